@@ -1,0 +1,69 @@
+# `make` lists what can be made.
+
+PYTHON      ?= python3
+VENV        ?= .venv
+BIN         := $(VENV)/bin
+INSTALLED   := $(VENV)/.installed
+SPARK_FLOOR := .venv-spark41
+PROTOS      := file file2 table rowids transaction encodings_v2_0 encodings_v2_1
+export SPARK_LOCAL_IP := 127.0.0.1
+
+.DEFAULT_GOAL := help
+
+help: java-hint  ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+demo: install java  ## the main job on real data: flights stream in, their changes stream out, a SIGKILL between
+	$(BIN)/python examples/flights.py
+
+test: install java  ## the whole test suite: Spark and pylance tests too, Spark tests also on PySpark 4.1
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not spark"
+	$(BIN)/python -m pytest -q -m spark
+	$(MAKE) --no-print-directory test-spark-floor
+
+test-spark-floor: install java  ## the Spark tests on the oldest PySpark that is supported
+	@test -f $(SPARK_FLOOR)/.installed -a ! pyproject.toml -nt $(SPARK_FLOOR)/.installed || { \
+		$(PYTHON) -m venv $(SPARK_FLOOR) && \
+		$(SPARK_FLOOR)/bin/pip install -q --disable-pip-version-check -e '.[dev]' 'pyspark>=4.1,<4.2' && \
+		touch $(SPARK_FLOOR)/.installed; }
+	$(SPARK_FLOOR)/bin/python -m pytest -q -m "spark and not slow"
+
+check: install  ## the fast door: format, lint, types, layers, tests without Spark
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not spark and not slow"
+
+fix: install  ## format the code and mend what ruff can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install java  ## ratios of speed against pylance and parquet, in one run
+	$(BIN)/python -m benchmarks.files
+	$(BIN)/python -m benchmarks.sink
+
+protos: install  ## generate lance_stream/_proto from protos/
+	$(BIN)/python -m grpc_tools.protoc -Ilance_stream/_proto=protos --python_out=. --pyi_out=. \
+		$(PROTOS:%=lance_stream/_proto/%.proto)
+
+install: $(INSTALLED)  ## make the environment in .venv
+
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "lance-stream needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) -V). Set PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $(INSTALLED)
+
+java:
+	@$(PYTHON) scripts/check_java.py
+
+java-hint:
+	@$(PYTHON) scripts/check_java.py --hint
+
+clean:  ## remove environments, caches and what the demo made
+	rm -rf $(VENV) $(SPARK_FLOOR) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
+	find checkpoints -mindepth 1 ! -name README.md -delete
+
+.PHONY: help demo test test-spark-floor check fix bench protos install java java-hint clean

@@ -1,0 +1,1 @@
+"""Spark streams into Lance tables, exactly once, and their changes out again."""

@@ -1,0 +1,26 @@
+"""Who numbers fields, and how new columns continue the numbering.
+
+Ids are given depth first, parents before children, from 0. They are never given twice in a
+table's life, so that a data file of an old version can never be taken for a new column.
+
+Source: the reference's manifests; "Fields" in the table format's document.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+
+from lance_stream.schema.fields import Field, Schema
+
+
+def assign_ids(schema: Schema, first_id: int = 0) -> Schema:
+    """Return the schema with every field numbered, depth first, from `first_id` on."""
+    numbers = count(first_id)
+    return replace(schema, fields=tuple(_numbered(each, numbers) for each in schema.fields))
+
+
+def _numbered(each: Field, numbers: Iterator[int]) -> Field:
+    own = next(numbers)
+    return replace(
+        each, id=own, children=tuple(_numbered(child, numbers) for child in each.children)
+    )

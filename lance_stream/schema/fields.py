@@ -1,0 +1,181 @@
+"""The tree of columns that manifests and data files store, and its list of messages.
+
+A schema is stored as a flat list of `lance.file.Field` messages in depth-first order; each names
+its parent by id. In memory it is a tree of `Field` values.
+
+Source: file.proto, messages Field and Schema.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from lance_stream._proto import file_pb2
+from lance_stream.errors import CorruptDataError
+
+UNASSIGNED_ID = -1
+"""The id of a field that no table has numbered yet; also the parent id of top-level columns."""
+
+TOMBSTONED_ID = -2
+"""Stands in a data file's list of fields for a column whose data in that file is void."""
+
+_MAX_DEPTH = 64
+# The legacy encoding hints that the reference writes; it ignores them in files from 2.0 on.
+_PLAIN, _VAR_BINARY, _DICTIONARY = 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column, or one part of a nested column.
+
+    Attributes:
+        name: The column's own name, without its parents'.
+        logical_type: The format's name of the type, for example `"int32"`; see `logical_types`.
+        id: The number by which data files refer to the column; unique in a table's history.
+        nullable: Whether the column may hold nulls.
+        children: The parts of a struct, the item of a list, in order.
+        metadata: The field's own key-value metadata, as Arrow keeps it.
+        extension_name: The name of an Arrow extension type, in files of old writers; new writers
+            keep it in `metadata`.
+        primary_key_position: 1-based place in the unenforced primary key; 0 for a member without
+            a place (a key of one column); None for a column outside the key.
+        clustering_key_position: The same for the unenforced clustering key.
+    """
+
+    name: str
+    logical_type: str
+    id: int = UNASSIGNED_ID
+    nullable: bool = True
+    children: tuple["Field", ...] = ()
+    metadata: Mapping[str, bytes] = field(default_factory=dict)
+    extension_name: str = ""
+    primary_key_position: int | None = None
+    clustering_key_position: int | None = None
+
+    def walk(self) -> Iterator["Field"]:
+        """Yield this field and all below it, depth first, parents before children."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def leaves(self) -> Iterator["Field"]:
+        """Yield the fields below (or at) this one that have no children, in order."""
+        return (each for each in self.walk() if not each.children)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table or of a data file.
+
+    Attributes:
+        fields: The top-level columns, in order.
+        metadata: The schema's own key-value metadata.
+    """
+
+    fields: tuple[Field, ...] = ()
+    metadata: Mapping[str, bytes] = field(default_factory=dict)
+
+    def walk(self) -> Iterator[Field]:
+        """Yield every field, depth first, in the order in which they are stored."""
+        for each in self.fields:
+            yield from each.walk()
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the top-level columns."""
+        return [each.name for each in self.fields]
+
+    def field_by_id(self, field_id: int) -> Field | None:
+        """Return the field with this id, at any depth, or None."""
+        return next((each for each in self.walk() if each.id == field_id), None)
+
+    def max_field_id(self) -> int:
+        """Return the largest field id; -1 for an empty schema."""
+        return max((each.id for each in self.walk()), default=UNASSIGNED_ID)
+
+
+def fields_to_proto(fields: Iterable[Field]) -> list[file_pb2.Field]:
+    """Return the messages of a tree of fields, depth first."""
+    messages: list[file_pb2.Field] = []
+
+    def add(each: Field, parent_id: int) -> None:
+        message = file_pb2.Field(
+            name=each.name,
+            id=each.id,
+            parent_id=parent_id,
+            logical_type=each.logical_type,
+            nullable=each.nullable,
+            encoding=_encoding_hint(each.logical_type),  # type: ignore[arg-type]  # an int is one
+            extension_name=each.extension_name,
+            metadata=dict(each.metadata),
+        )
+        if each.primary_key_position is not None:
+            message.unenforced_primary_key = True
+            message.unenforced_primary_key_position = each.primary_key_position
+        if each.clustering_key_position is not None:
+            message.unenforced_clustering_key = True
+            message.unenforced_clustering_key_position = each.clustering_key_position
+        messages.append(message)
+        for child in each.children:
+            add(child, each.id)
+
+    for each in fields:
+        add(each, UNASSIGNED_ID)
+    return messages
+
+
+def fields_from_proto(messages: Sequence[file_pb2.Field]) -> tuple[Field, ...]:
+    """Return the tree of fields that a list of messages describes.
+
+    Raises:
+        CorruptDataError: Two fields share an id, a parent is missing or comes after its child,
+            or the tree is deeper than 64.
+    """
+    children: dict[int, list[file_pb2.Field]] = {UNASSIGNED_ID: []}
+    depth = {UNASSIGNED_ID: 0}
+    for message in messages:
+        if message.id in children:
+            raise CorruptDataError(f"field id {message.id} ({message.name!r}) occurs twice")
+        if message.parent_id not in children:
+            raise CorruptDataError(
+                f"field {message.name!r} names the parent {message.parent_id}, which is not "
+                "among the fields before it"
+            )
+        depth[message.id] = depth[message.parent_id] + 1
+        if depth[message.id] > _MAX_DEPTH:
+            raise CorruptDataError(f"fields are nested deeper than {_MAX_DEPTH}")
+        children[message.parent_id].append(message)
+        children[message.id] = []
+
+    def build(message: file_pb2.Field) -> Field:
+        return Field(
+            name=message.name,
+            logical_type=message.logical_type,
+            id=message.id,
+            nullable=message.nullable,
+            children=tuple(build(child) for child in children[message.id]),
+            metadata=dict(message.metadata),
+            extension_name=message.extension_name,
+            primary_key_position=(
+                message.unenforced_primary_key_position if message.unenforced_primary_key else None
+            ),
+            clustering_key_position=(
+                message.unenforced_clustering_key_position
+                if message.unenforced_clustering_key
+                else None
+            ),
+        )
+
+    return tuple(build(message) for message in children[UNASSIGNED_ID])
+
+
+def without_children(each: Field) -> Field:
+    """Return a copy of a field with nothing below it."""
+    return replace(each, children=())
+
+
+def _encoding_hint(logical_type: str) -> int:
+    if logical_type.startswith("dict:"):
+        return _DICTIONARY
+    if logical_type in {"string", "binary", "large_string", "large_binary"}:
+        return _VAR_BINARY
+    return 0 if logical_type in {"struct", "null"} else _PLAIN

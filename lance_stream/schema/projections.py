@@ -1,0 +1,112 @@
+"""Part of a tree of fields: the columns that a reader asks for.
+
+A column is asked for by its name, or by a path with dots into structs (`"address.city"`); lists
+are passed through (`"orders.price"` is the price of each item). Names that contain a dot or a
+backtick themselves are quoted with backticks, as in Spark's SQL. A name that stands for a whole
+top-level column wins over a path.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.schema.fields import Field, Schema
+
+
+def project(schema: Schema, columns: Sequence[str] | None) -> Schema:
+    """Return the schema of the columns asked for, in the order asked for.
+
+    Several paths into one struct make one column, at the place of the first of them, with its
+    parts in the schema's own order.
+
+    Args:
+        schema: The whole schema.
+        columns: Names or paths; None for all columns.
+
+    Raises:
+        NotFoundError: A column is not there; the message lists those that are.
+        InvalidInputError: A column is asked for twice.
+    """
+    if columns is None:
+        return schema
+    wanted: dict[str, list[tuple[str, ...]]] = {}
+    for column in columns:
+        path = _path_of(schema, column)
+        paths = wanted.setdefault(path[0], [])
+        if path in paths:
+            raise InvalidInputError(f"the column {column!r} is asked for twice")
+        paths.append(path)
+    by_name = {each.name: each for each in schema.fields}
+    return replace(
+        schema,
+        fields=tuple(
+            _part(by_name[name], [path[1:] for path in paths]) for name, paths in wanted.items()
+        ),
+    )
+
+
+def split_path(column: str) -> tuple[str, ...]:
+    """Return the names in a dotted path; backticks quote names that contain dots.
+
+    Raises:
+        InvalidInputError: A backtick is not closed, or a name is empty.
+    """
+    parts: list[str] = []
+    name, quoted, place = "", False, 0
+    while place < len(column):
+        letter = column[place]
+        if letter == "`":
+            if quoted and column[place + 1 : place + 2] == "`":
+                name += "`"
+                place += 1
+            else:
+                quoted = not quoted
+        elif letter == "." and not quoted:
+            parts.append(name)
+            name = ""
+        else:
+            name += letter
+        place += 1
+    parts.append(name)
+    if quoted or not all(parts):
+        raise InvalidInputError(f"{column!r} is not a column name or a path of names")
+    return tuple(parts)
+
+
+def _path_of(schema: Schema, column: str) -> tuple[str, ...]:
+    if column in schema.names:
+        return (column,)
+    path = split_path(column)
+    fields: Sequence[Field] = schema.fields
+    for depth, name in enumerate(path):
+        found = next((each for each in fields if each.name == name), None)
+        if found is None:
+            where = f" in {'.'.join(path[:depth])!r}" if depth else ""
+            raise NotFoundError(
+                f"there is no column {name!r}{where}; there are: "
+                f"{', '.join(each.name for each in fields) or 'none'}"
+            )
+        fields = _through_lists(found)
+    return path
+
+
+def _through_lists(each: Field) -> Sequence[Field]:
+    while each.logical_type.startswith(("list", "large_list")) and each.children:
+        each = each.children[0]
+    return each.children
+
+
+def _part(each: Field, paths: Sequence[tuple[str, ...]]) -> Field:
+    if any(not path for path in paths) or not each.children:
+        return each
+    if each.logical_type.startswith(("list", "large_list")):
+        return replace(each, children=(_part(each.children[0], paths),))
+    below: dict[str, list[tuple[str, ...]]] = {}
+    for path in paths:
+        below.setdefault(path[0], []).append(path[1:])
+    return replace(
+        each,
+        children=tuple(
+            _part(child, below[child.name]) for child in each.children if child.name in below
+        ),
+    )

@@ -1,0 +1,42 @@
+"""Columns that no data file holds: where a row is, who it is, and when it changed.
+
+Source: the row id and lineage document; the names are the reference's own.
+"""
+
+from typing import Final
+
+import pyarrow as pa
+
+ROW_ID: Final = "_rowid"
+ROW_ADDRESS: Final = "_rowaddr"
+ROW_CREATED_AT_VERSION: Final = "_row_created_at_version"
+ROW_LAST_UPDATED_AT_VERSION: Final = "_row_last_updated_at_version"
+
+CHANGE_TYPE: Final = "_change_type"
+COMMIT_VERSION: Final = "_commit_version"
+COMMIT_TIMESTAMP: Final = "_commit_timestamp"
+
+SYSTEM_COLUMNS: Final = frozenset(
+    {
+        ROW_ID,
+        ROW_ADDRESS,
+        ROW_CREATED_AT_VERSION,
+        ROW_LAST_UPDATED_AT_VERSION,
+        CHANGE_TYPE,
+        COMMIT_VERSION,
+        COMMIT_TIMESTAMP,
+    }
+)
+"""Names that a table's own columns must not have."""
+
+CHANGE_COLUMNS: Final = pa.schema(
+    [
+        pa.field(CHANGE_TYPE, pa.string(), nullable=False),
+        pa.field(COMMIT_VERSION, pa.int64(), nullable=False),
+        pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field(ROW_ID, pa.uint64(), nullable=False),
+        pa.field(ROW_CREATED_AT_VERSION, pa.uint64(), nullable=False),
+        pa.field(ROW_LAST_UPDATED_AT_VERSION, pa.uint64(), nullable=False),
+    ]
+)
+"""What the change feed adds after the table's own columns, in this order."""
