@@ -1,1 +1,29 @@
-"""To be written."""
+"""Codecs of file versions 2.1 and 2.2: the spec's compressive encodings.
+
+Read `codecs` first: it has the table of them and what the layouts call. Each module beside it
+knows the bytes of one codec, in both directions where we write it. May import `data_blocks`.
+"""
+
+from lance_stream.file.compressive.chunks import ChunkedBuffer
+from lance_stream.file.compressive.codecs import (
+    EncodedMiniBlock,
+    decode_block,
+    decode_mini_block,
+    decode_per_value,
+    encode_block,
+    encode_mini_block,
+    encode_per_value,
+    num_mini_block_buffers,
+)
+
+__all__ = [
+    "ChunkedBuffer",
+    "EncodedMiniBlock",
+    "decode_block",
+    "decode_mini_block",
+    "decode_per_value",
+    "encode_block",
+    "encode_mini_block",
+    "encode_per_value",
+    "num_mini_block_buffers",
+]

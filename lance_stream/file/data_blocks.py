@@ -1,0 +1,157 @@
+"""What codecs give and take: values without nulls, without Arrow, without a file.
+
+A layout (`structural`) takes a page apart into values and levels; a codec (`compressive`) turns
+the values' bytes into one of these blocks and back. Nulls are the layout's business: a null value
+has a slot in the block, with some filler in it.
+
+    FixedWidthBlock      num_values of bits_per_value each, little-endian; 1 bit: an LSB-first bitmap
+    VariableWidthBlock   num_values byte strings: offsets and bytes
+    FixedSizeListBlock   num_values lists of items_per_value items, with a bitmap for null items
+    DictionaryBlock      indices into items
+    ConstantBlock        one value, num_values times; no value: all of them are null
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Offsets: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+
+WORDS: dict[int, np.dtype[np.unsignedinteger]] = {
+    8: np.dtype("<u1"),
+    16: np.dtype("<u2"),
+    32: np.dtype("<u4"),
+    64: np.dtype("<u8"),
+}
+"""The unsigned word of each width in bits that is one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FixedWidthBlock:
+    """Values of one width.
+
+    Args:
+        bits_per_value: 1 (a bitmap, least significant bit first) or any other number of bits.
+        num_values: How many there are.
+        data: (ceil(num_values * bits_per_value / 8),) bytes, without gaps. May be read-only.
+    """
+
+    bits_per_value: int
+    num_values: int
+    data: Bytes
+
+    def words(self) -> npt.NDArray[np.unsignedinteger]:
+        """Return (num_values,) unsigned words of 8, 16, 32 or 64 bits, without a copy.
+
+        Raises:
+            UnsupportedFeatureError: The values are not of such a width.
+        """
+        return self.data.view(word_of(self.bits_per_value))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VariableWidthBlock:
+    """Byte strings.
+
+    Args:
+        num_values: How many there are.
+        offsets: (num_values + 1,) int32 or int64 places in `data`, ascending, the first 0; value i
+            is `data[offsets[i]:offsets[i + 1]]`.
+        data: (offsets[-1],) bytes or more. May be read-only.
+    """
+
+    num_values: int
+    offsets: Offsets
+    data: Bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FixedSizeListBlock:
+    """Lists of one length.
+
+    Args:
+        items_per_value: Items in each list, at least 1.
+        items: num_values * items_per_value items, one list after the other; a ConstantBlock
+            without a value if all items are null.
+        validity: (ceil(num_values * items_per_value / 8),) bytes of bitmap, least significant bit
+            first: bit i is set when *item* i is not null. None: no item is null.
+        num_values: How many lists there are.
+    """
+
+    items_per_value: int
+    items: "DataBlock"
+    validity: Bytes | None
+    num_values: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DictionaryBlock:
+    """Indices into distinct values.
+
+    Args:
+        indices: num_values unsigned indices; those of null values can be anything that is less
+            than the number of items.
+        items: The distinct values.
+        num_values: How many indices there are.
+    """
+
+    indices: FixedWidthBlock
+    items: "DataBlock"
+    num_values: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConstantBlock:
+    """One value, again and again.
+
+    Args:
+        value: Its bytes. None: every value is null.
+        num_values: How often.
+    """
+
+    value: bytes | None
+    num_values: int
+
+
+DataBlock: TypeAlias = (
+    FixedWidthBlock | VariableWidthBlock | FixedSizeListBlock | DictionaryBlock | ConstantBlock
+)
+
+
+def size_in_bytes(num_values: int, bits_per_value: int) -> int:
+    """Return how many bytes hold so many values of that width without gaps."""
+    return (num_values * bits_per_value + 7) // 8
+
+
+def word_of(bits_per_value: int) -> np.dtype[np.unsignedinteger]:
+    """Return the little-endian unsigned word of a width.
+
+    Raises:
+        UnsupportedFeatureError: There is no word of that width.
+    """
+    word = WORDS.get(bits_per_value)
+    if word is None:
+        raise UnsupportedFeatureError(
+            f"a word of {bits_per_value} bits is asked for; only 8, 16, 32 and 64 are known"
+        )
+    return word
+
+
+def fixed_width_block(bits_per_value: int, num_values: int, data: Bytes) -> FixedWidthBlock:
+    """Make a block of stored bytes, once their number is what the values need.
+
+    Raises:
+        CorruptDataError: There are fewer or more bytes.
+    """
+    wanted = size_in_bytes(num_values, bits_per_value)
+    if bits_per_value <= 0 or len(data) != wanted:
+        raise CorruptDataError(
+            f"{num_values} values of {bits_per_value} bits need {wanted} bytes, "
+            f"but {len(data)} are stored"
+        )
+    return FixedWidthBlock(bits_per_value, num_values, data)
