@@ -83,9 +83,9 @@ def field_to_arrow(each: Field) -> pa.Field:
     except (CorruptDataError, UnsupportedFeatureError) as error:
         error.add_note(f"column: {each.name!r}")
         raise
-    return pa.field(
-        each.name, arrow, nullable=each.nullable, metadata=_metadata_to_arrow(each.metadata)
-    )
+    # Arrow knows no column of type null that may not be null.
+    nullable = each.nullable or pa.types.is_null(arrow)
+    return pa.field(each.name, arrow, nullable, metadata=_metadata_to_arrow(each.metadata))
 
 
 def _describe(arrow: pa.DataType) -> tuple[str, tuple[Field, ...]]:

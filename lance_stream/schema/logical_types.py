@@ -165,6 +165,8 @@ def _parse_fixed_size_binary(rest: str) -> pa.DataType:
 
 def _parse_dictionary(rest: str) -> pa.DataType:
     value, _, tail = rest.rpartition(":")[0].rpartition(":")
+    if not value:
+        raise ValueError("the value or index type is missing")
     index = logical_to_leaf(tail)
     if not pa.types.is_integer(index):
         raise ValueError(f"{tail!r} is not an integer type")

@@ -1,0 +1,37 @@
+import pytest
+
+from lance_stream._proto import file_pb2
+from lance_stream.errors import CorruptDataError
+from lance_stream.schema.fields import Field, Schema, fields_from_proto
+
+
+def message(number: int, parent: int) -> file_pb2.Field:
+    return file_pb2.Field(name=f"f{number}", id=number, parent_id=parent, logical_type="int8")
+
+
+def test_two_fields_of_one_id_are_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match=r"field id 3 .* twice"):
+        fields_from_proto([message(3, -1), message(3, -1)])
+
+
+def test_a_field_that_is_its_own_parent_is_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match="names the parent 3"):
+        fields_from_proto([message(3, 3)])
+
+
+def test_a_parent_must_stand_before_its_child() -> None:
+    with pytest.raises(CorruptDataError, match="names the parent 4"):
+        fields_from_proto([message(3, 4), message(4, -1)])
+
+
+def test_absurdly_deep_nesting_is_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match="deeper than 64"):
+        fields_from_proto([message(n, n - 1) for n in range(100)])
+
+
+def test_leaves_are_the_fields_without_parts() -> None:
+    tree = Field("s", "struct", 0, children=(Field("a", "int8", 1), Field("b", "int8", 2)))
+    assert [each.name for each in tree.leaves()] == ["a", "b"]
+    schema = Schema((tree,))
+    assert schema.field_by_id(2) == Field("b", "int8", 2)
+    assert schema.field_by_id(9) is None

@@ -1,0 +1,74 @@
+import pyarrow as pa
+import pytest
+
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
+from lance_stream.schema.projections import project, split_path
+
+PLACE = pa.struct([("city", pa.string()), ("zip", pa.int32()), ("geo.hash", pa.string())])
+SCHEMA = from_arrow(
+    pa.schema([("id", pa.int64()), ("place", PLACE), ("tags", pa.list_(PLACE)), ("a.b", pa.int8())])
+)
+
+
+def projected(*columns: str) -> pa.Schema:
+    return to_arrow(project(SCHEMA, columns))
+
+
+def test_columns_come_in_the_order_asked_for() -> None:
+    assert projected("place", "id").names == ["place", "id"]
+
+
+def test_no_columns_asked_for_means_all() -> None:
+    assert project(SCHEMA, None) == SCHEMA
+    assert projected() == pa.schema([])
+
+
+def test_a_path_keeps_only_that_part_of_a_struct() -> None:
+    assert projected("place.zip") == pa.schema([("place", pa.struct([("zip", pa.int32())]))])
+
+
+def test_two_paths_into_one_struct_make_one_column_in_the_schemas_order() -> None:
+    assert projected("place.zip", "id", "place.city") == pa.schema(
+        [("place", pa.struct([("city", pa.string()), ("zip", pa.int32())])), ("id", pa.int64())]
+    )
+
+
+def test_a_path_goes_through_lists() -> None:
+    assert projected("tags.city") == pa.schema(
+        [("tags", pa.list_(pa.struct([("city", pa.string())])))]
+    )
+
+
+def test_a_name_with_a_dot_wins_over_a_path_and_backticks_quote() -> None:
+    assert projected("a.b").names == ["a.b"]
+    assert projected("`a.b`").names == ["a.b"]
+    assert projected("place.`geo.hash`").field("place").type.names == ["geo.hash"]
+
+
+def test_the_whole_and_a_part_of_it_is_the_whole() -> None:
+    assert projected("place.zip", "place") == pa.schema([("place", PLACE)])
+
+
+def test_an_unknown_column_is_answered_with_those_that_are_there() -> None:
+    with pytest.raises(NotFoundError, match=r"no column 'town' in 'place'; there are: city, zip"):
+        projected("place.town")
+    with pytest.raises(NotFoundError, match="no column 'ID'"):
+        projected("ID")
+    with pytest.raises(NotFoundError, match="no column 'x' in 'id'; there are: none"):
+        projected("id.x")
+
+
+def test_a_column_asked_for_twice_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="twice"):
+        projected("id", "id")
+
+
+@pytest.mark.parametrize("column", ["", ".", "a.", "`a", ".a"])
+def test_a_malformed_path_is_refused(column: str) -> None:
+    with pytest.raises(InvalidInputError):
+        split_path(column)
+
+
+def test_a_doubled_backtick_is_one() -> None:
+    assert split_path("`a``b`.c") == ("a`b", "c")

@@ -1,0 +1,73 @@
+import pytest
+
+from lance_stream.byte_ranges import Asking, ByteRange, answer, read_from, together
+from lance_stream.errors import CorruptDataError
+
+DATA = bytes(range(100))
+
+
+def follow_pointer(start: int) -> Asking[int]:
+    """Read a byte, then the byte that it points to."""
+    (first,) = yield [ByteRange(start, start + 1)]
+    (second,) = yield [ByteRange(first[0], first[0] + 1)]
+    return second[0]
+
+
+def read_nothing() -> Asking[str]:
+    return "nothing asked"
+    yield []
+
+
+def test_an_asking_generator_is_answered_round_by_round() -> None:
+    assert answer(follow_pointer(7), read_from(DATA)) == 7
+
+
+def test_a_generator_that_asks_for_nothing_is_never_read_for() -> None:
+    def refuse(_: object) -> list[bytes]:
+        raise AssertionError("nothing should be read")
+
+    assert answer(read_nothing(), refuse) == "nothing asked"
+
+
+def test_generators_in_step_cost_as_many_rounds_as_the_longest_of_them() -> None:
+    rounds: list[int] = []
+
+    def counted(ranges: object) -> object:
+        rounds.append(len(ranges))  # type: ignore[arg-type]
+        return read_from(DATA)(ranges)  # type: ignore[arg-type]
+
+    askings = [follow_pointer(3), read_nothing(), follow_pointer(9)]
+    assert answer(together(askings), counted) == [3, "nothing asked", 9]  # type: ignore[arg-type, list-item]
+    assert rounds == [2, 2]
+
+
+def test_an_answer_that_is_too_short_is_corrupt_data() -> None:
+    with pytest.raises(CorruptDataError, match="bytes 100 to 101 were asked for, but only 0"):
+        answer(follow_pointer(100), read_from(DATA))
+
+
+def test_an_error_in_one_generator_closes_the_others() -> None:
+    closed = []
+
+    def waits() -> Asking[None]:
+        try:
+            yield [ByteRange(0, 1)]
+            yield [ByteRange(0, 1)]
+        finally:
+            closed.append(True)
+
+    def fails() -> Asking[None]:
+        yield [ByteRange(0, 1)]
+        raise CorruptDataError("bad")
+
+    with pytest.raises(CorruptDataError, match="bad"):
+        answer(together([waits(), fails()]), read_from(DATA))
+    assert closed == [True]
+
+
+def test_any_buffer_is_handed_over_as_bytes() -> None:
+    def asks() -> Asking[int]:
+        (buffer,) = yield [ByteRange(0, 8)]
+        return len(buffer)
+
+    assert answer(asks(), lambda _: [memoryview(bytes(8)).cast("q")]) == 8

@@ -1,0 +1,33 @@
+import inspect
+import pickle
+
+import pytest
+
+from lance_stream import errors
+
+CLASSES = [
+    each
+    for _, each in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(each, errors.LanceStreamError)
+]
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_an_error_survives_the_way_from_a_worker_to_the_driver(cls: type[Exception]) -> None:
+    conflict = issubclass(cls, errors.CommitConflictError)
+    error = cls("what happened", 7) if conflict else cls("what happened")
+    error.add_note("where it happened")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is cls
+    assert str(copy) == "what happened"
+    assert copy.__notes__ == ["where it happened"]
+    assert getattr(copy, "version", 7) == 7
+
+
+def test_the_tree_on_top_of_the_module_names_every_error() -> None:
+    tree = errors.__doc__ or ""
+    assert [cls.__name__ for cls in CLASSES if cls.__name__ not in tree] == []
+
+
+def test_impossible_input_is_a_value_error_too() -> None:
+    assert issubclass(errors.InvalidInputError, ValueError)

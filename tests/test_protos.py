@@ -1,0 +1,40 @@
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PROTOS = sorted((ROOT / "protos").glob("*.proto"))
+
+
+def test_the_generated_code_is_what_the_protos_say(tmp_path: Path) -> None:
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "grpc_tools.protoc",
+            f"-Ilance_stream/_proto={ROOT / 'protos'}",
+            f"--python_out={tmp_path}",
+            f"--pyi_out={tmp_path}",
+            *(f"lance_stream/_proto/{each.name}" for each in PROTOS),
+        ],
+        check=True,
+        cwd=tmp_path,
+    )
+    fresh = {each.name: each.read_text() for each in (tmp_path / "lance_stream/_proto").iterdir()}
+    committed = {
+        each.name: each.read_text()
+        for each in (ROOT / "lance_stream/_proto").iterdir()
+        if "_pb2" in each.name and each.suffix in {".py", ".pyi"}
+    }
+    assert len(fresh) == 2 * len(PROTOS)
+    assert committed == fresh, "run `make protos`"
+
+
+def test_every_message_says_what_it_is_for() -> None:
+    silent = []
+    for each in PROTOS:
+        lines = each.read_text().splitlines()
+        for place, line in enumerate(lines):
+            if line.startswith("message ") and not lines[place - 1].startswith("//"):
+                silent.append(f"{each.name}:{place + 1} {line}")
+    assert [line for line in silent if not line.split()[2].startswith("Sparse")] == []
