@@ -28,11 +28,13 @@ test-spark-floor: install java  ## the Spark tests on the oldest PySpark that is
 		touch $(SPARK_FLOOR)/.installed; }
 	$(SPARK_FLOOR)/bin/python -m pytest -q -m "spark and not slow"
 
-check: install  ## the fast door: format, lint, types, layers, tests without Spark
+check-style: install  ## format, lint, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check: check-style  ## the fast door: format, lint, types, layers, and the tests without Spark that are quick
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not spark and not slow"
 
 fix: install  ## format the code and mend what ruff can mend
@@ -66,4 +68,4 @@ clean:  ## remove environments, caches and what the demo made
 	rm -rf $(VENV) $(SPARK_FLOOR) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
 	find checkpoints -mindepth 1 ! -name README.md -delete
 
-.PHONY: help demo test test-spark-floor check fix bench protos install java java-hint clean
+.PHONY: help demo test test-spark-floor check check-style fix bench protos install java java-hint clean
