@@ -1,0 +1,193 @@
+"""Column metadata: for each column of a file its pages, for each page its buffers.
+
+One message a column stands behind the buffers, before the footer:
+
+    ColumnMetadata
+        encoding            about the whole column: "values" for all that we read
+        pages
+            buffers         (offset, size) in the file, 64-byte aligned
+            length          rows; in 2.0 items, if the column holds the items of lists
+            encoding        how the buffers hold the values: an Any around the version's own message
+            priority        first row of the page; 2.0 writers leave it 0
+        buffers             of the column as a whole; none in what we read
+
+Source:  file2.proto, message ColumnMetadata.
+Differs: An encoding may by the proto stand elsewhere in the file ("indirect"). No known writer
+         does that, and the reference does not read it; neither do we.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from google.protobuf.any_pb2 import Any
+from google.protobuf.message import DecodeError, Message
+
+from lance_stream._proto import encodings_v2_0_pb2, file2_pb2
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+
+M = TypeVar("M", bound=Message)
+
+MAX_ITEMS = 2**63 - 1
+"""What an Arrow array can count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A run of rows of one column that is encoded by itself.
+
+    Attributes:
+        buffers: Where the page's buffers stand in the file; the encoding refers to them by place.
+        length: Number of rows (items, for the inner columns of 2.0 lists).
+        encoding: A serialized google.protobuf.Any around the version's own encoding message.
+        priority: First row of the page within the file; 0 throughout in 2.0.
+    """
+
+    buffers: tuple[ByteRange, ...]
+    length: int
+    encoding: bytes
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnMetadata:
+    """One column of a file.
+
+    Attributes:
+        pages: The pages in row order.
+        encoding: A serialized google.protobuf.Any about the whole column.
+        buffers: Buffers that belong to the column and to no page.
+    """
+
+    pages: tuple[Page, ...]
+    encoding: bytes
+    buffers: tuple[ByteRange, ...] = ()
+
+
+def decode_column_metadata(data: bytes | memoryview, data_stop: int) -> ColumnMetadata:
+    """Return the column that a message describes, every stored range checked.
+
+    Args:
+        data: The serialized message.
+        data_stop: The end of the file's buffers; none may reach past it.
+
+    Raises:
+        CorruptDataError: The message is malformed, a buffer lies outside of the file, or a length
+            is impossible.
+        UnsupportedFeatureError: An encoding stands elsewhere in the file.
+    """
+    message = file2_pb2.ColumnMetadata()
+    try:
+        message.ParseFromString(bytes(data))
+    except DecodeError as error:
+        raise CorruptDataError(f"the metadata of a column is malformed: {error}") from None
+    return ColumnMetadata(
+        pages=tuple(_page_from_proto(page, data_stop) for page in message.pages),
+        encoding=_direct_encoding(message.encoding),
+        buffers=_buffers_from_proto(message.buffer_offsets, message.buffer_sizes, data_stop),
+    )
+
+
+def encode_column_metadata(column: ColumnMetadata) -> bytes:
+    """Return the message of a column."""
+    message = file2_pb2.ColumnMetadata(
+        encoding=_encoding_to_proto(column.encoding),
+        pages=[
+            file2_pb2.ColumnMetadata.Page(
+                buffer_offsets=[each.start for each in page.buffers],
+                buffer_sizes=[each.size_bytes for each in page.buffers],
+                length=page.length,
+                encoding=_encoding_to_proto(page.encoding),
+                priority=page.priority,
+            )
+            for page in column.pages
+        ],
+        buffer_offsets=[each.start for each in column.buffers],
+        buffer_sizes=[each.size_bytes for each in column.buffers],
+    )
+    return message.SerializeToString()
+
+
+def check_plain_values(column: ColumnMetadata) -> None:
+    """Raise unless a column's encoding says that its pages hold the values, nothing more.
+
+    Raises:
+        UnsupportedFeatureError: The column holds blobs or a zone map.
+    """
+    if not column.encoding:
+        return
+    message = unpack_encoding(column.encoding, encodings_v2_0_pb2.ColumnEncoding)
+    kind = message.WhichOneof("column_encoding")
+    if kind not in {None, "values"}:
+        raise UnsupportedFeatureError(f"columns with the encoding {kind!r} are not supported yet")
+
+
+def pack_encoding(message: Message) -> bytes:
+    """Return an encoding message in an Any, as pages and columns store it."""
+    return Any(
+        type_url=f"/{message.DESCRIPTOR.full_name}",
+        value=message.SerializeToString(),
+    ).SerializeToString()
+
+
+def unpack_encoding(encoding: bytes, kind: type[M]) -> M:
+    """Return the message in an Any.
+
+    Raises:
+        UnsupportedFeatureError: Another message stands in it.
+        CorruptDataError: The Any or the message is malformed.
+    """
+    wrapped = Any()
+    message = kind()
+    try:
+        wrapped.ParseFromString(encoding)
+        found = wrapped.type_url.rpartition("/")[2]
+        if found != kind.DESCRIPTOR.full_name:
+            raise UnsupportedFeatureError(
+                f"an encoding of the kind {found!r} was found where "
+                f"{kind.DESCRIPTOR.full_name!r} was expected"
+            )
+        message.ParseFromString(wrapped.value)
+    except DecodeError as error:
+        raise CorruptDataError(f"an encoding message is malformed: {error}") from None
+    return message
+
+
+def _page_from_proto(page: file2_pb2.ColumnMetadata.Page, data_stop: int) -> Page:
+    if page.length > MAX_ITEMS:
+        raise CorruptDataError(f"a page claims to hold {page.length} rows")
+    return Page(
+        buffers=_buffers_from_proto(page.buffer_offsets, page.buffer_sizes, data_stop),
+        length=page.length,
+        encoding=_direct_encoding(page.encoding),
+        priority=page.priority,
+    )
+
+
+def _buffers_from_proto(
+    offsets: Sequence[int], sizes: Sequence[int], data_stop: int
+) -> tuple[ByteRange, ...]:
+    if len(offsets) != len(sizes):
+        raise CorruptDataError(f"{len(offsets)} buffers start, but {len(sizes)} have a size")
+    ranges = tuple(
+        ByteRange(start, start + size) for start, size in zip(offsets, sizes, strict=True)
+    )
+    for each in ranges:
+        if each.stop > data_stop:
+            raise CorruptDataError(
+                f"a buffer is said to reach from byte {each.start} to {each.stop}, but the file's "
+                f"buffers end at {data_stop}"
+            )
+    return ranges
+
+
+def _direct_encoding(encoding: file2_pb2.Encoding) -> bytes:
+    where = encoding.WhichOneof("location")
+    if where == "indirect":
+        raise UnsupportedFeatureError("encodings that stand elsewhere in the file are not read")
+    return encoding.direct.encoding if where == "direct" else b""
+
+
+def _encoding_to_proto(encoding: bytes) -> file2_pb2.Encoding:
+    return file2_pb2.Encoding(direct=file2_pb2.DirectEncoding(encoding=encoding))
