@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
+from lance_stream._proto import table_pb2
+from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.schema.fields import TOMBSTONED_ID
+from lance_stream.table import wire
+
+MAX_FRAGMENT_ID = (1 << 32) - 1
+MAX_PHYSICAL_ROWS = 1 << 32
+_OVERLAYS = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +45,16 @@ class DataFile:
     unknown: bytes = b""
 
     def column_of(self) -> dict[int, int]:
-        """Return which column of the file holds each field that is live in it."""
+        """Return which column of the file holds each field that is live in it.
+
+        Raises:
+            UnsupportedFeatureError: The file is of version 0.1, which has no column indices.
+        """
+        if len(self.column_indices) != len(self.field_ids):
+            raise UnsupportedFeatureError(
+                f"the data file {self.path!r} is of file version 0.1, which is not supported yet: "
+                "have a newer writer rewrite it"
+            )
         return {
             field_id: column
             for field_id, column in zip(self.field_ids, self.column_indices, strict=True)
@@ -63,6 +79,7 @@ class DeletionFile:
         id: A random u64 that keeps the files of two writers apart.
         num_deleted_rows: How many offsets it holds; 0 when an old writer did not say.
         base_id: The base path it lies below; None for the table's own directory.
+        unknown: Serialized fields of the message that we do not know, kept as they came.
     """
 
     file_type: DeletionFileType
@@ -70,6 +87,7 @@ class DeletionFile:
     id: int
     num_deleted_rows: int = 0
     base_id: int | None = None
+    unknown: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +121,8 @@ class Fragment:
         row_ids: The stable row ids, one for each physical row; None without stable row ids.
         last_updated_at_versions: One version for each physical row; None reads as 1 for all.
         created_at_versions: The same for the version that created the row.
-        unknown: Serialized fields of the message that we do not know, kept as they came.
+        unknown: Serialized fields of the message that we do not know, kept as they came; among
+            them `overlays`.
     """
 
     id: int
@@ -120,3 +139,187 @@ class Fragment:
         """Physical rows less dead ones, as the manifest tells them."""
         dead = self.deletion_file.num_deleted_rows if self.deletion_file else 0
         return self.physical_rows - dead
+
+
+def data_file_to_proto(file: DataFile) -> table_pb2.DataFile:
+    """Return the message of a data file."""
+    major, minor = file.file_version
+    message = table_pb2.DataFile(
+        path=file.path,
+        fields=file.field_ids,
+        column_indices=file.column_indices,
+        file_major_version=major,
+        file_minor_version=minor,
+        file_size_bytes=file.size_bytes,
+        base_id=file.base_id,
+    )
+    if file.unknown:
+        message.MergeFromString(file.unknown)
+    return message
+
+
+def data_file_from_proto(message: table_pb2.DataFile) -> DataFile:
+    """Return the data file that a message describes.
+
+    Raises:
+        CorruptDataError: It has column indices, but not one for each field.
+
+    Source:
+        table.proto, DataFile. Files of version 0.1 and 0.2, stored as (0, 0) to (0, 2), have no
+        column indices: their columns are found by field id.
+    """
+    field_ids, column_indices = tuple(message.fields), tuple(message.column_indices)
+    file_version = (message.file_major_version, message.file_minor_version)
+    if len(column_indices) != len(field_ids) and (column_indices or file_version > (0, 2)):
+        raise CorruptDataError(
+            f"the data file {message.path!r} lists {len(field_ids)} fields but "
+            f"{len(column_indices)} column indices"
+        )
+    return DataFile(
+        path=message.path,
+        field_ids=field_ids,
+        column_indices=column_indices,
+        file_version=file_version,
+        size_bytes=message.file_size_bytes,
+        base_id=message.base_id if message.HasField("base_id") else None,
+        unknown=wire.unknown_fields(message),
+    )
+
+
+def deletion_file_to_proto(file: DeletionFile) -> table_pb2.DeletionFile:
+    """Return the message of a deletion file."""
+    message = table_pb2.DeletionFile(
+        file_type=file.file_type.name,
+        read_version=file.read_version,
+        id=file.id,
+        num_deleted_rows=file.num_deleted_rows,
+        base_id=file.base_id,
+    )
+    if file.unknown:
+        message.MergeFromString(file.unknown)
+    return message
+
+
+def deletion_file_from_proto(message: table_pb2.DeletionFile) -> DeletionFile:
+    """Return the deletion file that a message describes.
+
+    Raises:
+        UnsupportedFeatureError: It is of a flavour other than Arrow and roaring.
+    """
+    try:
+        file_type = DeletionFileType(int(message.file_type))
+    except ValueError as error:
+        raise UnsupportedFeatureError(
+            f"a deletion file is of type {message.file_type}; known are 0 (Arrow) and 1 (bitmap)"
+        ) from error
+    return DeletionFile(
+        file_type=file_type,
+        read_version=message.read_version,
+        id=message.id,
+        num_deleted_rows=message.num_deleted_rows,
+        base_id=message.base_id if message.HasField("base_id") else None,
+        unknown=wire.unknown_fields(message),
+    )
+
+
+def fragment_to_proto(fragment: Fragment) -> table_pb2.DataFragment:
+    """Return the message of a fragment."""
+    message = table_pb2.DataFragment(
+        id=fragment.id,
+        files=[data_file_to_proto(file) for file in fragment.files],
+        physical_rows=fragment.physical_rows,
+    )
+    if fragment.deletion_file is not None:
+        message.deletion_file.CopyFrom(deletion_file_to_proto(fragment.deletion_file))
+    for name, sequence in (
+        ("row_ids", fragment.row_ids),
+        ("last_updated_at_versions", fragment.last_updated_at_versions),
+        ("created_at_versions", fragment.created_at_versions),
+    ):
+        _set_sequence(message, name, sequence)
+    if fragment.unknown:
+        message.MergeFromString(fragment.unknown)
+    return message
+
+
+def fragment_from_proto(message: table_pb2.DataFragment) -> Fragment:
+    """Return the fragment that a message describes.
+
+    Raises:
+        CorruptDataError: Its id or number of rows is out of range, it has more dead rows than
+            rows, or one of its files is wrong.
+        UnsupportedFeatureError: Its deletion file is of an unknown flavour.
+    """
+    if message.id > MAX_FRAGMENT_ID:
+        raise CorruptDataError(f"fragment id {message.id} does not fit in 32 bits")
+    if message.physical_rows > MAX_PHYSICAL_ROWS:
+        raise CorruptDataError(
+            f"fragment {message.id} claims {message.physical_rows} rows; row offsets have 32 bits"
+        )
+    deletion_file = (
+        deletion_file_from_proto(message.deletion_file)
+        if message.HasField("deletion_file")
+        else None
+    )
+    if deletion_file and 0 < message.physical_rows < deletion_file.num_deleted_rows:
+        raise CorruptDataError(
+            f"fragment {message.id} claims {deletion_file.num_deleted_rows} dead rows, but only "
+            f"{message.physical_rows} rows"
+        )
+    return Fragment(
+        id=message.id,
+        files=tuple(data_file_from_proto(file) for file in message.files),
+        physical_rows=message.physical_rows,
+        deletion_file=deletion_file,
+        row_ids=_get_sequence(message, "row_ids"),
+        last_updated_at_versions=_get_sequence(message, "last_updated_at_versions"),
+        created_at_versions=_get_sequence(message, "created_at_versions"),
+        unknown=wire.unknown_fields(message, also=(_OVERLAYS,)),
+    )
+
+
+def encode_fragment(fragment: Fragment) -> bytes:
+    """Return the bytes of a fragment's message."""
+    return wire.serialize(fragment_to_proto(fragment))
+
+
+def decode_fragment(data: bytes) -> Fragment:
+    """Return the fragment that the bytes of a message describe.
+
+    Raises:
+        BadDataError: As `fragment_from_proto`, or the bytes are no message.
+    """
+    return fragment_from_proto(wire.parse_message(table_pb2.DataFragment, data))
+
+
+def has_overlays(fragment: Fragment) -> bool:
+    """Return whether data overlay files lie over a fragment's values; we cannot read those."""
+    return bool(fragment.unknown) and any(
+        each.number == _OVERLAYS for each in wire.split_message(fragment.unknown)
+    )
+
+
+def _set_sequence(
+    message: table_pb2.DataFragment, name: str, sequence: StoredSequence | None
+) -> None:
+    if isinstance(sequence, bytes):
+        setattr(message, f"inline_{name}", sequence)
+    elif isinstance(sequence, ExternalFile):
+        getattr(message, f"external_{name}").MergeFrom(
+            table_pb2.ExternalFile(path=sequence.path, offset=sequence.offset, size=sequence.size)
+        )
+        getattr(message, f"external_{name}").SetInParent()
+    elif isinstance(sequence, LineageColumn):
+        getattr(message, f"column_{name}").SetInParent()
+
+
+def _get_sequence(message: table_pb2.DataFragment, name: str) -> StoredSequence | None:
+    if message.HasField(f"inline_{name}"):
+        inline: bytes = getattr(message, f"inline_{name}")
+        return inline
+    if message.HasField(f"external_{name}"):
+        external: table_pb2.ExternalFile = getattr(message, f"external_{name}")
+        return ExternalFile(external.path, external.offset, external.size)
+    if message.HasField(f"column_{name}"):
+        return LineageColumn()
+    return None

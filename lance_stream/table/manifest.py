@@ -1,0 +1,526 @@
+"""The manifest: one version of a table, and the bytes of the file that states it.
+
+A manifest file is, with all numbers little-endian:
+
+    u32 n, n bytes     an IndexSection message; only when the table has indices
+    u32 n, n bytes     a Transaction message: a copy of the one that made this version
+    u32 n, n bytes     the Manifest message, at position P
+    u64 P
+    u16 0, u16 2       format version of the frame; readers do not look at it
+    "LANC"
+
+Both earlier sections are found by their byte offset in the Manifest message (index_section,
+transaction_section). Offset 0 is a valid place: presence is tested, never truth.
+
+The index section is carried as undecoded bytes. So is each fragment (`FragmentList`): a table of
+20,000 fragments is opened, appended to and written again without decoding the fragments that it
+carries over.
+
+Source:  table.proto, message Manifest; facts of the format, section 1.2.
+Differs: The offset of the inline transaction is field 23 in files of Lance 14, and was field 21
+         before; both are read, 23 is written. Of a file with a wrong frame version nothing is
+         said, as the reference says nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from struct import Struct
+from typing import overload
+
+from lance_stream._proto import table_pb2
+from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.schema.fields import Schema, fields_from_proto, fields_to_proto
+from lance_stream.table import wire
+from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
+
+MAGIC = b"LANC"
+FOOTER = Struct("<QHH4s")
+WRITER_LIBRARY = "lance-stream"
+"""What stands in `writer_version.library` of every manifest that we write.
+
+The reference looks for old bugs of its own only where the library is "lance", and takes a missing
+writer version for one of its oldest.
+"""
+
+_FRAME_VERSION = (0, 2)
+_LENGTH = Struct("<I")
+_FRAGMENTS = 2
+_NANOS = 1_000_000_000
+# google.protobuf.Timestamp: from 0001-01-01 to 9999-12-31.
+_MIN_SECONDS, _MAX_SECONDS = -62_135_596_800, 253_402_300_799
+
+
+@dataclass(frozen=True, slots=True)
+class WriterVersion:
+    """Which program wrote a manifest."""
+
+    library: str
+    version: str
+    prerelease: str | None = None
+    build_metadata: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataFormat:
+    """The format of the table's data files.
+
+    Attributes:
+        file_format: "lance".
+        version: The file version of new data files, for example "2.2".
+    """
+
+    file_format: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class BasePath:
+    """A place outside the table's directory where files of it may lie.
+
+    Attributes:
+        id: What `base_id` of a data or deletion file refers to.
+        path: A URI or an absolute path.
+        name: A name that users know it by.
+        is_dataset_root: Whether data files lie below `path`/data, as in a table's directory, or
+            in `path` itself.
+    """
+
+    id: int
+    path: str
+    name: str | None = None
+    is_dataset_root: bool = False
+
+
+class FragmentList(Sequence[Fragment]):
+    """The fragments of a version, each kept as its message's bytes and decoded when asked for.
+
+    Two lists can be compared fragment by fragment as bytes (`raw`); bytes that are equal say that
+    the fragment is unchanged. Indexing decodes, and remembers what it decoded.
+
+    Args:
+        raws: The bytes of one DataFragment message each.
+    """
+
+    def __init__(self, raws: Iterable[bytes] = ()) -> None:
+        self.raws = tuple(raws)
+        self._decoded: dict[int, Fragment] = {}
+
+    @classmethod
+    def of(cls, fragments: Iterable[Fragment]) -> "FragmentList":
+        """Return the list of the given fragments."""
+        if isinstance(fragments, FragmentList):
+            return fragments
+        known = tuple(fragments)
+        made = cls(encode_fragment(each) for each in known)
+        made._decoded = dict(enumerate(known))
+        return made
+
+    def appended(self, fragments: Iterable[Fragment]) -> "FragmentList":
+        """Return a list with more fragments at its end; none of these here is decoded."""
+        more = FragmentList.of(fragments)
+        made = FragmentList(self.raws + more.raws)
+        made._decoded = {**self._decoded}
+        made._decoded.update((len(self) + at, each) for at, each in more._decoded.items())
+        return made
+
+    def replaced(self, changes: Mapping[int, Fragment | None]) -> "FragmentList":
+        """Return a list where some places have another fragment, or none any more.
+
+        Args:
+            changes: For a place in this list the fragment that stands there instead, or None to
+                leave it out. The order is kept.
+        """
+        raws: list[bytes] = []
+        decoded: dict[int, Fragment] = {}
+        for place, raw in enumerate(self.raws):
+            if place not in changes:
+                known = self._decoded.get(place)
+                if known is not None:
+                    decoded[len(raws)] = known
+                raws.append(raw)
+                continue
+            instead = changes[place]
+            if instead is not None:
+                decoded[len(raws)] = instead
+                raws.append(encode_fragment(instead))
+        made = FragmentList(raws)
+        made._decoded = decoded
+        return made
+
+    def raw(self, place: int) -> bytes:
+        """Return the bytes of one fragment's message."""
+        return self.raws[place]
+
+    @cached_property
+    def ids(self) -> tuple[int, ...]:
+        """The id of each fragment, found without decoding the rest of it.
+
+        Raises:
+            CorruptDataError: The bytes of a fragment are damaged.
+        """
+        parse = table_pb2.DataFragment
+        return tuple(wire.parse_message(parse, raw).id for raw in self.raws)
+
+    @cached_property
+    def place_of(self) -> dict[int, int]:
+        """Where in the list the fragment with an id stands.
+
+        Raises:
+            CorruptDataError: Two fragments have the same id.
+        """
+        places = {fragment_id: place for place, fragment_id in enumerate(self.ids)}
+        if len(places) != len(self.ids):
+            raise CorruptDataError("two fragments of one version have the same id")
+        return places
+
+    def by_id(self, fragment_id: int) -> Fragment | None:
+        """Return the fragment with an id, or None."""
+        place = self.place_of.get(fragment_id)
+        return None if place is None else self[place]
+
+    @cached_property
+    def has_deletion_files(self) -> bool:
+        """Whether any fragment has a deletion file.
+
+        Joined messages are one message with the fields of all: one parse answers for all
+        fragments, and decodes none.
+        """
+        merged = wire.parse_message(table_pb2.DataFragment, b"".join(self.raws))
+        return merged.HasField("deletion_file")
+
+    @property
+    def num_decoded(self) -> int:
+        """How many of the fragments have been decoded so far."""
+        return len(self._decoded)
+
+    def __len__(self) -> int:
+        return len(self.raws)
+
+    @overload
+    def __getitem__(self, place: int) -> Fragment: ...
+    @overload
+    def __getitem__(self, place: slice) -> "FragmentList": ...
+    def __getitem__(self, place: int | slice) -> "Fragment | FragmentList":
+        if isinstance(place, slice):
+            places = range(len(self.raws))[place]
+            part = FragmentList(self.raws[place])
+            part._decoded = {
+                at: self._decoded[each] for at, each in enumerate(places) if each in self._decoded
+            }
+            return part
+        place = range(len(self.raws))[place]
+        known = self._decoded.get(place)
+        if known is None:
+            known = self._decoded[place] = decode_fragment(self.raws[place])
+        return known
+
+    def __iter__(self) -> Iterator[Fragment]:
+        return (self[place] for place in range(len(self.raws)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FragmentList) and self.raws == other.raws
+
+    def __hash__(self) -> int:
+        return hash(self.raws)
+
+    def __repr__(self) -> str:
+        return f"<{len(self.raws)} fragments, {len(self._decoded)} of them decoded>"
+
+    def __reduce__(self) -> tuple[type["FragmentList"], tuple[tuple[bytes, ...]]]:
+        return FragmentList, (self.raws,)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One version of a table.
+
+    Attributes:
+        version: From 1; each commit adds 1. A detached version has its highest bit set.
+        schema: The columns, and the schema's own metadata.
+        fragments: The rows, in scan order.
+        data_format: File format and file version of new data files.
+        timestamp_nanos: When it was committed, nanoseconds since 1970-01-01 UTC; None when not
+            stated.
+        tag: A tag in the manifest itself; unused, tags are files of their own.
+        reader_feature_flags: See `feature_flags`.
+        writer_feature_flags: See `feature_flags`.
+        max_fragment_id: The largest fragment id ever used; None when none was, and in manifests
+            of old writers.
+        transaction_file: Name of the transaction's file below `_transactions`; empty for none.
+        writer_version: Who wrote it.
+        next_row_id: The first stable row id that was never used.
+        config: The table's configuration; `lance.` is the reference's, `lance_stream.` ours.
+        table_metadata: Key-value metadata of the table, the user's own.
+        base_paths: Places outside the table's directory.
+        branch: The branch it belongs to; None for the main one.
+        version_aux_data: A file position of old writers.
+        index_section: The IndexSection message, undecoded; None without indices.
+        inline_transaction: The Transaction message, undecoded; None when the file has none.
+        unknown: Serialized fields of the message that we do not know, kept as they came.
+    """
+
+    version: int
+    schema: Schema
+    fragments: FragmentList
+    data_format: DataFormat
+    timestamp_nanos: int | None = None
+    tag: str = ""
+    reader_feature_flags: int = 0
+    writer_feature_flags: int = 0
+    max_fragment_id: int | None = None
+    transaction_file: str = ""
+    writer_version: WriterVersion | None = None
+    next_row_id: int = 0
+    config: Mapping[str, str] = field(default_factory=dict)
+    table_metadata: Mapping[str, str] = field(default_factory=dict)
+    base_paths: tuple[BasePath, ...] = ()
+    branch: str | None = None
+    version_aux_data: int = 0
+    index_section: bytes | None = None
+    inline_transaction: bytes | None = None
+    unknown: bytes = b""
+
+    def heir(self) -> "Manifest":
+        """Return a copy for the next version to start from, without what is this version's own.
+
+        Transaction, tag, timestamp, writer and auxiliary data are not inherited; neither is an
+        offset into this version's file. The index section is, as bytes; an operation that makes
+        indices void drops it.
+        """
+        return replace(
+            self,
+            version=self.version + 1,
+            timestamp_nanos=None,
+            tag="",
+            transaction_file="",
+            writer_version=None,
+            version_aux_data=0,
+            inline_transaction=None,
+        )
+
+    def base_path(self, base_id: int) -> BasePath:
+        """Return the base path with an id.
+
+        Raises:
+            CorruptDataError: The manifest has none.
+        """
+        for each in self.base_paths:
+            if each.id == base_id:
+                return each
+        raise CorruptDataError(
+            f"a file refers to the base path {base_id}, but the manifest has only "
+            f"{[each.id for each in self.base_paths]}"
+        )
+
+
+def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
+    """Return the version that a manifest file states.
+
+    Args:
+        data: The whole file.
+
+    Raises:
+        CorruptDataError: The file is cut short or damaged. The fragments are checked when they
+            are decoded, each on its own.
+    """
+    data = bytes(data)
+    if len(data) < FOOTER.size:
+        raise CorruptDataError(f"a manifest of {len(data)} bytes is shorter than its footer")
+    position, _, _, magic = FOOTER.unpack_from(data, len(data) - FOOTER.size)
+    if magic != MAGIC:
+        raise CorruptDataError(f"a manifest ends in {magic!r} instead of {MAGIC!r}")
+    body_stop = len(data) - FOOTER.size
+    body = _read_section(data, position, body_stop, "the manifest message")
+    if position + _LENGTH.size + len(body) != body_stop:
+        raise CorruptDataError(
+            f"the manifest message is {len(body)} bytes long, but "
+            f"{body_stop - position - _LENGTH.size} stand before the footer"
+        )
+    rest, raws, unknown = _split_manifest(body)
+    message = wire.parse_message(table_pb2.Manifest, rest)
+    fragments = FragmentList(raws)
+    transaction_section: int | None = None
+    if message.HasField("transaction_section"):
+        transaction_section = message.transaction_section
+    elif message.HasField("transaction_section_deprecated"):
+        transaction_section = message.transaction_section_deprecated
+    return Manifest(
+        version=message.version,
+        schema=Schema(fields_from_proto(message.fields), dict(message.schema_metadata)),
+        fragments=fragments,
+        data_format=_data_format(message, fragments),
+        timestamp_nanos=_nanos(message) if message.HasField("timestamp") else None,
+        tag=message.tag,
+        reader_feature_flags=message.reader_feature_flags,
+        writer_feature_flags=message.writer_feature_flags,
+        max_fragment_id=message.max_fragment_id if message.HasField("max_fragment_id") else None,
+        transaction_file=message.transaction_file,
+        writer_version=_writer_version(message) if message.HasField("writer_version") else None,
+        next_row_id=message.next_row_id,
+        config=dict(message.config),
+        table_metadata=dict(message.table_metadata),
+        base_paths=tuple(base_path_from_proto(each) for each in message.base_paths),
+        branch=message.branch if message.HasField("branch") else None,
+        version_aux_data=message.version_aux_data,
+        index_section=(
+            _read_section(data, message.index_section, position, "the index section")
+            if message.HasField("index_section")
+            else None
+        ),
+        inline_transaction=(
+            _read_section(data, transaction_section, position, "the inline transaction")
+            if transaction_section is not None
+            else None
+        ),
+        unknown=unknown,
+    )
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return the file that states a version.
+
+    Raises:
+        InvalidInputError: A number or text of the manifest cannot be written, or a section is
+            larger than 4 GiB.
+    """
+    parts: list[bytes] = []
+
+    def add_section(body: bytes) -> int:
+        position = sum(len(part) for part in parts)
+        if len(body) >> 32:
+            raise InvalidInputError(f"a manifest's section of {len(body)} bytes is too large")
+        parts.extend((_LENGTH.pack(len(body)), body))
+        return position
+
+    index_section = transaction_section = None
+    if manifest.index_section is not None:
+        index_section = add_section(manifest.index_section)
+    if manifest.inline_transaction is not None:
+        transaction_section = add_section(manifest.inline_transaction)
+    try:
+        rest = wire.serialize(_message(manifest, index_section, transaction_section))
+    except (ValueError, TypeError) as error:
+        raise InvalidInputError(f"the manifest cannot be written: {error}") from error
+    fragments = wire.join_frames(_FRAGMENTS, manifest.fragments.raws)
+    position = add_section(b"".join((rest, fragments, manifest.unknown)))
+    parts.append(FOOTER.pack(position, *_FRAME_VERSION, MAGIC))
+    return b"".join(parts)
+
+
+def base_path_to_proto(base: BasePath) -> table_pb2.BasePath:
+    """Return the message of a base path."""
+    return table_pb2.BasePath(
+        id=base.id, name=base.name, is_dataset_root=base.is_dataset_root, path=base.path
+    )
+
+
+def base_path_from_proto(message: table_pb2.BasePath) -> BasePath:
+    """Return the base path that a message describes."""
+    return BasePath(
+        id=message.id,
+        path=message.path,
+        name=message.name if message.HasField("name") else None,
+        is_dataset_root=message.is_dataset_root,
+    )
+
+
+def _message(
+    manifest: Manifest, index_section: int | None, transaction_section: int | None
+) -> table_pb2.Manifest:
+    message = table_pb2.Manifest(
+        fields=fields_to_proto(manifest.schema.fields),
+        version=manifest.version,
+        version_aux_data=manifest.version_aux_data,
+        schema_metadata=dict(manifest.schema.metadata),
+        index_section=index_section,
+        tag=manifest.tag,
+        reader_feature_flags=manifest.reader_feature_flags,
+        writer_feature_flags=manifest.writer_feature_flags,
+        max_fragment_id=manifest.max_fragment_id,
+        transaction_file=manifest.transaction_file,
+        next_row_id=manifest.next_row_id,
+        data_format=table_pb2.Manifest.DataStorageFormat(
+            file_format=manifest.data_format.file_format, version=manifest.data_format.version
+        ),
+        config=dict(manifest.config),
+        base_paths=[base_path_to_proto(each) for each in manifest.base_paths],
+        table_metadata=dict(manifest.table_metadata),
+        branch=manifest.branch,
+        transaction_section=transaction_section,
+    )
+    if manifest.timestamp_nanos is not None:
+        message.timestamp.seconds, message.timestamp.nanos = divmod(
+            manifest.timestamp_nanos, _NANOS
+        )
+        message.timestamp.SetInParent()
+    if manifest.writer_version is not None:
+        writer = manifest.writer_version
+        message.writer_version.CopyFrom(
+            table_pb2.Manifest.WriterVersion(
+                library=writer.library,
+                version=writer.version,
+                prerelease=writer.prerelease,
+                build_metadata=writer.build_metadata,
+            )
+        )
+    return message
+
+
+def _split_manifest(body: bytes) -> tuple[bytes, list[bytes], bytes]:
+    """Return the fields that we know but for the fragments; the fragments; the unknown fields."""
+    raws: list[bytes] = []
+    rest: list[bytes] = []
+    unknown: list[bytes] = []
+    known = table_pb2.Manifest.DESCRIPTOR.fields_by_number
+    for number, wire_type, start, value_start, stop in wire.split_message(body):
+        if number == _FRAGMENTS:
+            if wire_type != wire.LENGTH_DELIMITED:
+                raise CorruptDataError(f"a fragment of the manifest has wire type {wire_type}")
+            raws.append(body[value_start:stop])
+        elif number in known:
+            rest.append(body[start:stop])
+        else:
+            unknown.append(body[start:stop])
+    return b"".join(rest), raws, b"".join(unknown)
+
+
+def _read_section(data: bytes, position: int, limit: int, what: str) -> bytes:
+    start = position + _LENGTH.size
+    if start > limit:
+        raise CorruptDataError(f"{what} is said to begin at byte {position}; the end is {limit}")
+    (size,) = _LENGTH.unpack_from(data, position)
+    if start + size > limit:
+        raise CorruptDataError(f"{what} is said to have {size} bytes; {limit - start} are there")
+    return data[start : start + size]
+
+
+def _nanos(message: table_pb2.Manifest) -> int:
+    seconds, nanos = message.timestamp.seconds, message.timestamp.nanos
+    if not (_MIN_SECONDS <= seconds <= _MAX_SECONDS and 0 <= nanos < _NANOS):
+        raise CorruptDataError(f"the timestamp of {seconds} s and {nanos} ns is out of range")
+    return seconds * _NANOS + nanos
+
+
+def _writer_version(message: table_pb2.Manifest) -> WriterVersion:
+    writer = message.writer_version
+    return WriterVersion(
+        library=writer.library,
+        version=writer.version,
+        prerelease=writer.prerelease if writer.HasField("prerelease") else None,
+        build_metadata=writer.build_metadata if writer.HasField("build_metadata") else None,
+    )
+
+
+def _data_format(message: table_pb2.Manifest, fragments: FragmentList) -> DataFormat:
+    """Return the stated format, or what old writers meant where they stated none."""
+    if message.HasField("data_format"):
+        return DataFormat(message.data_format.file_format, message.data_format.version)
+    files = fragments[0].files if len(fragments) else ()
+    if files:
+        major, minor = files[0].file_version
+        is_first = (major, minor) <= (0, 2)
+        version = "0.1" if is_first else "2.0" if major == 0 else f"{major}.{minor}"
+    else:
+        version = "2.0" if message.writer_feature_flags & 4 else "0.1"
+    return DataFormat("lance", version)

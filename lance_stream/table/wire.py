@@ -1,0 +1,187 @@
+"""Messages as bytes: taking one apart into its fields without understanding them.
+
+A protobuf message is a row of fields, each
+
+    tag      varint         field number << 3 | wire type
+    body     by wire type   0: varint · 1: 8 bytes · 5: 4 bytes · 2: varint n, then n bytes
+
+with no order and no end mark: messages may be joined as bytes, and a field that comes again wins
+(or is appended, if repeated). Therefore a manifest of 20,000 fragments can be carried on without
+decoding one of them, and a field that this version does not know can be kept as it came.
+
+Source:  the protobuf encoding guide.
+Differs: groups (wire types 3 and 4) are refused; no message of the format has any.
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from lance_stream.errors import CorruptDataError
+
+VARINT, FIXED64, LENGTH_DELIMITED, FIXED32 = 0, 1, 2, 5
+
+_MAX_FIELD_NUMBER = (1 << 29) - 1
+_MAX_VARINT_BYTES = 10
+
+M = TypeVar("M", bound=Message)
+
+
+class WireField(NamedTuple):
+    """Where one field of a message lies in the message's bytes.
+
+    Attributes:
+        number: The field's number.
+        wire_type: 0, 1, 2 or 5.
+        start: Where its tag begins.
+        value_start: Where its value begins: behind the tag, and behind the length if it has one.
+        stop: One past its last byte.
+    """
+
+    number: int
+    wire_type: int
+    start: int
+    value_start: int
+    stop: int
+
+
+def split_message(data: bytes) -> list[WireField]:
+    """Return where each top-level field of a message lies, in order.
+
+    Raises:
+        CorruptDataError: The bytes end within a field, a varint is longer than 10 bytes, or a tag
+            has field number 0 or a wire type that the format does not use.
+    """
+    fields: list[WireField] = []
+    place, end = 0, len(data)
+    while place < end:
+        start = place
+        tag = data[place]
+        if tag < 0x80:
+            place += 1
+        else:
+            tag, place = read_varint(data, place)
+        number, wire_type = tag >> 3, tag & 7
+        if not 0 < number <= _MAX_FIELD_NUMBER:
+            raise CorruptDataError(f"a message has the field number {number} at byte {start}")
+        if wire_type == LENGTH_DELIMITED:
+            if place < end and data[place] < 0x80:
+                value_start = place + 1
+                place = value_start + data[place]
+            else:
+                size, value_start = read_varint(data, place)
+                place = value_start + size
+        elif wire_type == VARINT:
+            value_start = place
+            _, place = read_varint(data, place)
+        elif wire_type == FIXED64:
+            value_start = place
+            place += 8
+        elif wire_type == FIXED32:
+            value_start = place
+            place += 4
+        else:
+            raise CorruptDataError(f"a message has the wire type {wire_type} at byte {start}")
+        if place > end:
+            raise CorruptDataError(
+                f"field {number} of a message needs bytes up to {place}, but there are only {end}"
+            )
+        fields.append(WireField(number, wire_type, start, value_start, place))
+    return fields
+
+
+def read_varint(data: bytes, place: int) -> tuple[int, int]:
+    """Return the varint at a place and the place behind it.
+
+    Raises:
+        CorruptDataError: The bytes end within it, or it does not fit in 64 bits.
+    """
+    end = len(data)
+    if place < end and data[place] < 0x80:
+        return data[place], place + 1
+    value = shift = 0
+    for at in range(place, min(place + _MAX_VARINT_BYTES, end)):
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> 64:
+                break
+            return value, at + 1
+        shift += 7
+    raise CorruptDataError(f"the varint at byte {place} of a message is damaged or cut short")
+
+
+def encode_varint(value: int) -> bytes:
+    """Return a u64 as a varint."""
+    if value < 0x80:
+        return bytes((value,))
+    parts = bytearray()
+    while value >= 0x80:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def frame(number: int, body: bytes) -> bytes:
+    """Return a length-delimited field: tag, length, body."""
+    return encode_varint(number << 3 | LENGTH_DELIMITED) + encode_varint(len(body)) + body
+
+
+def join_frames(number: int, bodies: Collection[bytes]) -> bytes:
+    """Return one length-delimited field for each body, in order."""
+    tag = encode_varint(number << 3 | LENGTH_DELIMITED)
+    parts: list[bytes] = []
+    for body in bodies:
+        size = len(body)
+        parts += (tag, bytes((size,)) if size < 0x80 else encode_varint(size), body)
+    return b"".join(parts)
+
+
+def parse_message(message_class: type[M], data: bytes) -> M:
+    """Return the message that the bytes hold.
+
+    Raises:
+        CorruptDataError: They hold none.
+    """
+    try:
+        return message_class.FromString(data)
+    except (DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise CorruptDataError(
+            f"{len(data)} bytes are not a {message_class.DESCRIPTOR.name} message: {error}"
+        ) from error
+
+
+def serialize(message: Message) -> bytes:
+    """Return the bytes of a message; equal messages give equal bytes.
+
+    Raises:
+        ValueError: The message is larger than protobuf can write, 2 GiB.
+    """
+    return message.SerializeToString(deterministic=True)
+
+
+def unknown_fields(message: Message, also: Collection[int] = ()) -> bytes:
+    """Return the bytes of the fields of a message that its definition does not name.
+
+    Args:
+        message: The message.
+        also: Numbers of fields that the definition names, but the caller does not know.
+
+    Returns:
+        The fields as they came, joined; empty for nearly every message.
+    """
+    has_more = any(number in also for number in _set_fields(message)) if also else False
+    if not has_more and not len(UnknownFieldSet(message)):
+        return b""
+    data = message.SerializeToString()
+    known = message.DESCRIPTOR.fields_by_number.keys() - set(also)
+    return b"".join(
+        data[each.start : each.stop] for each in split_message(data) if each.number not in known
+    )
+
+
+def _set_fields(message: Message) -> list[int]:
+    return [descriptor.number for descriptor, _ in message.ListFields()]
