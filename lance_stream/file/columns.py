@@ -65,6 +65,27 @@ class ColumnMetadata:
     buffers: tuple[ByteRange, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedPage:
+    """A page that a field's writer made and that no file holds yet.
+
+    Attributes:
+        column: Which of the field's own columns the page belongs to, counted depth first: every
+            field of the tree has one in 2.0, only the leaves have one from 2.1 on.
+        buffers: The page's buffers, each in parts that stand one after the other without gaps.
+            The writer of the file aligns the start of each buffer.
+        length: As in `Page`.
+        encoding: As in `Page`.
+        first_row: The priority of the page; 0 in 2.0.
+    """
+
+    column: int
+    buffers: tuple[tuple[memoryview, ...], ...]
+    length: int
+    encoding: bytes
+    first_row: int = 0
+
+
 def decode_column_metadata(data: bytes | memoryview, data_stop: int) -> ColumnMetadata:
     """Return the column that a message describes, every stored range checked.
 
