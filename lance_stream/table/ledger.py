@@ -1,0 +1,239 @@
+"""The ledger: which micro-batch of which stream a version has taken in.
+
+A streaming query numbers its micro-batches from 0 and gives one again, under its old number, when
+it does not know whether the sink has it. The table remembers, for each stream (*app id*), the
+newest batch that it took in, as an entry of its config:
+
+    key      lance_stream.ledger.<app id, percent-encoded>
+    value    {"batch": 41, "query": "<query id>", "version": 97}     JSON
+
+The entry is set in the same commit as the batch's rows, and carried from manifest to manifest:
+history is never searched for it, and may be cleaned up. It is looked at before a batch is written,
+and again on every attempt to commit it.
+
+One thing takes an entry back: a restore by another program, which brings the config of the older
+version with it. Versions that took in later batches then lie between the entry's `version` and
+the newest one. A transaction of a sink has a uuid made of app id and batch (`derive_uuid`), so
+they can be searched for it: see `New.search_after`.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+from urllib.parse import quote, unquote
+
+from lance_stream.errors import CorruptDataError, InvalidInputError
+
+PREFIX = "lance_stream.ledger."
+"""What the config keys of all entries begin with."""
+
+# The UUID namespace of ours; a random one, fixed for ever: the uuids of all sinks hang on it.
+_NAMESPACE = bytes.fromhex("6f1d3a4c9b5e4f0c8a7e2d9c51b0e3f4")
+_MAX_BATCH = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """The newest micro-batch of a stream that a table has taken in.
+
+    Attributes:
+        batch_id: The batch's number.
+        query_id: The streaming query's own id, which a new checkpoint changes; empty if the
+            batch came from none.
+        version: The version that took it in; None if its writer did not say.
+    """
+
+    batch_id: int
+    query_id: str = ""
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TakenIn:
+    """The batch is in the table: there is nothing to do.
+
+    Attributes:
+        entry: The entry that says so.
+    """
+
+    entry: LedgerEntry
+
+
+@dataclass(frozen=True, slots=True)
+class New:
+    """The ledger does not have the batch.
+
+    Attributes:
+        entry: The stream's newest entry before it; None for the first one.
+    """
+
+    entry: LedgerEntry | None
+
+    @property
+    def search_after(self) -> int:
+        """The version after which the batch could stand all the same, if a restore took place.
+
+        Where a version after this one (and up to the newest) is the work of another program, its
+        transaction should be looked at: a Restore means that the uuid of this batch has to be
+        looked for in the versions between.
+        """
+        return (self.entry.version or 0) if self.entry else 0
+
+
+Decision: TypeAlias = TakenIn | New
+
+
+def read_entry(config: Mapping[str, str], app_id: str) -> LedgerEntry | None:
+    """Return the entry of a stream, or None.
+
+    Raises:
+        CorruptDataError: The config has an entry that is not one.
+        InvalidInputError: The app id is empty, or no text.
+    """
+    key = config_key(app_id)
+    return _parse_entry(key, config[key]) if key in config else None
+
+
+def read_entries(config: Mapping[str, str]) -> dict[str, LedgerEntry]:
+    """Return the entries of all streams, by app id.
+
+    Raises:
+        CorruptDataError: The config has an entry that is not one.
+    """
+    return {
+        unquote(key.removeprefix(PREFIX)): _parse_entry(key, value)
+        for key, value in config.items()
+        if key.startswith(PREFIX)
+    }
+
+
+def decide(config: Mapping[str, str], app_id: str, batch_id: int, query_id: str = "") -> Decision:
+    """Return whether a table has taken in a micro-batch.
+
+    Args:
+        config: The config of the newest version.
+        app_id: The stream.
+        batch_id: The batch's number; they grow, but not every number need come.
+        query_id: The streaming query's own id; empty if there is none.
+
+    Raises:
+        InvalidInputError: The number is negative; or it is not newer than what the table has of
+            this stream, but comes from another query: one that lost its checkpoint, or a second
+            one under the same app id.
+        CorruptDataError: The config has an entry that is not one.
+    """
+    if not 0 <= batch_id <= _MAX_BATCH:
+        raise InvalidInputError(f"{batch_id} is no batch id: they begin at 0")
+    entry = read_entry(config, app_id)
+    if entry is None or batch_id > entry.batch_id:
+        return New(entry)
+    if query_id and entry.query_id and query_id != entry.query_id:
+        where = "" if entry.version is None else f" in version {entry.version}"
+        raise InvalidInputError(
+            f"batch {batch_id} of app id {app_id!r} comes from the streaming query {query_id}, "
+            f"but the table has already taken in batch {entry.batch_id} of this app id from the "
+            f"query {entry.query_id}{where}. Either the checkpoint was deleted or replaced, so "
+            "that batch numbers began again at 0, or two queries run under one app id. Nothing "
+            "was written. Go on from the old checkpoint; or, if the rows that this query reads "
+            "are not in the table yet, give it an app id of its own; or forget the old stream by "
+            f"taking the key {config_key(app_id)!r} out of the table's config"
+        )
+    return TakenIn(entry)
+
+
+def config_entries(app_id: str, entry: LedgerEntry) -> dict[str, str]:
+    """Return the config entries that say that a table has taken in a batch.
+
+    Raises:
+        InvalidInputError: The app id is empty, or no text.
+    """
+    value: dict[str, int | str] = {"batch": entry.batch_id, "query": entry.query_id}
+    if entry.version is not None:
+        value["version"] = entry.version
+    return {config_key(app_id): json.dumps(value)}
+
+
+def newest_entries(config: Mapping[str, str], newest: Mapping[str, str]) -> dict[str, str]:
+    """Return the ledger that holds after a restore: of each stream the newer of two entries.
+
+    Args:
+        config: The config of the version that is restored.
+        newest: The config of the newest version.
+
+    Returns:
+        The config entries of the ledger, and nothing else.
+
+    Raises:
+        CorruptDataError: One of them has an entry that is not one.
+    """
+    merged = {key: value for key, value in newest.items() if key.startswith(PREFIX)}
+    for key, value in config.items():
+        if key.startswith(PREFIX):
+            stands = merged.get(key)
+            if (
+                stands is None
+                or _parse_entry(key, stands).batch_id < _parse_entry(key, value).batch_id
+            ):
+                merged[key] = value
+    return merged
+
+
+def config_key(app_id: str) -> str:
+    """Return the config key of a stream's entry, which holds ASCII letters and marks only.
+
+    Raises:
+        InvalidInputError: The app id is empty, or no text.
+    """
+    if not app_id:
+        raise InvalidInputError("the app id of a stream is empty")
+    try:
+        return PREFIX + quote(app_id, safe="")
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"the app id {app_id!r} is no text: {error}") from error
+
+
+def derive_uuid(app_id: str, batch_id: int) -> str:
+    """Return the uuid of the transaction that takes in a batch; always the same one.
+
+    Source:
+        RFC 9562, version 5: SHA-1 of a namespace and a name. The name is the batch id in decimal,
+        a colon, and the app id in UTF-8.
+
+    Raises:
+        InvalidInputError: The app id is empty, or no text.
+    """
+    config_key(app_id)
+    digest = hashlib.sha1(
+        _NAMESPACE + f"{batch_id}:{app_id}".encode(), usedforsecurity=False
+    ).digest()
+    number = int.from_bytes(digest[:16], "big")
+    number = number & ~(0xF << 76) | 5 << 76
+    number = number & ~(0x3 << 62) | 2 << 62
+    text = f"{number:032x}"
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def _parse_entry(key: str, value: str) -> LedgerEntry:
+    try:
+        parsed = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise CorruptDataError(f"the config entry {key!r} is not JSON: {value[:200]!r}") from error
+    if isinstance(parsed, dict):
+        batch_id, query_id = parsed.get("batch"), parsed.get("query", "")
+        version = parsed.get("version")
+        if (
+            _is_number(batch_id)
+            and isinstance(query_id, str)
+            and (version is None or _is_number(version))
+        ):
+            return LedgerEntry(batch_id, query_id, version)
+    raise CorruptDataError(
+        f"the config entry {key!r} is not a ledger entry: {value[:200]!r}. Take it out of the "
+        "table's config if another program put it there"
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_BATCH

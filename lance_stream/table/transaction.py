@@ -1,0 +1,121 @@
+"""A transaction: an operation, the version it was planned on, and what its writer noted.
+
+A transaction file is the bare Transaction message; there is no header and no end mark. The same
+bytes stand in the manifest of the version that the transaction made (see `manifest`).
+
+Source:  transaction.proto, message Transaction.
+Differs: Which field of the oneof is an operation that we do not know can only be guessed from its
+         number: 100 and above, without a known operation beside it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError
+
+from lance_stream._proto import transaction_pb2
+from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.table import wire
+from lance_stream.table.operations import (
+    FIELD_NAMES,
+    Operation,
+    UnknownOperation,
+    operation_from_proto,
+)
+
+COMMIT_MESSAGE = "__lance_commit_message"
+"""The property under which the reference keeps a commit's message."""
+
+_FIRST_OPERATION = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """An operation, and what its writer says of it.
+
+    Attributes:
+        read_version: The version that it was planned on; 0 for a table that does not exist yet.
+        uuid: Tells it from every other transaction, with hyphens.
+        operation: What is done.
+        tag: Unused.
+        properties: What the writer noted.
+        unknown: Serialized fields of the message that we do not know, kept as they came.
+    """
+
+    read_version: int
+    uuid: str
+    operation: Operation
+    tag: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    unknown: bytes = b""
+
+
+def encode_transaction(transaction: Transaction) -> bytes:
+    """Return the bytes of a transaction's message.
+
+    Raises:
+        InvalidInputError: A number or text of it cannot be written.
+    """
+    operation = transaction.operation
+    try:
+        message = transaction_pb2.Transaction(
+            read_version=transaction.read_version,
+            uuid=transaction.uuid,
+            tag=transaction.tag,
+            transaction_properties=dict(transaction.properties),
+        )
+        if isinstance(operation, UnknownOperation):
+            return wire.serialize(message) + operation.raw + transaction.unknown
+        name = FIELD_NAMES[type(operation)]
+        body = operation.to_proto()
+        if operation.unknown:
+            body.MergeFromString(operation.unknown)
+        number = message.DESCRIPTOR.fields_by_name[name].number
+        return (
+            wire.serialize(message)
+            + wire.frame(number, wire.serialize(body))
+            + (transaction.unknown)
+        )
+    except (DecodeError, ValueError, TypeError) as error:
+        raise InvalidInputError(f"the transaction cannot be written: {error}") from error
+
+
+def decode_transaction(data: bytes | bytearray | memoryview) -> Transaction:
+    """Return the transaction that the bytes of a message describe.
+
+    Raises:
+        CorruptDataError: The bytes are no such message, or it says no operation.
+        UnsupportedFeatureError: A part of the operation is one that we do not know.
+    """
+    message = wire.parse_message(transaction_pb2.Transaction, bytes(data))
+    unknown = wire.unknown_fields(message)
+    operation: Operation
+    name = message.WhichOneof("operation")
+    if name is not None:
+        operation = operation_from_proto(name, getattr(message, name))
+    else:
+        operation, unknown = _split_off_operation(unknown)
+    return Transaction(
+        read_version=message.read_version,
+        uuid=message.uuid,
+        operation=operation,
+        tag=message.tag,
+        properties=dict(message.transaction_properties),
+        unknown=unknown,
+    )
+
+
+def _split_off_operation(unknown: bytes) -> tuple[UnknownOperation, bytes]:
+    operation: UnknownOperation | None = None
+    rest: list[bytes] = []
+    for each in wire.split_message(unknown):
+        raw = unknown[each.start : each.stop]
+        if each.number >= _FIRST_OPERATION and each.wire_type == wire.LENGTH_DELIMITED:
+            if operation is not None:
+                rest.append(operation.raw)
+            operation = UnknownOperation(each.number, raw)
+        else:
+            rest.append(raw)
+    if operation is None:
+        raise CorruptDataError("the transaction says no operation: it is damaged or cut short")
+    return operation, b"".join(rest)
