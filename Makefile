@@ -4,7 +4,7 @@ PYTHON      ?= python3
 VENV        ?= .venv
 BIN         := $(VENV)/bin
 INSTALLED   := $(VENV)/.installed
-SPARK_FLOOR := .venv-spark41
+FLOORS      := .venv-floors
 PROTOS      := file file2 table rowids transaction encodings_v2_0 encodings_v2_1
 export SPARK_LOCAL_IP := 127.0.0.1
 
@@ -16,17 +16,19 @@ help: java-hint  ## list the targets
 demo: install java  ## the main job on real data: flights stream in, their changes stream out, a SIGKILL between
 	$(BIN)/python examples/flights.py
 
-test: install java  ## the whole test suite: Spark and pylance tests too, Spark tests also on PySpark 4.1
+test: install java  ## the whole test suite, Spark and pylance tests too; then once more on the oldest dependencies
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not spark"
 	$(BIN)/python -m pytest -q -m spark
-	$(MAKE) --no-print-directory test-spark-floor
+	$(MAKE) --no-print-directory test-floors
 
-test-spark-floor: install java  ## the Spark tests on the oldest PySpark that is supported
-	@test -f $(SPARK_FLOOR)/.installed -a ! pyproject.toml -nt $(SPARK_FLOOR)/.installed || { \
-		$(PYTHON) -m venv $(SPARK_FLOOR) && \
-		$(SPARK_FLOOR)/bin/pip install -q --disable-pip-version-check -e '.[dev]' 'pyspark>=4.1,<4.2' && \
-		touch $(SPARK_FLOOR)/.installed; }
-	$(SPARK_FLOOR)/bin/python -m pytest -q -m "spark and not slow"
+test-floors: $(FLOORS)/.installed java  ## the tests that are not slow on PySpark 4.1 and the oldest of all else
+	$(FLOORS)/bin/python -m pytest -q -n 2 --dist loadgroup -m "not spark and not slow"
+	$(FLOORS)/bin/python -m pytest -q -m "spark and not slow"
+
+$(FLOORS)/.installed: pyproject.toml floors.txt
+	$(PYTHON) -m venv $(FLOORS)
+	$(FLOORS)/bin/pip install -q --disable-pip-version-check -e '.[dev]' -c floors.txt
+	@touch $@
 
 check-style: install  ## format, lint, types, layers
 	$(BIN)/ruff format --check .
@@ -65,7 +67,7 @@ java-hint:
 	@$(PYTHON) scripts/check_java.py --hint
 
 clean:  ## remove environments, caches and what the demo made
-	rm -rf $(VENV) $(SPARK_FLOOR) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
+	rm -rf $(VENV) $(FLOORS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
 	find checkpoints -mindepth 1 ! -name README.md -delete
 
-.PHONY: help demo test test-spark-floor check check-style fix bench protos install java java-hint clean
+.PHONY: help demo test test-floors check check-style fix bench protos install java java-hint clean
