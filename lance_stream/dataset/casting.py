@@ -1,0 +1,325 @@
+"""Incoming Arrow batches, cast to a table's own schema; nothing is changed silently.
+
+Columns are matched by name; a nullable column that is missing becomes nulls. Types that only say
+the same in another way are cast: what Spark loses on its way (fixed-size lists, unsigned integers,
+float16, time units and zones, large types, dictionaries), and what widens.
+
+    incoming                                   table
+    integer                                    wider integer; unsigned of at most its width;
+                                               float and decimal, if every value is held exactly
+    float                                      wider float; float32 to float16, rounded
+    decimal                                    decimal that holds every value; uint64
+    string, large, view, dictionary            string, large string, dictionary of them
+    binary, large, view, fixed size            binary, large binary, fixed size of that width
+    date, time, duration, timestamp            the same in a unit that holds every value
+    timestamp with a zone                      timestamp with another zone: the same instant
+    list, large list, fixed-size list          each other, if the lengths fit
+    struct                                     struct, its parts matched by name
+    null                                       any nullable column
+
+What is known from the types alone is refused by `check_castable`, before any file is written: an
+unknown column, a missing column that must not be null, a type that narrows. What only the values
+tell (a null, a number out of range) is refused by `cast_batch`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream.errors import InvalidInputError
+
+
+def check_castable(incoming: pa.Schema, table: pa.Schema) -> None:
+    """Raise unless batches of a schema can be cast to a table's, as far as types tell.
+
+    Raises:
+        InvalidInputError: A column is unknown, occurs twice, is missing and must not be null, or
+            has a type that would narrow; the message names the column.
+    """
+    _check_names([each.name for each in incoming], list(table), where="")
+    for wanted in table:
+        place = incoming.get_field_index(wanted.name)
+        if place >= 0:
+            _check_type(incoming.field(place).type, wanted, wanted.name)
+
+
+def cast_batch(batch: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
+    """Return a batch with exactly a table's schema; columns that fit already are not copied.
+
+    Raises:
+        InvalidInputError: As `check_castable`, or a value does not fit, or a null stands in a
+            column that must not be null; the message names the column.
+    """
+    if not batch.schema.equals(table):
+        check_castable(batch.schema, table)
+    columns = []
+    for wanted in table:
+        place = batch.schema.get_field_index(wanted.name)
+        if place < 0:
+            columns.append(pa.nulls(batch.num_rows, wanted.type))
+            continue
+        column = _cast(batch.column(place), wanted.type, wanted.name)
+        _check_nulls(column, wanted, wanted.name)
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=table)
+
+
+def _check_names(names: Sequence[str], wanted: Sequence[pa.Field], where: str) -> None:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InvalidInputError(f"the column {where}{repeated[0]!r} occurs more than once")
+    known = [each.name for each in wanted]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InvalidInputError(
+            f"the table has no column {', '.join(repr(where + name) for name in unknown)}; it has: "
+            f"{', '.join(known)}. Leave the column out, or add it to the table first"
+        )
+    missing = [each.name for each in wanted if not each.nullable and each.name not in names]
+    if missing:
+        raise InvalidInputError(
+            f"the column {', '.join(repr(where + name) for name in missing)} must not be null in "
+            "the table, but is missing from the data"
+        )
+
+
+# --- what the types tell
+
+
+def _check_type(incoming: pa.DataType, wanted: pa.Field, path: str) -> None:
+    target = wanted.type
+    if incoming.equals(target):
+        return
+    if isinstance(incoming, pa.BaseExtensionType):
+        incoming = incoming.storage_type
+    if pa.types.is_null(incoming):
+        if not wanted.nullable:
+            raise InvalidInputError(
+                f"column {path!r} is all nulls, but must not be null in the table"
+            )
+        return
+    if pa.types.is_struct(incoming) and pa.types.is_struct(target):
+        _check_names([each.name for each in incoming], list(target), where=f"{path}.")
+        for part in target:
+            place = incoming.get_field_index(part.name)
+            if place >= 0:
+                _check_type(incoming.field(place).type, part, f"{path}.{part.name}")
+        return
+    if _is_list(incoming) and _is_list(target):
+        if (
+            pa.types.is_fixed_size_list(incoming)
+            and pa.types.is_fixed_size_list(target)
+            and incoming.list_size != target.list_size
+        ):
+            raise _mismatch(incoming, target, path)
+        _check_type(incoming.value_type, target.value_field, f"{path}.item")
+        return
+    if not _fits(incoming, target):
+        raise _mismatch(incoming, target, path)
+
+
+def _mismatch(incoming: pa.DataType, target: pa.DataType, path: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"column {path!r} is {incoming}, but {target} in the table, and a cast could change or "
+        "lose values; cast the column yourself if that is meant"
+    )
+
+
+def _fits(incoming: pa.DataType, target: pa.DataType) -> bool:
+    """Return whether a cast keeps what a value means; whether it fits is for the values to say."""
+    types = pa.types
+    if types.is_dictionary(incoming):
+        return _fits(incoming.value_type, target)
+    if types.is_dictionary(target):
+        return _fits(incoming, target.value_type)
+    if incoming.equals(target):
+        return True
+    if types.is_integer(incoming):
+        if types.is_signed_integer(target):
+            spare = 0 if types.is_signed_integer(incoming) else 1
+            return bool(incoming.bit_width + spare <= target.bit_width)
+        if types.is_unsigned_integer(target):
+            if types.is_unsigned_integer(incoming):
+                return bool(incoming.bit_width <= target.bit_width)
+            # Spark has no unsigned types: each travels as the next wider signed one
+            return bool(incoming.bit_width <= max(2 * target.bit_width, 16))
+        return bool(types.is_floating(target) or types.is_decimal(target))
+    if types.is_floating(incoming):
+        # Spark has no float16: it travels as float32
+        return types.is_floating(target) and bool(
+            incoming.bit_width <= target.bit_width or incoming.bit_width <= 32
+        )
+    if types.is_decimal(incoming):
+        # Spark has no uint64: it travels as decimal(20, 0)
+        return bool(types.is_decimal(target) or types.is_uint64(target))
+    if types.is_timestamp(incoming) and types.is_timestamp(target):
+        return (incoming.tz is None) == (target.tz is None)
+    families = (
+        (types.is_string, types.is_large_string, types.is_string_view),
+        (
+            types.is_binary,
+            types.is_large_binary,
+            types.is_binary_view,
+            types.is_fixed_size_binary,
+        ),
+        (types.is_date,),
+        (types.is_time,),
+        (types.is_duration,),
+    )
+    return any(
+        any(accepts(incoming) for accepts in family) and any(accepts(target) for accepts in family)
+        for family in families
+    ) and not (
+        types.is_fixed_size_binary(incoming)
+        and types.is_fixed_size_binary(target)
+        and incoming.byte_width != target.byte_width
+    )
+
+
+def _is_list(arrow: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(arrow)
+        or pa.types.is_large_list(arrow)
+        or pa.types.is_fixed_size_list(arrow)
+    )
+
+
+# --- what the values tell
+
+
+def _cast(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
+    if array.type.equals(target):
+        return array
+    if isinstance(array, pa.ExtensionArray):
+        return _cast(array.storage, target, path)
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), target)
+    try:
+        if pa.types.is_struct(target):
+            return _cast_struct(array, target, path)
+        if _is_list(target):
+            return _cast_list(array, target, path)
+        return _cast_leaf(array, target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise InvalidInputError(
+            f"column {path!r} holds a value that does not fit the table's {target}: {error}"
+        ) from None
+
+
+def _cast_struct(array: pa.StructArray, target: pa.StructType, path: str) -> pa.Array:
+    names = [each.name for each in array.type]
+    parts = [
+        _cast(array.field(names.index(part.name)), part.type, f"{path}.{part.name}")
+        if part.name in names
+        else pa.nulls(len(array), part.type)
+        for part in target
+    ]
+    mask = array.is_null() if array.null_count else None
+    return pa.StructArray.from_arrays(parts, fields=list(target), mask=mask)
+
+
+def _cast_list(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
+    item = target.value_field
+    if pa.types.is_fixed_size_list(target) and not pa.types.is_fixed_size_list(array.type):
+        array = array.cast(pa.list_(array.type.value_field, target.list_size))
+    elif pa.types.is_fixed_size_list(array.type) and not pa.types.is_fixed_size_list(target):
+        array = array.cast(pa.list_(array.type.value_field))
+    if pa.types.is_large_list(target) and pa.types.is_list(array.type):
+        array = array.cast(pa.large_list(array.type.value_field))
+    elif pa.types.is_list(target) and pa.types.is_large_list(array.type):
+        array = array.cast(pa.list_(array.type.value_field))
+    if array.type.equals(target):
+        return array
+    items = _cast(_items_of(array), item.type, f"{path}.item")
+    if pa.types.is_fixed_size_list(target):
+        mask = array.is_null() if array.null_count else None
+        return pa.FixedSizeListArray.from_arrays(items, type=target, mask=mask)
+    first = array.offsets[0]
+    offsets = pc.subtract(array.offsets, first) if first.as_py() else array.offsets
+    kind = pa.ListArray if pa.types.is_list(target) else pa.LargeListArray
+    if not array.null_count:
+        return kind.from_arrays(offsets, items, type=target)
+    bitmap = pc.is_valid(array).buffers()[1]
+    plain = kind.from_arrays(offsets, items, type=target)
+    return pa.Array.from_buffers(
+        target, len(array), [bitmap, plain.buffers()[1]], children=[plain.values]
+    )
+
+
+def _items_of(array: pa.Array) -> pa.Array:
+    """Return the items from the first list's first to the last list's last, those of nulls too."""
+    if pa.types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        return array.values.slice(array.offset * size, len(array) * size)
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    return array.values.slice(first, last - first)
+
+
+def _cast_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(target):
+        array = array.dictionary_decode()
+    if pa.types.is_binary_view(array.type):
+        array = array.cast(pa.binary())
+    if pa.types.is_fixed_size_binary(target) and not pa.types.is_fixed_size_binary(array.type):
+        return _cast_to_fixed_size_binary(array, target)
+    cast = array.cast(target)
+    if pa.types.is_float16(target) and pc.any(_became_infinite(array, cast)).as_py():
+        raise pa.ArrowInvalid("a number is too large for float16")
+    return cast
+
+
+def _became_infinite(array: pa.Array, cast: pa.Array) -> pa.Array:
+    as_floats = cast.cast(pa.float32())
+    return pc.and_(pc.is_inf(as_floats), pc.invert(pc.is_inf(array.cast(pa.float32()))))
+
+
+def _cast_to_fixed_size_binary(array: pa.Array, target: pa.DataType) -> pa.Array:
+    width = target.byte_width
+    lengths = pc.binary_length(array)
+    if pc.any(pc.not_equal(lengths, width)).as_py():
+        raise pa.ArrowInvalid(f"a value has not {width} bytes")
+    bitmap = pc.is_valid(array).buffers()[1] if array.null_count else None
+    filled = pc.fill_null(array.cast(pa.large_binary()), b"\0" * width)
+    first = np.frombuffer(filled.buffers()[1], np.int64)[filled.offset] if len(filled) else 0
+    data = filled.buffers()[2]
+    values: Any = pa.py_buffer(b"") if data is None else data.slice(int(first), width * len(filled))
+    return pa.Array.from_buffers(target, len(array), [bitmap, values])
+
+
+# --- nulls where none may be
+
+
+def _check_nulls(array: pa.Array, wanted: pa.Field, path: str) -> None:
+    if not wanted.nullable and array.null_count:
+        raise _null_in(path, array.null_count)
+    if _may_hold_forbidden_nulls(wanted.type):
+        _check_nulls_below(array, path)
+
+
+def _may_hold_forbidden_nulls(arrow: pa.DataType) -> bool:
+    if pa.types.is_struct(arrow):
+        return any(not part.nullable or _may_hold_forbidden_nulls(part.type) for part in arrow)
+    if _is_list(arrow):
+        return not arrow.value_field.nullable or _may_hold_forbidden_nulls(arrow.value_type)
+    return False
+
+
+def _check_nulls_below(array: pa.Array, path: str) -> None:
+    """Nulls below a null do not count: nobody sees them."""
+    if pa.types.is_struct(array.type):
+        visible = array.drop_null() if array.null_count else array
+        for place, part in enumerate(array.type):
+            _check_nulls(visible.field(place), part, f"{path}.{part.name}")
+    elif _is_list(array.type):
+        visible = array.drop_null() if array.null_count else array
+        _check_nulls(visible.flatten(), array.type.value_field, f"{path}.item")
+
+
+def _null_in(path: str, count: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"column {path!r} must not be null in the table, but holds {count} null"
+        f"{'s' if count > 1 else ''}"
+    )

@@ -1,0 +1,203 @@
+"""What is cast to a table's types, and what is refused instead of being changed."""
+
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lance_stream.dataset.casting import cast_batch, check_castable
+from lance_stream.errors import InvalidInputError
+
+
+def cast(values: list[Any], incoming: pa.DataType, wanted: pa.DataType) -> pa.Array:
+    array = pa.array(values, incoming)
+    table = pa.schema([("a", wanted)])
+    batch = pa.RecordBatch.from_arrays([array], names=["a"])
+    check_castable(batch.schema, table)
+    whole = cast_batch(batch, table)
+    whole.validate(full=True)
+    assert whole.schema.equals(table, check_metadata=True)
+    # a slice is cast like the whole
+    part = cast_batch(batch.slice(1), table)
+    part.validate(full=True)
+    assert part.column(0).to_pylist() == whole.column(0).to_pylist()[1:]
+    return whole.column(0)
+
+
+KEPT = [
+    ([1, None, 127], pa.int8(), pa.int64()),
+    ([1, None, 200], pa.int16(), pa.uint8()),
+    ([1, None, 2**32 - 1], pa.int64(), pa.uint32()),
+    ([1, None, 5], pa.int32(), pa.float64()),
+    ([1, None, 2**60], pa.int64(), pa.decimal128(38, 2)),
+    ([Decimal(2**64 - 1), None, Decimal(0)], pa.decimal128(20, 0), pa.uint64()),
+    ([1.5, None, -0.25], pa.float32(), pa.float16()),
+    ([1.5, None, -0.25], pa.float16(), pa.float64()),
+    ([Decimal("1.50"), None], pa.decimal128(38, 18), pa.decimal128(10, 2)),
+    (["a", None, "bc"], pa.string(), pa.large_string()),
+    (["a", None, "bc"], pa.string_view(), pa.string()),
+    (["a", None, "bc"], pa.string(), pa.dictionary(pa.int8(), pa.string())),
+    (["a", None, "bc"], pa.dictionary(pa.int32(), pa.string()), pa.string()),
+    (
+        ["a", None, "a"],
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.dictionary(pa.uint8(), pa.large_string()),
+    ),
+    ([b"ab", None, b"cd"], pa.binary(), pa.binary(2)),
+    ([b"ab", None, b"cd"], pa.large_binary(), pa.binary(2)),
+    ([b"ab", None, b"cd"], pa.binary(2), pa.binary()),
+    ([date(2020, 1, 1), None], pa.date32(), pa.date64()),
+    ([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32()), pa.list_(pa.float32(), 2)),
+    ([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32()), pa.list_(pa.float16(), 2)),
+    ([[1.0, 2.0], None, [3.0, None]], pa.list_(pa.float32(), 2), pa.list_(pa.float64())),
+    ([[1], None, [], [2, None]], pa.list_(pa.int8()), pa.large_list(pa.int64())),
+    ([[1], None, [], [2, None]], pa.large_list(pa.int16()), pa.list_(pa.uint8())),
+    (
+        [[{"x": 1}], None, [], [None, {"x": None}]],
+        pa.list_(pa.struct([("x", pa.int32())])),
+        pa.list_(pa.struct([("x", pa.int64())])),
+    ),
+    ([None, None], pa.null(), pa.list_(pa.int32(), 3)),
+    (
+        [[[1], [2, 3]], None, [None, []]],
+        pa.list_(pa.list_(pa.int32())),
+        pa.large_list(pa.large_list(pa.int64())),
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "incoming", "wanted"), KEPT, ids=str)
+def test_a_cast_keeps_every_value(
+    values: list[Any], incoming: pa.DataType, wanted: pa.DataType
+) -> None:
+    assert cast(values, incoming, wanted).to_pylist() == values
+
+
+def test_an_instant_stays_the_same_in_another_zone_and_unit() -> None:
+    source = pa.timestamp("us", "America/New_York")
+    result = cast([0, None, 1_000_000], source, pa.timestamp("ms", "UTC"))
+    assert result.cast(pa.int64()).to_pylist() == [0, None, 1000]
+
+
+def test_parts_of_a_struct_are_matched_by_name_and_missing_ones_are_null() -> None:
+    incoming = pa.struct([("b", pa.int16()), ("a", pa.string())])
+    wanted = pa.struct([("a", pa.large_string()), ("c", pa.int8()), ("b", pa.int64())])
+    result = cast([{"b": 1, "a": "x"}, None, {"b": None, "a": None}], incoming, wanted)
+    assert result.to_pylist() == [
+        {"a": "x", "c": None, "b": 1},
+        None,
+        {"a": None, "c": None, "b": None},
+    ]
+
+
+REFUSED_BY_TYPE = [
+    (pa.int64(), pa.int32()),
+    (pa.int64(), pa.uint16()),
+    (pa.uint64(), pa.int64()),
+    (pa.float64(), pa.float32()),
+    (pa.float64(), pa.int64()),
+    (pa.string(), pa.int64()),
+    (pa.int64(), pa.string()),
+    (pa.binary(), pa.string()),
+    (pa.binary(3), pa.binary(2)),
+    (pa.bool_(), pa.int8()),
+    (pa.timestamp("us"), pa.timestamp("us", "UTC")),
+    (pa.timestamp("us", "UTC"), pa.timestamp("us")),
+    (pa.timestamp("us"), pa.date32()),
+    (pa.list_(pa.int8(), 2), pa.list_(pa.int8(), 3)),
+    (pa.list_(pa.float64()), pa.list_(pa.float32())),
+    (pa.int8(), pa.list_(pa.int8())),
+    (pa.list_(pa.int8()), pa.struct([("x", pa.int8())])),
+]
+
+
+@pytest.mark.parametrize(("incoming", "wanted"), REFUSED_BY_TYPE, ids=str)
+def test_a_type_that_narrows_is_refused_before_any_value_is_seen(
+    incoming: pa.DataType, wanted: pa.DataType
+) -> None:
+    with pytest.raises(InvalidInputError, match="column 'a"):
+        check_castable(pa.schema([("a", incoming)]), pa.schema([("a", wanted)]))
+
+
+REFUSED_BY_VALUE = [
+    ([-1], pa.int16(), pa.uint8()),
+    ([2**53 + 1], pa.int64(), pa.float64()),
+    ([70000.0], pa.float32(), pa.float16()),
+    ([Decimal("1.25")], pa.decimal128(10, 2), pa.decimal128(10, 1)),
+    ([1500], pa.timestamp("us"), pa.timestamp("ms")),
+    ([b"abc"], pa.binary(), pa.binary(2)),
+    ([[1, 2, 3]], pa.list_(pa.int8()), pa.list_(pa.int8(), 2)),
+    ([[-1]], pa.list_(pa.int16()), pa.list_(pa.uint8())),
+    ([str(i) for i in range(200)], pa.string(), pa.dictionary(pa.int8(), pa.string())),
+]
+
+
+@pytest.mark.parametrize(("values", "incoming", "wanted"), REFUSED_BY_VALUE, ids=str)
+def test_a_value_that_does_not_fit_is_refused(
+    values: list[Any], incoming: pa.DataType, wanted: pa.DataType
+) -> None:
+    with pytest.raises(InvalidInputError, match="column 'a"):
+        cast(values, incoming, wanted)
+
+
+def test_columns_are_matched_by_name_and_missing_nullable_ones_are_null() -> None:
+    table = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())])
+    batch = pa.RecordBatch.from_pydict({"a": pa.array([1, 2], pa.int32())})
+    assert cast_batch(batch, table).to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": None}]
+
+
+def test_an_unknown_column_is_refused_by_name() -> None:
+    with pytest.raises(InvalidInputError, match=r"no column 'c'; it has: a"):
+        check_castable(
+            pa.schema([("a", pa.int64()), ("c", pa.int8())]), pa.schema([("a", pa.int64())])
+        )
+    with pytest.raises(InvalidInputError, match=r"no column 'a\.y'"):
+        check_castable(
+            pa.schema([("a", pa.struct([("y", pa.int8())]))]),
+            pa.schema([("a", pa.struct([("x", pa.int8())]))]),
+        )
+
+
+def test_a_missing_column_that_must_not_be_null_is_refused_by_name() -> None:
+    table = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())])
+    with pytest.raises(InvalidInputError, match="column 'a' must not be null"):
+        check_castable(pa.schema([("b", pa.string())]), table)
+
+
+NOT_NULL = pa.field("item", pa.int64(), nullable=False)
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted", "named"),
+    [
+        ([1, None], pa.field("a", pa.int64(), nullable=False), "'a'"),
+        ([[1], [None]], pa.field("a", pa.list_(NOT_NULL)), r"'a\.item'"),
+        (
+            [{"item": 1}, {"item": None}],
+            pa.field("a", pa.struct([NOT_NULL])),
+            r"'a\.item'",
+        ),
+    ],
+)
+def test_a_null_where_none_may_be_is_refused_by_name(
+    values: list[Any], wanted: pa.Field, named: str
+) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array(values)], names=["a"])
+    with pytest.raises(InvalidInputError, match=f"column {named} must not be null"):
+        cast_batch(batch, pa.schema([wanted]))
+
+
+def test_nulls_below_a_null_are_nobodys_nulls() -> None:
+    wanted = pa.schema([("a", pa.struct([NOT_NULL])), ("b", pa.list_(NOT_NULL))])
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([{"item": 1}, None]), pa.array([[1], None])], names=["a", "b"]
+    )
+    assert cast_batch(batch, wanted).to_pylist() == batch.to_pylist()
+
+
+def test_what_fits_already_is_not_copied() -> None:
+    batch = pa.RecordBatch.from_pydict({"a": [1, 2, 3]})
+    result = cast_batch(batch, batch.schema)
+    assert result.column(0).buffers()[1].address == batch.column(0).buffers()[1].address
