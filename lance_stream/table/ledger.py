@@ -21,7 +21,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 from urllib.parse import quote, unquote
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
@@ -235,5 +235,5 @@ def _parse_entry(key: str, value: str) -> LedgerEntry:
     )
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_BATCH

@@ -1,0 +1,202 @@
+"""Feature flags: what a reader or a writer must understand before it goes on.
+
+A manifest has two words of 64 bits. A reader that meets a bit in `reader_feature_flags` that it
+does not understand must not read the table; a writer, in `writer_feature_flags`, must not write
+it. `FLAGS` says of each bit that is defined what we do with it, and why.
+
+Source:  table.proto, Manifest.reader_feature_flags; facts of the format, section 1.3.
+Differs: The reference reads bit 11 (spilled row lineage) and bit 14 (managed blobs); we refuse
+         them until the hidden columns and blobs can be read.
+"""
+
+from dataclasses import dataclass
+
+from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.table.manifest import Manifest
+
+DELETION_FILES = 1 << 0
+STABLE_ROW_IDS = 1 << 1
+V2_FORMAT = 1 << 2
+TABLE_CONFIG = 1 << 3
+BASE_PATHS = 1 << 4
+NO_TRANSACTION_FILE = 1 << 5
+DATA_OVERLAYS = 1 << 6
+COVERED_INDEX_METADATA = 1 << 7
+MIXED_FILE_VERSIONS = 1 << 8
+STABLE_ROW_ID_FRAGMENT_REUSE = 1 << 9
+FRAGMENT_REUSE_INDEX = 1 << 10
+SPILLED_ROW_LINEAGE = 1 << 11
+FRAGMENT_TREE = 1 << 12
+INDEPENDENT_COVERING_FIELDS = 1 << 13
+MANAGED_BLOBS = 1 << 14
+NON_REUSABLE_FIELD_IDS = 1 << 15
+ZONE_WRITE_SEEDS = 1 << 16
+OBJECT_METADATA = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureFlag:
+    """What we do with one bit.
+
+    Attributes:
+        name: What the feature is called.
+        can_read: Whether we read tables that have it.
+        can_write: Whether we write to tables that have it.
+        reason: Why.
+    """
+
+    name: str
+    can_read: bool
+    can_write: bool
+    reason: str
+
+
+FLAGS: dict[int, FeatureFlag] = {
+    DELETION_FILES: FeatureFlag("deletion files", True, True, "both flavours are read and written"),
+    STABLE_ROW_IDS: FeatureFlag(
+        "stable row ids", True, True, "read, and assigned to every new row"
+    ),
+    V2_FORMAT: FeatureFlag(
+        "file version 2", True, True, "has no meaning where the data format is stated"
+    ),
+    TABLE_CONFIG: FeatureFlag(
+        "table config", True, True, "carried from version to version; the ledger is part of it"
+    ),
+    BASE_PATHS: FeatureFlag(
+        "base paths", True, True, "files are looked for below their base; new ones are our own"
+    ),
+    NO_TRANSACTION_FILE: FeatureFlag(
+        "no transaction file", True, True, "the inline copy is read; writing both is no harm"
+    ),
+    DATA_OVERLAYS: FeatureFlag(
+        "data overlay files", False, False, "ignoring an overlay would give stale values"
+    ),
+    COVERED_INDEX_METADATA: FeatureFlag(
+        "covering columns of indices",
+        True,
+        True,
+        "no query is answered from an index, and index metadata is carried untouched",
+    ),
+    MIXED_FILE_VERSIONS: FeatureFlag(
+        "data files of several file versions",
+        True,
+        True,
+        "each file is read by its own version; new ones have the table's",
+    ),
+    STABLE_ROW_ID_FRAGMENT_REUSE: FeatureFlag(
+        "fragment reuse index with stable row ids", False, False, "not released by the reference"
+    ),
+    FRAGMENT_REUSE_INDEX: FeatureFlag(
+        "fragment reuse index",
+        True,
+        True,
+        "says how indices see moved rows: no query is answered from an index, and index "
+        "metadata is carried untouched",
+    ),
+    SPILLED_ROW_LINEAGE: FeatureFlag(
+        "spilled row lineage",
+        False,
+        False,
+        "row ids or row versions stand in hidden columns of data files, which are not read yet; "
+        "without the config entry lance.row_lineage.spill they stand in the manifest",
+    ),
+    FRAGMENT_TREE: FeatureFlag(
+        "fragment tree", False, False, "the manifest does not list the fragments itself"
+    ),
+    INDEPENDENT_COVERING_FIELDS: FeatureFlag(
+        "independent covering fields", False, False, "not released by the reference"
+    ),
+    MANAGED_BLOBS: FeatureFlag(
+        "managed blobs", False, False, "values stand in files that are not read yet"
+    ),
+    NON_REUSABLE_FIELD_IDS: FeatureFlag(
+        "field ids that are never used again",
+        False,
+        False,
+        "a writer must keep the count of field ids, which we do not; readers need nothing, and "
+        "the flag has no place among theirs",
+    ),
+    ZONE_WRITE_SEEDS: FeatureFlag(
+        "zone statistics in data files", False, False, "not released by the reference"
+    ),
+    OBJECT_METADATA: FeatureFlag(
+        "clustering and object metadata", False, False, "not released by the reference"
+    ),
+}
+"""Every bit that is defined, and what we do with it."""
+
+PAIRED = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_INDEX | MANAGED_BLOBS | ZONE_WRITE_SEEDS
+"""Bits that mean nothing unless both words have them."""
+
+_STICKY = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_INDEX
+
+
+def check_readable(manifest: Manifest) -> None:
+    """Return if we understand all that a reader of a version must.
+
+    Raises:
+        UnsupportedFeatureError: We do not; the message names what.
+        CorruptDataError: One of the two words has a bit that both must have.
+    """
+    _check_paired(manifest)
+    _refuse("read", manifest.reader_feature_flags, {b for b, f in FLAGS.items() if f.can_read})
+
+
+def check_writable(manifest: Manifest) -> None:
+    """Return if we understand all that a writer of the next version must, and a reader.
+
+    Raises:
+        UnsupportedFeatureError: We do not; the message names what.
+        CorruptDataError: One of the two words has a bit that both must have.
+    """
+    check_readable(manifest)
+    _refuse("written", manifest.writer_feature_flags, {b for b, f in FLAGS.items() if f.can_write})
+
+
+def has_stable_row_ids(manifest: Manifest) -> bool:
+    """Return whether the rows of a table have stable row ids."""
+    return bool(manifest.reader_feature_flags & STABLE_ROW_IDS)
+
+
+def flags_for(manifest: Manifest) -> tuple[int, int]:
+    """Return the reader's and the writer's flags that a new version must carry.
+
+    Args:
+        manifest: The new version, which still has the flags of the one before. Of these, stable
+            row ids, mixed file versions and the fragment reuse index stay; covering columns stay
+            while there are indices; the others follow from the contents.
+    """
+    inherited = manifest.reader_feature_flags | manifest.writer_feature_flags
+    both = inherited & (STABLE_ROW_IDS | _STICKY)
+    if manifest.index_section is not None:
+        both |= inherited & COVERED_INDEX_METADATA
+    if manifest.fragments.has_deletion_files:
+        both |= DELETION_FILES
+    if manifest.base_paths:
+        both |= BASE_PATHS
+    return both, both | (TABLE_CONFIG if manifest.config else 0)
+
+
+def _check_paired(manifest: Manifest) -> None:
+    alone = (manifest.reader_feature_flags ^ manifest.writer_feature_flags) & PAIRED
+    if alone:
+        raise CorruptDataError(
+            f"the manifest flags {_names(alone)} for readers or for writers only; it means "
+            "something only if both are flagged"
+        )
+
+
+def _refuse(verb: str, flags: int, understood: set[int]) -> None:
+    refused = flags & ~sum(understood)
+    if refused:
+        raise UnsupportedFeatureError(
+            f"the table cannot be {verb}: it uses {_names(refused)} (flags {flags})"
+        )
+
+
+def _names(flags: int) -> str:
+    bits = [1 << place for place in range(flags.bit_length()) if flags >> place & 1]
+    return "; ".join(
+        f"{FLAGS[bit].name} ({FLAGS[bit].reason})" if bit in FLAGS else f"the unknown feature {bit}"
+        for bit in bits
+    )

@@ -1,0 +1,274 @@
+"""Where each kind of file of a table lies, and what its name says.
+
+All paths are relative to the table's directory and use "/":
+
+    data/{24 binary digits}{26 hex digits}.lance            data files; any other name is allowed
+    _versions/{u64::MAX - version, 20 digits}.manifest      scheme V2
+    _versions/{version}.manifest                            scheme V1
+    _versions/d{version}.manifest                           detached versions, either scheme
+    _versions/latest_version_hint.json                      {"version":N}; never trusted
+    _transactions/{read version}-{uuid}.txn
+    _deletions/{fragment id}-{read version}-{id}.arrow|bin
+    _refs/tags/{tag}.json
+
+V2 names sort the newest version first. A table has one scheme; both in one directory is an error.
+
+A path that a manifest states is input: one that is absolute, climbs with "..", or could be read
+as either on some system is refused. Only a base path that the manifest declares may lie outside
+the table's directory.
+
+Source: the table format's "Dataset Directory" and "Manifest Naming Schemes".
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple
+
+from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.table.fragments import DeletionFile, DeletionFileType
+from lance_stream.table.manifest import BasePath
+
+DATA_DIRECTORY = "data"
+VERSIONS_DIRECTORY = "_versions"
+TRANSACTIONS_DIRECTORY = "_transactions"
+DELETIONS_DIRECTORY = "_deletions"
+INDICES_DIRECTORY = "_indices"
+TAGS_DIRECTORY = "_refs/tags"
+LATEST_VERSION_HINT = "_versions/latest_version_hint.json"
+
+_MANIFEST = ".manifest"
+_V2_DIGITS = 20
+_MAX_U64 = (1 << 64) - 1
+_DETACHED = 1 << 63
+_RANDOM_BYTES = 16
+_BINARY_DIGITS = 24
+_DATA_NAME_LENGTH = _BINARY_DIGITS + 26
+_DELETION_SUFFIXES = {DeletionFileType.ARROW_ARRAY: "arrow", DeletionFileType.BITMAP: "bin"}
+
+
+class NamingScheme(Enum):
+    """How the manifests of a table are named."""
+
+    V1 = "V1"
+    V2 = "V2"
+
+
+class ManifestName(NamedTuple):
+    """What the name of a manifest says."""
+
+    version: int
+    scheme: NamingScheme
+
+
+class DeletionFileName(NamedTuple):
+    """What the name of a deletion file says."""
+
+    fragment_id: int
+    read_version: int
+    id: int
+    file_type: DeletionFileType
+
+
+def is_detached(version: int) -> bool:
+    """Return whether a version stands outside the history of its table."""
+    return bool(version & _DETACHED)
+
+
+def manifest_name(version: int, scheme: NamingScheme = NamingScheme.V2) -> str:
+    """Return the file name of a version's manifest.
+
+    Raises:
+        InvalidInputError: The version is not a u64.
+    """
+    if not 0 <= version <= _MAX_U64:
+        raise InvalidInputError(f"{version} is not a version")
+    if is_detached(version):
+        return f"d{version}{_MANIFEST}"
+    if scheme is NamingScheme.V2:
+        return f"{_MAX_U64 - version:0{_V2_DIGITS}}{_MANIFEST}"
+    return f"{version}{_MANIFEST}"
+
+
+def manifest_path(version: int, scheme: NamingScheme = NamingScheme.V2) -> str:
+    """Return the path of a version's manifest."""
+    return f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"
+
+
+def parse_manifest_name(name: str) -> ManifestName | None:
+    """Return what the name of a file in `_versions` says; None if it is no version's manifest.
+
+    Detached versions, temporary files and the hint are None: they are not part of the history.
+    """
+    digits = name.removesuffix(_MANIFEST)
+    if digits == name or not _is_number(digits):
+        return None
+    number = int(digits)
+    if len(digits) == _V2_DIGITS:
+        version, scheme = _MAX_U64 - number, NamingScheme.V2
+    else:
+        version, scheme = number, NamingScheme.V1
+    return ManifestName(version, scheme) if 0 <= version < _DETACHED else None
+
+
+def parse_detached_manifest_name(name: str) -> int | None:
+    """Return the detached version that a file name stands for, or None."""
+    digits = name.removesuffix(_MANIFEST)
+    if digits == name or not digits.startswith("d") or not _is_number(digits[1:]):
+        return None
+    version = int(digits[1:])
+    return version if _DETACHED <= version <= _MAX_U64 else None
+
+
+def scheme_of(names: Iterable[str]) -> NamingScheme | None:
+    """Return the naming scheme of a table.
+
+    Args:
+        names: The file names in `_versions`.
+
+    Returns:
+        The scheme of those that are manifests of versions; None if none is.
+
+    Raises:
+        CorruptDataError: Both schemes occur.
+    """
+    examples = {parsed.scheme: name for name in names if (parsed := parse_manifest_name(name))}
+    if len(examples) > 1:
+        raise CorruptDataError(
+            "the table has manifests of both naming schemes, for example "
+            f"{examples[NamingScheme.V1]!r} and {examples[NamingScheme.V2]!r}: which version is "
+            "the newest cannot be known; rename the ones of one scheme"
+        )
+    return next(iter(examples), None)
+
+
+def data_file_name(random: bytes) -> str:
+    """Return the name of a new data file.
+
+    Args:
+        random: 16 random bytes. The first three become binary digits, so that the names of a
+            table spread evenly over an object store's key space.
+
+    Raises:
+        InvalidInputError: They are not 16.
+    """
+    if len(random) != _RANDOM_BYTES:
+        raise InvalidInputError(f"a data file's name is made of 16 bytes, not {len(random)}")
+    return f"{int.from_bytes(random[:3], 'big'):0{_BINARY_DIGITS}b}{random[3:].hex()}.lance"
+
+
+def parse_data_file_name(name: str) -> bytes | None:
+    """Return the 16 bytes that a data file's name was made of; None if it was not."""
+    stem = name.removesuffix(".lance")
+    if stem == name or len(stem) != _DATA_NAME_LENGTH:
+        return None
+    binary, hexadecimal = stem[:_BINARY_DIGITS], stem[_BINARY_DIGITS:]
+    if set(binary) <= set("01") and set(hexadecimal) <= set("0123456789abcdef"):
+        return int(binary, 2).to_bytes(3, "big") + bytes.fromhex(hexadecimal)
+    return None
+
+
+def data_file_path(path: str, base: BasePath | None = None) -> str:
+    """Return where a data file lies, relative to the table's directory or to its base path.
+
+    Args:
+        path: As the manifest states it.
+        base: The base path that the manifest names for it, if it does.
+
+    Raises:
+        CorruptDataError: The path leads out of the directory.
+    """
+    check_stored_path(path)
+    return path if base is not None and not base.is_dataset_root else f"{DATA_DIRECTORY}/{path}"
+
+
+def transaction_file_name(read_version: int, uuid: str) -> str:
+    """Return the name of a transaction's file."""
+    return f"{read_version}-{uuid}.txn"
+
+
+def parse_transaction_file_name(name: str) -> tuple[int, str] | None:
+    """Return the read version and uuid that a transaction file's name states, or None."""
+    number, hyphen, uuid = name.removesuffix(".txn").partition("-")
+    if not name.endswith(".txn") or not hyphen or not uuid or not _is_number(number):
+        return None
+    return int(number), uuid
+
+
+def transaction_path(name: str) -> str:
+    """Return where a transaction file lies.
+
+    Raises:
+        CorruptDataError: The name leads out of the directory.
+    """
+    return f"{TRANSACTIONS_DIRECTORY}/{check_stored_path(name)}"
+
+
+def deletion_file_path(fragment_id: int, file: DeletionFile) -> str:
+    """Return where the deletion file of a fragment lies.
+
+    A deletion file with a base id lies at the same path below that base, which must be a
+    dataset root.
+    """
+    suffix = _DELETION_SUFFIXES[file.file_type]
+    return f"{DELETIONS_DIRECTORY}/{fragment_id}-{file.read_version}-{file.id}.{suffix}"
+
+
+def parse_deletion_file_name(name: str) -> DeletionFileName | None:
+    """Return what the name of a deletion file says, or None."""
+    stem, _, suffix = name.rpartition(".")
+    numbers = stem.split("-")
+    for file_type, known in _DELETION_SUFFIXES.items():
+        if suffix == known and len(numbers) == 3 and all(map(_is_number, numbers)):
+            fragment_id, read_version, file_id = map(int, numbers)
+            return DeletionFileName(fragment_id, read_version, file_id, file_type)
+    return None
+
+
+def tag_path(tag: str) -> str:
+    """Return where the file of a tag lies.
+
+    Raises:
+        InvalidInputError: The name is not one that a tag can have.
+
+    Source:
+        The reference takes letters, digits, ".", "-" and "_"; no dot at either end, no "..", no
+        ".lock" at the end.
+    """
+    if (
+        not tag
+        or not all(each.isalnum() or each in "._-" for each in tag)
+        or tag.startswith(".")
+        or tag.endswith((".", ".lock"))
+        or ".." in tag
+    ):
+        raise InvalidInputError(
+            f"{tag!r} cannot be the name of a tag: letters, digits, '.', '-' and '_' are allowed, "
+            "no dot at either end, no '..', no '.lock' at the end"
+        )
+    return f"{TAGS_DIRECTORY}/{tag}.json"
+
+
+def check_stored_path(path: str) -> str:
+    """Return a path that a manifest states, if it stays below the directory it is relative to.
+
+    Raises:
+        CorruptDataError: It is empty or absolute, has an empty segment or one of "." and "..", a
+            backslash, a drive or scheme, or a control character.
+    """
+    segments = path.split("/")
+    is_bad = (
+        any(segment in ("", ".", "..") for segment in segments)
+        or "\\" in path
+        or ":" in segments[0]
+        or segments[0].startswith("~")
+        or any(ord(each) < 32 or ord(each) == 127 for each in path)
+    )
+    if is_bad:
+        raise CorruptDataError(
+            f"the stored path {path[:200]!r} is not a path below the table's directory"
+        )
+    return path
+
+
+def _is_number(digits: str) -> bool:
+    return 0 < len(digits) <= _V2_DIGITS and digits.isascii() and digits.isdigit()
