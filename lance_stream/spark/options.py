@@ -1,0 +1,270 @@
+"""Every option that a user can set on a source, in one table, and how its text is read.
+
+Spark hands options over as text, under lower-cased names. A name that is not known is refused, and
+so is a value that cannot be meant, or that asks for what is not supported yet: an option that does
+nothing would be taken for one that works.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+
+LATEST = "latest"
+
+VersionChoice: TypeAlias = int | str | datetime | None
+"""A version number, the name of a tag, a moment (UTC), or None for the newest version."""
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What a user asked a source for.
+
+    Attributes:
+        uri: Where the table lies.
+        storage_options: Settings of its store.
+        columns: The columns to read, in order; None for all.
+        filter: A condition in SQL that the rows must meet; None for all.
+        version: The version of the table that is read; for a batch read without change feed.
+        read_change_feed: Whether changes are read rather than rows.
+        starting_version: First version whose changes are read; `"latest"` for those that come
+            from now on; None for a snapshot as inserts, then changes (streams only).
+        ending_version: Last version whose changes are read; None for the newest (batches only).
+        max_versions_per_trigger: How many versions one micro-batch takes at most.
+        skip_change_commits: Whether a stream of appended rows passes over versions that update
+            or delete, instead of stopping at them.
+    """
+
+    uri: str
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    columns: tuple[str, ...] | None = None
+    filter: str | None = None
+    version: VersionChoice = None
+    read_change_feed: bool = False
+    starting_version: int | str | None = None
+    ending_version: int | None = None
+    max_versions_per_trigger: int | None = None
+    skip_change_commits: bool = False
+
+
+def parse_options(options: Mapping[str, str]) -> SourceOptions:
+    """Read what a user set on a source.
+
+    Args:
+        options: Names and texts as Spark gives them; names in any case.
+
+    Raises:
+        InvalidInputError: A name is not known, a text is no value of its option, two options
+            exclude each other, or the path is missing.
+        UnsupportedFeatureError: An option, or its value, is not supported yet.
+    """
+    given = {name.lower(): text for name, text in options.items()}
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        if name not in _OPTIONS:
+            known = ", ".join(sorted(each.name for each in _OPTIONS.values()))
+            raise InvalidInputError(f"there is no option {name!r}; there are: {known}")
+        option = _OPTIONS[name]
+        value = option.parse(option.name, text)
+        if option.attribute is None:
+            continue
+        if option.attribute in values:
+            raise InvalidInputError(
+                "versionAsOf, timestampAsOf and tag each name a version: set one of them"
+            )
+        values[option.attribute] = value
+    if "uri" not in values:
+        raise InvalidInputError(
+            "the path of the table is missing: give it to load(), or as the option `path`"
+        )
+    parsed = SourceOptions(**values)
+    _check_together(parsed)
+    return parsed
+
+
+def check_for_batch(options: SourceOptions) -> None:
+    """Refuse options that mean nothing for `spark.read`.
+
+    Raises:
+        InvalidInputError: One is set that only a stream has, or that only a change feed has.
+    """
+    _refuse(options, "max_versions_per_trigger", "limits a stream: spark.read has no triggers")
+    _refuse(options, "skip_change_commits", "is for a stream of appended rows")
+    if not options.read_change_feed:
+        hint = "belongs to the change feed: set readChangeFeed to true, or use versionAsOf"
+        _refuse(options, "starting_version", hint)
+        _refuse(options, "ending_version", hint)
+    elif not isinstance(options.starting_version, int):
+        raise InvalidInputError(
+            "a batch of the change feed needs the option 'startingVersion', the first version "
+            "whose changes are wanted, as a number; 'endingVersion' is the last one, by default "
+            "the newest"
+        )
+
+
+def check_for_stream(options: SourceOptions) -> None:
+    """Refuse options that mean nothing for `spark.readStream`.
+
+    Raises:
+        InvalidInputError: One is set that only a batch has, or that does not go with the feed.
+    """
+    _refuse(options, "version", "names one version, but a stream goes on: use startingVersion")
+    _refuse(options, "ending_version", "ends a batch: a stream goes on")
+    if options.read_change_feed:
+        _refuse(
+            options,
+            "skip_change_commits",
+            "is for a stream of appended rows; a change feed shows updates and deletes",
+        )
+
+
+def _refuse(options: SourceOptions, attribute: str, reason: str) -> None:
+    if getattr(options, attribute) not in (None, False):
+        names = [each.name for each in _OPTIONS.values() if each.attribute == attribute]
+        raise InvalidInputError(f"the option {' or '.join(map(repr, names))} {reason}")
+
+
+def _check_together(options: SourceOptions) -> None:
+    if options.version is not None and options.read_change_feed:
+        raise InvalidInputError(
+            "versionAsOf, timestampAsOf and tag say which table to read; with readChangeFeed use "
+            "startingVersion and endingVersion"
+        )
+    start, end = options.starting_version, options.ending_version
+    if isinstance(start, int) and end is not None and end < start:
+        raise InvalidInputError(f"endingVersion ({end}) is before startingVersion ({start})")
+
+
+@dataclass(frozen=True)
+class _Option:
+    name: str
+    attribute: str | None
+    parse: Callable[[str, str], Any]
+
+
+def _text(name: str, text: str) -> str:
+    if not text.strip():
+        raise InvalidInputError(f"the option {name!r} is empty")
+    return text
+
+
+def _boolean(name: str, text: str) -> bool:
+    try:
+        return {"true": True, "false": False}[text.strip().lower()]
+    except KeyError:
+        raise InvalidInputError(
+            f"the option {name!r} must be true or false, not {text!r}"
+        ) from None
+
+
+def _whole_number(minimum: int) -> Callable[[str, str], int]:
+    def parse(name: str, text: str) -> int:
+        stripped = text.strip()
+        if not (stripped.isascii() and stripped.isdigit()) or int(stripped) < minimum:
+            raise InvalidInputError(
+                f"the option {name!r} must be a whole number from {minimum}, not {text!r}"
+            )
+        return int(stripped)
+
+    return parse
+
+
+def _starting_version(name: str, text: str) -> int | str:
+    if text.strip().lower() == LATEST:
+        return LATEST
+    try:
+        return _whole_number(0)(name, text)
+    except InvalidInputError:
+        raise InvalidInputError(
+            f"the option {name!r} must be a whole number from 0, or {LATEST!r}, not {text!r}"
+        ) from None
+
+
+def _timestamp(name: str, text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidInputError(
+            f"the option {name!r} must be a time as ISO 8601 writes it, for example "
+            f"2026-11-05T14:00:00+01:00 (UTC if no zone is given), not {text!r}"
+        ) from None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _columns(name: str, text: str) -> tuple[str, ...]:
+    stripped = text.strip()
+    if stripped.startswith("["):
+        try:
+            names = json.loads(stripped)
+        except ValueError:
+            names = None
+        if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+            raise InvalidInputError(
+                f"the option {name!r} must be names with commas between them, or a JSON list of "
+                f"names, not {text!r}"
+            )
+        columns = tuple(names)
+    else:
+        columns = tuple(each.strip() for each in stripped.split(","))
+    if not columns or not all(columns):
+        raise InvalidInputError(f"the option {name!r} has an empty name in {text!r}")
+    return columns
+
+
+def _json_object(name: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise InvalidInputError(f"the option {name!r} must be a JSON object, not {text!r}")
+    return value
+
+
+def _one_path(name: str, text: str) -> None:
+    raise InvalidInputError(f"a table has one path, but load() was given {name}: {text}")
+
+
+def _only(*supported: str) -> Callable[[str, str], None]:
+    """Accept the values that are what happens anyway; refuse the others."""
+
+    def parse(name: str, text: str) -> None:
+        if text.strip().lower() not in {value.lower() for value in supported}:
+            raise UnsupportedFeatureError(
+                f"the option {name!r} with the value {text!r} is not supported yet"
+                + (f"; it can be {' or '.join(supported)}" if supported else "")
+            )
+
+    return parse
+
+
+_OPTIONS = {
+    option.name.lower(): option
+    for option in (
+        _Option("path", "uri", _text),
+        _Option("paths", None, _one_path),
+        _Option("storageOptions", "storage_options", _json_object),
+        _Option("columns", "columns", _columns),
+        _Option("filter", "filter", _text),
+        _Option("versionAsOf", "version", _whole_number(1)),
+        _Option("timestampAsOf", "version", _timestamp),
+        _Option("tag", "version", _text),
+        _Option("readChangeFeed", "read_change_feed", _boolean),
+        _Option("startingVersion", "starting_version", _starting_version),
+        _Option("endingVersion", "ending_version", _whole_number(0)),
+        _Option("maxVersionsPerTrigger", "max_versions_per_trigger", _whole_number(1)),
+        _Option("skipChangeCommits", "skip_change_commits", _boolean),
+        # Known by name, to come: only what happens anyway is accepted.
+        _Option("startingTimestamp", None, _only()),
+        _Option("endingTimestamp", None, _only()),
+        _Option("deduplicationMode", None, _only("none")),
+        _Option("computeUpdates", None, _only("false")),
+        _Option("failOnDataLoss", None, _only("true")),
+        _Option("maxRowsPerTrigger", None, _only()),
+        _Option("maxBytesPerTrigger", None, _only()),
+        _Option("consumer", None, _only()),
+    )
+}

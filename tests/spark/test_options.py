@@ -1,0 +1,141 @@
+"""What a user writes as options of a source, and what is refused."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.spark.options import (
+    SourceOptions,
+    check_for_batch,
+    check_for_stream,
+    parse_options,
+)
+
+PATH = {"path": "/data/events.lance"}
+
+
+def test_names_are_read_in_any_case() -> None:
+    options = parse_options({**PATH, "READCHANGEFEED": "TRUE", "startingversion": " 4 "})
+    assert options == SourceOptions("/data/events.lance", read_change_feed=True, starting_version=4)
+
+
+def test_columns_are_names_with_commas_or_a_json_list() -> None:
+    assert parse_options({**PATH, "columns": "a, b"}).columns == ("a", "b")
+    assert parse_options({**PATH, "columns": '["a, b", "c"]'}).columns == ("a, b", "c")
+
+
+def test_a_time_without_a_zone_is_utc() -> None:
+    moment = parse_options({**PATH, "timestampAsOf": "2026-11-05 14:00:00"}).version
+    assert moment == datetime(2026, 11, 5, 14, tzinfo=UTC)
+    moment = parse_options({**PATH, "timestampAsOf": "2026-11-05T14:00:00+05:30"}).version
+    assert moment == datetime(2026, 11, 5, 14, tzinfo=timezone(timedelta(hours=5, minutes=30)))
+
+
+def test_storage_options_are_a_json_object_whose_names_keep_their_case() -> None:
+    options = parse_options({**PATH, "storageOptions": '{"endpointUrl": "http://here"}'})
+    assert options.storage_options == {"endpointUrl": "http://here"}
+
+
+def test_latest_is_a_starting_version() -> None:
+    assert parse_options({**PATH, "startingVersion": "Latest"}).starting_version == "latest"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("versionAsOf", "0"),
+        ("versionAsOf", "three"),
+        ("startingVersion", "-1"),
+        ("endingVersion", "²"),
+        ("maxVersionsPerTrigger", "0"),
+        ("readChangeFeed", "yes"),
+        ("timestampAsOf", "yesterday"),
+        ("columns", "a,,b"),
+        ("columns", '["a", 1]'),
+        ("columns", "[a]"),
+        ("filter", " "),
+        ("storageOptions", "[1]"),
+        ("paths", '["/a", "/b"]'),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused_with_the_options_name(
+    name: str, text: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=name):
+        parse_options({**PATH, name.lower(): text})
+
+
+def test_an_unknown_option_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(InvalidInputError, match=r"startingversoin.*startingVersion"):
+        parse_options({**PATH, "startingVersoin": "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("startingTimestamp", "2026-01-01"),
+        ("endingTimestamp", "2026-01-01"),
+        ("deduplicationMode", "netChanges"),
+        ("computeUpdates", "true"),
+        ("failOnDataLoss", "false"),
+        ("maxRowsPerTrigger", "10"),
+        ("maxBytesPerTrigger", "10"),
+        ("consumer", "me"),
+    ],
+)
+def test_what_is_not_supported_yet_is_refused_by_name(name: str, text: str) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=name):
+        parse_options({**PATH, name: text})
+
+
+def test_a_value_that_asks_for_what_happens_anyway_is_accepted() -> None:
+    plain = {"deduplicationMode": "none", "computeUpdates": "false", "failOnDataLoss": "true"}
+    assert parse_options({**PATH, **plain}) == SourceOptions("/data/events.lance")
+
+
+def test_a_table_without_a_path_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="path"):
+        parse_options({})
+
+
+def test_two_ways_to_name_a_version_exclude_each_other() -> None:
+    with pytest.raises(InvalidInputError, match="one of them"):
+        parse_options({**PATH, "versionAsOf": "1", "tag": "gold"})
+
+
+def test_an_interval_that_ends_before_it_starts_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"endingVersion \(3\)"):
+        parse_options(
+            {**PATH, "readChangeFeed": "true", "startingVersion": "4", "endingVersion": "3"}
+        )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"maxVersionsPerTrigger": "1"},
+        {"skipChangeCommits": "true"},
+        {"startingVersion": "1"},
+        {"endingVersion": "1"},
+        {"readChangeFeed": "true"},
+        {"readChangeFeed": "true", "startingVersion": "latest"},
+    ],
+)
+def test_a_batch_refuses_what_it_could_only_ignore(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidInputError):
+        check_for_batch(parse_options({**PATH, **options}))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"versionAsOf": "1"},
+        {"tag": "gold"},
+        {"readChangeFeed": "true", "startingVersion": "0", "endingVersion": "1"},
+        {"readChangeFeed": "true", "skipChangeCommits": "true"},
+    ],
+)
+def test_a_stream_refuses_what_it_could_only_ignore(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidInputError):
+        check_for_stream(parse_options({**PATH, **options}))

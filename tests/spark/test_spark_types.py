@@ -1,0 +1,171 @@
+"""Every Arrow type as Spark gets it, and back as a table stores it."""
+
+import datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as spark
+
+from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.spark.spark_types import (
+    carrier,
+    carrier_schema,
+    spark_schema,
+    stored_schema,
+    to_spark,
+)
+
+CARRIED = [
+    (pa.uint8(), pa.int16(), spark.ShortType()),
+    (pa.uint16(), pa.int32(), spark.IntegerType()),
+    (pa.uint32(), pa.int64(), spark.LongType()),
+    (pa.uint64(), pa.decimal128(20, 0), spark.DecimalType(20, 0)),
+    (pa.float16(), pa.float32(), spark.FloatType()),
+    (pa.large_string(), pa.string(), spark.StringType()),
+    (pa.string_view(), pa.string(), spark.StringType()),
+    (pa.large_binary(), pa.binary(), spark.BinaryType()),
+    (pa.binary(4), pa.binary(), spark.BinaryType()),
+    (pa.date64(), pa.date32(), spark.DateType()),
+    (pa.time32("ms"), pa.time64("ns"), spark.TimeType()),
+    (pa.duration("s"), pa.duration("us"), spark.DayTimeIntervalType()),
+    (pa.timestamp("ns"), pa.timestamp("us"), spark.TimestampNTZType()),
+    (pa.timestamp("s", "Europe/Oslo"), pa.timestamp("us", "UTC"), spark.TimestampType()),
+    (pa.decimal256(38, 3), pa.decimal128(38, 3), spark.DecimalType(38, 3)),
+    (pa.dictionary(pa.int8(), pa.large_string()), pa.string(), spark.StringType()),
+    (pa.list_(pa.float16(), 3), pa.list_(pa.float32()), spark.ArrayType(spark.FloatType())),
+    (pa.large_list(pa.uint8()), pa.list_(pa.int16()), spark.ArrayType(spark.ShortType())),
+    (pa.null(), pa.null(), spark.NullType()),
+]
+
+VALUES = [
+    (pa.array([0, None, 255], pa.uint8()), [0, None, 255]),
+    (pa.array([2**64 - 1, None], pa.uint64()), [Decimal(2**64 - 1), None]),
+    (pa.array([1.5, None], pa.float16()), [1.5, None]),
+    (pa.array([b"abcd", None], pa.binary(4)), [b"abcd", None]),
+    (pa.array(["x", None, "y"]).dictionary_encode(), ["x", None, "y"]),
+    (pa.array([[1.0, None], None, [0.5, 2.0]], pa.list_(pa.float16(), 2)), None),
+    (pa.array([["a"], None, [], [None]], pa.large_list(pa.large_string())), None),
+    (pa.array([[[1], None], None, []], pa.list_(pa.list_(pa.uint16()))), None),
+    (
+        pa.array(
+            [{"n": 1, "s": {"v": [1.0]}}, None, {"n": None, "s": None}],
+            pa.struct([("n", pa.uint32()), ("s", pa.struct([("v", pa.list_(pa.float16(), 1))]))]),
+        ),
+        None,
+    ),
+    (
+        pa.array([datetime.time(1, 2, 3), None], pa.time32("s")),
+        [datetime.time(1, 2, 3), None],
+    ),
+]
+
+
+@pytest.mark.parametrize(("arrow", "carrying", "kind"), CARRIED, ids=lambda each: str(each))
+def test_a_type_that_spark_lacks_is_carried_by_another(
+    arrow: pa.DataType, carrying: pa.DataType, kind: spark.DataType
+) -> None:
+    assert carrier(arrow) == carrying
+    assert spark_schema(carrier_schema(pa.schema([("c", arrow)]))) == spark.StructType(
+        [spark.StructField("c", kind)]
+    )
+
+
+@pytest.mark.parametrize("case", VALUES, ids=lambda case: str(case[0].type))
+@pytest.mark.parametrize("sliced", [False, True], ids=["whole", "sliced"])
+def test_values_are_carried_unchanged(case: tuple[pa.Array, list[object]], sliced: bool) -> None:
+    array, expected = case
+    expected = array.to_pylist() if expected is None else expected
+    if sliced:
+        array, expected = array.slice(1), expected[1:]
+    schema = pa.schema([("c", array.type)])
+    batch = to_spark(pa.record_batch([array], schema=schema), carrier_schema(schema))
+    batch.validate(full=True)
+    assert batch.schema == carrier_schema(schema)
+    assert batch.column(0).to_pylist() == expected
+
+
+def test_what_is_finer_than_a_microsecond_is_cut_off() -> None:
+    array = pa.array([1_999, -1], pa.timestamp("ns"))
+    batch = to_spark(pa.record_batch({"c": array}), carrier_schema(pa.schema([("c", array.type)])))
+    assert batch.column(0).cast(pa.int64()).to_pylist()[0] == 1
+
+
+def test_columns_are_put_in_order_left_out_or_filled_with_nulls() -> None:
+    carried = carrier_schema(pa.schema([("a", pa.int64()), ("b", pa.uint8())]))
+    batch = to_spark(pa.record_batch({"x": pa.array([1]), "a": pa.array([2])}), carried)
+    assert batch.to_pylist() == [{"a": 2, "b": None}]
+
+
+def test_a_column_of_another_type_than_promised_is_refused_by_name() -> None:
+    carried = carrier_schema(pa.schema([("a", pa.int64())]))
+    with pytest.raises(InvalidInputError, match="'a' is string"):
+        to_spark(pa.record_batch({"a": pa.array(["1"])}), carried)
+
+
+def test_row_ids_and_versions_are_bigints() -> None:
+    carried = carrier_schema(
+        pa.schema([("_rowid", pa.uint64()), ("_row_created_at_version", pa.uint64())])
+    )
+    assert carried.types == [pa.int64(), pa.int64()]
+
+
+@pytest.mark.parametrize("arrow", [pa.decimal256(39, 0), pa.month_day_nano_interval()], ids=str)
+def test_a_type_that_spark_cannot_have_is_refused_with_the_columns_name(
+    arrow: pa.DataType,
+) -> None:
+    with pytest.raises(UnsupportedFeatureError) as refusal:
+        carrier_schema(pa.schema([("odd", arrow)]))
+    assert "'odd'" in "".join(refusal.value.__notes__)
+
+
+def test_a_new_table_stores_what_the_dataframe_has() -> None:
+    schema = spark.StructType(
+        [
+            spark.StructField("id", spark.LongType(), nullable=False),
+            spark.StructField("name", spark.VarcharType(10)),
+            spark.StructField("at", spark.TimestampType()),
+            spark.StructField("vector", spark.ArrayType(spark.FloatType(), containsNull=False)),
+            spark.StructField(
+                "place",
+                spark.StructType([spark.StructField("price", spark.DecimalType(10, 2))]),
+            ),
+        ]
+    )
+    assert stored_schema(schema).equals(
+        pa.schema(
+            [
+                pa.field("id", pa.int64(), nullable=False),
+                pa.field("name", pa.string()),
+                pa.field("at", pa.timestamp("us", "UTC")),
+                pa.field("vector", pa.list_(pa.field("item", pa.float32(), nullable=False))),
+                pa.field("place", pa.struct([("price", pa.decimal128(10, 2))])),
+            ]
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        spark.VariantType(),
+        spark.MapType(spark.StringType(), spark.LongType()),
+        spark.YearMonthIntervalType(),
+    ],
+    ids=lambda kind: kind.simpleString(),
+)
+def test_a_spark_type_that_cannot_be_stored_is_refused_with_its_path(
+    kind: spark.DataType,
+) -> None:
+    inner = spark.StructType([spark.StructField("odd", kind)])
+    with pytest.raises(UnsupportedFeatureError, match=r"outer\.item\.odd"):
+        stored_schema(spark.StructType([spark.StructField("outer", spark.ArrayType(inner))]))
+
+
+@pytest.mark.spark
+def test_pyspark_agrees_about_every_carrier() -> None:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    schema = pa.schema([(f"c{i}", arrow) for i, (arrow, _, _) in enumerate(CARRIED)])
+    carried = carrier_schema(schema)
+    assert spark_schema(carried) == from_arrow_schema(carried)
