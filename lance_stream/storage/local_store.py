@@ -1,0 +1,261 @@
+"""Files on a local disk.
+
+A new file is written under a temporary name beside its own, and renamed when it is whole. A reader
+therefore sees all of a file or none, and a writer that is killed leaves a file whose name no
+reader takes for one of the table's:
+
+    .{name}.{16 random hex digits}.tmp
+
+Reads go straight into buffers of Arrow's memory pool, which hands out memory that was used before
+where it can: that reads a file in the page cache two to three times as fast as fresh memory does.
+Files are never mapped into memory: one that is cut short meanwhile would kill the process.
+"""
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from lance_stream.byte_ranges import Buffer, ByteRange
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.storage.coalesce import cut_answers, plan_requests
+from lance_stream.storage.create_once import create_by_link, flush_names
+from lance_stream.storage.store import BytesLike, FileWriter, StoredFile
+
+TEMPORARY_SUFFIX = ".tmp"
+
+# A read of 16 KiB from the page cache takes about as long as a system call.
+_MAX_GAP_BYTES = 16 << 10
+_MAX_JOINED_BYTES = 1 << 20
+# Buffers begin at a multiple of this, in the file and in memory alike; pages of data files do.
+_ALIGNMENT = 64
+# From here on two threads together are faster than one.
+_PARALLEL_BYTES = 4 << 20
+_NUM_THREADS = min(4, os.cpu_count() or 1)
+
+
+@dataclass(frozen=True)
+class LocalStore:
+    """The files below a local directory, which need not exist yet.
+
+    Args:
+        root: An absolute path.
+        durable: Whether every new file is flushed to the disk before it is visible, so that it
+            outlives a loss of power. What `create_once` makes always is.
+    """
+
+    root: str
+    durable: bool = False
+
+    def __post_init__(self) -> None:
+        if not Path(self.root).is_absolute():
+            raise InvalidInputError(f"the root of a store is an absolute path, not {self.root!r}")
+
+    @property
+    def uri(self) -> str:
+        """The root as a file URI."""
+        return f"file://{quote(self.root)}"
+
+    def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """Return the bytes of each range; see `Store.read_ranges`."""
+        with self._open(path) as file:
+            size = os.fstat(file).st_size
+            within = [ByteRange(min(r.start, size), min(r.stop, size)) for r in ranges]
+            requests = plan_requests(
+                within, max_gap_bytes=_MAX_GAP_BYTES, max_request_bytes=_MAX_JOINED_BYTES
+            )
+            answers = _read_all(file, [(each.start, each.stop) for each in requests])
+        return cut_answers(within, requests, answers)
+
+    def read(self, path: str) -> bytes:
+        """Return a whole file; see `Store.read`."""
+        with self._open(path) as file, open(file, "rb", closefd=False) as whole:
+            return whole.read()
+
+    def size(self, path: str) -> int:
+        """Return the size of a file; see `Store.size`."""
+        with _missing_is_not_found(self, path):
+            return self._path(path).stat().st_size
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is such a file."""
+        return self._path(path).is_file()
+
+    def list_names(self, folder: str) -> list[str]:
+        """Return the names of the files right in a folder; see `Store.list_names`."""
+        try:
+            with os.scandir(self._path(folder)) as entries:
+                return sorted(each.name for each in entries if each.is_file())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def list(self, folder: str = "") -> list[StoredFile]:
+        """Return all files below a folder; see `Store.list`."""
+        found: list[StoredFile] = []
+        for directory, _, names in os.walk(self._path(folder)):
+            within = Path(directory).relative_to(self.root).as_posix()
+            for name in names:
+                with suppress(FileNotFoundError):
+                    status = Path(directory, name).stat()
+                    path = name if within == "." else f"{within}/{name}"
+                    found.append(StoredFile(path, status.st_size, status.st_mtime))
+        return sorted(found)
+
+    def create_once(self, path: str, data: BytesLike) -> bool:
+        """Create a file unless its name is taken; see `Store.create_once`."""
+        target = self._path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return create_by_link(target, _temporary_name(target), data)
+
+    def open_writer(self, path: str) -> FileWriter:
+        """Return a writer of a new file; see `Store.open_writer`."""
+        target = self._path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return LocalFileWriter(target, durable=self.durable)
+
+    def write(self, path: str, data: BytesLike) -> None:
+        """Write a whole file; see `Store.write`."""
+        with self.open_writer(path) as writer:
+            writer.write(data)
+
+    def delete(self, path: str) -> None:
+        """Delete a file; see `Store.delete`."""
+        self._path(path).unlink(missing_ok=True)
+
+    def _path(self, path: str) -> Path:
+        return Path(self.root, path)
+
+    @contextmanager
+    def _open(self, path: str) -> Iterator[int]:
+        with _missing_is_not_found(self, path):
+            file = os.open(self._path(path), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise NotFoundError(f"{self.uri}/{path} is not a file")
+            yield file
+        finally:
+            os.close(file)
+
+
+class LocalFileWriter:
+    """Writes a file under a temporary name, and renames it when it is closed.
+
+    Args:
+        target: Where the file is to be.
+        durable: Whether it is flushed to the disk before it is renamed.
+    """
+
+    def __init__(self, target: Path, *, durable: bool) -> None:
+        self._target = target
+        self._durable = durable
+        self._temporary = _temporary_name(target)
+        self._file: int | None = os.open(
+            self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
+        )
+
+    def write(self, data: BytesLike) -> None:
+        """Append bytes."""
+        if self._file is None:
+            raise ValueError(f"the writer of {self._target} is closed")
+        rest = memoryview(data).cast("B")
+        while rest:
+            rest = rest[os.write(self._file, rest) :]
+
+    def close(self) -> None:
+        """Make the file visible under its name."""
+        if self._file is None:
+            return
+        try:
+            if self._durable:
+                os.fsync(self._file)
+            os.close(self._file)
+            self._file = None
+            self._temporary.replace(self._target)
+            if self._durable:
+                flush_names(self._target.parent)
+        except BaseException:
+            self.abort()
+            raise
+
+    def abort(self) -> None:
+        """Leave nothing behind."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        self._temporary.unlink(missing_ok=True)
+
+    def __enter__(self) -> "LocalFileWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+def _temporary_name(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
+
+
+@contextmanager
+def _missing_is_not_found(store: LocalStore, path: str) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFoundError(f"there is no file {store.uri}/{path}") from error
+
+
+def _read_all(file: int, requests: Sequence[tuple[int, int]]) -> list[Buffer]:
+    """Read each request into a buffer of its own; large ones in several threads."""
+    buffers = [_Target(start, stop) for start, stop in requests]
+    total = sum(stop - start for start, stop in requests)
+    if total < _PARALLEL_BYTES or _NUM_THREADS == 1:
+        for each in buffers:
+            each.fill(file, each.start, each.stop)
+    else:
+        slice_bytes = max(_PARALLEL_BYTES // 2, -(-total // (2 * _NUM_THREADS)))
+        slices = [
+            (each, start, min(start + slice_bytes, each.stop))
+            for each in buffers
+            for start in range(each.start, each.stop, slice_bytes)
+        ]
+        with ThreadPoolExecutor(_NUM_THREADS) as threads:
+            list(threads.map(lambda part: part[0].fill(file, part[1], part[2]), slices))
+    return [each.view() for each in buffers]
+
+
+class _Target:
+    """A buffer for the bytes `start` to `stop` of a file, aligned in memory as in the file."""
+
+    def __init__(self, start: int, stop: int) -> None:
+        self.start, self.stop = start, stop
+        self._skip = start % _ALIGNMENT
+        self._buffer = memoryview(pa.allocate_buffer(stop - start + self._skip))[self._skip :]
+        self._filled_to = stop
+
+    def fill(self, file: int, start: int, stop: int) -> None:
+        while start < stop:
+            num_read = os.preadv(
+                file, [self._buffer[start - self.start : stop - self.start]], start
+            )
+            if num_read == 0:  # cut short since its size was looked at
+                self._filled_to = min(self._filled_to, start)
+                return
+            start += num_read
+
+    def view(self) -> Buffer:
+        return self._buffer[: self._filled_to - self.start].toreadonly()

@@ -1,0 +1,137 @@
+"""What a store promises: files below one root, whole or not there.
+
+    read_ranges, read, size, exists     immutable files, read in as few requests as is sensible
+    list, list_names                    always fresh: no listing is cached
+    create_once                         of many who create one name, one succeeds; never torn
+    open_writer, write                  a file is there when it is whole, or not at all
+    delete
+
+Paths are relative to the root and use "/". A store holds no open file or connection that a pickle
+or a fork could break: it may be made on a driver and used on workers.
+"""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from lance_stream.byte_ranges import Buffer, ByteRange
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview | Any
+"""Anything with the buffer protocol: a numpy array and an Arrow buffer are, too."""
+
+
+class StoredFile(NamedTuple):
+    """A file as a listing has it.
+
+    Attributes:
+        path: Relative to the store's root.
+        size_bytes: Its size.
+        modified: Seconds since 1970-01-01 UTC at which it was last written.
+    """
+
+    path: str
+    size_bytes: int
+    modified: float
+
+
+class FileWriter(Protocol):
+    """Takes a new file's bytes in order. The file is there once `close` returns, and whole.
+
+    As a context manager it closes, or aborts when its body raises.
+    """
+
+    def write(self, data: BytesLike) -> None:
+        """Append bytes. They may be changed by the caller once this returns."""
+        ...
+
+    def close(self) -> None:
+        """Make the file visible under its name, in place of an older one."""
+        ...
+
+    def abort(self) -> None:
+        """Leave nothing behind. Does nothing after `close`."""
+        ...
+
+    def __enter__(self) -> "FileWriter": ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class Store(Protocol):
+    """The files below one root. Two stores are equal if their roots are."""
+
+    @property
+    def uri(self) -> str:
+        """The root as a full URI."""
+        ...
+
+    def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """Return the bytes of each range, in order.
+
+        Near ranges are joined to one request. A range is answered short, or empty, where the file
+        ends before it does. Buffers are read-only, may share memory, and begin at an address that
+        is a multiple of 8 if their range begins at one.
+
+        Raises:
+            NotFoundError: There is no such file.
+        """
+        ...
+
+    def read(self, path: str) -> bytes:
+        """Return a whole file.
+
+        Raises:
+            NotFoundError: There is no such file.
+        """
+        ...
+
+    def size(self, path: str) -> int:
+        """Return the size of a file in bytes.
+
+        Raises:
+            NotFoundError: There is no such file.
+        """
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is such a file."""
+        ...
+
+    def list_names(self, folder: str) -> list[str]:
+        """Return the names of the files right in a folder, sorted; none if it is not there."""
+        ...
+
+    def list(self, folder: str = "") -> list[StoredFile]:
+        """Return all files below a folder, sorted by path; none if it is not there."""
+        ...
+
+    def create_once(self, path: str, data: BytesLike) -> bool:
+        """Create a file, unless one of that name is there: at most one caller ever succeeds.
+
+        Returns:
+            True when this call created it; False when the name is taken. On some stores the one
+            who took it may be this very call, whose answer got lost and which was sent again:
+            see `commit.landed`.
+
+        Raises:
+            OSError: Or another: it is not known whether the file was created.
+            UnsupportedFeatureError: The store has no way to do this; nothing was created.
+        """
+        ...
+
+    def open_writer(self, path: str) -> FileWriter:
+        """Return a writer of a new file."""
+        ...
+
+    def write(self, path: str, data: BytesLike) -> None:
+        """Write a whole file, in place of an older one."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Delete a file; it may be gone already."""
+        ...
