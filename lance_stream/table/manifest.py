@@ -180,6 +180,16 @@ class FragmentList(Sequence[Fragment]):
         return None if place is None else self[place]
 
     @cached_property
+    def num_live_rows(self) -> int:
+        """Physical rows less dead ones, as the manifest tells them; decodes no fragment.
+
+        Raises:
+            CorruptDataError: The bytes of a fragment are damaged.
+        """
+        messages = (wire.parse_message(table_pb2.DataFragment, raw) for raw in self.raws)
+        return sum(each.physical_rows - each.deletion_file.num_deleted_rows for each in messages)
+
+    @cached_property
     def has_deletion_files(self) -> bool:
         """Whether any fragment has a deletion file.
 

@@ -1,0 +1,214 @@
+"""Deletion vectors: the offsets of a fragment's dead rows, as the bytes of a deletion file.
+
+There are two flavours. Up to 4,999 offsets are an Arrow IPC file with one record batch of one
+column, `row_id: uint32 not null`; 5,000 and more are a 32-bit roaring bitmap in its portable
+form, little-endian:
+
+    u32 cookie                12346: no container is run-coded; u32 num_containers follows
+                              12347 | (num_containers - 1) << 16: some are; then follow
+                              ceil(num_containers / 8) bytes, bit i set when container i is
+    (u16, u16) a container    the high 16 bits of its numbers, how many they are less 1
+    u32 a container           its byte offset; left out with cookie 12347 below 4 containers
+    containers                up to 4,096 numbers: u16 each, ascending
+                              more: 8,192 bytes, one bit for each low half
+                              run-coded: u16 num_runs, then (u16 first, u16 length - 1) a run
+
+A deletion file is complete: it also holds what died before.
+
+Source:  table.proto, DeletionFile; the Roaring format specification.
+Differs: The proto says Int32Array for the Arrow flavour; Lance writes uint32, in any order and
+         with compressed buffers.
+"""
+
+import struct
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.table.fragments import DeletionFileType
+from lance_stream.table.row_ids import MAX_MATERIALIZED
+
+Offsets: TypeAlias = npt.NDArray[np.uint32]
+
+BITMAP_THRESHOLD = 5000
+"""From how many dead rows on a deletion file is a bitmap."""
+
+_SCHEMA = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
+_U32, _U16 = struct.Struct("<I"), struct.Struct("<H")
+_COOKIE, _COOKIE_WITH_RUNS = 12346, 12347
+_MIN_CONTAINERS_WITH_OFFSETS = 4
+_MAX_CONTAINERS = 1 << 16
+_MAX_IN_ARRAY = 4096
+_BITSET_BYTES = 8192
+
+
+def encode_deletion_vector(offsets: npt.ArrayLike) -> tuple[DeletionFileType, bytes]:
+    """Return the flavour and the bytes of the deletion file that holds some offsets.
+
+    Args:
+        offsets: The offsets of all dead rows of the fragment, in any order; at least one.
+
+    Raises:
+        InvalidInputError: There is none, or one is no row offset.
+    """
+    given = np.asarray(offsets)
+    if not len(given) or int(given.min()) < 0 or int(given.max()) >> 32:
+        raise InvalidInputError("a deletion file holds row offsets of 32 bits, at least one")
+    dead = np.unique(given.astype(np.uint32))
+    if len(dead) >= BITMAP_THRESHOLD:
+        return DeletionFileType.BITMAP, bytes(BitMap(dead).serialize())
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, _SCHEMA) as writer:
+        writer.write_batch(pa.record_batch([pa.array(dead, pa.uint32())], schema=_SCHEMA))
+    return DeletionFileType.ARROW_ARRAY, sink.getvalue().to_pybytes()
+
+
+def decode_deletion_vector(
+    data: bytes | memoryview,
+    file_type: DeletionFileType,
+    physical_rows: int,
+    num_deleted_rows: int = 0,
+) -> Offsets:
+    """Return the offsets that the bytes of a deletion file hold.
+
+    Args:
+        data: The whole file.
+        file_type: Its flavour, as the manifest has it.
+        physical_rows: The fragment's number of rows, dead ones included.
+        num_deleted_rows: How many offsets the manifest says there are; 0 if it does not.
+
+    Returns:
+        (num_dead,) u32, ascending and unique.
+
+    Raises:
+        CorruptDataError: The file is damaged, an offset is not below `physical_rows`, or there
+            are not as many as the manifest says.
+        UnsupportedFeatureError: There are more than 2^29.
+    """
+    decode = _decode_arrow if file_type is DeletionFileType.ARROW_ARRAY else _decode_roaring
+    dead = decode(bytes(data), physical_rows)
+    if len(dead) and int(dead[-1]) >= physical_rows:
+        raise CorruptDataError(
+            f"a deletion file says that row {int(dead[-1])} of a fragment is dead, which has "
+            f"{physical_rows} rows"
+        )
+    if num_deleted_rows and len(dead) != num_deleted_rows:
+        raise CorruptDataError(
+            f"a deletion file holds {len(dead)} offsets, but the manifest says {num_deleted_rows}"
+        )
+    return dead
+
+
+def _decode_arrow(data: bytes, physical_rows: int) -> Offsets:
+    try:
+        with pa.ipc.open_file(pa.BufferReader(data)) as reader:
+            if reader.schema != _SCHEMA or reader.num_record_batches != 1:
+                raise CorruptDataError(
+                    f"a deletion file has {reader.num_record_batches} batches of {reader.schema}; "
+                    f"expected is one of {_SCHEMA}"
+                )
+            batch = reader.get_batch(0)
+        _check_count(batch.num_rows, physical_rows)
+        batch.validate(full=True)
+        column = batch.column(0)
+        if column.null_count:
+            raise CorruptDataError("a deletion file holds nulls")
+        return np.unique(column.to_numpy(zero_copy_only=False))
+    except (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError) as error:
+        raise CorruptDataError(f"a deletion file is not an Arrow file: {error}") from error
+
+
+def _decode_roaring(data: bytes, physical_rows: int) -> Offsets:
+    """Return the numbers of a roaring bitmap.
+
+    Done here, container by container, because the library trusts the sizes that it reads.
+    """
+    try:
+        return _read_containers(data, physical_rows)
+    except (struct.error, IndexError, ValueError) as error:
+        raise CorruptDataError(f"a deletion file is not a roaring bitmap: {error}") from error
+
+
+def _read_containers(data: bytes, physical_rows: int) -> Offsets:
+    (cookie,) = _U32.unpack_from(data, 0)
+    place = _U32.size
+    is_run = np.zeros(0, np.bool_)
+    if cookie == _COOKIE:
+        (num_containers,) = _U32.unpack_from(data, place)
+        place += _U32.size
+    elif cookie & 0xFFFF == _COOKIE_WITH_RUNS:
+        num_containers = (cookie >> 16) + 1
+        flags = _take(data, place, -(-num_containers // 8), "u1")
+        is_run = np.unpackbits(flags, bitorder="little")[:num_containers].astype(np.bool_)
+        place += len(flags)
+    else:
+        raise CorruptDataError(f"a deletion file has the roaring cookie {cookie}")
+    if num_containers > _MAX_CONTAINERS:
+        raise CorruptDataError(f"a roaring bitmap claims {num_containers} containers")
+    header = _take(data, place, 2 * num_containers, "<u2").reshape(-1, 2)
+    place += header.nbytes
+    keys, counts = header[:, 0], header[:, 1].astype(np.int64) + 1
+    if bool((keys[1:] <= keys[:-1]).any()):
+        raise CorruptDataError("the containers of a roaring bitmap do not ascend")
+    # Before anything is decoded: six bytes of a run can stand for 65,536 numbers.
+    _check_count(int(counts.sum()), physical_rows)
+    if not len(is_run):
+        is_run = np.zeros(num_containers, np.bool_)
+        place += 4 * num_containers
+    elif num_containers >= _MIN_CONTAINERS_WITH_OFFSETS:
+        place += 4 * num_containers
+    # The offsets are passed over: containers follow one another without gaps.
+    parts: list[Offsets] = [np.empty(0, np.uint32)]
+    for key, count, run_coded in zip(keys.tolist(), counts.tolist(), is_run.tolist(), strict=True):
+        lows, place = _read_container(data, place, count, is_run=run_coded)
+        if len(lows) != count:
+            raise CorruptDataError(
+                f"a container of a roaring bitmap has {len(lows)} numbers instead of {count}"
+            )
+        parts.append(lows.astype(np.uint32) + np.uint32(key << 16))
+    if place != len(data):
+        raise CorruptDataError(f"a roaring bitmap ends at byte {place} of {len(data)}")
+    return np.concatenate(parts)
+
+
+def _read_container(
+    data: bytes, place: int, count: int, *, is_run: bool
+) -> tuple[npt.NDArray[np.int64], int]:
+    """Return the low halves in a container, ascending, and the place behind it."""
+    if is_run:
+        (num_runs,) = _U16.unpack_from(data, place)
+        runs = _take(data, place + _U16.size, 2 * num_runs, "<u2").reshape(-1, 2).astype(np.int64)
+        firsts, lengths = runs[:, 0], runs[:, 1] + 1
+        stops = firsts + lengths
+        if bool((firsts[1:] < stops[:-1]).any()) or (num_runs and int(stops[-1]) > 1 << 16):
+            raise CorruptDataError("the runs of a roaring bitmap overlap or do not ascend")
+        ends = np.cumsum(lengths)
+        total = int(ends[-1]) if num_runs else 0
+        lows = np.repeat(firsts - (ends - lengths), lengths) + np.arange(total)
+        return lows, place + _U16.size + 4 * num_runs
+    if count <= _MAX_IN_ARRAY:
+        lows = _take(data, place, count, "<u2").astype(np.int64)
+        if bool((lows[1:] <= lows[:-1]).any()):
+            raise CorruptDataError("the numbers of a roaring bitmap do not ascend")
+        return lows, place + 2 * count
+    bits = np.unpackbits(_take(data, place, _BITSET_BYTES, "u1"), bitorder="little")
+    return np.flatnonzero(bits), place + _BITSET_BYTES
+
+
+def _check_count(count: int, physical_rows: int) -> None:
+    if count > physical_rows:
+        raise CorruptDataError(
+            f"a deletion file holds {count} offsets, but the fragment has {physical_rows} rows"
+        )
+    if count > MAX_MATERIALIZED:
+        raise UnsupportedFeatureError(f"{count} dead rows in one fragment are too many to hold")
+
+
+def _take(data: bytes, place: int, count: int, dtype: str) -> npt.NDArray[np.unsignedinteger]:
+    if place + count * np.dtype(dtype).itemsize > len(data):
+        raise CorruptDataError("a roaring bitmap is cut short")
+    return np.frombuffer(data, dtype, count, place)

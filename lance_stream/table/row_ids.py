@@ -1,0 +1,534 @@
+"""Row id sequences: the stable row id of each physical row of a fragment, in row order.
+
+A sequence is a row of segments; the ids of all segments, joined, are the fragment's. A segment
+is one of five kinds:
+
+    range               start, end                ids start to end - 1
+    range_with_holes    start, end, holes         the same, without the holes
+    range_with_bitmap   start, end, bitmap        those whose bit is set; bit i, for start + i, is
+                                                  bit i % 8 of byte i // 8, least significant first
+    sorted_array        array                     strictly ascending
+    array               array                     in any order
+
+Holes and arrays are stored as a base and u16 or u32 offsets to it, or as u64 values, all
+little-endian. An id occurs once in a sequence.
+
+Sequences are bytes that a stored number could blow up: a range of 20 bytes claims 2^63 ids. The
+number of ids is known without making them, and is to be compared with the fragment's number of
+rows before they are made.
+
+Source:  rowids.proto, messages RowIdSequence, U64Segment, EncodedU64Array.
+Differs: The proto counts the bits of a bitmap from the most significant. Lance writes them from
+         the least, and files in the wild follow Lance.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream._proto import rowids_pb2
+from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.table import wire
+from lance_stream.table.fragments import MAX_PHYSICAL_ROWS
+
+Ids: TypeAlias = npt.NDArray[np.uint64]
+Offsets: TypeAlias = npt.NDArray[np.int64]
+
+MAX_MATERIALIZED = 1 << 29
+"""How many ids are made at once; a part of a longer sequence can be had by `slice` and `take`."""
+
+_MAX_U64 = (1 << 64) - 1
+_SEGMENT = 1
+_EMPTY: Ids = np.empty(0, np.uint64)
+# How many pieces an unsorted sequence is cut into at most when it is encoded.
+_MAX_PIECES = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges:
+    """One or more range segments that follow one another.
+
+    Attributes:
+        starts: (num_ranges,) u64, the first id of each range.
+        stops: (num_ranges,) u64, one past the last; never less than its start.
+    """
+
+    starts: Ids
+    stops: Ids
+
+    @cached_property
+    def ends(self) -> Offsets:
+        """(num_ranges,) i64, how many ids stand up to the end of each range."""
+        return np.cumsum((self.stops - self.starts).astype(np.int64))
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def take(self, offsets: Offsets) -> Ids:
+        """Return the ids at some offsets of the segment."""
+        if len(self.starts) == 1:
+            near: Ids = offsets.astype(np.uint64) + self.starts[0]
+            return near
+        which = np.searchsorted(self.ends, offsets, side="right")
+        behind = (self.ends[which] - offsets).astype(np.uint64)
+        taken: Ids = self.stops[which] - behind
+        return taken
+
+    def to_array(self) -> Ids:
+        """Return all ids."""
+        if len(self.starts) == 1:
+            return self.take(np.arange(len(self), dtype=np.int64))
+        lengths = (self.stops - self.starts).astype(np.int64)
+        first = self.ends - lengths
+        # Modulo 2^64: what is subtracted may be larger than the start.
+        ids: Ids = np.repeat(self.starts - first.astype(np.uint64), lengths)
+        ids += np.arange(len(self), dtype=np.uint64)
+        return ids
+
+
+@dataclass(frozen=True, eq=False)
+class RangeWithHoles:
+    """The ids of a range that has few holes.
+
+    Attributes:
+        start: The first id that the range may hold.
+        stop: One past the last.
+        holes: (num_holes,) u64, strictly ascending, within the range.
+    """
+
+    start: int
+    stop: int
+    holes: Ids
+
+    def __len__(self) -> int:
+        return self.stop - self.start - len(self.holes)
+
+    def take(self, offsets: Offsets) -> Ids:
+        """Return the ids at some offsets of the segment."""
+        # How many ids stand before each hole; ascending, as the holes are.
+        before = self.holes - np.uint64(self.start) - np.arange(len(self.holes), dtype=np.uint64)
+        places = offsets.astype(np.uint64)
+        passed = np.searchsorted(before, places, side="right").astype(np.uint64)
+        return np.uint64(self.start) + places + passed
+
+    def to_array(self) -> Ids:
+        """Return all ids."""
+        return self.take(np.arange(len(self), dtype=np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class RangeWithBitmap:
+    """The ids of a range that has many holes.
+
+    Attributes:
+        start: The first id that the range may hold.
+        stop: One past the last.
+        bitmap: ceil((stop - start) / 8) bytes, least significant bit first.
+    """
+
+    start: int
+    stop: int
+    bitmap: bytes
+
+    @cached_property
+    def num_ids(self) -> int:
+        """How many bits are set."""
+        return int(np.bitwise_count(np.frombuffer(self.bitmap, np.uint8)).sum(dtype=np.int64))
+
+    def __len__(self) -> int:
+        return self.num_ids
+
+    def take(self, offsets: Offsets) -> Ids:
+        """Return the ids at some offsets of the segment."""
+        taken: Ids = self.to_array()[offsets]
+        return taken
+
+    def to_array(self) -> Ids:
+        """Return all ids."""
+        bits = np.unpackbits(np.frombuffer(self.bitmap, np.uint8), bitorder="little")
+        return np.flatnonzero(bits).astype(np.uint64) + np.uint64(self.start)
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """Ids that stand one by one; the sorted_array and array segments.
+
+    Attributes:
+        values: (num_ids,) u64.
+    """
+
+    values: Ids
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, offsets: Offsets) -> Ids:
+        """Return the ids at some offsets of the segment."""
+        taken: Ids = self.values[offsets]
+        return taken
+
+    def to_array(self) -> Ids:
+        """Return all ids."""
+        return self.values
+
+
+Segment: TypeAlias = Ranges | RangeWithHoles | RangeWithBitmap | Values
+
+
+class RowIdSequence:
+    """The stable row ids of a fragment's rows, in row order, dead rows included.
+
+    Args:
+        segments: Parts of the sequence, in order.
+    """
+
+    def __init__(self, segments: Iterable[Segment] = ()) -> None:
+        self.segments = tuple(each for each in segments if len(each))
+
+    @classmethod
+    def from_range(cls, start: int, stop: int) -> "RowIdSequence":
+        """Return the sequence of the ids from `start` up to but not including `stop`.
+
+        Raises:
+            InvalidInputError: They are not two u64 in this order.
+        """
+        if not 0 <= start <= stop <= _MAX_U64:
+            raise InvalidInputError(f"{start} to {stop} is no range of row ids")
+        return cls((Ranges(np.array([start], np.uint64), np.array([stop], np.uint64)),))
+
+    @classmethod
+    def from_array(cls, ids: npt.ArrayLike) -> "RowIdSequence":
+        """Return the sequence of the given ids, u64."""
+        return cls((Values(np.asarray(ids, np.uint64)),))
+
+    @classmethod
+    def concat(cls, sequences: Iterable["RowIdSequence"]) -> "RowIdSequence":
+        """Return the sequence that is made of others, one behind the other."""
+        return cls(segment for each in sequences for segment in each.segments)
+
+    @cached_property
+    def _ends(self) -> Offsets:
+        """(num_segments,) i64, how many ids stand up to the end of each segment."""
+        return np.cumsum(np.array([len(each) for each in self.segments], np.int64))
+
+    @cached_property
+    def num_ids(self) -> int:
+        """How many ids there are, without making them."""
+        return sum(map(len, self.segments))
+
+    def __len__(self) -> int:
+        return self.num_ids
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, RowIdSequence)
+            and self.num_ids == other.num_ids
+            and np.array_equal(self.to_array(), other.to_array())
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{self.num_ids} row ids in {len(self.segments)} segments>"
+
+    def to_array(self) -> Ids:
+        """Return all ids as (num_rows,) u64. They are not row addresses and not offsets.
+
+        Raises:
+            UnsupportedFeatureError: There are more than 2^29.
+        """
+        if self.num_ids > MAX_MATERIALIZED:
+            raise UnsupportedFeatureError(
+                f"a row id sequence of {self.num_ids} ids is not decoded at once; the limit is "
+                f"{MAX_MATERIALIZED}"
+            )
+        if len(self.segments) == 1:
+            return self.segments[0].to_array()
+        return np.concatenate([_EMPTY, *(each.to_array() for each in self.segments)])
+
+    def take(self, offsets: npt.ArrayLike) -> Ids:
+        """Return the ids at some row offsets, in the order of the offsets.
+
+        Args:
+            offsets: (n,) integers, each less than the number of ids; in any order.
+
+        Raises:
+            InvalidInputError: An offset is out of range.
+        """
+        wanted = np.asarray(offsets).astype(np.int64, copy=False)
+        if not len(wanted):
+            return _EMPTY
+        if int(wanted.min()) < 0 or int(wanted.max()) >= self.num_ids:
+            raise InvalidInputError(f"a row offset is outside the {self.num_ids} rows")
+        if len(self.segments) == 1:
+            return self.segments[0].take(wanted)
+        which = np.searchsorted(self._ends, wanted, side="right")
+        order = np.argsort(which, kind="stable")
+        hit, firsts = np.unique(which[order], return_index=True)
+        taken = np.empty(len(wanted), np.uint64)
+        for place, group in zip(hit.tolist(), np.split(order, firsts[1:]), strict=True):
+            begin = int(self._ends[place]) - len(self.segments[place])
+            taken[group] = self.segments[place].take(wanted[group] - begin)
+        return taken
+
+    def slice(self, start: int, stop: int) -> Ids:
+        """Return the ids of the rows from offset `start` up to but not including `stop`.
+
+        Raises:
+            InvalidInputError: The offsets are out of range.
+        """
+        if not 0 <= start <= stop <= self.num_ids:
+            raise InvalidInputError(f"rows {start} to {stop} are not among {self.num_ids}")
+        return self.take(np.arange(start, stop, dtype=np.int64))
+
+    def without(self, offsets: npt.ArrayLike) -> "RowIdSequence":
+        """Return the sequence without the rows at some offsets, as when dead rows are dropped."""
+        return RowIdSequence.from_array(np.delete(self.to_array(), np.asarray(offsets, np.int64)))
+
+
+def decode_row_ids(data: bytes, num_rows: int | None = None) -> RowIdSequence:
+    """Return the sequence that the bytes of a RowIdSequence message hold.
+
+    Args:
+        data: The message.
+        num_rows: The fragment's number of physical rows, dead ones included; None in a
+            transaction, where only some rows may have an id yet.
+
+    Raises:
+        CorruptDataError: The bytes are no such message, a segment breaks a rule of its kind, or
+            there is not one id for each row.
+    """
+    message = wire.parse_message(rowids_pb2.RowIdSequence, bytes(data))
+    sequence = RowIdSequence(decode_segments(message.segments))
+    if sequence.num_ids > MAX_PHYSICAL_ROWS:
+        raise CorruptDataError(f"{sequence.num_ids} row ids are more than a fragment can have rows")
+    if num_rows is not None and sequence.num_ids != num_rows:
+        raise CorruptDataError(
+            f"a fragment of {num_rows} rows has {sequence.num_ids} row ids: one for each is needed"
+        )
+    return sequence
+
+
+def decode_segments(messages: Iterable[rowids_pb2.U64Segment]) -> list[Segment]:
+    """Return the segments that messages describe; ranges that follow one another become one.
+
+    Raises:
+        CorruptDataError: A segment breaks a rule of its kind.
+    """
+    segments: list[Segment] = []
+    bounds: list[int] = []
+
+    def flush() -> None:
+        if bounds:
+            pairs = np.array(bounds, np.uint64).reshape(-1, 2)
+            segments.append(_ranges(pairs[:, 0], pairs[:, 1]))
+            bounds.clear()
+
+    for message in messages:
+        if message.WhichOneof("segment") == "range":
+            found = message.range
+            bounds += (found.start, found.end)
+        else:
+            flush()
+            segments.append(_decode_segment(message))
+    flush()
+    return segments
+
+
+def encode_row_ids(ids: RowIdSequence | npt.ArrayLike) -> bytes:
+    """Return the bytes of the RowIdSequence message that holds some ids, the smallest we know of.
+
+    Args:
+        ids: A sequence, or (num_rows,) u64 ids in row order. Each id occurs once; that is the
+            caller's word.
+    """
+    if isinstance(ids, RowIdSequence):
+        if len(ids.segments) == 1 and isinstance(ids.segments[0], Ranges):
+            # The ranges of a new fragment stay ranges, however long: nothing is materialized.
+            only = ids.segments[0]
+            if len(only.starts) == 1:
+                return _encode_ranges(only.starts, only.stops)
+        values = ids.to_array()
+    else:
+        values = np.ascontiguousarray(ids, dtype=np.uint64)
+    if not len(values):
+        return b""
+    if int(values.max()) == _MAX_U64:
+        # One past it does not fit in 64 bits, so no range can end there.
+        return _frame(rowids_pb2.U64Segment(array=_encode_array(values)))
+    # Modulo 2^64, so that the check below also holds for ids that descend.
+    breaks = np.flatnonzero(values[1:] - values[:-1] != 1) + 1
+    first = np.concatenate(([0], breaks))
+    last = np.concatenate((breaks - 1, [len(values) - 1]))
+    starts, lasts = values[first], values[last]
+    if len(first) == 1:
+        return _encode_ranges(starts, lasts + np.uint64(1))
+    as_ranges = _size_of_ranges(starts, lasts + np.uint64(1))
+    as_pieces = _encode_pieces(values)
+    if as_ranges <= len(as_pieces):
+        return _encode_ranges(starts, lasts + np.uint64(1))
+    return as_pieces
+
+
+def _encode_pieces(values: Ids) -> bytes:
+    """Return an encoding with one segment for each ascending piece, or one for all."""
+    descents = np.flatnonzero(values[1:] <= values[:-1]) + 1
+    if not len(descents):
+        return _frame(_encode_ascending(values))
+    as_array = _frame(rowids_pb2.U64Segment(array=_encode_array(values)))
+    if len(descents) > _MAX_PIECES:
+        return as_array
+    pieces = [_frame(_encode_ascending(each)) for each in np.split(values, descents)]
+    return as_array if len(as_array) <= sum(map(len, pieces)) else b"".join(pieces)
+
+
+def _encode_ascending(values: Ids) -> rowids_pb2.U64Segment:
+    """Return the smallest segment of ids that ascend strictly."""
+    start, stop = int(values[0]), int(values[-1]) + 1
+    span = stop - start
+    if span == len(values):
+        return rowids_pb2.U64Segment(range=rowids_pb2.U64Segment.Range(start=start, end=stop))
+    num_holes = span - len(values)
+    size_of_array = len(values) * _width(span - 1)
+    size_of_bitmap = -(-span // 8)
+    # Each hole lies between two ids, so its offset from the first hole is less than the span.
+    size_of_holes = num_holes * _width(span - 1)
+    smallest = min(size_of_array, size_of_bitmap, size_of_holes)
+    if smallest == size_of_array:
+        return rowids_pb2.U64Segment(sorted_array=_encode_array(values))
+    is_there = np.zeros(span, np.bool_)
+    is_there[(values - values[0]).astype(np.int64)] = True
+    if smallest == size_of_bitmap:
+        return rowids_pb2.U64Segment(
+            range_with_bitmap=rowids_pb2.U64Segment.RangeWithBitmap(
+                start=start, end=stop, bitmap=np.packbits(is_there, bitorder="little").tobytes()
+            )
+        )
+    holes = np.flatnonzero(~is_there).astype(np.uint64) + values[0]
+    return rowids_pb2.U64Segment(
+        range_with_holes=rowids_pb2.U64Segment.RangeWithHoles(
+            start=start, end=stop, holes=_encode_array(holes)
+        )
+    )
+
+
+def _width(largest_offset: int) -> int:
+    return 2 if largest_offset < 1 << 16 else 4 if largest_offset < 1 << 32 else 8
+
+
+def _encode_array(values: Ids) -> rowids_pb2.EncodedU64Array:
+    base = values.min()
+    width = _width(int(values.max() - base))
+    if width == 8:
+        return rowids_pb2.EncodedU64Array(
+            u64_array=rowids_pb2.EncodedU64Array.U64Array(values=values.astype("<u8").tobytes())
+        )
+    offsets = (values - base).astype(f"<u{width}").tobytes()
+    if width == 2:
+        return rowids_pb2.EncodedU64Array(
+            u16_array=rowids_pb2.EncodedU64Array.U16Array(base=int(base), offsets=offsets)
+        )
+    return rowids_pb2.EncodedU64Array(
+        u32_array=rowids_pb2.EncodedU64Array.U32Array(base=int(base), offsets=offsets)
+    )
+
+
+def _encode_ranges(starts: Ids, stops: Ids) -> bytes:
+    message = rowids_pb2.RowIdSequence()
+    add = message.segments.add
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        found = add().range
+        found.start = start
+        found.end = stop
+    return wire.serialize(message)
+
+
+def _size_of_ranges(starts: Ids, stops: Ids) -> int:
+    # Tag and length of the segment, tag and length of the range; of a bound that is 0, nothing.
+    bounds = np.concatenate((starts, stops))
+    return 4 * len(starts) + int((_varint_sizes(bounds) + 1)[bounds > 0].sum())
+
+
+def _varint_sizes(values: Ids) -> npt.NDArray[np.int64]:
+    sizes = np.ones(len(values), np.int64)
+    for bits in range(7, 64, 7):
+        sizes += values >= np.uint64(1 << bits)
+    return sizes
+
+
+def _frame(segment: rowids_pb2.U64Segment) -> bytes:
+    return wire.frame(_SEGMENT, wire.serialize(segment))
+
+
+def _ranges(starts: Ids, stops: Ids) -> Ranges:
+    if bool((starts > stops).any()):
+        raise CorruptDataError("a range of row ids ends before it starts")
+    # Summed as floats first: the exact sum of lengths near 2^64 would wrap around.
+    if float((stops - starts).astype(np.float64).sum()) > 2.0**62:
+        raise CorruptDataError("ranges of row ids hold more ids than a table can have rows")
+    return Ranges(starts, stops)
+
+
+def _decode_segment(message: rowids_pb2.U64Segment) -> Segment:
+    kind = message.WhichOneof("segment")
+    if kind == "range_with_holes":
+        holed = message.range_with_holes
+        _check_span(holed.start, holed.end)
+        holes = _decode_array(holed.holes)
+        _check_ascending(holes, "the holes of a range of row ids")
+        if len(holes) and not (holed.start <= holes[0] and holes[-1] < holed.end):
+            raise CorruptDataError("a hole lies outside its range of row ids")
+        return RangeWithHoles(holed.start, holed.end, holes)
+    if kind == "range_with_bitmap":
+        mapped = message.range_with_bitmap
+        _check_span(mapped.start, mapped.end)
+        span, bitmap = mapped.end - mapped.start, mapped.bitmap
+        if len(bitmap) != -(-span // 8):
+            raise CorruptDataError(f"a bitmap of {len(bitmap)} bytes stands for {span} row ids")
+        if span % 8 and bitmap[-1] >> span % 8:
+            raise CorruptDataError("a bitmap of row ids has bits set behind its end")
+        return RangeWithBitmap(mapped.start, mapped.end, bitmap)
+    if kind == "sorted_array":
+        values = _decode_array(message.sorted_array)
+        _check_ascending(values, "a sorted array of row ids")
+        return Values(values)
+    if kind == "array":
+        return Values(_decode_array(message.array))
+    raise CorruptDataError("a segment of row ids is of no kind that is known")
+
+
+def _decode_array(message: rowids_pb2.EncodedU64Array) -> Ids:
+    kind = message.WhichOneof("array")
+    if kind == "u16_array":
+        return _add_base(message.u16_array.base, message.u16_array.offsets, "<u2")
+    if kind == "u32_array":
+        return _add_base(message.u32_array.base, message.u32_array.offsets, "<u4")
+    if kind == "u64_array":
+        return _add_base(0, message.u64_array.values, "<u8")
+    raise CorruptDataError("an array of row ids is of no kind that is known")
+
+
+def _add_base(base: int, data: bytes, dtype: str) -> Ids:
+    if len(data) % np.dtype(dtype).itemsize:
+        raise CorruptDataError(f"an array of row ids has {len(data)} bytes, which is uneven")
+    offsets = np.frombuffer(data, dtype)
+    if len(offsets) and base + int(offsets.max()) > _MAX_U64:
+        raise CorruptDataError("an array of row ids goes beyond 64 bits")
+    return offsets.astype(np.uint64) + np.uint64(base)
+
+
+def _check_span(start: int, stop: int) -> None:
+    if start > stop:
+        raise CorruptDataError("a range of row ids ends before it starts")
+    if stop - start > 1 << 62:
+        raise CorruptDataError("a range of row ids holds more ids than a table can have rows")
+
+
+def _check_ascending(values: Sequence[int] | Ids, what: str) -> None:
+    ids = np.asarray(values, np.uint64)
+    if bool((ids[1:] <= ids[:-1]).any()):
+        raise CorruptDataError(f"{what} do not ascend")

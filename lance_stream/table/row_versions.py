@@ -1,0 +1,189 @@
+"""Row version sequences: in which version each row was created, or last updated.
+
+A sequence is a row of runs:
+
+    span       U64Segment   a run of as many rows as the span holds numbers
+    version    u64          of each of them
+
+Runs follow one another in physical row order, dead rows included. A fragment without a sequence
+reads as version 1 for every row.
+
+Source:  rowids.proto, messages RowDatasetVersionSequence and RowDatasetVersionRun.
+Differs: The span looks like offsets or row ids, but only the number of its members counts: after
+         a compaction spans restart and overlap.
+"""
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream._proto import rowids_pb2
+from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.table import wire
+from lance_stream.table.fragments import MAX_PHYSICAL_ROWS
+from lance_stream.table.row_ids import MAX_MATERIALIZED, decode_segments
+
+Versions: TypeAlias = npt.NDArray[np.uint64]
+Offsets: TypeAlias = npt.NDArray[np.int64]
+
+FIRST_VERSION = 1
+"""What a row of a fragment without a sequence is said to be created in and updated in."""
+
+
+class RowVersionSequence:
+    """One version for each physical row of a fragment, as runs.
+
+    Args:
+        lengths: (num_runs,) how many rows each run has.
+        versions: (num_runs,) the version of each run's rows.
+    """
+
+    def __init__(self, lengths: npt.ArrayLike, versions: npt.ArrayLike) -> None:
+        counts = np.asarray(lengths, np.int64).reshape(-1)
+        stamps = np.asarray(versions, np.uint64).reshape(-1)
+        if len(counts) != len(stamps) or bool((counts < 0).any()):
+            raise InvalidInputError("row versions need one length, not negative, for each version")
+        counts, stamps = counts[counts > 0], stamps[counts > 0]
+        # Neighbouring runs of one version are one run.
+        begins = np.flatnonzero(np.concatenate(([True], stamps[1:] != stamps[:-1])))[: len(stamps)]
+        self.lengths: Offsets = np.add.reduceat(counts, begins) if len(counts) else counts
+        self.versions: Versions = stamps[begins]
+
+    @classmethod
+    def uniform(cls, num_rows: int, version: int) -> "RowVersionSequence":
+        """Return the sequence of rows that all have one version."""
+        return cls([num_rows], [version])
+
+    @classmethod
+    def from_array(cls, versions: npt.ArrayLike) -> "RowVersionSequence":
+        """Return the sequence of the given versions, one for each row."""
+        stamps = np.asarray(versions, np.uint64)
+        begins = np.flatnonzero(np.concatenate(([True], stamps[1:] != stamps[:-1])))[: len(stamps)]
+        return cls(np.diff(np.concatenate((begins, [len(stamps)]))), stamps[begins])
+
+    @classmethod
+    def concat(cls, sequences: Iterable["RowVersionSequence"]) -> "RowVersionSequence":
+        """Return the sequence that is made of others, one behind the other."""
+        parts = list(sequences)
+        return cls(
+            np.concatenate([np.empty(0, np.int64), *(each.lengths for each in parts)]),
+            np.concatenate([np.empty(0, np.uint64), *(each.versions for each in parts)]),
+        )
+
+    @cached_property
+    def _ends(self) -> Offsets:
+        return np.cumsum(self.lengths)
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows the runs have in all."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, RowVersionSequence)
+            and np.array_equal(self.lengths, other.lengths)
+            and np.array_equal(self.versions, other.versions)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{self.num_rows} row versions in {len(self.lengths)} runs>"
+
+    def to_array(self) -> Versions:
+        """Return all versions as (num_rows,) u64.
+
+        Raises:
+            UnsupportedFeatureError: There are more than 2^29.
+        """
+        if self.num_rows > MAX_MATERIALIZED:
+            raise UnsupportedFeatureError(
+                f"{self.num_rows} row versions are not decoded at once; the limit is "
+                f"{MAX_MATERIALIZED}"
+            )
+        return np.repeat(self.versions, self.lengths)
+
+    def take(self, offsets: npt.ArrayLike) -> Versions:
+        """Return the versions of the rows at some offsets, in the order of the offsets.
+
+        Raises:
+            InvalidInputError: An offset is out of range.
+        """
+        wanted = np.asarray(offsets).astype(np.int64, copy=False)
+        if len(wanted) and (int(wanted.min()) < 0 or int(wanted.max()) >= self.num_rows):
+            raise InvalidInputError(f"a row offset is outside the {self.num_rows} rows")
+        taken: Versions = self.versions[np.searchsorted(self._ends, wanted, side="right")]
+        return taken
+
+    def slice(self, start: int, stop: int) -> Versions:
+        """Return the versions of the rows from offset `start` up to but not including `stop`.
+
+        Raises:
+            InvalidInputError: The offsets are out of range.
+        """
+        if not 0 <= start <= stop <= self.num_rows:
+            raise InvalidInputError(f"rows {start} to {stop} are not among {self.num_rows}")
+        return self.take(np.arange(start, stop, dtype=np.int64))
+
+    def without(self, offsets: npt.ArrayLike) -> "RowVersionSequence":
+        """Return the sequence without the rows at some offsets, as when dead rows are dropped."""
+        gone = np.unique(np.asarray(offsets, np.int64))
+        which = np.searchsorted(self._ends, gone, side="right")
+        return RowVersionSequence(
+            self.lengths - np.bincount(which, minlength=len(self.lengths))[: len(self.lengths)],
+            self.versions,
+        )
+
+
+def decode_row_versions(data: bytes | None, num_rows: int) -> RowVersionSequence:
+    """Return the sequence that the bytes of a RowDatasetVersionSequence message hold.
+
+    Args:
+        data: The message; None where the fragment has none.
+        num_rows: The fragment's number of physical rows, dead ones included.
+
+    Raises:
+        CorruptDataError: The bytes are no such message, or there is not one version for each row.
+    """
+    if data is None:
+        return RowVersionSequence.uniform(num_rows, FIRST_VERSION)
+    message = wire.parse_message(rowids_pb2.RowDatasetVersionSequence, bytes(data))
+    lengths = [_length_of(run.span) for run in message.runs]
+    if sum(lengths) != num_rows or num_rows > MAX_PHYSICAL_ROWS:
+        raise CorruptDataError(
+            f"a fragment of {num_rows} rows has {sum(lengths)} row versions: one for each is needed"
+        )
+    return RowVersionSequence(lengths, [run.version for run in message.runs])
+
+
+def encode_row_versions(sequence: RowVersionSequence) -> bytes:
+    """Return the bytes of the RowDatasetVersionSequence message that holds a sequence.
+
+    The spans are the runs' row offsets.
+    """
+    message = rowids_pb2.RowDatasetVersionSequence()
+    add = message.runs.add
+    stop = 0
+    for length, version in zip(sequence.lengths.tolist(), sequence.versions.tolist(), strict=True):
+        start, stop = stop, stop + length
+        run = add(version=version)
+        found = run.span.range
+        found.start = start
+        found.end = stop
+    return wire.serialize(message)
+
+
+def _length_of(span: rowids_pb2.U64Segment) -> int:
+    if span.WhichOneof("segment") == "range":
+        length = span.range.end - span.range.start
+        if length < 0:
+            raise CorruptDataError("a run of row versions ends before it starts")
+        return length
+    return sum(len(each) for each in decode_segments((span,)))
