@@ -4,7 +4,7 @@ A layout (`structural`) takes a page apart into values and levels; a codec (`com
 the values' bytes into one of these blocks and back. Nulls are the layout's business: a null value
 has a slot in the block, with some filler in it.
 
-    FixedWidthBlock      num_values of bits_per_value each, little-endian; 1 bit: an LSB-first bitmap
+    FixedWidthBlock      num_values of bits_per_value, little-endian; 1 bit: an LSB-first bitmap
     VariableWidthBlock   num_values byte strings: offsets and bytes
     FixedSizeListBlock   num_values lists of items_per_value items, with a bitmap for null items
     DictionaryBlock      indices into items
@@ -20,7 +20,11 @@ import numpy.typing as npt
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-Offsets: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+Words: TypeAlias = npt.NDArray[np.unsignedinteger]
+Offsets: TypeAlias = npt.NDArray[np.signedinteger]
+
+INT32: np.dtype[np.signedinteger] = np.dtype(np.int32)
+INT64: np.dtype[np.signedinteger] = np.dtype(np.int64)
 
 WORDS: dict[int, np.dtype[np.unsignedinteger]] = {
     8: np.dtype("<u1"),
@@ -45,7 +49,7 @@ class FixedWidthBlock:
     num_values: int
     data: Bytes
 
-    def words(self) -> npt.NDArray[np.unsignedinteger]:
+    def words(self) -> Words:
         """Return (num_values,) unsigned words of 8, 16, 32 or 64 bits, without a copy.
 
         Raises:

@@ -4,7 +4,8 @@ The chunks of a page lie one behind the other, each with a header and padding be
 A codec is given all chosen chunks at once, so that it can work on them in one go.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,10 @@ import numpy.typing as npt
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.data_blocks import Bytes
 
-Counts = npt.NDArray[np.int64]
+Counts: TypeAlias = npt.NDArray[np.int64]
+
+MAX_VALUES_OF_A_CHUNK = 1 << 15
+"""A chunk's number of values is stored as its logarithm in 4 bits."""
 
 
 class ChunkedBuffer(NamedTuple):
@@ -29,42 +33,68 @@ class ChunkedBuffer(NamedTuple):
     sizes: Counts
 
 
-def checked(buffer: ChunkedBuffer, num_values: Counts) -> ChunkedBuffer:
-    """Return the buffer, once its chunks lie inside its bytes and are as many as the counts.
+def check_chunks(buffers: Iterable[ChunkedBuffer], num_values: Counts) -> None:
+    """Check that chunks lie inside their bytes and are as many as their numbers of values.
 
     Raises:
         CorruptDataError: They do not or are not.
     """
-    if not len(buffer.starts) == len(buffer.sizes) == len(num_values):
+    if len(num_values) and not 0 <= num_values.min() <= num_values.max() <= MAX_VALUES_OF_A_CHUNK:
         raise CorruptDataError(
-            f"{len(num_values)} chunks, but {len(buffer.starts)} starts and "
-            f"{len(buffer.sizes)} sizes of their buffers"
+            f"a chunk holds {num_values.min()} to {num_values.max()} values; "
+            f"0 to {MAX_VALUES_OF_A_CHUNK} are possible"
         )
-    if len(buffer.starts) and (
-        min(buffer.starts.min(), buffer.sizes.min(), num_values.min()) < 0
-        or (buffer.starts > len(buffer.data)).any()
-        or (buffer.sizes > len(buffer.data) - buffer.starts).any()
-    ):
-        raise CorruptDataError(
-            f"a chunk's buffer does not lie inside the {len(buffer.data)} bytes of its page"
-        )
-    return buffer
+    for buffer in buffers:
+        size_bytes = len(buffer.data)
+        if not len(buffer.starts) == len(buffer.sizes) == len(num_values):
+            raise CorruptDataError(
+                f"{len(num_values)} chunks, but {len(buffer.starts)} starts and "
+                f"{len(buffer.sizes)} sizes of their buffers"
+            )
+        if len(num_values) and (
+            min(buffer.starts.min(), buffer.sizes.min()) < 0
+            or buffer.starts.max() > size_bytes
+            or (buffer.sizes > size_bytes - buffer.starts).any()
+        ):
+            raise CorruptDataError(
+                f"a chunk's buffer does not lie inside the {size_bytes} bytes that are there"
+            )
+
+
+def chosen(buffer: ChunkedBuffer, places: npt.NDArray[np.intp]) -> ChunkedBuffer:
+    """Return some of the chunks."""
+    return ChunkedBuffer(buffer.data, buffer.starts[places], buffer.sizes[places])
 
 
 def joined(buffer: ChunkedBuffer) -> Bytes:
     """Return the bytes of all chunks one after the other; a view if they touch already."""
-    stops = buffer.starts + buffer.sizes
-    if len(stops) == 0:
-        return buffer.data[:0]
-    if (buffer.starts[1:] == stops[:-1]).all():
-        return buffer.data[int(buffer.starts[0]) : int(stops[-1])]
-    view = memoryview(buffer.data)
-    return np.frombuffer(
-        b"".join(
-            [
-                view[start:stop]
-                for start, stop in zip(buffer.starts.tolist(), stops.tolist(), strict=True)
-            ]
-        ),
-        dtype=np.uint8,
-    )
+    return slices_joined(buffer.data, buffer.starts, buffer.starts + buffer.sizes)
+
+
+def slices_joined(data: Bytes, starts: Counts, stops: Counts) -> Bytes:
+    """Return slices of bytes one after the other; a view if they touch already.
+
+    Args:
+        data: Where they lie.
+        starts: (num_slices,) their first bytes.
+        stops: (num_slices,) one past their last.
+    """
+    if len(starts) == 0:
+        return data[:0]
+    if (starts[1:] == stops[:-1]).all():
+        return data[int(starts[0]) : int(stops[-1])]
+    view = data.data
+    places = zip(starts.tolist(), stops.tolist(), strict=True)
+    return np.frombuffer(b"".join([view[start:stop] for start, stop in places]), dtype=np.uint8)
+
+
+def consecutive(data: Bytes, sizes: Counts) -> ChunkedBuffer:
+    """Return chunks that lie one after the other from the first byte on."""
+    return ChunkedBuffer(data, starts_of(sizes), sizes)
+
+
+def starts_of(sizes: Counts) -> Counts:
+    """Return where things of these sizes start when they lie one after the other from 0 on."""
+    starts = np.zeros(len(sizes), dtype=np.int64)
+    np.cumsum(sizes[:-1], out=starts[1:])
+    return starts

@@ -1,0 +1,161 @@
+"""Bit-packing codecs: unsigned words without their high zero bits, in FastLanes order.
+
+In-line: a mini-block chunk, or a block, of up to 1,024 values is one buffer of T-bit words:
+
+    width    1 word               bits of a packed value, 0 to T
+    packed   1024 * width / T     a last chunk is filled up with zeros to 1,024 values
+
+Out-of-line: a block of any number of values is one buffer of T-bit words; the width stands in the
+encoding:
+
+    packed   1024 * width / T     for each full 1,024 values
+    tail                          the rest: either filled up with zeros and packed, or as they are,
+                                  whichever is shorter; as they are, if both are the same
+
+Which of the two a tail is, the length of the buffer tells.
+
+Source:  encodings21.InlineBitpacking, encodings21.OutOfLineBitpacking in the proto.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.compressive import fastlanes
+from lance_stream.file.compressive.chunks import ChunkedBuffer, Counts, chosen, consecutive, joined
+from lance_stream.file.compressive.fastlanes import VALUES
+from lance_stream.file.data_blocks import Bytes, FixedWidthBlock, Words, word_of
+
+
+def decode_inline_chunks(
+    buffer: ChunkedBuffer, num_values: Counts, bits_per_word: int
+) -> FixedWidthBlock:
+    """Decode the chosen chunks of a page: all those of one width at once.
+
+    Raises:
+        CorruptDataError: A chunk says a width that its bytes do not have, or has over 1,024 values.
+    """
+    word = word_of(bits_per_word)
+    if len(num_values) and num_values.max() > VALUES:
+        raise CorruptDataError(f"a bit-packed chunk has {num_values.max()} values, over {VALUES}")
+    widths = _widths(buffer, num_values, word)
+    distinct = np.unique(widths).tolist()
+    values = np.empty((0, VALUES), dtype=word)
+    if len(distinct) == 1:
+        values = _unpacked(buffer, word, distinct[0])
+    elif distinct:
+        values = np.empty((len(num_values), VALUES), dtype=word)
+        for width in distinct:
+            places = np.flatnonzero(widths == width)
+            values[places] = _unpacked(chosen(buffer, places), word, width)
+    return _block(_first_of_each(values, num_values), bits_per_word)
+
+
+def decode_inline(buffer: Bytes, num_values: int, bits_per_word: int) -> FixedWidthBlock:
+    """Decode one buffer that is read whole.
+
+    Raises:
+        CorruptDataError: It says a width that its bytes do not have, or has over 1,024 values.
+    """
+    counts = np.array([num_values] if num_values else [], dtype=np.int64)
+    sizes = np.array([len(buffer)] if num_values else [], dtype=np.int64)
+    return decode_inline_chunks(consecutive(buffer, sizes), counts, bits_per_word)
+
+
+def decode_out_of_line(
+    buffer: Bytes, num_values: int, *, bits_per_word: int, bits_per_packed: int
+) -> FixedWidthBlock:
+    """Decode one buffer that is read whole.
+
+    Raises:
+        CorruptDataError: Its size is not what so many values of that width need.
+    """
+    word = word_of(bits_per_word)
+    if not 0 < bits_per_packed <= bits_per_word:
+        raise CorruptDataError(f"{bits_per_word}-bit words cannot be packed in {bits_per_packed}")
+    words_per_block = VALUES * bits_per_packed // bits_per_word
+    num_full, num_rest = divmod(num_values, VALUES)
+    num_words, surplus = divmod(len(buffer), word.itemsize)
+    raw_tail = num_words - num_full * words_per_block
+    if surplus or raw_tail not in ((num_rest, words_per_block) if num_rest else (0,)):
+        raise CorruptDataError(
+            f"{num_values} values packed in {bits_per_packed} bits cannot be "
+            f"{len(buffer)} bytes of {bits_per_word}-bit words"
+        )
+    words = buffer.view(word)
+    num_packed = num_full if raw_tail == num_rest else num_full + 1
+    packed = words[: num_packed * words_per_block].reshape(num_packed, words_per_block)
+    values = fastlanes.unpack(packed, bits_per_packed).reshape(-1)[:num_values]
+    if num_packed == num_full and num_rest:
+        values = np.concatenate([values, words[num_full * words_per_block :]])
+    return _block(values, bits_per_word)
+
+
+def encode_inline_chunks(block: FixedWidthBlock) -> tuple[ChunkedBuffer, Counts]:
+    """Pack values into chunks of 1,024, each as narrow as its largest value.
+
+    Returns:
+        The bytes of the chunks, and how many values each has.
+    """
+    word = word_of(block.bits_per_value)
+    values = np.zeros((-(-block.num_values // VALUES), VALUES), dtype=word)
+    values.reshape(-1)[: block.num_values] = block.words()
+    widths = widths_of(values.max(axis=1))
+    sizes = (1 + widths * VALUES // block.bits_per_value) * word.itemsize
+    chunks = consecutive(np.empty(int(sizes.sum()), dtype=np.uint8), sizes)
+    words = chunks.data.view(word)
+    words[chunks.starts // word.itemsize] = widths
+    for width in np.unique(widths).tolist():
+        places = np.flatnonzero(widths == width)
+        packed = fastlanes.pack(values[places], width)
+        first = chunks.starts[places] // word.itemsize + 1
+        words[first[:, None] + np.arange(packed.shape[1])] = packed
+    num_values = np.full(len(values), VALUES, dtype=np.int64)
+    num_values[-1:] = block.num_values - VALUES * (len(values) - 1)
+    return chunks, num_values
+
+
+def widths_of(values: Words) -> Counts:
+    """Return how many bits each value needs."""
+    widths = np.zeros(len(values), dtype=np.int64)
+    for bits in range(values.itemsize * 8):
+        widths += (values >> values.dtype.type(bits)) != 0
+    return widths
+
+
+def _widths(buffer: ChunkedBuffer, num_values: Counts, word: np.dtype[np.unsignedinteger]) -> Words:
+    """Return the width that each chunk says, once its bytes have it."""
+    if (buffer.sizes < word.itemsize).any():
+        raise CorruptDataError(
+            f"a bit-packed chunk of {buffer.sizes.min()} bytes is too short for its width"
+        )
+    heads = ChunkedBuffer(buffer.data, buffer.starts, np.full_like(buffer.sizes, word.itemsize))
+    widths = joined(heads).view(word)
+    is_wrong = (widths > word.itemsize * 8) | (
+        buffer.sizes != word.itemsize + widths.astype(np.int64) * (VALUES // 8)
+    )
+    if is_wrong.any():
+        place = int(np.argmax(is_wrong))
+        raise CorruptDataError(
+            f"a bit-packed chunk of {num_values[place]} values and {buffer.sizes[place]} bytes "
+            f"says that each is packed in {widths[place]} of {word.itemsize * 8} bits"
+        )
+    return widths
+
+
+def _unpacked(buffer: ChunkedBuffer, word: np.dtype[np.unsignedinteger], width: int) -> Words:
+    """Return the (num_chunks, 1024) values of chunks that say this width."""
+    words = joined(buffer).view(word).reshape(len(buffer.sizes), -1)
+    return fastlanes.unpack(words[:, 1:], width)
+
+
+def _first_of_each(values: Words, num_values: Counts) -> Words:
+    """Drop what fills chunks up to 1,024 values."""
+    if (num_values[:-1] == VALUES).all():
+        return values.reshape(-1)[: int(num_values.sum())]
+    kept: npt.NDArray[np.bool_] = np.arange(VALUES) < num_values[:, None]
+    return values[kept]
+
+
+def _block(values: Words, bits_per_word: int) -> FixedWidthBlock:
+    return FixedWidthBlock(bits_per_word, len(values), values.view(np.uint8))

@@ -1,0 +1,61 @@
+"""The symbol table of FSST: up to 255 byte strings of 1 to 8 bytes, by which codes stand.
+
+Stored in a page's encoding, 2,312 bytes, little-endian:
+
+    num_symbols   u8
+    terminator    u8      not needed for decoding
+    suffix_limit  u8      not needed for decoding
+    flags         u8      bit 0: values are encoded; else they stand as they are
+    magic         u32     0x46535354, "FSST" read as a number
+    symbols       (num_symbols, 8) u8     each filled up with zeros
+    lengths       (num_symbols,) u8
+    unused        up to 2,312 bytes
+
+Source:  Boncz, Neumann and Leis, "FSST: Fast Random Access String Compression", VLDB 2020;
+         encodings21.Fsst.symbol_table in the proto.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from lance_stream.errors import CorruptDataError
+
+SIZE_BYTES = 8 + 256 * 8 + 256
+MAGIC = 0x46535354
+MAX_SYMBOL_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolTable:
+    """What codes stand for.
+
+    Args:
+        is_on: Whether values are encoded at all.
+        symbols: Code i stands for `symbols[i]`.
+    """
+
+    is_on: bool
+    symbols: tuple[bytes, ...]
+
+
+@lru_cache(maxsize=64)
+def decode_symbol_table(data: bytes) -> SymbolTable:
+    """Read a stored symbol table.
+
+    Raises:
+        CorruptDataError: It has another size, no magic number, or a symbol of 0 or over 8 bytes.
+    """
+    if len(data) != SIZE_BYTES:
+        raise CorruptDataError(f"an FSST symbol table has {len(data)} bytes, not {SIZE_BYTES}")
+    if int.from_bytes(data[4:8], "little") != MAGIC:
+        raise CorruptDataError(f"an FSST symbol table begins with {data[:8]!r}")
+    num_symbols = data[0]
+    first_length = 8 + MAX_SYMBOL_BYTES * num_symbols
+    lengths = data[first_length : first_length + num_symbols]
+    if not all(1 <= length <= MAX_SYMBOL_BYTES for length in lengths):
+        raise CorruptDataError(f"FSST symbols are {min(lengths)} to {max(lengths)} bytes long")
+    starts = range(8, first_length, MAX_SYMBOL_BYTES)
+    symbols = tuple(
+        data[start : start + length] for start, length in zip(starts, lengths, strict=True)
+    )
+    return SymbolTable(is_on=bool(data[3] & 1), symbols=symbols)

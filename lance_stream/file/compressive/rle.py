@@ -1,0 +1,113 @@
+"""Run-length codec: each run of equal values is stored once, with its length.
+
+A mini-block chunk is two buffers, little-endian:
+
+    values    (num_runs,) of 8, 16, 32 or 64 bits   the value of each run
+    lengths   (num_runs,) u8 (or u16, u32)          how often it repeats, from 1 on
+
+A run that is too long for its length's width is cut. A block is both in one buffer:
+
+    size      u64                                   bytes of `values`
+    values
+    lengths
+
+Either may itself be encoded as a block (general, out-of-line bit-packing); the layers above have
+decoded that already.
+
+Source:  encodings21.Rle in the proto.
+Differs: The lengths of a mini-block chunk may add up to more than its values: some writers cut the
+         chunk after they had written the run. Lance's reader drops the surplus, and so do we. A
+         block's must add up exactly.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.compressive.chunks import Counts, starts_of
+from lance_stream.file.data_blocks import Bytes, FixedWidthBlock
+
+LENGTH_BITS = (8, 16, 32)
+
+
+def decode_chunks(
+    values: FixedWidthBlock, lengths: FixedWidthBlock, num_runs: Counts, num_values: Counts
+) -> FixedWidthBlock:
+    """Decode the chosen chunks of a page.
+
+    Args:
+        values: The values of all runs of all chunks.
+        lengths: Their lengths.
+        num_runs: (num_chunks,) how many runs each chunk has.
+        num_values: (num_chunks,) how many values each chunk has.
+
+    Raises:
+        CorruptDataError: A length is 0, or a chunk's lengths add up to less than its values.
+    """
+    stops = np.cumsum(_checked_lengths(values, lengths), dtype=np.int64)
+    last_runs = np.cumsum(num_runs) - 1
+    if (num_runs <= 0).any():
+        if (num_values[num_runs <= 0] > 0).any():
+            raise CorruptDataError("a run-length chunk has values, but no runs")
+        last_runs, num_runs, num_values = (
+            each[num_runs > 0] for each in (last_runs, num_runs, num_values)
+        )
+    chunk_stops = stops[last_runs]
+    chunk_starts = np.concatenate([np.zeros(1, dtype=np.int64), chunk_stops[:-1]])[: len(num_runs)]
+    sums = chunk_stops - chunk_starts
+    if (sums < num_values).any():
+        place = int(np.argmax(sums < num_values))
+        raise CorruptDataError(
+            f"the runs of a chunk add up to {sums[place]}, but it has {num_values[place]} values"
+        )
+    if (sums > num_values).any():
+        stops = np.minimum(
+            stops - np.repeat(chunk_starts, num_runs), np.repeat(num_values, num_runs)
+        )
+        stops += np.repeat(starts_of(num_values), num_runs)
+    return _repeated(values, np.diff(stops, prepend=0))
+
+
+def decode(values: FixedWidthBlock, lengths: FixedWidthBlock, num_values: int) -> FixedWidthBlock:
+    """Decode the runs of a block.
+
+    Raises:
+        CorruptDataError: A length is 0, or they do not add up to the number of values.
+    """
+    repeats = _checked_lengths(values, lengths)
+    total = int(repeats.sum(dtype=np.uint64))
+    if total != num_values:
+        raise CorruptDataError(f"runs add up to {total}, but there are {num_values} values")
+    return _repeated(values, repeats)
+
+
+def parted(buffer: Bytes) -> tuple[Bytes, Bytes]:
+    """Part a block into its values and its lengths.
+
+    Raises:
+        CorruptDataError: The values are said to be longer than the block.
+    """
+    size = int(buffer[:8].view("<u8")[0]) if len(buffer) >= 8 else -1
+    if not 0 <= size <= len(buffer) - 8:
+        raise CorruptDataError(
+            f"a run-length block of {len(buffer)} bytes says that it has {size} bytes of values"
+        )
+    return buffer[8 : 8 + size], buffer[8 + size :]
+
+
+def _checked_lengths(
+    values: FixedWidthBlock, lengths: FixedWidthBlock
+) -> npt.NDArray[np.unsignedinteger]:
+    if lengths.bits_per_value not in LENGTH_BITS:
+        raise CorruptDataError(f"run lengths of {lengths.bits_per_value} bits cannot be")
+    if values.num_values != lengths.num_values:
+        raise CorruptDataError(f"{values.num_values} runs have {lengths.num_values} lengths")
+    repeats = lengths.words()
+    if len(repeats) and repeats.min() == 0:
+        raise CorruptDataError("a run has the length 0")
+    return repeats
+
+
+def _repeated(values: FixedWidthBlock, repeats: npt.NDArray[np.integer]) -> FixedWidthBlock:
+    repeated = np.repeat(values.words(), repeats.astype(np.int64, copy=False))
+    return FixedWidthBlock(values.bits_per_value, len(repeated), repeated.view(np.uint8))
