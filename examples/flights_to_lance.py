@@ -1,0 +1,50 @@
+"""A stream of files goes into a Lance table, each row exactly once.
+
+    python examples/flights_to_lance.py FILES TABLE CHECKPOINT
+
+Reads the parquet files below FILES as a stream, four files a micro-batch, and appends them to the
+Lance table at TABLE, which is made with the first batch. Ends when all files are in. Kill it when
+you like and start it again: it goes on, and no row is lost or there twice.
+"""
+
+import sys
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lance_stream.spark import lance_sink
+
+FLIGHT = """
+    flight_id bigint, day date, carrier string, flight int, tailnum string, origin string,
+    dest string, sched_dep_time timestamp, dep_delay double, arr_delay double, air_time double,
+    distance double
+"""
+
+
+def main(files: str, table: str, checkpoint: str) -> None:
+    spark = (
+        SparkSession.builder.appName("flights to lance")
+        .master("local[2]")
+        .config("spark.python.unix.domain.socket.enabled", "true")  # quicker small batches
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
+    sink = lance_sink(table)
+
+    def append(batch: DataFrame, batch_id: int) -> None:
+        sink(batch, batch_id)
+        print(f"batch {batch_id}: {sink.last_commit}", flush=True)
+
+    query = (
+        spark.readStream.schema(FLIGHT)
+        .option("maxFilesPerTrigger", 4)
+        .parquet(files)
+        .writeStream.foreachBatch(append)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
