@@ -16,7 +16,7 @@ Differs: An encoding may by the proto stand elsewhere in the file ("indirect"). 
          does that, and the reference does not read it; neither do we.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -26,6 +26,8 @@ from google.protobuf.message import DecodeError, Message
 from lance_stream._proto import encodings_v2_0_pb2, file2_pb2
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.file.versions import FileVersion
+from lance_stream.schema.fields import Field
 
 M = TypeVar("M", bound=Message)
 
@@ -128,6 +130,14 @@ def encode_column_metadata(column: ColumnMetadata) -> bytes:
         buffer_sizes=[each.size_bytes for each in column.buffers],
     )
     return message.SerializeToString()
+
+
+def fields_with_column(field: Field, version: FileVersion) -> Iterator[Field]:
+    """Yield the fields of a top-level field's tree that have a column, in the columns' order.
+
+    In 2.0 every field has one, parents too; from 2.1 on only the leaves have.
+    """
+    return field.walk() if version is FileVersion.V2_0 else field.leaves()
 
 
 def check_plain_values(column: ColumnMetadata) -> None:

@@ -1,0 +1,296 @@
+"""Reading a data file: metadata once, then rows of the columns asked for.
+
+Everything here is pure: it asks for byte ranges and is sent buffers (see `byte_ranges`). The last
+64 KiB of a file come with the first request and are kept, so that a small file is read by one
+request in all.
+
+    opening     1 request: the last 64 KiB
+                up to 2 more, if the tables or the schema do not lie in them
+    reading     what the columns' version needs; plus 1 request if the metadata of the columns
+                were not among what opening has read
+
+Source: file format document, "Reading a file".
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.byte_ranges import Asking, Buffer, ByteRange, together
+from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError, NotFoundError
+from lance_stream.file.columns import (
+    ColumnMetadata,
+    check_plain_values,
+    decode_column_metadata,
+    fields_with_column,
+)
+from lance_stream.file.footer import (
+    FOOTER_BYTES,
+    Footer,
+    decode_file_descriptor,
+    decode_footer,
+    decode_position_table,
+)
+from lance_stream.file.v2_0 import read_fields as v2_0
+from lance_stream.file.v2_0.paged_columns import PagedColumn
+from lance_stream.file.v2_0.rows import Rows
+from lance_stream.file.versions import FileVersion
+from lance_stream.schema.fields import Field, Schema
+
+TAIL_BYTES: Final = 64 << 10
+"""How much of a file's end the first request asks for."""
+
+EAGER_METADATA_BYTES: Final = 1 << 20
+"""Column metadata up to this size are read at once when a file is opened."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class FileMetadata:
+    """What a file says of itself.
+
+    Attributes:
+        version: The file's version.
+        num_rows: Rows in each top-level column.
+        schema: The schema that the file's writer had; tables go by their own, and by field ids.
+        column_ranges: Where the metadata of each column stand.
+        size_bytes: The size of the file.
+    """
+
+    version: FileVersion
+    num_rows: int
+    schema: Schema
+    column_ranges: tuple[ByteRange, ...]
+    size_bytes: int
+
+
+class FileReader:
+    """Reads rows of one file; what it learns about columns and pages it keeps.
+
+    Made by `open_file`.
+    """
+
+    def __init__(self, metadata: FileMetadata, footer: Footer, known: "_KnownBytes") -> None:
+        self.metadata = metadata
+        self._footer = footer
+        self._known = known
+        self._columns: dict[int, ColumnMetadata] = {}
+        self._paged_columns: dict[int, PagedColumn] = {}
+        self._pages_of_column: dict[int, Any] = {}
+
+    def read(
+        self, fields: Sequence[Field], column_of: Mapping[int, int], start: int, stop: int
+    ) -> Asking[list[pa.Array]]:
+        """Return the rows from `start` up to but not including `stop`.
+
+        Args:
+            fields: Top-level fields of the table, with children projected away at will.
+            column_of: Which column of the file holds each field, by field id.
+            start: First row offset.
+            stop: One past the last; at most the file's number of rows.
+
+        Returns:
+            For each field an array of `stop - start` rows, of exactly the field's Arrow type.
+
+        Raises:
+            InvalidInputError: The rows are not there, or too large for one array.
+            NotFoundError: A field has no column in this file.
+            BadDataError: The file is damaged, or has what is not supported.
+        """
+        if not 0 <= start <= stop <= self.metadata.num_rows:
+            raise InvalidInputError(
+                f"rows {start} to {stop} were asked for, but the file has the rows 0 to "
+                f"{self.metadata.num_rows}"
+            )
+        return self._known.answering(self._read(fields, column_of, Rows(start, stop)))
+
+    def take(
+        self,
+        fields: Sequence[Field],
+        column_of: Mapping[int, int],
+        offsets: npt.NDArray[np.uint64],
+    ) -> Asking[list[pa.Array]]:
+        """Return the rows at some offsets, reading little more than their bytes.
+
+        Args:
+            fields: As in `read`.
+            column_of: As in `read`.
+            offsets: (num_rows,) row offsets, ascending, each once.
+
+        Returns:
+            For each field an array of as many rows, in the same order.
+
+        Raises:
+            InvalidInputError: The offsets are not ascending, or past the file's rows.
+            NotFoundError: A field has no column in this file.
+            BadDataError: The file is damaged, or has what is not supported.
+        """
+        if len(offsets) and int(offsets[-1]) >= self.metadata.num_rows:
+            raise InvalidInputError(
+                f"row offset {int(offsets[-1])} was asked for, but the file has "
+                f"{self.metadata.num_rows} rows"
+            )
+        places = offsets.astype(np.int64)
+        if len(places) and (int(places[0]) < 0 or not bool((places[1:] > places[:-1]).all())):
+            raise InvalidInputError("row offsets must be ascending, each once")
+        return self._known.answering(self._read(fields, column_of, Rows.of(places)))
+
+    def columns(self, indices: Sequence[int]) -> Asking[list[ColumnMetadata]]:
+        """Return the metadata of some columns: one request, none if they are known.
+
+        Raises:
+            BadDataError: They are damaged, or a column is not there.
+        """
+        return self._known.answering(self._load_columns(indices))
+
+    def _read(
+        self, fields: Sequence[Field], column_of: Mapping[int, int], rows: Rows
+    ) -> Asking[list[pa.Array]]:
+        columns = [self._columns_below(each, column_of) for each in fields]
+        yield from self._load_columns([index for each in columns for index in each.values()])
+        return (
+            yield from together(
+                [
+                    _noting(field, self._read_field(field, below, rows))
+                    for field, below in zip(fields, columns, strict=True)
+                ]
+            )
+        )
+
+    def _read_field(self, field: Field, columns: Mapping[int, int], rows: Rows) -> Asking[pa.Array]:
+        num_rows = self.metadata.num_rows
+        if self.metadata.version is FileVersion.V2_0:
+            paged_columns = {
+                field_id: self._paged_columns.setdefault(index, PagedColumn(self._columns[index]))
+                for field_id, index in columns.items()
+            }
+            return v2_0.read_field(field, paged_columns, num_rows, rows)
+        from lance_stream.file.structural import read_fields as structural
+        from lance_stream.file.structural.pages import PagesOfColumn
+
+        pages_of_leaf = {
+            field_id: self._pages_of_column.setdefault(
+                index, PagesOfColumn(self._columns[index].pages)
+            )
+            for field_id, index in columns.items()
+        }
+        if rows.offsets is None:
+            return structural.read_field(field, pages_of_leaf, rows.start, rows.stop)
+        return structural.take_field(field, pages_of_leaf, rows.offsets.astype(np.uint64))
+
+    def _columns_below(self, field: Field, column_of: Mapping[int, int]) -> dict[int, int]:
+        """Return the columns of a field and of those below it, by field id.
+
+        Parts of a nested column that was widened later are not there: they read as nulls.
+        """
+        columns = {
+            each.id: column_of[each.id]
+            for each in fields_with_column(field, self.metadata.version)
+            if each.id in column_of
+        }
+        if not columns:
+            raise NotFoundError(f"the column {field.name!r} (field {field.id}) is not in this file")
+        return columns
+
+    def _load_columns(self, indices: Sequence[int]) -> Asking[list[ColumnMetadata]]:
+        wanted = [each for each in dict.fromkeys(indices) if each not in self._columns]
+        for index in wanted:
+            if not 0 <= index < len(self.metadata.column_ranges):
+                raise CorruptDataError(
+                    f"column {index} is referred to, but the file has "
+                    f"{len(self.metadata.column_ranges)} columns"
+                )
+        if wanted:
+            buffers = yield [self.metadata.column_ranges[index] for index in wanted]
+            for index, buffer in zip(wanted, buffers, strict=True):
+                column = decode_column_metadata(buffer, self._footer.metadata_start)
+                check_plain_values(column)
+                self._columns[index] = column
+        return [self._columns[index] for index in indices]
+
+
+def open_file(size_bytes: int) -> Asking[FileReader]:
+    """Return a reader of a file: one request for its end, at most two more if that is large.
+
+    Args:
+        size_bytes: The size of the file.
+
+    Raises:
+        CorruptDataError: It is not a Lance data file, or damaged.
+        UnsupportedFeatureError: Its version is not supported; the message names it.
+    """
+    tail_start = max(0, size_bytes - TAIL_BYTES)
+    (tail,) = yield [ByteRange(tail_start, size_bytes)]
+    footer = decode_footer(tail[-FOOTER_BYTES:], size_bytes)
+    known = _KnownBytes(tail_start, tail)
+    return (yield from known.answering(_open(size_bytes, footer, known)))
+
+
+def _open(size_bytes: int, footer: Footer, known: "_KnownBytes") -> Asking[FileReader]:
+    column_table, global_table = yield [footer.column_table, footer.global_table]
+    column_ranges = decode_position_table(column_table, size_bytes)
+    descriptor_range = decode_position_table(global_table, size_bytes)[0]
+    eager = sum(each.size_bytes for each in column_ranges) <= EAGER_METADATA_BYTES
+    descriptor, *columns = yield [descriptor_range, *(column_ranges if eager else ())]
+    schema, num_rows = decode_file_descriptor(descriptor)
+    reader = FileReader(
+        FileMetadata(footer.version, num_rows, schema, column_ranges, size_bytes), footer, known
+    )
+    for start, column in zip(column_ranges, columns, strict=False):
+        known.keep(start.start, column)
+    return reader
+
+
+class _KnownBytes:
+    """Bytes of the file that were read already, and need no second request."""
+
+    def __init__(self, start: int, data: Buffer) -> None:
+        self._start = start
+        self._stop = start + len(data)
+        self._data = data
+        self._kept: dict[ByteRange, Buffer] = {}
+
+    def keep(self, start: int, data: Buffer) -> None:
+        """Remember the answer to a request for exactly these bytes."""
+        if start < self._start:
+            self._kept[ByteRange(start, start + len(data))] = data
+
+    def answering(self, asking: Asking[T]) -> Asking[T]:
+        """Run a generator, and pass on only the requests for bytes that are not known."""
+        try:
+            ranges = next(asking)
+            while True:
+                answers = [self._answer(each) for each in ranges]
+                missing = [
+                    each for each, answer in zip(ranges, answers, strict=True) if answer is None
+                ]
+                fetched = iter((yield missing) if missing else ())
+                ranges = asking.send(
+                    [next(fetched) if answer is None else answer for answer in answers]
+                )
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            asking.close()
+
+    def _answer(self, wanted: ByteRange) -> Buffer | None:
+        if wanted.size_bytes == 0:
+            return memoryview(b"")
+        if self._start <= wanted.start and wanted.stop <= self._stop:
+            return self._data[wanted.start - self._start : wanted.stop - self._start]
+        return self._kept.get(wanted)
+
+
+def _noting(field: Field, asking: Asking[Any]) -> Asking[Any]:
+    """Add the column's name to whatever is wrong with it."""
+    try:
+        return (yield from asking)
+    except (BadDataError, InvalidInputError) as error:
+        error.add_note(f"column: {field.name!r}")
+        raise

@@ -1,0 +1,110 @@
+"""The table of array encodings: who decodes what, what is refused, and who encodes which type.
+
+Closed: its keys are the fields of the proto's oneof, complete by test.
+
+Source: encodings_v2_0.proto, message ArrayEncoding.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lance_stream._proto import encodings_v2_0_pb2 as pb
+from lance_stream.byte_ranges import Asking
+from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.file.v2_0.binary import decode_binary, encode_binary, is_binary_like
+from lance_stream.file.v2_0.dictionary import decode_dictionary, encode_dictionary
+from lance_stream.file.v2_0.fixed_size_binary import decode_fixed_size_binary
+from lance_stream.file.v2_0.fixed_size_lists import decode_fixed_size_list, encode_fixed_size_list
+from lance_stream.file.v2_0.flat import decode_flat, encode_flat, has_fixed_width
+from lance_stream.file.v2_0.nullable import decode_nullable, encode_nullable
+from lance_stream.file.v2_0.pages import NewPage, PageBuffers
+from lance_stream.file.v2_0.rows import Rows
+
+DECODERS: Final[dict[str, Callable[..., Asking[pa.Array]]]] = {
+    "flat": decode_flat,
+    "nullable": decode_nullable,
+    "fixed_size_list": decode_fixed_size_list,
+    "binary": decode_binary,
+    "dictionary": decode_dictionary,
+    "fixed_size_binary": decode_fixed_size_binary,
+}
+
+REFUSED: Final[dict[str, str]] = {
+    "list": "the oldest 2.0 writers stored strings as lists of bytes; rewrite the table",
+    "struct": "a struct has no values of its own",
+    "fsst": "written only on demand, not supported yet",
+    "packed_struct": "packed structs are not supported yet",
+    "bitpacked": "written by old writers only, not supported yet",
+    "bitpacked_for_non_neg": "written by old writers only, not supported yet",
+    "constant": "not known to be written in files of version 2.0",
+    "inline_bitpacking": "an encoding of later file versions",
+    "out_of_line_bitpacking": "an encoding of later file versions",
+    "variable": "an encoding of later file versions",
+    "packed_struct_fixed_width_mini_block": "an encoding of later file versions",
+    "block": "an encoding of later file versions",
+    "rle": "an encoding of later file versions",
+    "general_mini_block": "an encoding of later file versions",
+    "byte_stream_split": "an encoding of later file versions",
+}
+"""What a page of values is not read from, and why."""
+
+
+def decode_array(
+    encoding: pb.ArrayEncoding, arrow: pa.DataType, page: PageBuffers, rows: Rows
+) -> Asking[pa.Array]:
+    """Return the values at `rows` of a page, or of a part of it with an encoding of its own.
+
+    Args:
+        encoding: The encoding.
+        arrow: The type of the values.
+        page: The page's buffers.
+        rows: Which values.
+
+    Raises:
+        CorruptDataError: The encoding does not fit the type or the buffers.
+        UnsupportedFeatureError: The encoding is not supported; the message names it.
+        InvalidInputError: The values are too large for one array.
+    """
+    kind = encoding.WhichOneof("array_encoding")
+    if kind is None:
+        raise CorruptDataError("a page does not say how it is encoded")
+    decode = DECODERS.get(kind)
+    if decode is None:
+        raise UnsupportedFeatureError(
+            f"the array encoding {kind!r} is not supported here: {REFUSED[kind]}"
+        )
+    inner: Any = getattr(encoding, kind)
+    return (yield from decode(inner, arrow, page, rows, decode_array))
+
+
+def encode_array(chunks: Sequence[pa.Array], arrow: pa.DataType, page: NewPage) -> pb.ArrayEncoding:
+    """Add the buffers of some arrays, one after the other, to a page.
+
+    Args:
+        chunks: Arrays of type `arrow`; those of a dictionary type share their dictionary.
+        arrow: Their type.
+        page: Where the buffers are added.
+
+    Raises:
+        InvalidInputError: Files of version 2.0 cannot hold the values.
+    """
+    if is_binary_like(arrow):
+        return encode_binary(chunks, arrow, page, encode_array)
+    if pa.types.is_dictionary(arrow):
+        return encode_dictionary(chunks, arrow, page, encode_array)
+    if pa.types.is_null(arrow):
+        nothing = pb.Nullable(all_nulls=pb.Nullable.AllNull())
+        return pb.ArrayEncoding(nullable=nothing)
+    return encode_nullable(chunks, arrow, page, _encode_values)
+
+
+def _encode_values(
+    chunks: Sequence[pa.Array], arrow: pa.DataType, page: NewPage
+) -> pb.ArrayEncoding:
+    if pa.types.is_fixed_size_list(arrow):
+        return encode_fixed_size_list(chunks, arrow, page, encode_array)
+    if has_fixed_width(arrow):
+        return encode_flat(chunks, arrow, page, encode_array)
+    raise InvalidInputError(f"files of version 2.0 cannot hold columns of type {arrow}")

@@ -1,0 +1,167 @@
+"""Binary encoding: byte strings as end offsets and bytes.
+
+    indices     (num_values,) u64 end offsets, see `end_offsets`
+    bytes       the values one after the other
+
+Source:  encodings_v2_0.proto, message Binary.
+Differs: The oldest 2.0 writers stored strings as lists of u8, which the reference still reads;
+         we refuse them.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from lance_stream._proto import encodings_v2_0_pb2 as pb
+from lance_stream.byte_ranges import Asking, ByteRange, answer, read_from, together
+from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.file.v2_0.end_offsets import (
+    Spans,
+    arrow_offsets,
+    encode_end_offsets,
+    has_wide_offsets,
+    offsets_of,
+    read_spans,
+)
+from lance_stream.file.v2_0.flat import (
+    as_bytes,
+    flat_buffer,
+    flat_encoding,
+    plain_flat,
+    read_slices,
+)
+from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
+from lance_stream.file.v2_0.rows import Rows
+
+SMALL_BYTES: Final = 32 << 10
+"""Bytes up to this size are read together with the offsets, not in a round after them."""
+
+
+def decode_binary(
+    encoding: pb.Binary, arrow: pa.DataType, page: PageBuffers, rows: Rows, decode: Decode
+) -> Asking[pa.Array]:
+    """Return the values at `rows`: first their offsets are read, then their bytes.
+
+    Raises:
+        CorruptDataError: The column is of another type, offsets are wrong, or text is not UTF-8.
+        UnsupportedFeatureError: The bytes are encoded in a way that is not supported.
+        InvalidInputError: The values are too large for one array.
+    """
+    if not is_binary_like(arrow):
+        raise CorruptDataError(f"byte strings are stored for a column of type {arrow}")
+    buffer = _bytes_buffer(encoding, page)
+    reading_spans = read_spans(
+        lambda wanted: decode(encoding.indices, pa.uint64(), page, wanted),
+        rows,
+        encoding.null_adjustment,
+        buffer.size_bytes,
+    )
+    if buffer.size_bytes <= SMALL_BYTES or _is_whole_page(encoding, page, rows):
+        both: list[Asking[Any]] = [reading_spans, _read_everything(buffer)]
+        spans, everything = yield from together(both)
+        in_memory = ByteRange(0, buffer.size_bytes)
+        data = answer(_read_bytes(in_memory, spans, rows), read_from(everything))
+    else:
+        spans = yield from reading_spans
+        data = yield from _read_bytes(buffer, spans, rows)
+    return _to_array(arrow, spans, rows, data)
+
+
+def encode_binary(
+    chunks: Sequence[pa.Array], arrow: pa.DataType, page: NewPage, encode: Encode
+) -> pb.ArrayEncoding:
+    """Add the end offsets and the bytes of some arrays; only the offsets are copied."""
+    del arrow, encode  # the offsets tell their own width, and nothing stands inside
+    ends = np.empty(sum(len(each) for each in chunks), np.uint64)
+    parts: list[memoryview] = []
+    done, size = 0, 0
+    for each in chunks:
+        offsets = offsets_of(each)
+        first, last = int(offsets[0]), int(offsets[-1])
+        np.add(offsets[1:], size - first, out=ends[done : done + len(each)], casting="unsafe")
+        if last > first:
+            parts.append(memoryview(each.buffers()[2])[first:last])
+        done += len(each)
+        size += last - first
+    stored, null_adjustment = encode_end_offsets(ends, chunks)
+    indices = flat_encoding(64, page.add([as_bytes(stored)]))
+    return pb.ArrayEncoding(
+        binary=pb.Binary(
+            indices=pb.ArrayEncoding(
+                nullable=pb.Nullable(no_nulls=pb.Nullable.NoNull(values=indices))
+            ),
+            bytes=flat_encoding(8, page.add(parts)),
+            null_adjustment=null_adjustment,
+        )
+    )
+
+
+def is_binary_like(arrow: pa.DataType) -> bool:
+    """Whether a type is one of byte strings or text with offsets."""
+    return bool(
+        pa.types.is_string(arrow)
+        or pa.types.is_large_string(arrow)
+        or pa.types.is_binary(arrow)
+        or pa.types.is_large_binary(arrow)
+    )
+
+
+def check_text(array: pa.Array) -> None:
+    """Raise if an array of text is not UTF-8, value by value.
+
+    Raises:
+        CorruptDataError: It is not.
+    """
+    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+        return
+    data = np.frombuffer(array.buffers()[2] or b"", np.uint8)
+    # Plain ASCII, found ten times as fast, needs no look at where values begin.
+    if len(data) and int(data.max()) >= 0x80:
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise CorruptDataError(f"text is not UTF-8: {error}") from None
+
+
+def _read_everything(buffer: ByteRange) -> Asking[memoryview]:
+    (data,) = yield [buffer]
+    return data
+
+
+def _read_bytes(buffer: ByteRange, spans: Spans, rows: Rows) -> Asking[memoryview]:
+    if len(rows) == 0:
+        return memoryview(b"")
+    if rows.offsets is None:
+        first, last = int(spans.starts[0]), int(spans.stops[-1])
+        return (yield from _read_everything(ByteRange(buffer.start + first, buffer.start + last)))
+    return (yield from read_slices(buffer, spans.starts, spans.stops))
+
+
+def _to_array(arrow: pa.DataType, spans: Spans, rows: Rows, data: memoryview) -> pa.Array:
+    if rows.offsets is None:
+        stops, first = spans.stops, int(spans.starts[0]) if len(rows) else 0
+    else:
+        stops, first = np.cumsum(spans.stops - spans.starts), 0
+    offsets = arrow_offsets(stops, first, wide=has_wide_offsets(arrow), what="bytes")
+    array = pa.Array.from_buffers(arrow, len(rows), [spans.validity(), offsets, pa.py_buffer(data)])
+    check_text(array)
+    return array
+
+
+def _bytes_buffer(encoding: pb.Binary, page: PageBuffers) -> ByteRange:
+    flat = plain_flat(encoding.bytes)
+    if flat is None:
+        kind = encoding.bytes.WhichOneof("array_encoding")
+        raise UnsupportedFeatureError(f"bytes of strings in the encoding {kind!r} are not read")
+    if flat.bits_per_value != 8:
+        raise CorruptDataError(f"bytes of strings are stored with {flat.bits_per_value} bits each")
+    return flat_buffer(flat, page)
+
+
+def _is_whole_page(encoding: pb.Binary, page: PageBuffers, rows: Rows) -> bool:
+    flat = plain_flat(encoding.indices)
+    if flat is None or rows.offsets is not None or rows.start != 0:
+        return False
+    return flat_buffer(flat, page).size_bytes == rows.stop * 8

@@ -1,0 +1,138 @@
+"""Dictionary encoding: indices into items.
+
+    indices     (num_values,) integers, none of them null
+    items       num_dictionary_items values
+
+It has two meanings, told by the column's type:
+
+    a column of plain values        index 0 is null, index i is item i - 1
+    a column of a dictionary type   index i is item i; a null is the index of an item that is null
+
+Source:  encodings_v2_0.proto, message Dictionary; files that the reference wrote.
+Differs: The proto speaks of neither meaning. Plain columns are read, but not written this way.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream._proto import encodings_v2_0_pb2 as pb
+from lance_stream.byte_ranges import Asking, together
+from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.file.v2_0.binary import is_binary_like
+from lance_stream.file.v2_0.end_offsets import MAX_INT32_OFFSET, has_wide_offsets, offsets_of
+from lance_stream.file.v2_0.flat import plain_flat
+from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
+from lance_stream.file.v2_0.rows import Rows
+
+_INDEX_TYPES = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
+
+
+def decode_dictionary(
+    encoding: pb.Dictionary, arrow: pa.DataType, page: PageBuffers, rows: Rows, decode: Decode
+) -> Asking[pa.Array]:
+    """Return the values at `rows`; all items are read for them.
+
+    Raises:
+        CorruptDataError: An index has no item.
+        InvalidInputError: The values are too large for one array.
+    """
+    if encoding.items.nullable.WhichOneof("nullability") == "all_nulls":
+        return pa.nulls(len(rows), arrow)
+    is_dictionary = pa.types.is_dictionary(arrow)
+    indices, items = yield from together(
+        [
+            decode(encoding.indices, _index_type(encoding, arrow), page, rows),
+            decode(
+                encoding.items,
+                arrow.value_type if is_dictionary else arrow,
+                page,
+                Rows(0, encoding.num_dictionary_items),
+            ),
+        ]
+    )
+    if indices.null_count:
+        raise CorruptDataError("an index into a dictionary is null")
+    places = indices.to_numpy()
+    first = 0 if is_dictionary else 1
+    if len(places) and (int(places.min()) < 0 or int(places.max()) - first >= len(items)):
+        raise CorruptDataError(
+            f"a dictionary has {len(items)} items, but an index of {int(places.max())} or "
+            f"{int(places.min())} refers to none of them"
+        )
+    if is_dictionary:
+        return _to_dictionary_array(indices, items)
+    return _to_plain_array(places, items)
+
+
+def encode_dictionary(
+    chunks: Sequence[pa.Array], arrow: pa.DataType, page: NewPage, encode: Encode
+) -> pb.ArrayEncoding:
+    """Add the indices and items of some arrays that share their dictionary.
+
+    Raises:
+        InvalidInputError: There are nulls, and the index type has no index left for them.
+    """
+    items = chunks[0].dictionary
+    null_place = _place_of_null(items)
+    if null_place is None and any(each.indices.null_count for each in chunks):
+        null_place = len(items)
+        items = pa.concat_arrays([items, pa.nulls(1, arrow.value_type)])
+        if null_place > np.iinfo(arrow.index_type.to_pandas_dtype()).max:
+            raise InvalidInputError(
+                f"{null_place} values and null do not fit into the indices of {arrow}; "
+                "use a wider index type, or file version 2.1 or newer"
+            )
+    indices = [
+        each.indices.fill_null(pa.scalar(null_place, arrow.index_type))
+        if each.indices.null_count
+        else each.indices
+        for each in chunks
+    ]
+    return pb.ArrayEncoding(
+        dictionary=pb.Dictionary(
+            indices=encode(indices, arrow.index_type, page),
+            items=encode([items], arrow.value_type, page),
+            num_dictionary_items=len(items),
+        )
+    )
+
+
+def _index_type(encoding: pb.Dictionary, arrow: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(arrow):
+        return arrow.index_type
+    flat = plain_flat(encoding.indices)
+    return _INDEX_TYPES.get(flat.bits_per_value, pa.uint8()) if flat else pa.uint8()
+
+
+def _to_dictionary_array(indices: pa.Array, items: pa.Array) -> pa.Array:
+    """Nulls move from the items to the indices, where Arrow's functions look for them."""
+    if items.null_count:
+        is_null = pc.take(items.is_null(), indices, boundscheck=False)
+        indices = pc.if_else(is_null, pa.scalar(None, indices.type), indices)
+        if items.null_count == 1 and not items[-1].is_valid:
+            items = items.slice(0, len(items) - 1)
+    return pa.DictionaryArray.from_arrays(indices, items, safe=False)
+
+
+def _to_plain_array(places: npt.NDArray[np.unsignedinteger], items: pa.Array) -> pa.Array:
+    is_null = places == 0
+    if is_binary_like(items.type) and not has_wide_offsets(items.type) and len(items):
+        lengths = np.concatenate(([0], np.diff(offsets_of(items))))
+        total = int(lengths[places].sum())
+        if total > MAX_INT32_OFFSET:
+            raise InvalidInputError(
+                f"{len(places)} rows hold {total} bytes, more than one array of {items.type} can "
+                f"hold ({MAX_INT32_OFFSET}); read fewer rows at a time"
+            )
+    indices = pa.array(places.astype(np.int64) - 1, mask=is_null)
+    return pc.take(items, indices, boundscheck=False)
+
+
+def _place_of_null(items: pa.Array) -> int | None:
+    if not items.null_count:
+        return None
+    return int(pc.index(items.is_null(), pa.scalar(value=True)).as_py())

@@ -1,0 +1,174 @@
+"""End offsets: how byte strings and lists say where each of them ends, and which are null.
+
+    stored      (num_values,) u64
+                not null: where the value ends in the page's bytes or items
+                null:     the same plus the null adjustment
+
+A value begins where the one before it ends, the first at 0. The null adjustment is larger than
+any end, so a null is told by its size alone:
+
+    values      "ab"  null  ""  "c"         adjustment 4
+    stored       2     6     2   3
+
+Source: encodings_v2_0.proto, messages Binary and List.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.byte_ranges import Asking
+from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.file.v2_0.rows import Rows
+
+MAX_INT32_OFFSET = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """Where some values stand in their page's bytes or items.
+
+    Attributes:
+        starts: (num_values,) int64, ascending.
+        stops: (num_values,) int64, ascending; those of a range of rows are the next one's start.
+        is_null: (num_values,) bool; None if no value is null.
+    """
+
+    starts: npt.NDArray[np.int64]
+    stops: npt.NDArray[np.int64]
+    is_null: npt.NDArray[np.bool_] | None
+
+    def validity(self) -> pa.Buffer | None:
+        """Return Arrow's bitmap: bit i is set when value i is not null."""
+        if self.is_null is None:
+            return None
+        return pa.py_buffer(np.packbits(~self.is_null, bitorder="little"))
+
+
+def read_spans(
+    read_stored: Callable[[Rows], Asking[pa.Array]], rows: Rows, null_adjustment: int, limit: int
+) -> Asking[Spans]:
+    """Read where the values at `rows` begin and end.
+
+    Args:
+        read_stored: Reads stored offsets, as an array of u64.
+        rows: Rows of the page.
+        null_adjustment: The page's.
+        limit: The number of bytes or items that there are.
+
+    Raises:
+        CorruptDataError: The offsets descend, reach past `limit`, or are null themselves.
+    """
+    if len(rows) == 0:
+        nothing = np.zeros(0, np.int64)
+        return Spans(nothing, nothing, None)
+    wanted = rows.with_predecessors()
+    array = yield from read_stored(wanted)
+    if array.null_count:
+        raise CorruptDataError("an end offset is null")
+    stored = np.frombuffer(array.buffers()[1], np.uint64, len(array))
+    ends, is_null = _split_nulls(stored, null_adjustment)
+    if int(ends.max()) > limit or not bool((ends[1:] >= ends[:-1]).all()):
+        raise CorruptDataError(
+            f"the end offsets of a page must ascend to at most {limit}, but they do not"
+        )
+    # The first row of a page has no predecessor: it begins at 0.
+    bounds = ends.view(np.int64)
+    if rows.offsets is None:
+        if rows.start == 0:
+            bounds = np.concatenate((np.zeros(1, np.int64), bounds))
+        starts, stops = bounds[:-1], bounds[1:]
+        is_null = None if is_null is None else is_null[-len(rows) :]
+    else:
+        places = np.searchsorted(_offsets_of(wanted), rows.offsets)
+        stops = bounds[places]
+        starts = np.where(rows.offsets == 0, 0, bounds[places - 1])
+        is_null = None if is_null is None else is_null[places]
+    if is_null is not None and not bool(is_null.any()):
+        is_null = None
+    return Spans(starts, stops, is_null)
+
+
+def encode_end_offsets(
+    ends: npt.NDArray[np.uint64], chunks: Sequence[pa.Array]
+) -> tuple[npt.NDArray[np.uint64], int]:
+    """Mark the nulls among end offsets.
+
+    Args:
+        ends: (num_values,) ends of the values of all chunks, ascending. Changed in place.
+        chunks: The arrays that the values came from, for their nulls.
+
+    Returns:
+        What to store, and the null adjustment.
+    """
+    null_adjustment = int(ends[-1]) + 1 if len(ends) else 1
+    done = 0
+    for each in chunks:
+        if each.null_count:
+            part = ends[done : done + len(each)]
+            part[nulls_of(each)] += np.uint64(null_adjustment)
+        done += len(each)
+    return ends, null_adjustment
+
+
+def has_wide_offsets(arrow: pa.DataType) -> bool:
+    """Whether Arrow's offsets of a type of strings or lists are 64 bits wide."""
+    return bool(
+        pa.types.is_large_binary(arrow)
+        or pa.types.is_large_string(arrow)
+        or pa.types.is_large_list(arrow)
+    )
+
+
+def offsets_of(array: pa.Array) -> npt.NDArray[np.int64] | npt.NDArray[np.int32]:
+    """Return the (num_values + 1,) offsets of an Arrow array of strings or lists, as they are."""
+    buffer = array.buffers()[1]
+    if len(array) == 0 or buffer is None:
+        return np.zeros(1, np.int64)
+    offsets: npt.NDArray[Any] = np.frombuffer(
+        buffer, np.int64 if has_wide_offsets(array.type) else np.int32
+    )
+    return offsets[array.offset : array.offset + len(array) + 1]
+
+
+def nulls_of(array: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return (num_values,) whether each value is null."""
+    nulls: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return nulls
+
+
+def arrow_offsets(stops: npt.NDArray[np.int64], first: int, *, wide: bool, what: str) -> pa.Buffer:
+    """Return Arrow's offsets of values that begin at `first` and end at `stops`.
+
+    Raises:
+        InvalidInputError: They do not fit into 32 bits.
+    """
+    total = int(stops[-1]) - first if len(stops) else 0
+    if not wide and total > MAX_INT32_OFFSET:
+        raise InvalidInputError(
+            f"{len(stops)} rows hold {total} {what}, more than one array of the column's type can "
+            f"hold ({MAX_INT32_OFFSET}); read fewer rows at a time"
+        )
+    offsets = np.empty(len(stops) + 1, np.int64 if wide else np.int32)
+    offsets[0] = 0
+    np.subtract(stops, first, out=offsets[1:], casting="same_kind" if wide else "unsafe")
+    return pa.py_buffer(offsets)
+
+
+def _split_nulls(
+    stored: npt.NDArray[np.uint64], null_adjustment: int
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_] | None]:
+    if null_adjustment == 0:
+        raise CorruptDataError("a page of values has the null adjustment 0")
+    if int(stored.max()) < null_adjustment:
+        return stored, None
+    is_null = stored >= null_adjustment
+    return np.where(is_null, stored - np.uint64(null_adjustment), stored), is_null
+
+
+def _offsets_of(rows: Rows) -> npt.NDArray[np.int64]:
+    return np.arange(rows.start, rows.stop) if rows.offsets is None else rows.offsets

@@ -1,0 +1,275 @@
+"""Flat encoding: values of one width, one after the other, in one buffer.
+
+    bits_per_value 1        a bitmap, least significant bit first
+    bits_per_value 8, 16..  little-endian values of whole bytes, without gaps
+
+Null values have a slot with some filler in it.
+
+Source:  encodings_v2_0.proto, message Flat.
+Differs: The proto allows any width; the reference reads whole bytes and single bits only, and
+         so do we. A buffer under general compression is refused (it is written only on demand).
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream._proto import encodings_v2_0_pb2 as pb
+from lance_stream.byte_ranges import Asking, ByteRange
+from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
+from lance_stream.file.v2_0.rows import Rows
+
+MAX_GAP_BYTES: Final = 4 << 10
+"""Scattered values are read in one run if no more than this stands between two of them."""
+
+_WORDS: Final[dict[int, np.dtype[Any]]] = {
+    1: np.dtype("<u1"),
+    2: np.dtype("<u2"),
+    4: np.dtype("<u4"),
+    8: np.dtype("<u8"),
+}
+
+
+def decode_flat(
+    encoding: pb.Flat, arrow: pa.DataType, page: PageBuffers, rows: Rows, decode: Decode
+) -> Asking[pa.Array]:
+    """Return the values at `rows`.
+
+    Raises:
+        CorruptDataError: The width is not that of the type, or the buffer is too short.
+        UnsupportedFeatureError: The buffer is compressed.
+    """
+    del decode  # nothing stands inside
+    buffer = flat_buffer(encoding, page)
+    if not has_fixed_width(arrow) or encoding.bits_per_value != arrow.bit_width:
+        raise CorruptDataError(
+            f"values of {encoding.bits_per_value} bits are stored for a column of type {arrow}"
+        )
+    if arrow.bit_width == 1:
+        values = yield from read_bits(buffer, rows)
+    else:
+        values = yield from read_values(buffer, arrow.bit_width // 8, rows)
+    return pa.Array.from_buffers(arrow, len(rows), [None, arrow_buffer(values)])
+
+
+def encode_flat(
+    chunks: Sequence[pa.Array], arrow: pa.DataType, page: NewPage, encode: Encode
+) -> pb.ArrayEncoding:
+    """Add the values of some arrays, without a copy; nulls are not looked at."""
+    del encode  # nothing stands inside
+    if arrow.bit_width == 1:
+        parts = pack_bits([(each.buffers()[1], each.offset, len(each)) for each in chunks])
+    else:
+        width = arrow.bit_width // 8
+        parts = [
+            memoryview(each.buffers()[1])[each.offset * width : (each.offset + len(each)) * width]
+            for each in chunks
+            if len(each)
+        ]
+    return flat_encoding(arrow.bit_width, page.add(parts))
+
+
+def flat_encoding(bits_per_value: int, buffer: pb.Buffer) -> pb.ArrayEncoding:
+    """Return the message of a flat buffer."""
+    return pb.ArrayEncoding(flat=pb.Flat(bits_per_value=bits_per_value, buffer=buffer))
+
+
+def flat_buffer(encoding: pb.Flat, page: PageBuffers) -> ByteRange:
+    """Return where the values stand.
+
+    Raises:
+        UnsupportedFeatureError: They are compressed.
+        CorruptDataError: There is no such buffer.
+    """
+    if encoding.compression.scheme not in {"", "none"}:
+        raise UnsupportedFeatureError(
+            f"the general compression {encoding.compression.scheme!r} of files of version 2.0 is "
+            "not supported yet"
+        )
+    return page.find(encoding.buffer)
+
+
+def plain_flat(encoding: pb.ArrayEncoding) -> pb.Flat | None:
+    """Return the flat encoding of values of which none is null; None if it is another encoding."""
+    while encoding.WhichOneof("array_encoding") == "nullable":
+        if encoding.nullable.WhichOneof("nullability") != "no_nulls":
+            return None
+        encoding = encoding.nullable.no_nulls.values
+    return encoding.flat if encoding.WhichOneof("array_encoding") == "flat" else None
+
+
+def has_fixed_width(arrow: pa.DataType) -> bool:
+    """Whether each value of a type is the same number of bits in one buffer."""
+    return bool(
+        pa.types.is_primitive(arrow)
+        or pa.types.is_decimal(arrow)
+        or pa.types.is_fixed_size_binary(arrow)
+    )
+
+
+def read_values(buffer: ByteRange, width_bytes: int, rows: Rows) -> Asking[memoryview]:
+    """Read the values at `rows` from a buffer of values of whole bytes.
+
+    Returns:
+        len(rows) * width_bytes bytes.
+
+    Raises:
+        CorruptDataError: The buffer is shorter than the rows are.
+    """
+    _check_size(buffer, rows.stop * width_bytes)
+    if rows.offsets is None:
+        (data,) = yield [
+            ByteRange(
+                buffer.start + rows.start * width_bytes, buffer.start + rows.stop * width_bytes
+            )
+        ]
+        return data
+    runs = _Runs(rows.offsets, rows.offsets + 1, MAX_GAP_BYTES // width_bytes)
+    packed = yield from runs.read(buffer, width_bytes)
+    word: np.dtype[Any] = _WORDS.get(width_bytes, np.dtype((np.void, width_bytes)))
+    values = np.frombuffer(packed, dtype=word)
+    return as_bytes(values[runs.places])
+
+
+def read_bits(buffer: ByteRange, rows: Rows) -> Asking[memoryview]:
+    """Read the bits at `rows` from a bitmap.
+
+    Returns:
+        ceil(len(rows) / 8) bytes, least significant bit first; bits past the rows are 0.
+
+    Raises:
+        CorruptDataError: The bitmap is shorter than the rows are.
+    """
+    _check_size(buffer, (rows.stop + 7) // 8)
+    if rows.offsets is None:
+        first_byte, last_byte = rows.start // 8, (rows.stop + 7) // 8
+        (data,) = yield [ByteRange(buffer.start + first_byte, buffer.start + last_byte)]
+        return as_bytes(shift_bits(np.frombuffer(data, np.uint8), rows.start % 8, len(rows)))
+    in_byte = rows.offsets >> 3
+    byte_places = np.unique(in_byte)
+    data = yield from read_values(buffer, 1, Rows.of(byte_places))
+    holders = np.frombuffer(data, np.uint8)[np.searchsorted(byte_places, in_byte)]
+    bits = (holders >> (rows.offsets & 7).astype(np.uint8)) & 1
+    return as_bytes(np.packbits(bits, bitorder="little"))
+
+
+def read_slices(
+    buffer: ByteRange, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
+) -> Asking[memoryview]:
+    """Read scattered slices of a buffer and put them one after the other.
+
+    Args:
+        buffer: Where the bytes stand.
+        starts: (n,) first byte of each slice, ascending.
+        stops: (n,) one past the last byte of each; slices do not overlap and lie in the buffer.
+    """
+    runs = _Runs(starts, stops, MAX_GAP_BYTES)
+    data = yield from runs.read(buffer, 1)
+    # Slices and the gaps between them, in turn, are values of one binary array: take every other.
+    lengths = stops - starts
+    bounds = np.empty(2 * len(starts), np.int64)
+    bounds[0::2] = runs.places
+    bounds[1::2] = runs.places + lengths
+    slices_and_gaps = pa.Array.from_buffers(
+        pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    )
+    slices = slices_and_gaps.take(pa.array(np.arange(0, len(bounds), 2)))
+    return memoryview(slices.buffers()[2] or b"")
+
+
+def shift_bits(data: npt.NDArray[np.uint8], first_bit: int, num_bits: int) -> npt.NDArray[np.uint8]:
+    """Return a bitmap that begins at `first_bit` of another's first byte, its surplus bits 0."""
+    num_bytes = (num_bits + 7) // 8
+    if first_bit:
+        shifted = data >> np.uint8(first_bit)
+        shifted[:-1] |= data[1:] << np.uint8(8 - first_bit)
+        data = shifted
+    data = data[:num_bytes]
+    if num_bits % 8:
+        data = data.copy() if not data.flags.writeable else data
+        data[-1] &= (1 << num_bits % 8) - 1
+    return data
+
+
+def pack_bits(chunks: Sequence[tuple[pa.Buffer | None, int, int]]) -> list[memoryview]:
+    """Join bitmaps of any bit offset.
+
+    Args:
+        chunks: For each its buffer (None: all bits set), its first bit, its number of bits.
+
+    Returns:
+        The parts of one bitmap, least significant bit first.
+    """
+    chunks = [each for each in chunks if each[2]]
+    arrays = [
+        pa.Array.from_buffers(
+            pa.bool_(),
+            num_bits,
+            [None, buffer or pa.py_buffer(b"\xff" * ((first_bit + num_bits + 7) // 8))],
+            offset=first_bit,
+        )
+        for buffer, first_bit, num_bits in chunks
+    ]
+    if not arrays:
+        return []
+    joined = pa.concat_arrays(arrays)
+    data = np.frombuffer(joined.buffers()[1], np.uint8)[joined.offset // 8 :]
+    return [as_bytes(shift_bits(data[: _bytes_for(joined)], joined.offset % 8, len(joined)))]
+
+
+def as_bytes(array: npt.NDArray[Any]) -> memoryview:
+    """Return the bytes of an array of numbers."""
+    return np.ascontiguousarray(array).view(np.uint8).data if len(array) else memoryview(b"")
+
+
+def arrow_buffer(data: memoryview) -> pa.Buffer:
+    """Return bytes as an Arrow buffer, copied only if they stand at an odd address.
+
+    Slices of a larger answer begin anywhere, but Arrow wants words at multiples of 8.
+    """
+    buffer = pa.py_buffer(data)
+    return pa.py_buffer(bytes(data)) if buffer.address % 8 else buffer
+
+
+def _check_size(buffer: ByteRange, wanted_bytes: int) -> None:
+    if wanted_bytes > buffer.size_bytes:
+        raise CorruptDataError(
+            f"the page's rows need a buffer of {wanted_bytes} bytes, but it has {buffer.size_bytes}"
+        )
+
+
+def _bytes_for(bits: pa.Array) -> int:
+    return (int(bits.offset) % 8 + len(bits) + 7) // 8
+
+
+class _Runs:
+    """Scattered slices, joined into runs that are read at once.
+
+    Attributes:
+        places: (n,) where each slice begins in the runs put one after the other.
+    """
+
+    def __init__(
+        self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64], max_gap: int
+    ) -> None:
+        breaks = np.flatnonzero(starts[1:] - stops[:-1] > max_gap) + 1
+        firsts = np.concatenate(([0], breaks))
+        self._starts = starts[firsts]
+        self._stops = stops[np.concatenate((breaks, [len(starts)])) - 1]
+        lengths = self._stops - self._starts
+        run_places = np.cumsum(lengths) - lengths
+        counts = np.diff(np.concatenate((firsts, [len(starts)])))
+        self.places = starts + np.repeat(run_places - self._starts, counts)
+
+    def read(self, buffer: ByteRange, width_bytes: int) -> Asking[bytes | memoryview]:
+        """Read the runs, given in values of `width_bytes`, and put them one after the other."""
+        ranges = [
+            ByteRange(buffer.start + start * width_bytes, buffer.start + stop * width_bytes)
+            for start, stop in zip(self._starts.tolist(), self._stops.tolist(), strict=True)
+        ]
+        answers = yield ranges
+        return answers[0] if len(answers) == 1 else b"".join(answers)

@@ -1,0 +1,104 @@
+"""List encoding: where each list of a page ends among the items of the next column.
+
+    offsets     (num_lists,) u64 end offsets, see `end_offsets`, counted from the page's first item
+    num_items   items of the page's lists
+
+The items of all pages of the list column follow each other in the items' column, whose own pages
+begin and end where they like.
+
+Source: encodings_v2_0.proto, message List.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream._proto import encodings_v2_0_pb2 as pb
+from lance_stream.byte_ranges import Asking
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.v2_0.end_offsets import (
+    Spans,
+    encode_end_offsets,
+    nulls_of,
+    offsets_of,
+    read_spans,
+)
+from lance_stream.file.v2_0.flat import as_bytes, flat_encoding
+from lance_stream.file.v2_0.pages import Decode, NewPage, PageBuffers
+from lance_stream.file.v2_0.rows import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class ListChunk:
+    """One array of lists, as it is written: null lists have no items.
+
+    Attributes:
+        lists: The array, for its nulls.
+        lengths: (num_lists,) items of each.
+    """
+
+    lists: pa.Array
+    lengths: npt.NDArray[np.int64]
+
+
+def list_encoding(encoding: pb.ArrayEncoding) -> pb.List:
+    """Return the message of a page of a list's column.
+
+    Raises:
+        CorruptDataError: It is a page of something else.
+    """
+    kind = encoding.WhichOneof("array_encoding")
+    if kind != "list":
+        raise CorruptDataError(f"a page of a list's column is encoded as {kind!r}")
+    return encoding.list
+
+
+def read_lists(encoding: pb.List, page: PageBuffers, rows: Rows, decode: Decode) -> Asking[Spans]:
+    """Return where the items of the lists at `rows` stand, counted from the page's first item.
+
+    Raises:
+        CorruptDataError: The offsets are wrong.
+    """
+    return (
+        yield from read_spans(
+            lambda wanted: decode(encoding.offsets, pa.uint64(), page, wanted),
+            rows,
+            encoding.null_offset_adjustment,
+            encoding.num_items,
+        )
+    )
+
+
+def encode_lists(chunks: Sequence[ListChunk], page: NewPage) -> pb.ArrayEncoding:
+    """Add the end offsets of some arrays of lists."""
+    lengths = [each.lengths for each in chunks]
+    ends = np.cumsum(np.concatenate(lengths) if lengths else np.zeros(0, np.int64))
+    num_items = int(ends[-1]) if len(ends) else 0
+    stored, null_adjustment = encode_end_offsets(
+        ends.astype(np.uint64), [each.lists for each in chunks]
+    )
+    offsets = flat_encoding(64, page.add([as_bytes(stored)]))
+    return pb.ArrayEncoding(
+        list=pb.List(
+            offsets=pb.ArrayEncoding(
+                nullable=pb.Nullable(no_nulls=pb.Nullable.NoNull(values=offsets))
+            ),
+            null_offset_adjustment=null_adjustment,
+            num_items=num_items,
+        )
+    )
+
+
+def take_apart(lists: pa.Array) -> tuple[ListChunk, pa.Array]:
+    """Return an array of lists as lengths and items, without the items of null lists."""
+    offsets = offsets_of(lists).astype(np.int64)
+    lengths = np.diff(offsets)
+    if lists.null_count:
+        is_null = nulls_of(lists)
+        if bool(lengths[is_null].any()):
+            return ListChunk(lists, np.where(is_null, 0, lengths)), lists.flatten()
+    first, last = int(offsets[0]), int(offsets[-1])
+    return ListChunk(lists, lengths), lists.values.slice(first, last - first)

@@ -1,0 +1,88 @@
+"""A column of a 2.0 file with what is known of its pages."""
+
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream._proto import encodings_v2_0_pb2 as pb
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.columns import ColumnMetadata, unpack_encoding
+from lance_stream.file.v2_0.lists import list_encoding
+from lance_stream.file.v2_0.pages import PageBuffers
+from lance_stream.file.v2_0.rows import MAX_PLACE, Rows
+
+
+class PagedColumn:
+    """One column; encodings are parsed once, when a page is first read.
+
+    Attributes:
+        row_starts: (num_pages + 1,) int64, first row of each page, then the number of rows.
+    """
+
+    def __init__(self, metadata: ColumnMetadata) -> None:
+        self._pages = metadata.pages
+        self._encodings: dict[int, pb.ArrayEncoding] = {}
+        self.row_starts = _starts([page.length for page in metadata.pages])
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all pages; items, if the column holds the items of lists."""
+        return int(self.row_starts[-1])
+
+    @cached_property
+    def item_starts(self) -> npt.NDArray[np.int64]:
+        """(num_pages + 1,) int64, first item of each page of lists, then the number of items.
+
+        Raises:
+            CorruptDataError: It is not a column of lists.
+        """
+        return _starts([list_encoding(self.encoding(i)).num_items for i in range(self.num_pages)])
+
+    @property
+    def num_pages(self) -> int:
+        """The number of pages."""
+        return len(self._pages)
+
+    def encoding(self, page: int) -> pb.ArrayEncoding:
+        """Return how a page is encoded.
+
+        Raises:
+            BadDataError: The message is malformed, or of another kind.
+        """
+        if page not in self._encodings:
+            self._encodings[page] = unpack_encoding(self._pages[page].encoding, pb.ArrayEncoding)
+        return self._encodings[page]
+
+    def buffers(self, page: int) -> PageBuffers:
+        """Return where a page's buffers stand."""
+        return PageBuffers(self._pages[page].buffers)
+
+    def split(self, rows: Rows) -> list[tuple[int, Rows]]:
+        """Return the pages that hold some rows, each with those rows counted from its first."""
+        first = int(np.searchsorted(self.row_starts, rows.start, "right")) - 1
+        last = int(np.searchsorted(self.row_starts, rows.stop, "left"))
+        parts = [
+            (page, rows.within(int(self.row_starts[page]), int(self.row_starts[page + 1])))
+            for page in range(max(first, 0), min(last, self.num_pages))
+        ]
+        return [(page, part) for page, part in parts if len(part)]
+
+    def check_num_rows(self, expected: int) -> None:
+        """Raise unless the pages hold as many rows as the file, or the lists above, say.
+
+        Raises:
+            CorruptDataError: They hold more or fewer.
+        """
+        if self.num_rows != expected:
+            raise CorruptDataError(
+                f"the pages of a column hold {self.num_rows} rows, but there are {expected}"
+            )
+
+
+def _starts(lengths: list[int]) -> npt.NDArray[np.int64]:
+    if sum(lengths) > MAX_PLACE:
+        raise CorruptDataError(f"the pages of a column claim to hold {sum(lengths)} rows")
+    starts = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(np.array(lengths, np.int64), out=starts[1:])
+    return starts

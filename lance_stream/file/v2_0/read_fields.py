@@ -1,0 +1,156 @@
+"""Reading a field of a 2.0 file: its own column and those of the fields below it.
+
+    leaf        pages of values
+    struct      the fields below it, row by row; its own column says nothing
+    list        pages of end offsets, then the rows of the field below that are its items
+
+Source: encodings_v2_0.proto; files that the reference wrote.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from lance_stream.byte_ranges import Asking, together
+from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.file.v2_0.array_encodings import decode_array
+from lance_stream.file.v2_0.end_offsets import Spans, arrow_offsets, has_wide_offsets
+from lance_stream.file.v2_0.lists import list_encoding, read_lists
+from lance_stream.file.v2_0.paged_columns import PagedColumn
+from lance_stream.file.v2_0.rows import Rows
+from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.fields import Field
+from lance_stream.schema.logical_types import STRUCT
+
+
+def read_field(
+    field: Field, columns: Mapping[int, PagedColumn], num_rows: int, rows: Rows
+) -> Asking[pa.Array]:
+    """Return rows of a field as an array of its Arrow type.
+
+    Args:
+        field: The field; parts of structs may be projected away.
+        columns: The columns of the field and of the fields below it, by field id. Parts of structs
+            that have none read as nulls.
+        num_rows: How many rows the field must have.
+        rows: Those asked for.
+
+    Raises:
+        CorruptDataError: The file is damaged.
+        UnsupportedFeatureError: The file has what is not supported.
+        InvalidInputError: The values are too large for one array.
+    """
+    if field.id not in columns:
+        raise CorruptDataError(f"the field {field.name!r} has no column, but fields below it have")
+    columns[field.id].check_num_rows(num_rows)
+    arrow = field_to_arrow(field).type
+    if field.logical_type == STRUCT:
+        return (yield from _read_struct(field, arrow, columns, num_rows, rows))
+    if field.children:
+        return (yield from _read_lists(field, arrow, columns, rows))
+    return (yield from _read_leaf(arrow, columns[field.id], rows))
+
+
+def _read_leaf(arrow: pa.DataType, column: PagedColumn, rows: Rows) -> Asking[pa.Array]:
+    arrays = yield from together(
+        [
+            decode_array(column.encoding(page), arrow, column.buffers(page), part)
+            for page, part in column.split(rows)
+        ]
+    )
+    return _join(arrays, arrow)
+
+
+def _read_struct(
+    field: Field,
+    arrow: pa.DataType,
+    columns: Mapping[int, PagedColumn],
+    num_rows: int,
+    rows: Rows,
+) -> Asking[pa.Array]:
+    children = yield from together(
+        [
+            read_field(each, columns, num_rows, rows)
+            if each.id in columns
+            else _read_nothing(each, rows)
+            for each in field.children
+        ]
+    )
+    return pa.Array.from_buffers(arrow, len(rows), [None], children=children)
+
+
+def _read_nothing(field: Field, rows: Rows) -> Asking[pa.Array]:
+    yield from ()
+    return pa.nulls(len(rows), field_to_arrow(field).type)
+
+
+def _read_lists(
+    field: Field, arrow: pa.DataType, columns: Mapping[int, PagedColumn], rows: Rows
+) -> Asking[pa.Array]:
+    column = columns[field.id]
+    parts = column.split(rows)
+    spans_of_pages = yield from together(
+        [
+            read_lists(
+                list_encoding(column.encoding(page)), column.buffers(page), part, decode_array
+            )
+            for page, part in parts
+        ]
+    )
+    spans = _spans_in_file(
+        [
+            (spans, int(column.item_starts[page]))
+            for spans, (page, _) in zip(spans_of_pages, parts, strict=True)
+        ]
+    )
+    lengths = spans.stops - spans.starts
+    (item,) = field.children
+    num_items = int(column.item_starts[-1])
+    items = yield from read_field(item, columns, num_items, _items_of(spans, lengths))
+    offsets = arrow_offsets(
+        np.cumsum(lengths), 0, wide=has_wide_offsets(arrow), what="items of lists"
+    )
+    return pa.Array.from_buffers(arrow, len(rows), [spans.validity(), offsets], children=[items])
+
+
+def _spans_in_file(spans_of_pages: Sequence[tuple[Spans, int]]) -> Spans:
+    """Count items from the file's first one instead of each page's."""
+    if not spans_of_pages:
+        nothing = np.zeros(0, np.int64)
+        return Spans(nothing, nothing, None)
+    nulls = [
+        np.zeros(len(spans.starts), np.bool_) if spans.is_null is None else spans.is_null
+        for spans, _ in spans_of_pages
+    ]
+    return Spans(
+        starts=np.concatenate([spans.starts + first for spans, first in spans_of_pages]),
+        stops=np.concatenate([spans.stops + first for spans, first in spans_of_pages]),
+        is_null=np.concatenate(nulls)
+        if any(spans.is_null is not None for spans, _ in spans_of_pages)
+        else None,
+    )
+
+
+def _items_of(spans: Spans, lengths: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Rows:
+    if len(spans.starts) == 0:
+        return Rows(0, 0)
+    first, last, num_items = int(spans.starts[0]), int(spans.stops[-1]), int(lengths.sum())
+    if last - first == num_items:
+        return Rows(first, last)
+    firsts = np.cumsum(lengths) - lengths
+    return Rows.of(np.arange(num_items) + np.repeat(spans.starts - firsts, lengths))
+
+
+def _join(arrays: Sequence[pa.Array], arrow: pa.DataType) -> pa.Array:
+    if not arrays:
+        return pa.array([], arrow)
+    if len(arrays) == 1:
+        return arrays[0]
+    try:
+        return pa.concat_arrays(arrays)
+    except pa.ArrowInvalid as error:
+        raise InvalidInputError(
+            f"the rows of {len(arrays)} pages do not fit into one array of {arrow} ({error}); "
+            "read fewer rows at a time"
+        ) from None

@@ -1,0 +1,186 @@
+"""Writing a field of a 2.0 file: its own column and those of the fields below it.
+
+Rows are gathered until they make a page; a page then takes over the buffers of the arrays that
+were gathered, without copying values. Each column makes pages at its own pace.
+
+    leaf        gathers arrays; pages of values
+    struct      hands its parts on; one empty page at the end
+    list        gathers lengths and hands the items on; pages of end offsets
+
+Source:  encodings_v2_0.proto; files that the reference wrote.
+Differs: Version 2.0 cannot hold structs that are null; as in the reference, they are refused.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from lance_stream._proto import encodings_v2_0_pb2 as pb
+from lance_stream.errors import InvalidInputError
+from lance_stream.file.columns import EncodedPage, pack_encoding
+from lance_stream.file.v2_0.array_encodings import encode_array
+from lance_stream.file.v2_0.lists import ListChunk, encode_lists, take_apart
+from lance_stream.file.v2_0.pages import NewPage
+from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.fields import Field
+from lance_stream.schema.logical_types import STRUCT
+
+END_OFFSET_BYTES: Final = 8
+
+
+class FieldWriter:
+    """Turns arrays of one top-level field into pages of its columns.
+
+    Args:
+        field: The field, with all that stands below it.
+        max_page_bytes: About how many bytes of values make a page.
+    """
+
+    def __init__(self, field: Field, max_page_bytes: int) -> None:
+        self._writer = _writer_of(field, 0, max_page_bytes)
+
+    def append(self, array: pa.Array) -> list[EncodedPage]:
+        """Take in some rows, and return the pages that are full.
+
+        Raises:
+            InvalidInputError: Files of version 2.0 cannot hold the values.
+        """
+        return self._writer.append(array)
+
+    def finish(self) -> list[EncodedPage]:
+        """Return the pages of the rows that are left; every column has at least one page."""
+        return self._writer.finish()
+
+
+class _Writer(Protocol):
+    def append(self, array: pa.Array) -> list[EncodedPage]: ...
+
+    def finish(self) -> list[EncodedPage]: ...
+
+
+class _LeafWriter:
+    def __init__(self, arrow: pa.DataType, column: int, max_page_bytes: int) -> None:
+        self._arrow = arrow
+        self._column = column
+        self._max_page_bytes = max_page_bytes
+        self._chunks: list[pa.Array] = []
+        self._gathered_bytes = 0
+        self._wrote_a_page = False
+
+    def append(self, array: pa.Array) -> list[EncodedPage]:
+        pages: list[EncodedPage] = []
+        for piece in _pieces(array, self._max_page_bytes):
+            self._chunks.append(piece)
+            self._gathered_bytes += piece.nbytes
+            if self._gathered_bytes >= self._max_page_bytes:
+                pages += self._flush()
+        return pages
+
+    def finish(self) -> list[EncodedPage]:
+        return self._flush() if self._chunks or not self._wrote_a_page else []
+
+    def _flush(self) -> list[EncodedPage]:
+        chunks = self._chunks or [pa.array([], self._arrow)]
+        self._chunks, self._gathered_bytes, self._wrote_a_page = [], 0, True
+        return [self._page(group) for group in _groups_of_one_dictionary(chunks, self._arrow)]
+
+    def _page(self, chunks: Sequence[pa.Array]) -> EncodedPage:
+        page = NewPage()
+        encoding = encode_array(chunks, self._arrow, page)
+        return _encoded_page(self._column, page, sum(len(each) for each in chunks), encoding)
+
+
+class _StructWriter:
+    def __init__(self, field: Field, column: int, max_page_bytes: int) -> None:
+        self._name = field.name
+        self._column = column
+        self._num_rows = 0
+        self._children: list[_Writer] = []
+        next_column = column + 1
+        for child in field.children:
+            self._children.append(_writer_of(child, next_column, max_page_bytes))
+            next_column += sum(1 for _ in child.walk())
+
+    def append(self, array: pa.Array) -> list[EncodedPage]:
+        if array.null_count:
+            raise InvalidInputError(
+                f"the struct {self._name!r} is null in {array.null_count} rows, but files of "
+                "version 2.0 cannot hold null structs; 2.1 or newer can"
+            )
+        self._num_rows += len(array)
+        pages: list[EncodedPage] = []
+        for place, child in enumerate(self._children):
+            pages += child.append(array.field(place))
+        return pages
+
+    def finish(self) -> list[EncodedPage]:
+        header = pb.ArrayEncoding(struct=pb.SimpleStruct())
+        pages = [_encoded_page(self._column, NewPage(), self._num_rows, header)]
+        for child in self._children:
+            pages += child.finish()
+        return pages
+
+
+class _ListWriter:
+    def __init__(self, field: Field, column: int, max_page_bytes: int) -> None:
+        self._column = column
+        self._max_page_lists = max(max_page_bytes // END_OFFSET_BYTES, 1)
+        self._items = _writer_of(field.children[0], column + 1, max_page_bytes)
+        self._chunks: list[ListChunk] = []
+        self._num_gathered = 0
+        self._wrote_a_page = False
+
+    def append(self, array: pa.Array) -> list[EncodedPage]:
+        chunk, items = take_apart(array)
+        self._chunks.append(chunk)
+        self._num_gathered += len(array)
+        pages = [self._page()] if self._num_gathered >= self._max_page_lists else []
+        return pages + self._items.append(items)
+
+    def finish(self) -> list[EncodedPage]:
+        pages = [self._page()] if self._chunks or not self._wrote_a_page else []
+        return pages + self._items.finish()
+
+    def _page(self) -> EncodedPage:
+        page, num_lists = NewPage(), self._num_gathered
+        encoding = encode_lists(self._chunks, page)
+        self._chunks, self._num_gathered, self._wrote_a_page = [], 0, True
+        return _encoded_page(self._column, page, num_lists, encoding)
+
+
+def _writer_of(field: Field, column: int, max_page_bytes: int) -> _Writer:
+    if field.logical_type == STRUCT:
+        return _StructWriter(field, column, max_page_bytes)
+    if field.children:
+        return _ListWriter(field, column, max_page_bytes)
+    return _LeafWriter(field_to_arrow(field).type, column, max_page_bytes)
+
+
+def _encoded_page(
+    column: int, page: NewPage, length: int, encoding: pb.ArrayEncoding
+) -> EncodedPage:
+    return EncodedPage(column, tuple(page.buffers), length, pack_encoding(encoding))
+
+
+def _pieces(array: pa.Array, max_bytes: int) -> list[pa.Array]:
+    """Cut an array into slices of about so many bytes, without a copy."""
+    num_pieces = max(1, min(-(-array.nbytes // max_bytes), len(array)))
+    if num_pieces == 1 or pa.types.is_dictionary(array.type):
+        return [array]
+    rows_of_piece = -(-len(array) // num_pieces)
+    return [array.slice(start, rows_of_piece) for start in range(0, len(array), rows_of_piece)]
+
+
+def _groups_of_one_dictionary(
+    chunks: Sequence[pa.Array], arrow: pa.DataType
+) -> list[Sequence[pa.Array]]:
+    """Split chunks into groups that can share a page: all of them, unless dictionaries differ."""
+    if not pa.types.is_dictionary(arrow) or len(chunks) == 1:
+        return [chunks]
+    try:
+        unified: list[pa.Array] = pa.chunked_array(chunks).unify_dictionaries().chunks
+    except pa.ArrowInvalid:
+        # The index type is too narrow for all items together.
+        return [[each] for each in chunks]
+    return [unified]

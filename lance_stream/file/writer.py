@@ -1,0 +1,212 @@
+"""Writing a data file: batches in, bytes to append out.
+
+    write       the buffers of pages that became full, each aligned to 64 bytes
+    finish      the rest of the pages, the file descriptor, column metadata, tables and footer
+
+Nothing is written here: what comes back is to be appended to the file in order. Values are not
+copied; the buffers are views of the batches' own memory.
+
+Source: file format document, "Writing a file"; files that the reference wrote.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from lance_stream._proto import encodings_v2_0_pb2
+from lance_stream.byte_ranges import Buffer, ByteRange
+from lance_stream.errors import InvalidInputError
+from lance_stream.file.columns import (
+    ColumnMetadata,
+    EncodedPage,
+    Page,
+    encode_column_metadata,
+    fields_with_column,
+    pack_encoding,
+)
+from lance_stream.file.footer import (
+    MAX_ROWS,
+    Footer,
+    encode_file_descriptor,
+    encode_footer,
+    encode_position_table,
+    padding_to_alignment,
+)
+from lance_stream.file.v2_0 import write_fields as v2_0_fields
+from lance_stream.file.versions import FileVersion
+from lance_stream.schema.arrow_schemas import to_arrow
+from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.logical_types import STRUCT
+
+MAX_PAGE_BYTES: Final = 8 << 20
+"""About how many bytes of a column make a page, as in the reference."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """What a manifest has to know of a finished file.
+
+    Attributes:
+        num_rows: Its rows.
+        size_bytes: Its size.
+        field_ids: The fields that have a column in it.
+        column_indices: For each of them its column.
+        version: The file's version.
+    """
+
+    num_rows: int
+    size_bytes: int
+    field_ids: tuple[int, ...]
+    column_indices: tuple[int, ...]
+    version: FileVersion
+
+
+class FileWriter:
+    """Makes the bytes of one file.
+
+    Args:
+        schema: The columns, with field ids.
+        version: The file's version.
+        max_page_bytes: About how many bytes of a column make a page.
+
+    Raises:
+        UnsupportedFeatureError: Files of this version are not supported.
+    """
+
+    def __init__(
+        self, schema: Schema, version: FileVersion, *, max_page_bytes: int = MAX_PAGE_BYTES
+    ) -> None:
+        version.check_supported()
+        self._schema = schema
+        self._arrow_schema = to_arrow(schema)
+        self._version = version
+        self._writers = [_field_writer(each, version, max_page_bytes) for each in schema.fields]
+        self._first_columns: list[int] = []
+        self._column_fields: list[Field] = []
+        for each in schema.fields:
+            self._first_columns.append(len(self._column_fields))
+            self._column_fields += fields_with_column(each, version)
+        self._pages: list[list[Page]] = [[] for _ in self._column_fields]
+        self._num_rows = 0
+        self._position = 0
+
+    def write(self, batch: pa.RecordBatch) -> list[Buffer]:
+        """Take in a batch and return the bytes to append, of pages that became full.
+
+        Args:
+            batch: Rows with exactly the Arrow schema of the file's schema.
+
+        Raises:
+            InvalidInputError: The batch has another schema, a null where none may be, or what
+                files of this version cannot hold.
+        """
+        if not batch.schema.equals(self._arrow_schema):
+            raise InvalidInputError(
+                f"a batch has the schema {batch.schema.to_string()}, but the file has "
+                f"{self._arrow_schema.to_string()}"
+            )
+        if self._num_rows + batch.num_rows > MAX_ROWS:
+            raise InvalidInputError(f"a file holds at most {MAX_ROWS} rows; begin another")
+        for field, array in zip(self._schema.fields, batch.columns, strict=True):
+            check_nulls(field, array)
+        self._num_rows += batch.num_rows
+        appended: list[Buffer] = []
+        for place, array in enumerate(batch.columns):
+            self._place(place, self._writers[place].append(array), appended)
+        return appended
+
+    def finish(self) -> tuple[list[Buffer], WrittenFile]:
+        """Return the last bytes to append, and what the manifest has to know of the file."""
+        appended: list[Buffer] = []
+        for place, writer in enumerate(self._writers):
+            self._place(place, writer.finish(), appended)
+        self._append_metadata(appended)
+        return appended, WrittenFile(
+            num_rows=self._num_rows,
+            size_bytes=self._position,
+            field_ids=tuple(each.id for each in self._column_fields),
+            column_indices=tuple(range(len(self._column_fields))),
+            version=self._version,
+        )
+
+    def _place(self, field: int, pages: Sequence[EncodedPage], appended: list[Buffer]) -> None:
+        for page in pages:
+            ranges = tuple(self._append_aligned(parts, appended) for parts in page.buffers)
+            self._pages[self._first_columns[field] + page.column].append(
+                Page(ranges, page.length, page.encoding, page.first_row)
+            )
+
+    def _append_metadata(self, appended: list[Buffer]) -> None:
+        descriptor = encode_file_descriptor(self._schema, self._num_rows)
+        global_ranges = [self._append_aligned([memoryview(descriptor)], appended)]
+        metadata_start = self._position
+        column_ranges = [
+            self._append([memoryview(encode_column_metadata(_column(pages)))], appended)
+            for pages in self._pages
+        ]
+        footer = Footer(
+            metadata_start=metadata_start,
+            column_table=self._append([memoryview(encode_position_table(column_ranges))], appended),
+            global_table=self._append([memoryview(encode_position_table(global_ranges))], appended),
+            version=self._version,
+        )
+        self._append([memoryview(encode_footer(footer))], appended)
+
+    def _append_aligned(self, parts: Sequence[memoryview], appended: list[Buffer]) -> ByteRange:
+        self._append([memoryview(bytes(padding_to_alignment(self._position)))], appended)
+        return self._append(parts, appended)
+
+    def _append(self, parts: Sequence[memoryview], appended: list[Buffer]) -> ByteRange:
+        start = self._position
+        for part in parts:
+            if part.nbytes:
+                appended.append(part)
+                self._position += part.nbytes
+        return ByteRange(start, self._position)
+
+
+class _FieldWriter(Protocol):
+    def append(self, array: pa.Array) -> list[EncodedPage]: ...
+
+    def finish(self) -> list[EncodedPage]: ...
+
+
+def check_nulls(field: Field, array: pa.Array) -> None:
+    """Raise if an array holds a null where its field allows none.
+
+    Parts of structs that are null and items of lists that are null do not count.
+
+    Raises:
+        InvalidInputError: It does; the message names the column.
+    """
+    if all(each.nullable for each in field.walk()):
+        return
+    if not field.nullable and array.null_count:
+        raise InvalidInputError(
+            f"the column {field.name!r} may not be null, but {array.null_count} of "
+            f"{len(array)} values are"
+        )
+    if field.logical_type == STRUCT:
+        if array.null_count:
+            array = array.filter(array.is_valid())
+        parts = [array.field(place) for place in range(len(field.children))]
+    else:
+        parts = [array.flatten() for _ in field.children]
+    for child, part in zip(field.children, parts, strict=True):
+        check_nulls(child, part)
+
+
+def _column(pages: Sequence[Page]) -> ColumnMetadata:
+    encoding = encodings_v2_0_pb2.ColumnEncoding()
+    encoding.values.SetInParent()
+    return ColumnMetadata(tuple(pages), pack_encoding(encoding))
+
+
+def _field_writer(field: Field, version: FileVersion, max_page_bytes: int) -> _FieldWriter:
+    if version is FileVersion.V2_0:
+        return v2_0_fields.FieldWriter(field, max_page_bytes)
+    from lance_stream.file.structural import write_fields as structural_fields
+
+    return structural_fields.FieldWriter(field, version, max_page_bytes)
