@@ -349,6 +349,7 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
         )
     rest, raws, unknown = _split_manifest(body)
     message = wire.parse_message(table_pb2.Manifest, rest)
+    wire.unknown_fields(message)  # there are none left but fields of a wrong type, which it refuses
     fragments = FragmentList(raws)
     transaction_section: int | None = None
     if message.HasField("transaction_section"):

@@ -172,12 +172,23 @@ def unknown_fields(message: Message, also: Collection[int] = ()) -> bytes:
 
     Returns:
         The fields as they came, joined; empty for nearly every message.
+
+    Raises:
+        CorruptDataError: A field that the definition names has another wire type.
     """
     has_more = any(number in also for number in _set_fields(message)) if also else False
-    if not has_more and not len(UnknownFieldSet(message)):
+    unknown = UnknownFieldSet(message)
+    if not has_more and not len(unknown):
         return b""
+    named = message.DESCRIPTOR.fields_by_number
+    for each in (unknown[place] for place in range(len(unknown))):
+        if each.field_number in named:
+            raise CorruptDataError(
+                f"field {each.field_number} of a {message.DESCRIPTOR.name} message has the wire "
+                f"type {each.wire_type}, which is not its own"
+            )
     data = message.SerializeToString()
-    known = message.DESCRIPTOR.fields_by_number.keys() - set(also)
+    known = set(named) - set(also)
     return b"".join(
         data[each.start : each.stop] for each in split_message(data) if each.number not in known
     )

@@ -1,0 +1,106 @@
+import pytest
+
+from lance_stream._proto import table_pb2
+from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.table import wire
+from lance_stream.table.fragments import (
+    DataFile,
+    DeletionFile,
+    DeletionFileType,
+    ExternalFile,
+    Fragment,
+    LineageColumn,
+    data_file_from_proto,
+    decode_fragment,
+    encode_fragment,
+    has_overlays,
+)
+
+DATA_FILE = DataFile("a.lance", (0, 1, -2), (0, -1, 2), (2, 2), size_bytes=99, base_id=0)
+DELETION_FILE = DeletionFile(DeletionFileType.BITMAP, 7, (1 << 64) - 1, 3, base_id=1)
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        Fragment(0, (), 0),
+        Fragment((1 << 32) - 1, (DATA_FILE,), 10, DELETION_FILE, b"", b"\x01", b"\x02"),
+        Fragment(1, (DATA_FILE, DATA_FILE), 10, row_ids=ExternalFile("x", 0, 0)),
+        Fragment(2, (), 10, None, LineageColumn(), LineageColumn(), LineageColumn()),
+        Fragment(3, (), 1, None, b"r", ExternalFile("u", 1, 2), ExternalFile("c", 3, 4)),
+    ],
+)
+def test_a_fragment_comes_back_from_its_bytes(fragment: Fragment) -> None:
+    assert decode_fragment(encode_fragment(fragment)) == fragment
+
+
+@pytest.mark.parametrize("version", [(0, 2), (0, 3), (2, 0), (2, 1), (2, 2), (2, 3)])
+def test_every_spelling_of_a_file_version_is_kept(version: tuple[int, int]) -> None:
+    fragment = Fragment(0, (DataFile("a", (0,), (0,), version),), 1)
+    assert decode_fragment(encode_fragment(fragment)).files[0].file_version == version
+
+
+def test_unknown_fields_of_every_part_are_kept() -> None:
+    future = wire.frame(200, b"later")
+    message = table_pb2.DataFragment(physical_rows=5)
+    message.files.add(path="a").MergeFromString(future)
+    message.deletion_file.MergeFromString(future)
+    message.MergeFromString(future)
+    data = message.SerializeToString()
+    fragment = decode_fragment(data)
+    assert (fragment.unknown, fragment.files[0].unknown) == (future, future)
+    again = encode_fragment(fragment)
+    assert table_pb2.DataFragment.FromString(again) == message
+
+
+def test_data_overlays_are_kept_and_told() -> None:
+    message = table_pb2.DataFragment(id=4, physical_rows=5)
+    message.overlays.add(committed_version=9).data_file.path = "overlay.lance"
+    fragment = decode_fragment(message.SerializeToString())
+    assert has_overlays(fragment)
+    assert not has_overlays(Fragment(0, (), 0, unknown=wire.frame(200, b"")))
+    assert table_pb2.DataFragment.FromString(encode_fragment(fragment)) == message
+
+
+def test_a_file_of_the_first_version_needs_no_column_indices_but_cannot_be_read() -> None:
+    file = data_file_from_proto(table_pb2.DataFile(path="a", fields=[0, 1]))
+    assert file.column_indices == ()
+    with pytest.raises(UnsupportedFeatureError, match=r"0\.1"):
+        file.column_of()
+
+
+@pytest.mark.parametrize(
+    ("message", "what"),
+    [
+        (table_pb2.DataFragment(id=1 << 32), "32 bits"),
+        (table_pb2.DataFragment(physical_rows=(1 << 32) + 1), "32 bits"),
+        (
+            table_pb2.DataFragment(
+                physical_rows=5, deletion_file=table_pb2.DeletionFile(num_deleted_rows=6)
+            ),
+            "6 dead rows",
+        ),
+        (
+            table_pb2.DataFragment(files=[table_pb2.DataFile(fields=[1], file_major_version=2)]),
+            "0 column indices",
+        ),
+        (
+            table_pb2.DataFragment(files=[table_pb2.DataFile(fields=[1], column_indices=[1, 2])]),
+            "2 column indices",
+        ),
+    ],
+)
+def test_a_fragment_that_contradicts_itself_is_corrupt(
+    message: table_pb2.DataFragment, what: str
+) -> None:
+    with pytest.raises(CorruptDataError, match=what):
+        decode_fragment(message.SerializeToString())
+
+
+def test_a_third_flavour_of_deletion_file_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="type 2"):
+        decode_fragment(b"\x1a\x02\x08\x02")
+
+
+def test_a_column_of_a_file_is_found_by_field_and_a_void_one_is_not() -> None:
+    assert DATA_FILE.column_of() == {0: 0, 1: -1}

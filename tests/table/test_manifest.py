@@ -1,0 +1,263 @@
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from lance_stream._proto import table_pb2
+from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError
+from lance_stream.schema.fields import Field, Schema
+from lance_stream.table import manifest as manifests
+from lance_stream.table import wire
+from lance_stream.table.fragments import (
+    DataFile,
+    DeletionFile,
+    DeletionFileType,
+    Fragment,
+    encode_fragment,
+)
+from lance_stream.table.manifest import (
+    BasePath,
+    DataFormat,
+    FragmentList,
+    Manifest,
+    WriterVersion,
+    decode_manifest,
+    encode_manifest,
+)
+
+SCHEMA = Schema((Field("a", "int64", 0), Field("b", "string", 1)), {"k": b"\xff"})
+
+
+def fragment(fragment_id: int, **changes: object) -> Fragment:
+    file = DataFile(f"{fragment_id}.lance", (0, 1), (0, 1), (2, 2), 1000)
+    return replace(Fragment(fragment_id, (file,), 10), **changes)  # type: ignore[arg-type]
+
+
+def full_manifest() -> Manifest:
+    return Manifest(
+        version=7,
+        schema=SCHEMA,
+        fragments=FragmentList.of([fragment(0), fragment(3)]),
+        data_format=DataFormat("lance", "2.2"),
+        timestamp_nanos=1_700_000_000_123_456_789,
+        tag="t",
+        reader_feature_flags=2,
+        writer_feature_flags=10,
+        max_fragment_id=0,
+        transaction_file="6-x.txn",
+        writer_version=WriterVersion("lance-stream", "0.1.0", "rc.1", ""),
+        next_row_id=20,
+        config={"x": "1", "": ""},
+        table_metadata={"m": "2"},
+        base_paths=(BasePath(0, "/elsewhere", "", True), BasePath(1, "s3://b/c")),
+        branch="",
+        version_aux_data=5,
+        index_section=b"",
+        inline_transaction=b"any bytes",
+        unknown=wire.frame(99, b"later"),
+    )
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        full_manifest(),
+        Manifest(1, Schema(), FragmentList(), DataFormat("lance", "2.0")),
+        replace(full_manifest(), index_section=None),
+        replace(full_manifest(), inline_transaction=None),
+        replace(full_manifest(), inline_transaction=b"", index_section=None),
+        replace(full_manifest(), timestamp_nanos=0),
+        replace(full_manifest(), timestamp_nanos=-1),
+    ],
+)
+def test_a_manifest_comes_back_from_its_bytes(manifest: Manifest) -> None:
+    data = encode_manifest(manifest)
+    assert decode_manifest(data) == manifest
+    assert encode_manifest(decode_manifest(data)) == data
+
+
+def test_the_file_has_the_layout_of_the_format() -> None:
+    manifest = replace(full_manifest(), index_section=b"II", inline_transaction=b"TTT")
+    data = encode_manifest(manifest)
+    assert data.startswith(b"\x02\0\0\0II\x03\0\0\0TTT")
+    position = 6 + 7
+    assert data[-16:] == position.to_bytes(8, "little") + b"\0\0\x02\0LANC"
+    size = int.from_bytes(data[position : position + 4], "little")
+    assert position + 4 + size + 16 == len(data)
+    message = table_pb2.Manifest.FromString(data[position + 4 : -16])
+    assert (message.index_section, message.transaction_section) == (0, 6)
+    assert not message.HasField("transaction_section_deprecated")
+    assert len(message.fragments) == 2
+
+
+def test_a_section_at_offset_zero_is_there() -> None:
+    manifest = replace(full_manifest(), index_section=None, inline_transaction=b"at zero")
+    assert decode_manifest(encode_manifest(manifest)).inline_transaction == b"at zero"
+
+
+def file_of(message: table_pb2.Manifest, before: bytes = b"") -> bytes:
+    body = message.SerializeToString()
+    footer = manifests.FOOTER.pack(len(before), 0, 2, b"LANC")
+    return before + len(body).to_bytes(4, "little") + body + footer
+
+
+def test_the_transaction_offset_of_older_files_is_read_from_its_old_field() -> None:
+    section = b"\x03\0\0\0abc"
+    old = table_pb2.Manifest(version=1, transaction_section_deprecated=0)
+    assert decode_manifest(file_of(old, section)).inline_transaction == b"abc"
+    both = table_pb2.Manifest(transaction_section_deprecated=3, transaction_section=0)
+    assert decode_manifest(file_of(both, section)).inline_transaction == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("file_version", "flags", "expected"),
+    [
+        ((0, 2), 0, "0.1"),
+        ((0, 3), 0, "2.0"),
+        ((2, 1), 0, "2.1"),
+        (None, 4, "2.0"),
+        (None, 0, "0.1"),
+    ],
+)
+def test_a_manifest_without_a_data_format_means_what_old_writers_meant(
+    file_version: tuple[int, int] | None, flags: int, expected: str
+) -> None:
+    message = table_pb2.Manifest(version=1, writer_feature_flags=flags)
+    if file_version:
+        major, minor = file_version
+        message.fragments.add().files.add(file_major_version=major, file_minor_version=minor)
+    assert decode_manifest(file_of(message)).data_format == DataFormat("lance", expected)
+
+
+def test_an_heir_leaves_out_what_is_a_version_s_own() -> None:
+    heir = full_manifest().heir()
+    assert heir.version == 8
+    assert (heir.timestamp_nanos, heir.tag, heir.transaction_file) == (None, "", "")
+    assert (heir.writer_version, heir.inline_transaction, heir.version_aux_data) == (None, None, 0)
+    message = table_pb2.Manifest.FromString(body_of(encode_manifest(heir)))
+    assert not message.HasField("transaction_section")
+    assert (heir.config, heir.unknown) == (full_manifest().config, full_manifest().unknown)
+    assert heir.index_section == full_manifest().index_section
+
+
+def body_of(data: bytes) -> bytes:
+    position = int.from_bytes(data[-16:-8], "little")
+    return data[position + 4 : -16]
+
+
+def test_twenty_thousand_fragments_are_opened_appended_to_and_written_without_decoding_any() -> (
+    None
+):
+    raws = tuple(encode_fragment(fragment(each)) for each in range(20_000))
+    old = replace(full_manifest(), fragments=FragmentList(raws))
+    opened = decode_manifest(encode_manifest(old))
+    newer = replace(opened.heir(), fragments=opened.fragments.appended([fragment(20_000)]))
+    again = decode_manifest(encode_manifest(newer))
+    differing = [
+        place
+        for place, raw in enumerate(again.fragments.raws)
+        if place >= len(old.fragments) or raw != old.fragments.raw(place)
+    ]
+    assert differing == [20_000]
+    assert again.fragments.ids == tuple(range(20_001))
+    assert again.fragments.num_live_rows == 200_010
+    assert not again.fragments.has_deletion_files
+    assert opened.fragments.num_decoded == again.fragments.num_decoded == 0
+    assert again.fragments[20_000] == fragment(20_000)
+    assert again.fragments.num_decoded == 1
+
+
+def test_a_fragment_is_decoded_once() -> None:
+    fragments = FragmentList(FragmentList.of([fragment(1)]).raws)
+    assert fragments[0] is fragments[0]
+    assert fragments[-1] is fragments[0]
+
+
+def test_fragments_are_replaced_and_left_out_by_place() -> None:
+    fragments = FragmentList.of(fragment(each) for each in range(4))
+    changed = fragments.replaced({1: None, 3: fragment(3, physical_rows=99)})
+    assert changed.ids == (0, 2, 3)
+    assert [each.physical_rows for each in changed] == [10, 10, 99]
+    assert changed[:2] == FragmentList.of([fragment(0), fragment(2)])
+    assert changed.by_id(2) == fragment(2)
+    assert changed.by_id(1) is None
+
+
+def test_two_fragments_with_one_id_are_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match="same id"):
+        FragmentList.of([fragment(1), fragment(1)]).by_id(1)
+
+
+def test_one_deletion_file_among_many_fragments_is_seen() -> None:
+    dead = DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 2, 3)
+    plain = [fragment(each) for each in range(5)]
+    assert not FragmentList.of(plain).has_deletion_files
+    for place in range(5):
+        some = [*plain[:place], fragment(place, deletion_file=dead), *plain[place + 1 :]]
+        assert FragmentList.of(some).has_deletion_files
+
+
+def test_a_fragment_list_survives_pickling() -> None:
+    fragments = FragmentList.of([fragment(0), fragment(1)])
+    assert pickle.loads(pickle.dumps(fragments)) == fragments
+
+
+def test_a_base_path_that_is_not_declared_is_corrupt() -> None:
+    assert full_manifest().base_path(1).path == "s3://b/c"
+    with pytest.raises(CorruptDataError, match="base path 2"):
+        full_manifest().base_path(2)
+
+
+def test_numbers_that_do_not_fit_are_refused_on_writing() -> None:
+    with pytest.raises(InvalidInputError, match="cannot be written"):
+        encode_manifest(replace(full_manifest(), version=-1))
+    with pytest.raises(InvalidInputError, match="cannot be written"):
+        encode_manifest(replace(full_manifest(), config={"a": "\ud800"}))
+
+
+def read_all(data: bytes) -> None:
+    manifest = decode_manifest(data)
+    list(manifest.fragments)
+    _ = manifest.fragments.place_of, manifest.fragments.has_deletion_files
+
+
+def test_every_strict_prefix_of_a_manifest_is_refused() -> None:
+    data = encode_manifest(full_manifest())
+    for stop in range(len(data)):
+        with pytest.raises(CorruptDataError):
+            read_all(data[:stop])
+
+
+def test_every_flipped_byte_of_a_manifest_reads_or_is_bad_data() -> None:
+    data = encode_manifest(full_manifest())
+    refused = 0
+    for place in range(len(data)):
+        for flip in (0x01, 0x80, 0xFF):
+            damaged = bytearray(data)
+            damaged[place] ^= flip
+            try:
+                read_all(bytes(damaged))
+            except BadDataError:
+                refused += 1
+    assert refused > len(data) // 2
+
+
+@pytest.mark.parametrize(
+    ("message", "what"),
+    [
+        (table_pb2.Manifest(index_section=1 << 63), "index section"),
+        (table_pb2.Manifest(index_section=5), "index section"),
+        (table_pb2.Manifest(transaction_section=0), "said to have"),
+    ],
+)
+def test_a_section_outside_the_file_is_refused(message: table_pb2.Manifest, what: str) -> None:
+    with pytest.raises(CorruptDataError, match=what):
+        decode_manifest(file_of(message, b"\xff\xff\xff\xff"))
+
+
+@pytest.mark.parametrize(("seconds", "nanos"), [(0, -1), (0, 10**9), (1 << 62, 0)])
+def test_a_timestamp_out_of_range_is_refused(seconds: int, nanos: int) -> None:
+    message = table_pb2.Manifest()
+    message.timestamp.seconds, message.timestamp.nanos = seconds, nanos
+    with pytest.raises(CorruptDataError, match="timestamp"):
+        decode_manifest(file_of(message))
