@@ -35,6 +35,8 @@ from lance_stream.file.footer import (
     decode_footer,
     decode_position_table,
 )
+from lance_stream.file.structural import read_fields as structural
+from lance_stream.file.structural.pages import PagesOfColumn
 from lance_stream.file.v2_0 import read_fields as v2_0
 from lance_stream.file.v2_0.paged_columns import PagedColumn
 from lance_stream.file.v2_0.rows import Rows
@@ -81,7 +83,7 @@ class FileReader:
         self._known = known
         self._columns: dict[int, ColumnMetadata] = {}
         self._paged_columns: dict[int, PagedColumn] = {}
-        self._pages_of_column: dict[int, Any] = {}
+        self._pages_of_column: dict[int, PagesOfColumn] = {}
 
     def read(
         self, fields: Sequence[Field], column_of: Mapping[int, int], start: int, stop: int
@@ -170,9 +172,6 @@ class FileReader:
                 for field_id, index in columns.items()
             }
             return v2_0.read_field(field, paged_columns, num_rows, rows)
-        from lance_stream.file.structural import read_fields as structural
-        from lance_stream.file.structural.pages import PagesOfColumn
-
         pages_of_leaf = {
             field_id: self._pages_of_column.setdefault(
                 index, PagesOfColumn(self._columns[index].pages)

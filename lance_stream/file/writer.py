@@ -34,6 +34,7 @@ from lance_stream.file.footer import (
     encode_position_table,
     padding_to_alignment,
 )
+from lance_stream.file.structural import write_fields as structural_fields
 from lance_stream.file.v2_0 import write_fields as v2_0_fields
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import to_arrow
@@ -207,6 +208,4 @@ def _column(pages: Sequence[Page]) -> ColumnMetadata:
 def _field_writer(field: Field, version: FileVersion, max_page_bytes: int) -> _FieldWriter:
     if version is FileVersion.V2_0:
         return v2_0_fields.FieldWriter(field, max_page_bytes)
-    from lance_stream.file.structural import write_fields as structural_fields
-
     return structural_fields.FieldWriter(field, version, max_page_bytes)
