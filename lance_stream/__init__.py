@@ -1,1 +1,41 @@
-"""Spark streams into Lance tables, exactly once, and their changes out again."""
+"""Spark streams into Lance tables, exactly once, and their changes out again.
+
+    import lance_stream
+
+    ds = lance_stream.create_dataset("data/events.lance", schema)
+    ds = ds.append(rows)
+    ds.changes(after=1).read_all()
+
+Tables are opened and made here; Spark's side is `lance_stream.spark`.
+"""
+
+from lance_stream.dataset.dataset import Dataset, open_dataset
+from lance_stream.errors import (
+    BadDataError,
+    CommitConflictError,
+    CommitError,
+    CommitUncertainError,
+    CorruptDataError,
+    IncompatibleConflictError,
+    InvalidInputError,
+    LanceStreamError,
+    NotFoundError,
+    RetryableConflictError,
+    UnsupportedFeatureError,
+)
+
+__all__ = [
+    "BadDataError",
+    "CommitConflictError",
+    "CommitError",
+    "CommitUncertainError",
+    "CorruptDataError",
+    "Dataset",
+    "IncompatibleConflictError",
+    "InvalidInputError",
+    "LanceStreamError",
+    "NotFoundError",
+    "RetryableConflictError",
+    "UnsupportedFeatureError",
+    "open_dataset",
+]

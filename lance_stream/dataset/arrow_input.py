@@ -1,0 +1,62 @@
+"""What a user may hand to a verb, as a stream of Arrow batches.
+
+Tables, record batches and their readers pass as they are; pandas and polars frames, and whatever
+else speaks Arrow's C stream interface, are taken through it without a copy where they can.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from lance_stream.errors import InvalidInputError
+
+ArrowInput: TypeAlias = Any
+"""Table, RecordBatch, RecordBatchReader, an iterable of batches, a pandas or polars frame, or any
+object with `__arrow_c_stream__`."""
+
+
+def read_input(data: ArrowInput) -> pa.RecordBatchReader:
+    """Return the rows of what a user handed in, as a stream of batches of one schema.
+
+    Raises:
+        InvalidInputError: It is nothing that has rows and columns, or its batches differ in
+            schema.
+    """
+    if isinstance(data, pa.RecordBatchReader):
+        return data
+    if isinstance(data, pa.Table):
+        return data.to_reader()
+    if isinstance(data, pa.RecordBatch):
+        return pa.RecordBatchReader.from_batches(data.schema, [data])
+    try:
+        if type(data).__module__.partition(".")[0] == "pandas":
+            # not through the C stream: that would keep an index as a column
+            return pa.Table.from_pandas(data, preserve_index=False).to_reader()
+        if hasattr(data, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(data)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise InvalidInputError(f"the data cannot be turned into Arrow: {error}") from None
+    if isinstance(data, Iterable) and not isinstance(data, str | bytes | dict):
+        return _read_batches(iter(data))
+    raise InvalidInputError(
+        f"a {type(data).__name__} has no rows and columns; pass a pyarrow Table, RecordBatches, a "
+        "RecordBatchReader, or a pandas or polars frame"
+    )
+
+
+def _read_batches(batches: Iterator[Any]) -> pa.RecordBatchReader:
+    first = next(batches, None)
+    if not isinstance(first, pa.RecordBatch):
+        got = "nothing" if first is None else f"a {type(first).__name__}"
+        raise InvalidInputError(f"an iterable of record batches was expected, but it gave {got}")
+    schema = first.schema
+
+    def checked() -> Iterator[pa.RecordBatch]:
+        for batch in chain([first], batches):
+            if not isinstance(batch, pa.RecordBatch) or not batch.schema.equals(schema):
+                raise InvalidInputError("all batches of one input must have the same schema")
+            yield batch
+
+    return pa.RecordBatchReader.from_batches(schema, checked())

@@ -1,0 +1,189 @@
+"""A table as users hold it: one object, a verb a method, each a module of its own."""
+
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from lance_stream.dataset import history, opening, take, verify
+from lance_stream.dataset import scan as scanning
+from lance_stream.dataset.opening import VersionSpec
+from lance_stream.dataset.table_versions import TableVersion
+
+
+class Dataset:
+    """A Lance table at one version.
+
+    Made by `open_dataset` and `create_dataset`. What it reads never changes: a verb that writes
+    returns the dataset at the version that it made, and leaves this one as it was.
+
+    Args:
+        table: The version, and where it lies.
+    """
+
+    def __init__(self, table: TableVersion) -> None:
+        self.table = table
+
+    def __repr__(self) -> str:
+        return f"<Dataset {self.uri!r} at version {self.version}>"
+
+    # --- what it is
+
+    @property
+    def uri(self) -> str:
+        """The table's directory, as it was opened."""
+        return self.table.uri
+
+    @property
+    def version(self) -> int:
+        """The version's number, from 1."""
+        return self.table.version
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """When the version was committed, in UTC; None if its writer did not say."""
+        return self.table.timestamp
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, as an Arrow schema."""
+        return self.table.arrow_schema
+
+    @property
+    def file_version(self) -> str:
+        """The file version of new data files, for example "2.2"."""
+        return self.table.file_version.manifest_name
+
+    @property
+    def has_stable_row_ids(self) -> bool:
+        """Whether a row keeps its id for its whole life; the change feed needs it."""
+        return self.table.has_stable_row_ids
+
+    @property
+    def config(self) -> Mapping[str, str]:
+        """The table's configuration. Keys that begin with `lance_stream.` are ours."""
+        return dict(self.table.manifest.config)
+
+    def versions(self) -> list[history.VersionInfo]:
+        """Return all versions that are still there, the newest last."""
+        return history.list_versions(self.table)
+
+    def checkout(self, version: VersionSpec) -> "Dataset":
+        """Return the same table at another version.
+
+        Args:
+            version: A number, a tag, a moment with a time zone, or None for the newest.
+
+        Raises:
+            NotFoundError: There is no such version; the message lists those that are.
+            InvalidInputError: The version makes no sense.
+        """
+        return Dataset(opening.checkout(self.table, version))
+
+    def verify(self) -> list[verify.Finding]:
+        """Return every rule of the format that this version breaks; none for a sound table."""
+        return verify.verify(self.table)
+
+    # --- reading
+
+    def count_rows(self, filter: str | None = None) -> int:  # noqa: A002
+        """Return how many rows there are, or for how many a SQL expression is true."""
+        return scanning.count_rows(self.table, filter)
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002
+        *,
+        with_row_id: bool = False,
+        with_row_address: bool = False,
+        with_row_versions: bool = False,
+        batch_size: int | None = None,
+    ) -> pa.RecordBatchReader:
+        """Return the rows, in batches, as they are read.
+
+        Args:
+            columns: Names, or paths into structs ("address.city"); None for all columns.
+            filter: A SQL expression; rows for which it is not true are left out.
+            with_row_id: Add `_rowid`: the stable row id, or the row address without such ids.
+            with_row_address: Add `_rowaddr`: fragment id << 32 | row offset.
+            with_row_versions: Add `_row_created_at_version` and `_row_last_updated_at_version`.
+            batch_size: The most rows in a batch; None for as many as make about 32 MB.
+
+        Raises:
+            NotFoundError: A column is not there.
+            InvalidInputError: The filter is not understood.
+            BadDataError: While reading: a file is damaged, or has what is not supported.
+        """
+        return scanning.scan(
+            self.table,
+            columns,
+            filter,
+            with_row_id=with_row_id,
+            with_row_address=with_row_address,
+            with_row_versions=with_row_versions,
+            batch_size=batch_size,
+        )
+
+    def to_table(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002
+        *,
+        with_row_id: bool = False,
+        with_row_address: bool = False,
+        with_row_versions: bool = False,
+        batch_size: int | None = None,
+    ) -> pa.Table:
+        """Return the rows, all at once; the arguments are those of `scan`."""
+        return self.scan(
+            columns,
+            filter,
+            with_row_id=with_row_id,
+            with_row_address=with_row_address,
+            with_row_versions=with_row_versions,
+            batch_size=batch_size,
+        ).read_all()
+
+    def take(
+        self,
+        row_offsets: take.Numbers | None = None,
+        row_ids: take.Numbers | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """Return some rows, in the order asked for; a row may be asked for twice.
+
+        Args:
+            row_offsets: Places of rows, counted from 0 over the live rows in scan order.
+            row_ids: Or their row ids: stable ones, or addresses in a table without them.
+            columns: As in `scan`.
+
+        Raises:
+            NotFoundError: There is no such row or column.
+            InvalidInputError: Neither or both are given, or they are no whole numbers.
+        """
+        return take.take(self.table, row_offsets=row_offsets, row_ids=row_ids, columns=columns)
+
+
+def open_dataset(
+    uri: str | os.PathLike[str],
+    version: VersionSpec = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Open a table.
+
+    Args:
+        uri: Its directory: a path, or a URI (file://, memory://).
+        version: A version's number, a tag, a moment with a time zone (the newest version that was
+            committed at or before it), or None for the newest version.
+        storage_options: What the store takes.
+
+    Raises:
+        NotFoundError: There is no table, or no such version; the message lists those that are.
+        InvalidInputError: The location or version makes no sense.
+        UnsupportedFeatureError: The table has a feature that we do not know, or the location a
+            protocol.
+    """
+    return Dataset(opening.open_table(uri, version, storage_options))

@@ -1,0 +1,103 @@
+"""A column that lies in parts: in several data files of a fragment, or with parts in none.
+
+A fragment's data files hold fields by id. After columns were added, replaced or dropped, the parts
+of one struct may lie in different files, and a part that was added without values lies in none:
+it reads as nulls. `part_in` says what of a column one file has; `assemble` makes the column again.
+
+Source: table.proto, DataFile.fields; "Schema Evolution" in the table format.
+"""
+
+from collections.abc import Container, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream.errors import CorruptDataError
+from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.fields import Field
+
+
+class Part(NamedTuple):
+    """What one data file has of a column: the field with the other children left out."""
+
+    field: Field
+    array: pa.Array
+
+
+def part_in(field: Field, held: Container[int]) -> Field | None:
+    """Return what of a column a data file has, or None.
+
+    Args:
+        field: The column.
+        held: The ids of the fields in the file; files from version 2.1 on name leaves only.
+    """
+    if not field.children:
+        return field if field.id in held else None
+    children = tuple(part for child in field.children if (part := part_in(child, held)) is not None)
+    if len(children) == len(field.children) and all(map(_is, children, field.children)):
+        return field
+    return replace(field, children=children) if children else None
+
+
+def assemble(field: Field, parts: Sequence[Part], num_rows: int) -> pa.Array:
+    """Return a column from its parts; what no part has is null.
+
+    Args:
+        field: The whole column.
+        parts: What each file has, of `num_rows` rows each.
+        num_rows: The number of rows.
+
+    Raises:
+        CorruptDataError: A column that must not be null lies in no file, or the items of one
+            list lie in several.
+    """
+    if len(parts) == 1 and parts[0].field == field:
+        return parts[0].array
+    arrow = field_to_arrow(field)
+    if not parts:
+        if not field.nullable and num_rows:
+            raise CorruptDataError(
+                f"column {field.name!r} must not be null, but no data file of the fragment has it"
+            )
+        return pa.nulls(num_rows, arrow.type)
+    if pa.types.is_struct(arrow.type):
+        return _assemble_struct(field, arrow.type, parts, num_rows)
+    if len(parts) > 1:
+        raise CorruptDataError(f"column {field.name!r} lies in {len(parts)} files of one fragment")
+    (part,) = parts
+    return _with_items_completed(field, arrow.type, part)
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
+
+
+def _assemble_struct(
+    field: Field, arrow: pa.DataType, parts: Sequence[Part], num_rows: int
+) -> pa.Array:
+    children = []
+    for child in field.children:
+        held = [
+            Part(below, part.array.field(place))
+            for part in parts
+            for place, below in enumerate(part.field.children)
+            if below.id == child.id
+        ]
+        children.append(assemble(child, held, num_rows))
+    first = parts[0].array
+    mask = first.is_null() if first.null_count else None
+    return pa.StructArray.from_arrays(children, fields=list(arrow), mask=mask)
+
+
+def _with_items_completed(field: Field, arrow: pa.DataType, part: Part) -> pa.Array:
+    array = part.array
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    items = array.values.slice(first, last - first)
+    offsets = pc.subtract(array.offsets, array.offsets[0])
+    whole = assemble(field.children[0], [Part(part.field.children[0], items)], len(items))
+    bitmap = pc.is_valid(array).buffers()[1] if array.null_count else None
+    return pa.Array.from_buffers(
+        arrow, len(array), [bitmap, offsets.buffers()[1]], children=[whole]
+    )

@@ -1,0 +1,77 @@
+"""The versions of a table: when each was made, by what, and how many rows it has."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.timestamps import timestamp_of
+from lance_stream.errors import BadDataError, NotFoundError
+from lance_stream.storage.store import Store
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.operations import operation_name
+from lance_stream.table.paths import transaction_path
+from lance_stream.table.transaction import Transaction, decode_transaction
+
+
+@dataclass(frozen=True, slots=True)
+class VersionInfo:
+    """What is to be said of one version.
+
+    Attributes:
+        version: Its number.
+        timestamp: When it was committed, in UTC; None if its writer did not say.
+        operation: What made it, for example "Append"; None if its transaction is gone.
+        num_rows: How many live rows it has.
+        properties: What the writer noted in its transaction.
+    """
+
+    version: int
+    timestamp: datetime | None
+    operation: str | None
+    num_rows: int
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def list_versions(table: TableVersion) -> list[VersionInfo]:
+    """Return all versions of a table that are still there, the newest last."""
+    found = []
+    for version in table.log.versions():
+        try:
+            manifest = table.log.read(version)
+        except NotFoundError:
+            continue  # cleaned up since it was listed
+        found.append(describe(table.at(manifest)))
+    return found
+
+
+def describe(table: TableVersion) -> VersionInfo:
+    """Return what is to be said of one version."""
+    transaction = read_transaction(table.store, table.manifest)
+    return VersionInfo(
+        version=table.version,
+        timestamp=timestamp_of(table.manifest),
+        operation=operation_name(transaction.operation) if transaction else None,
+        num_rows=sum(table.num_live_rows(each) for each in table.manifest.fragments),
+        properties=dict(transaction.properties) if transaction else {},
+    )
+
+
+def read_transaction(store: Store, manifest: Manifest) -> Transaction | None:
+    """Return the transaction that made a version; None if nobody has it any more.
+
+    Raises:
+        BadDataError: Its bytes are damaged.
+    """
+    if manifest.inline_transaction is not None:
+        return decode_transaction(manifest.inline_transaction)
+    if not manifest.transaction_file:
+        return None
+    path = transaction_path(manifest.transaction_file)
+    try:
+        return decode_transaction(store.read(path))
+    except NotFoundError:
+        return None
+    except BadDataError as error:
+        error.add_note(f"transaction file {path!r}")
+        raise

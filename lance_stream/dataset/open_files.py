@@ -1,0 +1,181 @@
+"""The files of one table, opened when they are needed and kept open for a while.
+
+A data file's footer and metadata are read once: readers are kept, the least recently used ones
+are let go. Nothing that is kept survives pickling: a worker opens for itself what it needs.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.byte_ranges import ReadRanges, answer
+from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
+from lance_stream.file.reader import FileReader, open_file
+from lance_stream.schema.fields import Field
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.store import Store
+from lance_stream.table.deletion_vectors import decode_deletion_vector
+from lance_stream.table.fragments import (
+    DataFile,
+    ExternalFile,
+    Fragment,
+    LineageColumn,
+    StoredSequence,
+)
+from lance_stream.table.manifest import BasePath
+from lance_stream.table.paths import check_stored_path, data_file_path, deletion_file_path
+
+T = TypeVar("T")
+
+MAX_OPEN_FILES: Final = 256
+
+
+class OpenFiles:
+    """Reads data files, deletion files and stored sequences of one table.
+
+    Args:
+        store: Where the table lies.
+        base_paths: The places outside of it that its manifest declares.
+        storage_options: What opening a base path's store takes.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        base_paths: Sequence[BasePath] = (),
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.store = store
+        self.base_paths = tuple(base_paths)
+        self.storage_options = dict(storage_options or {})
+        self._readers = _Kept(MAX_OPEN_FILES)
+        self._dead = _Kept(MAX_OPEN_FILES)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OpenFiles, (self.store, self.base_paths, self.storage_options)
+
+    def reader(self, file: DataFile) -> FileReader:
+        """Return the reader of a data file; opening it costs one round for a small file.
+
+        Raises:
+            BadDataError: The file is damaged, or not supported.
+            NotFoundError: The file is not there.
+        """
+        return self._readers.get(file.path, file.base_id, make=lambda: self._open(file))
+
+    def read(
+        self, file: DataFile, fields: Sequence[Field], start: int, stop: int
+    ) -> list[pa.Array]:
+        """Return the rows [start, stop) of some columns of a data file."""
+        asking = self.reader(file).read(fields, file.column_of(), start, stop)
+        return answer(asking, self._ranges_of(file))
+
+    def take(
+        self, file: DataFile, fields: Sequence[Field], offsets: npt.NDArray[np.uint64]
+    ) -> list[pa.Array]:
+        """Return the rows at some offsets, ascending, of some columns of a data file."""
+        asking = self.reader(file).take(fields, file.column_of(), offsets)
+        return answer(asking, self._ranges_of(file))
+
+    def num_rows(self, file: DataFile) -> int:
+        """Return how many rows a data file says it has."""
+        return self.reader(file).metadata.num_rows
+
+    def dead_offsets(self, fragment: Fragment, num_rows: int) -> npt.NDArray[np.uint32]:
+        """Return the row offsets of a fragment's dead rows, ascending.
+
+        Raises:
+            BadDataError: The deletion file is damaged, or disagrees with the manifest.
+            NotFoundError: The deletion file is not there.
+        """
+        file = fragment.deletion_file
+        if file is None:
+            return np.empty(0, np.uint32)
+        path = deletion_file_path(fragment.id, file)
+
+        def load() -> npt.NDArray[np.uint32]:
+            store, _ = self._store_of(file.base_id)
+            try:
+                return decode_deletion_vector(
+                    store.read(path), file.file_type, num_rows, file.num_deleted_rows
+                )
+            except BadDataError as error:
+                error.add_note(f"deletion file {path!r}")
+                raise
+
+        return self._dead.get(path, file.base_id, make=load)
+
+    def sequence(self, stored: StoredSequence) -> bytes:
+        """Return the bytes of a row id or row version sequence, wherever they stand.
+
+        Raises:
+            UnsupportedFeatureError: They stand in a hidden column.
+            CorruptDataError: They stand past the end of a file.
+        """
+        if isinstance(stored, LineageColumn):
+            raise UnsupportedFeatureError("row ids and versions in hidden columns are not read yet")
+        if isinstance(stored, ExternalFile):
+            data = self.store.read(check_stored_path(stored.path))
+            part = data[stored.offset : stored.offset + stored.size]
+            if len(part) != stored.size:
+                raise CorruptDataError(
+                    f"a sequence of {stored.size} bytes is said to stand at byte {stored.offset} "
+                    f"of {stored.path!r}, which has {len(data)} bytes"
+                )
+            return part
+        return stored
+
+    def size_of(self, file: DataFile) -> int:
+        """Return how large a data file is where it lies."""
+        store, base = self._store_of(file.base_id)
+        return store.size(data_file_path(file.path, base))
+
+    def _open(self, file: DataFile) -> FileReader:
+        try:
+            return answer(open_file(file.size_bytes or self.size_of(file)), self._ranges_of(file))
+        except BadDataError as error:
+            error.add_note(f"data file {file.path!r}")
+            raise
+
+    def _ranges_of(self, file: DataFile) -> ReadRanges:
+        store, base = self._store_of(file.base_id)
+        path = data_file_path(file.path, base)
+        return lambda ranges: store.read_ranges(path, ranges)
+
+    def _store_of(self, base_id: int | None) -> tuple[Store, BasePath | None]:
+        if base_id is None:
+            return self.store, None
+        for base in self.base_paths:
+            if base.id == base_id:
+                return open_store(base.path, self.storage_options), base
+        raise CorruptDataError(
+            f"a file is said to lie below the base path {base_id}, but the manifest declares "
+            f"{[each.id for each in self.base_paths]}"
+        )
+
+
+class _Kept:
+    """The most recently used values, safe for several threads."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._values: OrderedDict[Hashable, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, *key: Hashable, make: Callable[[], T]) -> T:
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                known: T = self._values[key]
+                return known
+        made = make()
+        with self._lock:
+            self._values[key] = made
+            while len(self._values) > self._size:
+                self._values.popitem(last=False)
+        return made

@@ -1,0 +1,358 @@
+"""The worker's side of reading: one work unit, some rows of one fragment, as Arrow batches.
+
+A `WorkUnit` is picklable and says everything: where the table lies, which version was planned on,
+the fragment as bytes, which rows and which columns. Whoever has it needs no manifest.
+
+    the fragment's deletion file     which rows are dead           (not for rows given by offset)
+    the columns of the filter        which live rows are chosen
+    the other columns                read whole, or taken by offset where few rows are left
+    row ids and row versions         from the fragment's own sequences
+
+Memory is bounded by a batch, not by a file: `batch_size` rows at a time are asked for, by default
+as many as make about 32 MB.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream.dataset.field_parts import Part, assemble, part_in
+from lance_stream.dataset.open_files import OpenFiles
+from lance_stream.dataset.predicates import Expression, evaluate_predicate, parse_expression
+from lance_stream.errors import BadDataError, CorruptDataError
+from lance_stream.schema.arrow_schemas import field_to_arrow, to_arrow
+from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.projections import project
+from lance_stream.schema.system_columns import (
+    ROW_ADDRESS,
+    ROW_CREATED_AT_VERSION,
+    ROW_ID,
+    ROW_LAST_UPDATED_AT_VERSION,
+)
+from lance_stream.table.fragments import StoredSequence, decode_fragment
+from lance_stream.table.row_addresses import pack_addresses
+from lance_stream.table.row_ids import RowIdSequence, decode_row_ids
+from lance_stream.table.row_versions import RowVersionSequence, decode_row_versions
+
+Offsets = npt.NDArray[np.int64]
+
+BATCH_BYTES: Final = 32 << 20
+"""About how much a batch holds when its number of rows is not given."""
+
+MAX_BATCH_ROWS: Final = 1 << 20
+
+TAKE_BELOW: Final = 1 / 8
+"""Rows are taken by offset where fewer than this part of a range of rows is wanted."""
+
+READABLE_SYSTEM_COLUMNS: Final = (
+    ROW_ID,
+    ROW_ADDRESS,
+    ROW_CREATED_AT_VERSION,
+    ROW_LAST_UPDATED_AT_VERSION,
+)
+"""System columns that a scan can give, in this order."""
+
+
+@dataclass(frozen=True)
+class WorkUnit:
+    """Some rows of one fragment, and what of them is wanted: picklable, complete.
+
+    Attributes:
+        files: Where the table's files lie.
+        version: The version that was planned on; for messages.
+        fragment: The fragment's message, as the manifest has it.
+        schema: All columns of the table at that version.
+        columns: The columns wanted, as `schema.projections.project` takes them.
+        system_columns: Names of `READABLE_SYSTEM_COLUMNS` that follow the columns.
+        has_stable_row_ids: Whether `_rowid` is a stable id; else it is the row address.
+        offsets: (n,) row offsets, ascending, each once, dead or alive; None for all live rows.
+        start: First row offset, where no offsets are given.
+        stop: One past the last; None for the fragment's end.
+        filter: A SQL expression; rows for which it is not true are left out.
+        batch_size: The most rows in a batch; None for as many as make about 32 MB.
+    """
+
+    files: OpenFiles
+    version: int
+    fragment: bytes
+    schema: Schema
+    columns: tuple[str, ...]
+    system_columns: tuple[str, ...] = ()
+    has_stable_row_ids: bool = True
+    offsets: npt.NDArray[np.uint32] | None = None
+    start: int = 0
+    stop: int | None = None
+    filter: str | None = None
+    batch_size: int | None = None
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of the batches."""
+        return output_schema(project(self.schema, self.columns), self.system_columns)
+
+
+def output_schema(schema: Schema, system_columns: Sequence[str]) -> pa.Schema:
+    """Return the Arrow schema of some columns, and the system columns behind them."""
+    arrow = to_arrow(schema)
+    for name in system_columns:
+        arrow = arrow.append(pa.field(name, pa.uint64(), nullable=False))
+    return arrow
+
+
+def read_unit(unit: WorkUnit) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a work unit, in row order, in batches of `unit.arrow_schema`.
+
+    Raises:
+        BadDataError: A file is damaged, or has what is not supported; the notes say which.
+        NotFoundError: A file is gone: the version was cleaned up.
+    """
+    reader = FragmentReader(unit)
+    for selection in reader.selections():
+        batch = reader.read(selection)
+        if batch.num_rows:
+            yield batch
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Rows of a fragment that make one batch.
+
+    Attributes:
+        start: First row offset.
+        stop: One past the last.
+        offsets: (n,) row offsets within, ascending; None for all of them.
+    """
+
+    start: int
+    stop: int
+    offsets: Offsets | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows are chosen."""
+        return self.stop - self.start if self.offsets is None else len(self.offsets)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether so few rows of the range are chosen that each is better read by itself."""
+        return self.num_rows < TAKE_BELOW * (self.stop - self.start)
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> "Selection":
+        """Return the rows for which a mask over `num_rows` is true."""
+        if bool(mask.all()):
+            return self
+        chosen = np.flatnonzero(mask)
+        offsets = chosen + self.start if self.offsets is None else self.offsets[chosen]
+        return _selection_of(offsets)
+
+
+def _selection_of(offsets: Offsets) -> Selection:
+    if not len(offsets):
+        return Selection(0, 0)
+    start, stop = int(offsets[0]), int(offsets[-1]) + 1
+    return Selection(start, stop, None if stop - start == len(offsets) else offsets)
+
+
+class FragmentReader:
+    """Reads selections of one fragment's rows.
+
+    Safe to be used by several threads, one selection each.
+    """
+
+    def __init__(self, unit: WorkUnit) -> None:
+        self._unit = unit
+        self._fragment = decode_fragment(unit.fragment)
+        self._output = project(unit.schema, unit.columns).fields
+        self._arrow = unit.arrow_schema
+        self._predicate: Expression | None = None
+        self._filter_fields: tuple[Field, ...] = ()
+        self._filter_system: tuple[str, ...] = ()
+        if unit.filter is not None:
+            self._predicate = parse_expression(unit.filter)
+            named = [path for path in self._predicate.paths if path[0] in READABLE_SYSTEM_COLUMNS]
+            self._filter_system = tuple(dict.fromkeys(path[0] for path in named))
+            own = [
+                column
+                for column, path in zip(self._predicate.columns, self._predicate.paths, strict=True)
+                if path not in named
+            ]
+            self._filter_fields = project(unit.schema, own).fields
+        self._sequences: dict[str, RowIdSequence | RowVersionSequence | None] = {}
+
+    def selections(self) -> Iterator[Selection]:
+        """Yield the live rows (or the rows given) batch by batch; the filter is not asked yet."""
+        unit, fragment = self._unit, self._fragment
+        num_rows = self._physical_rows()
+        batch_size = unit.batch_size or self._default_batch_size(num_rows)
+        if unit.offsets is not None:
+            offsets = unit.offsets.astype(np.int64)
+            if len(offsets) and int(offsets[-1]) >= num_rows:
+                raise CorruptDataError(
+                    f"fragment {fragment.id} has {num_rows} rows, but row offset "
+                    f"{int(offsets[-1])} is asked for"
+                )
+            for first in range(0, len(offsets), batch_size):
+                yield _selection_of(offsets[first : first + batch_size])
+            return
+        dead = self._dead_offsets(num_rows)
+        stop = num_rows if unit.stop is None else min(unit.stop, num_rows)
+        for first in range(unit.start, stop, batch_size):
+            last = min(first + batch_size, stop)
+            selection = Selection(first, last)
+            if len(dead):
+                low, high = np.searchsorted(dead, [first, last])
+                if high > low:
+                    alive = np.ones(last - first, np.bool_)
+                    alive[dead[low:high] - first] = False
+                    selection = selection.where(alive)
+            if selection.num_rows:
+                yield selection
+
+    def read(self, selection: Selection) -> pa.RecordBatch:
+        """Return the rows of a selection for which the filter is true."""
+        known: dict[str, tuple[Field, pa.Array]] = {}
+        if self._predicate is not None:
+            arrays = self._columns(self._filter_fields, selection)
+            known = {
+                field.name: (field, array)
+                for field, array in zip(self._filter_fields, arrays, strict=True)
+            }
+            arrays += [self._system_column(name, selection) for name in self._filter_system]
+            names = [each.name for each in self._filter_fields] + list(self._filter_system)
+            mask = evaluate_predicate(self._predicate, _batch_of(arrays, names, selection.num_rows))
+            chosen = pc.fill_null(mask, False)
+            count = chosen.true_count
+            if count < selection.num_rows:
+                selection = selection.where(chosen.to_numpy(zero_copy_only=False))
+                known = {
+                    name: (field, array.filter(chosen)) for name, (field, array) in known.items()
+                }
+        missing = [each for each in self._output if known.get(each.name, (None, None))[0] != each]
+        read = dict(
+            zip((each.name for each in missing), self._columns(missing, selection), strict=True)
+        )
+        columns = [
+            read[each.name] if each.name in read else known[each.name][1] for each in self._output
+        ]
+        columns += [self._system_column(name, selection) for name in self._unit.system_columns]
+        return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
+
+    def _columns(self, fields: Sequence[Field], selection: Selection) -> list[pa.Array]:
+        if not fields:
+            return []
+        if not selection.num_rows:
+            return [pa.nulls(0, field_to_arrow(each).type) for each in fields]
+        if selection.offsets is None:
+            return self._rows(fields, selection.start, selection.stop, None)
+        if selection.is_sparse:
+            return self._rows(fields, 0, 0, selection.offsets)
+        span = self._rows(fields, selection.start, selection.stop, None)
+        places = pa.array(selection.offsets - selection.start)
+        return [each.take(places) for each in span]
+
+    def _rows(
+        self, fields: Sequence[Field], start: int, stop: int, offsets: Offsets | None
+    ) -> list[pa.Array]:
+        """Read columns from all the data files that have part of them."""
+        parts: list[list[Part]] = [[] for _ in fields]
+        for data_file in self._fragment.files:
+            column_of = data_file.column_of()
+            held = [
+                (place, part)
+                for place, field in enumerate(fields)
+                if (part := part_in(field, column_of)) is not None
+            ]
+            if not held:
+                continue
+            wanted = [part for _, part in held]
+            try:
+                if offsets is None:
+                    arrays = self._unit.files.read(data_file, wanted, start, stop)
+                else:
+                    arrays = self._unit.files.take(data_file, wanted, offsets.astype(np.uint64))
+            except BadDataError as error:
+                error.add_note(
+                    f"data file {data_file.path!r} of fragment {self._fragment.id}, "
+                    f"version {self._unit.version}"
+                )
+                raise
+            for (place, part), array in zip(held, arrays, strict=True):
+                parts[place].append(Part(part, array))
+        num_rows = stop - start if offsets is None else len(offsets)
+        return [
+            assemble(field, pieces, num_rows) for field, pieces in zip(fields, parts, strict=True)
+        ]
+
+    def _physical_rows(self) -> int:
+        """Old writers left the number of rows out of the manifest; the data file has it."""
+        if self._fragment.physical_rows or not self._fragment.files:
+            return self._fragment.physical_rows
+        return self._unit.files.num_rows(self._fragment.files[0])
+
+    def _dead_offsets(self, num_rows: int) -> Offsets:
+        return self._unit.files.dead_offsets(self._fragment, num_rows).astype(np.int64)
+
+    def _default_batch_size(self, num_rows: int) -> int:
+        fields = {each.name: each for each in (*self._output, *self._filter_fields)}.values()
+        stored = sum(each.size_bytes for each in self._fragment.files) / max(num_rows, 1)
+        width = sum(_bytes_per_value(field_to_arrow(each).type, stored) for each in fields)
+        width += 8 * len(self._unit.system_columns)
+        return max(1, min(MAX_BATCH_ROWS, int(BATCH_BYTES / max(width, 1))))
+
+    def _system_column(self, name: str, selection: Selection) -> pa.Array:
+        fragment = self._fragment
+        if name == ROW_ADDRESS or (name == ROW_ID and not self._unit.has_stable_row_ids):
+            offsets = (
+                np.arange(selection.start, selection.stop)
+                if selection.offsets is None
+                else selection.offsets
+            )
+            return pa.array(pack_addresses(fragment.id, offsets))
+        if name == ROW_ID:
+            if fragment.row_ids is None:
+                raise CorruptDataError(
+                    f"fragment {fragment.id} has no row ids, but the table has stable row ids"
+                )
+            return self._from_sequence(name, fragment.row_ids, selection)
+        if name == ROW_CREATED_AT_VERSION:
+            return self._from_sequence(name, fragment.created_at_versions, selection)
+        return self._from_sequence(name, fragment.last_updated_at_versions, selection)
+
+    def _from_sequence(
+        self, name: str, stored: StoredSequence | None, selection: Selection
+    ) -> pa.Array:
+        if stored is None:
+            return pa.array(np.ones(selection.num_rows, np.uint64))
+        if name not in self._sequences:
+            data = self._unit.files.sequence(stored)
+            decode = decode_row_ids if name == ROW_ID else decode_row_versions
+            self._sequences[name] = decode(data, self._physical_rows())
+        sequence = self._sequences[name]
+        assert sequence is not None
+        if selection.offsets is None:
+            return pa.array(sequence.slice(selection.start, selection.stop))
+        return pa.array(sequence.take(selection.offsets))
+
+
+def _batch_of(arrays: Sequence[pa.Array], names: Sequence[str], num_rows: int) -> pa.RecordBatch:
+    if arrays:
+        return pa.RecordBatch.from_arrays(arrays, names=names)
+    # a predicate without columns, as TRUE; a batch of no columns would have no rows
+    return pa.RecordBatch.from_arrays([pa.nulls(num_rows)], names=[""])
+
+
+def _bytes_per_value(arrow: pa.DataType, stored: float) -> float:
+    """Guess how many bytes a value takes; what has no width of its own, as much as a stored row."""
+    if pa.types.is_struct(arrow):
+        return sum(_bytes_per_value(part.type, stored) for part in arrow)
+    if pa.types.is_fixed_size_list(arrow):
+        return float(arrow.list_size) * _bytes_per_value(arrow.value_type, stored)
+    try:
+        return float(arrow.bit_width) / 8
+    except ValueError:
+        return max(stored, 16.0)

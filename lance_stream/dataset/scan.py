@@ -1,0 +1,165 @@
+"""Scanning a version: its live rows in order, or those for which a filter is true.
+
+A scan is planned as work units, one a fragment. Here they are read by a few threads, some batches
+ahead of the one who takes them; on Spark each goes to a worker (`spark.table_source`).
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+import pyarrow as pa
+
+from lance_stream.dataset.predicates import parse_predicate
+from lance_stream.dataset.read_fragment import (
+    READABLE_SYSTEM_COLUMNS,
+    FragmentReader,
+    WorkUnit,
+    output_schema,
+)
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.errors import InvalidInputError
+from lance_stream.schema.arrow_schemas import to_arrow
+from lance_stream.schema.projections import project
+from lance_stream.schema.system_columns import (
+    ROW_ADDRESS,
+    ROW_CREATED_AT_VERSION,
+    ROW_ID,
+    ROW_LAST_UPDATED_AT_VERSION,
+)
+
+NUM_THREADS: Final = min(8, os.cpu_count() or 1)
+
+
+def plan_scan(
+    table: TableVersion,
+    columns: Sequence[str] | None = None,
+    filter: str | None = None,  # noqa: A002  # the name that users type
+    *,
+    system_columns: Sequence[str] = (),
+    batch_size: int | None = None,
+) -> list[WorkUnit]:
+    """Return the work units that together read the live rows of a version, in order.
+
+    Args:
+        table: The version.
+        columns: Names or paths; None for all columns.
+        filter: A SQL expression; rows for which it is not true are left out.
+        system_columns: Names of `READABLE_SYSTEM_COLUMNS` that follow the columns.
+        batch_size: The most rows in a batch; None for as many as make about 32 MB.
+
+    Raises:
+        NotFoundError: A column is not there.
+        InvalidInputError: The filter is not understood, a number makes no sense, or no column is
+            asked for.
+    """
+    wanted = names_of(table, columns)
+    if not wanted and not system_columns:
+        raise InvalidInputError("a scan needs a column at least; use count_rows to count rows")
+    if batch_size is not None and batch_size < 1:
+        raise InvalidInputError(f"a batch has at least 1 row, not {batch_size}")
+    project(table.schema, wanted)
+    if filter is not None:
+        check_filter(table, filter)
+    return [
+        table.unit(
+            place,
+            columns=wanted,
+            system_columns=tuple(system_columns),
+            filter=filter,
+            batch_size=batch_size,
+        )
+        for place in range(len(table.manifest.fragments))
+    ]
+
+
+def check_filter(table: TableVersion, filter: str) -> None:  # noqa: A002
+    """Raise unless a SQL expression is a filter over a version's rows.
+
+    Raises:
+        NotFoundError: It names a column that is not there.
+        InvalidInputError: It is not understood.
+    """
+    arrow = to_arrow(table.schema)
+    for name in READABLE_SYSTEM_COLUMNS:
+        arrow = arrow.append(pa.field(name, pa.uint64()))
+    parse_predicate(filter, arrow)
+
+
+def scan(
+    table: TableVersion,
+    columns: Sequence[str] | None = None,
+    filter: str | None = None,  # noqa: A002
+    *,
+    with_row_id: bool = False,
+    with_row_address: bool = False,
+    with_row_versions: bool = False,
+    batch_size: int | None = None,
+) -> pa.RecordBatchReader:
+    """Return the live rows of a version; see `Dataset.scan`."""
+    asked = {
+        ROW_ID: with_row_id,
+        ROW_ADDRESS: with_row_address,
+        ROW_CREATED_AT_VERSION: with_row_versions,
+        ROW_LAST_UPDATED_AT_VERSION: with_row_versions,
+    }
+    system_columns = tuple(name for name in READABLE_SYSTEM_COLUMNS if asked[name])
+    units = plan_scan(table, columns, filter, system_columns=system_columns, batch_size=batch_size)
+    arrow = output_schema(project(table.schema, names_of(table, columns)), system_columns)
+    return pa.RecordBatchReader.from_batches(arrow, read_units(units))
+
+
+def count_rows(table: TableVersion, filter: str | None = None) -> int:  # noqa: A002
+    """Return how many live rows a version has, or for how many a filter is true.
+
+    Without a filter no data file is opened; only deletion files whose number of offsets the
+    manifest does not state are read.
+    """
+    if filter is None:
+        return sum(table.num_live_rows(each) for each in table.manifest.fragments)
+    check_filter(table, filter)
+    units = [
+        table.unit(place, columns=(), system_columns=(ROW_ADDRESS,), filter=filter)
+        for place in range(len(table.manifest.fragments))
+    ]
+    return sum(batch.num_rows for batch in read_units(units))
+
+
+def names_of(table: TableVersion, columns: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns asked for; None stands for all top-level columns.
+
+    Raises:
+        InvalidInputError: One string was given where a sequence of names is meant.
+    """
+    if columns is None:
+        return tuple(table.schema.names)
+    if isinstance(columns, str):
+        raise InvalidInputError(f"columns is a list of names: [{columns!r}], not {columns!r}")
+    return tuple(columns)
+
+
+def read_units(units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of work units, in order, read by several threads a little ahead."""
+    if not units:
+        return
+    with ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="lance-stream-scan") as threads:
+        ahead: deque[Future[pa.RecordBatch]] = deque()
+        try:
+            for unit in units:
+                reader = FragmentReader(unit)
+                for selection in reader.selections():
+                    ahead.append(threads.submit(reader.read, selection))
+                    while len(ahead) > NUM_THREADS:
+                        yield from _if_any(ahead.popleft().result())
+            while ahead:
+                yield from _if_any(ahead.popleft().result())
+        finally:
+            for each in ahead:
+                each.cancel()
+
+
+def _if_any(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows:
+        yield batch

@@ -1,0 +1,143 @@
+"""One version of a table, and where it lies: what every verb starts from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.commit.version_log import VersionLog
+from lance_stream.dataset.open_files import OpenFiles
+from lance_stream.dataset.read_fragment import WorkUnit
+from lance_stream.dataset.timestamps import timestamp_of
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.versions import FileVersion
+from lance_stream.schema.arrow_schemas import to_arrow
+from lance_stream.schema.fields import Schema
+from lance_stream.storage.store import Store
+from lance_stream.table.feature_flags import has_stable_row_ids
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.row_addresses import FragmentRows, RowIdIndex
+from lance_stream.table.row_ids import RowIdSequence, decode_row_ids
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """One version of a table, and where it lies.
+
+    Attributes:
+        uri: The table's directory, as the user wrote it.
+        storage_options: What opening its store took.
+        store: Where its files lie.
+        log: Its versions.
+        manifest: The version.
+    """
+
+    uri: str
+    storage_options: Mapping[str, Any]
+    store: Store
+    log: VersionLog
+    manifest: Manifest
+
+    @property
+    def version(self) -> int:
+        """The version's number."""
+        return self.manifest.version
+
+    @property
+    def schema(self) -> Schema:
+        """The columns."""
+        return self.manifest.schema
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """The columns, as Arrow has them."""
+        return to_arrow(self.manifest.schema)
+
+    @property
+    def file_version(self) -> FileVersion:
+        """The file version of new data files."""
+        return FileVersion.from_manifest_name(self.manifest.data_format.version)
+
+    @property
+    def has_stable_row_ids(self) -> bool:
+        """Whether a row keeps its id for its whole life."""
+        return has_stable_row_ids(self.manifest)
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """When the version was committed, in UTC; None if its writer did not say."""
+        return timestamp_of(self.manifest)
+
+    @cached_property
+    def files(self) -> OpenFiles:
+        """The table's files."""
+        return OpenFiles(self.store, self.manifest.base_paths, self.storage_options)
+
+    def at(self, manifest: Manifest) -> "TableVersion":
+        """Return another version of the same table; files that are open stay open."""
+        other = replace(self, manifest=manifest)
+        if manifest.base_paths == self.manifest.base_paths:
+            other.__dict__["files"] = self.files
+        return other
+
+    def unit(self, place: int, **wanted: Any) -> WorkUnit:
+        """Return the work unit that reads one fragment.
+
+        Args:
+            place: The fragment's place in the manifest.
+            wanted: What of it, as the attributes of `WorkUnit`.
+        """
+        return WorkUnit(
+            files=self.files,
+            version=self.version,
+            fragment=self.manifest.fragments.raw(place),
+            schema=self.schema,
+            has_stable_row_ids=self.has_stable_row_ids,
+            **wanted,
+        )
+
+    def physical_rows(self, fragment: Fragment) -> int:
+        """Return the number of rows in a fragment's files, which old manifests do not state."""
+        if fragment.physical_rows or not fragment.files:
+            return fragment.physical_rows
+        return self.files.num_rows(fragment.files[0])
+
+    def dead_offsets(self, fragment: Fragment) -> npt.NDArray[np.uint32]:
+        """Return the row offsets of a fragment's dead rows, ascending."""
+        if fragment.deletion_file is None:
+            return np.empty(0, np.uint32)
+        return self.files.dead_offsets(fragment, self.physical_rows(fragment))
+
+    def num_live_rows(self, fragment: Fragment) -> int:
+        """Return the number of a fragment's live rows; reads nothing if the manifest tells."""
+        deletion_file = fragment.deletion_file
+        if deletion_file is None:
+            return self.physical_rows(fragment)
+        dead = deletion_file.num_deleted_rows or len(self.dead_offsets(fragment))
+        return self.physical_rows(fragment) - dead
+
+    def row_ids(self, fragment: Fragment) -> RowIdSequence:
+        """Return the stable row ids of a fragment's rows.
+
+        Raises:
+            CorruptDataError: It has none, or not one for each row.
+        """
+        if fragment.row_ids is None:
+            raise CorruptDataError(
+                f"fragment {fragment.id} has no row ids, but the table has stable row ids"
+            )
+        return decode_row_ids(self.files.sequence(fragment.row_ids), self.physical_rows(fragment))
+
+    @cached_property
+    def row_id_index(self) -> RowIdIndex:
+        """Where each live row is, by its stable id; made when it is first asked for."""
+        return RowIdIndex(
+            FragmentRows(each.id, self.row_ids(each), self.dead_offsets(each))
+            for each in self.manifest.fragments
+        )

@@ -1,0 +1,165 @@
+"""The worker's side of writing: Arrow batches become data files, and fragments that name them.
+
+No version knows the files yet; a commit makes them part of the table (`append`, `overwrite`). A
+file is whole, or not there; when writing fails, the files that were finished before are deleted.
+
+A fragment comes back with id 0 and without row ids and row versions: those are given when it is
+committed, from the version that is the newest then. It goes from worker to driver as bytes
+(`table.fragments.encode_fragment`).
+"""
+
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from lance_stream.dataset.casting import cast_batch, check_castable
+from lance_stream.errors import InvalidInputError, LanceStreamError
+from lance_stream.file.versions import FileVersion
+from lance_stream.file.writer import FileWriter
+from lance_stream.schema.arrow_schemas import to_arrow
+from lance_stream.schema.fields import Schema
+from lance_stream.storage.store import Store
+from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.paths import data_file_name, data_file_path
+
+MAX_ROWS_PER_FILE: Final = 1 << 20
+MAX_BYTES_PER_FILE: Final = 4 << 30
+
+
+@dataclass(frozen=True)
+class WriteTarget:
+    """Where and how new data files are written: picklable, made on the driver.
+
+    Attributes:
+        store: Where the table lies.
+        schema: The table's columns, with field ids.
+        file_version: The version of its data files.
+        max_rows_per_file: A file is closed when it holds so many rows.
+        max_bytes_per_file: A file is closed when it has become about so large.
+    """
+
+    store: Store
+    schema: Schema
+    file_version: FileVersion
+    max_rows_per_file: int = MAX_ROWS_PER_FILE
+    max_bytes_per_file: int = MAX_BYTES_PER_FILE
+
+    def __post_init__(self) -> None:
+        for name in ("max_rows_per_file", "max_bytes_per_file"):
+            if getattr(self, name) < 1:
+                raise InvalidInputError(f"{name} must be at least 1, not {getattr(self, name)}")
+
+
+def write_fragments(batches: Iterable[pa.RecordBatch], target: WriteTarget) -> list[Fragment]:
+    """Write the rows of some batches into new data files.
+
+    Args:
+        batches: Rows whose columns are matched by name and cast (see `casting`). A schema that
+            does not fit is refused before a file is begun.
+        target: Where they go.
+
+    Returns:
+        One fragment for each file, in row order; none if there was no row.
+
+    Raises:
+        InvalidInputError: A column or value does not fit the table; no file is left behind.
+    """
+    written: list[Fragment] = []
+    try:
+        for rows in _files_of(_cast(batches, target), target):
+            written.append(_write_file(rows, target))
+    except BaseException:
+        delete_files(target.store, written)
+        raise
+    return written
+
+
+def delete_files(store: Store, fragments: Iterable[Fragment]) -> None:
+    """Delete the data files of fragments that are known to belong to no version, best effort."""
+    for fragment in fragments:
+        for file in fragment.files:
+            with suppress(OSError, LanceStreamError):
+                store.delete(data_file_path(file.path))
+
+
+def _cast(batches: Iterable[pa.RecordBatch], target: WriteTarget) -> Iterator[pa.RecordBatch]:
+    table = to_arrow(target.schema)
+    known: pa.Schema | None = None
+    for batch in batches:
+        if known is None or not batch.schema.equals(known):
+            check_castable(batch.schema, table)
+            known = batch.schema
+        if batch.num_rows:
+            yield cast_batch(batch, table)
+
+
+class _Rows:
+    """The batches of one file: as many as fit. Whoever takes them says how large it has grown."""
+
+    def __init__(self, batches: "_Pushable", target: WriteTarget) -> None:
+        self._batches = batches
+        self._target = target
+        self.size_bytes = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        num_rows = 0
+        while num_rows < self._target.max_rows_per_file:
+            if self.size_bytes >= self._target.max_bytes_per_file:
+                return
+            batch = self._batches.take(self._target.max_rows_per_file - num_rows)
+            if batch is None:
+                return
+            num_rows += batch.num_rows
+            yield batch
+
+
+class _Pushable:
+    """Batches from which a number of rows can be taken, and the rest left for later."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._rest: pa.RecordBatch | None = None
+
+    def take(self, max_rows: int) -> pa.RecordBatch | None:
+        batch = self._rest if self._rest is not None else next(self._batches, None)
+        self._rest = None
+        if batch is not None and batch.num_rows > max_rows:
+            self._rest = batch.slice(max_rows)
+            batch = batch.slice(0, max_rows)
+        return batch
+
+    def has_more(self) -> bool:
+        if self._rest is None:
+            self._rest = next(self._batches, None)
+        return self._rest is not None
+
+
+def _files_of(batches: Iterator[pa.RecordBatch], target: WriteTarget) -> Iterator[_Rows]:
+    pushable = _Pushable(batches)
+    while pushable.has_more():
+        yield _Rows(pushable, target)
+
+
+def _write_file(rows: _Rows, target: WriteTarget) -> Fragment:
+    name = data_file_name(secrets.token_bytes(16))
+    writer = FileWriter(target.schema, target.file_version)
+    with target.store.open_writer(data_file_path(name)) as file:
+        for batch in rows:
+            for buffer in writer.write(batch):
+                file.write(buffer)
+                rows.size_bytes += buffer.nbytes
+        buffers, written = writer.finish()
+        for buffer in buffers:
+            file.write(buffer)
+    data_file = DataFile(
+        path=name,
+        field_ids=written.field_ids,
+        column_indices=written.column_indices,
+        file_version=written.version.data_file_numbers,
+        size_bytes=written.size_bytes,
+    )
+    return Fragment(id=0, files=(data_file,), physical_rows=written.num_rows)
