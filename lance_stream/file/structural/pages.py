@@ -1,11 +1,78 @@
-"""The pages of one leaf column, with what was parsed of them."""
+"""The pages of one leaf column: which layout each has, and what was parsed of them.
 
-from collections.abc import Sequence
+    PageLayout
+        mini_block_layout   mini_block.MiniBlockPage
+        full_zip_layout     full_zip.FullZipPage
+        constant_layout     constant.ConstantPage
+        blob_layout         refused
+        sparse_layout       refused; only 2.3 has it
+
+Source: encodings21.PageLayout in the proto.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from lance_stream.file.columns import Page
+from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.byte_ranges import Asking, together
+from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
+from lance_stream.file.columns import Page, unpack_encoding
+from lance_stream.file.levels import Places
+from lance_stream.file.structural.constant import ConstantPage
+from lance_stream.file.structural.full_zip import FullZipPage
+from lance_stream.file.structural.leaf_rows import (
+    LeafColumn,
+    LeafRows,
+    RowsAsked,
+    first_of,
+    join_leaf_rows,
+    last_of,
+    within,
+)
+from lance_stream.file.structural.mini_block import MiniBlockPage
+
+MAX_ROWS = 2**62
+"""Sums of counts up to here stay in 64 bits."""
+
+
+class OpenPage(Protocol):
+    """A page whose layout is understood; keeps what it has read of its tables."""
+
+    def read(self, rows: RowsAsked) -> Asking[LeafRows]:
+        """Read some of its rows, counted in the page; at least one."""
+        ...
+
+
+LAYOUTS: dict[str, Callable[[Any, Page, LeafColumn], OpenPage]] = {
+    "mini_block_layout": MiniBlockPage,
+    "full_zip_layout": FullZipPage,
+    "constant_layout": ConstantPage,
+}
+"""What reads each layout, by its name in the proto."""
+
+REFUSED_LAYOUTS = {
+    "blob_layout": "blob columns are not supported yet",
+    "sparse_layout": "the sparse layout belongs to the unstable file version 2.3",
+}
+"""Layouts that we know and do not read, with the reason."""
+
+
+def open_page(page: Page, leaf: LeafColumn) -> OpenPage:
+    """Return a page with its layout understood.
+
+    Raises:
+        CorruptDataError: The layout contradicts itself or the column's type.
+        UnsupportedFeatureError: The layout, or a codec in it, is none that we read, by name.
+    """
+    message = unpack_encoding(page.encoding, pb.PageLayout)
+    name = message.WhichOneof("layout")
+    if name is None:
+        raise UnsupportedFeatureError("a page has a layout that is not known")
+    if name in REFUSED_LAYOUTS:
+        raise UnsupportedFeatureError(f"{name}: {REFUSED_LAYOUTS[name]}")
+    return LAYOUTS[name](getattr(message, name), page, leaf)
 
 
 class PagesOfColumn:
@@ -19,9 +86,47 @@ class PagesOfColumn:
 
     Attributes:
         row_starts: (num_pages + 1,) i64, the first row of each page, and the number of rows.
+
+    Raises:
+        CorruptDataError: The pages claim more rows than a file can have.
     """
 
     def __init__(self, pages: Sequence[Page]) -> None:
         self.pages = tuple(pages)
         lengths = [each.length for each in self.pages]
-        self.row_starts: npt.NDArray[np.int64] = np.cumsum([0, *lengths], dtype=np.int64)
+        if sum(lengths) > MAX_ROWS:
+            raise CorruptDataError(f"the pages of a column claim to hold {sum(lengths)} rows")
+        self.row_starts: Places = np.cumsum([0, *lengths], dtype=np.int64)
+        self._open: dict[int, OpenPage] = {}
+
+    def read(self, leaf: LeafColumn, rows: RowsAsked) -> Asking[LeafRows]:
+        """Read some rows, counted in the file; at least one.
+
+        Raises:
+            CorruptDataError: The column has fewer rows, or the bytes contradict themselves.
+            UnsupportedFeatureError: A layout or codec that we do not know, by name.
+        """
+        num_rows = int(self.row_starts[-1])
+        if last_of(rows) >= num_rows:
+            raise CorruptDataError(
+                f"row {last_of(rows)} is asked for, but the pages of the column hold {num_rows}"
+            )
+        first, last = np.searchsorted(
+            self.row_starts, (first_of(rows), last_of(rows)), side="right"
+        )
+        askings = []
+        for place in range(int(first) - 1, int(last)):
+            start = int(self.row_starts[place])
+            inside = within(rows, start, int(self.row_starts[place + 1]))
+            if len(inside):
+                askings.append(self._read_page(place, leaf, inside))
+        return join_leaf_rows((yield from together(askings)))
+
+    def _read_page(self, place: int, leaf: LeafColumn, rows: RowsAsked) -> Asking[LeafRows]:
+        try:
+            if place not in self._open:
+                self._open[place] = open_page(self.pages[place], leaf)
+            return (yield from self._open[place].read(rows))
+        except BadDataError as error:
+            error.add_note(f"page {place} of {len(self.pages)} of the column")
+            raise

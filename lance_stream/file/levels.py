@@ -1,0 +1,457 @@
+"""Repetition and definition levels: how leaf values hang together as lists, structs and nulls.
+
+A leaf column is a chain of *layers*, counted from the leaf outwards: the leaf itself and each
+struct around it are item layers, each list around it is a list layer. Each entry of the two level
+streams stands for a value, or for a list that holds none:
+
+    repetition   u16   0: goes on in the same innermost list; k: starts a list at the k-th list
+                       layer from within; the largest one starts a new row. No lists: no stream
+    definition   u16   0: all there; else which layer is null or empty, the outermost if several
+                       are. No null and no empty list: no stream
+
+Definition levels are numbered over the layers from the leaf outwards, one for an item layer with
+nulls, one or two for a list layer: null first, then empty. `[[1, None], [], None, [2]]` in rows,
+with the layers (nullable item, null and empty list), is
+
+    repetition   1 0 1 1 1
+    definition   0 1 3 2 0
+    values       1 ? . . 2         a null item has a slot among the values, an empty list none
+
+An entry whose definition level lies above the item layers below the innermost list has no slot
+among the values: it is *invisible* from there.
+
+Source:  encodings21.RepDefLayer in the proto.
+Differs: The levels count from the innermost layer; those of Dremel and Parquet from the outermost.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.errors import CorruptDataError, InvalidInputError
+
+LevelArray: TypeAlias = npt.NDArray[np.uint16]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Places: TypeAlias = npt.NDArray[np.int64]
+
+ALL_VALID_ITEM = int(pb.REPDEF_ALL_VALID_ITEM)
+ALL_VALID_LIST = int(pb.REPDEF_ALL_VALID_LIST)
+NULLABLE_ITEM = int(pb.REPDEF_NULLABLE_ITEM)
+NULLABLE_LIST = int(pb.REPDEF_NULLABLE_LIST)
+EMPTYABLE_LIST = int(pb.REPDEF_EMPTYABLE_LIST)
+NULL_AND_EMPTY_LIST = int(pb.REPDEF_NULL_AND_EMPTY_LIST)
+
+_HAS_NULLS = frozenset({NULLABLE_ITEM, NULLABLE_LIST, NULL_AND_EMPTY_LIST})
+_HAS_EMPTIES = frozenset({EMPTYABLE_LIST, NULL_AND_EMPTY_LIST})
+_LISTS = frozenset({ALL_VALID_LIST, NULLABLE_LIST, EMPTYABLE_LIST, NULL_AND_EMPTY_LIST})
+_ITEMS = frozenset({ALL_VALID_ITEM, NULLABLE_ITEM})
+
+MAX_ARROW_ROWS = 2**31 - 1
+"""What Arrow's 32-bit list offsets can count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The layers of a leaf column as one page declares them, from the leaf outwards.
+
+    Attributes:
+        kinds: RepDefLayer of each layer.
+        is_list: Whether each is a list layer.
+        null_levels: The definition level by which each layer says null; 0 if it cannot.
+        empty_levels: The same for an empty list.
+        below: The largest definition level of the layers below each layer.
+        limits: The largest definition level at which an entry is seen from each layer.
+        max_repetition: The repetition level that starts a row; 0 without lists.
+        max_definition: The largest definition level.
+        max_visible: The largest definition level whose entry has a slot among the values.
+    """
+
+    kinds: tuple[int, ...]
+    is_list: tuple[bool, ...]
+    null_levels: tuple[int, ...]
+    empty_levels: tuple[int, ...]
+    below: tuple[int, ...]
+    limits: tuple[int, ...]
+    max_repetition: int
+    max_definition: int
+    max_visible: int
+
+
+@lru_cache(maxsize=1024)
+def layers_of(kinds: tuple[int, ...]) -> Layers:
+    """Return the layers that a page declares.
+
+    Args:
+        kinds: RepDefLayer of each, from the leaf outwards.
+
+    Raises:
+        CorruptDataError: A layer is of no known kind.
+    """
+    null_levels, empty_levels, below = [], [], []
+    level = 0
+    for kind in kinds:
+        if kind not in _LISTS and kind not in _ITEMS:
+            raise CorruptDataError(f"a layer of the unknown kind {kind} is declared")
+        below.append(level)
+        level += kind in _HAS_NULLS
+        null_levels.append(level if kind in _HAS_NULLS else 0)
+        level += kind in _HAS_EMPTIES
+        empty_levels.append(level if kind in _HAS_EMPTIES else 0)
+    is_list = tuple(kind in _LISTS for kind in kinds)
+    limits, limit = [], level
+    for place in reversed(range(len(kinds))):
+        # Past the next list outwards, an entry stands for a list that holds nothing down here.
+        limits.append(limit)
+        if is_list[place]:
+            limit = below[place]
+    limits.reverse()
+    return Layers(
+        kinds=kinds,
+        is_list=is_list,
+        null_levels=tuple(null_levels),
+        empty_levels=tuple(empty_levels),
+        below=tuple(below),
+        limits=tuple(limits),
+        max_repetition=sum(is_list),
+        max_definition=level,
+        max_visible=limits[0] if limits else 0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The two level streams of a run of rows.
+
+    Attributes:
+        layers: What the levels mean.
+        repetition: (num_levels,) u16; None without lists.
+        definition: (num_levels,) u16; None when all is there.
+        num_levels: How many entries there are.
+    """
+
+    layers: Layers
+    repetition: LevelArray | None
+    definition: LevelArray | None
+    num_levels: int
+
+    def visible(self) -> Mask | None:
+        """Return which entries have a slot among the values; None if all have."""
+        if self.definition is None or self.layers.max_definition == self.layers.max_visible:
+            return None
+        return self.definition <= self.layers.max_visible
+
+    def num_visible(self) -> int:
+        """Return how many entries have a slot among the values."""
+        visible = self.visible()
+        return self.num_levels if visible is None else int(np.count_nonzero(visible))
+
+    def row_starts(self) -> Places:
+        """Return (num_rows,) where each row starts among the entries."""
+        if self.repetition is None:
+            return np.arange(self.num_levels, dtype=np.int64)
+        return np.flatnonzero(self.repetition == self.layers.max_repetition)
+
+    def slice(self, start: int, stop: int) -> "Levels":
+        """Return the entries [start, stop)."""
+        return Levels(
+            self.layers,
+            None if self.repetition is None else self.repetition[start:stop],
+            None if self.definition is None else self.definition[start:stop],
+            stop - start,
+        )
+
+    def take(self, places: Places) -> "Levels":
+        """Return the entries at some places."""
+        return Levels(
+            self.layers,
+            None if self.repetition is None else self.repetition[places],
+            None if self.definition is None else self.definition[places],
+            len(places),
+        )
+
+
+def checked_levels(levels: Levels) -> Levels:
+    """Return the levels, once none is larger than its layers allow and both streams agree.
+
+    Raises:
+        CorruptDataError: They do not; or lists have no repetition levels.
+    """
+    layers = levels.layers
+    for name, stream, most in (
+        ("repetition", levels.repetition, layers.max_repetition),
+        ("definition", levels.definition, layers.max_definition),
+    ):
+        if stream is None:
+            continue
+        if len(stream) != levels.num_levels:
+            raise CorruptDataError(
+                f"{len(stream)} {name} levels are stored for {levels.num_levels} entries"
+            )
+        if len(stream) and stream.max() > most:
+            raise CorruptDataError(
+                f"a {name} level of {stream.max()} is stored, but its layers reach {most}"
+            )
+    if layers.max_repetition and levels.repetition is None:
+        raise CorruptDataError("a page of lists has no repetition levels")
+    if layers.max_repetition and levels.definition is not None and levels.repetition is not None:
+        # An entry that goes on in its innermost list is an item of it: the list is there.
+        inside = levels.definition[levels.repetition == 0]
+        if len(inside) and inside.max() > layers.max_visible:
+            raise CorruptDataError("a list is said to be null or empty in the midst of its items")
+    return levels
+
+
+def check_layers(layers: Layers, is_list: Sequence[bool]) -> None:
+    """Raise unless a page's layers are those that its field has.
+
+    Raises:
+        CorruptDataError: There are more, fewer or others.
+    """
+    if layers.is_list != tuple(is_list):
+        raise CorruptDataError(
+            f"a page declares the layers {_spell(layers.is_list)}, but its field has "
+            f"{_spell(is_list)}"
+        )
+
+
+def join_levels(parts: Sequence[Levels]) -> Levels:
+    """Return the levels of several runs of rows, one after the other.
+
+    Pages may declare different layers for one column: one has nulls, the next has none. The
+    levels are then counted anew, over layers that can say all of it.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    total = sum(each.num_levels for each in parts)
+    if len({each.layers for each in parts}) > 1:
+        general = layers_of(
+            tuple(
+                NULL_AND_EMPTY_LIST if is_list else NULLABLE_ITEM
+                for is_list in parts[0].layers.is_list
+            )
+        )
+        parts = [_renumber(each, general) for each in parts]
+    repetitions = [each.repetition for each in parts if each.repetition is not None]
+    definition = None
+    if any(each.definition is not None for each in parts):
+        definition = np.concatenate(
+            [
+                np.zeros(each.num_levels, np.uint16) if each.definition is None else each.definition
+                for each in parts
+            ]
+        )
+    return Levels(
+        parts[0].layers, np.concatenate(repetitions) if repetitions else None, definition, total
+    )
+
+
+class LayerReader:
+    """Takes levels apart into what Arrow wants, layer by layer, from the leaf outwards.
+
+    Call `items` or `lists` for each layer in order, as `layers.is_list` says.
+
+    Args:
+        levels: Checked levels of whole rows.
+    """
+
+    def __init__(self, levels: Levels) -> None:
+        self._layers = levels.layers
+        self._repetition = levels.repetition
+        self._definition = levels.definition
+        self._num_levels = levels.num_levels
+        self._place = 0
+
+    def items(self) -> Mask | None:
+        """Return which of this item layer's values are not null; None if all are."""
+        layers, place = self._layers, self._place
+        self._place += 1
+        definition = self._definition
+        if definition is None:
+            return None
+        limit = layers.limits[place]
+        if limit == layers.below[place]:
+            return None
+        if limit < layers.max_definition:
+            definition = definition[definition <= limit]
+        return definition <= layers.below[place]
+
+    def lists(self) -> tuple[Places, Mask | None]:
+        """Return a list layer.
+
+        Returns:
+            (num_lists + 1,) offsets into the values of the layer below, and which lists are not
+            null; None if all are.
+        """
+        layers, place = self._layers, self._place
+        self._place += 1
+        repetition, definition = self._repetition, self._definition
+        if repetition is None:
+            # No level at all: no row.
+            return np.zeros(1, np.int64), None
+        starts = np.flatnonzero(repetition)
+        if definition is None:
+            offsets = np.append(starts, self._num_levels)
+            self._keep(starts)
+            return offsets, None
+        has_item = definition <= layers.below[place]
+        items_before = np.zeros(self._num_levels + 1, np.int64)
+        np.cumsum(has_item, out=items_before[1:])
+        started = definition[starts]
+        limit = layers.limits[place]
+        seen = starts if limit == layers.max_definition else starts[started <= limit]
+        offsets = np.append(items_before[seen], items_before[-1])
+        levels = definition[seen]
+        valid: Mask | None = levels <= layers.below[place]
+        if layers.empty_levels[place]:
+            valid |= levels == layers.empty_levels[place]
+        if layers.below[place] == limit or bool(np.all(valid)):
+            valid = None
+        self._keep(starts)
+        return offsets, valid
+
+    def _keep(self, starts: Places) -> None:
+        if self._repetition is not None:
+            self._repetition = self._repetition[starts] - np.uint16(1)
+        if self._definition is not None:
+            self._definition = self._definition[starts]
+        self._num_levels = len(starts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    valid: Mask | None
+    lengths: Places | None  # of a list layer; 0 where it is null
+
+
+class LayerWriter:
+    """Puts levels together, layer by layer, from the outermost inwards.
+
+    Immutable: the leaves of a struct go on from the same writer.
+
+    Args:
+        num_rows: The rows of the page.
+    """
+
+    def __init__(self, num_rows: int, _layers: tuple[_Layer, ...] = ()) -> None:
+        self._num_rows = num_rows
+        self._layers = _layers
+
+    def items(self, valid: Mask | None) -> "LayerWriter":
+        """Add an item layer.
+
+        Args:
+            valid: Which values are not null, one for each item of the layers so far (null ones
+                too, but none for lists that hold nothing); None if all are.
+        """
+        valid = None if valid is None or bool(valid.all()) else valid
+        return LayerWriter(self._num_rows, (*self._layers, _Layer(valid, None)))
+
+    def lists(self, lengths: Places, valid: Mask | None) -> "LayerWriter":
+        """Add a list layer.
+
+        Args:
+            lengths: Items of each list; 0 where it or something around it is null.
+            valid: As in `items`.
+        """
+        valid = None if valid is None or bool(valid.all()) else valid
+        return LayerWriter(self._num_rows, (*self._layers, _Layer(valid, lengths)))
+
+    def finish(self) -> Levels:
+        """Return the levels, and the layers as this page declares them."""
+        kinds = [_kind(each) for each in self._layers]
+        layers = layers_of(tuple(reversed(kinds)))
+        has_definition = layers.max_definition > 0
+        num_levels = self._num_rows
+        definition = np.zeros(num_levels, np.uint16) if has_definition else None
+        repetition = np.zeros(num_levels, np.uint16) if layers.max_repetition else None
+        slots: Places | None = None  # entries that have an item in the layer at hand; None: all
+        list_level = layers.max_repetition
+        for depth, layer in enumerate(self._layers):
+            place = len(self._layers) - 1 - depth
+            if definition is not None and layer.valid is not None:
+                _mark(definition, slots, ~layer.valid, layers.null_levels[place])
+            if layer.lengths is None or repetition is None:
+                continue
+            if definition is not None and layers.empty_levels[place]:
+                _mark(definition, slots, layer.lengths == 0, layers.empty_levels[place])
+            at = slice(None) if slots is None else slots
+            started = repetition[at]
+            repetition[at] = np.where(started == 0, np.uint16(list_level), started)
+            list_level -= 1
+            counts = np.ones(num_levels, np.int64)
+            counts[at] = np.maximum(layer.lengths, 1)
+            firsts = np.cumsum(counts) - counts
+            total = int(counts.sum())
+            wider = np.zeros(total, np.uint16)
+            wider[firsts] = repetition
+            repetition = wider
+            if definition is not None:
+                holds_nothing = definition > layers.below[place]
+                wider = np.zeros(total, np.uint16)
+                wider[firsts] = definition
+                definition = wider
+                if holds_nothing.any():
+                    is_slot = np.ones(total, np.bool_)
+                    is_slot[firsts[holds_nothing]] = False
+                    slots = np.flatnonzero(is_slot)
+                else:
+                    slots = None
+            num_levels = total
+        return Levels(layers, repetition, definition, num_levels)
+
+
+def _mark(definition: LevelArray, slots: Places | None, gone: Mask, level: int) -> None:
+    """Set a level where something is gone and nothing around it is."""
+    if slots is None:
+        definition[gone & (definition == 0)] = level
+    else:
+        hit = slots[gone]
+        definition[hit[definition[hit] == 0]] = level
+
+
+def _kind(layer: _Layer) -> int:
+    if layer.lengths is None:
+        return ALL_VALID_ITEM if layer.valid is None else NULLABLE_ITEM
+    gone = layer.lengths == 0
+    if layer.valid is None:
+        return EMPTYABLE_LIST if gone.any() else ALL_VALID_LIST
+    return NULL_AND_EMPTY_LIST if (gone & layer.valid).any() else NULLABLE_LIST
+
+
+def _renumber(levels: Levels, general: Layers) -> Levels:
+    if levels.definition is None or levels.layers == general:
+        return Levels(general, levels.repetition, levels.definition, levels.num_levels)
+    table = np.zeros(levels.layers.max_definition + 1, np.uint16)
+    for place in range(len(general.kinds)):
+        for old, new in (
+            (levels.layers.null_levels[place], general.null_levels[place]),
+            (levels.layers.empty_levels[place], general.empty_levels[place]),
+        ):
+            if old:
+                table[old] = new
+    return Levels(general, levels.repetition, table[levels.definition], levels.num_levels)
+
+
+def _spell(is_list: Sequence[bool]) -> str:
+    return "(" + ", ".join("list" if each else "item" for each in is_list) + ")"
+
+
+def arrow_offsets(offsets: Places, *, wide: bool) -> npt.NDArray[np.int32] | Places:
+    """Return list offsets in the width that a list (32 bits) or large list (64) has.
+
+    Raises:
+        InvalidInputError: So many items do not fit into a list's 32-bit offsets.
+    """
+    if wide:
+        return offsets
+    if offsets[-1] > MAX_ARROW_ROWS:
+        raise InvalidInputError(
+            f"lists of {offsets[-1]} items together do not fit into one Arrow list array; "
+            "read fewer rows at a time"
+        )
+    return offsets.astype(np.int32)

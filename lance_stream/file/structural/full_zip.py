@@ -1,0 +1,393 @@
+"""Full-zip layout: each value stands beside its own levels, and is found without the others.
+
+The buffers of the page:
+
+    0    items        one after the other
+    1    row index    (num_rows + 1,) u8, u16, u32 or u64: where each row starts in buffer 0, and
+                      the end; only if values have no fixed width, or rows are lists
+
+An item:
+
+    control word   u8, u16 or u32: repetition << bits_def | definition; none if both have 0 bits;
+                   u8 up to 8 bits of both, u16 up to 16
+    length         u32 or u64, only of values without a fixed width
+    value          as the value encoding says
+
+An entry without a slot among the values (a list that holds nothing) is its control word alone. A
+null value of fixed width has its bytes, with anything in them; a null value without a fixed width
+is its control word alone.
+
+Reading a range of rows of fixed width is one slice; rows of other kinds are looked up in the row
+index first, unless the whole page is wanted.
+
+Source:  encodings21.FullZipLayout in the proto.
+Differs: The reference writes the layout for values of 256 bytes or more. We write all values of
+         fixed width without nulls so: without levels the buffer is the plain values.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.byte_ranges import Asking, ByteRange
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.arrow_blocks import array_from_block, nulls
+from lance_stream.file.columns import Page
+from lance_stream.file.compressive import decode_per_value
+from lance_stream.file.data_blocks import Bytes, FixedWidthBlock, VariableWidthBlock
+from lance_stream.file.levels import (
+    LevelArray,
+    Levels,
+    Places,
+    check_layers,
+    checked_levels,
+    layers_of,
+)
+from lance_stream.file.structural.leaf_rows import (
+    LeafColumn,
+    LeafRows,
+    RowsAsked,
+    as_bytes,
+    as_places,
+)
+
+MAX_INDEX_BYTES = 1 << 20
+"""A row index up to this size is read as a whole and kept; of a larger one, what is needed."""
+
+_MANY_ROWS = 64
+_MAX_LEVEL_BITS = 16
+
+
+class FullZipPage:
+    """A page in the full-zip layout.
+
+    Args:
+        message: Its layout.
+        page: Its buffers.
+        leaf: The column it belongs to.
+
+    Raises:
+        CorruptDataError: The message contradicts itself, the buffers or the column's type.
+    """
+
+    def __init__(self, message: pb.FullZipLayout, page: Page, leaf: LeafColumn) -> None:
+        self._message = message
+        self._page = page
+        self._leaf = leaf
+        self._layers = layers_of(tuple(message.layers))
+        check_layers(self._layers, leaf.is_list)
+        self._bits_rep, self._bits_def = message.bits_rep, message.bits_def
+        if max(self._bits_rep, self._bits_def) > _MAX_LEVEL_BITS:
+            raise CorruptDataError("levels of a full-zip page have more than 16 bits")
+        if (self._bits_rep > 0) != (self._layers.max_repetition > 0):
+            raise CorruptDataError("repetition levels are stored without lists, or lists without")
+        self._word_bytes = _word_bytes(self._bits_rep + self._bits_def)
+        details = message.WhichOneof("details")
+        self._is_fixed = details == "bits_per_value"
+        bits = message.bits_per_value if self._is_fixed else message.bits_per_offset
+        if details is None or (bits % 8 if self._is_fixed else bits not in (32, 64)):
+            raise CorruptDataError(f"values (or lengths) of {bits} bits cannot be zipped")
+        self._width = bits // 8
+        self._has_index = not self._is_fixed or self._bits_rep > 0
+        if len(page.buffers) < 1 + self._has_index:
+            raise CorruptDataError(f"a full-zip page has {len(page.buffers)} buffers")
+        if not self._bits_rep and message.num_items != page.length:
+            raise CorruptDataError(
+                f"a page of {page.length} rows is said to hold {message.num_items} values"
+            )
+        if self._has_index:
+            self._index_width = self._width_of_index()
+        elif page.buffers[0].size_bytes != page.length * (self._word_bytes + self._width):
+            raise CorruptDataError(
+                f"{page.length} values of {self._word_bytes + self._width} bytes cannot be "
+                f"{page.buffers[0].size_bytes} bytes"
+            )
+        self._index: Places | None = None
+
+    def read(self, rows: RowsAsked) -> Asking[LeafRows]:
+        """Read some rows: one round, or two if the row index has to be read before."""
+        if not self._has_index:
+            return (yield from self._read_even(rows))
+        buffers = self._page.buffers
+        if isinstance(rows, range) and len(rows) == self._page.length:
+            if self._index is None:
+                whole, index = yield [buffers[0], buffers[1]]
+                self._index = self._parse_index(index)
+            else:
+                (whole,) = yield [buffers[0]]
+            return self._decode(as_bytes(whole), self._index[:-1], self._index[1:])
+        starts, stops = yield from self._find(rows)
+        heads = np.flatnonzero(np.append(True, starts[1:] != stops[:-1]))
+        tails = np.append(heads[1:], len(starts)) - 1
+        parts = yield [
+            ByteRange(buffers[0].start + start, buffers[0].start + stop)
+            for start, stop in zip(starts[heads].tolist(), stops[tails].tolist(), strict=True)
+        ]
+        data = as_bytes(parts[0] if len(parts) == 1 else b"".join(parts))
+        ends = np.cumsum(stops - starts)
+        return self._decode(data, ends - (stops - starts), ends)
+
+    def _read_even(self, rows: RowsAsked) -> Asking[LeafRows]:
+        """Read rows that all have the same number of bytes."""
+        base, stride = self._page.buffers[0].start, self._word_bytes + self._width
+        places = as_places(rows) if not isinstance(rows, range) else np.array([rows.start])
+        heads = np.flatnonzero(np.diff(places, prepend=-2) > 1)
+        firsts = places[heads]
+        stops = places[np.append(heads[1:], len(places)) - 1] + 1
+        if isinstance(rows, range):
+            stops = np.array([rows.stop])
+        parts = yield [
+            ByteRange(base + first * stride, base + stop * stride)
+            for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True)
+        ]
+        data = as_bytes(parts[0] if len(parts) == 1 else b"".join(parts))
+        count, definition = len(rows), None
+        if self._word_bytes:
+            items = data.reshape(count, stride)
+            words = np.ascontiguousarray(items[:, : self._word_bytes])
+            definition = _levels(words.view(f"<u{self._word_bytes}").reshape(-1))
+            data = np.ascontiguousarray(items[:, self._word_bytes :]).reshape(-1)
+        levels = checked_levels(Levels(self._layers, None, definition, count))
+        return LeafRows(levels, self._values_of_width(data, count))
+
+    def _find(self, rows: RowsAsked) -> Asking[tuple[Places, Places]]:
+        """Return where rows start and stop in the page's items."""
+        index = self._page.buffers[1]
+        if self._index is None and index.size_bytes <= MAX_INDEX_BYTES:
+            (buffer,) = yield [index]
+            self._index = self._parse_index(buffer)
+        if self._index is not None:
+            if isinstance(rows, range):
+                found = self._index[rows.start : rows.stop + 1]
+                return found[:-1], found[1:]
+            return self._index[rows], self._index[rows + 1]
+        width = self._index_width
+        if isinstance(rows, range):
+            heads = [(rows.start, rows.stop)]
+        else:
+            starts = np.flatnonzero(np.diff(rows, prepend=-2) > 1)
+            lasts = rows[np.append(starts[1:], len(rows)) - 1]
+            heads = list(zip(rows[starts].tolist(), (lasts + 1).tolist(), strict=True))
+        buffers = yield [
+            ByteRange(index.start + first * width, index.start + (stop + 1) * width)
+            for first, stop in heads
+        ]
+        words = [self._index_words(buffer) for buffer in buffers]
+        starts = np.concatenate([each[:-1] for each in words])
+        stops = np.concatenate([each[1:] for each in words])
+        return self._checked_index(starts, stops)
+
+    def _width_of_index(self) -> int:
+        width, surplus = divmod(self._page.buffers[1].size_bytes, self._page.length + 1)
+        if surplus or width not in (1, 2, 4, 8):
+            raise CorruptDataError(
+                f"an index of {self._page.buffers[1].size_bytes} bytes cannot be that of "
+                f"{self._page.length} rows"
+            )
+        return width
+
+    def _parse_index(self, buffer: memoryview) -> Places:
+        words = self._index_words(buffer)
+        self._checked_index(words[:-1], words[1:])
+        if int(words[0]) != 0 or int(words[-1]) != self._page.buffers[0].size_bytes:
+            raise CorruptDataError(
+                f"the row index runs from {words[0]} to {words[-1]}, but the page's items are "
+                f"{self._page.buffers[0].size_bytes} bytes"
+            )
+        return words
+
+    def _index_words(self, buffer: memoryview) -> Places:
+        return as_bytes(buffer).view(f"<u{self._index_width}").astype(np.int64)
+
+    def _checked_index(self, starts: Places, stops: Places) -> tuple[Places, Places]:
+        end = self._page.buffers[0].size_bytes
+        if (starts < 0).any() or (stops < starts).any() or (stops > end).any():
+            raise CorruptDataError(f"the row index does not ascend from 0 to {end}")
+        if (starts[1:] < stops[:-1]).any():
+            raise CorruptDataError("the row index does not ascend")
+        return starts, stops
+
+    def _decode(self, data: Bytes, starts: Places, stops: Places) -> LeafRows:
+        """Decode rows.
+
+        Args:
+            data: Their items.
+            starts: (num_rows,) where each row's items start.
+            stops: (num_rows,) and end.
+        """
+        places = self._walk(data, starts, stops) if self._bits_rep else starts
+        words = _words_at(data, places, self._word_bytes)
+        definition: LevelArray | None = None
+        repetition: LevelArray | None = None
+        if self._bits_def:
+            definition = _levels(words & ((1 << self._bits_def) - 1))
+        if self._bits_rep:
+            repetition = _levels(words >> self._bits_def)
+        levels = checked_levels(Levels(self._layers, repetition, definition, len(places)))
+        if repetition is not None and not np.array_equal(places[levels.row_starts()], starts):
+            raise CorruptDataError("rows of a full-zip page do not start where its index says")
+        visible = levels.visible()
+        seen = places if visible is None else places[visible]
+        if self._is_fixed:
+            return LeafRows(levels, self._fixed_values(data, seen))
+        ends = stops if not self._bits_rep else np.append(places[1:], len(data))
+        if visible is not None:
+            ends = ends[visible]
+        valid = None
+        if definition is not None:
+            valid = (definition if visible is None else definition[visible]) == 0
+        return LeafRows(levels, self._variable_values(data, seen, ends, valid))
+
+    def _walk(self, data: Bytes, starts: Places, stops: Places) -> Places:
+        """Return where each item starts, given where rows start and stop.
+
+        Where an item stops, only the item says. So the first items of all rows are looked at
+        together, then the second ones of those that have one, and so on; the few rows that are
+        much longer than the others are followed one item after the other.
+        """
+        found = []
+        at, ends = starts, stops
+        if (at >= ends).any():
+            raise CorruptDataError("a row of a full-zip page has no bytes")
+        while len(at) > _MANY_ROWS:
+            found.append(at)
+            at = at + self._item_bytes(data, at)
+            if (at > ends).any():
+                raise CorruptDataError("an item of a full-zip page is longer than its row")
+            more = at < ends
+            at, ends = at[more], ends[more]
+        for first, stop in zip(at.tolist(), ends.tolist(), strict=True):
+            found.append(self._follow(data, first, stop))
+        return np.sort(np.concatenate(found))
+
+    def _follow(self, data: Bytes, start: int, stop: int) -> Places:
+        """Return where the items of one row start."""
+        view = data.data
+        word, width = self._word_bytes, self._width
+        mask = (1 << self._bits_def) - 1
+        limit = self._layers.max_visible if self._bits_def else 0
+        fixed = self._is_fixed
+        places = []
+        while start < stop:
+            places.append(start)
+            definition = int.from_bytes(view[start : start + word], "little") & mask
+            start += word
+            if fixed:
+                start += width if definition <= limit else 0
+            elif definition == 0:
+                start += width + int.from_bytes(view[start : start + width], "little")
+        if start != stop:
+            raise CorruptDataError("an item of a full-zip page is longer than its row")
+        return np.array(places, np.int64)
+
+    def _item_bytes(self, data: Bytes, places: Places) -> Places:
+        words = _words_at(data, places, self._word_bytes).astype(np.int64)
+        definition = words & ((1 << self._bits_def) - 1)
+        sizes = np.full(len(places), self._word_bytes, np.int64)
+        if self._is_fixed:
+            sizes[definition <= self._layers.max_visible] += self._width
+            return sizes
+        has_value = definition == 0
+        sizes[has_value] += self._width + self._lengths_at(
+            data, places[has_value] + self._word_bytes
+        )
+        return sizes
+
+    def _lengths_at(self, data: Bytes, places: Places) -> Places:
+        lengths = _words_at(data, places, self._width)
+        if len(lengths) and int(lengths.max()) > len(data):
+            raise CorruptDataError(
+                f"a value of {lengths.max()} bytes is said to stand among {len(data)}"
+            )
+        return lengths.astype(np.int64)
+
+    def _fixed_values(self, data: Bytes, places: Places) -> pa.Array:
+        starts = places + self._word_bytes
+        if len(starts) and int(starts[-1]) + self._width > len(data):
+            raise CorruptDataError("the last value of a full-zip page is cut short")
+        values = _gather(data, starts, starts + self._width)[1]
+        return self._values_of_width(values, len(places))
+
+    def _values_of_width(self, data: Bytes, count: int) -> pa.Array:
+        block = FixedWidthBlock(8 * self._width, count, data)
+        return array_from_block(
+            decode_per_value(self._message.value_compression, block), self._leaf.arrow_type
+        )
+
+    def _variable_values(
+        self, data: Bytes, places: Places, ends: Places, valid: npt.NDArray[np.bool_] | None
+    ) -> pa.Array:
+        if len(places) == 0:
+            return nulls(0, self._leaf.arrow_type)
+        filled = slice(None) if valid is None else valid
+        heads = places[filled] + self._word_bytes
+        lengths = self._lengths_at(data, heads)
+        starts = heads + self._width
+        stops = starts + lengths
+        if (stops != ends[filled]).any():
+            raise CorruptDataError("a value of a full-zip page is not as long as its item")
+        offsets, values = _gather(data, starts, stops)
+        if valid is not None:
+            sizes = np.zeros(len(places) + 1, np.int64)
+            sizes[1:][valid] = lengths
+            np.cumsum(sizes, out=sizes)
+            offsets = sizes if offsets.dtype == np.int64 else sizes.astype(np.int32)
+        block = VariableWidthBlock(len(places), offsets, values)
+        return array_from_block(
+            decode_per_value(self._message.value_compression, block), self._leaf.arrow_type
+        )
+
+
+def _word_bytes(bits: int) -> int:
+    """Return the bytes of a control word that holds so many bits."""
+    if bits == 0:
+        return 0
+    return 1 if bits <= 8 else 2 if bits <= 16 else 4
+
+
+def _levels(words: npt.NDArray[np.integer]) -> LevelArray:
+    return words.astype(np.uint16)
+
+
+def _words_at(data: Bytes, places: Places, width: int) -> npt.NDArray[np.unsignedinteger]:
+    """Return the words of some bytes that stand at some places.
+
+    Raises:
+        CorruptDataError: One stands (in part) behind the end.
+    """
+    if len(places) and int(places.max()) + width > len(data):
+        raise CorruptDataError("an item of a full-zip page is cut short")
+    if width == 1:
+        return data[places]
+    words = np.zeros(len(places), f"<u{max(width, 1)}")
+    for byte in range(width):
+        words |= data[places + byte].astype(words.dtype) << words.dtype.type(8 * byte)
+    return words
+
+
+def _gather(
+    data: Bytes, starts: Places, stops: Places
+) -> tuple[npt.NDArray[np.int32] | npt.NDArray[np.int64], Bytes]:
+    """Return slices of bytes one after the other, and the offsets between them.
+
+    The slices ascend and do not overlap: together with what lies between them they are a binary
+    array of which every other value is wanted, and Arrow copies those.
+    """
+    if len(starts) == 0:
+        return np.zeros(1, np.int32), np.zeros(0, np.uint8)
+    wide = len(data) > np.iinfo(np.int32).max
+    bounds: npt.NDArray[np.int32] | npt.NDArray[np.int64]
+    bounds = np.empty(2 * len(starts), np.int64 if wide else np.int32)
+    bounds[0::2], bounds[1::2] = starts, stops
+    every = pa.Array.from_buffers(
+        pa.large_binary() if wide else pa.binary(),
+        len(bounds) - 1,
+        [None, pa.py_buffer(bounds), pa.py_buffer(data)],
+    )
+    taken = every.take(pa.array(np.arange(0, len(bounds), 2)))
+    buffers = taken.buffers()
+    offsets: npt.NDArray[np.int32] | npt.NDArray[np.int64]
+    offsets = np.frombuffer(buffers[1], np.int64 if wide else np.int32)[: len(starts) + 1]
+    values = np.frombuffer(buffers[2], np.uint8) if buffers[2] else np.zeros(0, np.uint8)
+    return offsets, values[: int(offsets[-1])]

@@ -1,0 +1,175 @@
+"""Rows of one leaf column: what every layout gives, whatever its bytes look like.
+
+Rows are asked for as a `range` (they stand together) or as ascending places (they do not). Without
+lists a row is one entry of the level streams and one value; with lists it is a run of entries that
+starts where a repetition level is the largest, and its values are those of its visible entries.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.file.levels import Levels, Places, join_levels
+
+RowsAsked: TypeAlias = range | Places
+"""Rows of a page: all of a range (of step 1), or those at ascending places, each once."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeafColumn:
+    """A leaf of a field, and what stands around it.
+
+    Attributes:
+        field_id: Its id.
+        arrow_type: Of its values.
+        is_list: For each layer from the leaf outwards, whether it is a list.
+    """
+
+    field_id: int
+    arrow_type: pa.DataType
+    is_list: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeafRows:
+    """Some rows of a leaf column.
+
+    Attributes:
+        levels: How the values hang together.
+        values: One for each visible entry, without nulls (but for items of fixed-size lists).
+    """
+
+    levels: Levels
+    values: pa.Array
+
+
+def first_of(rows: RowsAsked) -> int:
+    """Return the first row of some; there must be one."""
+    return rows.start if isinstance(rows, range) else int(rows[0])
+
+
+def last_of(rows: RowsAsked) -> int:
+    """Return the last row of some; there must be one."""
+    return rows.stop - 1 if isinstance(rows, range) else int(rows[-1])
+
+
+def within(rows: RowsAsked, start: int, stop: int) -> RowsAsked:
+    """Return the rows that lie in [start, stop), counted from `start`."""
+    if isinstance(rows, range):
+        return range(max(rows.start, start) - start, max(min(rows.stop, stop), start) - start)
+    low, high = np.searchsorted(rows, (start, stop))
+    return as_range(rows[low:high] - start)
+
+
+def as_range(places: Places) -> RowsAsked:
+    """Return ascending places as a range, if there is no gap between them."""
+    if len(places) == 0:
+        return range(0)
+    first, last = int(places[0]), int(places[-1])
+    return range(first, last + 1) if last - first + 1 == len(places) else places
+
+
+def as_places(rows: RowsAsked) -> Places:
+    """Return rows as (num_rows,) i64 places."""
+    if isinstance(rows, range):
+        return np.arange(rows.start, rows.stop, dtype=np.int64)
+    return rows
+
+
+def spread(starts: Places, stops: Places) -> Places:
+    """Return all places of several ranges, one range after the other."""
+    counts = stops - starts
+    if len(counts) == 0:
+        return np.zeros(0, np.int64)
+    ends = np.cumsum(counts)
+    return np.repeat(starts - ends + counts, counts) + np.arange(int(ends[-1]), dtype=np.int64)
+
+
+def pick_values(values: pa.Array, rows: RowsAsked) -> pa.Array:
+    """Return some of an array's values."""
+    if isinstance(rows, range):
+        return values.slice(rows.start, len(rows)) if len(rows) != len(values) else values
+    return values.take(pa.array(rows))
+
+
+def pick_levels(levels: Levels, rows: RowsAsked) -> Levels:
+    """Return some entries of levels."""
+    if isinstance(rows, range):
+        return levels.slice(rows.start, rows.stop) if len(rows) != levels.num_levels else levels
+    return levels.take(rows)
+
+
+def pick_rows(
+    levels: Levels, rows: RowsAsked, breaks: Places | None = None
+) -> tuple[RowsAsked, RowsAsked]:
+    """Say which entries and which values some rows have.
+
+    Args:
+        levels: Of whole rows; but what comes before the first row start belongs to none.
+        rows: Which, counted from the first row that starts among the levels.
+        breaks: (num_breaks,) entries at which the levels of other rows were left out before: no
+            row goes on across them.
+
+    Returns:
+        The entries, and the values.
+
+    Raises:
+        CorruptDataError: There are fewer rows than that.
+    """
+    if levels.repetition is None:
+        if len(rows) and last_of(rows) >= levels.num_levels:
+            raise CorruptDataError(
+                f"row {last_of(rows)} is looked for among levels of {levels.num_levels} rows"
+            )
+        return rows, rows
+    starts = levels.row_starts()
+    if len(rows) and last_of(rows) >= len(starts):
+        raise CorruptDataError(f"row {last_of(rows)} is looked for among {len(starts)} rows")
+    visible = levels.visible()
+    bounds = np.append(starts, levels.num_levels)
+    if isinstance(rows, range):
+        entries = range(int(bounds[rows.start]), int(bounds[rows.stop]))
+        if visible is None:
+            return entries, entries
+        before = int(np.count_nonzero(visible[: entries.start]))
+        inside = int(np.count_nonzero(visible[entries.start : entries.stop]))
+        return entries, range(before, before + inside)
+    firsts = starts[rows]
+    if breaks is None:
+        stops = bounds[rows + 1]
+    else:
+        bounds = np.union1d(bounds, breaks)
+        stops = bounds[np.searchsorted(bounds, firsts, side="right")]
+    places = spread(firsts, stops)
+    if visible is None:
+        return places, places
+    values_before = np.zeros(levels.num_levels + 1, np.int64)
+    np.cumsum(visible, out=values_before[1:])
+    return places, spread(values_before[firsts], values_before[stops])
+
+
+def join_leaf_rows(parts: list[LeafRows]) -> LeafRows:
+    """Return the rows of several pages, one after the other; at least one.
+
+    Raises:
+        InvalidInputError: The values do not fit into one Arrow array.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    try:
+        values = pa.concat_arrays([each.values for each in parts])
+    except pa.ArrowInvalid as error:
+        raise InvalidInputError(
+            f"the values of {len(parts)} pages do not fit into one Arrow array ({error}); read "
+            "fewer rows at a time"
+        ) from None
+    return LeafRows(join_levels([each.levels for each in parts]), values)
+
+
+def as_bytes(buffer: memoryview | bytes) -> npt.NDArray[np.uint8]:
+    """Return a buffer as an array of bytes, without a copy."""
+    return np.frombuffer(buffer, np.uint8)

@@ -1,0 +1,203 @@
+"""Levels in mini-block chunks: one stream of a page, cut at the page's chunks.
+
+Each chunk holds its levels as a block of u16 words, encoded by itself:
+
+    flat                     as they are
+    in-line bit-packing      up to 1,024 levels: width, packed words
+    out-of-line bit-packing  full blocks of 1,024 packed words, then a tail, packed or as it is
+    rle                      u64 bytes of values | values | u8 lengths
+    others                   one chunk after the other
+
+All chunks asked for are decoded at once; levels are then those of all chunks, one after the other.
+
+Source:  encodings21.MiniBlockLayout, rep_compression and def_compression.
+Differs: We pack levels out of line, unless all chunks are so short that they are smaller as they
+         are; the reference chooses among all of the above.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.compressive import ChunkedBuffer, decode_block, decode_mini_block, fastlanes
+from lance_stream.file.compressive.chunks import check_chunks, consecutive, joined
+from lance_stream.file.data_blocks import DataBlock, FixedWidthBlock
+from lance_stream.file.levels import LevelArray, Places
+
+BITS_PER_LEVEL = 16
+_BYTES_PER_LEVEL = 2
+
+
+def decode_level_chunks(
+    encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, num_levels: Places
+) -> LevelArray:
+    """Decode the levels of some chunks.
+
+    Args:
+        encoding: How each chunk's levels are encoded.
+        buffer: Where they lie.
+        num_levels: (num_chunks,) how many each chunk has.
+
+    Returns:
+        (num_levels.sum(),) levels.
+
+    Raises:
+        CorruptDataError: The bytes do not hold so many levels, or they are not words of 16 bits.
+        UnsupportedFeatureError: The encoding is none that we know, by name.
+    """
+    check_chunks([buffer], np.zeros_like(num_levels))
+    kind = encoding.WhichOneof("compression")
+    if kind in ("flat", "inline_bitpacking"):
+        levels = _words(decode_mini_block(encoding, [buffer], num_levels))
+    elif kind == "rle":
+        levels = _words(decode_mini_block(encoding, _parted_runs(buffer), num_levels))
+    elif kind == "out_of_line_bitpacking":
+        levels = _decode_out_of_line(encoding.out_of_line_bitpacking, buffer, num_levels)
+    else:
+        levels = _decode_each(encoding, buffer, num_levels)
+    if len(levels) != int(num_levels.sum()):
+        raise CorruptDataError(f"{len(levels)} levels are there, but {num_levels.sum()} are needed")
+    return levels
+
+
+def encode_level_chunks(
+    levels: LevelArray, starts: Places, max_level: int
+) -> tuple[pb.CompressiveEncoding, ChunkedBuffer]:
+    """Encode levels for the chunks of a page.
+
+    Args:
+        levels: (num_levels,) all levels of the page.
+        starts: (num_chunks,) the first level of each chunk.
+        max_level: The largest level that there may be.
+
+    Returns:
+        The encoding, and the bytes of each chunk.
+    """
+    counts = np.diff(np.append(starts, len(levels)))
+    width = max_level.bit_length()
+    words_per_block = width * fastlanes.VALUES // BITS_PER_LEVEL
+    num_full, num_rest = np.divmod(counts, fastlanes.VALUES)
+    packs_tail = num_rest > words_per_block
+    num_blocks = num_full + packs_tail
+    num_packed = np.where(packs_tail, counts, num_full * fastlanes.VALUES)
+    num_raw = counts - num_packed
+    if not num_blocks.any():
+        flat = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=BITS_PER_LEVEL))
+        return flat, consecutive(
+            np.ascontiguousarray(levels).view(np.uint8), counts * _BYTES_PER_LEVEL
+        )
+    if num_raw.any():
+        is_raw = _flags(np.stack([num_packed, num_raw], axis=1))
+        raw, levels = levels[is_raw], levels[~is_raw]
+    if (num_packed == num_blocks * fastlanes.VALUES).all():
+        blocks = levels
+    else:
+        room = num_blocks * fastlanes.VALUES - num_packed
+        blocks = np.zeros(int(num_blocks.sum()) * fastlanes.VALUES, np.uint16)
+        blocks[~_flags(np.stack([num_packed, room], axis=1))] = levels
+    words = fastlanes.pack(blocks.reshape(-1, fastlanes.VALUES), width).reshape(-1)
+    if num_raw.any():
+        is_raw = _flags(np.stack([num_blocks * words_per_block, num_raw], axis=1))
+        spliced = np.empty(len(is_raw), np.uint16)
+        spliced[is_raw], spliced[~is_raw] = raw, words
+        words = spliced
+    encoding = pb.CompressiveEncoding(
+        out_of_line_bitpacking=pb.OutOfLineBitpacking(
+            uncompressed_bits_per_value=BITS_PER_LEVEL,
+            values=pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=width)),
+        )
+    )
+    sizes = (num_blocks * words_per_block + num_raw) * _BYTES_PER_LEVEL
+    return encoding, consecutive(words.view(np.uint8), sizes)
+
+
+def _words(block: DataBlock) -> LevelArray:
+    if not isinstance(block, FixedWidthBlock) or block.bits_per_value != BITS_PER_LEVEL:
+        raise CorruptDataError("the levels of a page are not words of 16 bits")
+    return block.data.view(np.uint16)
+
+
+def _decode_each(
+    encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, num_levels: Places
+) -> LevelArray:
+    parts = [
+        _words(decode_block(encoding, buffer.data[start : start + size], count))
+        for start, size, count in zip(
+            buffer.starts.tolist(), buffer.sizes.tolist(), num_levels.tolist(), strict=True
+        )
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0, np.uint16)
+
+
+def _parted_runs(buffer: ChunkedBuffer) -> list[ChunkedBuffer]:
+    """Part each chunk's run-length block into its values and its lengths."""
+    if len(buffer.sizes) and buffer.sizes.min() < 8:
+        raise CorruptDataError("a run-length block is too short for its head")
+    heads = joined(ChunkedBuffer(buffer.data, buffer.starts, np.full_like(buffer.sizes, 8)))
+    sizes = heads.view(np.uint64)
+    if (sizes > (buffer.sizes - 8).astype(np.uint64)).any():
+        raise CorruptDataError("the values of a run-length block are longer than the block")
+    sizes_of_values = sizes.astype(np.int64)
+    starts = buffer.starts + 8
+    return [
+        ChunkedBuffer(buffer.data, starts, sizes_of_values),
+        ChunkedBuffer(buffer.data, starts + sizes_of_values, buffer.sizes - 8 - sizes_of_values),
+    ]
+
+
+def _decode_out_of_line(
+    encoding: pb.OutOfLineBitpacking, buffer: ChunkedBuffer, num_levels: Places
+) -> LevelArray:
+    width = encoding.values.flat.bits_per_value
+    if (
+        encoding.uncompressed_bits_per_value != BITS_PER_LEVEL
+        or encoding.values.WhichOneof("compression") != "flat"
+        or not 0 < width <= BITS_PER_LEVEL
+    ):
+        raise CorruptDataError(f"levels cannot be packed in {width} bits")
+    words_per_block = width * fastlanes.VALUES // BITS_PER_LEVEL
+    num_full, num_rest = np.divmod(num_levels, fastlanes.VALUES)
+    full_bytes = num_full * (words_per_block * _BYTES_PER_LEVEL)
+    tail_bytes = buffer.sizes - full_bytes
+    has_raw_tail = tail_bytes == num_rest * _BYTES_PER_LEVEL
+    has_packed_tail = (
+        ~has_raw_tail & (num_rest > 0) & (tail_bytes == words_per_block * _BYTES_PER_LEVEL)
+    )
+    if not (has_raw_tail | has_packed_tail).all():
+        place = int(np.argmin(has_raw_tail | has_packed_tail))
+        raise CorruptDataError(
+            f"{num_levels[place]} levels packed in {width} bits cannot be "
+            f"{buffer.sizes[place]} bytes"
+        )
+    full = _unpacked(ChunkedBuffer(buffer.data, buffer.starts, full_bytes), width)
+    if not num_rest.any():
+        return full.reshape(-1)
+    tails = ChunkedBuffer(buffer.data, buffer.starts + full_bytes, tail_bytes)
+    levels = np.empty(int(num_levels.sum()), np.uint16)
+    in_tail = _flags(np.stack([num_full * fastlanes.VALUES, num_rest], axis=1))
+    levels[~in_tail] = full.reshape(-1)
+    of_tails = np.empty(int(num_rest.sum()), np.uint16)
+    in_packed = np.repeat(has_packed_tail, num_rest)
+    raw = ChunkedBuffer(tails.data, tails.starts[has_raw_tail], tails.sizes[has_raw_tail])
+    of_tails[~in_packed] = joined(raw).view(np.uint16)
+    if has_packed_tail.any():
+        packed = ChunkedBuffer(
+            tails.data, tails.starts[has_packed_tail], tails.sizes[has_packed_tail]
+        )
+        used = np.arange(fastlanes.VALUES) < num_rest[has_packed_tail][:, None]
+        of_tails[in_packed] = _unpacked(packed, width)[used]
+    levels[in_tail] = of_tails
+    return levels
+
+
+def _unpacked(buffer: ChunkedBuffer, width: int) -> npt.NDArray[np.unsignedinteger]:
+    """Return (num_blocks, 1024) levels of packed blocks that stand one after the other."""
+    words_per_block = width * fastlanes.VALUES // BITS_PER_LEVEL
+    words = joined(buffer).view(np.uint16)
+    return fastlanes.unpack(words.reshape(-1, words_per_block), width)
+
+
+def _flags(counts: Places) -> npt.NDArray[np.bool_]:
+    """Return, for each (others, ours) pair, so many False and then so many True."""
+    return np.repeat(np.tile(np.array([False, True]), len(counts)), counts.reshape(-1))

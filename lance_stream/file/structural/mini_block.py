@@ -1,0 +1,390 @@
+"""Mini-block layout: a page's values cut into chunks, each decoded as a whole.
+
+The buffers of the page:
+
+    0       chunk table   a word for each chunk, u16, or u32 if has_large_chunk (2.2):
+                          (bytes of the chunk / 8 - 1) << 4 | log2 of its values;
+                          0 in place of the logarithm says: all the values that are left
+    1       chunks        one after the other, each a multiple of 8 bytes
+    2       dictionary    the distinct values, if the chunks hold indices; else the next buffer
+    last    rows          with repetition levels: (u64, u64) for each chunk: rows that end in it,
+                          entries after the last end (0: the last row ends with the chunk)
+
+A chunk:
+
+    u16               number of levels; 0 without levels
+    u16               bytes of repetition levels, if there are such
+    u16               bytes of definition levels, if there are such
+    u16 or u32, each  bytes of each value buffer; u32 if has_large_chunk
+    padding, repetition, padding, definition, padding, value buffers with padding each, to 8 bytes
+
+A row of lists can begin in one chunk and end in a later one. A chunk's levels are those of its
+values, with the entries that hold no value before them; the last chunk has what is left.
+
+Reading asks for the chunks that hold the rows, together with table, dictionary and rows if these
+are not known and the whole page is wanted; else these come one round earlier.
+
+Source:  encodings21.MiniBlockLayout in the proto.
+Differs: Chunks that we write hold more than the reference's 8 KiB, within the format's limits.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.byte_ranges import Asking, ByteRange
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.arrow_blocks import array_from_block, look_up
+from lance_stream.file.columns import Page
+from lance_stream.file.compressive import (
+    ChunkedBuffer,
+    decode_block,
+    decode_mini_block,
+    num_mini_block_buffers,
+)
+from lance_stream.file.compressive.chunks import starts_of
+from lance_stream.file.data_blocks import Bytes, DataBlock, FixedWidthBlock
+from lance_stream.file.levels import (
+    LevelArray,
+    Levels,
+    Places,
+    check_layers,
+    checked_levels,
+    layers_of,
+)
+from lance_stream.file.structural.leaf_rows import (
+    LeafColumn,
+    LeafRows,
+    RowsAsked,
+    as_bytes,
+    as_places,
+    as_range,
+    first_of,
+    last_of,
+    pick_levels,
+    pick_rows,
+    pick_values,
+    spread,
+)
+from lance_stream.file.structural.level_chunks import decode_level_chunks
+
+MAX_LOG_VALUES = 15
+"""A chunk's number of values is stored as its logarithm in 4 bits."""
+
+_ALIGNMENT = 8
+_INDEX_BITS = (8, 16, 32, 64)
+
+
+class _Chunks(NamedTuple):
+    """Where the chunks of a page lie, and what they hold."""
+
+    starts: Places  # (num_chunks + 1,) bytes, from the start of the buffer
+    values: Places  # (num_chunks + 1,) values before each
+    rows: Places  # (num_chunks + 1,) rows that start before each
+    goes_on: npt.NDArray[np.bool_] | None  # whether the last row of each goes on in the next
+
+
+class MiniBlockPage:
+    """A page in the mini-block layout.
+
+    Args:
+        message: Its layout.
+        page: Its buffers.
+        leaf: The column it belongs to.
+
+    Raises:
+        CorruptDataError: The message contradicts itself, the buffers or the column's type.
+        UnsupportedFeatureError: The values' encoding is none that we know, by name.
+    """
+
+    def __init__(self, message: pb.MiniBlockLayout, page: Page, leaf: LeafColumn) -> None:
+        self._message = message
+        self._page = page
+        self._leaf = leaf
+        self._layers = layers_of(tuple(message.layers))
+        check_layers(self._layers, leaf.is_list)
+        self._has_repetition = message.HasField("rep_compression")
+        self._has_definition = message.HasField("def_compression")
+        self._has_dictionary = message.HasField("dictionary")
+        if self._has_repetition != (self._layers.max_repetition > 0):
+            raise CorruptDataError("repetition levels are stored without lists, or lists without")
+        if self._has_repetition and message.repetition_index_depth < 1:
+            raise CorruptDataError("a page of lists does not say which rows its chunks hold")
+        wanted = 2 + self._has_dictionary + self._has_repetition
+        if len(page.buffers) < wanted:
+            raise CorruptDataError(
+                f"a mini-block page has {len(page.buffers)} buffers in place of {wanted}"
+            )
+        count = num_mini_block_buffers(message.value_compression)
+        if message.num_buffers != count:
+            raise CorruptDataError(
+                f"chunks are said to have {message.num_buffers} value buffers, but their encoding "
+                f"has {count}"
+            )
+        self._num_buffers = count
+        if not self._has_repetition and message.num_items != page.length:
+            raise CorruptDataError(
+                f"a page of {page.length} rows is said to hold {message.num_items} values"
+            )
+        self._chunks: _Chunks | None = None
+        self._dictionary: pa.Array | None = None
+
+    def read(self, rows: RowsAsked) -> Asking[LeafRows]:
+        """Read some rows: one round for all rows at first, else two at first and then one."""
+        data = None
+        if self._chunks is None:
+            ranges = self._table_ranges()
+            if isinstance(rows, range) and len(rows) == self._page.length:
+                *tables, data = yield [*ranges, self._page.buffers[1]]
+            else:
+                tables = yield ranges
+            self._load_tables(tables)
+        chunks = self._chunks
+        if chunks is None:
+            raise CorruptDataError("a page has no chunk table")
+        chosen = self._choose(chunks, rows)
+        if data is not None:
+            return self._decode(chunks, chosen, as_bytes(data), rows)
+        runs = _runs_of(chosen)
+        base = self._page.buffers[1].start
+        buffers = yield [
+            ByteRange(base + int(chunks.starts[run.start]), base + int(chunks.starts[run.stop]))
+            for run in runs
+        ]
+        joined = as_bytes(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+        return self._decode(chunks, chosen, joined, rows)
+
+    def _table_ranges(self) -> list[ByteRange]:
+        buffers = self._page.buffers
+        ranges = [buffers[0]]
+        if self._has_dictionary:
+            ranges.append(buffers[2])
+        if self._has_repetition:
+            ranges.append(buffers[-1])
+        return ranges
+
+    def _load_tables(self, buffers: Sequence[memoryview]) -> None:
+        starts, values = self._parse_table(as_bytes(buffers[0]))
+        rows, goes_on = values, None
+        if self._has_repetition:
+            rows, goes_on = self._parse_rows(as_bytes(buffers[-1]), len(starts) - 1)
+        if self._has_dictionary:
+            self._dictionary = self._parse_dictionary(buffers[1])
+        self._chunks = _Chunks(starts, values, rows, goes_on)
+
+    def _parse_table(self, table: Bytes) -> tuple[Places, Places]:
+        width = 4 if self._message.has_large_chunk else 2
+        if len(table) % width or len(table) == 0:
+            raise CorruptDataError(f"a chunk table of {len(table)} bytes has no whole words")
+        words = table.view(f"<u{width}").astype(np.int64)
+        starts = np.zeros(len(words) + 1, np.int64)
+        np.cumsum(((words >> 4) + 1) * _ALIGNMENT, out=starts[1:])
+        if starts[-1] != self._page.buffers[1].size_bytes:
+            raise CorruptDataError(
+                f"the chunk table tells of {starts[-1]} bytes, but the chunks have "
+                f"{self._page.buffers[1].size_bytes}"
+            )
+        logs = words & MAX_LOG_VALUES
+        values = np.zeros(len(words) + 1, np.int64)
+        np.cumsum(np.int64(1) << logs[:-1], out=values[1:-1])
+        values[-1] = self._message.num_items
+        rest = int(values[-1] - values[-2])
+        if (logs[:-1] == 0).any() or not 0 <= rest <= 1 << MAX_LOG_VALUES:
+            raise CorruptDataError(
+                f"the chunk table tells of {values[-2]} values before the last chunk, and the page "
+                f"has {values[-1]}"
+            )
+        if logs[-1] and rest != 1 << int(logs[-1]):
+            raise CorruptDataError(
+                f"the last chunk is said to hold {1 << int(logs[-1])} values, but {rest} are left"
+            )
+        return starts, values
+
+    def _parse_rows(self, index: Bytes, num_chunks: int) -> tuple[Places, npt.NDArray[np.bool_]]:
+        stride = self._message.repetition_index_depth + 1
+        if len(index) != num_chunks * stride * 8:
+            raise CorruptDataError(
+                f"{len(index)} bytes tell of the rows of {num_chunks} chunks, {stride} words each"
+            )
+        words = index.view("<u8").reshape(num_chunks, stride)
+        if (words[:, 0] > self._page.length).any():
+            raise CorruptDataError(f"{words[:, 0].max()} rows are said to end in one chunk")
+        goes_on = words[:, 1] > 0
+        # A row that goes on starts here and ends later; the row that came over started before.
+        started = words[:, 0].astype(np.int64) + goes_on
+        started[1:] -= goes_on[:-1]
+        rows = np.zeros(num_chunks + 1, np.int64)
+        np.cumsum(started, out=rows[1:])
+        if (started < 0).any() or goes_on[-1] or rows[-1] != self._page.length:
+            raise CorruptDataError(
+                f"the chunks are said to hold {rows[-1]} rows, but the page has {self._page.length}"
+            )
+        return rows, goes_on
+
+    def _parse_dictionary(self, buffer: memoryview) -> pa.Array:
+        arrow_type = self._leaf.arrow_type
+        if pa.types.is_dictionary(arrow_type):
+            arrow_type = arrow_type.value_type
+        block = decode_block(
+            self._message.dictionary, as_bytes(buffer), self._message.num_dictionary_items
+        )
+        return array_from_block(block, arrow_type)
+
+    def _choose(self, chunks: _Chunks, rows: RowsAsked) -> Places:
+        """Return the chunks that some rows need, ascending."""
+        if chunks.goes_on is None:
+            if isinstance(rows, range):
+                ends = _holders(chunks.rows, np.array([rows.start, rows.stop - 1]))
+                return np.arange(ends[0], ends[1] + 1)
+            return np.unique(_holders(chunks.rows, rows))
+        first = int(_holders(chunks.rows, np.array([first_of(rows)]))[0])
+        places = np.array([last_of(rows)]) if isinstance(rows, range) else rows
+        firsts = _holders(chunks.rows, places)
+        # A row that goes on ends where another one starts, or where none goes on.
+        ends = np.flatnonzero((np.diff(chunks.rows) > 0) | ~chunks.goes_on)
+        goes_on = chunks.goes_on[firsts] & (places == chunks.rows[firsts + 1] - 1)
+        after = np.minimum(np.searchsorted(ends, firsts, side="right"), len(ends) - 1)
+        lasts = np.where(goes_on, ends[after], firsts)
+        if isinstance(rows, range):
+            return np.arange(first, int(lasts[-1]) + 1)
+        return np.unique(spread(firsts, lasts + 1))
+
+    def _decode(self, chunks: _Chunks, chosen: Places, data: Bytes, rows: RowsAsked) -> LeafRows:
+        sizes = chunks.starts[chosen + 1] - chunks.starts[chosen]
+        counts = chunks.values[chosen + 1] - chunks.values[chosen]
+        parts = self._part(data, starts_of(sizes), sizes)
+        block = decode_mini_block(self._message.value_compression, parts.values, counts)
+        stored = self._stored_values(block)
+        if len(stored) != int(counts.sum()):
+            raise CorruptDataError(f"{len(stored)} values are there in place of {counts.sum()}")
+        levels = self._decode_levels(parts, counts)
+        rows_started = chunks.rows[chosen + 1] - chunks.rows[chosen]
+        breaks = None
+        if isinstance(rows, range):
+            first = int(chunks.rows[chosen[0]])
+            inside: RowsAsked = range(rows.start - first, rows.stop - first)
+        else:
+            slots = np.searchsorted(chosen, _holders(chunks.rows, rows))
+            inside = as_range(starts_of(rows_started)[slots] + rows - chunks.rows[chosen[slots]])
+            if self._has_repetition:
+                inside = as_places(inside)
+                heads = np.flatnonzero(np.diff(chosen, prepend=-2) > 1)
+                breaks = starts_of(parts.num_levels)[heads]
+        if self._has_repetition and len(levels.row_starts()) != int(rows_started.sum()):
+            raise CorruptDataError(
+                f"{len(levels.row_starts())} rows start in chunks that are said to start "
+                f"{rows_started.sum()}"
+            )
+        entries, places = pick_rows(levels, inside, breaks)
+        levels, values = pick_levels(levels, entries), pick_values(stored, places)
+        return LeafRows(levels, self._finished(values, levels))
+
+    def _part(self, data: Bytes, starts: Places, sizes: Places) -> "_ChunkParts":
+        """Part chunks into their buffers."""
+        large = self._message.has_large_chunk
+        num_level_buffers = self._has_repetition + self._has_definition
+        head_bytes = 2 + 2 * num_level_buffers + (4 if large else 2) * self._num_buffers
+        head_bytes = _padded(head_bytes)
+        if len(sizes) and sizes.min() < head_bytes:
+            raise CorruptDataError(f"a chunk of {sizes.min()} bytes is too short for its head")
+        halves = data.view("<u2")
+        place = starts // 2
+        num_levels = halves[place].astype(np.int64)
+        lengths: list[Places] = []
+        for _ in range(num_level_buffers):
+            place = place + 1
+            lengths.append(halves[place].astype(np.int64))
+        for _ in range(self._num_buffers):
+            place = place + 1
+            length = halves[place].astype(np.int64)
+            if large:
+                place = place + 1
+                length |= halves[place].astype(np.int64) << 16
+            lengths.append(length)
+        buffers = []
+        at = starts + head_bytes
+        for length in lengths:
+            buffers.append(ChunkedBuffer(data, at, length))
+            at = at + _padded(length)
+        if (at > starts + sizes).any():
+            raise CorruptDataError("the buffers of a chunk are longer than the chunk")
+        levels, values = buffers[:num_level_buffers], buffers[num_level_buffers:]
+        return _ChunkParts(
+            num_levels,
+            levels[0] if self._has_repetition else None,
+            levels[-1] if self._has_definition else None,
+            values,
+        )
+
+    def _decode_levels(self, parts: "_ChunkParts", counts: Places) -> Levels:
+        if parts.repetition is None and parts.definition is None:
+            return Levels(self._layers, None, None, int(counts.sum()))
+        if parts.repetition is None and (parts.num_levels != counts).any():
+            raise CorruptDataError("a chunk does not have one level for each value")
+        if (parts.num_levels < counts).any():
+            raise CorruptDataError("a chunk has fewer levels than values")
+        repetition: LevelArray | None = None
+        definition: LevelArray | None = None
+        if parts.repetition is not None:
+            repetition = decode_level_chunks(
+                self._message.rep_compression, parts.repetition, parts.num_levels
+            )
+        if parts.definition is not None:
+            definition = decode_level_chunks(
+                self._message.def_compression, parts.definition, parts.num_levels
+            )
+        levels = checked_levels(
+            Levels(self._layers, repetition, definition, int(parts.num_levels.sum()))
+        )
+        if levels.num_visible() != int(counts.sum()):
+            raise CorruptDataError(
+                f"the levels are those of {levels.num_visible()} values in place of {counts.sum()}"
+            )
+        return levels
+
+    def _stored_values(self, block: DataBlock) -> pa.Array:
+        """Return values, or indices into the dictionary, as they are stored."""
+        if not self._has_dictionary:
+            return array_from_block(block, self._leaf.arrow_type)
+        if not isinstance(block, FixedWidthBlock) or block.bits_per_value not in _INDEX_BITS:
+            raise CorruptDataError("the indices of a dictionary are not words")
+        return array_from_block(block, pa.from_numpy_dtype(f"uint{block.bits_per_value}"))
+
+    def _finished(self, values: pa.Array, levels: Levels) -> pa.Array:
+        if self._dictionary is None:
+            return values
+        valid = None
+        if levels.definition is not None:
+            visible = levels.visible()
+            valid = (levels.definition if visible is None else levels.definition[visible]) == 0
+        return look_up(values, self._dictionary, self._leaf.arrow_type, valid)
+
+
+class _ChunkParts(NamedTuple):
+    num_levels: Places
+    repetition: ChunkedBuffer | None
+    definition: ChunkedBuffer | None
+    values: list[ChunkedBuffer]
+
+
+def _padded(size: Any) -> Any:
+    """Return sizes up to the next multiple of 8."""
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _holders(rows: Places, places: Places) -> Places:
+    """Return the chunk in which each row starts, given the rows that start before each chunk."""
+    return np.searchsorted(rows, places, side="right") - 1
+
+
+def _runs_of(chosen: Places) -> list[range]:
+    """Return ascending places as ranges without gaps."""
+    heads = np.flatnonzero(np.diff(chosen, prepend=-2) > 1)
+    firsts, lasts = chosen[heads], chosen[np.append(heads[1:], len(chosen)) - 1]
+    return [
+        range(first, last + 1) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
+    ]
