@@ -20,6 +20,7 @@ the table's directory.
 Source: the table format's "Dataset Directory" and "Manifest Naming Schemes".
 """
 
+import re
 from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
@@ -36,6 +37,7 @@ INDICES_DIRECTORY = "_indices"
 TAGS_DIRECTORY = "_refs/tags"
 LATEST_VERSION_HINT = "_versions/latest_version_hint.json"
 
+_DRIVE_OR_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _MANIFEST = ".manifest"
 _V2_DIGITS = 20
 _MAX_U64 = (1 << 64) - 1
@@ -259,7 +261,7 @@ def check_stored_path(path: str) -> str:
     is_bad = (
         any(segment in ("", ".", "..") for segment in segments)
         or "\\" in path
-        or ":" in segments[0]
+        or _DRIVE_OR_SCHEME.match(path) is not None
         or segments[0].startswith("~")
         or any(ord(each) < 32 or ord(each) == 127 for each in path)
     )

@@ -44,8 +44,10 @@ MAX_MATERIALIZED = 1 << 29
 _MAX_U64 = (1 << 64) - 1
 _SEGMENT = 1
 _EMPTY: Ids = np.empty(0, np.uint64)
-# How many pieces an unsorted sequence is cut into at most when it is encoded.
+# Into how many pieces, each with a segment of its own, a sequence is cut at most when encoded.
 _MAX_PIECES = 1024
+# How many ids in a row are worth a segment of their own among others.
+_LONG_RUN = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -360,30 +362,27 @@ def encode_row_ids(ids: RowIdSequence | npt.ArrayLike) -> bytes:
     if int(values.max()) == _MAX_U64:
         # One past it does not fit in 64 bits, so no range can end there.
         return _frame(rowids_pb2.U64Segment(array=_encode_array(values)))
-    # Modulo 2^64, so that the check below also holds for ids that descend.
+    # Modulo 2^64, so that the comparison also holds where ids descend.
     breaks = np.flatnonzero(values[1:] - values[:-1] != 1) + 1
-    first = np.concatenate(([0], breaks))
-    last = np.concatenate((breaks - 1, [len(values) - 1]))
-    starts, lasts = values[first], values[last]
-    if len(first) == 1:
-        return _encode_ranges(starts, lasts + np.uint64(1))
-    as_ranges = _size_of_ranges(starts, lasts + np.uint64(1))
-    as_pieces = _encode_pieces(values)
-    if as_ranges <= len(as_pieces):
-        return _encode_ranges(starts, lasts + np.uint64(1))
-    return as_pieces
-
-
-def _encode_pieces(values: Ids) -> bytes:
-    """Return an encoding with one segment for each ascending piece, or one for all."""
+    firsts = np.concatenate(([0], breaks))
+    stops = np.concatenate((breaks, [len(values)]))
+    starts, ends = values[firsts], values[stops - 1] + np.uint64(1)
+    if len(firsts) == 1:
+        return _encode_ranges(starts, ends)
+    candidates: list[bytes] = []
     descents = np.flatnonzero(values[1:] <= values[:-1]) + 1
-    if not len(descents):
-        return _frame(_encode_ascending(values))
-    as_array = _frame(rowids_pb2.U64Segment(array=_encode_array(values)))
-    if len(descents) > _MAX_PIECES:
-        return as_array
-    pieces = [_frame(_encode_ascending(each)) for each in np.split(values, descents)]
-    return as_array if len(as_array) <= sum(map(len, pieces)) else b"".join(pieces)
+    is_long = stops - firsts >= _LONG_RUN
+    around_runs = np.concatenate((firsts[is_long], stops[is_long]))
+    for cuts in (descents, np.union1d(descents, around_runs)):
+        if len(cuts) <= _MAX_PIECES:
+            inner = cuts[(cuts > 0) & (cuts < len(values))]
+            pieces = np.split(values, inner)
+            candidates.append(b"".join(_frame(_encode_ascending(each)) for each in pieces))
+    candidates.append(_frame(rowids_pb2.U64Segment(array=_encode_array(values))))
+    smallest = min(candidates, key=len)
+    if _size_of_ranges(starts, ends) <= len(smallest):
+        return _encode_ranges(starts, ends)
+    return smallest
 
 
 def _encode_ascending(values: Ids) -> rowids_pb2.U64Segment:

@@ -1,0 +1,206 @@
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap
+
+from lance_stream.errors import (
+    BadDataError,
+    CorruptDataError,
+    InvalidInputError,
+    UnsupportedFeatureError,
+)
+from lance_stream.table.deletion_vectors import decode_deletion_vector, encode_deletion_vector
+from lance_stream.table.fragments import DeletionFileType
+
+ARROW, BITMAP = DeletionFileType.ARROW_ARRAY, DeletionFileType.BITMAP
+ROWS = 1 << 32
+
+# Numbers in few containers of all three forms: scattered, dense, and runs.
+lows = st.integers(0, (1 << 16) - 1)
+containers = st.one_of(
+    st.lists(lows, min_size=1, max_size=50),
+    st.tuples(lows, st.integers(1, 9000)).map(lambda r: range(r[0], min(r[0] + r[1], 1 << 16))),
+    st.integers(1, 13).map(lambda step: range(0, 1 << 16, step)),
+)
+offset_sets = st.dictionaries(st.sampled_from([0, 1, 2, 3, 4, 700, (1 << 16) - 1]), containers).map(
+    lambda parts: sorted({key << 16 | low for key, lows in parts.items() for low in lows})
+)
+
+
+def arrow_file(
+    column: pa.Array, nullable: bool = False, name: str = "row_id", batches: int = 1, **how: object
+) -> bytes:
+    schema = pa.schema([pa.field(name, column.type, nullable)])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(**how)) as writer:
+        for _ in range(batches):
+            writer.write_batch(pa.record_batch([column], schema=schema))
+    return sink.getvalue().to_pybytes()
+
+
+@settings(max_examples=30)
+@given(offset_sets)
+def test_offsets_come_back_from_either_flavour(offsets: list[int]) -> None:
+    if not offsets:
+        return
+    shuffled = np.random.default_rng(0).permutation(offsets)
+    file_type, data = encode_deletion_vector(shuffled)
+    assert file_type is (BITMAP if len(offsets) >= 5000 else ARROW)
+    decoded = decode_deletion_vector(data, file_type, ROWS, len(offsets))
+    assert decoded.dtype == np.uint32
+    assert decoded.tolist() == offsets
+
+
+@settings(max_examples=30)
+@given(offset_sets, st.booleans())
+def test_a_roaring_bitmap_is_read_as_its_own_library_reads_it(
+    offsets: list[int], with_runs: bool
+) -> None:
+    bitmap = BitMap(offsets)
+    if with_runs:
+        bitmap.run_optimize()
+    assert decode_deletion_vector(bitmap.serialize(), BITMAP, ROWS).tolist() == offsets
+
+
+@pytest.mark.parametrize(("count", "file_type"), [(1, ARROW), (4999, ARROW), (5000, BITMAP)])
+def test_the_flavour_changes_at_five_thousand(count: int, file_type: DeletionFileType) -> None:
+    assert encode_deletion_vector(np.arange(count))[0] is file_type
+
+
+def test_the_arrow_flavour_is_one_batch_of_one_column() -> None:
+    _, data = encode_deletion_vector([3, 1])
+    table = pa.ipc.open_file(data).read_all()
+    assert table.schema == pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
+    assert table["row_id"].to_pylist() == [1, 3]
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_offsets_in_any_order_and_compression_are_read(compression: str | None) -> None:
+    data = arrow_file(pa.array([*range(2000, 3000), 5], pa.uint32()), compression=compression)
+    assert decode_deletion_vector(data, ARROW, 3000).tolist() == [5, *range(2000, 3000)]
+
+
+@pytest.mark.parametrize("offsets", [[], [-1], [1 << 32]])
+def test_what_is_no_set_of_offsets_is_not_written(offsets: list[int]) -> None:
+    with pytest.raises(InvalidInputError):
+        encode_deletion_vector(np.array(offsets, np.int64))
+
+
+@pytest.mark.parametrize("count", [3, 6000])
+def test_an_offset_outside_the_fragment_is_corrupt(count: int) -> None:
+    file_type, data = encode_deletion_vector(np.arange(count) * 2)
+    last = (count - 1) * 2
+    assert len(decode_deletion_vector(data, file_type, last + 1)) == count
+    with pytest.raises(CorruptDataError, match=f"row {last} of a fragment"):
+        decode_deletion_vector(data, file_type, last)
+
+
+def test_a_count_that_differs_from_the_manifest_s_is_corrupt() -> None:
+    file_type, data = encode_deletion_vector([1, 2])
+    with pytest.raises(CorruptDataError, match="holds 2 offsets, but the manifest says 3"):
+        decode_deletion_vector(data, file_type, 10, 3)
+    assert len(decode_deletion_vector(data, file_type, 10, 0)) == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (arrow_file(pa.array([1], pa.int32())), "expected is one of"),
+        (arrow_file(pa.array([1], pa.uint32()), nullable=True), "expected is one of"),
+        (arrow_file(pa.array([1], pa.uint32()), name="x"), "expected is one of"),
+        (arrow_file(pa.array([1], pa.uint32()), batches=2), "has 2 batches"),
+        (arrow_file(pa.array([1], pa.uint32()), batches=0), "has 0 batches"),
+        (arrow_file(pa.array([1, 2, 3, 4], pa.uint32())), "holds 4 offsets"),
+        (b"", "not an Arrow file"),
+        (b"ARROW1\0\0", "not an Arrow file"),
+    ],
+)
+def test_an_arrow_file_of_another_shape_is_corrupt(data: bytes, what: str) -> None:
+    with pytest.raises(CorruptDataError, match=what):
+        decode_deletion_vector(data, ARROW, 3)
+
+
+def runs(*pairs: tuple[int, int], count: int) -> bytes:
+    header = (12347).to_bytes(4, "little") + b"\x01" + np.array([0, count - 1], "<u2").tobytes()
+    return header + np.array([len(pairs), *sum(pairs, ())], "<u2").tobytes()
+
+
+def test_a_run_coded_container_is_first_and_length_less_one() -> None:
+    data = runs((3, 1), (9, 0), count=3)
+    assert decode_deletion_vector(data, BITMAP, 10).tolist() == [3, 4, 9]
+    assert list(BitMap.deserialize(data)) == [3, 4, 9]
+
+
+PLAIN = BitMap([1, 2, 3]).serialize()
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"", "not a roaring bitmap"),
+        (b"\0\0\0\0", "cookie 0"),
+        ((12346).to_bytes(4, "little") + b"\xff\xff\xff\xff", "4294967295 containers"),
+        ((12347 | 0xFFFF << 16).to_bytes(4, "little"), "cut short"),
+        (PLAIN[:-1], "cut short"),
+        (PLAIN + b"\0", "ends at byte"),
+        (PLAIN[:-6] + np.array([1, 1, 3], "<u2").tobytes(), "do not ascend"),
+        (runs((3, 5), (4, 0), count=7), "overlap"),
+        (runs((9, 0), (3, 0), count=2), "overlap"),
+        (runs((65535, 1), count=2), "overlap"),
+        (runs((3, 0), count=2), "1 numbers instead of 2"),
+        (runs(count=1), "0 numbers instead of 1"),
+        (
+            BitMap([1, 1 << 16]).serialize().replace(b"\0\0\0\0\1\0\0\0", b"\1\0\0\0\1\0\0\0"),
+            "ascend",
+        ),
+    ],
+)
+def test_a_roaring_bitmap_that_breaks_a_rule_is_corrupt(data: bytes, what: str) -> None:
+    with pytest.raises(CorruptDataError, match=what):
+        decode_deletion_vector(data, BITMAP, 1 << 20)
+
+
+def test_a_small_file_cannot_claim_more_numbers_than_there_are_rows() -> None:
+    everything = BitMap()
+    everything.add_range(0, 1 << 31)
+    everything.run_optimize()
+    data = everything.serialize()
+    assert len(data) < 1 << 20
+    with pytest.raises(CorruptDataError, match="2147483648 offsets, but the fragment has 100"):
+        decode_deletion_vector(data, BITMAP, 100)
+    with pytest.raises(UnsupportedFeatureError, match="too many"):
+        decode_deletion_vector(data, BITMAP, 1 << 32)
+
+
+mixed = BitMap([*range(100), *range(1 << 17, (1 << 17) + 9000, 2), *range(1 << 18, 270_000)])
+mixed.run_optimize()
+FILES = {
+    "arrow": (ARROW, encode_deletion_vector([5, 7, 9, 2000])[1]),
+    "lz4": (ARROW, arrow_file(pa.array(range(200), pa.uint32()), compression="lz4")),
+    "zstd": (ARROW, arrow_file(pa.array(range(200), pa.uint32()), compression="zstd")),
+    "bitmap": (BITMAP, mixed.serialize()[:200]),
+    "whole bitmap": (BITMAP, runs((3, 1), (9, 0), count=3)),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_prefixes_and_flipped_bytes_of_a_deletion_file_read_or_are_bad_data(name: str) -> None:
+    file_type, data = FILES[name]
+    damaged = [data[:stop] for stop in range(len(data))]
+    for place in range(len(data)):
+        for flip in (0x01, 0xFF):
+            flipped = bytearray(data)
+            flipped[place] ^= flip
+            damaged.append(bytes(flipped))
+    refused = 0
+    for each in damaged:
+        try:
+            dead = decode_deletion_vector(each, file_type, 300_000)
+        except BadDataError:
+            refused += 1
+        else:
+            assert len(dead) <= 300_000
+            assert (dead[1:] > dead[:-1]).all()
+    assert refused > len(data) // 2

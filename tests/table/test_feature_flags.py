@@ -1,0 +1,73 @@
+from dataclasses import replace
+
+import pytest
+
+from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.schema.fields import Schema
+from lance_stream.table import feature_flags as flags
+from lance_stream.table.fragments import DeletionFile, DeletionFileType, Fragment
+from lance_stream.table.manifest import BasePath, DataFormat, FragmentList, Manifest
+
+EMPTY = Manifest(1, Schema(), FragmentList(), DataFormat("lance", "2.2"))
+DEAD = Fragment(0, (), 5, DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 2, 3))
+
+
+def with_flags(reader: int, writer: int) -> Manifest:
+    return replace(EMPTY, reader_feature_flags=reader, writer_feature_flags=writer)
+
+
+def test_every_bit_up_to_the_last_defined_one_is_decided_on() -> None:
+    assert list(flags.FLAGS) == [1 << place for place in range(18)]
+
+
+@pytest.mark.parametrize("bit", [1 << place for place in range(64)])
+def test_a_bit_is_let_through_exactly_where_the_table_says_so(bit: int) -> None:
+    flag = flags.FLAGS.get(bit)
+    for can, check in (
+        (flag and flag.can_read, flags.check_readable),
+        (flag and flag.can_read and flag.can_write, flags.check_writable),
+    ):
+        if can:
+            check(with_flags(bit, bit))
+        else:
+            with pytest.raises(UnsupportedFeatureError) as caught:
+                check(with_flags(bit, bit))
+            assert (flag.name if flag else str(bit)) in str(caught.value)
+
+
+@pytest.mark.parametrize("bit", [6, 9, 11, 12, 13, 15, 17, 18, 63])
+def test_a_writer_s_flag_that_we_do_not_know_leaves_the_table_readable(bit: int) -> None:
+    manifest = with_flags(0, 1 << bit)
+    flags.check_readable(manifest)
+    with pytest.raises(UnsupportedFeatureError, match="cannot be written"):
+        flags.check_writable(manifest)
+
+
+def test_spilled_row_lineage_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="spilled row lineage"):
+        flags.check_readable(with_flags(2048, 2048))
+
+
+@pytest.mark.parametrize("words", [(256, 0), (0, 256), (1024, 0), (0, 1024), (1 << 14, 0)])
+def test_half_of_a_paired_flag_is_corrupt(words: tuple[int, int]) -> None:
+    with pytest.raises(CorruptDataError, match="only if both"):
+        flags.check_readable(with_flags(*words))
+
+
+def test_flags_follow_from_what_a_version_holds() -> None:
+    assert flags.flags_for(EMPTY) == (0, 0)
+    assert flags.flags_for(replace(EMPTY, config={"a": "b"})) == (0, 8)
+    assert flags.flags_for(replace(EMPTY, base_paths=(BasePath(0, "/x"),))) == (16, 16)
+    assert flags.flags_for(replace(EMPTY, fragments=FragmentList.of([DEAD]))) == (1, 1)
+
+
+def test_some_flags_stay_and_the_others_go_with_their_reason() -> None:
+    old = 1 | 2 | 4 | 8 | 16 | 32 | 128 | 256 | 1024
+    assert flags.flags_for(with_flags(old, old)) == (2 | 256 | 1024,) * 2
+    indexed = replace(with_flags(128, 128), index_section=b"")
+    assert flags.flags_for(indexed) == (128, 128)
+
+
+def test_stable_row_ids_are_the_reader_s_flag_2() -> None:
+    assert flags.has_stable_row_ids(with_flags(3, 3))
+    assert not flags.has_stable_row_ids(with_flags(1, 3))

@@ -1,0 +1,187 @@
+from dataclasses import fields, replace
+
+import pytest
+
+from lance_stream._proto import table_pb2, transaction_pb2
+from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError
+from lance_stream.schema.fields import Field, Schema
+from lance_stream.table import operations as ops
+from lance_stream.table import wire
+from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.indices import (
+    IndexFile,
+    IndexMetadata,
+    decode_index_section,
+    encode_index_section,
+)
+from lance_stream.table.manifest import BasePath
+from lance_stream.table.transaction import Transaction, decode_transaction, encode_transaction
+
+FILE = DataFile("a.lance", (0,), (0,), (2, 2), 9)
+FRAGMENT = Fragment(0, (FILE,), 10, row_ids=b"ids")
+OTHER = Fragment(4, (FILE,), 3)
+SCHEMA = Schema((Field("a", "int64", 0),), {"m": b"\xfe"})
+BASE = BasePath(1, "/b", "name", is_dataset_root=True)
+INDEX = IndexMetadata(
+    bytes(range(16)),
+    (0, 1),
+    "i",
+    3,
+    b"bitmap",
+    ("type/url", b"details"),
+    0,
+    1_700_000_000_000,
+    2,
+    (IndexFile("index.idx", 5),),
+    (1,),
+    wire.frame(50, b"later"),
+)
+KEYS = ops.KeyExistenceFilter((0, -1), key_hashes=(1, (1 << 64) - 1))
+BLOOM = ops.KeyExistenceFilter((0,), bloom=ops.BloomFilter(b"\x01", 8, 1, 0.5))
+MEM_WAL = wire.serialize(table_pb2.MemWalIndexDetails.MemWal(owner_id="me"))
+OVERLAY = wire.serialize(table_pb2.DataOverlayFile(committed_version=3))
+MAP = ops.MapUpdate((("a", "1"), ("b", None), ("a", "")), replace=True)
+
+OPERATIONS: list[ops.Operation] = [
+    ops.Append((FRAGMENT, OTHER)),
+    ops.Append(()),
+    ops.Delete((FRAGMENT,), (7, (1 << 64) - 1), "a > 1"),
+    ops.Overwrite((FRAGMENT,), SCHEMA, {"k": "v"}, (BASE,)),
+    ops.Overwrite((), Schema()),
+    ops.CreateIndex((INDEX,), (replace(INDEX, details=None, index_version=None, base_id=None),)),
+    ops.Rewrite(
+        (ops.RewriteGroup((FRAGMENT,), (OTHER,)),),
+        (ops.RewrittenIndex(b"o" * 16, b"n" * 16, ("u", b""), 1),),
+        (OTHER,),
+        (FRAGMENT,),
+    ),
+    ops.Merge((FRAGMENT,), SCHEMA, preserves_nullability=True),
+    ops.Restore(3),
+    ops.ReserveFragments(8),
+    ops.Update(
+        (1,),
+        (FRAGMENT,),
+        (OTHER,),
+        (0, 2),
+        (b"", b"sst"),
+        (1,),
+        ops.UpdateMode.REWRITE_COLUMNS,
+        KEYS,
+        {4: (1, 2), 0: ()},
+        {4: b"roaring"},
+    ),
+    ops.Update(inserted_rows=BLOOM),
+    ops.Update(inserted_rows=ops.KeyExistenceFilter((), key_hashes=())),
+    ops.Project(SCHEMA.fields, preserves_nullability=True),
+    ops.UpdateConfig(MAP, ops.MapUpdate(), MAP, {0: MAP}),
+    ops.UpdateConfig(None, None, None, {}, {"k": "v"}, ("gone",), {"s": "t"}, {3: {"a": "b"}}),
+    ops.DataReplacement(((3, FILE),)),
+    ops.UpdateMemWalState((MEM_WAL,), (), (MEM_WAL, MEM_WAL)),
+    ops.Clone(True, 4, "/other", "branch", ""),
+    ops.Clone(False, 1, "/other"),
+    ops.UpdateBases((BASE,)),
+    ops.DataOverlay(((3, (OVERLAY, OVERLAY)), (4, ()))),
+    ops.UnknownOperation(199, wire.frame(199, b"what")),
+]
+
+
+def transaction(operation: ops.Operation) -> Transaction:
+    return Transaction(6, "some-uuid", operation, "t", {"p": "q", "": ""}, wire.frame(50, b"more"))
+
+
+def test_every_operation_of_the_message_has_a_class() -> None:
+    oneof = transaction_pb2.Transaction.DESCRIPTOR.oneofs_by_name["operation"]
+    assert {each.name for each in oneof.fields} == set(ops.OPERATIONS)
+    assert len(set(ops.OPERATIONS.values())) == len(ops.OPERATIONS)
+    for each in oneof.fields:
+        assert each.message_type.name == ops.OPERATIONS[each.name].__name__
+
+
+def test_every_operation_occurs_in_the_tests_below() -> None:
+    assert {type(each) for each in OPERATIONS} == {*ops.OPERATIONS.values(), ops.UnknownOperation}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=ops.operation_name)
+def test_an_operation_comes_back_from_its_transaction(operation: ops.Operation) -> None:
+    assert decode_transaction(encode_transaction(transaction(operation))) == transaction(operation)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=ops.operation_name)
+def test_every_field_of_an_operation_s_message_is_stated_by_its_class(
+    operation: ops.Operation,
+) -> None:
+    if isinstance(operation, ops.UnknownOperation):
+        return
+    name = ops.FIELD_NAMES[type(operation)]
+    descriptor = transaction_pb2.Transaction.DESCRIPTOR.fields_by_name[name].message_type
+    stated = {each.name for each in fields(operation)} - {"unknown"}
+    # A schema is one value here, and two fields (its fields and its metadata) in the message.
+    extra = {"overwrite": 1, "merge": 1}.get(name, 0)
+    assert len(stated) + extra == len(descriptor.fields)
+
+
+@pytest.mark.parametrize("name", ops.OPERATIONS)
+def test_unknown_fields_of_an_operation_are_kept(name: str) -> None:
+    message = transaction_pb2.Transaction(read_version=1, uuid="u")
+    future = wire.frame(400, b"later")
+    getattr(message, name).MergeFromString(future)
+    decoded = decode_transaction(message.SerializeToString())
+    assert decoded.operation.unknown == future
+    assert transaction_pb2.Transaction.FromString(encode_transaction(decoded)) == message
+
+
+def test_an_operation_of_a_later_format_is_unknown_and_written_back_as_it_came() -> None:
+    data = b"\x08\x05" + wire.frame(116, b"new operation") + wire.frame(9, b"new detail")
+    decoded = decode_transaction(data)
+    assert decoded.operation == ops.UnknownOperation(116, wire.frame(116, b"new operation"))
+    assert decoded.unknown == wire.frame(9, b"new detail")
+    assert encode_transaction(decoded) == data
+    assert ops.operation_name(decoded.operation) == "unknown (field 116)"
+
+
+def test_a_transaction_without_an_operation_is_corrupt() -> None:
+    for data in (b"", b"\x08\x05", b"\x08\x05" + wire.frame(9, b"new detail")):
+        with pytest.raises(CorruptDataError, match="no operation"):
+            decode_transaction(data)
+
+
+def test_a_transaction_that_cannot_be_written_is_refused() -> None:
+    with pytest.raises(InvalidInputError):
+        encode_transaction(replace(transaction(ops.Restore(1)), read_version=-1))
+    with pytest.raises(InvalidInputError):
+        encode_transaction(transaction(ops.Restore(-1)))
+    with pytest.raises(InvalidInputError):
+        encode_transaction(transaction(ops.DataOverlay(((0, (b"\xff",)),))))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=ops.operation_name)
+def test_prefixes_and_flipped_bytes_of_a_transaction_read_or_are_bad_data(
+    operation: ops.Operation,
+) -> None:
+    data = encode_transaction(transaction(operation))
+    damaged = [data[:stop] for stop in range(len(data))]
+    for place in range(len(data)):
+        for flip in (0x01, 0x80, 0xFF):
+            flipped = bytearray(data)
+            flipped[place] ^= flip
+            damaged.append(bytes(flipped))
+    refused = 0
+    for each in damaged:
+        try:
+            decode_transaction(each)
+        except BadDataError:
+            refused += 1
+    assert refused > len(data) // 2
+
+
+def test_only_operations_that_add_rows_have_new_fragments() -> None:
+    having = {type(each) for each in OPERATIONS if ops.new_fragments(each)}
+    assert having == {ops.Append, ops.Overwrite, ops.Update}
+    assert ops.new_fragments(OPERATIONS[0]) == (FRAGMENT, OTHER)
+
+
+def test_an_index_section_comes_back() -> None:
+    section = encode_index_section([INDEX, replace(INDEX, unknown=b"")])
+    assert decode_index_section(section) == (INDEX, replace(INDEX, unknown=b""))
+    with pytest.raises(CorruptDataError):
+        decode_index_section(section[:-1])

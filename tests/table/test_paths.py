@@ -1,0 +1,150 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.table import paths
+from lance_stream.table.fragments import DeletionFile, DeletionFileType
+from lance_stream.table.manifest import BasePath
+from lance_stream.table.paths import ManifestName, NamingScheme
+
+versions = st.integers(0, (1 << 63) - 1)
+
+
+@given(versions, st.sampled_from(NamingScheme))
+def test_the_name_of_a_manifest_says_its_version_and_scheme(
+    version: int, scheme: NamingScheme
+) -> None:
+    name = paths.manifest_name(version, scheme)
+    assert paths.parse_manifest_name(name) == ManifestName(version, scheme)
+    assert paths.parse_detached_manifest_name(name) is None
+    assert paths.manifest_path(version, scheme) == f"_versions/{name}"
+
+
+def test_names_of_scheme_v2_sort_the_newest_version_first() -> None:
+    names = [paths.manifest_name(version) for version in (1, 2, 10, 999)]
+    assert names[0] == "18446744073709551614.manifest"
+    assert sorted(names) == names[::-1]
+    assert paths.manifest_name(12, NamingScheme.V1) == "12.manifest"
+
+
+def test_a_detached_version_has_a_name_of_its_own_and_no_place_in_the_history() -> None:
+    version = 1 << 63 | 5
+    for scheme in NamingScheme:
+        name = paths.manifest_name(version, scheme)
+        assert name == "d9223372036854775813.manifest"
+        assert paths.parse_manifest_name(name) is None
+        assert paths.parse_detached_manifest_name(name) == version
+    assert paths.is_detached(version)
+    assert not paths.is_detached(version - (1 << 63))
+    assert paths.scheme_of([paths.manifest_name(version)]) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("latest_version_hint.json", ".tmp_7.manifest_9c100374", "7.manifest-uuid", ".manifest"),
+        *("x7.manifest", "-7.manifest", "7 .manifest", "\u0667.manifest", "7.manifest.bak", "d7"),
+        *("184467440737095516150.manifest", "00000000000000000001.manifest", "d5.manifest"),
+    ],
+)
+def test_a_file_that_is_no_version_s_manifest_is_passed_over(name: str) -> None:
+    assert paths.parse_manifest_name(name) is None
+    assert paths.parse_detached_manifest_name(name) is None
+
+
+def test_a_version_that_is_none_has_no_name() -> None:
+    for version in (-1, 1 << 64):
+        with pytest.raises(InvalidInputError):
+            paths.manifest_name(version)
+
+
+def test_one_naming_scheme_is_found_and_two_are_refused() -> None:
+    v1, v2 = ([paths.manifest_name(each, scheme) for each in (1, 2)] for scheme in NamingScheme)
+    assert paths.scheme_of([*v1, "latest_version_hint.json"]) is NamingScheme.V1
+    assert paths.scheme_of([*v2, "d9223372036854775813.manifest"]) is NamingScheme.V2
+    assert paths.scheme_of([]) is None
+    with pytest.raises(CorruptDataError, match="both naming schemes"):
+        paths.scheme_of([*v1, *v2])
+
+
+@given(st.binary(min_size=16, max_size=16))
+def test_the_name_of_a_data_file_says_what_it_was_made_of(random: bytes) -> None:
+    name = paths.data_file_name(random)
+    assert len(name) == 50 + len(".lance")
+    assert paths.parse_data_file_name(name) == random
+    assert paths.data_file_path(name) == f"data/{name}"
+
+
+@pytest.mark.parametrize("name", ["a.lance", "2" * 50 + ".lance", "0" * 50, "0" * 49 + "G.lance"])
+def test_any_other_name_of_a_data_file_was_made_of_nothing(name: str) -> None:
+    assert paths.parse_data_file_name(name) is None
+
+
+def test_a_data_file_s_name_needs_16_bytes() -> None:
+    with pytest.raises(InvalidInputError):
+        paths.data_file_name(b"short")
+
+
+def test_data_files_of_a_base_path_lie_in_data_only_below_a_dataset_root() -> None:
+    assert paths.data_file_path("a/b.lance", BasePath(0, "/x", None, True)) == "data/a/b.lance"
+    assert paths.data_file_path("a.lance", BasePath(0, "/x")) == "a.lance"
+
+
+def test_the_name_of_a_transaction_file_says_read_version_and_uuid() -> None:
+    name = paths.transaction_file_name(12, "0b1c-2d")
+    assert name == "12-0b1c-2d.txn"
+    assert paths.parse_transaction_file_name(name) == (12, "0b1c-2d")
+    assert paths.transaction_path(name) == "_transactions/12-0b1c-2d.txn"
+    for other in ("12.txn", "x-y.txn", "12-uuid", "12-.txn", "-5.txn"):
+        assert paths.parse_transaction_file_name(other) is None
+
+
+@given(
+    st.integers(0, (1 << 32) - 1),
+    versions,
+    st.integers(0, (1 << 64) - 1),
+    st.sampled_from(DeletionFileType),
+)
+def test_the_name_of_a_deletion_file_says_whose_it_is(
+    fragment_id: int, read_version: int, file_id: int, file_type: DeletionFileType
+) -> None:
+    path = paths.deletion_file_path(fragment_id, DeletionFile(file_type, read_version, file_id))
+    directory, _, name = path.partition("/")
+    assert directory == "_deletions"
+    assert paths.parse_deletion_file_name(name) == (fragment_id, read_version, file_id, file_type)
+
+
+@pytest.mark.parametrize("name", ["1-2-3.txt", "1-2.arrow", "1-2-x.bin", "1-2-3-4.bin", "arrow"])
+def test_another_file_is_no_deletion_file(name: str) -> None:
+    assert paths.parse_deletion_file_name(name) is None
+
+
+def test_a_tag_s_name_cannot_lead_out_of_its_directory() -> None:
+    assert paths.tag_path("v1.0-rc_2") == "_refs/tags/v1.0-rc_2.json"
+    for tag in ("", ".", "..", "a/b", "../x", ".x", "x.", "a..b", "x.lock", "a b", "a\\b"):
+        with pytest.raises(InvalidInputError):
+            paths.tag_path(tag)
+
+
+BAD_PATHS = [
+    *("", "/", "/etc/passwd", "..", "../x", "a/../b", "a/..", ".", "./a", "a/./b", "a//b", "a/"),
+    *("\\x", "a\\b", "..\\x", "C:/x", "c:x", "s3://bucket/x", "file:x", "~/x", "~root/x"),
+    *("a\0b", "a\nb", "a\x7f"),
+]
+
+
+@pytest.mark.parametrize("path", BAD_PATHS)
+def test_a_stored_path_that_may_lead_elsewhere_is_corrupt(path: str) -> None:
+    for use in (paths.check_stored_path, paths.data_file_path, paths.transaction_path):
+        with pytest.raises(CorruptDataError, match="not a path below"):
+            use(path)
+    with pytest.raises(CorruptDataError):
+        paths.data_file_path(path, BasePath(0, "/declared"))
+
+
+@pytest.mark.parametrize(
+    "path", ["a", "a/b.lance", "..a", "a..", "day=1/x y.lance", "ü", "day=1:2/x"]
+)
+def test_any_other_stored_path_is_taken(path: str) -> None:
+    assert paths.check_stored_path(path) == path

@@ -1,0 +1,124 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lance_stream._proto import rowids_pb2
+from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError
+from lance_stream.table.row_versions import (
+    RowVersionSequence,
+    decode_row_versions,
+    encode_row_versions,
+)
+
+version_lists = st.lists(
+    st.tuples(st.integers(1, 30), st.one_of(st.integers(0, 3), st.just((1 << 64) - 1)))
+).map(lambda runs: [version for length, version in runs for _ in range(length)])
+
+
+def run(version: int, **span: object) -> rowids_pb2.RowDatasetVersionRun:
+    return rowids_pb2.RowDatasetVersionRun(span=rowids_pb2.U64Segment(**span), version=version)
+
+
+def message_of(*runs: rowids_pb2.RowDatasetVersionRun) -> bytes:
+    return rowids_pb2.RowDatasetVersionSequence(runs=runs).SerializeToString()
+
+
+def span(start: int, end: int) -> rowids_pb2.U64Segment.Range:
+    return rowids_pb2.U64Segment.Range(start=start, end=end)
+
+
+@given(version_lists)
+def test_versions_come_back_from_their_bytes(versions: list[int]) -> None:
+    sequence = RowVersionSequence.from_array(versions)
+    again = decode_row_versions(encode_row_versions(sequence), len(versions))
+    assert again == sequence
+    assert again.to_array().tolist() == versions
+    assert len(again.versions) == sum(
+        1 for place, each in enumerate(versions) if place == 0 or versions[place - 1] != each
+    )
+
+
+@given(version_lists, st.data())
+def test_any_part_of_the_versions_is_had(versions: list[int], data: st.DataObject) -> None:
+    sequence = RowVersionSequence.from_array(versions)
+    start = data.draw(st.integers(0, len(versions)))
+    stop = data.draw(st.integers(start, len(versions)))
+    assert sequence.slice(start, stop).tolist() == versions[start:stop]
+    some = st.lists(st.integers(0, len(versions) - 1), max_size=20)
+    offsets = data.draw(some) if versions else []
+    assert sequence.take(offsets).tolist() == [versions[each] for each in offsets]
+    kept = [each for place, each in enumerate(versions) if place not in offsets]
+    assert sequence.without(offsets).to_array().tolist() == kept
+    whole = RowVersionSequence.concat([sequence, sequence])
+    assert whole.to_array().tolist() == versions * 2
+
+
+def test_spans_are_the_rows_offsets() -> None:
+    data = encode_row_versions(RowVersionSequence([3, 2], [1, 7]))
+    message = rowids_pb2.RowDatasetVersionSequence.FromString(data)
+    assert [(each.span.range.start, each.span.range.end) for each in message.runs] == [
+        (0, 3),
+        (3, 5),
+    ]
+
+
+def test_only_the_number_of_a_span_s_members_counts() -> None:
+    bitmap = rowids_pb2.U64Segment.RangeWithBitmap(start=7, end=15, bitmap=b"\x81")
+    data = message_of(
+        run(5, range=span(0, 3)),
+        run(6, range=span(0, 3)),
+        run(7, range_with_bitmap=bitmap),
+        run(5, range=span(1000, 1001)),
+    )
+    assert decode_row_versions(data, 9).to_array().tolist() == [5, 5, 5, 6, 6, 6, 7, 7, 5]
+
+
+def test_a_missing_sequence_reads_as_version_1_for_every_row() -> None:
+    assert decode_row_versions(None, 3).to_array().tolist() == [1, 1, 1]
+    assert decode_row_versions(None, 0).to_array().tolist() == []
+
+
+def test_equal_neighbours_are_one_run_and_empty_runs_are_none() -> None:
+    sequence = RowVersionSequence([2, 0, 1, 1], [4, 9, 4, 5])
+    assert (sequence.lengths.tolist(), sequence.versions.tolist()) == ([3, 1], [4, 5])
+    assert RowVersionSequence.uniform(0, 3) == RowVersionSequence([], [])
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (message_of(run(1, range=span(0, 4))), "4 row versions"),
+        (message_of(run(1, range=span(0, 6))), "6 row versions"),
+        (message_of(run(1, range=span(0, (1 << 64) - 1))), "row versions"),
+        (message_of(run(1, range=span(6, 1)), run(1, range=span(0, 10))), "before it starts"),
+        (message_of(run(1)), "no kind"),
+        (b"\x0a\x05", "not a RowDatasetVersionSequence"),
+        (b"", "0 row versions"),
+    ],
+)
+def test_versions_that_do_not_fit_the_rows_are_corrupt(data: bytes, what: str) -> None:
+    with pytest.raises(CorruptDataError, match=what):
+        decode_row_versions(data, 5)
+
+
+@given(st.binary(max_size=50), st.integers(0, 20))
+def test_any_bytes_read_or_are_bad_data(data: bytes, num_rows: int) -> None:
+    try:
+        versions = decode_row_versions(data, num_rows)
+    except BadDataError:
+        return
+    assert len(versions.to_array()) == num_rows
+
+
+def test_offsets_and_lengths_that_are_none_are_refused() -> None:
+    sequence = RowVersionSequence.uniform(4, 1)
+    for wrong in ([4], [-1]):
+        with pytest.raises(InvalidInputError):
+            sequence.take(wrong)
+    with pytest.raises(InvalidInputError):
+        sequence.slice(3, 5)
+    for lengths, versions in (([1], [1, 2]), ([-1], [1])):
+        with pytest.raises(InvalidInputError):
+            RowVersionSequence(lengths, versions)
+    assert RowVersionSequence.from_array(np.array([], np.uint64)).num_rows == 0
