@@ -15,8 +15,8 @@ from lance_stream.file.data_blocks import Bytes
 
 Counts: TypeAlias = npt.NDArray[np.int64]
 
-MAX_VALUES_OF_A_CHUNK = 1 << 15
-"""A chunk's number of values is stored as its logarithm in 4 bits."""
+MAX_CHUNK_COUNT = (1 << 16) - 1
+"""A chunk's number of values is stored as its logarithm in 4 bits, that of its levels in 16."""
 
 
 class ChunkedBuffer(NamedTuple):
@@ -39,10 +39,10 @@ def check_chunks(buffers: Iterable[ChunkedBuffer], num_values: Counts) -> None:
     Raises:
         CorruptDataError: They do not or are not.
     """
-    if len(num_values) and not 0 <= num_values.min() <= num_values.max() <= MAX_VALUES_OF_A_CHUNK:
+    if len(num_values) and not 0 <= num_values.min() <= num_values.max() <= MAX_CHUNK_COUNT:
         raise CorruptDataError(
             f"a chunk holds {num_values.min()} to {num_values.max()} values; "
-            f"0 to {MAX_VALUES_OF_A_CHUNK} are possible"
+            f"0 to {MAX_CHUNK_COUNT} are possible"
         )
     for buffer in buffers:
         size_bytes = len(buffer.data)

@@ -45,7 +45,6 @@ from lance_stream.file.compressive import (
     variable,
 )
 from lance_stream.file.compressive.chunks import (
-    MAX_VALUES_OF_A_CHUNK,
     ChunkedBuffer,
     Counts,
     check_chunks,
@@ -197,7 +196,7 @@ def encode_mini_block(
     Raises:
         InvalidInputError: Two values of fixed width are larger than a chunk.
     """
-    if not 2 <= max_chunk_values <= MAX_VALUES_OF_A_CHUNK:
+    if not 2 <= max_chunk_values <= 1 << 15:
         raise InvalidInputError(f"a mini-block chunk cannot have {max_chunk_values} values")
     limits = {"max_chunk_values": max_chunk_values, "max_chunk_bytes": max_chunk_bytes}
     if isinstance(block, FixedSizeListBlock):

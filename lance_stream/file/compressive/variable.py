@@ -61,9 +61,10 @@ def decode_chunks(
     """
     width = check_bits_per_offset(bits_per_offset)
     head_bytes = (num_values + 1) * width
-    if (buffer.sizes < head_bytes).any():
+    if (buffer.sizes < head_bytes).any() or (buffer.sizes % width).any():
         raise CorruptDataError(
-            f"a chunk of {buffer.sizes.min()} bytes or more is too short for its values' offsets"
+            f"chunks of {buffer.sizes.min()} to {buffer.sizes.max()} bytes are too short for their "
+            f"values' offsets, or are not filled up to whole offsets of {width} bytes"
         )
     if len(num_values) == 0:
         return VariableWidthBlock(0, np.zeros(1, dtype=np.int32), buffer.data[:0])
