@@ -1,0 +1,240 @@
+"""The loop of optimistic commit: check, rebase, apply, publish; again, if another was faster.
+
+    newest version ──► is there anything to do? ──► may ours follow what came since? ──► rebase
+         ▲                                                                                  │
+         └── taken ◄── publish version + 1 ◄── apply ◄── write the transaction's file ◄─────┘
+
+Ids, stamps and config entries are settled by `apply`, on each attempt anew. Files are never
+deleted here: after a commit that failed, or of which it is not known, the ones it wrote are left
+for cleanup.
+"""
+
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from lance_stream.commit.landed import publish_and_know
+from lance_stream.commit.rebasing import rebase_transaction
+from lance_stream.commit.retries import RETRIES, Retries
+from lance_stream.commit.version_log import VersionLog
+from lance_stream.commit.world import REAL_WORLD, World
+from lance_stream.errors import (
+    BadDataError,
+    IncompatibleConflictError,
+    NotFoundError,
+    RetryableConflictError,
+)
+from lance_stream.storage.store import Store
+from lance_stream.table.apply import Commit, Creation, apply
+from lance_stream.table.conflicts import Verdict, check
+from lance_stream.table.manifest import WRITER_LIBRARY, Manifest, WriterVersion, encode_manifest
+from lance_stream.table.operations import operation_name
+from lance_stream.table.paths import transaction_file_name, transaction_path
+from lance_stream.table.transaction import Transaction, decode_transaction, encode_transaction
+
+MAX_INLINE_TRANSACTION_BYTES = 20 << 20
+"""A larger transaction has no copy in the manifest, as in the reference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The transaction became a version.
+
+    Attributes:
+        manifest: The version.
+        attempts: How many attempts it took; 1 when nobody was in the way.
+    """
+
+    manifest: Manifest
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """There was nothing to do.
+
+    Attributes:
+        manifest: The version that shows it; None when there is no table.
+        reason: Why, in words.
+    """
+
+    manifest: Manifest | None
+    reason: str
+
+
+BeforeAttempt = Callable[[Manifest | None], str | None]
+"""Looks at the newest version (None: no table yet) before each attempt. A reason skips the commit;
+an error stops it."""
+
+ConfigEntries = Callable[[int], Mapping[str, str]]
+"""Returns the config entries that go in with the commit, given the version being made."""
+
+
+def commit(
+    log: VersionLog,
+    transaction: Transaction,
+    *,
+    creation: Creation | None = None,
+    before_attempt: BeforeAttempt | None = None,
+    config_entries: ConfigEntries | None = None,
+    retries: Retries = RETRIES,
+    world: World = REAL_WORLD,
+) -> Committed | Skipped:
+    """Make a transaction the next version of a table.
+
+    Args:
+        log: The table's history.
+        transaction: What to do. Committing the same one (by uuid) twice does it once, as long as
+            the versions since it was planned have not been cleaned up.
+        creation: What a new table is; for a transaction with read version 0.
+        before_attempt: Asked on every attempt, of the newest version, whether there is still
+            something to do.
+        config_entries: Config entries that go in with the same version.
+        retries: How often and how soon to try again after losing to another writer.
+        world: Clock and chance.
+
+    Returns:
+        The version made; or why there was nothing to do.
+
+    Raises:
+        RetryableConflictError: The operation has to be planned again on the newest version; or
+            other writers were faster each time.
+        IncompatibleConflictError: It no longer means the same.
+        CommitUncertainError: The store did not say whether the version landed.
+        NotFoundError: There is no table (any more).
+        BadDataError: The newest manifest is damaged, or uses a feature that we may not write.
+    """
+    checked = transaction.read_version
+    file: _TransactionFile | None = None
+    for attempt in range(1, retries.max_attempts + 1):
+        newest = _newest(log, transaction)
+        if before_attempt is not None and (reason := before_attempt(newest)) is not None:
+            return Skipped(newest, reason)
+        if newest is not None and newest.version > checked:
+            found = _check_since(log, transaction, checked, newest)
+            if isinstance(found, Skipped):
+                return found
+            if found is Verdict.REBASE:
+                transaction = rebase_transaction(log, transaction, newest, world.random_id)
+            checked = newest.version
+        if file is None or file.transaction is not transaction:
+            file = _write_transaction(log.store, transaction, world)
+        made = _next_version(newest, file, creation, config_entries, world)
+        if publish_and_know(
+            log,
+            made.version,
+            encode_manifest(made),
+            file.name,
+            lambda tries: world.sleep(retries.delay_seconds(tries, world.chance())),
+        ):
+            return Committed(made, attempt)
+        world.sleep(retries.delay_seconds(attempt, world.chance()))
+    raise RetryableConflictError(
+        f"{retries.max_attempts} times in a row another writer was faster than this "
+        f"{operation_name(transaction.operation)}. Try again, or let fewer writers commit at once",
+        checked + 1,
+    )
+
+
+def read_transaction(log: VersionLog, manifest: Manifest) -> Transaction | None:
+    """Return the transaction that made a version; None if it is missing or cannot be read."""
+    try:
+        data = manifest.inline_transaction
+        if data is None and manifest.transaction_file:
+            data = log.store.read(transaction_path(manifest.transaction_file))
+        return None if data is None else decode_transaction(data)
+    except (NotFoundError, BadDataError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _TransactionFile:
+    transaction: Transaction
+    name: str
+    data: bytes
+
+
+def _newest(log: VersionLog, transaction: Transaction) -> Manifest | None:
+    try:
+        newest = log.read_latest()
+    except NotFoundError:
+        if transaction.read_version == 0:
+            return None
+        raise
+    if newest.version < transaction.read_version:
+        raise IncompatibleConflictError(
+            f"this {operation_name(transaction.operation)} was planned on version "
+            f"{transaction.read_version}, but the newest version of {log.store.uri} is "
+            f"{newest.version}: the table was made anew meanwhile, or put back from a copy",
+            newest.version,
+        )
+    return newest
+
+
+def _check_since(
+    log: VersionLog, transaction: Transaction, checked: int, newest: Manifest
+) -> Verdict | Skipped:
+    """Check our transaction against those of all versions after `checked`."""
+    verdict = Verdict.YES
+    for version in range(checked + 1, newest.version + 1):
+        theirs = _transaction_of(log, version, newest)
+        if theirs is not None and theirs.uuid == transaction.uuid:
+            return Skipped(newest, f"this transaction has already made version {version}")
+        if check(transaction, theirs, version) is Verdict.REBASE:
+            verdict = Verdict.REBASE
+    return verdict
+
+
+def _transaction_of(log: VersionLog, version: int, newest: Manifest) -> Transaction | None:
+    try:
+        manifest = newest if version == newest.version else log.read(version)
+    except (NotFoundError, BadDataError):
+        return None
+    return read_transaction(log, manifest)
+
+
+def _write_transaction(store: Store, transaction: Transaction, world: World) -> _TransactionFile:
+    """Write the transaction's file under a name that no other transaction has.
+
+    The uuid of a sink's transaction follows from app id and batch, so two drivers that do the same
+    batch would share the name; the second one takes another.
+    """
+    data = encode_transaction(transaction)
+    name = transaction_file_name(transaction.read_version, transaction.uuid)
+    while not store.create_once(transaction_path(name), data):
+        if store.read(transaction_path(name)) == data:
+            break
+        name = transaction_file_name(
+            transaction.read_version, f"{transaction.uuid}-{world.random_id():016x}"
+        )
+    return _TransactionFile(transaction, name, data)
+
+
+def _next_version(
+    newest: Manifest | None,
+    file: _TransactionFile,
+    creation: Creation | None,
+    config_entries: ConfigEntries | None,
+    world: World,
+) -> Manifest:
+    version = newest.version + 1 if newest else 1
+    return apply(
+        newest,
+        file.transaction.operation,
+        Commit(
+            timestamp_nanos=world.now_nanos(),
+            transaction_file=file.name,
+            inline_transaction=(
+                file.data if len(file.data) <= MAX_INLINE_TRANSACTION_BYTES else None
+            ),
+            writer_version=_writer_version(),
+            config_entries=config_entries(version) if config_entries else {},
+        ),
+        creation,
+    )
+
+
+@cache
+def _writer_version() -> WriterVersion:
+    return WriterVersion(WRITER_LIBRARY, importlib.metadata.version("lance-stream"))

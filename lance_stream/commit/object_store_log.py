@@ -1,0 +1,109 @@
+"""The history of a table in its own directory: one manifest file a version.
+
+The name of a manifest says its version, and creating a name once is what publishes it. New tables
+name them by scheme V2; a table of scheme V1 goes on with it; a table with both is refused.
+
+The hint file says which version was the newest when it was written. It saves the reference a
+listing on stores that cannot sort; here it is written for its sake, and never read.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError, NotFoundError
+from lance_stream.storage.store import Store
+from lance_stream.table.manifest import Manifest, decode_manifest
+from lance_stream.table.paths import (
+    LATEST_VERSION_HINT,
+    VERSIONS_DIRECTORY,
+    NamingScheme,
+    is_detached,
+    manifest_path,
+    parse_manifest_name,
+    scheme_of,
+)
+
+_TRIES = 5
+
+
+@dataclass
+class ObjectStoreLog:
+    """The versions of the table that lies in a store.
+
+    Args:
+        store: The table's directory.
+    """
+
+    store: Store
+    _scheme: NamingScheme | None = field(default=None, init=False, repr=False, compare=False)
+
+    def latest(self) -> int:
+        """Return the newest version; see `VersionLog.latest`."""
+        return self.versions()[-1]
+
+    def versions(self) -> list[int]:
+        """Return every version that is there, ascending; see `VersionLog.versions`."""
+        versions = self._list()
+        if not versions:
+            raise NotFoundError(f"there is no dataset at {self.store.uri}")
+        return versions
+
+    def read(self, version: int) -> Manifest:
+        """Return the manifest of a version; see `VersionLog.read`."""
+        for scheme in (NamingScheme.V2, NamingScheme.V1):
+            with suppress(NotFoundError):
+                return self._read(version, scheme)
+        versions = self.versions()
+        raise NotFoundError(
+            f"the dataset at {self.store.uri} has no version {version}: it has "
+            f"{len(versions)}, the oldest {versions[0]} and the newest {versions[-1]}"
+        )
+
+    def read_latest(self) -> Manifest:
+        """Return the manifest of the newest version; see `VersionLog.read_latest`."""
+        for _ in range(_TRIES):
+            version = self.latest()
+            with suppress(NotFoundError):
+                return self._read(version, self._scheme or NamingScheme.V2)
+            # It went away after it was listed: the table was deleted, and perhaps made anew.
+        raise NotFoundError(f"the dataset at {self.store.uri} goes away while it is being opened")
+
+    def publish(self, version: int, manifest: bytes) -> bool:
+        """Make a manifest the one of a version; see `VersionLog.publish`.
+
+        The table's naming scheme is the one that was seen last: a commit has just listed.
+        """
+        if version < 1 or is_detached(version):
+            raise InvalidInputError(f"{version} cannot be the version of a table")
+        if (version == 1 or self._scheme is None) and self._list() and version == 1:
+            return False
+        path = manifest_path(version, self._scheme or NamingScheme.V2)
+        if not self.store.create_once(path, manifest):
+            return False
+        # Best effort: the version is published, whatever becomes of the hint.
+        with suppress(Exception):
+            self.store.write(LATEST_VERSION_HINT, b'{"version":%d}' % version)
+        return True
+
+    def _list(self) -> list[int]:
+        names = self.store.list_names(VERSIONS_DIRECTORY)
+        try:
+            self._scheme = scheme_of(names)
+        except BadDataError as error:
+            error.add_note(f"dataset {self.store.uri}")
+            raise
+        return sorted(each.version for name in names if (each := parse_manifest_name(name)))
+
+    def _read(self, version: int, scheme: NamingScheme) -> Manifest:
+        path = manifest_path(version, scheme)
+        data = self.store.read(path)
+        try:
+            manifest = decode_manifest(data)
+            if manifest.version != version:
+                raise CorruptDataError(
+                    f"the manifest of version {version} states version {manifest.version}"
+                )
+        except BadDataError as error:
+            error.add_note(f"manifest {self.store.uri}/{path}")
+            raise
+        return manifest

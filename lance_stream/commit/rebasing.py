@@ -1,0 +1,106 @@
+"""The files that a rebase takes: deletion files are read, made one, and written anew."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.commit.version_log import VersionLog
+from lance_stream.errors import (
+    BadDataError,
+    NotFoundError,
+    RetryableConflictError,
+    UnsupportedFeatureError,
+)
+from lance_stream.storage.store import Store
+from lance_stream.table.deletion_vectors import decode_deletion_vector, encode_deletion_vector
+from lance_stream.table.fragments import DeletionFile
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.operations import Delete, Update
+from lance_stream.table.paths import deletion_file_path
+from lance_stream.table.rebase import plan_rebase, rebased, unite
+from lance_stream.table.transaction import Transaction
+
+
+def rebase_transaction(
+    log: VersionLog, transaction: Transaction, newest: Manifest, random_id: Callable[[], int]
+) -> Transaction:
+    """Return the transaction as it follows the newest version, and write the files it states.
+
+    Args:
+        log: The table's history.
+        transaction: A Delete or Update that was found to allow a rebase.
+        newest: The newest version.
+        random_id: Returns a random u64, for the names of the new deletion files.
+
+    Raises:
+        RetryableConflictError: Both sides killed the same row, or the version that the
+            transaction was planned on is gone.
+    """
+    operation = transaction.operation
+    if not isinstance(operation, Delete | Update):
+        raise UnsupportedFeatureError(f"{type(operation).__name__} cannot be rebased")
+    try:
+        read = log.read(transaction.read_version)
+    except NotFoundError as error:
+        raise RetryableConflictError(
+            f"version {transaction.read_version}, on which the operation was planned, has been "
+            f"cleaned up. Plan it again on version {newest.version}",
+            newest.version,
+        ) from error
+    files: dict[int, DeletionFile | None] = {}
+    for each in plan_rebase(operation, read, newest):
+        ours, before, now = (
+            _read(log.store, each.fragment_id, file, each.physical_rows)
+            for file in (each.ours, each.read, each.newest)
+        )
+        dead = unite(each, ours, before, now, newest.version)
+        files[each.fragment_id] = (
+            None
+            if len(dead) == each.physical_rows
+            else write_deletion_file(log.store, each.fragment_id, dead, newest.version, random_id())
+        )
+    return replace(transaction, read_version=newest.version, operation=rebased(operation, files))
+
+
+def write_deletion_file(
+    store: Store,
+    fragment_id: int,
+    dead: npt.NDArray[np.uint32],
+    read_version: int,
+    file_id: int,
+) -> DeletionFile:
+    """Write the deletion file of a fragment and return what the manifest says of it.
+
+    Args:
+        store: The table's directory.
+        fragment_id: The fragment.
+        dead: The offsets of all its dead rows, also of those that died before.
+        read_version: The version that its writer had read.
+        file_id: A random u64.
+    """
+    file_type, data = encode_deletion_vector(dead)
+    file = DeletionFile(file_type, read_version, file_id, num_deleted_rows=len(dead))
+    store.write(deletion_file_path(fragment_id, file), data)
+    return file
+
+
+def _read(
+    store: Store, fragment_id: int, file: DeletionFile | None, physical_rows: int
+) -> npt.NDArray[np.uint32]:
+    if file is None:
+        return np.empty(0, np.uint32)
+    if file.base_id is not None:
+        raise UnsupportedFeatureError(
+            f"the deletion file of fragment {fragment_id} lies below a base path; rows cannot be "
+            "deleted there while others do. Try again"
+        )
+    path = deletion_file_path(fragment_id, file)
+    try:
+        return decode_deletion_vector(
+            store.read(path), file.file_type, physical_rows, file.num_deleted_rows
+        )
+    except BadDataError as error:
+        error.add_note(f"deletion file {store.uri}/{path}")
+        raise

@@ -1,0 +1,71 @@
+"""The history of a table: its versions in order, each with its manifest, and the next one.
+
+Publishing is a compare-and-swap on the version number: of many writers who publish version N, one
+succeeds, and from then on everybody reads its manifest under that number.
+"""
+
+from typing import Protocol
+
+from lance_stream.storage.store import Store
+from lance_stream.table.manifest import Manifest
+
+
+class VersionLog(Protocol):
+    """The versions of one table.
+
+    A log keeps nothing in memory that another writer could change, and nothing that would outlive
+    the table: one that was deleted and made anew under the same location is read anew.
+    """
+
+    @property
+    def store(self) -> Store:
+        """Where the table's files lie."""
+        ...
+
+    def latest(self) -> int:
+        """Return the newest version; one listing, whatever the history's length.
+
+        Raises:
+            NotFoundError: There is no table.
+            CorruptDataError: The manifests have names of both schemes.
+        """
+        ...
+
+    def versions(self) -> list[int]:
+        """Return every version that is still there, ascending. There may be gaps.
+
+        Raises:
+            NotFoundError: There is no table.
+            CorruptDataError: The manifests have names of both schemes.
+        """
+        ...
+
+    def read(self, version: int) -> Manifest:
+        """Return the manifest of a version.
+
+        Raises:
+            NotFoundError: There is no such version, or no table.
+            BadDataError: The manifest is damaged, or states another version than its name.
+        """
+        ...
+
+    def read_latest(self) -> Manifest:
+        """Return the manifest of the newest version.
+
+        Raises:
+            NotFoundError: There is no table.
+            BadDataError: The manifest is damaged.
+        """
+        ...
+
+    def publish(self, version: int, manifest: bytes) -> bool:
+        """Make a manifest the one of a version, if the version is not taken.
+
+        Returns:
+            True when this call published it; False when the version is taken, which may be by
+            this very call: see `landed`.
+
+        Raises:
+            OSError: Or another: it is not known whether it was published.
+        """
+        ...
