@@ -69,16 +69,18 @@ class Transaction(_message.Message):
     class Rewrite(_message.Message):
         __slots__ = ("old_fragments", "new_fragments", "groups", "rewritten_indices")
         class RewrittenIndex(_message.Message):
-            __slots__ = ("old_id", "new_id", "new_index_details", "new_index_version")
+            __slots__ = ("old_id", "new_id", "new_index_details", "new_index_version", "new_index_files")
             OLD_ID_FIELD_NUMBER: _ClassVar[int]
             NEW_ID_FIELD_NUMBER: _ClassVar[int]
             NEW_INDEX_DETAILS_FIELD_NUMBER: _ClassVar[int]
             NEW_INDEX_VERSION_FIELD_NUMBER: _ClassVar[int]
+            NEW_INDEX_FILES_FIELD_NUMBER: _ClassVar[int]
             old_id: _table_pb2.UUID
             new_id: _table_pb2.UUID
             new_index_details: _any_pb2.Any
             new_index_version: int
-            def __init__(self, old_id: _Optional[_Union[_table_pb2.UUID, _Mapping]] = ..., new_id: _Optional[_Union[_table_pb2.UUID, _Mapping]] = ..., new_index_details: _Optional[_Union[_any_pb2.Any, _Mapping]] = ..., new_index_version: _Optional[int] = ...) -> None: ...
+            new_index_files: _containers.RepeatedCompositeFieldContainer[_table_pb2.IndexFile]
+            def __init__(self, old_id: _Optional[_Union[_table_pb2.UUID, _Mapping]] = ..., new_id: _Optional[_Union[_table_pb2.UUID, _Mapping]] = ..., new_index_details: _Optional[_Union[_any_pb2.Any, _Mapping]] = ..., new_index_version: _Optional[int] = ..., new_index_files: _Optional[_Iterable[_Union[_table_pb2.IndexFile, _Mapping]]] = ...) -> None: ...
         class RewriteGroup(_message.Message):
             __slots__ = ("old_fragments", "new_fragments")
             OLD_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -308,14 +310,14 @@ class Transaction(_message.Message):
         groups: _containers.RepeatedCompositeFieldContainer[Transaction.DataOverlayGroup]
         def __init__(self, groups: _Optional[_Iterable[_Union[Transaction.DataOverlayGroup, _Mapping]]] = ...) -> None: ...
     class UpdateMemWalState(_message.Message):
-        __slots__ = ("added", "updated", "removed")
-        ADDED_FIELD_NUMBER: _ClassVar[int]
-        UPDATED_FIELD_NUMBER: _ClassVar[int]
-        REMOVED_FIELD_NUMBER: _ClassVar[int]
-        added: _containers.RepeatedCompositeFieldContainer[_table_pb2.MemWalIndexDetails.MemWal]
-        updated: _containers.RepeatedCompositeFieldContainer[_table_pb2.MemWalIndexDetails.MemWal]
-        removed: _containers.RepeatedCompositeFieldContainer[_table_pb2.MemWalIndexDetails.MemWal]
-        def __init__(self, added: _Optional[_Iterable[_Union[_table_pb2.MemWalIndexDetails.MemWal, _Mapping]]] = ..., updated: _Optional[_Iterable[_Union[_table_pb2.MemWalIndexDetails.MemWal, _Mapping]]] = ..., removed: _Optional[_Iterable[_Union[_table_pb2.MemWalIndexDetails.MemWal, _Mapping]]] = ...) -> None: ...
+        __slots__ = ("compacted_sstables_raw", "updated_raw", "removed_raw")
+        COMPACTED_SSTABLES_RAW_FIELD_NUMBER: _ClassVar[int]
+        UPDATED_RAW_FIELD_NUMBER: _ClassVar[int]
+        REMOVED_RAW_FIELD_NUMBER: _ClassVar[int]
+        compacted_sstables_raw: _containers.RepeatedScalarFieldContainer[bytes]
+        updated_raw: _containers.RepeatedScalarFieldContainer[bytes]
+        removed_raw: _containers.RepeatedScalarFieldContainer[bytes]
+        def __init__(self, compacted_sstables_raw: _Optional[_Iterable[bytes]] = ..., updated_raw: _Optional[_Iterable[bytes]] = ..., removed_raw: _Optional[_Iterable[bytes]] = ...) -> None: ...
     class UpdateBases(_message.Message):
         __slots__ = ("new_bases",)
         NEW_BASES_FIELD_NUMBER: _ClassVar[int]

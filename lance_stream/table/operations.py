@@ -30,7 +30,7 @@ from lance_stream.table.fragments import (
     fragment_from_proto,
     fragment_to_proto,
 )
-from lance_stream.table.indices import IndexMetadata, index_from_proto, index_to_proto
+from lance_stream.table.indices import IndexFile, IndexMetadata, index_from_proto, index_to_proto
 from lance_stream.table.manifest import BasePath, base_path_from_proto, base_path_to_proto
 
 _Pb: TypeAlias = transaction_pb2.Transaction
@@ -174,12 +174,14 @@ class RewrittenIndex:
         new_id: The uuid it has now; 16 bytes.
         new_details: Type URL and bytes of its description; None when not stated.
         new_index_version: Version of the index's own format.
+        new_files: Its files, where the writer listed them.
     """
 
     old_id: bytes
     new_id: bytes
     new_details: tuple[str, bytes] | None = None
     new_index_version: int = 0
+    new_files: tuple[IndexFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,10 @@ class Rewrite:
                 old_id=table_pb2.UUID(uuid=index.old_id),
                 new_id=table_pb2.UUID(uuid=index.new_id),
                 new_index_version=index.new_index_version,
+                new_index_files=[
+                    table_pb2.IndexFile(path=file.path, size_bytes=file.size_bytes)
+                    for file in index.new_files
+                ],
             )
             if index.new_details is not None:
                 details = added.new_index_details
@@ -242,6 +248,7 @@ class Rewrite:
                         else None
                     ),
                     each.new_index_version,
+                    tuple(IndexFile(file.path, file.size_bytes) for file in each.new_index_files),
                 )
                 for each in message.rewritten_indices
             ),
@@ -569,32 +576,31 @@ class UpdateMemWalState:
     """Changes the state of a write-ahead log in memory.
 
     Attributes:
-        added: Serialized MemWal messages; nothing here looks into them.
-        updated: Likewise.
-        removed: Likewise.
+        compacted_sstables: Serialized messages; nothing here looks into them.
+        updated: Likewise, from old writers.
+        removed: Likewise, from old writers.
     """
 
-    added: tuple[bytes, ...] = ()
+    compacted_sstables: tuple[bytes, ...] = ()
     updated: tuple[bytes, ...] = ()
     removed: tuple[bytes, ...] = ()
     unknown: bytes = b""
 
     def to_proto(self) -> _Pb.UpdateMemWalState:
         """Return the operation's message."""
-        parse = table_pb2.MemWalIndexDetails.MemWal.FromString
         return _Pb.UpdateMemWalState(
-            added=[parse(each) for each in self.added],
-            updated=[parse(each) for each in self.updated],
-            removed=[parse(each) for each in self.removed],
+            compacted_sstables_raw=self.compacted_sstables,
+            updated_raw=self.updated,
+            removed_raw=self.removed,
         )
 
     @classmethod
     def from_proto(cls, message: _Pb.UpdateMemWalState) -> "UpdateMemWalState":
         """Return the operation that a message describes."""
         return cls(
-            tuple(wire.serialize(each) for each in message.added),
-            tuple(wire.serialize(each) for each in message.updated),
-            tuple(wire.serialize(each) for each in message.removed),
+            tuple(message.compacted_sstables_raw),
+            tuple(message.updated_raw),
+            tuple(message.removed_raw),
         )
 
 

@@ -4,8 +4,8 @@ A transaction file is the bare Transaction message; there is no header and no en
 bytes stand in the manifest of the version that the transaction made (see `manifest`).
 
 Source:  transaction.proto, message Transaction.
-Differs: Which field of the oneof is an operation that we do not know can only be guessed from its
-         number: 100 and above, without a known operation beside it.
+Differs: A field that we do not know, of a number from 100 to 199, without a known operation
+         beside it, is an operation: those numbers are kept for them.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from lance_stream.table.operations import (
 COMMIT_MESSAGE = "__lance_commit_message"
 """The property under which the reference keeps a commit's message."""
 
-_FIRST_OPERATION = 100
+_OPERATION_NUMBERS = range(100, 200)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _split_off_operation(unknown: bytes) -> tuple[UnknownOperation, bytes]:
     rest: list[bytes] = []
     for each in wire.split_message(unknown):
         raw = unknown[each.start : each.stop]
-        if each.number >= _FIRST_OPERATION and each.wire_type == wire.LENGTH_DELIMITED:
+        if each.number in _OPERATION_NUMBERS and each.wire_type == wire.LENGTH_DELIMITED:
             if operation is not None:
                 rest.append(operation.raw)
             operation = UnknownOperation(each.number, raw)

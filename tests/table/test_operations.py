@@ -38,7 +38,7 @@ INDEX = IndexMetadata(
 )
 KEYS = ops.KeyExistenceFilter((0, -1), key_hashes=(1, (1 << 64) - 1))
 BLOOM = ops.KeyExistenceFilter((0,), bloom=ops.BloomFilter(b"\x01", 8, 1, 0.5))
-MEM_WAL = wire.serialize(table_pb2.MemWalIndexDetails.MemWal(owner_id="me"))
+SSTABLE = b"\x0a\x12\x0a\x10" + bytes(range(0xF0, 0x100)) + b"\x10\x05"
 OVERLAY = wire.serialize(table_pb2.DataOverlayFile(committed_version=3))
 MAP = ops.MapUpdate((("a", "1"), ("b", None), ("a", "")), replace=True)
 
@@ -51,7 +51,7 @@ OPERATIONS: list[ops.Operation] = [
     ops.CreateIndex((INDEX,), (replace(INDEX, details=None, index_version=None, base_id=None),)),
     ops.Rewrite(
         (ops.RewriteGroup((FRAGMENT,), (OTHER,)),),
-        (ops.RewrittenIndex(b"o" * 16, b"n" * 16, ("u", b""), 1),),
+        (ops.RewrittenIndex(b"o" * 16, b"n" * 16, ("u", b""), 1, (IndexFile("i", 5),)),),
         (OTHER,),
         (FRAGMENT,),
     ),
@@ -76,7 +76,7 @@ OPERATIONS: list[ops.Operation] = [
     ops.UpdateConfig(MAP, ops.MapUpdate(), MAP, {0: MAP}),
     ops.UpdateConfig(None, None, None, {}, {"k": "v"}, ("gone",), {"s": "t"}, {3: {"a": "b"}}),
     ops.DataReplacement(((3, FILE),)),
-    ops.UpdateMemWalState((MEM_WAL,), (), (MEM_WAL, MEM_WAL)),
+    ops.UpdateMemWalState((SSTABLE,), (), (b"", SSTABLE)),
     ops.Clone(True, 4, "/other", "branch", ""),
     ops.Clone(False, 1, "/other"),
     ops.UpdateBases((BASE,)),
@@ -140,7 +140,7 @@ def test_an_operation_of_a_later_format_is_unknown_and_written_back_as_it_came()
 
 
 def test_a_transaction_without_an_operation_is_corrupt() -> None:
-    for data in (b"", b"\x08\x05", b"\x08\x05" + wire.frame(9, b"new detail")):
+    for data in (b"", b"\x08\x05", wire.frame(99, b"new detail"), wire.frame(200, b"another")):
         with pytest.raises(CorruptDataError, match="no operation"):
             decode_transaction(data)
 
