@@ -109,7 +109,7 @@ class DictionaryBlock:
     num_values: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class ConstantBlock:
     """One value, again and again.
 

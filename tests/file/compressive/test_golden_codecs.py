@@ -37,6 +37,7 @@ def load(name: str) -> dict[str, Any]:
 POSITIONS = {path.stem: str(load(path.stem)["position"]) for path in sorted(FOLDER.glob("*.npz"))}
 CASES = list(POSITIONS)
 CHUNKED = [name for name, position in POSITIONS.items() if position == "mini_block"]
+WITH_SIZES = [name for name in CASES if "offsets" not in load(name)]
 COUNTED = [name for name, position in POSITIONS.items() if position != "per_value"]
 
 
@@ -121,11 +122,9 @@ def test_damaged_bytes_decode_or_are_bad_data(name: str) -> None:
         assert block.num_values == case["num_values"].sum()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", WITH_SIZES)
 def test_a_cut_buffer_is_bad_data(name: str) -> None:
     case = load(name)
-    if "offsets" in case:
-        pytest.skip("the layout has checked the offsets")
     size = len(case["data_0"])
     for kept in {0, 1, 3, 7, 8, 9, size // 3, size // 2, size - 9}:
         with pytest.raises(BadDataError):
