@@ -21,12 +21,15 @@ import pyarrow as pa
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.data_blocks import (
+    INT32,
+    INT64,
     Bytes,
     ConstantBlock,
     DataBlock,
     DictionaryBlock,
     FixedSizeListBlock,
     FixedWidthBlock,
+    Offsets,
     VariableWidthBlock,
     size_in_bytes,
 )
@@ -387,13 +390,11 @@ def _numpy_dtype(integer: pa.DataType) -> np.dtype[np.integer]:
     return dtype
 
 
-def _offsets_of(array: pa.Array) -> npt.NDArray[np.int32] | npt.NDArray[np.int64]:
+def _offsets_of(array: pa.Array) -> Offsets:
+    word = INT64 if array.type in _LARGE_TYPES else INT32
     if len(array) == 0:
-        return np.zeros(1, np.int32)
-    places = slice(array.offset, array.offset + len(array) + 1)
-    if array.type in _LARGE_TYPES:
-        return np.frombuffer(array.buffers()[1], np.int64)[places]
-    return np.frombuffer(array.buffers()[1], np.int32)[places]
+        return np.zeros(1, word)
+    return np.frombuffer(array.buffers()[1], word)[array.offset : array.offset + len(array) + 1]
 
 
 def _check_offsets_fit(num_bytes: int, arrow_type: pa.DataType) -> None:

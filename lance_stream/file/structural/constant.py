@@ -26,11 +26,11 @@ import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.byte_ranges import Asking
-from lance_stream.errors import CorruptDataError
+from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.arrow_blocks import nulls, repeated, scalar_from_bytes
 from lance_stream.file.columns import Page
 from lance_stream.file.compressive import decode_block
-from lance_stream.file.data_blocks import FixedWidthBlock
+from lance_stream.file.data_blocks import Bytes, DataBlock, FixedWidthBlock, VariableWidthBlock
 from lance_stream.file.levels import (
     NULLABLE_ITEM,
     LevelArray,
@@ -39,6 +39,7 @@ from lance_stream.file.levels import (
     checked_levels,
     layers_of,
 )
+from lance_stream.file.structural.encoded_layouts import EncodedLayout, part
 from lance_stream.file.structural.leaf_rows import (
     LeafColumn,
     LeafRows,
@@ -174,3 +175,39 @@ def _decode_value_buffer(buffer: memoryview, arrow_type: pa.DataType) -> pa.Arra
             raise CorruptDataError(f"the value of a constant page is said to end at byte {last}")
         body = body[sizes[0] + first : sizes[0] + last]
     return scalar_from_bytes(body.tobytes(), arrow_type)
+
+
+def encode_null_page(levels: Levels) -> EncodedLayout:
+    """Encode a page that has no value: nothing but nulls and empty lists."""
+    message = pb.ConstantLayout(layers=levels.layers.kinds)  # type: ignore[arg-type]
+    buffers: tuple[tuple[memoryview, ...], ...] = ()
+    if levels.layers.kinds != (NULLABLE_ITEM,):
+        buffers = tuple(
+            part(np.zeros(0, np.uint8) if stream is None else stream)
+            for stream in (levels.repetition, levels.definition)
+        )
+    return EncodedLayout(pb.PageLayout(constant_layout=message), buffers)
+
+
+def encode_value_page(levels: Levels, value: DataBlock) -> EncodedLayout:
+    """Encode a page without nulls and lists whose rows all have one value (2.2).
+
+    Args:
+        levels: Without any stream.
+        value: A block of the one value, of fixed or variable width.
+    """
+    message = pb.ConstantLayout(layers=levels.layers.kinds)  # type: ignore[arg-type]
+    buffers: tuple[tuple[memoryview, ...], ...] = ()
+    if isinstance(value, FixedWidthBlock) and len(value.data) <= MAX_INLINE_BYTES:
+        message.inline_value = value.data.tobytes()
+    else:
+        parts = [value.data] if isinstance(value, FixedWidthBlock) else _parts_of(value)
+        head = np.array([len(parts), *(len(each) for each in parts)], np.uint32)
+        buffers = (part(np.concatenate([head.view(np.uint8), *parts])),)
+    return EncodedLayout(pb.PageLayout(constant_layout=message), buffers)
+
+
+def _parts_of(value: DataBlock) -> list[Bytes]:
+    if not isinstance(value, VariableWidthBlock):
+        raise InvalidInputError(f"a {type(value).__name__} cannot be a constant")
+    return [np.ascontiguousarray(value.offsets).view(np.uint8), value.data]

@@ -28,14 +28,23 @@ Differs: The reference writes the layout for values of 256 bytes or more. We wri
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.byte_ranges import Asking, ByteRange
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.arrow_blocks import array_from_block, nulls
 from lance_stream.file.columns import Page
-from lance_stream.file.compressive import decode_per_value
-from lance_stream.file.data_blocks import Bytes, FixedWidthBlock, VariableWidthBlock
+from lance_stream.file.compressive import decode_per_value, encode_per_value
+from lance_stream.file.data_blocks import (
+    INT32,
+    INT64,
+    Bytes,
+    DataBlock,
+    FixedWidthBlock,
+    Offsets,
+    VariableWidthBlock,
+)
 from lance_stream.file.levels import (
     LevelArray,
     Levels,
@@ -44,6 +53,7 @@ from lance_stream.file.levels import (
     checked_levels,
     layers_of,
 )
+from lance_stream.file.structural.encoded_layouts import EncodedLayout, part
 from lance_stream.file.structural.leaf_rows import (
     LeafColumn,
     LeafRows,
@@ -332,11 +342,132 @@ class FullZipPage:
             sizes = np.zeros(len(places) + 1, np.int64)
             sizes[1:][valid] = lengths
             np.cumsum(sizes, out=sizes)
-            offsets = sizes if offsets.dtype == np.int64 else sizes.astype(np.int32)
+            offsets = sizes.astype(offsets.dtype, copy=False)
         block = VariableWidthBlock(len(places), offsets, values)
         return array_from_block(
             decode_per_value(self._message.value_compression, block), self._leaf.arrow_type
         )
+
+
+def encode_full_zip_page(levels: Levels, block: DataBlock) -> EncodedLayout:
+    """Encode a page in the full-zip layout; plain values without levels are not copied.
+
+    Args:
+        levels: The page's levels.
+        block: A value for each visible entry; at least one. Booleans must have been widened.
+    """
+    encoding, values = encode_per_value(block)
+    layers = levels.layers
+    bits_rep = layers.max_repetition.bit_length() if levels.repetition is not None else 0
+    bits_def = layers.max_definition.bit_length() if levels.definition is not None else 0
+    message = pb.FullZipLayout(
+        bits_rep=bits_rep,
+        bits_def=bits_def,
+        num_items=levels.num_levels,
+        num_visible_items=block.num_values,
+        value_compression=encoding,
+        layers=layers.kinds,  # type: ignore[arg-type]  # an int is one
+    )
+    words = _control_words(levels, bits_rep, bits_def)
+    if isinstance(values, FixedWidthBlock):
+        message.bits_per_value = values.bits_per_value
+        items, starts = _zip_fixed(levels, words, values)
+    else:
+        message.bits_per_offset = values.offsets.itemsize * 8
+        items, starts = _zip_variable(levels, words, values)
+    buffers = [part(items)]
+    if bits_rep or isinstance(values, VariableWidthBlock):
+        row_starts = starts if levels.repetition is None else starts[levels.row_starts()]
+        buffers.append(part(_encode_index(np.append(row_starts, len(items)))))
+    return EncodedLayout(pb.PageLayout(full_zip_layout=message), tuple(buffers))
+
+
+def _control_words(levels: Levels, bits_rep: int, bits_def: int) -> Bytes:
+    """Return (num_levels, bytes of a control word) bytes."""
+    width = _word_bytes(bits_rep + bits_def)
+    words = np.zeros(levels.num_levels, f"<u{max(width, 1)}")
+    if levels.definition is not None:
+        words |= levels.definition.astype(words.dtype)
+    if levels.repetition is not None:
+        words |= levels.repetition.astype(words.dtype) << words.dtype.type(bits_def)
+    return words.view(np.uint8).reshape(levels.num_levels, -1)[:, :width]
+
+
+def _zip_fixed(levels: Levels, words: Bytes, values: FixedWidthBlock) -> tuple[Bytes, Places]:
+    """Return the items, and where each starts."""
+    width = values.bits_per_value // 8
+    stride = words.shape[1] + width
+    visible = levels.visible()
+    if words.shape[1] == 0:
+        return values.data, np.zeros(0, np.int64)
+    if visible is None:
+        zipped = np.concatenate([words, values.data.reshape(-1, width)], axis=1)
+        return zipped.reshape(-1), np.arange(levels.num_levels, dtype=np.int64) * stride
+    sizes = np.where(visible, stride, words.shape[1])
+    stops = np.cumsum(sizes)
+    is_value = _flags(np.full(levels.num_levels, words.shape[1]), np.where(visible, width, 0))
+    items = np.empty(int(stops[-1]), np.uint8)
+    items[~is_value] = words.reshape(-1)
+    items[is_value] = values.data
+    return items, stops - sizes
+
+
+def _zip_variable(levels: Levels, words: Bytes, values: VariableWidthBlock) -> tuple[Bytes, Places]:
+    """Return the items, and where each starts."""
+    has_value = np.ones(levels.num_levels, np.bool_)
+    if levels.definition is not None:
+        has_value = levels.definition == 0
+    lengths, data = _lengths_and_bytes(levels, values)
+    count, width = len(lengths), values.offsets.itemsize
+    heads = np.empty(count * width + words.size, np.uint8)
+    in_length = _flags(np.full(len(words), words.shape[1]), np.where(has_value, width, 0))
+    heads[~in_length] = words.reshape(-1)
+    heads[in_length] = lengths.astype(f"<u{width}").view(np.uint8)
+    head_offsets = np.zeros(levels.num_levels + 1, np.int64)
+    np.cumsum(words.shape[1] + np.where(has_value, width, 0), out=head_offsets[1:])
+    offsets = np.zeros(levels.num_levels + 1, np.int64)
+    offsets[1:][has_value] = lengths
+    np.cumsum(offsets, out=offsets)
+    items = pc.binary_join_element_wise(
+        _binary(head_offsets, heads), _binary(offsets, data), pa.scalar(b"", pa.large_binary())
+    )
+    starts = np.frombuffer(items.buffers()[1], np.int64)
+    stop = int(starts[levels.num_levels])
+    return np.frombuffer(items.buffers()[2], np.uint8)[:stop], starts[: levels.num_levels]
+
+
+def _lengths_and_bytes(levels: Levels, values: VariableWidthBlock) -> tuple[Places, Bytes]:
+    """Return the lengths of what is not null, and its bytes."""
+    lengths = np.diff(values.offsets).astype(np.int64)
+    data = values.data[: int(values.offsets[-1])]
+    visible = levels.visible()
+    if levels.definition is None:
+        return lengths, data
+    definition = levels.definition if visible is None else levels.definition[visible]
+    valid = definition == 0
+    if lengths[~valid].any():
+        starts = values.offsets[:-1][valid].astype(np.int64)
+        data = _gather(data, starts, starts + lengths[valid])[1]
+    return lengths[valid], data
+
+
+def _encode_index(starts: Places) -> npt.NDArray[np.unsignedinteger]:
+    """Return where rows start in the narrowest words that can say it."""
+    most = int(starts[-1])
+    width = next(width for width in (1, 2, 4, 8) if most < 1 << 8 * width)
+    return starts.astype(f"<u{width}")
+
+
+def _binary(offsets: Places, data: Bytes) -> pa.Array:
+    return pa.Array.from_buffers(
+        pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)], 0
+    )
+
+
+def _flags(others: Places, ours: Places) -> npt.NDArray[np.bool_]:
+    """Return, for each pair of counts, so many False and then so many True."""
+    counts = np.stack([others, ours], axis=1).reshape(-1)
+    return np.repeat(np.tile(np.array([False, True]), len(others)), counts)
 
 
 def _word_bytes(bits: int) -> int:
@@ -366,9 +497,7 @@ def _words_at(data: Bytes, places: Places, width: int) -> npt.NDArray[np.unsigne
     return words
 
 
-def _gather(
-    data: Bytes, starts: Places, stops: Places
-) -> tuple[npt.NDArray[np.int32] | npt.NDArray[np.int64], Bytes]:
+def _gather(data: Bytes, starts: Places, stops: Places) -> tuple[Offsets, Bytes]:
     """Return slices of bytes one after the other, and the offsets between them.
 
     The slices ascend and do not overlap: together with what lies between them they are a binary
@@ -377,8 +506,8 @@ def _gather(
     if len(starts) == 0:
         return np.zeros(1, np.int32), np.zeros(0, np.uint8)
     wide = len(data) > np.iinfo(np.int32).max
-    bounds: npt.NDArray[np.int32] | npt.NDArray[np.int64]
-    bounds = np.empty(2 * len(starts), np.int64 if wide else np.int32)
+    word = INT64 if wide else INT32
+    bounds = np.empty(2 * len(starts), word)
     bounds[0::2], bounds[1::2] = starts, stops
     every = pa.Array.from_buffers(
         pa.large_binary() if wide else pa.binary(),
@@ -387,7 +516,6 @@ def _gather(
     )
     taken = every.take(pa.array(np.arange(0, len(bounds), 2)))
     buffers = taken.buffers()
-    offsets: npt.NDArray[np.int32] | npt.NDArray[np.int64]
-    offsets = np.frombuffer(buffers[1], np.int64 if wide else np.int32)[: len(starts) + 1]
+    offsets = np.frombuffer(buffers[1], word)[: len(starts) + 1]
     values = np.frombuffer(buffers[2], np.uint8) if buffers[2] else np.zeros(0, np.uint8)
     return offsets, values[: int(offsets[-1])]

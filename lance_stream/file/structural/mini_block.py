@@ -25,7 +25,7 @@ Reading asks for the chunks that hold the rows, together with table, dictionary 
 are not known and the whole page is wanted; else these come one round earlier.
 
 Source:  encodings21.MiniBlockLayout in the proto.
-Differs: Chunks that we write hold more than the reference's 8 KiB, within the format's limits.
+Differs: Chunks that we write hold up to 16 KiB of values, the reference's 8.
 """
 
 from collections.abc import Sequence
@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from numpy.lib.stride_tricks import as_strided
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.byte_ranges import Asking, ByteRange
@@ -44,6 +45,8 @@ from lance_stream.file.compressive import (
     ChunkedBuffer,
     decode_block,
     decode_mini_block,
+    encode_block,
+    encode_mini_block,
     num_mini_block_buffers,
 )
 from lance_stream.file.compressive.chunks import starts_of
@@ -56,6 +59,7 @@ from lance_stream.file.levels import (
     checked_levels,
     layers_of,
 )
+from lance_stream.file.structural.encoded_layouts import EncodedLayout, part
 from lance_stream.file.structural.leaf_rows import (
     LeafColumn,
     LeafRows,
@@ -70,10 +74,20 @@ from lance_stream.file.structural.leaf_rows import (
     pick_values,
     spread,
 )
-from lance_stream.file.structural.level_chunks import decode_level_chunks
+from lance_stream.file.structural.level_chunks import decode_level_chunks, encode_level_chunks
 
 MAX_LOG_VALUES = 15
 """A chunk's number of values is stored as its logarithm in 4 bits."""
+
+MAX_CHUNK_VALUES = 4096
+MAX_VALUE_BYTES = 16 * 1024 - 64
+"""Bytes of values in a chunk that we write, as long as it has more than two values."""
+
+MAX_SMALL_CHUNK_BYTES = 32 * 1024
+"""A chunk's bytes at most, if its word in the chunk table is a u16."""
+
+MAX_LEVEL_BYTES = 2**16 - 1
+"""Bytes (and number) of a chunk's levels at most: their sizes are u16."""
 
 _ALIGNMENT = 8
 _INDEX_BITS = (8, 16, 32, 64)
@@ -369,6 +383,165 @@ class _ChunkParts(NamedTuple):
     repetition: ChunkedBuffer | None
     definition: ChunkedBuffer | None
     values: list[ChunkedBuffer]
+
+
+def encode_mini_block_page(
+    levels: Levels, block: DataBlock, items: DataBlock | None, *, has_large_chunk: bool
+) -> EncodedLayout | None:
+    """Encode a page in the mini-block layout.
+
+    Args:
+        levels: The page's levels.
+        block: A value for each visible entry, or an index into `items`; at least one.
+        items: The dictionary's items, if there is a dictionary.
+        has_large_chunk: Whether sizes are u32, as in 2.2.
+
+    Returns:
+        The layout; None if the levels of any two values do not fit into a chunk.
+    """
+    most = MAX_CHUNK_VALUES
+    while most > 1:
+        encoded = encode_mini_block(block, max_chunk_values=most, max_chunk_bytes=MAX_VALUE_BYTES)
+        starts = _level_starts(levels, encoded.num_values)
+        num_levels = np.diff(np.append(starts, levels.num_levels))
+        message = pb.MiniBlockLayout(
+            value_compression=encoded.encoding,
+            layers=levels.layers.kinds,  # type: ignore[arg-type]  # an int is one
+            num_buffers=len(encoded.buffers),
+            num_items=int(encoded.num_values.sum()),
+            has_large_chunk=has_large_chunk,
+        )
+        streams = []
+        if levels.repetition is not None:
+            encoding, stream = encode_level_chunks(
+                levels.repetition, starts, levels.layers.max_repetition
+            )
+            message.rep_compression.CopyFrom(encoding)
+            streams.append(stream)
+        if levels.definition is not None:
+            encoding, stream = encode_level_chunks(
+                levels.definition, starts, levels.layers.max_definition
+            )
+            message.def_compression.CopyFrom(encoding)
+            streams.append(stream)
+        chunks = _zip_chunks(
+            num_levels if streams else np.zeros_like(num_levels),
+            streams,
+            encoded.buffers,
+            has_large_chunk=has_large_chunk,
+        )
+        if chunks is not None:
+            sizes, data = chunks
+            table = _encode_table(sizes, encoded.num_values, has_large_chunk=has_large_chunk)
+            buffers = [part(table), part(data)]
+            if items is not None:
+                encoding, stored = encode_block(items)
+                message.dictionary.CopyFrom(encoding)
+                message.num_dictionary_items = items.num_values
+                buffers.append(part(stored))
+            if levels.repetition is not None:
+                message.repetition_index_depth = 1
+                buffers.append(part(_encode_rows(levels, starts)))
+            return EncodedLayout(pb.PageLayout(mini_block_layout=message), tuple(buffers))
+        most = int(encoded.num_values.max()) // 2
+    return None
+
+
+def _level_starts(levels: Levels, num_values: Places) -> Places:
+    """Return the first entry of each chunk: the one after the last value of the chunk before."""
+    starts = starts_of(num_values)
+    visible = levels.visible()
+    if visible is not None:
+        starts[1:] = np.flatnonzero(visible)[starts[1:] - 1] + 1
+    return starts
+
+
+def _encode_table(sizes: Places, num_values: Places, *, has_large_chunk: bool) -> npt.NDArray[Any]:
+    logs = np.zeros(len(sizes), np.int64)
+    # A power of two below 2**16 is one more than the mask of the bits under it.
+    logs[:-1] = np.bitwise_count(num_values[:-1] - 1)
+    words = (sizes // _ALIGNMENT - 1) << 4 | logs
+    return words.astype("<u4" if has_large_chunk else "<u2")
+
+
+def _encode_rows(levels: Levels, starts: Places) -> npt.NDArray[Any]:
+    """Return, for each chunk, the rows that end in it and the entries after the last of them."""
+    row_starts = levels.row_starts()
+    row_stops = np.append(row_starts[1:], levels.num_levels)
+    stops = np.append(starts[1:], levels.num_levels)
+    rows_before = np.searchsorted(row_stops, np.append(0, stops), side="right")
+    last_stop = np.append(0, row_stops)[rows_before[1:]]
+    left = stops - np.maximum(last_stop, starts)
+    return np.stack([np.diff(rows_before), left], axis=1).astype("<u8")
+
+
+def _zip_chunks(
+    num_levels: Places,
+    streams: Sequence[ChunkedBuffer],
+    values: Sequence[ChunkedBuffer],
+    *,
+    has_large_chunk: bool,
+) -> tuple[Places, Bytes] | None:
+    """Put chunks together.
+
+    Args:
+        num_levels: (num_chunks,) entries of each chunk.
+        streams: The level streams.
+        values: The value buffers.
+        has_large_chunk: As in `encode_mini_block_page`.
+
+    Returns:
+        The bytes of each chunk, and all of them; None if a chunk is larger than it can be.
+    """
+    head_bytes = _padded(2 + 2 * len(streams) + (4 if has_large_chunk else 2) * len(values))
+    buffers = [*streams, *values]
+    sizes = head_bytes + sum(_padded(each.sizes) for each in buffers)
+    if max(num_levels.max(), *(each.sizes.max() for each in streams), 0) > MAX_LEVEL_BYTES:
+        return None
+    if not has_large_chunk and sizes.max() > MAX_SMALL_CHUNK_BYTES:
+        return None
+    starts = starts_of(sizes)
+    chunks = np.zeros(int(sizes.sum()), np.uint8)
+    halves = chunks.view("<u2")
+    place = starts // 2
+    halves[place] = num_levels
+    for each in streams:
+        place = place + 1
+        halves[place] = each.sizes
+    for each in values:
+        place = place + 1
+        halves[place] = each.sizes & 0xFFFF
+        if has_large_chunk:
+            place = place + 1
+            halves[place] = each.sizes >> 16
+    at = starts + head_bytes
+    for each in buffers:
+        _copy_slices(chunks, at, each)
+        at = at + _padded(each.sizes)
+    return sizes, chunks
+
+
+def _copy_slices(target: Bytes, starts: Places, source: ChunkedBuffer) -> None:
+    """Copy slices of bytes to where they belong: evenly spaced ones all at once."""
+    even = len(starts) - 1
+    if even > 1:
+        steps, source_steps = np.diff(starts[:-1]), np.diff(source.starts[:-1])
+        size, step, source_step = int(source.sizes[0]), int(steps[0]), int(source_steps[0])
+        if (
+            (source.sizes[:-1] == size).all()
+            and (steps == step).all()
+            and (source_steps == source_step).all()
+        ):
+            as_strided(target[int(starts[0]) :], (even, size), (step, 1))[:] = as_strided(
+                source.data[int(source.starts[0]) :], (even, size), (source_step, 1)
+            )
+            starts = starts[-1:]
+            source = ChunkedBuffer(source.data, source.starts[-1:], source.sizes[-1:])
+    to, of = target.data, source.data.data
+    for start, first, size in zip(
+        starts.tolist(), source.starts.tolist(), source.sizes.tolist(), strict=True
+    ):
+        to[start : start + size] = of[first : first + size]
 
 
 def _padded(size: Any) -> Any:

@@ -1,0 +1,149 @@
+"""Which layout a page is written in.
+
+    no value at all (nulls, empty lists)            constant
+    2.2: one value for all rows, no levels          constant
+    a dictionary                                    mini-block
+    byte strings, long                              full-zip
+    byte strings, short                             mini-block
+    fixed width, wide                               full-zip
+    fixed width, narrow, no levels, whole bytes     full-zip: the plain values
+    fixed width, narrow, else                       mini-block
+    levels that fit into no mini-block chunk        full-zip
+
+Differs: The reference compresses; we write values as they are, so that the write costs little
+         more than the copy. It takes full-zip for any page that has one value of 256 bytes.
+"""
+
+import numpy as np
+import pyarrow as pa
+
+from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.file.arrow_blocks import block_from_array
+from lance_stream.file.compressive.fixed_size_list import layout_of
+from lance_stream.file.data_blocks import (
+    DataBlock,
+    FixedSizeListBlock,
+    FixedWidthBlock,
+    VariableWidthBlock,
+)
+from lance_stream.file.levels import Levels, Mask
+from lance_stream.file.structural.constant import encode_null_page, encode_value_page
+from lance_stream.file.structural.encoded_layouts import EncodedLayout
+from lance_stream.file.structural.full_zip import encode_full_zip_page
+from lance_stream.file.structural.mini_block import encode_mini_block_page
+from lance_stream.file.versions import FileVersion
+
+WIDE_BYTES = 256
+"""From here on a value stands better by itself than among others in a chunk."""
+
+LONG_BYTES = 4096
+"""A page with a byte string this long is not cut into chunks."""
+
+LONG_MEAN_BYTES = 128
+"""Neither is one whose byte strings are so long on average."""
+
+_SAMPLE = 64
+
+
+def encode_page(
+    levels: Levels, values: pa.Array, valid: Mask | None, version: FileVersion
+) -> EncodedLayout | None:
+    """Encode the rows of a page of one leaf column.
+
+    Args:
+        levels: How the values hang together.
+        values: One for each visible entry; null ones have any filler.
+        valid: Which of them are not null; None: all.
+        version: 2.1 or 2.2.
+
+    Returns:
+        The page; None if it has to be cut into pages of fewer rows.
+
+    Raises:
+        UnsupportedFeatureError: A type that we do not write.
+        InvalidInputError: A value that is too large for the format.
+    """
+    if len(values) == 0 or pa.types.is_null(values.type) or (valid is not None and not valid.any()):
+        return encode_null_page(levels)
+    if pa.types.is_struct(values.type):
+        raise UnsupportedFeatureError("structs without fields are not supported")
+    large = version is not FileVersion.V2_1
+    if pa.types.is_dictionary(values.type):
+        indices, items = _dictionary_blocks(values, valid)
+        return encode_mini_block_page(levels, indices, items, has_large_chunk=large)
+    block = block_from_array(values)
+    has_levels = levels.repetition is not None or levels.definition is not None
+    if large and not has_levels:
+        value = _only_value(block)
+        if value is not None:
+            return encode_value_page(levels, value)
+    if _suits_chunks(block, has_levels=has_levels):
+        encoded = encode_mini_block_page(levels, block, None, has_large_chunk=large)
+        if encoded is not None:
+            return encoded
+    if isinstance(block, FixedWidthBlock) and block.bits_per_value == 1:
+        bits = np.unpackbits(block.data, count=block.num_values, bitorder="little")
+        block = FixedWidthBlock(8, block.num_values, bits)
+    return encode_full_zip_page(levels, block)
+
+
+def _suits_chunks(block: DataBlock, *, has_levels: bool) -> bool:
+    if isinstance(block, VariableWidthBlock):
+        total = int(block.offsets[-1])
+        longest = int(np.diff(block.offsets).max()) if total >= WIDE_BYTES else total
+        return longest < WIDE_BYTES or (
+            longest < LONG_BYTES and total < LONG_MEAN_BYTES * block.num_values
+        )
+    bits = (
+        layout_of(block).bits_per_row
+        if isinstance(block, FixedSizeListBlock)
+        else _bits_per_value(block)
+    )
+    return bits % 8 != 0 or (has_levels and bits < 8 * WIDE_BYTES)
+
+
+def _bits_per_value(block: DataBlock) -> int:
+    if not isinstance(block, FixedWidthBlock):
+        raise InvalidInputError(f"a {type(block).__name__} cannot be written")
+    return block.bits_per_value
+
+
+def _only_value(block: DataBlock) -> DataBlock | None:
+    """Return the one value that a block has, again and again; None if it has several."""
+    count = block.num_values
+    if isinstance(block, VariableWidthBlock):
+        size = int(block.offsets[1])
+        used = block.data[: int(block.offsets[-1])]
+        if len(used) != size * count or (np.diff(block.offsets) != size).any():
+            return None
+        if size and not _repeats(used.reshape(count, size)):
+            return None
+        return VariableWidthBlock(1, block.offsets[:2], used[:size])
+    if not isinstance(block, FixedWidthBlock):
+        return None
+    if block.bits_per_value == 1:
+        ones = np.unpackbits(block.data[: (count + 7) // 8], count=count, bitorder="little")
+        if ones.any() and not ones.all():
+            return None
+        return FixedWidthBlock(1, 1, ones[:1])
+    width = block.bits_per_value // 8
+    if not _repeats(block.data.reshape(count, width)):
+        return None
+    return FixedWidthBlock(block.bits_per_value, 1, block.data[:width])
+
+
+def _repeats(rows: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> bool:
+    """Say whether all rows are the same; a few are looked at before all are."""
+    sample = rows[:: max(1, len(rows) // _SAMPLE)]
+    return bool((sample == rows[0]).all()) and bool((rows == rows[0]).all())
+
+
+def _dictionary_blocks(values: pa.Array, valid: Mask | None) -> tuple[FixedWidthBlock, DataBlock]:
+    """Return indices, 0 where they are null, and items."""
+    indices = block_from_array(values.indices)
+    if not isinstance(indices, FixedWidthBlock):
+        raise InvalidInputError("the indices of a dictionary are not integers")
+    if valid is not None:
+        words = np.where(valid, indices.words(), 0).astype(indices.words().dtype)
+        indices = FixedWidthBlock(indices.bits_per_value, len(words), words.view(np.uint8))
+    return indices, block_from_array(values.dictionary)
