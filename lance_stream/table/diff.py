@@ -1,0 +1,442 @@
+"""Two neighbouring versions, and the rows that differ: the heart of the change feed.
+
+A row is followed by its stable row id. Per row there are four cases:
+
+    live in the newer version only              insert
+    live in the older version only              delete
+    live in both, with another update stamp     update; a restore can also turn it back
+    live in both, with the same stamp           nothing, wherever it lies: it was only moved
+
+A fragment whose bytes are the same in both manifests is never decoded: its rows are live in both,
+in the same place. Of a fragment that kept its id and its row ids, and only has other dead rows,
+only those rows are looked at. So the cost follows what changed.
+
+One change leaves no stamp: some writers replaced a column's data file in place without stamping
+the rows. If a field of the newer schema comes from another file than before, and not one stamp of
+the fragment's live rows differs, all of them count as updated.
+
+This is pure: `plan_diff` says which deletion files and external sequences it needs to know, `diff`
+is given them.
+
+Source:  row ids and lineage, "Change Data Feed"; facts of the format, section 4.
+Differs: The reference takes changes from the stamps of one version's rows alone, and therefore
+         misses what a restore or an unstamped writer did.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.table.feature_flags import has_stable_row_ids
+from lance_stream.table.fragments import (
+    DeletionFile,
+    ExternalFile,
+    Fragment,
+    LineageColumn,
+    StoredSequence,
+)
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.row_addresses import pack_addresses
+from lance_stream.table.row_ids import RowIdSequence, decode_row_ids
+from lance_stream.table.row_versions import RowVersionSequence, decode_row_versions
+
+Offsets: TypeAlias = npt.NDArray[np.uint32]
+U64s: TypeAlias = npt.NDArray[np.uint64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+DeadRows: TypeAlias = Mapping[tuple[int, DeletionFile], Offsets]
+Sequences: TypeAlias = Mapping[ExternalFile, bytes]
+
+
+class RowsOfFragment(NamedTuple):
+    """Some rows of one fragment.
+
+    Attributes:
+        fragment: As the version has it in which the rows are to be read: the newer one for
+            inserts, the older one for deletes.
+        offsets: (n,) u32, ascending.
+    """
+
+    fragment: Fragment
+    offsets: Offsets
+
+
+class UpdatedRows(NamedTuple):
+    """Some rows of one fragment that were changed, and where they were before.
+
+    Attributes:
+        fragment: As the newer version has it.
+        offsets: (n,) u32, ascending: the rows in the newer version.
+        addresses_before: (n,) u64, row addresses: the same rows in the older version.
+    """
+
+    fragment: Fragment
+    offsets: Offsets
+    addresses_before: U64s
+
+
+@dataclass(frozen=True, slots=True)
+class TableChanges:
+    """The rows in which two versions differ; each tuple in the scan order of its version.
+
+    Attributes:
+        version: The newer version.
+        deletes: Rows to be read in the older version.
+        updates: Rows to be read in the newer version, and for their content before in the older.
+        inserts: Rows to be read in the newer version.
+    """
+
+    version: int
+    deletes: tuple[RowsOfFragment, ...] = ()
+    updates: tuple[UpdatedRows, ...] = ()
+    inserts: tuple[RowsOfFragment, ...] = ()
+
+    @property
+    def num_changes(self) -> int:
+        """How many rows differ."""
+        offsets = (
+            *(each.offsets for each in self.deletes),
+            *(each.offsets for each in self.updates),
+            *(each.offsets for each in self.inserts),
+        )
+        return sum(map(len, offsets))
+
+
+@dataclass(frozen=True, slots=True)
+class DiffPlan:
+    """What two versions' manifests say, and what has to be read to say the rest.
+
+    Attributes:
+        version: The newer version.
+        kept: Fragments that kept their id and their row ids, before and after.
+        gone: Fragments that only the older version has, in this form.
+        come: Fragments that only the newer version has, in this form.
+        field_ids: The fields of the newer schema.
+        dead_rows_of: Each of these fragments' deletion files has to be read.
+        sequences: Each of these pieces of files has to be read.
+    """
+
+    version: int
+    kept: tuple[tuple[Fragment, Fragment], ...]
+    gone: tuple[Fragment, ...]
+    come: tuple[Fragment, ...]
+    field_ids: frozenset[int]
+    dead_rows_of: tuple[Fragment, ...]
+    sequences: tuple[ExternalFile, ...]
+
+
+def plan_diff(older: Manifest | None, newer: Manifest) -> DiffPlan:
+    """Return what has to be known to tell in which rows two versions differ.
+
+    Args:
+        older: The version before; None for the time before the first one.
+        newer: The version after.
+
+    Raises:
+        UnsupportedFeatureError: The rows have no stable row ids, or they stand in hidden columns.
+        InvalidInputError: The versions are in the wrong order.
+        CorruptDataError: A fragment that differs is damaged.
+    """
+    for manifest in (older, newer):
+        if manifest is not None and not has_stable_row_ids(manifest):
+            raise UnsupportedFeatureError(
+                f"version {manifest.version} has no stable row ids, without which rows cannot be "
+                "followed from version to version. Create the table with stable row ids (which is "
+                "what lance_stream.create_dataset does), or migrate it, and read changes from the "
+                "first version after that"
+            )
+    if older is not None and older.version >= newer.version:
+        raise InvalidInputError(
+            f"changes are asked for from version {older.version} to version {newer.version}"
+        )
+    before = _only_in(older, newer)
+    after = _only_in(newer, older)
+    kept = {
+        each.id: (before[each.id], each)
+        for each in after.values()
+        if each.id in before and before[each.id].row_ids == each.row_ids
+    }
+    gone = tuple(each for each in before.values() if each.id not in kept)
+    come = tuple(each for each in after.values() if each.id not in kept)
+    looked_at = [*gone, *come, *(each for pair in kept.values() for each in pair)]
+    return DiffPlan(
+        version=newer.version,
+        kept=tuple(kept.values()),
+        gone=gone,
+        come=come,
+        field_ids=frozenset(each.id for each in newer.schema.walk()),
+        dead_rows_of=tuple(
+            {
+                (each.id, each.deletion_file): each
+                for each in looked_at
+                if each.deletion_file is not None
+            }.values()
+        ),
+        sequences=tuple(
+            dict.fromkeys(
+                stored
+                for each in looked_at
+                for stored in (each.row_ids, each.last_updated_at_versions)
+                if isinstance(stored, ExternalFile)
+            )
+        ),
+    )
+
+
+def diff(
+    plan: DiffPlan, dead_rows: DeadRows | None = None, sequences: Sequences | None = None
+) -> TableChanges:
+    """Return the rows in which two versions differ.
+
+    Args:
+        plan: Of the two versions.
+        dead_rows: For the id and the deletion file of each fragment in `plan.dead_rows_of` the
+            offsets it holds, ascending.
+        sequences: For each of `plan.sequences` its bytes.
+
+    Raises:
+        CorruptDataError: A row id is live twice in one version, or a sequence is damaged.
+        UnsupportedFeatureError: Row ids stand in hidden columns.
+    """
+    read = _Reader(dead_rows or {}, sequences or {})
+    gone = [_Rows(each, read.live(each)) for each in plan.gone]
+    come = [_Rows(each, read.live(each)) for each in plan.come]
+    updated: dict[int, list[UpdatedRows]] = {}
+    for before, after in plan.kept:
+        killed, revived, changed = _compare(before, after, plan.field_ids, read)
+        gone.append(_Rows(before, killed))
+        come.append(_Rows(after, revived))
+        if len(changed):
+            addresses = pack_addresses(before.id, changed)
+            updated.setdefault(after.id, []).append(UpdatedRows(after, changed, addresses))
+    deletes, updates, inserts = _match(gone, come, read)
+    for each in updates:
+        updated.setdefault(each.fragment.id, []).append(each)
+    return TableChanges(
+        version=plan.version,
+        deletes=tuple(sorted(deletes, key=lambda each: each.fragment.id)),
+        updates=tuple(_joined(updated[fragment_id]) for fragment_id in sorted(updated)),
+        inserts=tuple(sorted(inserts, key=lambda each: each.fragment.id)),
+    )
+
+
+class _Rows(NamedTuple):
+    fragment: Fragment
+    offsets: Offsets
+
+
+class _Reader:
+    """What `diff` was given, looked up by fragment."""
+
+    def __init__(self, dead_rows: DeadRows, sequences: Sequences) -> None:
+        self._dead_rows = dead_rows
+        self._sequences = sequences
+        self._row_ids: dict[int, tuple[StoredSequence | None, RowIdSequence]] = {}
+
+    def row_ids(self, fragment: Fragment) -> RowIdSequence:
+        stored, known = self._row_ids.get(fragment.id, (None, None))
+        if known is None or stored != fragment.row_ids:
+            data = self._bytes(fragment.row_ids)
+            if data is None:
+                raise CorruptDataError(
+                    f"fragment {fragment.id} has no row ids, but its table has stable ones"
+                )
+            known = decode_row_ids(data, fragment.physical_rows or None)
+            self._row_ids[fragment.id] = fragment.row_ids, known
+        return known
+
+    def stamps(self, fragment: Fragment) -> RowVersionSequence:
+        data = self._bytes(fragment.last_updated_at_versions)
+        return decode_row_versions(data, self.row_ids(fragment).num_ids)
+
+    def dead(self, fragment: Fragment) -> Offsets:
+        if fragment.deletion_file is None:
+            return np.empty(0, np.uint32)
+        dead = self._dead_rows[fragment.id, fragment.deletion_file]
+        if len(dead) and int(dead.max()) >= self.row_ids(fragment).num_ids:
+            raise CorruptDataError(
+                f"row {int(dead.max())} of fragment {fragment.id} is said to be dead, but it has "
+                f"only {self.row_ids(fragment).num_ids} rows"
+            )
+        return dead
+
+    def live(self, fragment: Fragment) -> Offsets:
+        return np.flatnonzero(self.is_live(fragment)).astype(np.uint32)
+
+    def is_live(self, fragment: Fragment) -> Mask:
+        mask = np.ones(self.row_ids(fragment).num_ids, np.bool_)
+        mask[self.dead(fragment)] = False
+        return mask
+
+    def _bytes(self, stored: StoredSequence | None) -> bytes | None:
+        if isinstance(stored, LineageColumn):
+            raise UnsupportedFeatureError(
+                "row ids or row versions stand in hidden columns of data files, which are not "
+                "read yet"
+            )
+        return self._sequences[stored] if isinstance(stored, ExternalFile) else stored
+
+
+def _only_in(manifest: Manifest | None, other: Manifest | None) -> dict[int, Fragment]:
+    """Return the fragments of one version that the other does not have byte by byte."""
+    if manifest is None:
+        return {}
+    raws = frozenset(other.fragments.raws) if other is not None else frozenset()
+    return {
+        fragment.id: fragment
+        for place, raw in enumerate(manifest.fragments.raws)
+        if raw not in raws
+        for fragment in (manifest.fragments[place],)
+    }
+
+
+def _compare(
+    before: Fragment, after: Fragment, field_ids: Iterable[int], read: _Reader
+) -> tuple[Offsets, Offsets, Offsets]:
+    """Return the offsets of rows that died, came back, and changed in place."""
+    none = np.empty(0, np.uint32)
+    killed = revived = none
+    if before.deletion_file != after.deletion_file:
+        dead_before, dead_after = read.dead(before), read.dead(after)
+        killed = np.setdiff1d(dead_after, dead_before).astype(np.uint32, copy=False)
+        revived = np.setdiff1d(dead_before, dead_after).astype(np.uint32, copy=False)
+    same_stamps = before.last_updated_at_versions == after.last_updated_at_versions
+    is_replaced = _is_replaced(before, after, field_ids)
+    if same_stamps and not is_replaced:
+        return killed, revived, none
+    in_both = read.is_live(before) & read.is_live(after)
+    changed = in_both
+    if not same_stamps:
+        stamped = in_both & (read.stamps(before).to_array() != read.stamps(after).to_array())
+        if stamped.any() or not is_replaced:
+            changed = stamped
+    return killed, revived, np.flatnonzero(changed).astype(np.uint32)
+
+
+def _is_replaced(before: Fragment, after: Fragment, field_ids: Iterable[int]) -> bool:
+    """Return whether the values of a field come from another place than before."""
+    if before.files == after.files:
+        return False
+    sources_before, sources_after = _sources(before), _sources(after)
+    return any(sources_before.get(each) != sources_after.get(each) for each in field_ids)
+
+
+def _sources(fragment: Fragment) -> dict[int, tuple[str, int]]:
+    """Return for each field the file and the column in it. Files of version 0.1 have no columns."""
+    return {
+        field_id: (file.path, file.column_indices[at] if file.column_indices else -1)
+        for file in fragment.files
+        for at, field_id in enumerate(file.field_ids)
+    }
+
+
+def _match(
+    gone: Sequence[_Rows], come: Sequence[_Rows], read: _Reader
+) -> tuple[list[RowsOfFragment], list[UpdatedRows], list[RowsOfFragment]]:
+    """Follow rows by their ids from the places where they are gone to those where they came."""
+    gone = [each for each in gone if len(each.offsets)]
+    come = [each for each in come if len(each.offsets)]
+    gone_ids, come_ids = _row_ids_of(gone, read), _row_ids_of(come, read)
+    places, is_known = _find(gone_ids, come_ids)
+    is_moved = np.zeros(len(gone_ids), np.bool_)
+    is_moved[places[is_known]] = True
+    deletes = [
+        RowsOfFragment(rows.fragment, rows.offsets[part])
+        for rows, part in zip(gone, _cut(~is_moved, gone), strict=True)
+        if part.any()
+    ]
+    inserts = [
+        RowsOfFragment(rows.fragment, rows.offsets[part])
+        for rows, part in zip(come, _cut(~is_known, come), strict=True)
+        if part.any()
+    ]
+    if not is_known.any():
+        return deletes, [], inserts
+    stamps_before = np.zeros(len(come_ids), np.uint64)
+    stamps_before[is_known] = _stamps_of(gone, read)[places[is_known]]
+    is_updated = is_known & (stamps_before != _stamps_of(come, read))
+    addresses = np.zeros(len(come_ids), np.uint64)
+    addresses[is_known] = _addresses_of(gone)[places[is_known]]
+    updates = [
+        UpdatedRows(rows.fragment, rows.offsets[part], before[part])
+        for rows, part, before in zip(
+            come, _cut(is_updated, come), _cut(addresses, come), strict=True
+        )
+        if part.any()
+    ]
+    return deletes, updates, inserts
+
+
+def _find(known: U64s, wanted: U64s) -> tuple[npt.NDArray[np.int64], Mask]:
+    """Return where each wanted row id stands among the known ones, and whether it does."""
+    order, sorted_ids = _sorted(known)
+    _sorted(wanted)
+    places = np.searchsorted(sorted_ids, wanted)
+    if not len(known):
+        return places, np.zeros(len(wanted), np.bool_)
+    places[places == len(known)] = 0
+    is_known = sorted_ids[places] == wanted
+    return (places if order is None else order[places]), is_known
+
+
+def _sorted(row_ids: U64s) -> tuple[npt.NDArray[np.int64] | None, U64s]:
+    """Return the ids ascending, and the order that makes them so if they were not.
+
+    Raises:
+        CorruptDataError: An id occurs twice.
+    """
+    order = None
+    if len(row_ids) > 1 and not bool((row_ids[1:] > row_ids[:-1]).all()):
+        order = np.argsort(row_ids, kind="stable")
+        row_ids = row_ids[order]
+        twins = np.flatnonzero(row_ids[1:] == row_ids[:-1])
+        if len(twins):
+            raise CorruptDataError(
+                f"row id {int(row_ids[twins[0]])} belongs to two live rows of one version"
+            )
+    return order, row_ids
+
+
+def _row_ids_of(parts: Iterable[_Rows], read: _Reader) -> U64s:
+    return np.concatenate(
+        [
+            np.empty(0, np.uint64),
+            *(read.row_ids(each.fragment).take(each.offsets) for each in parts),
+        ]
+    )
+
+
+def _stamps_of(parts: Iterable[_Rows], read: _Reader) -> U64s:
+    return np.concatenate(
+        [
+            np.empty(0, np.uint64),
+            *(read.stamps(each.fragment).take(each.offsets) for each in parts),
+        ]
+    )
+
+
+def _addresses_of(parts: Iterable[_Rows]) -> U64s:
+    return np.concatenate(
+        [
+            np.empty(0, np.uint64),
+            *(pack_addresses(each.fragment.id, each.offsets) for each in parts),
+        ]
+    )
+
+
+def _cut(values: npt.NDArray[np.generic], parts: Sequence[_Rows]) -> list[npt.NDArray[np.generic]]:
+    """Return the piece of an array over all parts' rows that belongs to each part."""
+    ends = np.cumsum([len(each.offsets) for each in parts], dtype=np.int64)
+    return np.split(values, ends[:-1]) if parts else []
+
+
+def _joined(pieces: Sequence[UpdatedRows]) -> UpdatedRows:
+    if len(pieces) == 1:
+        return pieces[0]
+    offsets = np.concatenate([each.offsets for each in pieces])
+    order = np.argsort(offsets, kind="stable")
+    before = np.concatenate([each.addresses_before for each in pieces])
+    return UpdatedRows(pieces[0].fragment, offsets[order], before[order])
