@@ -165,10 +165,9 @@ def _encoded_page(
 
 def _pieces(array: pa.Array, max_bytes: int) -> list[pa.Array]:
     """Cut an array into slices of about so many bytes, without a copy."""
-    num_pieces = max(1, min(-(-array.nbytes // max_bytes), len(array)))
-    if num_pieces == 1 or pa.types.is_dictionary(array.type):
+    if array.nbytes <= max_bytes or pa.types.is_dictionary(array.type):
         return [array]
-    rows_of_piece = -(-len(array) // num_pieces)
+    rows_of_piece = max(1, len(array) * max_bytes // array.nbytes)
     return [array.slice(start, rows_of_piece) for start in range(0, len(array), rows_of_piece)]
 
 

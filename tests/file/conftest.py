@@ -1,0 +1,79 @@
+"""Data files in memory: written and read without a disk, every request counted."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_stream.byte_ranges import ByteRange, answer
+from lance_stream.file.reader import FileReader, open_file
+from lance_stream.file.versions import FileVersion
+from lance_stream.file.writer import FileWriter, WrittenFile
+from lance_stream.schema.arrow_schemas import from_arrow
+from lance_stream.schema.field_ids import assign_ids
+from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.projections import project
+
+
+class OpenedFile:
+    """A reader of bytes in memory.
+
+    Attributes:
+        rounds: The ranges of each round of requests so far.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+        self.rounds: list[list[ByteRange]] = []
+        self.reader: FileReader = answer(open_file(len(data)), self.read_ranges)
+        self.schema: Schema = self.reader.metadata.schema
+        self.num_rows = self.reader.metadata.num_rows
+
+    def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        self.rounds.append(list(ranges))
+        return [self._data[each.start : each.stop] for each in ranges]
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(each.size_bytes for ranges in self.rounds for each in ranges)
+
+    def column_of(self) -> dict[int, int]:
+        fields: Iterable[Field] = self.schema.walk()
+        if self.reader.metadata.version is not FileVersion.V2_0:
+            fields = (leaf for field in self.schema.fields for leaf in field.leaves())
+        return {field.id: column for column, field in enumerate(fields)}
+
+    def read(self, start: int, stop: int, columns: Sequence[str] | None = None) -> list[pa.Array]:
+        fields = project(self.schema, columns).fields
+        asking = self.reader.read(fields, self.column_of(), start, stop)
+        return answer(asking, self.read_ranges)
+
+    def take(self, offsets: Iterable[int], columns: Sequence[str] | None = None) -> list[pa.Array]:
+        fields = project(self.schema, columns).fields
+        wanted = np.array(list(offsets), np.uint64)
+        return answer(self.reader.take(fields, self.column_of(), wanted), self.read_ranges)
+
+
+class Files:
+    """What tests of files ask for."""
+
+    def write(
+        self, table: pa.Table, version: FileVersion = FileVersion.V2_0, **options: Any
+    ) -> tuple[bytes, WrittenFile]:
+        writer = FileWriter(assign_ids(from_arrow(table.schema)), version, **options)
+        parts = [part for batch in table.to_batches() for part in writer.write(batch)]
+        rest, written = writer.finish()
+        return b"".join([*parts, *rest]), written
+
+    def open(self, data: bytes) -> OpenedFile:
+        return OpenedFile(data)
+
+    def written(self, table: pa.Table, **options: Any) -> OpenedFile:
+        return OpenedFile(self.write(table, **options)[0])
+
+
+@pytest.fixture(scope="session")
+def files() -> Files:
+    return Files()

@@ -1,0 +1,82 @@
+import pytest
+
+from lance_stream._proto import encodings_v2_0_pb2, encodings_v2_1_pb2, file2_pb2
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.file.columns import (
+    ColumnMetadata,
+    Page,
+    check_plain_values,
+    decode_column_metadata,
+    encode_column_metadata,
+    fields_with_column,
+    pack_encoding,
+    unpack_encoding,
+)
+from lance_stream.file.versions import FileVersion
+from lance_stream.schema.fields import Field
+
+COLUMN = ColumnMetadata(
+    pages=(
+        Page((ByteRange(0, 8), ByteRange(64, 64)), length=1, encoding=b"first"),
+        Page((), length=2**40, encoding=b"second", priority=1),
+    ),
+    encoding=b"whole",
+    buffers=(ByteRange(128, 130),),
+)
+
+
+def test_column_metadata_come_back_as_they_were_stored() -> None:
+    assert decode_column_metadata(encode_column_metadata(COLUMN), data_stop=130) == COLUMN
+
+
+def test_a_buffer_past_the_files_buffers_is_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match="128 to 130"):
+        decode_column_metadata(encode_column_metadata(COLUMN), data_stop=129)
+
+
+def test_buffers_without_sizes_are_corrupt() -> None:
+    message = file2_pb2.ColumnMetadata(buffer_offsets=[1, 2], buffer_sizes=[1])
+    with pytest.raises(CorruptDataError, match="2 buffers start, but 1"):
+        decode_column_metadata(message.SerializeToString(), data_stop=100)
+
+
+def test_a_page_of_more_rows_than_can_be_counted_is_corrupt() -> None:
+    message = file2_pb2.ColumnMetadata(pages=[file2_pb2.ColumnMetadata.Page(length=2**64 - 1)])
+    with pytest.raises(CorruptDataError, match="claims"):
+        decode_column_metadata(message.SerializeToString(), data_stop=100)
+
+
+def test_metadata_that_are_no_message_are_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match="malformed"):
+        decode_column_metadata(b"\xff\xff", data_stop=100)
+
+
+def test_an_encoding_that_stands_elsewhere_is_refused() -> None:
+    elsewhere = file2_pb2.Encoding(indirect=file2_pb2.DeferredEncoding(buffer_length=1))
+    message = file2_pb2.ColumnMetadata(encoding=elsewhere)
+    with pytest.raises(UnsupportedFeatureError, match="elsewhere"):
+        decode_column_metadata(message.SerializeToString(), data_stop=100)
+
+
+def test_an_encoding_names_its_kind() -> None:
+    encoding = encodings_v2_0_pb2.ArrayEncoding(struct=encodings_v2_0_pb2.SimpleStruct())
+    packed = pack_encoding(encoding)
+    assert b"/lance.encodings.ArrayEncoding" in packed
+    assert unpack_encoding(packed, encodings_v2_0_pb2.ArrayEncoding) == encoding
+    with pytest.raises(UnsupportedFeatureError, match=r"lance\.encodings\.ArrayEncoding"):
+        unpack_encoding(packed, encodings_v2_1_pb2.PageLayout)
+
+
+@pytest.mark.parametrize("kind", ["blob", "zone_index"])
+def test_a_column_that_is_more_than_its_values_is_refused_by_name(kind: str) -> None:
+    encoding = encodings_v2_0_pb2.ColumnEncoding()
+    getattr(encoding, kind).SetInParent()
+    with pytest.raises(UnsupportedFeatureError, match=kind):
+        check_plain_values(ColumnMetadata((), pack_encoding(encoding)))
+
+
+def test_parents_have_columns_in_2_0_only() -> None:
+    field = Field("s", "struct", children=(Field("a", "int8"), Field("b", "string")))
+    assert [each.name for each in fields_with_column(field, FileVersion.V2_0)] == ["s", "a", "b"]
+    assert [each.name for each in fields_with_column(field, FileVersion.V2_2)] == ["a", "b"]

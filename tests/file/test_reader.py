@@ -1,0 +1,196 @@
+"""What reading asks for: how many rounds of requests, and how many bytes."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_stream.byte_ranges import answer, read_from
+from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
+from lance_stream.file import reader as reader_module
+from lance_stream.file.reader import TAIL_BYTES, open_file
+from lance_stream.schema.fields import Field
+
+MANY = 200_000
+
+
+def small_table() -> pa.Table:
+    return pa.table(
+        {
+            "id": [1, 2, 3],
+            "name": ["a", None, "c"],
+            "lists": [[["x"], []], None, [["y", None]]],
+            "vector": pa.array([[1.0, 2.0]] * 3, pa.list_(pa.float32(), 2)),
+        }
+    )
+
+
+def large_table() -> pa.Table:
+    numbers = np.arange(MANY)
+    return pa.table(
+        {
+            "id": numbers,
+            "x": numbers * 0.5,
+            "name": pa.array([f"name {n:07d}" for n in range(MANY)]),
+            "vector": pa.FixedSizeListArray.from_arrays(pa.array(np.arange(4.0 * MANY)), 4),
+        }
+    )
+
+
+def test_a_small_file_is_opened_and_read_by_one_request_in_all(files: Any) -> None:
+    table = small_table()
+    opened = files.written(table)
+    arrays = opened.read(0, 3) + opened.take([0, 2])
+    assert [each.to_pylist() for each in arrays[:4]] == [each.to_pylist() for each in table]
+    assert len(opened.rounds) == 1
+
+
+def test_a_large_file_is_opened_by_one_request_for_its_end(files: Any) -> None:
+    opened = files.written(large_table())
+    assert [[each.size_bytes for each in ranges] for ranges in opened.rounds] == [[TAIL_BYTES]]
+
+
+def test_a_file_of_very_many_columns_is_opened_by_three_requests(
+    files: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "TAIL_BYTES", 1000)
+    opened = files.written(pa.table({f"column {n}": [n] for n in range(100)}))
+    assert len(opened.rounds) == 3
+    opened.rounds.clear()
+    (array,) = opened.read(0, 1, ["column 3"])
+    assert array.to_pylist() == [3]
+    assert len(opened.rounds) == 1
+
+
+def test_metadata_of_columns_not_asked_for_are_not_read_if_they_are_large(
+    files: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "TAIL_BYTES", 1000)
+    monkeypatch.setattr(reader_module, "EAGER_METADATA_BYTES", 100)
+    opened = files.written(pa.table({f"column {n}": [n] for n in range(100)}))
+    before = opened.bytes_read
+    opened.rounds.clear()
+    (array,) = opened.read(0, 1, ["column 3"])
+    assert array.to_pylist() == [3]
+    assert len(opened.rounds) == 2
+    assert opened.bytes_read < 300 < before
+    opened.rounds.clear()
+    opened.read(0, 1, ["column 3"])
+    assert len(opened.rounds) == 1, "metadata are read once"
+
+
+def test_only_the_columns_asked_for_are_read(files: Any) -> None:
+    opened = files.written(large_table())
+    opened.rounds.clear()
+    (array,) = opened.read(0, MANY, ["x"])
+    assert array.to_numpy()[-1] == (MANY - 1) * 0.5
+    assert len(opened.rounds) == 1
+    assert opened.bytes_read == 8 * MANY
+
+
+def test_only_the_rows_asked_for_are_read(files: Any) -> None:
+    opened = files.written(large_table())
+    opened.rounds.clear()
+    arrays = opened.read(70_000, 70_100)
+    assert arrays[2].to_pylist() == [f"name {n:07d}" for n in range(70_000, 70_100)]
+    assert arrays[3].to_pylist()[0] == [280_000.0, 280_001.0, 280_002.0, 280_003.0]
+    # int64, double, 4 doubles; end offsets with the one before; 12 letters
+    assert opened.bytes_read == 100 * (8 + 8 + 32) + 101 * 8 + 100 * 12
+    assert len(opened.rounds) == 2, "offsets of strings first, then their bytes"
+
+
+def test_the_columns_of_a_whole_page_are_read_by_one_round(files: Any) -> None:
+    opened = files.written(large_table())
+    opened.rounds.clear()
+    opened.read(0, MANY)
+    assert len(opened.rounds) == 1
+
+
+def test_taking_a_row_reads_its_bytes_only(files: Any) -> None:
+    opened = files.written(large_table())
+    opened.rounds.clear()
+    arrays = opened.take([123_456])
+    assert [each.to_pylist() for each in arrays] == [
+        [123_456],
+        [61_728.0],
+        ["name 0123456"],
+        [[493_824.0, 493_825.0, 493_826.0, 493_827.0]],
+    ]
+    assert len(opened.rounds) == 2
+    assert opened.bytes_read == 8 + 8 + 32 + 2 * 8 + 12
+
+
+def test_taking_scattered_rows_reads_near_ones_at_once_and_skips_what_lies_between(
+    files: Any,
+) -> None:
+    opened = files.written(large_table())
+    opened.rounds.clear()
+    (array,) = opened.take([5, 9, 100_000, 100_003], ["id"])
+    assert array.to_pylist() == [5, 9, 100_000, 100_003]
+    (ranges,) = opened.rounds
+    assert [each.size_bytes for each in ranges] == [5 * 8, 4 * 8]
+
+
+def test_part_of_a_struct_is_read_without_the_rest(files: Any) -> None:
+    parts = [{"small": n, "large": "x" * 1000, "more": [n]} for n in range(2000)]
+    opened = files.written(pa.table({"s": parts}))
+    opened.rounds.clear()
+    (array,) = opened.read(0, 2000, ["s.small"])
+    assert array.type == pa.struct([("small", pa.int64())])
+    assert array.to_pylist()[7] == {"small": 7}
+    assert opened.bytes_read == 8 * 2000
+
+
+def test_a_part_that_the_file_lacks_reads_as_nulls(files: Any) -> None:
+    opened = files.written(pa.table({"s": [{"a": 1}, {"a": 2}]}))
+    (field,) = opened.schema.fields
+    wider = replace(field, children=(*field.children, Field("later", "string", id=99)))
+    (array,) = answer(opened.reader.read([wider], opened.column_of(), 0, 2), opened.read_ranges)
+    assert array.to_pylist() == [{"a": 1, "later": None}, {"a": 2, "later": None}]
+
+
+def test_a_column_that_the_file_lacks_is_not_found_by_name(files: Any) -> None:
+    opened = files.written(small_table())
+    with pytest.raises(NotFoundError, match="unheard"):
+        answer(
+            opened.reader.read([Field("unheard", "int8", id=99)], opened.column_of(), 0, 1),
+            opened.read_ranges,
+        )
+
+
+def test_a_column_index_past_the_file_is_corrupt(files: Any) -> None:
+    opened = files.written(small_table())
+    with pytest.raises(CorruptDataError, match="column 77"):
+        answer(opened.reader.read(opened.schema.fields[:1], {0: 77}, 0, 1), opened.read_ranges)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (2, 1), (0, 4)])
+def test_rows_that_are_not_there_are_refused(files: Any, start: int, stop: int) -> None:
+    with pytest.raises(InvalidInputError, match="rows 0 to 3"):
+        files.written(small_table()).read(start, stop)
+
+
+@pytest.mark.parametrize("offsets", [[3], [2, 1], [1, 1], [2**64 - 1], [2**64 - 1, 0]])
+def test_offsets_that_are_not_there_or_not_ascending_are_refused(
+    files: Any, offsets: list[int]
+) -> None:
+    with pytest.raises(InvalidInputError):
+        files.written(small_table()).take(offsets)
+
+
+def test_what_is_wrong_names_the_column(files: Any) -> None:
+    data, _ = files.write(pa.table({"good": ["fine"], "bad": ["ill-fated"]}))
+    opened = files.open(data.replace(b"ill-fated", b"ill\xfffated"))
+    with pytest.raises(CorruptDataError, match="UTF-8") as raised:
+        opened.read(0, 1)
+    assert raised.value.__notes__ == ["column: 'bad'"]
+
+
+def test_the_file_is_known_by_its_size(files: Any) -> None:
+    data, _ = files.write(small_table())
+    with pytest.raises(CorruptDataError, match="does not end"):
+        answer(open_file(len(data) - 1), read_from(data))
+    with pytest.raises(CorruptDataError, match="asked for"):
+        answer(open_file(len(data) + 1), read_from(data))

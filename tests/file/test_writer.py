@@ -1,0 +1,145 @@
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.file.versions import FileVersion
+from lance_stream.file.writer import FileWriter
+from lance_stream.schema.arrow_schemas import from_arrow
+from lance_stream.schema.field_ids import assign_ids
+
+
+def writer_of(schema: pa.Schema, **options: Any) -> FileWriter:
+    return FileWriter(assign_ids(from_arrow(schema)), FileVersion.V2_0, **options)
+
+
+def test_what_was_written_is_told_for_the_manifest(files: Any) -> None:
+    table = pa.table({"a": [1, 2], "s": [{"b": "x", "c": [1.0]}] * 2})
+    data, written = files.write(table)
+    assert written.num_rows == 2
+    assert written.size_bytes == len(data)
+    assert written.field_ids == (0, 1, 2, 3, 4)
+    assert written.column_indices == (0, 1, 2, 3, 4)
+    assert written.version is FileVersion.V2_0
+
+
+def test_every_buffer_begins_at_a_multiple_of_64(files: Any) -> None:
+    table = pa.table({"a": [1, None, 3], "t": ["x", "yy", None], "f": [True, None, False]})
+    opened = files.written(table, max_page_bytes=1)
+    ranges = opened.rounds[0]
+    assert len(ranges) == 1
+    starts = [
+        buffer.start
+        for column in _columns(opened)
+        for page in column.pages
+        for buffer in page.buffers
+    ]
+    assert len(starts) > 6
+    assert all(start % 64 == 0 for start in starts)
+
+
+def test_values_are_handed_on_without_a_copy() -> None:
+    array = pa.array(np.arange(1000))
+    batch = pa.record_batch({"a": array}).slice(100, 500)
+    (part,) = writer_of(batch.schema, max_page_bytes=4000).write(batch)
+    assert pa.py_buffer(part).address == array.buffers()[1].address + 800
+    assert part.nbytes == 4000
+
+
+@pytest.mark.parametrize("rows_of_batch", [1, 100, 10_000])
+def test_pages_are_about_as_large_as_asked_for(files: Any, rows_of_batch: int) -> None:
+    table = pa.table({"a": np.arange(10_000), "b": np.arange(10_000, dtype=np.int8)})
+    table = pa.Table.from_batches(table.to_batches(max_chunksize=rows_of_batch))
+    opened = files.written(table, max_page_bytes=8000)
+    wide, narrow = _columns(opened)
+    assert [page.length for page in wide.pages] == [1000] * 10
+    assert sum(page.length for page in narrow.pages) == 10_000
+    assert len(narrow.pages) == 2
+
+
+def test_a_batch_with_another_schema_is_refused() -> None:
+    writer = writer_of(pa.schema([("a", pa.int64())]))
+    with pytest.raises(InvalidInputError, match="a: int32"):
+        writer.write(pa.record_batch({"a": pa.array([1], pa.int32())}))
+
+
+@pytest.mark.parametrize("version", [FileVersion.V0_1, FileVersion.V2_3])
+def test_files_of_versions_that_are_not_supported_are_not_begun(version: FileVersion) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=str(version)):
+        FileWriter(assign_ids(from_arrow(pa.schema([("a", pa.int64())]))), version)
+
+
+def test_a_null_where_none_may_be_is_refused_by_the_columns_name() -> None:
+    schema = pa.schema([pa.field("a", pa.int64(), nullable=False)])
+    with pytest.raises(InvalidInputError, match="'a' may not be null, but 1 of 2"):
+        writer_of(schema).write(pa.record_batch([pa.array([1, None])], schema=schema))
+
+
+def test_a_null_deep_inside_is_refused_but_not_below_a_null_list() -> None:
+    inner = pa.struct([pa.field("strict", pa.int64(), nullable=False)])
+    schema = pa.schema([("lists", pa.list_(inner))])
+
+    def batch(lists: list[Any]) -> pa.RecordBatch:
+        return pa.record_batch([pa.array(lists, pa.list_(inner))], schema=schema)
+
+    writer_of(schema).write(batch([None, [], [{"strict": 1}]]))
+    with pytest.raises(InvalidInputError, match="'strict' may not be null"):
+        writer_of(schema).write(batch([[{"strict": None}]]))
+
+
+def test_a_null_struct_is_refused_in_2_0_and_the_message_says_what_holds_it() -> None:
+    batch = pa.record_batch({"s": pa.array([{"a": 1}, None])})
+    with pytest.raises(InvalidInputError, match=r"'s' is null in 1 rows.*2\.1 or newer"):
+        writer_of(batch.schema).write(batch)
+
+
+def test_a_dictionary_without_room_for_null_is_refused_in_2_0() -> None:
+    indices = pa.array([*range(128), None], pa.int8())
+    items = pa.array([str(n) for n in range(128)])
+    batch = pa.record_batch({"d": pa.DictionaryArray.from_arrays(indices, items)})
+    writer = writer_of(batch.schema)
+    writer.write(batch)
+    with pytest.raises(InvalidInputError, match="wider index type"):
+        writer.finish()
+
+
+def test_dictionaries_too_many_for_one_index_type_make_pages_of_their_own(files: Any) -> None:
+    batches = [
+        pa.record_batch(
+            {
+                "d": pa.DictionaryArray.from_arrays(
+                    pa.array(range(100), pa.int8()), pa.array([f"{n} of {k}" for n in range(100)])
+                )
+            }
+        )
+        for k in range(3)
+    ]
+    opened = files.written(pa.Table.from_batches(batches))
+    (column,) = _columns(opened)
+    assert [page.length for page in column.pages] == [100, 100, 100]
+    for place in range(3):
+        (array,) = opened.read(100 * place, 100 * place + 100)
+        assert array.to_pylist() == batches[place]["d"].to_pylist()
+    with pytest.raises(InvalidInputError, match="fewer rows"):
+        opened.read(0, 300)
+
+
+def test_what_lies_below_null_lists_is_not_stored(files: Any) -> None:
+    lists = pa.ListArray.from_arrays(
+        pa.array([0, 2, 4, 5], pa.int32()),
+        pa.array([1, 2, 7, 7, 3]),
+        mask=pa.array([False, True, False]),
+    )
+    opened = files.written(pa.table({"l": lists}))
+    (array,) = opened.read(0, 3)
+    assert array.to_pylist() == [[1, 2], None, [3]]
+    assert array.values.to_pylist() == [1, 2, 3]
+
+
+def _columns(opened: Any) -> list[Any]:
+    from lance_stream.byte_ranges import answer
+
+    count = len(opened.reader.metadata.column_ranges)
+    return list(answer(opened.reader.columns(range(count)), opened.read_ranges))
