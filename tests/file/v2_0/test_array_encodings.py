@@ -1,0 +1,223 @@
+"""Single pages, made by hand: what each encoding means, and what is refused."""
+
+import struct
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_stream._proto import encodings_v2_0_pb2 as pb
+from lance_stream.byte_ranges import ByteRange, answer, read_from
+from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
+from lance_stream.file.v2_0.array_encodings import DECODERS, REFUSED, decode_array
+from lance_stream.file.v2_0.pages import PageBuffers
+from lance_stream.file.v2_0.rows import Rows
+
+
+def decode(
+    encoding: pb.ArrayEncoding, arrow: pa.DataType, buffers: list[bytes], rows: Rows
+) -> pa.Array:
+    ranges, position = [], 3
+    for each in buffers:
+        ranges.append(ByteRange(position, position + len(each)))
+        position += len(each)
+    data = b"..." + b"".join(buffers)
+    return answer(decode_array(encoding, arrow, PageBuffers(tuple(ranges)), rows), read_from(data))
+
+
+def flat(bits: int, buffer: int = 0) -> pb.ArrayEncoding:
+    return pb.ArrayEncoding(
+        flat=pb.Flat(bits_per_value=bits, buffer=pb.Buffer(buffer_index=buffer))
+    )
+
+
+def no_nulls(values: pb.ArrayEncoding) -> pb.ArrayEncoding:
+    return pb.ArrayEncoding(nullable=pb.Nullable(no_nulls=pb.Nullable.NoNull(values=values)))
+
+
+def some_nulls(validity: pb.ArrayEncoding, values: pb.ArrayEncoding) -> pb.ArrayEncoding:
+    nulls = pb.Nullable.SomeNull(validity=validity, values=values)
+    return pb.ArrayEncoding(nullable=pb.Nullable(some_nulls=nulls))
+
+
+def binary(null_adjustment: int, offsets: int = 0, data: int = 1) -> pb.ArrayEncoding:
+    return pb.ArrayEncoding(
+        binary=pb.Binary(
+            indices=no_nulls(flat(64, offsets)),
+            bytes=flat(8, data),
+            null_adjustment=null_adjustment,
+        )
+    )
+
+
+def u64(*values: int) -> bytes:
+    return struct.pack(f"<{len(values)}Q", *values)
+
+
+def test_every_encoding_of_the_proto_is_decoded_or_refused_with_a_reason() -> None:
+    known = {each.name for each in pb.ArrayEncoding.DESCRIPTOR.oneofs[0].fields}
+    assert set(DECODERS) | set(REFUSED) == known
+    assert not set(DECODERS) & set(REFUSED)
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_an_encoding_that_is_not_read_is_refused_by_name(kind: str) -> None:
+    encoding = pb.ArrayEncoding()
+    getattr(encoding, kind).SetInParent()
+    with pytest.raises(UnsupportedFeatureError, match=kind):
+        decode(encoding, pa.int32(), [b"1234"], Rows(0, 1))
+
+
+def test_a_page_without_an_encoding_is_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match="does not say"):
+        decode(pb.ArrayEncoding(), pa.int32(), [], Rows(0, 1))
+
+
+def test_flat_bits_are_counted_from_the_least_significant() -> None:
+    stored = [bytes([0b0000_0101, 0b1000_0000])]
+    assert decode(flat(1), pa.bool_(), stored, Rows(0, 3)).to_pylist() == [True, False, True]
+    assert decode(flat(1), pa.bool_(), stored, Rows(7, 16)).to_pylist() == [*[False] * 8, True]
+    scattered = Rows.of(np.array([0, 1, 15]))
+    assert decode(flat(1), pa.bool_(), stored, scattered).to_pylist() == [True, False, True]
+
+
+def test_a_bitmap_says_which_values_are_there() -> None:
+    encoding = some_nulls(flat(1), flat(16, 1))
+    stored = [bytes([0b101]), struct.pack("<3h", 7, 8, 9)]
+    assert decode(encoding, pa.int16(), stored, Rows(0, 3)).to_pylist() == [7, None, 9]
+    assert decode(encoding, pa.int16(), stored, Rows(1, 3)).to_pylist() == [None, 9]
+
+
+def test_all_nulls_have_no_buffer() -> None:
+    encoding = pb.ArrayEncoding(nullable=pb.Nullable(all_nulls=pb.Nullable.AllNull()))
+    for arrow in (pa.int8(), pa.string(), pa.list_(pa.float32(), 3), pa.null()):
+        array = decode(encoding, arrow, [], Rows(2, 4))
+        assert array.type == arrow
+        assert array.to_pylist() == [None, None]
+
+
+def test_a_null_string_is_an_end_beyond_the_adjustment() -> None:
+    stored = [u64(2, 2 + 4, 2, 3), b"abc"]
+    array = decode(binary(4), pa.string(), stored, Rows(0, 4))
+    assert array.to_pylist() == ["ab", None, "", "c"]
+    assert decode(binary(4), pa.string(), stored, Rows(2, 4)).to_pylist() == ["", "c"]
+    scattered = Rows.of(np.array([1, 3]))
+    assert decode(binary(4), pa.large_binary(), stored, scattered).to_pylist() == [None, b"c"]
+
+
+def test_strings_of_one_length_need_no_offsets() -> None:
+    encoding = pb.ArrayEncoding(
+        fixed_size_binary=pb.FixedSizeBinary(bytes=no_nulls(flat(8)), byte_width=2)
+    )
+    array = decode(encoding, pa.string(), [b"aabbcc"], Rows(1, 3))
+    assert array.to_pylist() == ["bb", "cc"]
+    scattered = decode(encoding, pa.large_binary(), [b"aabbcc"], Rows.of(np.array([0, 2])))
+    assert scattered.to_pylist() == [b"aa", b"cc"]
+
+
+def dictionary(index_bits: int, items: int) -> pb.ArrayEncoding:
+    return pb.ArrayEncoding(
+        dictionary=pb.Dictionary(
+            indices=no_nulls(flat(index_bits)), items=binary(100, 1, 2), num_dictionary_items=items
+        )
+    )
+
+
+@pytest.mark.parametrize(("bits", "word"), [(8, "B"), (16, "H"), (32, "I"), (64, "Q")])
+def test_indices_of_a_string_column_count_from_one_and_zero_is_null(bits: int, word: str) -> None:
+    stored = [struct.pack(f"<4{word}", 0, 2, 1, 2), u64(1, 3), b"abb"]
+    array = decode(dictionary(bits, 2), pa.string(), stored, Rows(0, 4))
+    assert array.to_pylist() == [None, "bb", "a", "bb"]
+
+
+def test_indices_of_a_dictionary_column_count_from_zero_and_null_is_an_item() -> None:
+    stored = [bytes([0, 1, 2, 0]), u64(1, 3, 3 + 100), b"abb"]
+    arrow = pa.dictionary(pa.int8(), pa.string())
+    array = decode(dictionary(8, 3), arrow, stored, Rows(0, 4))
+    assert array.type == arrow
+    assert array.to_pylist() == ["a", "bb", None, "a"]
+    assert array.null_count == 1
+    assert array.dictionary.to_pylist() == ["a", "bb"]
+
+
+@pytest.mark.parametrize("index", [3, 255])
+def test_an_index_without_an_item_is_corrupt(index: int) -> None:
+    stored = [bytes([0, index]), u64(1, 3), b"abb"]
+    for arrow in (pa.string(), pa.dictionary(pa.int8(), pa.string())):
+        with pytest.raises(CorruptDataError, match="2 items"):
+            decode(dictionary(8, 2), arrow, stored, Rows(0, 2))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "arrow", "buffers"),
+    [
+        (flat(32), pa.int64(), [bytes(8)]),
+        (flat(1), pa.int8(), [bytes(8)]),
+        (flat(64), pa.string(), [bytes(8)]),
+        (flat(0), pa.int64(), [bytes(8)]),
+        (flat(64), pa.int64(), [bytes(7)]),
+        (flat(1), pa.bool_(), [b""]),
+        (flat(64, 1), pa.int64(), [bytes(8)]),
+        (binary(4), pa.int64(), [u64(1), b"a"]),
+        (binary(0), pa.string(), [u64(1), b"a"]),
+        (binary(3), pa.string(), [u64(2), b"a"]),
+        (binary(2), pa.string(), [u64(5), b"a"]),
+        (binary(2**63), pa.string(), [u64(2**64 - 1), b"a"]),
+        (binary(2), pa.string(), [u64(1), b"\xff"]),
+        (some_nulls(flat(1), pb.ArrayEncoding()), pa.int8(), [b"\1", b"\1"]),
+        (some_nulls(flat(8), flat(8, 1)), pa.int8(), [b"\1", b"\1"]),
+        (pb.ArrayEncoding(nullable=pb.Nullable()), pa.int8(), []),
+        (no_nulls(pb.ArrayEncoding()), pa.int8(), []),
+        (
+            pb.ArrayEncoding(
+                fixed_size_list=pb.FixedSizeList(dimension=3, items=no_nulls(flat(8)))
+            ),
+            pa.list_(pa.int8(), 2),
+            [bytes(6)],
+        ),
+        (
+            pb.ArrayEncoding(
+                fixed_size_list=pb.FixedSizeList(dimension=2, items=no_nulls(flat(16)))
+            ),
+            pa.list_(pa.int8(), 2),
+            [bytes(8)],
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_corrupt(
+    encoding: pb.ArrayEncoding, arrow: pa.DataType, buffers: list[bytes]
+) -> None:
+    for rows in (Rows(0, 1),):
+        with pytest.raises(CorruptDataError):
+            decode(encoding, arrow, buffers, rows)
+
+
+def test_end_offsets_that_descend_are_corrupt_wherever_they_are_read() -> None:
+    stored = [u64(3, 1, 4, 4), b"abcd"]
+    for rows in (Rows(0, 4), Rows(1, 2), Rows.of(np.array([1, 3]))):
+        with pytest.raises(CorruptDataError, match="ascend"):
+            decode(binary(5), pa.binary(), stored, rows)
+
+
+def test_text_is_checked_value_by_value() -> None:
+    stored = [u64(1, 2), "é".encode()]
+    with pytest.raises(CorruptDataError, match="UTF-8"):
+        decode(binary(3), pa.string(), stored, Rows(0, 2))
+    assert decode(binary(3), pa.binary(), stored, Rows(0, 2)).to_pylist() == [b"\xc3", b"\xa9"]
+
+
+@pytest.mark.parametrize("kind", [pb.Buffer.column, pb.Buffer.file])
+def test_buffers_of_no_page_are_refused(kind: Any) -> None:
+    encoding = pb.ArrayEncoding(
+        flat=pb.Flat(bits_per_value=8, buffer=pb.Buffer(buffer_index=0, buffer_type=kind))
+    )
+    with pytest.raises(UnsupportedFeatureError, match="belong to no page"):
+        decode(encoding, pa.int8(), [b"a"], Rows(0, 1))
+
+
+def test_a_bitmap_whose_values_have_nulls_of_their_own_is_corrupt() -> None:
+    with pytest.raises(BadDataError):
+        decode(
+            some_nulls(flat(1), binary(2, 1, 2)), pa.string(), [b"\3", u64(1, 3), b"a"], Rows(0, 2)
+        )

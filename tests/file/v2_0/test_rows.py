@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.v2_0.rows import Rows
+
+offsets = st.lists(st.integers(0, 60), unique=True).map(sorted)
+
+
+def rows_of(places: list[int]) -> Rows:
+    return Rows.of(np.array(places, np.int64))
+
+
+def places_of(rows: Rows) -> list[int]:
+    if rows.offsets is None:
+        return list(range(rows.start, rows.stop))
+    return [int(each) for each in rows.offsets]
+
+
+@settings(max_examples=50)
+@given(offsets)
+def test_rows_hold_the_offsets_that_they_were_made_of(places: list[int]) -> None:
+    rows = rows_of(places)
+    assert places_of(rows) == places
+    assert len(rows) == len(places)
+
+
+def test_offsets_without_gaps_are_a_range() -> None:
+    assert rows_of([4, 5, 6]).offsets is None
+    assert rows_of([4, 6]).offsets is not None
+
+
+@settings(max_examples=50)
+@given(offsets, st.integers(0, 60), st.integers(0, 60))
+def test_rows_within_a_page_are_counted_from_its_first(
+    places: list[int], start: int, length: int
+) -> None:
+    inside = [place - start for place in places if start <= place < start + length]
+    assert places_of(rows_of(places).within(start, start + length)) == inside
+
+
+@settings(max_examples=50)
+@given(offsets, st.integers(1, 5))
+def test_items_of_rows_follow_each_other(places: list[int], dimension: int) -> None:
+    items = [place * dimension + item for place in places for item in range(dimension)]
+    assert places_of(rows_of(places).items(dimension)) == items
+
+
+@settings(max_examples=50)
+@given(offsets)
+def test_predecessors_come_once_and_the_first_row_has_none(places: list[int]) -> None:
+    wanted = sorted({*places, *(place - 1 for place in places if place)})
+    assert places_of(rows_of(places).with_predecessors()) == wanted
+
+
+def test_more_items_than_can_be_counted_are_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match="more than a file can hold"):
+        Rows(0, 2**40).items(2**31)
