@@ -143,3 +143,13 @@ def _columns(opened: Any) -> list[Any]:
 
     count = len(opened.reader.metadata.column_ranges)
     return list(answer(opened.reader.columns(range(count)), opened.read_ranges))
+
+
+def test_writing_leaves_the_batch_as_it_is() -> None:
+    bitmap, bits = bytearray(b"\x55\xaa"), bytearray(b"\xf0\xf0")
+    flags = pa.Array.from_buffers(pa.bool_(), 16, [pa.py_buffer(bitmap), pa.py_buffer(bits)])
+    batch = pa.record_batch({"whole": flags.slice(0, 13), "part": flags.slice(3, 13)})
+    writer = writer_of(batch.schema)
+    writer.write(batch)
+    writer.finish()
+    assert (bitmap, bits) == (b"\x55\xaa", b"\xf0\xf0")

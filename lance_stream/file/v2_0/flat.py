@@ -182,17 +182,19 @@ def read_slices(
 
 
 def shift_bits(data: npt.NDArray[np.uint8], first_bit: int, num_bits: int) -> npt.NDArray[np.uint8]:
-    """Return a bitmap that begins at `first_bit` of another's first byte, its surplus bits 0."""
-    num_bytes = (num_bits + 7) // 8
+    """Return a bitmap that begins at `first_bit` of another's first byte, its surplus bits 0.
+
+    Copied only if it has to be changed; the other bitmap stays as it is.
+    """
+    if first_bit == 0 and num_bits % 8 == 0:
+        return data[: num_bits // 8]
+    shifted = data >> np.uint8(first_bit)
     if first_bit:
-        shifted = data >> np.uint8(first_bit)
         shifted[:-1] |= data[1:] << np.uint8(8 - first_bit)
-        data = shifted
-    data = data[:num_bytes]
+    shifted = shifted[: (num_bits + 7) // 8]
     if num_bits % 8:
-        data = data.copy() if not data.flags.writeable else data
-        data[-1] &= (1 << num_bits % 8) - 1
-    return data
+        shifted[-1] &= (1 << num_bits % 8) - 1
+    return shifted
 
 
 def pack_bits(chunks: Sequence[tuple[pa.Buffer | None, int, int]]) -> list[memoryview]:
@@ -204,15 +206,12 @@ def pack_bits(chunks: Sequence[tuple[pa.Buffer | None, int, int]]) -> list[memor
     Returns:
         The parts of one bitmap, least significant bit first.
     """
-    chunks = [each for each in chunks if each[2]]
     arrays = [
-        pa.Array.from_buffers(
-            pa.bool_(),
-            num_bits,
-            [None, buffer or pa.py_buffer(b"\xff" * ((first_bit + num_bits + 7) // 8))],
-            offset=first_bit,
-        )
+        pa.repeat(pa.scalar(value=True), num_bits)
+        if buffer is None
+        else pa.Array.from_buffers(pa.bool_(), num_bits, [None, buffer], offset=first_bit)
         for buffer, first_bit, num_bits in chunks
+        if num_bits
     ]
     if not arrays:
         return []
