@@ -53,15 +53,14 @@ class FsspecStore:
         )
         with self._missing_is_not_found(path):
             if not requests:
-                self._filesystem().info(self._path(path))
-                answers = []
-            else:
-                answers = self._filesystem().cat_ranges(
-                    [self._path(path)] * len(requests),
-                    [each.start for each in requests],
-                    [each.stop for each in requests],
-                    on_error="raise",
-                )
+                self.size(path)
+                return [memoryview(b"")] * len(ranges)
+            answers = self._filesystem().cat_ranges(
+                [self._path(path)] * len(requests),
+                [each.start for each in requests],
+                [each.stop for each in requests],
+                on_error="raise",
+            )
         return cut_answers(ranges, requests, [memoryview(each) for each in answers])
 
     def read(self, path: str) -> bytes:
@@ -72,7 +71,10 @@ class FsspecStore:
     def size(self, path: str) -> int:
         """Return the size of a file; see `Store.size`."""
         with self._missing_is_not_found(path):
-            return int(self._filesystem().info(self._path(path))["size"])
+            info = self._filesystem().info(self._path(path))
+            if info["type"] != "file":
+                raise IsADirectoryError(path)
+            return int(info["size"])
 
     def exists(self, path: str) -> bool:
         """Return whether there is such a file."""

@@ -82,8 +82,8 @@ class LocalStore:
 
     def size(self, path: str) -> int:
         """Return the size of a file; see `Store.size`."""
-        with _missing_is_not_found(self, path):
-            return self._path(path).stat().st_size
+        with self._open(path) as file:
+            return os.fstat(file).st_size
 
     def exists(self, path: str) -> bool:
         """Return whether there is such a file."""

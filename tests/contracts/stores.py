@@ -1,0 +1,208 @@
+"""What every store must keep to. A store's tests inherit `StoreContract`."""
+
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.errors import NotFoundError
+from lance_stream.storage.store import Store
+
+DATA = bytes(range(256)) * 40
+
+
+class StoreContract:
+    @pytest.fixture
+    def store(self) -> Store:
+        raise NotImplementedError
+
+    def test_what_was_written_is_read(self, store: Store) -> None:
+        store.write("data/a b%20c.lance", DATA)
+        assert store.read("data/a b%20c.lance") == DATA
+        assert store.size("data/a b%20c.lance") == len(DATA)
+        assert store.exists("data/a b%20c.lance")
+
+    def test_writing_again_replaces_the_file(self, store: Store) -> None:
+        store.write("hint", DATA)
+        store.write("hint", b"short")
+        assert store.read("hint") == b"short"
+
+    @pytest.mark.parametrize(
+        "convert",
+        [bytes, bytearray, memoryview, lambda d: np.frombuffer(d, np.uint64), pa.py_buffer],
+    )
+    def test_anything_that_holds_bytes_can_be_written(
+        self, store: Store, convert: Callable[[bytes], Any]
+    ) -> None:
+        with store.open_writer("a") as writer:
+            writer.write(convert(DATA))
+            writer.write(convert(b""))
+            writer.write(convert(DATA))
+        store.write("b", convert(DATA))
+        assert store.create_once("c", convert(DATA))
+        assert (store.read("a"), store.read("b"), store.read("c")) == (DATA * 2, DATA, DATA)
+
+    def test_a_writer_may_be_given_a_buffer_that_changes_afterwards(self, store: Store) -> None:
+        buffer = bytearray(b"before")
+        with store.open_writer("a") as writer:
+            writer.write(buffer)
+            buffer[:] = b"after!"
+        assert store.read("a") == b"before"
+
+    def test_ranges_come_back_in_the_order_they_were_asked_for(self, store: Store) -> None:
+        store.write("a", DATA)
+        ranges = [ByteRange(*each) for each in [(9000, 9100), (0, 5), (3, 7), (7, 7), (5000, 9050)]]
+        buffers = store.read_ranges("a", ranges)
+        assert [bytes(each) for each in buffers] == [DATA[r.start : r.stop] for r in ranges]
+
+    def test_ranges_are_views_that_cannot_be_written_to(self, store: Store) -> None:
+        store.write("a", DATA)
+        (buffer,) = store.read_ranges("a", [ByteRange(64, 128)])
+        assert isinstance(buffer, memoryview)
+        assert buffer.readonly
+        assert np.frombuffer(buffer, np.uint8).ctypes.data % 8 == 0
+
+    def test_a_range_past_the_end_is_answered_short(self, store: Store) -> None:
+        store.write("a", DATA)
+        end = len(DATA)
+        ranges = [
+            ByteRange(end - 3, end + 9),
+            ByteRange(end + 1, end + 2),
+            ByteRange(1 << 60, 1 << 61),
+        ]
+        assert [bytes(each) for each in store.read_ranges("a", ranges)] == [DATA[-3:], b"", b""]
+
+    def test_no_ranges_cost_nothing_but_a_missing_file_is_still_missed(self, store: Store) -> None:
+        store.write("a", DATA)
+        assert store.read_ranges("a", []) == []
+        with pytest.raises(NotFoundError):
+            store.read_ranges("b", [])
+
+    @pytest.mark.parametrize("path", ["b", "folder/b", "folder", "folder/a/b"])
+    def test_a_missing_file_is_named(self, store: Store, path: str) -> None:
+        store.write("folder/a", DATA)
+        assert not store.exists(path)
+        for attempt in (
+            lambda: store.read(path),
+            lambda: store.size(path),
+            lambda: store.read_ranges(path, [ByteRange(0, 1)]),
+        ):
+            with pytest.raises(NotFoundError, match=path):
+                attempt()
+
+    def test_a_file_that_is_not_closed_is_not_there(self, store: Store) -> None:
+        writer = store.open_writer("data/a")
+        writer.write(DATA)
+        assert not store.exists("data/a")
+        assert "a" not in store.list_names("data")
+        writer.close()
+        assert store.read("data/a") == DATA
+
+    def test_a_writer_whose_body_raises_leaves_nothing(self, store: Store) -> None:
+        def fail() -> None:
+            with store.open_writer("data/a") as writer:
+                writer.write(DATA)
+                raise KeyError
+
+        with pytest.raises(KeyError):
+            fail()
+        assert store.list() == []
+
+    def test_aborting_after_closing_keeps_the_file(self, store: Store) -> None:
+        writer = store.open_writer("a")
+        writer.write(DATA)
+        writer.close()
+        writer.abort()
+        writer.close()
+        assert store.read("a") == DATA
+
+    def test_a_closed_writer_takes_nothing_more(self, store: Store) -> None:
+        writer = store.open_writer("a")
+        writer.close()
+        with pytest.raises(ValueError, match="closed"):
+            writer.write(b"x")
+
+    def test_an_empty_file_is_a_file(self, store: Store) -> None:
+        store.write("a", b"")
+        assert store.read("a") == b""
+        assert store.size("a") == 0
+        assert [bytes(each) for each in store.read_ranges("a", [ByteRange(0, 4)])] == [b""]
+
+    def test_a_listing_has_every_file_below_a_folder_with_its_size(self, store: Store) -> None:
+        for path in ("data/b", "data/a", "data/x/c", "other/d", "top"):
+            store.write(path, path.encode())
+        assert [each.path for each in store.list()] == [
+            "data/a", "data/b", "data/x/c", "other/d", "top",
+        ]  # fmt: skip
+        assert [(each.path, each.size_bytes) for each in store.list("data")] == [
+            ("data/a", 6), ("data/b", 6), ("data/x/c", 8),
+        ]  # fmt: skip
+        assert all(1.6e9 < each.modified < 1e11 for each in store.list())
+
+    def test_names_are_the_files_right_in_a_folder_sorted(self, store: Store) -> None:
+        for path in ("v/10", "v/9", "v/sub/8", "vv/7"):
+            store.write(path, b"")
+        assert store.list_names("v") == ["10", "9"]
+
+    def test_a_folder_that_is_not_there_lists_nothing(self, store: Store) -> None:
+        assert store.list_names("v") == []
+        assert store.list("v") == []
+        assert store.list() == []
+
+    def test_a_listing_is_never_stale(self, store: Store) -> None:
+        other = pickle.loads(pickle.dumps(store))
+        assert store.list_names("v") == []
+        other.write("v/1", b"")
+        assert store.list_names("v") == ["1"]
+        other.delete("v/1")
+        assert store.list_names("v") == []
+        assert not store.exists("v/1")
+
+    def test_deleting_twice_is_deleting_once(self, store: Store) -> None:
+        store.write("a", DATA)
+        store.delete("a")
+        store.delete("a")
+        assert not store.exists("a")
+
+    def test_a_name_is_created_once(self, store: Store) -> None:
+        assert store.create_once("v/1", b"first")
+        assert not store.create_once("v/1", b"second")
+        assert store.read("v/1") == b"first"
+        assert store.list_names("v") == ["1"]
+
+    def test_a_name_that_was_written_cannot_be_created(self, store: Store) -> None:
+        store.write("v/1", b"first")
+        assert not store.create_once("v/1", b"second")
+        assert store.read("v/1") == b"first"
+
+    def test_of_many_who_create_one_name_one_succeeds(self, store: Store) -> None:
+        num_threads, num_rounds = 8, 25
+        start = threading.Barrier(num_threads)
+        won: list[list[int]] = [[] for _ in range(num_rounds)]
+
+        def create(me: int) -> None:
+            for number in range(num_rounds):
+                start.wait()
+                if store.create_once(f"v/{number}", str(me).encode() * 5000):
+                    won[number].append(me)
+
+        threads = [threading.Thread(target=create, args=(me,)) for me in range(num_threads)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert [len(each) for each in won] == [1] * num_rounds
+        for number, (winner,) in enumerate(won):
+            assert store.read(f"v/{number}") == str(winner).encode() * 5000
+
+    def test_a_pickled_store_is_the_same_store(self, store: Store) -> None:
+        store.write("a", DATA)
+        again = pickle.loads(pickle.dumps(store))
+        assert again == store
+        assert again.uri == store.uri
+        assert again.read("a") == DATA

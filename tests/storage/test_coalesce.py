@@ -1,0 +1,74 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.storage.coalesce import Request, cut_answers, plan_requests
+
+
+def plan(*ranges: tuple[int, int], gap: int = 10, longest: int = 100) -> list[tuple[int, int]]:
+    requests = plan_requests(
+        [ByteRange(*each) for each in ranges], max_gap_bytes=gap, max_request_bytes=longest
+    )
+    return [(each.start, each.stop) for each in requests]
+
+
+def test_near_ranges_are_one_request() -> None:
+    assert plan((0, 5), (15, 20)) == [(0, 20)]
+
+
+def test_far_ranges_are_two() -> None:
+    assert plan((0, 5), (16, 20)) == [(0, 5), (16, 20)]
+
+
+def test_the_order_they_are_asked_in_does_not_matter() -> None:
+    assert plan((15, 20), (0, 5)) == [(0, 20)]
+
+
+def test_overlapping_ranges_are_one_request() -> None:
+    assert plan((0, 50), (10, 20), (40, 60)) == [(0, 60)]
+
+
+def test_a_joined_request_does_not_grow_past_its_limit() -> None:
+    assert plan((0, 60), (60, 120), (120, 180)) == [(0, 60), (60, 120), (120, 180)]
+
+
+def test_a_range_longer_than_the_limit_is_read_in_one_piece() -> None:
+    assert plan((0, 500), (500, 510)) == [(0, 500), (500, 510)]
+
+
+def test_a_range_within_a_long_one_is_not_read_again() -> None:
+    assert plan((0, 500), (100, 200), (499, 500)) == [(0, 500)]
+
+
+def test_empty_ranges_are_not_asked_for() -> None:
+    assert plan((7, 7), (900, 900)) == []
+    empty = [ByteRange(7, 7)]
+    assert cut_answers(empty, [], []) == [memoryview(b"")]
+
+
+def test_an_answer_says_which_ranges_it_is_for() -> None:
+    requests = plan_requests(
+        [ByteRange(90, 95), ByteRange(0, 4), ByteRange(92, 99)],
+        max_gap_bytes=0,
+        max_request_bytes=50,
+    )
+    assert requests == [Request(0, 4, (1,)), Request(90, 99, (0, 2))]
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 80)), max_size=12),
+    st.integers(0, 40),
+    st.integers(1, 200),
+)
+def test_what_is_cut_out_is_what_was_asked_for(
+    pairs: list[tuple[int, int]], gap: int, longest: int
+) -> None:
+    data = memoryview(bytes(range(256)))
+    ranges = [ByteRange(start, start + size) for start, size in pairs]
+    requests = plan_requests(ranges, max_gap_bytes=gap, max_request_bytes=longest)
+    answers = [data[each.start : each.stop] for each in requests]
+    assert cut_answers(ranges, requests, answers) == [data[r.start : r.stop] for r in ranges]
+    assert sorted(place for each in requests for place in each.places) == [
+        place for place, each in enumerate(ranges) if each.size_bytes
+    ]

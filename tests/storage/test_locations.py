@@ -1,0 +1,96 @@
+from pathlib import Path
+
+import pytest
+
+from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.storage.local_store import LocalStore
+from lance_stream.storage.locations import BACKENDS, REFUSED, open_store
+
+
+def root_of(location: str | Path) -> str:
+    store = open_store(location)
+    assert isinstance(store, LocalStore)
+    return store.root
+
+
+def test_a_plain_path_is_taken_as_it_is() -> None:
+    assert root_of("/data/my table%20x") == "/data/my table%20x"
+    assert root_of(Path("/data/t")) == "/data/t"
+    assert root_of("/data//t/") == "/data/t"
+    assert root_of("/data/a:b") == "/data/a:b"
+    assert root_of("/data/file:x") == "/data/file:x"
+
+
+def test_a_relative_path_is_below_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert root_of("some/t") == str(tmp_path / "some/t")
+    assert root_of("file:t") == str(tmp_path / "file:t")
+    assert root_of("x/../t") == str(tmp_path / "t")
+
+
+def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert root_of("~/t") == str(tmp_path / "t")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["file:///data/my%20table%2520", "file:/data/my%20table%2520", "FILE:///data/my%20table%2520"],
+)
+def test_the_escapes_of_a_uri_are_resolved(uri: str) -> None:
+    assert root_of(uri) == "/data/my table%20"
+
+
+@pytest.mark.parametrize("path", ["/data/my table", "/data/50% off", "/data/é#?&", "/a%20b"])
+def test_the_uri_of_a_store_opens_the_same_store(path: str) -> None:
+    store = open_store(path)
+    assert open_store(store.uri) == store
+
+
+def test_the_uri_of_a_memory_store_opens_the_same_store() -> None:
+    store = open_store("memory://some/my table")
+    assert open_store(store.uri) == store
+    assert open_store("memory:///some//my table/") == store
+
+
+def test_a_file_uri_with_a_host_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="host"):
+        open_store("file://data/t")
+    assert root_of("file://localhost/data/t") == "/data/t"
+
+
+@pytest.mark.parametrize("location", ["", "memory://", "memory://a/../b", "a\0b"])
+def test_what_is_no_location_is_refused(location: str) -> None:
+    with pytest.raises(InvalidInputError):
+        open_store(location)
+
+
+@pytest.mark.parametrize("protocol", sorted(REFUSED))
+def test_a_protocol_that_is_refused_says_why(protocol: str) -> None:
+    with pytest.raises(UnsupportedFeatureError) as caught:
+        open_store(f"{protocol}://bucket/t")
+    assert REFUSED[protocol] in str(caught.value)
+    assert f"{protocol}://bucket/t" in str(caught.value)
+
+
+@pytest.mark.parametrize("service", ["S3", "Google", "Azure"])
+def test_the_large_clouds_are_announced(service: str) -> None:
+    assert any(service in reason and "later" in reason for reason in REFUSED.values())
+
+
+def test_an_unknown_protocol_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="ftp://host/t"):
+        open_store("ftp://host/t")
+
+
+def test_no_protocol_is_both_there_and_refused() -> None:
+    assert not BACKENDS.keys() & REFUSED.keys()
+
+
+def test_whether_files_are_flushed_is_an_option() -> None:
+    assert open_store("/t", {"durable": "true"}) == LocalStore("/t", durable=True)
+    assert open_store("/t", {"durable": False, "aws_region": "x"}) == LocalStore("/t")
+    with pytest.raises(InvalidInputError, match="durable"):
+        open_store("/t", {"durable": "maybe"})

@@ -1,0 +1,183 @@
+import multiprocessing
+import os
+import threading
+import uuid
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.storage import create_once
+from lance_stream.storage.fsspec_store import FsspecStore
+from lance_stream.storage.local_store import LocalStore
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.store import Store
+from tests.contracts.stores import StoreContract
+
+
+class TestLocalStore(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return open_store(tmp_path / "a table")
+
+
+class TestDurableLocalStore(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return open_store(tmp_path / "a table", {"durable": "true"})
+
+
+class TestMemoryStore(StoreContract):
+    @pytest.fixture
+    def store(self) -> Store:
+        return open_store(f"memory://{uuid.uuid4()}/a table")
+
+
+def test_a_large_read_of_many_ranges_is_right_to_the_byte(tmp_path: Path) -> None:
+    data = os.urandom(1 << 16) * 200
+    store = LocalStore(str(tmp_path))
+    store.write("a", data)
+    edges = [0, 1, 4 << 20, (4 << 20) + 1, 9_000_001, 9_000_099, len(data)]
+    ranges = [ByteRange(*pair) for pair in pairwise(edges)]
+    buffers = store.read_ranges("a", [*ranges, ByteRange(0, len(data))])
+    assert b"".join(buffers[:-1]) == data
+    assert bytes(buffers[-1]) == data
+
+
+def test_a_file_that_is_cut_short_between_size_and_read_is_answered_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(str(tmp_path))
+    store.write("a", bytes(6 << 20))
+    real = os.fstat
+
+    def cut(file: int) -> os.stat_result:
+        status = real(file)
+        os.truncate(tmp_path / "a", 100)
+        return status
+
+    monkeypatch.setattr(os, "fstat", cut)
+    buffers = store.read_ranges("a", [ByteRange(0, 6 << 20), ByteRange(50, 150)])
+    assert [len(each) for each in buffers] == [100, 50]
+
+
+def test_a_range_far_past_the_end_takes_no_memory(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    store.write("a", b"12345678")
+    (buffer,) = store.read_ranges("a", [ByteRange(4, 1 << 62)])
+    assert bytes(buffer) == b"5678"
+
+
+def test_a_killed_writer_leaves_only_a_temporary_file(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+
+    def die() -> None:
+        store.open_writer("data/a").write(b"half")
+        os._exit(9)
+
+    child = multiprocessing.get_context("fork").Process(target=die)
+    child.start()
+    child.join()
+    (left,) = store.list()
+    assert left.path.startswith("data/.a.")
+    assert left.path.endswith(".tmp")
+
+
+def test_processes_that_create_one_name_have_one_winner(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    num_rounds, num_processes = 10, 4
+    start, wins = context.Barrier(num_processes), context.SimpleQueue()
+
+    def create() -> None:
+        store = LocalStore(str(tmp_path))
+        for number in range(num_rounds):
+            start.wait()
+            if store.create_once(str(number), os.urandom(1 << 16)):
+                wins.put(number)
+
+    children = [context.Process(target=create) for _ in range(num_processes)]
+    for each in children:
+        each.start()
+    for each in children:
+        each.join()
+    assert sorted(wins.get() for _ in range(num_rounds)) == list(range(num_rounds))
+    assert wins.empty()
+
+
+def test_a_file_system_without_hard_links_is_refused_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_args: object, **_options: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    store = LocalStore(str(tmp_path))
+    with pytest.raises(UnsupportedFeatureError, match="hard links"):
+        store.create_once("v/1", b"x")
+    assert store.list() == []
+
+
+def test_an_error_of_the_disk_is_not_taken_for_a_missing_feature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: object, **_options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(OSError, match="No space left"):
+        LocalStore(str(tmp_path)).create_once("v/1", b"x")
+
+
+def test_a_link_whose_answer_got_lost_counts_as_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.link
+
+    def link_twice(*args: object, **options: object) -> None:
+        real(*args, **options)  # type: ignore[arg-type]
+        raise FileExistsError(17, "File exists")
+
+    monkeypatch.setattr(os, "link", link_twice)
+    store = LocalStore(str(tmp_path))
+    assert store.create_once("v/1", b"x")
+    assert store.list_names("v") == ["1"]
+
+
+def test_a_created_name_stands_though_flushing_the_folder_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_directory: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(create_once, "flush_names", fail)
+    assert LocalStore(str(tmp_path)).create_once("v/1", b"x")
+
+
+def test_creating_in_memory_is_one_step_for_all_threads() -> None:
+    files: dict[str, object] = {}
+    start = threading.Barrier(8)
+    won: list[int] = []
+
+    def create(me: int) -> None:
+        start.wait()
+        if create_once.create_in_memory(files, "a", me):
+            won.append(me)
+
+    threads = [threading.Thread(target=create, args=(me,)) for me in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert won == [files["a"]]
+
+
+def test_a_protocol_without_a_way_to_create_once_is_refused() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="'dummy'"):
+        FsspecStore("dummy", "/x").create_once("a", b"")
+
+
+def test_the_root_of_a_local_store_is_absolute() -> None:
+    with pytest.raises(InvalidInputError, match="absolute"):
+        LocalStore("relative")
