@@ -9,7 +9,7 @@
 Tables are opened and made here; Spark's side is `lance_stream.spark`.
 """
 
-from lance_stream.dataset.dataset import Dataset, open_dataset
+from lance_stream.dataset.dataset import Dataset, create_dataset, open_dataset
 from lance_stream.errors import (
     BadDataError,
     CommitConflictError,
@@ -37,5 +37,6 @@ __all__ = [
     "NotFoundError",
     "RetryableConflictError",
     "UnsupportedFeatureError",
+    "create_dataset",
     "open_dataset",
 ]

@@ -7,8 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from lance_stream.dataset import history, opening, take, verify
+from lance_stream.dataset import (
+    append,
+    configure,
+    create,
+    delete,
+    history,
+    opening,
+    overwrite,
+    take,
+    verify,
+)
 from lance_stream.dataset import scan as scanning
+from lance_stream.dataset.arrow_input import ArrowInput
 from lance_stream.dataset.opening import VersionSpec
 from lance_stream.dataset.table_versions import TableVersion
 
@@ -165,6 +176,101 @@ class Dataset:
             InvalidInputError: Neither or both are given, or they are no whole numbers.
         """
         return take.take(self.table, row_offsets=row_offsets, row_ids=row_ids, columns=columns)
+
+    # --- writing
+
+    def append(self, data: ArrowInput) -> "Dataset":
+        """Append rows, and return the dataset with them; without rows no version is made.
+
+        Columns are matched by name. A missing nullable column becomes nulls, and types that say
+        the same in another way are cast; see `casting` for what is.
+
+        Args:
+            data: A Table, RecordBatches, a RecordBatchReader (a scan is one), a pandas or polars
+                frame, or whatever has `__arrow_c_stream__`.
+
+        Raises:
+            InvalidInputError: A column is unknown, a type narrows, a value does not fit, or a
+                null stands where none may be. No version was made, and no file is left behind.
+            CommitError: The rows did not become a version.
+        """
+        return Dataset(append.append(self.table, data).table)
+
+    def overwrite(self, data: ArrowInput) -> "Dataset":
+        """Put rows, with their own schema, in place of all that the table has.
+
+        Args:
+            data: As in `append`.
+
+        Raises:
+            InvalidInputError: A type cannot be stored.
+            CommitError: The rows did not become a version.
+        """
+        return Dataset(overwrite.overwrite(self.table, data))
+
+    def delete(self, predicate: str) -> "Dataset":
+        """Delete the rows of the newest version for which a SQL expression is true.
+
+        Where there is none, no version is made.
+
+        Raises:
+            NotFoundError: The expression names a column that is not there.
+            InvalidInputError: The expression is not understood.
+            CommitError: Others were in the way each time.
+        """
+        return Dataset(delete.delete(self.table, predicate))
+
+    def update_config(self, entries: Mapping[str, str | None]) -> "Dataset":
+        """Set entries of the table's configuration; None takes one away.
+
+        Where nothing would change, no version is made.
+
+        Raises:
+            InvalidInputError: A key or value is no text.
+            CommitError: Another writer changed the same key meanwhile.
+        """
+        return Dataset(configure.update_config(self.table, entries))
+
+
+def create_dataset(
+    uri: str | os.PathLike[str],
+    schema: pa.Schema,
+    file_version: str | None = None,
+    *,
+    stable_row_ids: bool = True,
+    primary_key: Sequence[str] | None = None,
+    config: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Make a table without rows, and return it.
+
+    Args:
+        uri: Where: a path, or a URI (file://, memory://). There must be no table yet.
+        schema: Its columns.
+        file_version: Of its data files: "2.0", "2.1" or "2.2", which is the default.
+        stable_row_ids: Whether a row keeps its id for its whole life. The change feed needs it,
+            and it cannot be switched on later.
+        primary_key: The columns that tell a row from all others; they become not null. It is
+            declared, not enforced.
+        config: Entries of the table's configuration.
+        storage_options: What the store takes.
+
+    Raises:
+        InvalidInputError: There is a table already, or the schema or an argument makes no sense.
+        UnsupportedFeatureError: A type, the file version or the location's protocol is not
+            supported.
+    """
+    return Dataset(
+        create.create_table(
+            uri,
+            schema,
+            file_version=file_version,
+            stable_row_ids=stable_row_ids,
+            primary_key=primary_key,
+            config=config,
+            storage_options=storage_options,
+        )
+    )
 
 
 def open_dataset(

@@ -1,0 +1,29 @@
+"""Changing a table's configuration: a map from text to text that every version carries on."""
+
+from collections.abc import Mapping
+
+from lance_stream.commit.committer import Skipped
+from lance_stream.dataset.commit_verb import commit_operation, planning_again
+from lance_stream.dataset.opening import checkout
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.errors import InvalidInputError
+from lance_stream.table.operations import MapUpdate, UpdateConfig
+
+
+def update_config(table: TableVersion, entries: Mapping[str, str | None]) -> TableVersion:
+    """Set config entries, or take them away; see `Dataset.update_config`."""
+    for key, value in entries.items():
+        if not isinstance(key, str) or not key or not (value is None or isinstance(value, str)):
+            raise InvalidInputError(f"config is a mapping of texts, but has {key!r}: {value!r}")
+
+    def attempt() -> TableVersion:
+        newest = checkout(table, None)
+        if all(newest.manifest.config.get(key) == value for key, value in entries.items()):
+            return newest
+        operation = UpdateConfig(config=MapUpdate(tuple(entries.items())))
+        result = commit_operation(table.log, newest.version, operation)
+        if isinstance(result, Skipped):
+            raise InvalidInputError(f"the config was not changed: {result.reason}")
+        return table.at(result.manifest)
+
+    return planning_again(attempt)

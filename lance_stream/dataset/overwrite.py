@@ -1,0 +1,41 @@
+"""Overwriting: other rows, and perhaps another schema, in place of all that a table has.
+
+Row ids and fragment ids go on counting; the change feed shows all old rows as deleted and all new
+ones as inserted. Config, base paths and the file version stay.
+"""
+
+from lance_stream.commit.committer import Skipped
+from lance_stream.dataset.arrow_input import ArrowInput, read_input
+from lance_stream.dataset.commit_verb import commit_operation, planning_again
+from lance_stream.dataset.create import new_schema
+from lance_stream.dataset.opening import checkout
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
+from lance_stream.errors import CommitConflictError, InvalidInputError
+from lance_stream.table.operations import Overwrite
+
+
+def overwrite(table: TableVersion, data: ArrowInput) -> TableVersion:
+    """Put rows in place of all that a table has; see `Dataset.overwrite`."""
+    table = checkout(table, None)
+    rows = read_input(data)
+    schema = table.schema
+    if not rows.schema.equals(table.arrow_schema, check_metadata=True):
+        # field ids go on, so that a data file of an older version is never taken for a column
+        schema = new_schema(rows.schema, table.schema.max_field_id() + 1)
+    target = WriteTarget(table.store, schema, table.file_version)
+    fragments = write_fragments(rows, target)
+
+    def attempt() -> TableVersion:
+        result = commit_operation(
+            table.log, checkout(table, None).version, Overwrite(tuple(fragments), schema)
+        )
+        if isinstance(result, Skipped):
+            raise InvalidInputError(f"nothing was overwritten: {result.reason}")
+        return table.at(result.manifest)
+
+    try:
+        return planning_again(attempt)
+    except CommitConflictError:
+        delete_files(table.store, fragments)  # known to have failed
+        raise
