@@ -9,11 +9,16 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import as_strided
 
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.data_blocks import Bytes
 
 Counts: TypeAlias = npt.NDArray[np.int64]
+
+LEAST_BYTES_FOR_HUGE_PAGES = 1 << 25
+"""From here on memory comes fresh from the system, and numpy asks it for huge pages: to fill them
+takes a quarter of the time that joining takes."""
 
 MAX_CHUNK_COUNT = (1 << 16) - 1
 """A chunk's number of values is stored as its logarithm in 4 bits, that of its levels in 16."""
@@ -83,9 +88,36 @@ def slices_joined(data: Bytes, starts: Counts, stops: Counts) -> Bytes:
         return data[:0]
     if (starts[1:] == stops[:-1]).all():
         return data[int(starts[0]) : int(stops[-1])]
-    view = data.data
-    places = zip(starts.tolist(), stops.tolist(), strict=True)
-    return np.frombuffer(b"".join([view[start:stop] for start, stop in places]), dtype=np.uint8)
+    sizes = stops - starts
+    num_bytes = int(sizes.sum())
+    num_regular = _num_regular(starts, sizes)
+    source = data.data
+    if num_regular < len(starts) // 2 and num_bytes < LEAST_BYTES_FOR_HUGE_PAGES:
+        places = zip(starts.tolist(), stops.tolist(), strict=True)
+        return np.frombuffer(b"".join([source[start:stop] for start, stop in places]), np.uint8)
+    whole = np.empty(num_bytes, dtype=np.uint8)
+    size, stride = int(sizes[0]), int(starts[1] - starts[0])
+    done = num_regular * size
+    regular = as_strided(data[int(starts[0]) :], (num_regular, size), (stride, 1), writeable=False)
+    np.copyto(whole[:done].reshape(num_regular, size), regular)
+    target = whole.data
+    places = zip(starts[num_regular:].tolist(), stops[num_regular:].tolist(), strict=True)
+    for start, stop in places:
+        target[done : done + stop - start] = source[start:stop]
+        done += stop - start
+    return whole
+
+
+def _num_regular(starts: Counts, sizes: Counts) -> int:
+    """Return how many slices, from the first on, have one size and one distance, not overlapping.
+
+    There are two slices at least.
+    """
+    distances = np.diff(starts)
+    if distances[0] < sizes[0]:
+        return 1
+    differs = (sizes[1:] != sizes[0]) | (distances != distances[0])
+    return 1 + int(np.argmax(differs)) if differs.any() else len(sizes)
 
 
 def consecutive(data: Bytes, sizes: Counts) -> ChunkedBuffer:
