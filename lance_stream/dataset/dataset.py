@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lance_stream.dataset import (
     append,
+    changes,
     configure,
     create,
     delete,
@@ -176,6 +177,43 @@ class Dataset:
             InvalidInputError: Neither or both are given, or they are no whole numbers.
         """
         return take.take(self.table, row_offsets=row_offsets, row_ids=row_ids, columns=columns)
+
+    def changes(
+        self,
+        after: int,
+        through: int | None = None,
+        columns: Sequence[str] | None = None,
+        deduplication_mode: str = "none",
+        *,
+        pre_images: bool = True,
+    ) -> pa.RecordBatchReader:
+        """Return the rows that were inserted, updated and deleted, version by version.
+
+        After the table's own columns come `_change_type` ("insert", "update_preimage",
+        "update_postimage", "delete"), `_commit_version`, `_commit_timestamp` (UTC), `_rowid`,
+        `_row_created_at_version` and `_row_last_updated_at_version`. Within one version deletes
+        come before updates, and updates before inserts.
+
+        Args:
+            after: The version after which the interval begins; 0 is before the first.
+            through: Its last version; None for this dataset's version.
+            columns: As in `scan`, of the last version.
+            deduplication_mode: "none"; or "netChanges", to compare the two ends alone.
+            pre_images: Whether an update also gives the row as it was before.
+
+        Raises:
+            InvalidInputError: The interval ends before it begins, or after the newest version.
+            NotFoundError: A version of the interval has been cleaned up, or a column is not there.
+            UnsupportedFeatureError: The table has no stable row ids.
+        """
+        return changes.changes(
+            self.table,
+            after,
+            through,
+            columns,
+            deduplication_mode=deduplication_mode,
+            pre_images=pre_images,
+        )
 
     # --- writing
 

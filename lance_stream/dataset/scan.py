@@ -6,9 +6,10 @@ ahead of the one who takes them; on Spark each goes to a worker (`spark.table_so
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -31,6 +32,8 @@ from lance_stream.schema.system_columns import (
 )
 
 NUM_THREADS: Final = min(8, os.cpu_count() or 1)
+
+ReadBatch: TypeAlias = Callable[[], pa.RecordBatch]
 
 
 def plan_scan(
@@ -142,24 +145,35 @@ def names_of(table: TableVersion, columns: Sequence[str] | None) -> tuple[str, .
 
 def read_units(units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
     """Yield the batches of work units, in order, read by several threads a little ahead."""
-    if not units:
-        return
+
+    def reads() -> Iterator[ReadBatch]:
+        for unit in units:
+            reader = FragmentReader(unit)
+            for selection in reader.selections():
+                yield partial(reader.read, selection)
+
+    return read_ahead(reads())
+
+
+def read_ahead(reads: Iterator[ReadBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield what some reads give, in order and without empty batches.
+
+    Several threads read, a few batches ahead of the one who takes them.
+    """
     with ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="lance-stream-scan") as threads:
         ahead: deque[Future[pa.RecordBatch]] = deque()
         try:
-            for unit in units:
-                reader = FragmentReader(unit)
-                for selection in reader.selections():
-                    ahead.append(threads.submit(reader.read, selection))
-                    while len(ahead) > NUM_THREADS:
-                        yield from _if_any(ahead.popleft().result())
+            for read in reads:
+                ahead.append(threads.submit(read))
+                while len(ahead) > NUM_THREADS:
+                    yield from _unless_empty(ahead.popleft().result())
             while ahead:
-                yield from _if_any(ahead.popleft().result())
+                yield from _unless_empty(ahead.popleft().result())
         finally:
             for each in ahead:
                 each.cancel()
 
 
-def _if_any(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _unless_empty(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     if batch.num_rows:
         yield batch
