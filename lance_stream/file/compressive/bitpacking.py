@@ -39,15 +39,15 @@ def decode_inline_chunks(
     if len(num_values) and num_values.max() > VALUES:
         raise CorruptDataError(f"a bit-packed chunk has {num_values.max()} values, over {VALUES}")
     widths = _widths(buffer, num_values, word)
-    distinct = np.unique(widths).tolist()
-    values = np.empty((0, VALUES), dtype=word)
-    if len(distinct) == 1:
-        values = _unpacked(buffer, word, distinct[0])
-    elif distinct:
-        values = np.empty((len(num_values), VALUES), dtype=word)
-        for width in distinct:
-            places = np.flatnonzero(widths == width)
-            values[places] = _unpacked(chosen(buffer, places), word, width)
+    values = np.empty((len(num_values), VALUES), dtype=word)
+    for width in np.unique(widths).tolist():
+        places = np.flatnonzero(widths == width)
+        first, stop = int(places[0]), int(places[-1]) + 1
+        words = joined(chosen(buffer, places)).view(word).reshape(len(places), -1)[:, 1:]
+        if stop - first == len(places):
+            fastlanes.unpack(words, width, values[first:stop])
+        else:
+            values[places] = fastlanes.unpack(words, width)
     return _block(_first_of_each(values, num_values), bits_per_word)
 
 
@@ -141,12 +141,6 @@ def _widths(buffer: ChunkedBuffer, num_values: Counts, word: np.dtype[np.unsigne
             f"says that each is packed in {widths[place]} of {word.itemsize * 8} bits"
         )
     return widths
-
-
-def _unpacked(buffer: ChunkedBuffer, word: np.dtype[np.unsignedinteger], width: int) -> Words:
-    """Return the (num_chunks, 1024) values of chunks that say this width."""
-    words = joined(buffer).view(word).reshape(len(buffer.sizes), -1)
-    return fastlanes.unpack(words[:, 1:], width)
 
 
 def _first_of_each(values: Words, num_values: Counts) -> Words:

@@ -22,23 +22,26 @@ VALUES = 1024
 ORDER = (0, 4, 2, 6, 1, 5, 3, 7)
 
 
-def unpack(packed: Words, bits_per_packed: int) -> Words:
+def unpack(packed: Words, bits_per_packed: int, values: Words | None = None) -> Words:
     """Unpack blocks of one width.
 
     Args:
         packed: (num_blocks, 1024 * bits_per_packed / T) words of T bits.
         bits_per_packed: Bits of a packed value, 0 to T.
+        values: (num_blocks, 1024) words of T bits to unpack into; by default new ones.
 
     Returns:
-        (num_blocks, 1024) words of T bits.
+        The values.
     """
     word = packed.dtype
     word_bits = word.itemsize * 8
     lanes = VALUES // word_bits
     num_blocks = len(packed)
+    if values is None:
+        values = np.empty((num_blocks, VALUES), dtype=word)
     if bits_per_packed == 0:
-        return np.zeros((num_blocks, VALUES), dtype=word)
-    values = np.empty((num_blocks, VALUES), dtype=word)
+        values[...] = 0
+        return values
     planes = packed.reshape(num_blocks, bits_per_packed, lanes).transpose(1, 0, 2).copy()
     mask = word.type((1 << bits_per_packed) - 1)
     low = np.empty((num_blocks, lanes), dtype=word)
