@@ -1,0 +1,164 @@
+"""Tables without data: manifests name files that nobody reads. And a world without chance."""
+
+import itertools
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lance_stream.commit.committer import Committed, Skipped, commit
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.commit.rebasing import write_deletion_file
+from lance_stream.commit.world import World
+from lance_stream.schema.arrow_schemas import from_arrow
+from lance_stream.schema.field_ids import assign_ids
+from lance_stream.schema.fields import Schema
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.store import Store
+from lance_stream.table.apply import Creation
+from lance_stream.table.deletion_vectors import decode_deletion_vector
+from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.manifest import DataFormat, Manifest, WriterVersion, encode_manifest
+from lance_stream.table.operations import (
+    Append,
+    Delete,
+    MapUpdate,
+    Operation,
+    Overwrite,
+    UpdateConfig,
+)
+from lance_stream.table.paths import deletion_file_path
+from lance_stream.table.row_ids import decode_row_ids
+from lance_stream.table.transaction import Transaction, encode_transaction
+
+SCHEMA = assign_ids(from_arrow(pa.schema([pa.field("id", pa.int64()), pa.field("x", pa.string())])))
+CREATION = Creation(DataFormat("lance", "2.2"))
+START_NANOS = 1_700_000_000_000_000_000
+
+_numbers = itertools.count(1)
+
+
+def make_world(**given: Any) -> World:
+    """A clock that goes on a second a look, waits that take no time, and dice that count."""
+    seconds = itertools.count(1)
+    defaults: dict[str, Any] = {
+        "now_nanos": lambda: START_NANOS + next(seconds) * 1_000_000_000,
+        "sleep": lambda _seconds: None,
+        "chance": lambda: 0.5,
+        "random_id": lambda: next(_numbers),
+    }
+    return World(**{**defaults, **given})
+
+
+def make_store() -> Store:
+    return open_store(f"memory://{uuid.uuid4()}/table")
+
+
+def new_fragment(num_rows: int, schema: Schema = SCHEMA) -> Fragment:
+    field_ids = tuple(each.id for each in schema.walk())
+    file = DataFile(
+        f"part-{next(_numbers)}.lance", field_ids, tuple(range(len(field_ids))), (2, 2), 1000
+    )
+    return Fragment(0, (file,), num_rows)
+
+
+def transaction(
+    read_version: int, operation: Operation, properties: Mapping[str, str] | None = None
+) -> Transaction:
+    return Transaction(read_version, str(uuid.uuid4()), operation, properties=properties or {})
+
+
+def append(read_version: int, *nums_rows: int) -> Transaction:
+    return transaction(read_version, Append(tuple(map(new_fragment, nums_rows))))
+
+
+def overwrite(read_version: int, *nums_rows: int, **config: str) -> Transaction:
+    fragments = tuple(map(new_fragment, nums_rows))
+    return transaction(read_version, Overwrite(fragments, SCHEMA, config_upserts=config))
+
+
+def configure(read_version: int, **entries: str | None) -> Transaction:
+    update = MapUpdate(tuple(entries.items()))
+    return transaction(read_version, UpdateConfig(config=update))
+
+
+def delete(log: ObjectStoreLog, read_version: int, row_ids: Iterable[int]) -> Transaction:
+    """Plan to delete rows by row id, and write the deletion files."""
+    manifest, wanted = log.read(read_version), np.array(sorted(row_ids), np.uint64)
+    updated, removed = [], []
+    for fragment in manifest.fragments:
+        ids = ids_of(fragment)
+        dead = dead_of(log.store, fragment)
+        killed = np.flatnonzero(np.isin(ids, wanted)).astype(np.uint32)
+        if not len(np.setdiff1d(killed, dead)):
+            continue
+        all_dead = np.union1d(dead, killed)
+        if len(all_dead) == fragment.physical_rows:
+            removed.append(fragment.id)
+            continue
+        file = write_deletion_file(log.store, fragment.id, all_dead, read_version, next(_numbers))
+        updated.append(
+            Fragment(fragment.id, fragment.files, fragment.physical_rows, file, fragment.row_ids)
+        )
+    return transaction(read_version, Delete(tuple(updated), tuple(removed), "by row id"))
+
+
+def create(*nums_rows: int, store: Store | None = None) -> ObjectStoreLog:
+    log = ObjectStoreLog(store or make_store())
+    made = commit(log, overwrite(0, *nums_rows), creation=CREATION, world=make_world())
+    assert isinstance(made, Committed)
+    return log
+
+
+def commit_to(log: ObjectStoreLog, planned: Transaction, **options: Any) -> Manifest:
+    options.setdefault("world", make_world())
+    done = commit(log, planned, **options)
+    assert isinstance(done, Committed), done
+    return done.manifest
+
+
+def skip(log: ObjectStoreLog, planned: Transaction, **options: Any) -> Skipped:
+    done = commit(log, planned, world=make_world(), **options)
+    assert isinstance(done, Skipped), done
+    return done
+
+
+def publish_foreign(
+    log: ObjectStoreLog, operation: Operation | None, changes: Mapping[str, Any] | None = None
+) -> Manifest:
+    """Publish a next version as another program might: with any operation, or with none stated."""
+
+    newest = log.read_latest()
+    made = replace(newest.heir(), writer_version=WriterVersion("other", "1"), **(changes or {}))
+    if operation is not None:
+        data = encode_transaction(transaction(newest.version, operation))
+        made = replace(made, inline_transaction=data)
+    assert log.publish(made.version, encode_manifest(made))
+    return made
+
+
+def ids_of(fragment: Fragment) -> "np.ndarray[Any, np.dtype[np.uint64]]":
+    assert isinstance(fragment.row_ids, bytes)
+    return decode_row_ids(fragment.row_ids, fragment.physical_rows).to_array()
+
+
+def dead_of(store: Store, fragment: Fragment) -> "np.ndarray[Any, np.dtype[np.uint32]]":
+    file = fragment.deletion_file
+    if file is None:
+        return np.empty(0, np.uint32)
+    data = store.read(deletion_file_path(fragment.id, file))
+    return decode_deletion_vector(
+        data, file.file_type, fragment.physical_rows, file.num_deleted_rows
+    )
+
+
+def live_ids(log: ObjectStoreLog, version: int | None = None) -> list[int]:
+    """The ids of all live rows, in scan order."""
+    manifest = log.read(version or log.latest())
+    found: list[int] = []
+    for fragment in manifest.fragments:
+        found += np.delete(ids_of(fragment), dead_of(log.store, fragment)).tolist()
+    return found

@@ -1,0 +1,420 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lance_stream.commit.committer import MAX_INLINE_TRANSACTION_BYTES, commit
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.commit.retries import Retries
+from lance_stream.errors import (
+    IncompatibleConflictError,
+    NotFoundError,
+    RetryableConflictError,
+    UnsupportedFeatureError,
+)
+from lance_stream.table.manifest import encode_manifest
+from lance_stream.table.operations import Merge, Restore, Rewrite, RewriteGroup, UnknownOperation
+from lance_stream.table.transaction import decode_transaction
+from tests.commit.tables import (
+    CREATION,
+    SCHEMA,
+    START_NANOS,
+    append,
+    commit_to,
+    configure,
+    create,
+    dead_of,
+    delete,
+    live_ids,
+    make_store,
+    make_world,
+    new_fragment,
+    overwrite,
+    publish_foreign,
+    skip,
+    transaction,
+)
+from tests.contracts.watched_stores import WatchedStore
+
+
+def test_a_table_is_made_by_its_first_commit() -> None:
+    log = create(10, 5)
+    manifest = log.read_latest()
+    assert manifest.version == 1
+    assert [each.id for each in manifest.fragments] == [0, 1]
+    assert live_ids(log) == list(range(15))
+
+
+def test_of_two_who_make_one_table_the_second_has_to_plan_again() -> None:
+    log = create(3)
+    with pytest.raises(RetryableConflictError) as caught:
+        commit(log, overwrite(0, 5), creation=CREATION, world=make_world())
+    assert caught.value.version == 1
+    assert live_ids(log) == [0, 1, 2]
+
+
+def test_only_an_overwrite_makes_a_table() -> None:
+    with pytest.raises(NotFoundError, match="no table to Append on"):
+        commit(ObjectStoreLog(make_store()), append(0, 3), creation=CREATION, world=make_world())
+
+
+def test_a_table_that_is_gone_is_not_made_anew_by_an_append() -> None:
+    with pytest.raises(NotFoundError, match="no dataset at"):
+        commit(ObjectStoreLog(make_store()), append(3, 3), world=make_world())
+
+
+def test_an_append_planned_on_an_old_version_gets_the_newest_ids() -> None:
+    log = create(10)
+    first, second = append(1, 4), append(1, 6)
+    commit_to(log, first)
+    manifest = commit_to(log, second)
+    assert manifest.version == 3
+    assert [each.id for each in manifest.fragments] == [0, 1, 2]
+    assert live_ids(log) == list(range(20))
+    assert manifest.next_row_id == 20
+
+
+def test_the_transaction_stands_in_a_file_and_in_the_manifest() -> None:
+    log = create(10)
+    planned = replace(append(1, 4), properties={"who": "me"})
+    manifest = commit_to(log, planned)
+    assert manifest.transaction_file == f"1-{planned.uuid}.txn"
+    assert manifest.inline_transaction == log.store.read(f"_transactions/1-{planned.uuid}.txn")
+    assert decode_transaction(manifest.inline_transaction or b"") == planned
+
+
+def test_a_commit_without_rivals_costs_five_requests() -> None:
+    store = WatchedStore(create(10).store)
+    commit_to(ObjectStoreLog(store), append(1, 4))
+    assert [call for call, _ in store.calls] == [
+        "list_names", "read",  # the newest version
+        "create_once",  # the transaction
+        "create_once",  # the manifest
+        "write",  # the hint
+    ]  # fmt: skip
+
+
+def test_the_transaction_file_is_written_once_however_many_attempts_it_takes() -> None:
+    log = create(10)
+    store = WatchedStore(log.store)
+    rivals = iter([append(1, 1), append(1, 1)])
+
+    def rival(call: str, path: str) -> None:
+        if call == "create_once" and path.endswith(".manifest"):
+            planned = next(rivals, None)
+            if planned is not None:
+                commit_to(log, planned)
+
+    store.before = rival
+    done = commit(ObjectStoreLog(store), append(1, 4), world=make_world())
+    assert (done.manifest.version, done.attempts) == (4, 3)  # type: ignore[union-attr]
+    files = [path for call, path in store.calls if call == "create_once" and path.endswith(".txn")]
+    assert len(files) == 1
+
+
+def test_too_large_a_transaction_has_no_copy_in_the_manifest() -> None:
+    log = create(10)
+    planned = replace(append(1, 4), properties={"x": "y" * MAX_INLINE_TRANSACTION_BYTES})
+    manifest = commit_to(log, planned)
+    assert manifest.inline_transaction is None
+    commit_to(log, append(1, 3))
+    assert skip(log, planned).reason == "this transaction has already made version 2"
+
+
+def test_the_same_transaction_twice_is_done_once() -> None:
+    log = create(10)
+    planned = append(1, 4)
+    commit_to(log, planned)
+    commit_to(log, append(2, 1))
+    assert skip(log, planned).manifest == log.read_latest()
+    assert len(live_ids(log)) == 15
+
+
+def test_timestamps_never_go_backwards() -> None:
+    log = create(10)
+    before = log.read_latest().timestamp_nanos
+    assert before == START_NANOS + 1_000_000_000
+    slow = make_world(now_nanos=lambda: 5)
+    assert commit_to(log, append(1, 1), world=slow).timestamp_nanos == before + 1
+    assert commit_to(log, append(2, 1), world=slow).timestamp_nanos == before + 2
+
+
+def test_the_hook_is_asked_on_every_attempt_and_can_skip() -> None:
+    log = create(10)
+    store = WatchedStore(log.store)
+    seen: list[int | None] = []
+
+    def rival(call: str, path: str) -> None:
+        if call == "create_once" and path.endswith(".manifest") and len(seen) == 1:
+            commit_to(log, configure(1, done="yes"))
+
+    def look(manifest: object) -> str | None:
+        newest = log.read_latest()
+        seen.append(newest.version)
+        return "it is done" if newest.config.get("done") == "yes" else None
+
+    store.before = rival
+    done = commit(ObjectStoreLog(store), append(1, 4), before_attempt=look, world=make_world())
+    assert done.reason == "it is done"  # type: ignore[union-attr]
+    assert done.manifest.version == 2  # type: ignore[union-attr]
+    assert seen == [1, 2]
+    assert len(live_ids(log)) == 10
+
+
+def test_the_hook_is_asked_before_conflicts_are_looked_for() -> None:
+    log = create(10)
+    commit_to(log, overwrite(1, 3))
+    assert skip(log, append(1, 4), before_attempt=lambda _: "taken in").reason == "taken in"
+
+
+def test_the_hook_sees_that_there_is_no_table_yet() -> None:
+    log = ObjectStoreLog(make_store())
+    seen: list[object] = []
+    commit_to(
+        log,
+        overwrite(0, 3),
+        creation=CREATION,
+        before_attempt=lambda manifest: seen.append(manifest),
+    )
+    assert seen == [None]
+
+
+def test_an_error_of_the_hook_stops_the_commit() -> None:
+    log = create(10)
+
+    def refuse(_manifest: object) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        commit(log, append(1, 4), before_attempt=refuse, world=make_world())
+    assert log.latest() == 1
+
+
+def test_config_entries_go_in_with_the_version_that_is_made() -> None:
+    log = create(10)
+    commit_to(log, append(1, 1))
+    manifest = commit_to(log, append(1, 4), config_entries=lambda version: {"at": str(version)})
+    assert manifest.config == {"at": "3"}
+    assert manifest.writer_feature_flags & 8
+
+
+def test_many_lost_attempts_end_in_an_error_that_says_so() -> None:
+    log = create(10)
+    store = WatchedStore(log.store)
+    waits: list[float] = []
+
+    def rival(call: str, path: str) -> None:
+        if call == "create_once" and path.endswith(".manifest"):
+            commit_to(log, append(log.latest(), 1))
+
+    store.before = rival
+    with pytest.raises(RetryableConflictError, match="4 times in a row another writer was faster"):
+        commit(
+            ObjectStoreLog(store),
+            append(1, 4),
+            retries=Retries(max_attempts=4),
+            world=make_world(sleep=waits.append),
+        )
+    assert log.latest() == 5
+    assert waits == [0.01, 0.02, 0.04, 0.08]
+
+
+def test_waits_grow_up_to_a_limit() -> None:
+    retries = Retries(first_delay_seconds=0.1, max_delay_seconds=1.0)
+    assert [retries.delay_seconds(n, 1.0) for n in (1, 2, 3, 4, 5, 1000)] == [
+        0.1, 0.2, 0.4, 0.8, 1.0, 1.0,
+    ]  # fmt: skip
+    assert retries.delay_seconds(3, 0.0) == 0.0
+
+
+def test_a_version_whose_transaction_is_not_stated_conflicts() -> None:
+    log = create(10)
+    publish_foreign(log, None)
+    with pytest.raises(RetryableConflictError, match="what made version 2 is not known"):
+        commit(log, append(1, 4), world=make_world())
+    commit_to(log, append(2, 4))
+
+
+def test_a_version_whose_transaction_file_is_gone_conflicts() -> None:
+    log = create(10)
+    publish_foreign(log, None, {"transaction_file": "1-gone.txn"})
+    with pytest.raises(RetryableConflictError, match="version 2"):
+        commit(log, append(1, 4), world=make_world())
+
+
+def test_a_transaction_that_stands_in_its_file_only_is_found() -> None:
+    log = create(10)
+    manifest = commit_to(log, append(1, 3))
+    path = "_versions/18446744073709551613.manifest"
+    log.store.write(path, encode_manifest(replace(manifest, inline_transaction=None)))
+    commit_to(log, append(1, 4))
+    assert len(live_ids(log)) == 17
+
+
+def test_a_version_that_was_cleaned_up_conflicts() -> None:
+    log = create(10)
+    commit_to(log, append(1, 3))
+    commit_to(log, append(2, 3))
+    log.store.delete("_versions/18446744073709551613.manifest")
+    with pytest.raises(RetryableConflictError, match="version 2"):
+        commit(log, append(1, 4), world=make_world())
+    commit_to(log, append(3, 4))
+
+
+def test_a_damaged_transaction_conflicts() -> None:
+    log = create(10)
+    publish_foreign(log, None, {"inline_transaction": b"\xff\xff"})
+    with pytest.raises(RetryableConflictError, match="version 2"):
+        commit(log, append(1, 4), world=make_world())
+
+
+def test_an_unknown_operation_conflicts() -> None:
+    log = create(10)
+    publish_foreign(log, UnknownOperation(199, bytes([0xBA, 0x0C, 0])))
+    with pytest.raises(IncompatibleConflictError, match=r"unknown \(field 199\)"):
+        commit(log, append(1, 4), world=make_world())
+
+
+def test_an_older_table_under_the_same_place_is_noticed() -> None:
+    log = create(10)
+    with pytest.raises(IncompatibleConflictError, match="made anew"):
+        commit(log, append(7, 4), world=make_world())
+
+
+def test_an_operation_that_cannot_be_made_yet_is_refused_and_nothing_is_published() -> None:
+    log = create(10)
+    for operation in (
+        Restore(1),
+        Merge((), SCHEMA),
+        Rewrite((RewriteGroup((), (new_fragment(3),)),)),
+        UnknownOperation(199),
+    ):
+        with pytest.raises(UnsupportedFeatureError, match="cannot be committed"):
+            commit(log, transaction(1, operation), world=make_world())
+    assert log.versions() == [1]
+
+
+def test_an_append_after_an_overwrite_or_a_restore_no_longer_means_the_same() -> None:
+    log = create(10)
+    publish_foreign(log, Restore(1))
+    with pytest.raises(IncompatibleConflictError, match="Restore, which made version 2"):
+        commit(log, append(1, 4), world=make_world())
+    commit_to(log, overwrite(2, 4))
+    with pytest.raises(IncompatibleConflictError, match="Overwrite"):
+        commit(log, append(2, 4), world=make_world())
+
+
+def test_deletes_of_different_rows_of_one_fragment_are_united() -> None:
+    log = create(10, 5)
+    ours, theirs = delete(log, 1, [1, 2, 12]), delete(log, 1, [7])
+    commit_to(log, theirs)
+    manifest = commit_to(log, ours)
+    assert live_ids(log) == [0, 3, 4, 5, 6, 8, 9, 10, 11, 13, 14]
+    assert dead_of(log.store, manifest.fragments[0]).tolist() == [1, 2, 7]
+    stated = decode_transaction(manifest.inline_transaction or b"")
+    assert stated.read_version == 2
+    assert stated.uuid == ours.uuid
+    assert stated.operation.updated_fragments[0].deletion_file == (  # type: ignore[union-attr]
+        manifest.fragments[0].deletion_file
+    )
+    assert log.store.exists(f"_transactions/{manifest.transaction_file}")
+
+
+def test_a_delete_is_rebased_again_when_it_loses_again() -> None:
+    log = create(10)
+    ours = delete(log, 1, [0])
+    rivals = [delete(log, 1, [5]), delete(log, 1, [6]), delete(log, 1, [7])]
+    commit_to(log, rivals.pop())
+    store = WatchedStore(log.store)
+
+    def rival(call: str, path: str) -> None:
+        if call == "create_once" and path.endswith(".manifest") and rivals:
+            commit_to(log, rivals.pop())
+
+    store.before = rival
+    done = commit(ObjectStoreLog(store), ours, world=make_world())
+    assert done.attempts == 3  # type: ignore[union-attr]
+    assert live_ids(log) == [1, 2, 3, 4, 8, 9]
+
+
+def test_a_row_that_others_deleted_is_planned_again() -> None:
+    log = create(10)
+    ours, theirs = delete(log, 1, [1, 2]), delete(log, 1, [2, 3])
+    commit_to(log, theirs)
+    with pytest.raises(RetryableConflictError, match=r"1 rows of fragment 0 .* \[2\]"):
+        commit(log, ours, world=make_world())
+    commit_to(log, delete(log, 2, [1, 2]))
+    assert live_ids(log) == [0, 4, 5, 6, 7, 8, 9]
+
+
+def test_two_deletes_that_leave_no_row_drop_the_fragment() -> None:
+    log = create(10, 5)
+    ours, theirs = delete(log, 1, range(6)), delete(log, 1, range(6, 10))
+    commit_to(log, theirs)
+    manifest = commit_to(log, ours)
+    assert [each.id for each in manifest.fragments] == [1]
+    assert manifest.max_fragment_id == 1
+    assert live_ids(log) == [10, 11, 12, 13, 14]
+
+
+def test_many_dead_rows_are_united_as_a_bitmap() -> None:
+    log = create(20_000)
+    ours, theirs = delete(log, 1, range(0, 20_000, 4)), delete(log, 1, range(1, 20_000, 4))
+    commit_to(log, theirs)
+    manifest = commit_to(log, ours)
+    file = manifest.fragments[0].deletion_file
+    assert file is not None
+    assert (file.file_type.name, file.num_deleted_rows) == ("BITMAP", 10_000)
+    assert np.array_equal(np.array(live_ids(log)) % 4 // 2, np.ones(10_000))
+
+
+def test_a_delete_over_a_compaction_of_its_fragment_is_planned_again() -> None:
+    log = create(10, 5)
+    ours = delete(log, 1, [1])
+    old = tuple(log.read(1).fragments)
+    publish_foreign(log, Rewrite((RewriteGroup(old[1:], (new_fragment(5),)),)))
+    commit_to(log, ours)
+    ours = delete(log, 3, [11])
+    publish_foreign(log, Rewrite((RewriteGroup(old, (new_fragment(14),)),)))
+    with pytest.raises(RetryableConflictError, match="Rewrite made version 4"):
+        commit(log, ours, world=make_world())
+
+
+def test_a_delete_whose_read_version_was_cleaned_up_is_planned_again() -> None:
+    log = create(10)
+    ours, theirs = delete(log, 1, [1]), delete(log, 1, [2])
+    commit_to(log, theirs)
+    log.store.delete("_versions/18446744073709551614.manifest")
+    with pytest.raises(
+        RetryableConflictError, match="version 1, on which the operation was planned, has"
+    ):
+        commit(log, ours, world=make_world())
+
+
+def test_two_config_changes_of_other_keys_both_hold() -> None:
+    log = create(10)
+    commit_to(log, configure(1, a="1"))
+    commit_to(log, configure(1, b="2"))
+    assert log.read_latest().config == {"a": "1", "b": "2"}
+    with pytest.raises(IncompatibleConflictError, match="UpdateConfig"):
+        commit(log, configure(1, b="3"), world=make_world())
+    assert commit_to(log, configure(3, b=None)).config == {"a": "1"}
+
+
+def test_two_drivers_with_one_uuid_write_two_transaction_files() -> None:
+    log = create(10)
+    one, two = append(1, 3), append(1, 4)
+    two = replace(two, uuid=one.uuid)
+    store = WatchedStore(log.store)
+
+    def rival(call: str, path: str) -> None:
+        if call == "create_once" and path.endswith(".manifest") and log.latest() == 1:
+            commit_to(log, two)
+
+    store.before = rival
+    done = commit(ObjectStoreLog(store), one, world=make_world())
+    assert done.reason == "this transaction has already made version 2"  # type: ignore[union-attr]
+    assert len(live_ids(log)) == 14
+    made = log.read(2)
+    assert log.store.read(f"_transactions/{made.transaction_file}") == made.inline_transaction
+    assert len([n for n in log.store.list_names("_transactions") if one.uuid in n]) == 2

@@ -1,0 +1,120 @@
+"""What every version log must keep to. A log's tests inherit `VersionLogContract`."""
+
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from lance_stream.commit.version_log import VersionLog
+from lance_stream.errors import (
+    BadDataError,
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+)
+from lance_stream.table.manifest import (
+    DataFormat,
+    FragmentList,
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+)
+from tests.commit.tables import SCHEMA
+
+
+def manifest_of(version: int, tag: str = "") -> bytes:
+    return encode_manifest(
+        Manifest(version, SCHEMA, FragmentList(), DataFormat("lance", "2.2"), tag=tag)
+    )
+
+
+class VersionLogContract:
+    @pytest.fixture
+    def log(self) -> VersionLog:
+        raise NotImplementedError
+
+    def publish(self, log: VersionLog, *versions: int) -> None:
+        for version in versions:
+            assert log.publish(version, manifest_of(version))
+
+    def test_a_table_that_is_not_there_is_said_to_be_missing(self, log: VersionLog) -> None:
+        for look in (log.latest, log.versions, log.read_latest, lambda: log.read(1)):
+            with pytest.raises(NotFoundError, match="no dataset at"):
+                look()
+
+    def test_what_is_published_is_the_newest_version(self, log: VersionLog) -> None:
+        self.publish(log, 1, 2, 3)
+        assert log.latest() == 3
+        assert log.read_latest().version == 3
+        assert log.versions() == [1, 2, 3]
+        assert [log.read(version).version for version in (1, 2, 3)] == [1, 2, 3]
+
+    def test_a_version_is_published_once(self, log: VersionLog) -> None:
+        assert log.publish(1, manifest_of(1, "first"))
+        assert not log.publish(1, manifest_of(1, "second"))
+        assert log.publish(2, manifest_of(2, "first"))
+        assert not log.publish(2, manifest_of(2, "second"))
+        assert {log.read(version).tag for version in (1, 2)} == {"first"}
+
+    def test_versions_are_ordered_as_numbers(self, log: VersionLog) -> None:
+        self.publish(log, *range(1, 12))
+        assert log.latest() == 11
+        assert log.versions() == list(range(1, 12))
+
+    def test_a_version_that_is_not_there_is_said_to_be_missing(self, log: VersionLog) -> None:
+        self.publish(log, 1, 2)
+        for version in (0, 3, 1 << 40):
+            with pytest.raises(NotFoundError, match=f"no version {version}: it has 2"):
+                log.read(version)
+
+    def test_a_first_version_cannot_be_published_under_a_table_that_lost_its_own(
+        self, log: VersionLog
+    ) -> None:
+        self.publish(log, 1, 2)
+        for file in log.store.list():
+            if log.store.read(file.path) == manifest_of(1):
+                log.store.delete(file.path)
+        assert log.versions() == [2]
+        assert not log.publish(1, manifest_of(1))
+
+    def test_other_versions_than_those_from_1_to_2_to_the_63_are_refused(
+        self, log: VersionLog
+    ) -> None:
+        for version in (0, -1, 1 << 63, 1 << 64):
+            with pytest.raises(InvalidInputError):
+                log.publish(version, b"")
+
+    def test_a_manifest_that_states_another_version_is_corrupt(self, log: VersionLog) -> None:
+        assert log.publish(1, manifest_of(7))
+        with pytest.raises(CorruptDataError, match="version 1 states version 7") as caught:
+            log.read(1)
+        assert log.store.uri in caught.value.__notes__[0]
+
+    def test_a_damaged_manifest_is_named(self, log: VersionLog) -> None:
+        assert log.publish(1, manifest_of(1)[:-3])
+        with pytest.raises(BadDataError) as caught:
+            log.read_latest()
+        assert "_versions/" in caught.value.__notes__[0]
+
+    def test_what_another_writer_publishes_is_seen_at_once(self, log: VersionLog) -> None:
+        other = pickle.loads(pickle.dumps(log))
+        self.publish(log, 1)
+        assert other.latest() == 1
+        assert other.publish(2, manifest_of(2))
+        assert log.latest() == 2
+        assert not log.publish(2, manifest_of(2))
+
+    def test_a_table_that_is_made_anew_is_read_anew(self, log: VersionLog) -> None:
+        assert log.publish(1, manifest_of(1, "old"))
+        assert log.read(1).tag == log.read_latest().tag == "old"
+        for file in log.store.list():
+            log.store.delete(file.path)
+        with pytest.raises(NotFoundError, match="no dataset at"):
+            log.read_latest()
+        assert log.publish(1, manifest_of(1, "new"))
+        assert log.read(1).tag == log.read_latest().tag == "new"
+
+    def test_what_is_read_is_what_was_published(self, log: VersionLog) -> None:
+        manifest = replace(decode_manifest(manifest_of(1)), config={"a": "b"})
+        assert log.publish(1, encode_manifest(manifest))
+        assert log.read(1) == manifest

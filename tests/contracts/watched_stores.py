@@ -1,0 +1,68 @@
+"""A store that counts, stops, or fails at its calls: for counting requests and staging faults."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lance_stream.byte_ranges import Buffer, ByteRange
+from lance_stream.storage.store import FileWriter, Store, StoredFile
+
+Watch = Callable[[str, str], None]
+
+
+@dataclass
+class WatchedStore:
+    """Passes every call on to another store, with a look before and one after.
+
+    Attributes:
+        inner: The store that does the work.
+        before: Called with the call's name and path before it is passed on; may wait or raise.
+        after: The same once it is done: an error here is an answer that got lost.
+        calls: What was called so far.
+    """
+
+    inner: Store
+    before: Watch = lambda _call, _path: None
+    after: Watch = lambda _call, _path: None
+    calls: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def uri(self) -> str:
+        return self.inner.uri
+
+    def _pass(self, call: str, path: str, *arguments: Any) -> Any:
+        self.calls.append((call, path))
+        self.before(call, path)
+        answer = getattr(self.inner, call)(path, *arguments)
+        self.after(call, path)
+        return answer
+
+    def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        return self._pass("read_ranges", path, ranges)  # type: ignore[no-any-return]
+
+    def read(self, path: str) -> bytes:
+        return self._pass("read", path)  # type: ignore[no-any-return]
+
+    def size(self, path: str) -> int:
+        return self._pass("size", path)  # type: ignore[no-any-return]
+
+    def exists(self, path: str) -> bool:
+        return self._pass("exists", path)  # type: ignore[no-any-return]
+
+    def list_names(self, folder: str) -> list[str]:
+        return self._pass("list_names", folder)  # type: ignore[no-any-return]
+
+    def list(self, folder: str = "") -> list[StoredFile]:
+        return self._pass("list", folder)  # type: ignore[no-any-return]
+
+    def create_once(self, path: str, data: Any) -> bool:
+        return self._pass("create_once", path, data)  # type: ignore[no-any-return]
+
+    def open_writer(self, path: str) -> FileWriter:
+        return self._pass("open_writer", path)  # type: ignore[no-any-return]
+
+    def write(self, path: str, data: Any) -> None:
+        self._pass("write", path, data)
+
+    def delete(self, path: str) -> None:
+        self._pass("delete", path)
