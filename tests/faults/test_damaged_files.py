@@ -77,7 +77,7 @@ def read_all(uri: str) -> None:
     table = ds.to_table(with_row_id=True, with_row_versions=True)
     assert table.num_rows == ds.count_rows()
     table.validate(full=True)
-    ds.take(row_offsets=[0, 5, 100])
+    ds.take(row_offsets=[0, 5, table.num_rows - 1])
     ds.versions()
     if ds.version > 1:
         ds.changes(ds.version - 1).read_all()
