@@ -1,0 +1,331 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lance_stream.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from lance_stream.schema.fields import Field, Schema
+from lance_stream.table.apply import APPLY, Commit, Creation, apply
+from lance_stream.table.feature_flags import DELETION_FILES, STABLE_ROW_IDS, TABLE_CONFIG
+from lance_stream.table.fragments import DeletionFile, DeletionFileType, Fragment
+from lance_stream.table.ledger import LedgerEntry, config_entries
+from lance_stream.table.manifest import BasePath, DataFormat, FragmentList, Manifest, WriterVersion
+from lance_stream.table.operations import (
+    OPERATIONS,
+    Append,
+    Delete,
+    MapUpdate,
+    Operation,
+    Overwrite,
+    UpdateConfig,
+)
+from lance_stream.table.row_ids import decode_row_ids
+from lance_stream.table.row_versions import decode_row_versions
+from tests.commit.tables import CREATION, SCHEMA, new_fragment
+
+NOW = Commit(timestamp_nanos=1000)
+
+
+def then(manifest: Manifest | None, operation: Operation, **given: Any) -> Manifest:
+    return apply(manifest, operation, replace(NOW, **given), CREATION if manifest is None else None)
+
+
+def table(*nums_rows: int, stable: bool = True) -> Manifest:
+    operation = Overwrite(tuple(map(new_fragment, nums_rows)), SCHEMA)
+    return apply(None, operation, NOW, replace(CREATION, stable_row_ids=stable))
+
+
+def ids(fragment: Fragment) -> list[int]:
+    assert isinstance(fragment.row_ids, bytes)
+    return decode_row_ids(fragment.row_ids).to_array().tolist()
+
+
+def stamps(fragment: Fragment) -> tuple[list[int], list[int]]:
+    created, updated = fragment.created_at_versions, fragment.last_updated_at_versions
+    assert isinstance(created, bytes)
+    assert isinstance(updated, bytes)
+    rows = fragment.physical_rows
+    return (
+        decode_row_versions(created, rows).to_array().tolist(),
+        decode_row_versions(updated, rows).to_array().tolist(),
+    )
+
+
+def killing(fragment: Fragment, num_dead: int) -> Fragment:
+    return replace(
+        fragment, deletion_file=DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 7, num_dead)
+    )
+
+
+def test_a_new_table_begins_with_version_1() -> None:
+    made = table(3, 2)
+    assert made.version == 1
+    assert made.schema == SCHEMA
+    assert made.data_format == DataFormat("lance", "2.2")
+    assert [(each.id, ids(each), stamps(each)) for each in made.fragments] == [
+        (0, [0, 1, 2], ([1, 1, 1], [1, 1, 1])),
+        (1, [3, 4], ([1, 1], [1, 1])),
+    ]
+    assert (made.next_row_id, made.max_fragment_id) == (5, 1)
+    assert made.reader_feature_flags == made.writer_feature_flags == STABLE_ROW_IDS
+
+
+def test_a_new_table_without_rows_has_used_no_id() -> None:
+    made = table()
+    assert (made.next_row_id, made.max_fragment_id) == (0, None)
+
+
+def test_a_table_without_stable_row_ids_gets_none() -> None:
+    made = then(table(3, stable=False), Append((new_fragment(2),)))
+    assert made.reader_feature_flags == 0
+    assert made.next_row_id == 0
+    assert [(each.row_ids, each.created_at_versions) for each in made.fragments] == [
+        (None, None)
+    ] * 2
+
+
+def test_an_append_carries_the_old_fragments_as_bytes() -> None:
+    old = table(3, 2)
+    carried = replace(old, fragments=FragmentList(old.fragments.raws))
+    made = then(carried, Append((new_fragment(4),)))
+    assert made.fragments.raws[:2] == old.fragments.raws
+    assert carried.fragments.num_decoded == 0
+    assert made.fragments.num_decoded == 1
+    assert (made.fragments[2].id, ids(made.fragments[2])) == (2, [5, 6, 7, 8])
+    assert stamps(made.fragments[2]) == ([2] * 4, [2] * 4)
+    assert (made.next_row_id, made.max_fragment_id) == (9, 2)
+
+
+def test_fragment_ids_go_on_though_the_highest_fragment_is_gone() -> None:
+    old = then(table(3, 2), Delete((), (1,)))
+    assert old.max_fragment_id == 1
+    assert [each.id for each in then(old, Append((new_fragment(1),))).fragments] == [0, 2]
+
+
+def test_fragment_ids_go_on_where_an_old_writer_did_not_state_the_highest() -> None:
+    old = replace(table(3, 2), max_fragment_id=None)
+    made = then(old, Append((new_fragment(1),)))
+    assert made.max_fragment_id == made.fragments[2].id == 2
+
+
+def test_a_delete_takes_over_the_deletion_file_and_nothing_else() -> None:
+    old = table(3, 2)
+    stale = replace(killing(old.fragments[0], 1), files=(), row_ids=None)
+    made = then(old, Delete((stale,), (1,), "x"))
+    assert list(made.fragments) == [killing(old.fragments[0], 1)]
+    assert made.reader_feature_flags == made.writer_feature_flags == STABLE_ROW_IDS | DELETION_FILES
+    assert (made.next_row_id, made.max_fragment_id) == (5, 1)
+
+
+def test_a_fragment_without_a_live_row_is_dropped() -> None:
+    old = table(3, 2)
+    made = then(old, Delete((killing(old.fragments[0], 3),), ()))
+    assert [each.id for each in made.fragments] == [1]
+    assert made.reader_feature_flags == STABLE_ROW_IDS
+
+
+def test_a_delete_in_a_fragment_that_is_not_there_is_refused() -> None:
+    old = table(3)
+    for operation in (Delete((), (9,)), Delete((replace(old.fragments[0], id=9),), ())):
+        with pytest.raises(InvalidInputError, match="fragment 9"):
+            then(old, operation)
+
+
+def test_an_overwrite_goes_on_counting_and_keeps_what_is_the_table_s() -> None:
+    old = replace(
+        table(3, 2),
+        config={"a": "1", "b": "2"},
+        table_metadata={"t": "m"},
+        index_section=b"",
+        base_paths=(BasePath(1, "/b"),),
+    )
+    schema = Schema((replace(SCHEMA.fields[0], metadata={"k": b"v"}),), {"s": b"m"})
+    made = then(old, Overwrite((new_fragment(4, schema),), schema, {"b": "3"}))
+    assert made.schema == schema
+    assert [(each.id, ids(each), stamps(each)[0]) for each in made.fragments] == [
+        (2, [5, 6, 7, 8], [2, 2, 2, 2])
+    ]
+    assert made.config == {"a": "1", "b": "3"}
+    assert made.table_metadata == {"t": "m"}
+    assert made.base_paths == old.base_paths
+    assert made.index_section is None
+    assert made.data_format == old.data_format
+    emptied = then(made, Overwrite((), schema))
+    assert (len(emptied.fragments), emptied.next_row_id, emptied.max_fragment_id) == (0, 9, 2)
+
+
+def test_an_overwrite_can_change_the_file_version() -> None:
+    fragment = new_fragment(4)
+    file = replace(fragment.files[0], file_version=(2, 0))
+    operation = Overwrite((replace(fragment, files=(file,)),), SCHEMA)
+    with pytest.raises(InvalidInputError, match=r"file version 2\.0"):
+        then(table(3), operation)
+    made = apply(table(3), operation, NOW, Creation(DataFormat("lance", "2.0")))
+    assert made.data_format.version == "2.0"
+    assert made.reader_feature_flags & STABLE_ROW_IDS
+
+
+def test_base_paths_are_declared_only_as_a_table_is_made() -> None:
+    operation = Overwrite((), SCHEMA, initial_bases=(BasePath(1, "/b"),))
+    assert then(None, operation).base_paths == operation.initial_bases
+    with pytest.raises(InvalidInputError, match="base paths"):
+        then(table(3), operation)
+
+
+def test_what_is_a_version_s_own_is_not_inherited() -> None:
+    old = replace(
+        table(3),
+        tag="t",
+        transaction_file="x.txn",
+        inline_transaction=b"x",
+        version_aux_data=9,
+        writer_version=WriterVersion("other", "1"),
+        index_section=b"i",
+        branch="b",
+        unknown=b"\xfa\x01\x00",
+    )
+    made = then(old, Append((new_fragment(1),)), transaction_file="y.txn", inline_transaction=b"y")
+    assert (made.tag, made.version_aux_data, made.writer_version) == ("", 0, None)
+    assert (made.transaction_file, made.inline_transaction) == ("y.txn", b"y")
+    assert (made.index_section, made.branch, made.unknown) == (b"i", "b", b"\xfa\x01\x00")
+
+
+def test_a_version_is_later_than_the_one_before_it() -> None:
+    old = table(3)
+    assert then(old, Append(()), timestamp_nanos=5).timestamp_nanos == 1001
+    assert then(old, Append(()), timestamp_nanos=5000).timestamp_nanos == 5000
+    unstated = replace(old, timestamp_nanos=None)
+    assert then(unstated, Append(()), timestamp_nanos=5).timestamp_nanos == 5
+
+
+def test_config_entries_win_over_the_operation() -> None:
+    operation = UpdateConfig(config=MapUpdate((("a", "1"), ("b", "1"))))
+    made = then(table(3), operation, config_entries={"b": "2"})
+    assert made.config == {"a": "1", "b": "2"}
+    assert made.writer_feature_flags == STABLE_ROW_IDS | TABLE_CONFIG
+    assert made.reader_feature_flags == STABLE_ROW_IDS
+
+
+def test_config_and_metadata_are_changed_key_by_key() -> None:
+    old = replace(
+        table(3), config={"a": "1", "b": "2"}, table_metadata={"a": "1", "b": "2"},
+        schema=Schema(SCHEMA.fields, {"a": b"1", "b": b"2"}),
+    )  # fmt: skip
+    change = MapUpdate((("b", None), ("c", "3"), ("gone", None)))
+    made = then(old, UpdateConfig(change, change, change, {1: change}))
+    assert made.config == made.table_metadata == {"a": "1", "c": "3"}
+    assert made.schema.metadata == {"a": b"1", "c": b"3"}
+    assert [each.metadata for each in made.schema.fields] == [{}, {"c": b"3"}]
+    assert made.fragments.raws == old.fragments.raws
+
+
+def test_config_and_metadata_are_replaced_as_a_whole() -> None:
+    old = replace(
+        table(3),
+        config={"a": "1"},
+        table_metadata={"a": "1"},
+        schema=Schema(SCHEMA.fields, {"a": b"1"}),
+    )
+    change = MapUpdate((("c", "3"), ("d", None)), replace=True)
+    made = then(old, UpdateConfig(change, change, change))
+    assert made.config == made.table_metadata == {"c": "3"}
+    assert made.schema.metadata == {"c": b"3"}
+
+
+def test_replacing_the_whole_config_keeps_the_ledger() -> None:
+    entry = config_entries("flights", LedgerEntry(41, "q", 7))
+    (key,) = entry
+    old = replace(table(3), config={"a": "1", **entry})
+    assert then(old, UpdateConfig(MapUpdate((), replace=True))).config == entry
+    forgotten = UpdateConfig(MapUpdate(((key, None),)))
+    assert then(old, forgotten).config == {"a": "1"}
+
+
+def test_the_spellings_of_old_writers_are_understood() -> None:
+    old = replace(table(3), config={"a": "1", "b": "2"}, schema=Schema(SCHEMA.fields, {"a": b"1"}))
+    made = then(
+        old,
+        UpdateConfig(
+            old_upserts={"c": "3"},
+            old_delete_keys=("a",),
+            old_schema_metadata={"n": "m"},
+            old_field_metadata={0: {"k": "v"}},
+        ),
+    )
+    assert made.config == {"b": "2", "c": "3"}
+    assert made.schema.metadata == {"n": b"m"}
+    assert made.schema.fields[0].metadata == {"k": b"v"}
+
+
+def test_the_metadata_of_a_nested_field_can_be_changed() -> None:
+    item = Field("item", "int32", 1)
+    schema = Schema((Field("tags", "list", 0, children=(item,)),))
+    made = then(
+        replace(table(), schema=schema), UpdateConfig(field_metadata={1: MapUpdate((("k", "v"),))})
+    )
+    assert made.schema.fields[0].children == (replace(item, metadata={"k": b"v"}),)
+    with pytest.raises(InvalidInputError, match="id 9"):
+        then(made, UpdateConfig(field_metadata={9: MapUpdate()}))
+
+
+def test_a_primary_key_is_set_once() -> None:
+    def key(value: str, name: str = "lance-schema:unenforced-primary-key") -> UpdateConfig:
+        return UpdateConfig(field_metadata={0: MapUpdate(((name, value),))})
+
+    made = then(table(3), key("true"))
+    assert [each.primary_key_position for each in made.schema.fields] == [0, None]
+    with pytest.raises(InvalidInputError, match="cannot be changed"):
+        then(made, key("false"))
+    other = UpdateConfig(field_metadata={0: MapUpdate((("k", "v"),))})
+    assert then(made, other).schema.fields[0].primary_key_position == 0
+    numbered = then(table(3), key("2", "lance-schema:unenforced-primary-key:position"))
+    assert numbered.schema.fields[0].primary_key_position == 2
+    with pytest.raises(InvalidInputError, match="'maybe'"):
+        then(table(3), key("maybe"))
+
+
+def test_a_table_that_we_may_not_write_is_left_alone() -> None:
+    old = replace(table(3), writer_feature_flags=1 << 40)
+    with pytest.raises(UnsupportedFeatureError, match="cannot be written"):
+        then(old, Append(()))
+
+
+def test_what_cannot_be_made_is_refused_by_name() -> None:
+    assert set(APPLY) <= set(OPERATIONS.values())
+    for operation_class in set(OPERATIONS.values()) - set(APPLY):
+        operation = object.__new__(operation_class)
+        with pytest.raises(UnsupportedFeatureError, match=operation_class.__name__):
+            then(table(3), operation)
+
+
+def test_a_table_is_made_by_an_overwrite_with_a_data_format() -> None:
+    with pytest.raises(NotFoundError, match="Append"):
+        then(None, Append(()))
+    with pytest.raises(InvalidInputError, match="data format"):
+        apply(None, Overwrite((), SCHEMA), NOW)
+
+
+def test_a_fragment_that_is_not_new_is_refused() -> None:
+    made = table(3)
+    no_files = replace(new_fragment(3), files=())
+    for fragment in (new_fragment(0), no_files, made.fragments[0], killing(new_fragment(3), 1)):
+        with pytest.raises(InvalidInputError, match="new fragment"):
+            then(made, Append((fragment,)))
+
+
+def test_ids_do_not_run_over() -> None:
+    with pytest.raises(InvalidInputError, match="fragment ids"):
+        then(
+            replace(table(3), max_fragment_id=(1 << 32) - 2),
+            Append((new_fragment(1), new_fragment(1))),
+        )
+    with pytest.raises(InvalidInputError, match="row ids"):
+        then(replace(table(3), next_row_id=(1 << 64) - 3), Append((new_fragment(4),)))
+
+
+def test_an_append_to_twenty_thousand_fragments_decodes_none_of_them() -> None:
+    (raw,) = table(3).fragments.raws
+    old = replace(table(3), fragments=FragmentList([raw] * 20_000), max_fragment_id=19_999)
+    made = then(old, Append((new_fragment(1),)))
+    assert len(made.fragments) == 20_001
+    assert made.fragments.num_decoded == 1

@@ -1,0 +1,291 @@
+import itertools
+
+import pytest
+
+from lance_stream.errors import IncompatibleConflictError, RetryableConflictError
+from lance_stream.table.conflicts import RULES, Verdict, check, judge
+from lance_stream.table.fragments import DataFile, DeletionFile, DeletionFileType, Fragment
+from lance_stream.table.indices import IndexMetadata
+from lance_stream.table.manifest import BasePath
+from lance_stream.table.operations import (
+    OPERATIONS,
+    Append,
+    Clone,
+    CreateIndex,
+    DataOverlay,
+    DataReplacement,
+    Delete,
+    KeyExistenceFilter,
+    MapUpdate,
+    Merge,
+    Operation,
+    Overwrite,
+    Project,
+    ReserveFragments,
+    Restore,
+    Rewrite,
+    RewriteGroup,
+    UnknownOperation,
+    Update,
+    UpdateBases,
+    UpdateConfig,
+    UpdateMemWalState,
+    UpdateMode,
+)
+from lance_stream.table.transaction import Transaction
+from tests.commit.tables import SCHEMA
+
+YES, REBASE, RETRY, NO = Verdict.YES, Verdict.REBASE, Verdict.RETRY, Verdict.NO
+
+
+def fragment(fragment_id: int, *, dead: int = 0, file: str = "a") -> Fragment:
+    files = (DataFile(file, (0, 1), (0, 1), (2, 2)),)
+    deletion = DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 1, dead) if dead else None
+    return Fragment(fragment_id, files, 10, deletion)
+
+
+def delete(*fragment_ids: int, whole: tuple[int, ...] = ()) -> Delete:
+    return Delete(tuple(fragment(each, dead=1) for each in fragment_ids), whole)
+
+
+def upsert(
+    *fragment_ids: int, whole: tuple[int, ...] = (), keys: tuple[int, ...] | None = None
+) -> Update:
+    return Update(
+        removed_fragment_ids=whole,
+        updated_fragments=tuple(fragment(each, dead=1) for each in fragment_ids),
+        new_fragments=(fragment(0),),
+        inserted_rows=None if keys is None else KeyExistenceFilter((0,), keys),
+    )
+
+
+def update_columns(*fragment_ids: int, fields: tuple[int, ...] = (1,)) -> Update:
+    return Update(
+        updated_fragments=tuple(fragment(each, file="b") for each in fragment_ids),
+        fields_modified=fields,
+        update_mode=UpdateMode.REWRITE_COLUMNS,
+    )
+
+
+def compact(*fragment_ids: int) -> Rewrite:
+    return Rewrite((RewriteGroup(tuple(map(fragment, fragment_ids)), (fragment(99),)),))
+
+
+def replace_data(fragment_id: int, *field_ids: int) -> DataReplacement:
+    return DataReplacement(
+        ((fragment_id, DataFile("n", field_ids, tuple(range(len(field_ids))), (2, 2))),)
+    )
+
+
+def index(name: str = "by_x", field_id: int = 1) -> CreateIndex:
+    return CreateIndex((IndexMetadata(b"1" * 16, (field_id,), name, 1),))
+
+
+def config(**entries: str | None) -> UpdateConfig:
+    return UpdateConfig(config=MapUpdate(tuple(entries.items())))
+
+
+def project(*field_ids: int, keeps_nullability: bool = True) -> Project:
+    fields = tuple(each for each in SCHEMA.fields if each.id in field_ids)
+    return Project(fields, keeps_nullability)
+
+
+APPEND = Append((fragment(0),))
+OVERWRITE = Overwrite((fragment(0),), SCHEMA)
+MERGE = Merge((fragment(0),), SCHEMA, preserves_nullability=True)
+RESTORE = Restore(1)
+DROP = project(0)
+OVERLAY = DataOverlay(((0, ()),))
+FIELD_METADATA = UpdateConfig(field_metadata={1: MapUpdate((("a", "b"),))})
+SCHEMA_METADATA = UpdateConfig(schema_metadata=MapUpdate((("a", "b"),)))
+
+ONE_OF_EACH: dict[type[object], Operation] = {
+    Append: APPEND,
+    Delete: delete(0),
+    Overwrite: OVERWRITE,
+    CreateIndex: index(),
+    Rewrite: compact(0),
+    Merge: MERGE,
+    Restore: RESTORE,
+    ReserveFragments: ReserveFragments(2),
+    Update: upsert(0),
+    Project: DROP,
+    UpdateConfig: config(a="1"),
+    DataReplacement: replace_data(0, 1),
+    UpdateMemWalState: UpdateMemWalState(),
+    Clone: Clone(True, 1, "x"),
+    UpdateBases: UpdateBases((BasePath(0, "/b"),)),
+    DataOverlay: OVERLAY,
+}
+
+
+def test_every_pair_of_operations_has_a_rule() -> None:
+    assert RULES.keys() == set(OPERATIONS.values())
+    for rules in RULES.values():
+        assert rules.keys() == set(OPERATIONS.values())
+
+
+def test_every_pair_of_operations_gets_a_verdict() -> None:
+    assert ONE_OF_EACH.keys() == set(OPERATIONS.values())
+    for ours, theirs in itertools.product(ONE_OF_EACH.values(), repeat=2):
+        assert isinstance(judge(ours, theirs), Verdict)
+
+
+# ours after theirs, as the reference was seen to do it (facts of the format, section 5)
+MEASURED = [
+    (APPEND, APPEND, YES), (APPEND, delete(0), YES), (APPEND, upsert(0), YES),
+    (APPEND, OVERWRITE, NO),
+    (APPEND, RESTORE, NO), (APPEND, compact(0), YES), (APPEND, MERGE, YES), (APPEND, DROP, YES),
+    (APPEND, config(a="1"), YES), (APPEND, index(), YES),
+    (delete(0), APPEND, YES), (delete(0), delete(0), REBASE), (delete(0), delete(1), YES),
+    (delete(0), upsert(0), REBASE), (delete(0), upsert(1), YES), (delete(0), OVERWRITE, NO),
+    (delete(0), RESTORE, NO), (delete(0), compact(0), RETRY), (delete(0), compact(1), YES),
+    (delete(0), MERGE, RETRY), (delete(0), DROP, YES), (delete(0), config(a="1"), YES),
+    (delete(0), index(), YES),
+    (upsert(0), APPEND, YES), (upsert(0), delete(0), REBASE), (upsert(0), upsert(1), YES),
+    (upsert(0), upsert(0), REBASE), (upsert(0), OVERWRITE, NO), (upsert(0), RESTORE, NO),
+    (upsert(0), compact(0), RETRY), (upsert(0), MERGE, RETRY), (upsert(0), index(), YES),
+    (OVERWRITE, APPEND, YES), (OVERWRITE, delete(0), YES), (OVERWRITE, upsert(0), YES),
+    (OVERWRITE, OVERWRITE, RETRY), (OVERWRITE, RESTORE, YES), (OVERWRITE, compact(0), YES),
+    (OVERWRITE, MERGE, YES), (OVERWRITE, DROP, YES), (OVERWRITE, config(a="1"), YES),
+    (OVERWRITE, index(), YES),
+    (RESTORE, APPEND, YES), (RESTORE, OVERWRITE, YES), (RESTORE, RESTORE, YES),
+    (RESTORE, compact(0), YES), (RESTORE, MERGE, YES), (RESTORE, DROP, YES),
+    (RESTORE, config(a="1"), YES),
+    (compact(0), APPEND, YES), (compact(0), delete(0), RETRY), (compact(0), delete(1), YES),
+    (compact(0), upsert(0), RETRY), (compact(0), OVERWRITE, NO), (compact(0), RESTORE, NO),
+    (compact(0), compact(0), RETRY), (compact(0), compact(1), YES), (compact(0), MERGE, RETRY),
+    (compact(0), DROP, YES), (compact(0), config(a="1"), YES), (compact(0), index(), RETRY),
+    (MERGE, APPEND, RETRY), (MERGE, delete(0), RETRY), (MERGE, upsert(0), RETRY),
+    (MERGE, OVERWRITE, NO),
+    (MERGE, RESTORE, NO), (MERGE, compact(0), RETRY), (MERGE, MERGE, RETRY), (MERGE, DROP, NO),
+    (MERGE, config(a="1"), YES), (MERGE, index(), YES),
+    (DROP, APPEND, YES), (DROP, delete(0), YES), (DROP, upsert(0), YES), (DROP, OVERWRITE, NO),
+    (DROP, RESTORE, NO), (DROP, compact(0), YES), (DROP, MERGE, RETRY), (DROP, DROP, RETRY),
+    (DROP, config(a="1"), YES), (DROP, index(), YES),
+    (config(a="1"), APPEND, YES), (config(a="1"), OVERWRITE, YES), (config(a="1"), RESTORE, YES),
+    (config(a="1"), config(a="2"), NO), (config(a="1"), config(b="2"), YES),
+    (config(a="1"), config(a=None), NO), (config(a=None), config(a=None), YES),
+    (index(), APPEND, YES), (index(), delete(0), YES), (index(), upsert(0), YES),
+    (index(), OVERWRITE, NO),
+    (index(), RESTORE, NO), (index(), compact(0), RETRY), (index(), MERGE, YES),
+    (index(), config(a="1"), YES), (index(), index(), RETRY), (index(), index("by_id", 0), YES),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ours", "theirs", "verdict"), MEASURED)
+def test_the_rules_are_the_reference_s(
+    ours: Operation, theirs: Operation, verdict: Verdict
+) -> None:
+    assert judge(ours, theirs) is verdict
+
+
+FINER = [
+    # a whole fragment that others changed, or whose rows others moved
+    (delete(whole=(0,)), delete(0), RETRY),
+    (delete(0), delete(whole=(0,)), RETRY),
+    (delete(0), update_columns(0), RETRY),
+    (upsert(0), update_columns(0), RETRY),
+    (update_columns(0), delete(0), RETRY),
+    (delete(0), replace_data(0, 1), RETRY),
+    (delete(0), OVERLAY, YES),
+    (compact(0), replace_data(0, 1), RETRY),
+    (compact(0), OVERLAY, RETRY),
+    # keys that both insert
+    (upsert(0, keys=(1, 2)), upsert(1, keys=(2, 3)), RETRY),
+    (upsert(0, keys=(1, 2)), upsert(1, keys=(3, 4)), YES),
+    (upsert(0, keys=(1, 2)), upsert(1), RETRY),
+    (upsert(0, keys=(1, 2)), APPEND, RETRY),
+    (upsert(0), upsert(1, keys=(1,)), YES),
+    # columns that others dropped, replaced, indexed
+    (update_columns(0, fields=(1,)), project(0), RETRY),
+    (update_columns(0, fields=(0,)), project(0), YES),
+    (replace_data(0, 1), project(0), NO),
+    (replace_data(0, 0), project(0), YES),
+    (replace_data(0, 1), replace_data(0, 1), RETRY),
+    (replace_data(0, 1), replace_data(0, 0), YES),
+    (replace_data(0, 1), replace_data(1, 1), YES),
+    (replace_data(0, 1), delete(0), YES),
+    (replace_data(0, 1), delete(whole=(0,)), NO),
+    (replace_data(0, 1), upsert(0), RETRY),
+    (replace_data(0, 1), upsert(1), YES),
+    (replace_data(0, 1), update_columns(0, fields=(1,)), RETRY),
+    (replace_data(0, 1), update_columns(0, fields=(0,)), YES),
+    (replace_data(0, 1), index(field_id=1), RETRY),
+    (replace_data(0, 1), index(field_id=0), YES),
+    (index(field_id=1), replace_data(0, 1), RETRY),
+    (index(field_id=1), update_columns(0, fields=(1,)), RETRY),
+    (index(field_id=1), project(0), RETRY),
+    (index("__lance_mem_wal"), MERGE, RETRY),
+    (MERGE, index("__lance_mem_wal"), RETRY),
+    # overlays
+    (OVERLAY, delete(0), YES),
+    (OVERLAY, delete(whole=(0,)), RETRY),
+    (OVERLAY, upsert(0), RETRY),
+    (OVERLAY, upsert(1), YES),
+    (OVERLAY, update_columns(0), YES),
+    # nullability, both ways round
+    (project(0, keeps_nullability=False), APPEND, RETRY),
+    (APPEND, project(0, keeps_nullability=False), RETRY),
+    (APPEND, Merge((), SCHEMA), RETRY),
+    (delete(0), project(0, keeps_nullability=False), YES),
+    # metadata against whole schemas, both ways round
+    (FIELD_METADATA, MERGE, RETRY),
+    (MERGE, SCHEMA_METADATA, RETRY),
+    (FIELD_METADATA, RESTORE, NO),
+    (RESTORE, SCHEMA_METADATA, NO),
+    (FIELD_METADATA, OVERWRITE, NO),
+    (SCHEMA_METADATA, SCHEMA_METADATA, NO),
+    (FIELD_METADATA, FIELD_METADATA, NO),
+    (FIELD_METADATA, SCHEMA_METADATA, YES),
+    (UpdateConfig(table_metadata=MapUpdate((("a", "1"),))),
+     UpdateConfig(table_metadata=MapUpdate((("a", "2"),))), NO),
+    (UpdateConfig(table_metadata=MapUpdate((("a", "1"),))),
+     UpdateConfig(table_metadata=MapUpdate((("b", "2"),))), YES),
+    # config
+    (Overwrite((), SCHEMA, {"a": "1"}), config(a="2"), NO),
+    (Overwrite((), SCHEMA, {"a": "1"}), config(b="2"), YES),
+    (config(a="1"), Overwrite((), SCHEMA, {"a": "1"}), NO),
+    (Overwrite((), SCHEMA, {"a": "1"}), Overwrite((), SCHEMA, {"a": "1"}), NO),
+    (config(a="1"), UpdateConfig(config=MapUpdate((), replace=True)), NO),
+    (config(a="1"), UpdateConfig(old_upserts={"a": "2"}), NO),
+    (config(a="1"), UpdateConfig(old_delete_keys=("a",)), NO),
+    # base paths
+    (UpdateBases((BasePath(0, "/b"),)), UpdateBases((BasePath(0, "/b"),)), NO),
+    (UpdateBases((BasePath(0, "/b"),)), UpdateBases((BasePath(0, "/c"),)), YES),
+    (UpdateBases((BasePath(3, "/b"),)), UpdateBases((BasePath(3, "/c"),)), NO),
+    (UpdateBases((BasePath(0, "/b", "n"),)), UpdateBases((BasePath(0, "/c", "n"),)), NO),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ours", "theirs", "verdict"), FINER)
+def test_a_rule_looks_into_the_operations(
+    ours: Operation, theirs: Operation, verdict: Verdict
+) -> None:
+    assert judge(ours, theirs) is verdict
+
+
+@pytest.mark.parametrize("operation", ONE_OF_EACH.values(), ids=lambda each: type(each).__name__)
+def test_an_unknown_operation_conflicts_with_every_operation(operation: Operation) -> None:
+    unknown = UnknownOperation(199)
+    assert judge(operation, unknown) is NO
+    assert judge(unknown, operation) is NO
+
+
+def test_a_missing_transaction_conflicts_with_every_operation() -> None:
+    for operation in ONE_OF_EACH.values():
+        with pytest.raises(RetryableConflictError, match="what made version 8 is not known"):
+            check(Transaction(7, "a", operation), None, 8)
+
+
+def test_conflicts_name_both_operations_and_the_version() -> None:
+    ours = Transaction(7, "a", delete(0))
+    with pytest.raises(
+        RetryableConflictError, match=r"Delete .* version 7, and Rewrite made version 9"
+    ) as retryable:
+        check(ours, Transaction(8, "b", compact(0)), 9)
+    assert retryable.value.version == 9
+    with pytest.raises(IncompatibleConflictError, match=r"after Restore, which made version 9"):
+        check(ours, Transaction(8, "b", RESTORE), 9)
+    assert check(ours, Transaction(8, "b", APPEND), 9) is YES
+    assert check(ours, Transaction(8, "b", delete(0)), 9) is REBASE
