@@ -7,6 +7,7 @@ seed. Ratios above 1 say that we are faster.
 """
 
 import argparse
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -70,6 +71,7 @@ def compare_writes(table: pa.Table, rounds: int) -> dict[str, Timing]:
         def remove() -> None:
             shutil.rmtree(target, ignore_errors=True)
             target.with_suffix(".parquet").unlink(missing_ok=True)
+            os.sync()  # so that nobody pays for writing back what another wrote
 
         contenders = {}
         for version in FILE_VERSIONS:
