@@ -1,12 +1,14 @@
-"""One Spark session for a whole run, made when the first test asks for it."""
+"""One Spark session for a whole run, made when the first test asks for it; and small streams."""
 
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 _CONF_DIR = Path(__file__).parent / "spark" / "conf"
@@ -40,3 +42,70 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     for query in session.streams.active:
         query.stop()
     session.stop()
+
+
+class FileStream:
+    """A stream of parquet files, one a micro-batch, and the query that reads it.
+
+    Args:
+        spark: The session.
+        folder: Where files and checkpoints lie.
+    """
+
+    def __init__(self, spark: Any, folder: Path) -> None:
+        self.spark = spark
+        self.files = folder / "files"
+        self.files.mkdir()
+        self.checkpoints = folder / "checkpoints"
+        self.schema: Any = None
+
+    def add(self, rows: pa.Table) -> None:
+        """Let a file arrive."""
+        number = len(list(self.files.iterdir()))
+        path = self.files / f"{number:05}.parquet"
+        hidden = path.with_name(f".{path.name}")
+        pq.write_table(rows, hidden)
+        os.utime(hidden, (number, number))  # Spark takes files in the order of their times
+        hidden.rename(path)
+        if self.schema is None:
+            self.schema = self.spark.read.parquet(str(path)).schema
+
+    def start(self, sink: Callable[[Any, int], None], checkpoint: str = "main") -> Any:
+        """Start a query that gives each file to a function, and ends when all are read."""
+        return (
+            self.spark.readStream.schema(self.schema)
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(self.files))
+            .writeStream.foreachBatch(sink)
+            .option("checkpointLocation", str(self.checkpoints / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    def run(self, sink: Callable[[Any, int], None], checkpoint: str = "main") -> str:
+        """Run such a query to its end, and return its id."""
+        query = self.start(sink, checkpoint)
+        query.awaitTermination()
+        return str(query.id)
+
+    def forget_newest_commit(self, checkpoint: str = "main") -> int:
+        """Make Spark believe that the last batch was not done; return its number."""
+        commits = self.checkpoints / checkpoint / "commits"
+        newest = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+        (commits / str(newest)).unlink()
+        (commits / f".{newest}.crc").unlink(missing_ok=True)
+        return newest
+
+
+@pytest.fixture
+def file_stream(spark: Any, tmp_path: Path) -> FileStream:
+    """A stream of files that is still empty."""
+    return FileStream(spark, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def pyspark_has_read_limits() -> bool:
+    """Whether PySpark tells a source where a batch starts, and how much it may take."""
+    import pyspark
+
+    return tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)

@@ -10,3 +10,8 @@ batches), `work_units` (how work is spread over tasks), `table_changes` (the SQL
 
 May import: everything of the package. The only package that imports pyspark.
 """
+
+from lance_stream.spark.sink import LanceSink, SinkCommit, lance_sink
+from lance_stream.spark.sources import LanceSource, register
+
+__all__ = ["LanceSink", "LanceSource", "SinkCommit", "lance_sink", "register"]

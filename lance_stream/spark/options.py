@@ -254,7 +254,7 @@ _OPTIONS = {
         _Option("tag", "version", _text),
         _Option("readChangeFeed", "read_change_feed", _boolean),
         _Option("startingVersion", "starting_version", _starting_version),
-        _Option("endingVersion", "ending_version", _whole_number(0)),
+        _Option("endingVersion", "ending_version", _whole_number(1)),
         _Option("maxVersionsPerTrigger", "max_versions_per_trigger", _whole_number(1)),
         _Option("skipChangeCommits", "skip_change_commits", _boolean),
         # Known by name, to come: only what happens anyway is accepted.

@@ -1,0 +1,58 @@
+"""How Spark is made to run a function over a DataFrame's Arrow batches.
+
+Spark's public way is `DataFrame.mapInArrow`. It asks for pandas on the driver, only to check the
+version of something that it does not use then; the same plan can be made without, by two calls
+that are not public. Where they are missing (Spark Connect, a Spark to come), the public way is
+taken.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+ArrowFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""Runs in a worker, once a task: gets the batches of one partition, and gives others."""
+
+
+def map_in_arrow(df: DataFrame, function: ArrowFunction, schema: str) -> DataFrame:
+    """Return the DataFrame of what a function makes of each partition's batches.
+
+    Args:
+        df: Where the batches come from.
+        function: Pickled to the workers; its batches are matched with the schema by position.
+        schema: Columns of the result, as DDL.
+    """
+    try:
+        from pyspark.sql.pandas import functions
+        from pyspark.util import PythonEvalType
+
+        java = df._jdf
+        udf = functions.vectorized_udf(  # type: ignore[attr-defined]  # the stubs leave it out
+            function,
+            returnType=schema,
+            functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
+            kind="pandas",
+        )
+        expression = udf(*[df[name] for name in df.columns])
+        return DataFrame(java.mapInArrow(expression._jc, False, None), df.sparkSession)
+    except (ImportError, AttributeError):
+        return df.mapInArrow(function, schema)
+
+
+@contextmanager
+def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Set a session's SQL settings for a while, and put back what was there."""
+    before = {name: spark.conf.get(name, None) for name in values}
+    for name, value in values.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)

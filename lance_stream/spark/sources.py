@@ -1,0 +1,131 @@
+"""The format "lance": which of the readers a load needs, and with which schema.
+
+spark.read                                   table_source.TableReader
+spark.read, readChangeFeed                   changes_source.ChangesReader
+spark.readStream, readChangeFeed             changes_source, the change feed as a stream
+spark.readStream                             changes_source, the rows appended as a stream
+"""
+
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+)
+from pyspark.sql.types import StructType
+
+from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.spark.changes_source import (
+    ChangesReader,
+    make_stream_reader,
+    open_for_changes,
+    schema_of_changes,
+)
+from lance_stream.spark.options import (
+    SourceOptions,
+    check_for_batch,
+    check_for_stream,
+    parse_options,
+)
+from lance_stream.spark.spark_types import carrier_schema, spark_schema, stored_schema
+from lance_stream.spark.table_source import TableReader, open_asked, schema_of_table
+
+DEFAULT_NAME = "lance"
+
+
+def register(spark: SparkSession, name: str = DEFAULT_NAME) -> None:
+    """Make the format known to a session; call it once for each.
+
+    Args:
+        spark: The session.
+        name: Another name for the format, for example where a connector of the JVM is
+            called "lance" as well.
+
+    Raises:
+        InvalidInputError: The name is empty.
+    """
+    if not name.strip():
+        raise InvalidInputError("the name of a format is empty")
+    spark.dataSource.register(LanceSource if name == DEFAULT_NAME else _named(name))
+
+
+def _named(format_name: str) -> type["LanceSource"]:
+    class NamedLanceSource(LanceSource):
+        @classmethod
+        def name(cls) -> str:
+            return format_name
+
+    return NamedLanceSource
+
+
+class LanceSource(DataSource):
+    """A Lance table as a source of Spark.
+
+    Spark makes an object for each load, asks it for the schema, and pickles it from process to
+    process: what `schema` finds out, the readers know.
+
+    Args:
+        options: What the user set.
+    """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._version: int | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return DEFAULT_NAME
+
+    def schema(self) -> StructType:
+        """Return the schema of what is read; fixes the version of a batch."""
+        asked = self._asked()
+        if asked.read_change_feed:
+            table = open_for_changes(asked)
+            read = schema_of_changes(table, asked)
+        else:
+            table = open_asked(asked)
+            read = schema_of_table(table, asked)
+        self._version = table.version
+        return spark_schema(carrier_schema(read))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads a batch."""
+        asked = self._asked()
+        check_for_batch(asked)
+        carried = _carried(schema)
+        if asked.read_change_feed:
+            return ChangesReader(asked, self._version, carried)
+        return TableReader(asked, self._version, carried)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Return what reads a stream."""
+        asked = self._asked()
+        check_for_stream(asked)
+        return make_stream_reader(asked, _carried(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002
+        """Refuse to write a batch."""
+        raise UnsupportedFeatureError(
+            "df.write.format('lance') comes with a later version of lance-stream; a stream is "
+            "written by writeStream.foreachBatch(lance_sink(uri)), and Arrow data by "
+            "lance_stream.open_dataset(uri).append(data)"
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002, N802
+        """Refuse to write a stream."""
+        raise UnsupportedFeatureError(
+            "writeStream.format('lance') comes with a later version of lance-stream; use "
+            "writeStream.foreachBatch(lance_sink(uri))"
+        )
+
+    def _asked(self) -> SourceOptions:
+        return parse_options(self.options)
+
+
+def _carried(schema: StructType) -> pa.Schema:
+    """Return the schema of the batches that Spark expects."""
+    return carrier_schema(stored_schema(schema))

@@ -1,0 +1,125 @@
+"""Spreading work units over Spark's tasks.
+
+A Python task costs 5 to 25 ms before it reads anything, so many small units share one; a large
+unit is cut by rows, so that no core waits for another. Two to four tasks a core let the quick ones
+make up for the slow ones.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final, Generic, TypeVar
+
+from pyspark.sql.datasource import InputPartition
+
+from lance_stream.dataset.read_fragment import WorkUnit
+from lance_stream.table.fragments import decode_fragment
+
+U = TypeVar("U")
+
+TASKS_PER_CORE: Final = 3
+
+SMALL_TASK_BYTES: Final = 4 << 20
+"""Less than this is not worth a task of its own."""
+
+LARGE_TASK_BYTES: Final = 256 << 20
+"""More than this is not left to one task, however few cores the driver has: executors have more."""
+
+MIN_ROWS_IN_A_PART: Final = 65_536
+"""Units are not cut into parts of fewer rows: pages would be read twice."""
+
+# Where a writer did not say how large its files are.
+_BYTES_PER_ROW: Final = 100
+
+
+class Portion(InputPartition, Generic[U]):
+    """The work units of one task.
+
+    Args:
+        units: Read one after the other.
+    """
+
+    def __init__(self, units: Sequence[U]) -> None:
+        super().__init__(None)
+        self.units = tuple(units)
+
+
+def size_of(unit: WorkUnit) -> tuple[int, int]:
+    """Return how many rows a unit reads at most, and about how many bytes of data files."""
+    fragment = decode_fragment(unit.fragment)
+    physical = max(fragment.physical_rows, 1)
+    if unit.offsets is not None:
+        num_rows = len(unit.offsets)
+    else:
+        stop = fragment.physical_rows if unit.stop is None else unit.stop
+        num_rows = max(stop - unit.start, 0)
+    stored = sum(each.size_bytes for each in fragment.files) or _BYTES_PER_ROW * physical
+    return num_rows, stored * num_rows // physical
+
+
+def cut(unit: WorkUnit, num_parts: int) -> list[WorkUnit]:
+    """Return a unit as several that read its rows one after the other."""
+    num_rows, _ = size_of(unit)
+    num_parts = max(1, min(num_parts, num_rows // MIN_ROWS_IN_A_PART))
+    if num_parts == 1:
+        return [unit]
+    bounds = [num_rows * part // num_parts for part in range(num_parts + 1)]
+    if unit.offsets is not None:
+        return [replace(unit, offsets=unit.offsets[first:last]) for first, last in pairwise(bounds)]
+    return [
+        replace(unit, start=unit.start + first, stop=unit.start + last)
+        for first, last in pairwise(bounds)
+    ]
+
+
+def number_of_tasks(total_bytes: int, cores: int | None = None) -> int:
+    """Return into how many tasks work is best divided.
+
+    Args:
+        total_bytes: About how much is to be read.
+        cores: How many tasks run at once; None for as many cores as the driver has, since a
+            source is not told how many the executors have.
+    """
+    cores = cores or os.cpu_count() or 1
+    few = min(TASKS_PER_CORE * cores, -(-total_bytes // SMALL_TASK_BYTES))
+    return max(1, few, -(-total_bytes // LARGE_TASK_BYTES))
+
+
+def pack(units: Iterable[tuple[U, int]], num_tasks: int) -> list[Portion[U]]:
+    """Return the units in order, in at most as many portions of about the same size.
+
+    Args:
+        units: Each with its size.
+        num_tasks: The most portions.
+    """
+    sized = list(units)
+    total = sum(size for _, size in sized) or 1
+    portions: list[list[U]] = [[] for _ in range(num_tasks)]
+    done = 0
+    for unit, size in sized:
+        # by the middle of the unit: a large one at the end does not drag small ones along
+        portions[min(num_tasks - 1, (2 * done + size) * num_tasks // (2 * total))].append(unit)
+        done += size
+    return [Portion(each) for each in portions if each]
+
+
+def divide(
+    units: Sequence[U], inner: Callable[[U], WorkUnit], with_inner: Callable[[U, WorkUnit], U]
+) -> list[Portion[U]]:
+    """Return units as Spark's tasks: small ones together, large ones cut by rows.
+
+    Args:
+        units: In the order in which they are best read.
+        inner: Returns the work unit of one.
+        with_inner: Returns one with another work unit.
+    """
+    sized = [(unit, size_of(inner(unit))[1]) for unit in units]
+    total = sum(size for _, size in sized)
+    num_tasks = number_of_tasks(total)
+    share = max(total // num_tasks, 1)
+    parts: list[tuple[U, int]] = []
+    for unit, size in sized:
+        pieces = cut(inner(unit), -(-size // share))
+        parts += [(with_inner(unit, piece), size // len(pieces)) for piece in pieces]
+    return pack(parts, num_tasks)

@@ -1,0 +1,350 @@
+"""The change feed through Spark: as a batch, as a stream, and over restarts."""
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.spark import register
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64()),
+        pa.field("x", pa.uint8()),
+        pa.field("v", pa.list_(pa.float32(), 2)),
+    ]
+)
+CHANGE_COLUMNS = {
+    "_change_type": "string",
+    "_commit_version": "bigint",
+    "_commit_timestamp": "timestamp",
+    "_rowid": "bigint",
+    "_row_created_at_version": "bigint",
+    "_row_last_updated_at_version": "bigint",
+}
+
+Change = tuple[str, int, int]  # its type, the version, the row's id
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.Table.from_pylist(
+        [{"id": i, "x": i % 256, "v": [i, 0.5]} for i in ids], schema=SCHEMA
+    )
+
+
+@pytest.fixture(scope="module")
+def session(spark: Any) -> Any:
+    register(spark)
+    return spark
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """Version 2 inserts 0 to 4, 3 inserts 5 and 6, 4 deletes 1 and 5, 5 updates 2."""
+    uri = str(tmp_path / "table")
+    table = lance_stream.create_dataset(uri, SCHEMA)
+    table.append(rows(0, 1, 2, 3, 4)).append(rows(5, 6)).delete("id IN (1, 5)")
+    lance.dataset(uri).update({"x": "99"}, where="id = 2")
+    return uri
+
+
+INSERTS: list[Change] = [("insert", 2, i) for i in range(5)] + [("insert", 3, i) for i in (5, 6)]
+DELETES: list[Change] = [("delete", 4, 1), ("delete", 4, 5)]
+UPDATES: list[Change] = [("update_preimage", 5, 2), ("update_postimage", 5, 2)]
+
+
+def feed(session: Any, uri: str, start: Any, end: Any = None, **options: Any) -> Any:
+    reader = session.read.format("lance").option("readChangeFeed", "true").options(**options)
+    reader = reader.option("startingVersion", start)
+    if end is not None:
+        reader = reader.option("endingVersion", end)
+    return reader.load(uri)
+
+
+def changes_in(collected: list[Any]) -> Counter[Change]:
+    return Counter((row._change_type, row._commit_version, row.id) for row in collected)
+
+
+class Tail:
+    """A stream of a table, and all that it has given so far."""
+
+    def __init__(self, session: Any, uri: str, folder: Path, **options: Any) -> None:
+        self.session, self.uri, self.folder, self.options = session, uri, folder, options
+        self.batches: list[list[Any]] = []
+
+    def start(self, available_now: bool = True) -> Any:
+        reader = self.session.readStream.format("lance").options(**self.options)
+        writer = reader.load(self.uri).writeStream.foreachBatch(self._take)
+        if available_now:
+            writer = writer.trigger(availableNow=True)
+        return writer.option("checkpointLocation", str(self.folder / "tail")).start()
+
+    def run(self) -> list[Any]:
+        """Read all that is there, and return the batches that this run gave."""
+        before = len(self.batches)
+        self.start().awaitTermination()
+        return self.batches[before:]
+
+    def _take(self, df: Any, _batch_id: int) -> None:
+        self.batches.append(df.collect())
+
+    @property
+    def rows(self) -> list[Any]:
+        return [row for batch in self.batches for row in batch]
+
+
+@pytest.fixture
+def tail(session: Any, uri: str, tmp_path: Path) -> Any:
+    def make(**options: Any) -> Tail:
+        return Tail(session, uri, tmp_path, **options)
+
+    return make
+
+
+# --- as a batch
+
+
+def test_a_batch_gives_the_changes_of_an_interval_with_both_ends(session: Any, uri: str) -> None:
+    df = feed(session, uri, 0)
+    assert dict(df.dtypes) == {
+        "id": "bigint", "x": "smallint", "v": "array<float>", **CHANGE_COLUMNS
+    }  # fmt: skip
+    found = changes_in(df.collect())
+    assert found - Counter(UPDATES) == Counter(INSERTS + DELETES)
+    assert found[("update_postimage", 5, 2)] == 1
+    assert changes_in(feed(session, uri, 3, 4).collect()) == Counter(INSERTS[5:] + DELETES)
+    assert changes_in(feed(session, uri, 4, 4).collect()) == Counter(DELETES)
+
+
+def test_changes_are_those_of_the_dataset(session: Any, uri: str) -> None:
+    expected = lance_stream.open_dataset(uri).changes(0).read_all()
+    found = feed(session, uri, 0).toArrow()
+    names = [name for name in expected.column_names if name != "_commit_timestamp"]
+    key = lambda row: json.dumps(row, sort_keys=True)  # noqa: E731
+    assert sorted(map(key, found.select(names).to_pylist())) == sorted(
+        map(key, expected.select(names).to_pylist())
+    )
+    assert set(found["_commit_timestamp"].to_pylist()) == set(
+        expected["_commit_timestamp"].to_pylist()
+    )
+
+
+def test_columns_and_filter_apply_to_changes(session: Any, uri: str) -> None:
+    df = feed(session, uri, 2, 4, columns="id", filter="id > 3")
+    assert df.columns == ["id", *CHANGE_COLUMNS]
+    assert changes_in(df.collect()) == Counter(
+        [("insert", 2, 4), ("insert", 3, 5), ("insert", 3, 6), ("delete", 4, 5)]
+    )
+
+
+def test_a_batch_is_pinned_to_the_version_it_was_loaded_at(session: Any, uri: str) -> None:
+    df = feed(session, uri, 4)
+    before = df.count()
+    lance_stream.open_dataset(uri).append(rows(7))
+    assert df.count() == before
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [(7, None), (2, 99), (99, 99)], ids=["start", "end", "both"]
+)
+def test_an_interval_past_the_newest_version_is_refused(
+    session: Any, uri: str, start: int, end: int | None
+) -> None:
+    with pytest.raises(Exception, match=r"InvalidInputError"):
+        feed(session, uri, start, end).collect()
+
+
+def test_a_table_without_stable_row_ids_is_refused_with_the_way_out(
+    session: Any, tmp_path: Path
+) -> None:
+    uri = str(tmp_path / "unstable")
+    lance.write_dataset(rows(1), uri)
+    with pytest.raises(Exception, match=r"(?s)UnsupportedFeatureError.*stable row ids"):
+        feed(session, uri, 1).collect()
+
+
+# --- as a stream
+
+
+def test_a_stream_gives_every_change_from_its_starting_version(tail: Any) -> None:
+    stream = tail(readChangeFeed="true", startingVersion=3)
+    stream.run()
+    found = changes_in(stream.rows)
+    assert found - Counter(UPDATES) == Counter(INSERTS[5:] + DELETES)
+    assert found[("update_postimage", 5, 2)] == 1
+
+
+def test_a_stream_goes_on_where_it_stood(tail: Any, uri: str) -> None:
+    stream = tail(readChangeFeed="true", startingVersion=4)
+    stream.run()
+    lance_stream.open_dataset(uri).append(rows(7)).delete("id = 0")
+    (batch,) = stream.run()
+    assert changes_in(batch) == Counter([("insert", 6, 7), ("delete", 7, 0)])
+    assert stream.run() == []
+
+
+def test_without_a_starting_version_a_snapshot_comes_first(tail: Any, uri: str) -> None:
+    stream = tail(readChangeFeed="true")
+    stream.run()
+    assert changes_in(stream.rows) == Counter(("insert", 5, i) for i in (0, 2, 3, 4, 6))
+    assert {row.x for row in stream.rows if row.id == 2} == {99}
+    lance_stream.open_dataset(uri).delete("id = 6")
+    (batch,) = stream.run()
+    assert changes_in(batch) == Counter([("delete", 6, 6)])
+
+
+def test_latest_gives_only_what_comes_from_now_on(tail: Any, uri: str) -> None:
+    stream = tail(readChangeFeed="true", startingVersion="latest")
+    stream.run()
+    assert stream.rows == []
+    lance_stream.open_dataset(uri).append(rows(8))
+    stream.run()
+    assert changes_in(stream.rows) == Counter([("insert", 6, 8)])
+
+
+def test_a_trigger_takes_at_most_so_many_versions(tail: Any, pyspark_has_read_limits: bool) -> None:
+    stream = tail(readChangeFeed="true", startingVersion=1, maxVersionsPerTrigger=2)
+    batches = stream.run()
+    versions = [sorted({row._commit_version for row in batch}) for batch in batches]
+    if pyspark_has_read_limits:
+        assert versions == [[2], [3, 4], [5]]
+    else:  # PySpark 4.1 takes all that is available at once
+        assert versions == [[2, 3, 4, 5]]
+
+
+def test_limits_hold_in_a_stream_that_runs_on(tail: Any, uri: str) -> None:
+    stream = tail(readChangeFeed="true", startingVersion=1, maxVersionsPerTrigger=1)
+    query = stream.start(available_now=False)
+    try:
+        query.processAllAvailable()
+        lance_stream.open_dataset(uri).append(rows(7)).append(rows(8))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    versions = [{row._commit_version for row in batch} for batch in stream.batches]
+    assert all(len(each) <= 1 for each in versions)
+    assert [each.pop() for each in versions if each] == [2, 3, 4, 5, 6, 7]
+
+
+def test_a_batch_that_was_not_committed_is_given_again_the_same(
+    tail: Any, uri: str, tmp_path: Path
+) -> None:
+    stream = tail(readChangeFeed="true", startingVersion=2)
+    (first,) = stream.run()
+    commits = tmp_path / "tail" / "commits"
+    newest = max((path for path in commits.iterdir() if path.name.isdigit()), key=lambda p: p.name)
+    newest.unlink()
+    (commits / f".{newest.name}.crc").unlink(missing_ok=True)
+    lance_stream.open_dataset(uri).append(rows(9))
+    again, new = stream.run()
+    assert sorted(map(str, again)) == sorted(map(str, first))
+    assert changes_in(new) == Counter([("insert", 6, 9)])
+
+
+def test_a_snapshot_that_was_not_committed_is_given_again_the_same(
+    tail: Any, uri: str, tmp_path: Path
+) -> None:
+    stream = tail(readChangeFeed="true")
+    (first,) = stream.run()
+    shutil.rmtree(tmp_path / "tail" / "commits")
+    lance_stream.open_dataset(uri).delete("id = 0")
+    again, new = stream.run()
+    assert sorted(map(str, again)) == sorted(map(str, first))
+    assert changes_in(new) == Counter([("delete", 6, 0)])
+
+
+def test_compaction_is_invisible_to_the_change_feed(tail: Any, uri: str) -> None:
+    stream = tail(readChangeFeed="true", startingVersion=4)
+    stream.run()
+    before = len(stream.rows)
+    lance.dataset(uri).optimize.compact_files(target_rows_per_fragment=1000)
+    lance_stream.open_dataset(uri).append(rows(7))
+    stream.run()
+    assert changes_in(stream.rows[before:]) == Counter(
+        [("insert", lance_stream.open_dataset(uri).version, 7)]
+    )
+
+
+def test_offsets_in_the_checkpoint_have_one_fixed_form(tail: Any, tmp_path: Path) -> None:
+    tail(readChangeFeed="true").run()
+    offsets = (tmp_path / "tail" / "offsets" / "0").read_text().splitlines()[-1]
+    assert offsets == '{"format": 1, "snapshot": false, "version": 5}'
+
+
+def test_an_idle_stream_makes_no_batches(tail: Any) -> None:
+    stream = tail(readChangeFeed="true", startingVersion="latest")
+    query = stream.start(available_now=False)
+    try:
+        query.processAllAvailable()
+        assert stream.rows == []
+        assert query.lastProgress is None or query.lastProgress["batchId"] <= 1
+    finally:
+        query.stop()
+
+
+def test_a_stream_of_a_table_that_was_made_anew_stops_with_an_error(tail: Any, uri: str) -> None:
+    stream = tail(readChangeFeed="true", startingVersion=2)
+    stream.run()
+    shutil.rmtree(uri)
+    lance_stream.create_dataset(uri, SCHEMA).append(rows(1))
+    with pytest.raises(Exception, match=r"(?s)lance_stream.errors.*version 5"):
+        stream.run()
+
+
+def test_a_stream_whose_versions_were_cleaned_up_stops_with_an_error(tail: Any, uri: str) -> None:
+    import datetime
+
+    stream = tail(readChangeFeed="true", startingVersion=2, maxVersionsPerTrigger=1)
+    lance.dataset(uri).cleanup_old_versions(datetime.timedelta(0), delete_unverified=True)
+    with pytest.raises(Exception, match=r"NotFoundError"):
+        stream.run()
+
+
+# --- a stream of appended rows
+
+
+def test_a_plain_stream_gives_the_rows_and_no_change_columns(session: Any, tmp_path: Path) -> None:
+    uri = str(tmp_path / "appended")
+    table = lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 1))
+    stream = Tail(session, uri, tmp_path)
+    stream.run()
+    table.append(rows(2)).append(rows(3))
+    stream.run()
+    assert sorted(row.id for row in stream.rows) == [0, 1, 2, 3]
+    assert set(stream.rows[0].asDict()) == {"id", "x", "v"}
+
+
+def test_a_plain_stream_stops_at_a_version_that_deletes(tail: Any) -> None:
+    with pytest.raises(Exception, match=r"(?s)version 4.*(delete|update).*skipChangeCommits"):
+        tail(startingVersion=2).run()
+
+
+def test_a_plain_stream_passes_over_changes_when_told_to(tail: Any) -> None:
+    stream = tail(startingVersion=2, skipChangeCommits="true")
+    stream.run()
+    assert sorted(row.id for row in stream.rows) == [0, 1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"readChangeFeed": "true", "endingVersion": "3"}, "InvalidInputError.*endingVersion"),
+        ({"versionAsOf": "3"}, "InvalidInputError.*versionAsOf"),
+        ({"readChangeFeed": "true", "maxRowsPerTrigger": "3"}, "Unsupported.*maxRowsPerTrigger"),
+        ({"readChangeFeed": "true", "startingVersion": "99"}, "InvalidInputError.*99"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_stream_with_a_wrong_option_ends_in_an_error_of_ours(
+    tail: Any, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(Exception, match=f"(?s){message}"):
+        tail(**options).run()

@@ -1,0 +1,394 @@
+"""Micro-batches become versions, exactly once."""
+
+import datetime
+import pickle
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.spark import lance_sink
+
+pytestmark = pytest.mark.spark
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "name": pa.array([None if i % 5 == 4 else f"n{i}" for i in ids], pa.string()),
+            "tags": pa.array([[i] * (i % 3) for i in ids], pa.list_(pa.int32())),
+        }
+    )
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return str(tmp_path / "table")
+
+
+def ids_of(uri: str) -> list[int]:
+    return sorted(lance_stream.open_dataset(uri).to_table(["id"])["id"].to_pylist())
+
+
+def versions_of(uri: str) -> int:
+    return len(lance_stream.open_dataset(uri).versions())
+
+
+def test_each_file_becomes_a_version(file_stream: Any, uri: str) -> None:
+    batches = [rows(0, 1, 2), rows(3), rows(4, 5)]
+    for batch in batches:
+        file_stream.add(batch)
+    query_id = file_stream.run(lance_sink(uri))
+
+    table = lance_stream.open_dataset(uri)
+    assert table.has_stable_row_ids
+    assert table.file_version == "2.2"
+    assert table.to_table().sort_by("id").equals(pa.concat_tables(batches))
+    assert [each.operation for each in table.versions()] == ["Overwrite"] + ["Append"] * 3
+    assert [each.num_rows for each in table.versions()] == [0, 3, 4, 6]
+    assert query_id in str(table.versions()[-1].properties)
+    assert table.verify() == []
+
+
+def test_last_commit_says_what_became_of_the_batch(file_stream: Any, uri: str) -> None:
+    sink = lance_sink(uri)
+    commits = []
+
+    def remember(df: Any, batch_id: int) -> None:
+        sink(df, batch_id)
+        commits.append(sink.last_commit)
+
+    file_stream.add(rows(*range(10)))
+    file_stream.add(rows(*range(10, 30)))
+    query_id = file_stream.run(remember)
+    assert [each.rows_inserted for each in commits] == [10, 20]
+    assert [each.batch_id for each in commits] == [0, 1]
+    assert commits[-1].version == lance_stream.open_dataset(uri).version
+    assert commits[-1].app_id == query_id
+    assert not commits[-1].skipped
+    assert commits[-1].bytes_written > 0
+    assert set(commits[-1].seconds) == {"plan", "write", "commit"}
+
+
+def test_a_replayed_micro_batch_changes_nothing(file_stream: Any, uri: str) -> None:
+    file_stream.add(rows(0, 1))
+    file_stream.add(rows(2, 3))
+    sink = lance_sink(uri)
+    file_stream.run(sink)
+    before = versions_of(uri)
+
+    newest = file_stream.forget_newest_commit()
+    file_stream.run(sink)
+    assert sink.last_commit is not None
+    assert sink.last_commit.skipped
+    assert sink.last_commit.batch_id == newest
+    assert sink.last_commit.version == before
+    assert ids_of(uri) == [0, 1, 2, 3]
+    assert versions_of(uri) == before
+
+    file_stream.add(rows(4))
+    file_stream.run(sink)
+    assert ids_of(uri) == [0, 1, 2, 3, 4]
+
+
+def test_a_batch_that_fails_after_the_commit_is_in_once(file_stream: Any, uri: str) -> None:
+    file_stream.add(rows(0, 1))
+    file_stream.add(rows(2))
+    sink = lance_sink(uri)
+
+    def fail_after_the_second(df: Any, batch_id: int) -> None:
+        sink(df, batch_id)
+        if batch_id == 1:
+            raise RuntimeError("power cut")
+
+    with pytest.raises(Exception, match="power cut"):
+        file_stream.run(fail_after_the_second)
+    file_stream.run(sink)
+    assert ids_of(uri) == [0, 1, 2]
+    assert versions_of(uri) == 3
+
+
+def test_two_tables_of_one_batch_are_both_exact(file_stream: Any, tmp_path: Path) -> None:
+    odd, even = str(tmp_path / "odd"), str(tmp_path / "even")
+    to_odd, to_even = lance_sink(odd), lance_sink(even)
+    failures = [1]
+
+    def both(df: Any, batch_id: int) -> None:
+        to_odd(df.filter("id % 2 = 1"), batch_id)
+        if batch_id in failures:
+            failures.remove(batch_id)
+            raise RuntimeError("between the two tables")
+        to_even(df.filter("id % 2 = 0"), batch_id)
+
+    for first in (0, 10, 20):
+        file_stream.add(rows(*range(first, first + 10)))
+    with pytest.raises(Exception, match="between the two tables"):
+        file_stream.run(both)
+    file_stream.run(both)
+    assert ids_of(odd) == list(range(1, 30, 2))
+    assert ids_of(even) == list(range(0, 30, 2))
+    assert versions_of(odd) == versions_of(even) == 4
+
+
+def test_two_sinks_with_one_app_id_put_a_batch_in_once(file_stream: Any, uri: str) -> None:
+    file_stream.add(rows(0, 1))
+    sinks = [lance_sink(uri, app_id="app"), lance_sink(uri, app_id="app")]
+
+    def both(df: Any, batch_id: int) -> None:
+        for sink in sinks:
+            sink(df, batch_id)
+
+    file_stream.run(both)
+    assert ids_of(uri) == [0, 1]
+    assert [each.last_commit.skipped for each in sinks if each.last_commit] == [False, True]
+
+
+def test_other_rows_under_the_same_batch_are_refused_and_not_left_out(
+    file_stream: Any, uri: str
+) -> None:
+    file_stream.add(rows(0, 1))
+    sink = lance_sink(uri)
+
+    def twice(df: Any, batch_id: int) -> None:
+        sink(df.filter("id = 0"), batch_id)
+        sink(df.filter("id = 1"), batch_id)
+
+    with pytest.raises(Exception, match="unionByName"):
+        file_stream.run(twice)
+
+
+def test_another_query_under_an_old_app_id_is_stopped(file_stream: Any, uri: str) -> None:
+    file_stream.add(rows(0, 1))
+    file_stream.run(lance_sink(uri, app_id="app"))
+    with pytest.raises(Exception, match=r"InvalidInputError.*'app'.*checkpoint"):
+        file_stream.run(lance_sink(uri, app_id="app"), checkpoint="another")
+    assert ids_of(uri) == [0, 1]
+
+
+def test_two_queries_with_their_own_ids_both_append(file_stream: Any, uri: str) -> None:
+    file_stream.add(rows(0, 1))
+    file_stream.run(lance_sink(uri), checkpoint="one")
+    file_stream.run(lance_sink(uri), checkpoint="other")
+    assert ids_of(uri) == [0, 0, 1, 1]
+
+
+def test_an_empty_batch_makes_no_version_and_no_table(file_stream: Any, uri: str) -> None:
+    sink = lance_sink(uri)
+
+    def empty(df: Any, batch_id: int) -> None:
+        sink(df.filter("id < 0"), batch_id)
+
+    file_stream.add(rows(0))
+    file_stream.run(empty)
+    assert not Path(uri).exists()
+    assert sink.last_commit is not None
+    assert sink.last_commit.version is None
+
+    file_stream.add(rows(1))
+    file_stream.run(sink)
+    before = versions_of(uri)
+    file_stream.add(rows(2))
+    file_stream.run(empty)
+    assert versions_of(uri) == before
+    assert ids_of(uri) == [1]
+
+
+def test_a_batch_outside_of_a_stream_needs_an_app_id(spark: Any, uri: str) -> None:
+    df = spark.createDataFrame([(1,)], "id long")
+    with pytest.raises(InvalidInputError, match="app_id"):
+        lance_sink(uri)(df, 0)
+    sink = lance_sink(uri, app_id="backfill")
+    for batch_id in (0, 0, 1):
+        sink(df, batch_id)
+    assert ids_of(uri) == [1, 1]
+
+
+def test_settings_of_the_session_are_put_back(spark: Any, uri: str) -> None:
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(name)
+    lance_sink(uri, app_id="a")(spark.createDataFrame([(1,)], "id long"), 0)
+    assert spark.conf.get(name) == before
+
+
+# --- columns and types
+
+
+def sink_rows(spark: Any, uri: str, query: str, batch_id: int) -> None:
+    lance_sink(uri, app_id="test")(spark.sql(query), batch_id)
+
+
+@pytest.fixture
+def table(uri: str) -> str:
+    lance_stream.create_dataset(
+        uri,
+        pa.schema(
+            [
+                pa.field("id", pa.int64(), nullable=False),
+                pa.field("small", pa.int16()),
+                pa.field("name", pa.string()),
+            ]
+        ),
+    )
+    return uri
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("SELECT 1L AS id, 's' AS colour", "colour"),
+        ("SELECT 1S AS small, 's' AS name", "id"),
+        ("SELECT 1L AS id, 1 AS small", "small"),
+        ("SELECT 1L AS id, 5 AS name", "name"),
+        ("SELECT CAST(NULL AS bigint) AS id", "id"),
+        ("SELECT if(id = 3, NULL, id) AS id FROM range(5)", "id"),
+    ],
+    ids=["unknown", "missing", "narrowing", "other kind", "null literal", "null value"],
+)
+def test_rows_that_do_not_fit_are_refused_by_the_columns_name(
+    spark: Any, table: str, query: str, named: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=f"'{named}'"):
+        sink_rows(spark, table, query, 0)
+    assert lance_stream.open_dataset(table).version == 1
+    assert not list(Path(table).glob("data/*")), "no data file is left behind"
+
+
+def test_columns_are_matched_by_name_and_missing_ones_are_null(spark: Any, table: str) -> None:
+    sink_rows(spark, table, "SELECT 'x' AS name, 1L AS id", 0)
+    assert lance_stream.open_dataset(table).to_table().to_pylist() == [
+        {"id": 1, "small": None, "name": "x"}
+    ]
+
+
+def test_what_spark_loses_of_a_type_is_given_back(spark: Any, uri: str) -> None:
+    zone = pa.timestamp("ms", "America/New_York")
+    schema = pa.schema(
+        [
+            ("u8", pa.uint8()),
+            ("u16", pa.uint16()),
+            ("u32", pa.uint32()),
+            ("u64", pa.uint64()),
+            ("f16", pa.float16()),
+            ("vector", pa.list_(pa.float32(), 2)),
+            ("halves", pa.list_(pa.float16(), 2)),
+            ("large", pa.large_string()),
+            ("code", pa.binary(2)),
+            ("kind", pa.dictionary(pa.int32(), pa.string())),
+            ("at", zone),
+            ("naive", pa.timestamp("s")),
+            ("took", pa.duration("ms")),
+            ("price", pa.decimal128(12, 2)),
+            ("place", pa.struct([("x", pa.uint8()), ("y", pa.list_(pa.uint16()))])),
+        ]
+    )
+    lance_stream.create_dataset(uri, schema)
+    sink_rows(
+        spark,
+        uri,
+        """SELECT 255S AS u8, 65535 AS u16, 4294967295L AS u32, 18446744073709551615BD AS u64,
+                  1.5F AS f16, array(1.0F, 2.0F) AS vector, array(0.5F, NULL) AS halves,
+                  'long' AS large, X'0102' AS code, 'k' AS kind,
+                  TIMESTAMP'2026-01-02 05:30:00' AS at, TIMESTAMP_NTZ'2026-01-02 03:04:05' AS naive,
+                  INTERVAL '1' SECOND AS took, 1.25BD AS price,
+                  named_struct('x', 7S, 'y', array(1, NULL)) AS place""",
+        0,
+    )
+    (row,) = lance_stream.open_dataset(uri).to_table().cast(schema).to_pylist()
+    assert row == {
+        "u8": 255,
+        "u16": 65535,
+        "u32": 4294967295,
+        "u64": 18446744073709551615,
+        "f16": np.float16(1.5),
+        "vector": [1.0, 2.0],
+        "halves": [np.float16(0.5), None],
+        "large": "long",
+        "code": b"\1\2",
+        "kind": "k",
+        "at": datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC),
+        "naive": datetime.datetime(2026, 1, 2, 3, 4, 5),
+        "took": datetime.timedelta(seconds=1),
+        "price": Decimal("1.25"),
+        "place": {"x": 7, "y": [1, None]},
+    }
+
+
+def test_a_value_that_does_not_fit_is_refused_by_the_columns_name(spark: Any, uri: str) -> None:
+    lance_stream.create_dataset(
+        uri, pa.schema([("u8", pa.uint8()), ("vector", pa.list_(pa.float32(), 2))])
+    )
+    for query, named in (
+        ("SELECT -1S AS u8", "u8"),
+        ("SELECT array(1.0F) AS vector", "vector"),
+    ):
+        with pytest.raises(InvalidInputError, match=f"'{named}'"):
+            sink_rows(spark, uri, query, 0)
+    assert not list(Path(uri).glob("data/*"))
+
+
+def test_a_new_table_can_be_given_its_schema(spark: Any, uri: str) -> None:
+    schema = pa.schema([("id", pa.uint32()), ("vector", pa.list_(pa.float32(), 2))])
+    sink = lance_sink(
+        uri,
+        app_id="a",
+        file_version="2.0",
+        create_options={"schema": schema, "config": {"team": "flights"}},
+    )
+    sink(spark.sql("SELECT 1L AS id, array(1.0F, 2.0F) AS vector"), 0)
+    table = lance_stream.open_dataset(uri)
+    assert table.schema == schema
+    assert table.file_version == "2.0"
+    assert table.config["team"] == "flights"
+    assert table.to_table().to_pylist() == [{"id": 1, "vector": [1.0, 2.0]}]
+
+
+def test_a_type_that_cannot_be_stored_is_refused_before_anything_is_made(
+    spark: Any, uri: str
+) -> None:
+    with pytest.raises(UnsupportedFeatureError, match="'m'"):
+        sink_rows(spark, uri, "SELECT map('a', 1) AS m", 0)
+    assert not Path(uri).exists()
+
+
+# --- what is refused at once
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"mode": "upsert"}, UnsupportedFeatureError),
+        ({"mode": "overwrite"}, UnsupportedFeatureError),
+        ({"mode": "apend"}, InvalidInputError),
+        ({"on": ["id"]}, UnsupportedFeatureError),
+        ({"sequence_by": "at"}, UnsupportedFeatureError),
+        ({"delete_when": "op = 'd'"}, UnsupportedFeatureError),
+        ({"except_columns": ["op"]}, UnsupportedFeatureError),
+        ({"schema_evolution": "add_columns"}, UnsupportedFeatureError),
+        ({"schema_evolution": "all"}, InvalidInputError),
+        ({"compact_every": 10}, UnsupportedFeatureError),
+        ({"app_id": " "}, InvalidInputError),
+        ({"file_version": "9.9"}, (InvalidInputError, UnsupportedFeatureError)),
+        ({"create_options": {"shema": None}}, InvalidInputError),
+    ],
+    ids=str,
+)
+def test_what_is_not_supported_is_refused_when_the_sink_is_made(
+    arguments: dict[str, Any], error: type[Exception]
+) -> None:
+    (named,) = arguments
+    with pytest.raises(error, match=named if named != "file_version" else "9.9"):
+        lance_sink("/nowhere", **arguments)
+
+
+def test_a_sink_can_be_pickled(spark: Any, uri: str) -> None:
+    sink = lance_sink(uri, app_id="a", storage_options={"durable": "true"})
+    sink(spark.createDataFrame([(1,)], "id long"), 0)
+    again = pickle.loads(pickle.dumps(sink))
+    again(spark.createDataFrame([(2,)], "id long"), 1)
+    assert ids_of(uri) == [1, 2]

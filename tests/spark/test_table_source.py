@@ -1,0 +1,211 @@
+"""Tables read by Spark: a version, some columns, some rows, and every type."""
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from chispa import assert_df_equality
+
+import lance_stream
+from lance_stream.spark import register
+
+pytestmark = pytest.mark.spark
+
+ROWS = pa.table(
+    {
+        "id": pa.array(range(10), pa.int64()),
+        "name": [None if i == 3 else f"n{i}" for i in range(10)],
+        "x": [i / 4 for i in range(10)],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def session(spark: Any) -> Any:
+    register(spark)
+    return spark
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """Version 1 is empty, version 2 has ids 0 to 4, version 3 has 0 to 9, version 4 lacks 7."""
+    uri = str(tmp_path / "a table")
+    table = lance_stream.create_dataset(uri, ROWS.schema)
+    table.append(ROWS.slice(0, 5)).append(ROWS.slice(5)).delete("id = 7")
+    return uri
+
+
+def load(session: Any, uri: str, **options: Any) -> Any:
+    return session.read.format("lance").options(**options).load(uri)
+
+
+def ids(df: Any) -> list[int]:
+    return sorted(row.id for row in df.collect())
+
+
+def test_spark_reads_what_arrow_reads(session: Any, uri: str) -> None:
+    expected = session.createDataFrame(lance_stream.open_dataset(uri).to_table())
+    assert_df_equality(load(session, uri), expected, ignore_row_order=True, ignore_nullable=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [(1, []), (2, [0, 1, 2, 3, 4]), (3, list(range(10)))]
+)
+def test_a_version_can_be_named_by_number(
+    session: Any, uri: str, version: int, expected: list[int]
+) -> None:
+    assert ids(load(session, uri, versionAsOf=version)) == expected
+
+
+def test_a_version_can_be_named_by_tag_and_by_time(session: Any, uri: str) -> None:
+    lance.dataset(uri).tags.create("half", 2)
+    assert ids(load(session, uri, tag="half")) == [0, 1, 2, 3, 4]
+    moment = lance_stream.open_dataset(uri, 3).timestamp
+    assert moment is not None
+    assert ids(load(session, uri, timestampAsOf=moment.isoformat())) == list(range(10))
+    zone = datetime.timezone(datetime.timedelta(hours=-3))
+    elsewhere = moment.astimezone(zone).isoformat()
+    assert ids(load(session, uri, timestampAsOf=elsewhere)) == list(range(10))
+
+
+def test_columns_and_filter_are_options(session: Any, uri: str) -> None:
+    df = load(session, uri, columns="x,id", filter="id > 5 AND name IS NOT NULL")
+    assert df.columns == ["x", "id"]
+    assert ids(df) == [6, 8, 9]
+
+
+def test_system_columns_can_be_asked_for(session: Any, uri: str) -> None:
+    df = load(session, uri, columns="id,_rowid,_row_created_at_version")
+    assert dict(df.dtypes)["_rowid"] == "bigint"
+    assert {(row[0], row[1], row[2]) for row in df.collect()} == {
+        (i, i, 2 if i < 5 else 3) for i in range(10) if i != 7
+    }
+
+
+def test_one_dataframe_sees_one_version(session: Any, uri: str) -> None:
+    df = load(session, uri)
+    assert df.count() == 9
+    lance_stream.open_dataset(uri).append(ROWS.slice(7, 1))
+    assert df.count() == 9
+    assert load(session, uri).count() == 10
+
+
+def test_one_dataframe_can_be_filtered_in_two_ways(session: Any, uri: str) -> None:
+    df = load(session, uri)
+    assert ids(df.where("id = 3")) == [3]
+    assert df.count() == 9
+    assert ids(df.where("id = 3").union(df.where("id = 4"))) == [3, 4]
+
+
+def test_a_temporary_view_can_be_made_of_a_table(session: Any, uri: str) -> None:
+    session.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW v USING lance OPTIONS (path '{uri}', versionAsOf '2')"
+    )
+    assert session.sql("SELECT sum(id) AS s FROM v WHERE id > 1").head().s == 9
+
+
+def test_another_name_for_the_format(session: Any, uri: str) -> None:
+    register(session, name="lance_stream")
+    assert session.read.format("lance_stream").load(uri).count() == 9
+
+
+def test_a_large_file_is_read_by_several_tasks(session: Any, tmp_path: Path) -> None:
+    uri = str(tmp_path / "large")
+    big = pa.table({"id": pa.array(range(600_000), pa.int64()), "y": pc.random(600_000)})
+    lance.write_dataset(big, uri, enable_stable_row_ids=True)
+    lance.dataset(uri).delete("id % 1000 = 0")
+    df = load(session, uri)
+    assert df.rdd.getNumPartitions() > 1
+    row = df.selectExpr("count(*) AS n", "count(DISTINCT id) AS d", "sum(id) AS s").head()
+    kept = [i for i in range(600_000) if i % 1000]
+    assert (row.n, row.d, row.s) == (len(kept), len(kept), sum(kept))
+
+
+TYPES = pa.table(
+    {
+        "u8": pa.array([255, None, 0], pa.uint8()),
+        "u64": pa.array([2**64 - 1, None, 0], pa.uint64()),
+        "f16": pa.array([1.5, None, -2.0], pa.float16()),
+        "large": pa.array(["a", None, ""], pa.large_string()),
+        "code": pa.array([b"ab", None, b"cd"], pa.binary(2)),
+        "kind": pa.array(["k", None, "l"]).dictionary_encode(),
+        "vector": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.float32(), 2)),
+        "halves": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.float16(), 2)),
+        "numbers": pa.array([[1, None], None, []], pa.large_list(pa.uint16())),
+        "place": pa.array(
+            [{"x": 1, "y": [True]}, None, {"x": None, "y": None}],
+            pa.struct([("x", pa.uint32()), ("y", pa.list_(pa.bool_()))]),
+        ),
+        "ns": pa.array([1_000, None, -1_000], pa.timestamp("ns")),
+        "zoned": pa.array([0, None, 1], pa.timestamp("s", "Europe/Oslo")),
+        "day": pa.array([0, None, 86_400_000], pa.date64()),
+        "took": pa.array([5, None, -5], pa.duration("s")),
+        "price": pa.array([125, None, 5], pa.int32()).cast(pa.decimal128(12, 2)),
+        "nothing": pa.nulls(3),
+    }
+)
+
+
+def test_every_type_reaches_spark(session: Any, tmp_path: Path) -> None:
+    uri = str(tmp_path / "types")
+    lance_stream.create_dataset(uri, TYPES.schema).append(TYPES)
+    df = load(session, uri)
+    assert dict(df.dtypes) == {
+        "u8": "smallint",
+        "u64": "decimal(20,0)",
+        "f16": "float",
+        "large": "string",
+        "code": "binary",
+        "kind": "string",
+        "vector": "array<float>",
+        "halves": "array<float>",
+        "numbers": "array<int>",
+        "place": "struct<x:bigint,y:array<boolean>>",
+        "ns": "timestamp_ntz",
+        "zoned": "timestamp",
+        "day": "date",
+        "took": "interval day to second",
+        "price": "decimal(12,2)",
+        "nothing": "void",
+    }
+    expected = TYPES.to_pylist()
+    for found, row in zip(df.drop("nothing").toArrow().to_pylist(), expected, strict=True):
+        for name, value in found.items():
+            wanted = row[name].to_pydatetime() if name == "ns" and row[name] else row[name]
+            if name == "zoned" and value is not None:
+                value, wanted = value.timestamp(), wanted.timestamp()
+            if name == "day" and wanted is not None and hasattr(wanted, "date"):
+                wanted = wanted.date()
+            assert value == wanted, name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"versionAsOf": "99"}, "NotFoundError.*99"),
+        ({"columns": "id,colour"}, "NotFoundError.*colour"),
+        ({"filter": "id >"}, "InvalidInputError"),
+        ({"columms": "id"}, "InvalidInputError.*columms"),
+        ({"consumer": "me"}, "UnsupportedFeatureError.*consumer"),
+        ({"maxVersionsPerTrigger": "1"}, "InvalidInputError.*maxVersionsPerTrigger"),
+    ],
+)
+def test_a_wrong_option_ends_in_an_error_of_ours(
+    session: Any, uri: str, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(Exception, match=f"(?s){message}"):
+        load(session, uri, **options).collect()
+
+
+def test_a_table_that_is_not_there_ends_in_an_error_of_ours(session: Any, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"NotFoundError"):
+        load(session, str(tmp_path / "nothing"))
+
+
+def test_writing_through_the_format_says_what_to_use(session: Any, uri: str) -> None:
+    with pytest.raises(Exception, match=r"(?s)UnsupportedFeatureError.*lance_sink"):
+        session.range(1).write.format("lance").mode("append").save(uri)
