@@ -169,6 +169,11 @@ class FragmentReader:
         self._fragment = decode_fragment(unit.fragment)
         self._output = project(unit.schema, unit.columns).fields
         self._arrow = unit.arrow_schema
+        if len(set(self._arrow.names)) != len(self._arrow.names):
+            raise CorruptDataError(
+                f"version {unit.version} has two columns of one name: "
+                f"{', '.join(map(repr, self._arrow.names))}"
+            )
         self._predicate: Expression | None = None
         self._filter_fields: tuple[Field, ...] = ()
         self._filter_system: tuple[str, ...] = ()
@@ -285,8 +290,19 @@ class FragmentReader:
                 parts[place].append(Part(part, array))
         num_rows = stop - start if offsets is None else len(offsets)
         return [
-            assemble(field, pieces, num_rows) for field, pieces in zip(fields, parts, strict=True)
+            self._checked(field, assemble(field, pieces, num_rows))
+            for field, pieces in zip(fields, parts, strict=True)
         ]
+
+    def _checked(self, field: Field, array: pa.Array) -> pa.Array:
+        """Refuse what a file holds under another type; Arrow would cast it silently later."""
+        wanted = field_to_arrow(field).type
+        if not array.type.equals(wanted):
+            raise CorruptDataError(
+                f"column {field.name!r} is {wanted}, but fragment {self._fragment.id} of version "
+                f"{self._unit.version} holds {array.type}"
+            )
+        return array
 
     def _physical_rows(self) -> int:
         """Old writers left the number of rows out of the manifest; the data file has it."""
