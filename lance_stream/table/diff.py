@@ -373,6 +373,8 @@ def _match(
 def _find(known: U64s, wanted: U64s) -> tuple[npt.NDArray[np.int64], Mask]:
     """Return where each wanted row id stands among the known ones, and whether it does."""
     order, sorted_ids = _sorted(known)
+    if np.array_equal(known, wanted):  # a compaction leaves all rows in their order
+        return np.arange(len(known)), np.ones(len(known), np.bool_)
     _sorted(wanted)
     places = np.searchsorted(sorted_ids, wanted)
     if not len(known):
