@@ -153,3 +153,13 @@ def test_writing_leaves_the_batch_as_it_is() -> None:
     writer.write(batch)
     writer.finish()
     assert (bitmap, bits) == (b"\x55\xaa", b"\xf0\xf0")
+
+
+def test_parts_of_another_type_than_the_whole_claims_are_refused() -> None:
+    arrow = pa.list_(pa.list_(pa.dictionary(pa.uint8(), pa.int32())))
+    grown = pa.array([[[n]] for n in range(200)], arrow)
+    assert grown.type == arrow
+    assert grown.values.values.type.index_type == pa.uint16(), "pyarrow widened the indices only"
+    batch = pa.record_batch({"codes": grown})
+    with pytest.raises(InvalidInputError, match="uint16"):
+        writer_of(batch.schema).write(batch)

@@ -69,6 +69,12 @@ class _LeafWriter:
         self._wrote_a_page = False
 
     def append(self, array: pa.Array) -> list[EncodedPage]:
+        if array.type != self._arrow:
+            # pyarrow makes such arrays: where dictionaries in lists of lists outgrow their index
+            # type, it widens their indices, but not the type that the outer list claims.
+            raise InvalidInputError(
+                f"values of type {array.type} stand in a column of type {self._arrow}"
+            )
         pages: list[EncodedPage] = []
         for piece in _pieces(array, self._max_page_bytes):
             self._chunks.append(piece)
