@@ -1,0 +1,489 @@
+"""The verbs on a table, without another program beside us."""
+
+import threading
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import (
+    CorruptDataError,
+    Dataset,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedFeatureError,
+)
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": list(ids), "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+
+
+def ids_of(ds: Dataset) -> list[int]:
+    found: list[int] = ds.to_table(columns=["id"])["id"].to_pylist()
+    return found
+
+
+@pytest.fixture
+def uri() -> str:
+    return f"memory://{uuid.uuid4()}/table"
+
+
+@pytest.fixture
+def ds(uri: str) -> Dataset:
+    """Six rows in two fragments, made by versions 2 and 3."""
+    empty = lance_stream.create_dataset(uri, SCHEMA)
+    return empty.append(rows(0, 1, 2)).append(rows(3, 4, 5))
+
+
+# --- creating and opening
+
+
+@pytest.mark.parametrize("file_version", ["2.0", "2.1", "2.2"])
+def test_a_new_table_has_its_schema_and_no_rows(uri: str, file_version: str) -> None:
+    made = lance_stream.create_dataset(uri, SCHEMA, file_version=file_version, config={"a": "b"})
+    opened = lance_stream.open_dataset(uri)
+    for each in (made, opened):
+        assert each.version == 1
+        assert each.schema.equals(SCHEMA)
+        assert each.file_version == file_version
+        assert each.has_stable_row_ids
+        assert each.config == {"a": "b"}
+        assert each.uri == uri
+        assert each.count_rows() == 0
+        assert each.to_table().num_rows == 0
+        assert each.verify() == []
+
+
+def test_a_table_is_not_made_twice(ds: Dataset) -> None:
+    with pytest.raises(InvalidInputError, match=r"there is a dataset at .* already, at version 3"):
+        lance_stream.create_dataset(ds.uri, SCHEMA)
+
+
+def test_of_two_who_make_a_table_one_succeeds(uri: str) -> None:
+    outcomes: list[str] = []
+    gate = threading.Barrier(4)
+
+    def make() -> None:
+        gate.wait()
+        try:
+            lance_stream.create_dataset(uri, SCHEMA)
+            outcomes.append("made")
+        except InvalidInputError:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert sorted(outcomes) == ["made", "refused", "refused", "refused"]
+    assert lance_stream.open_dataset(uri).version == 1
+
+
+def test_the_primary_key_is_declared_and_not_null(uri: str) -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.int8())])
+    made = lance_stream.create_dataset(uri, schema, primary_key=["b", "a"])
+    positions = {each.name: each.primary_key_position for each in made.table.schema.fields}
+    assert positions == {"a": 2, "b": 1, "c": None}
+    assert [each.nullable for each in made.schema] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"schema": pa.schema([])}, "a column at least"),
+        ({"schema": {"a": "int"}}, "pyarrow.Schema"),
+        ({"schema": pa.schema([("_rowid", pa.int64())])}, "_rowid"),
+        ({"schema": pa.schema([("a", pa.int8()), ("a", pa.int8())])}, "different names"),
+        ({"primary_key": ["nope"]}, "nope"),
+        ({"primary_key": "id"}, r"\['id'\]"),
+        ({"primary_key": ["id", "id"]}, "twice"),
+        ({"config": {"a": 1}}, "texts"),
+        ({"file_version": "7.0"}, "no file version"),
+    ],
+)
+def test_an_argument_that_makes_no_sense_makes_no_table(
+    uri: str, arguments: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=named):
+        lance_stream.create_dataset(uri, **{"schema": SCHEMA, **arguments})
+    with pytest.raises(NotFoundError):
+        lance_stream.open_dataset(uri)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"file_version": "2.3"}, r"2\.3"),
+        ({"file_version": "0.1"}, r"0\.1"),
+        ({"schema": pa.schema([("a", pa.map_(pa.string(), pa.int8()))])}, "maps"),
+    ],
+)
+def test_what_is_not_supported_yet_is_refused_by_name(
+    uri: str, arguments: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=named):
+        lance_stream.create_dataset(uri, **{"schema": SCHEMA, **arguments})
+
+
+def test_a_location_without_a_table_is_said_to_have_none(uri: str) -> None:
+    with pytest.raises(NotFoundError, match="there is no dataset at"):
+        lance_stream.open_dataset(uri)
+
+
+def test_a_version_is_found_by_number_and_by_moment(ds: Dataset) -> None:
+    assert ids_of(ds.checkout(2)) == [0, 1, 2]
+    assert ids_of(lance_stream.open_dataset(ds.uri, version=1)) == []
+    second = ds.checkout(2).timestamp
+    assert second is not None
+    assert ds.checkout(second).version == 2
+    assert ds.checkout(second + timedelta(hours=1)).version == 3
+    assert ds.checkout(2).checkout(None).version == 3
+
+
+@pytest.mark.parametrize("version", [0, -1, True, 2.0, datetime(2030, 1, 1)])
+def test_what_is_no_version_is_refused(ds: Dataset, version: Any) -> None:
+    with pytest.raises(InvalidInputError):
+        ds.checkout(version)
+
+
+def test_an_absent_version_is_answered_with_those_that_are_there(ds: Dataset) -> None:
+    with pytest.raises(NotFoundError, match=r"no version 9.*oldest 1 and the newest 3"):
+        ds.checkout(9)
+    with pytest.raises(NotFoundError, match="there is no tag 'x'; there are no tags"):
+        ds.checkout("x")
+    with pytest.raises(NotFoundError, match="oldest one left is version 1"):
+        ds.checkout(datetime(2001, 1, 1, tzinfo=UTC))
+
+
+def test_every_version_is_listed_with_what_made_it(ds: Dataset) -> None:
+    ds = ds.delete("id = 1").update_config({"a": "b"})
+    listed = ds.versions()
+    assert [each.version for each in listed] == [1, 2, 3, 4, 5]
+    assert [each.operation for each in listed] == [
+        "Overwrite",
+        "Append",
+        "Append",
+        "Delete",
+        "UpdateConfig",
+    ]
+    assert [each.num_rows for each in listed] == [0, 3, 6, 5, 5]
+    stamps = [each.timestamp for each in listed]
+    assert all(each is not None and each.tzinfo is UTC for each in stamps)
+    assert stamps == sorted(stamps)  # type: ignore[type-var]
+
+
+# --- appending
+
+
+def test_appended_rows_follow_the_others_and_get_new_ids(ds: Dataset) -> None:
+    table = ds.to_table(with_row_id=True, with_row_versions=True)
+    assert table["id"].to_pylist() == [0, 1, 2, 3, 4, 5]
+    assert table["_rowid"].to_pylist() == [0, 1, 2, 3, 4, 5]
+    assert table["_row_created_at_version"].to_pylist() == [2, 2, 2, 3, 3, 3]
+    assert table["_row_last_updated_at_version"].to_pylist() == [2, 2, 2, 3, 3, 3]
+
+
+def test_a_verb_leaves_the_dataset_it_was_called_on_as_it_was(ds: Dataset) -> None:
+    ds.append(rows(9))
+    ds.delete("id < 3")
+    assert ds.version == 3
+    assert ids_of(ds) == [0, 1, 2, 3, 4, 5]
+
+
+def test_appending_to_an_older_version_goes_behind_the_newest(ds: Dataset) -> None:
+    assert ids_of(ds.checkout(2).append(rows(6))) == [0, 1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        rows(6, 7),
+        rows(6, 7).to_batches()[0],
+        rows(6, 7).to_batches(max_chunksize=1),
+        rows(6, 7).to_reader(),
+        pd.DataFrame({"name": ["n6", "n7"], "id": [6, 7]}),
+        rows(6, 7).select(["name", "id"]),
+        pa.table({"id": pa.array([6, 7], pa.int8()), "name": ["n6", "n7"]}),
+    ],
+    ids=["table", "batch", "batches", "reader", "pandas", "other order", "narrower"],
+)
+def test_whatever_has_the_columns_can_be_appended(ds: Dataset, data: Any) -> None:
+    assert ds.append(data).to_table() == pa.concat_tables([ds.to_table(), rows(6, 7)])
+
+
+def test_a_scan_can_be_appended_to_the_table_it_reads(ds: Dataset) -> None:
+    assert ids_of(ds.append(ds.scan(filter="id > 3"))) == [0, 1, 2, 3, 4, 5, 4, 5]
+
+
+def test_appending_no_rows_makes_no_version(ds: Dataset) -> None:
+    assert ds.append(rows()).version == 3
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        (pa.table({"id": [1], "other": [2]}), "no column 'other'"),
+        (pa.table({"name": ["x"]}), "'id' must not be null"),
+        (pa.table({"id": pa.array([1, None], pa.int64())}), "'id' must not be null"),
+        (pa.table({"id": [1.5]}), "column 'id' is double"),
+        ("text", "no rows and columns"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_leaves_no_file(
+    tmp_path: Path, data: Any, named: str
+) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InvalidInputError, match=named):
+        ds.append(data)
+    assert [each for each in sorted(tmp_path.rglob("*")) if each.name != "data"] == before
+
+
+def test_an_error_in_the_users_own_batches_leaves_no_file(tmp_path: Path) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from rows(1, 2).to_batches()
+        raise RuntimeError("the user's own")
+
+    with pytest.raises(RuntimeError, match="the user's own"):
+        ds.append(batches())
+    assert list((tmp_path / "t" / "data").glob("*")) == []
+    assert lance_stream.open_dataset(tmp_path / "t").version == 1
+
+
+def test_many_who_append_at_once_all_succeed(ds: Dataset) -> None:
+    errors: list[BaseException] = []
+
+    def append(number: int) -> None:
+        try:
+            for each in range(3):
+                ds.append(rows(100 * number + each))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=append, args=(number,)) for number in range(1, 5)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert errors == []
+    now = lance_stream.open_dataset(ds.uri)
+    assert now.version == 3 + 12
+    table = now.to_table(with_row_id=True)
+    assert sorted(table["_rowid"].to_pylist()) == list(range(18))
+    assert now.verify() == []
+
+
+# --- deleting, overwriting, configuring
+
+
+def test_deleted_rows_are_gone_and_the_others_keep_their_ids(ds: Dataset) -> None:
+    ds = ds.delete("id % 3 = 1")
+    assert ds.version == 4
+    assert ds.to_table(with_row_id=True)["_rowid"].to_pylist() == [0, 2, 3, 5]
+    ds = ds.delete("name = 'n5'")
+    assert ids_of(ds) == [0, 2, 3]
+    assert ds.verify() == []
+
+
+def test_a_fragment_without_live_rows_leaves_the_table(ds: Dataset) -> None:
+    ds = ds.delete("id IN (0, 2)").delete("id <= 2")
+    assert len(ds.table.manifest.fragments) == 1
+    assert ids_of(ds) == [3, 4, 5]
+    assert ids_of(ds.delete("TRUE")) == []
+
+
+def test_deleting_nothing_makes_no_version(ds: Dataset) -> None:
+    assert ds.delete("id > 100").version == 3
+    assert ds.delete("NULL").version == 3
+
+
+def test_rows_for_which_a_condition_is_null_stay(ds: Dataset) -> None:
+    ds = ds.append(pa.table({"id": [6], "name": pa.array([None], pa.string())}))
+    assert ids_of(ds.delete("name <> 'n0'")) == [0, 6]
+
+
+def test_deleting_by_an_older_dataset_deletes_from_the_newest(ds: Dataset) -> None:
+    ds.append(rows(6))
+    assert ids_of(ds.delete("id >= 5")) == [0, 1, 2, 3, 4]
+
+
+def test_a_condition_that_is_not_understood_deletes_nothing(ds: Dataset) -> None:
+    with pytest.raises(InvalidInputError):
+        ds.delete("id >")
+    with pytest.raises(NotFoundError):
+        ds.delete("nope = 1")
+    assert lance_stream.open_dataset(ds.uri).version == 3
+
+
+def test_deletes_at_once_of_different_and_of_the_same_rows_all_end_well(ds: Dataset) -> None:
+    errors: list[BaseException] = []
+
+    def delete(condition: str) -> None:
+        try:
+            ds.delete(condition)
+        except BaseException as error:
+            errors.append(error)
+
+    conditions = ["id = 0", "id = 1", "id <= 1", "id = 4", "id IN (4, 5)"]
+    threads = [threading.Thread(target=delete, args=(each,)) for each in conditions]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert errors == []
+    now = lance_stream.open_dataset(ds.uri)
+    assert ids_of(now) == [2, 3]
+    assert now.verify() == []
+
+
+def test_overwriting_puts_other_rows_and_columns_in_place(ds: Dataset) -> None:
+    ds = ds.update_config({"a": "b"})
+    ds = ds.overwrite(pa.table({"x": [1.5, 2.5]}))
+    table = ds.to_table(with_row_id=True)
+    assert table["x"].to_pylist() == [1.5, 2.5]
+    assert table["_rowid"].to_pylist() == [6, 7]
+    assert ds.config == {"a": "b"}
+    assert ids_of(ds.checkout(3)) == [0, 1, 2, 3, 4, 5]
+    assert ds.verify() == []
+
+
+def test_overwriting_with_the_same_columns_keeps_their_field_ids(ds: Dataset) -> None:
+    schema = ds.table.schema
+    assert ds.overwrite(rows(7)).table.schema == schema
+    other = ds.overwrite(rows(7).rename_columns(["id", "other"])).table.schema
+    assert {each.id for each in other.walk()}.isdisjoint(each.id for each in schema.walk())
+
+
+def test_config_entries_are_set_and_taken_away(ds: Dataset) -> None:
+    ds = ds.update_config({"a": "1", "b": "2"}).update_config({"a": None, "c": "3"})
+    assert ds.config == {"b": "2", "c": "3"}
+    assert ds.version == 5
+    assert ds.update_config({"b": "2", "zz": None}).version == 5
+    assert ids_of(ds) == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(InvalidInputError):
+        ds.update_config({"a": 1})  # type: ignore[dict-item]
+
+
+# --- reading
+
+
+def test_columns_come_in_the_order_asked_for(ds: Dataset) -> None:
+    assert ds.to_table(columns=["name", "id"]).column_names == ["name", "id"]
+    with pytest.raises(NotFoundError, match="no column 'nope'"):
+        ds.scan(columns=["nope"])
+    with pytest.raises(InvalidInputError, match=r"\['id'\]"):
+        ds.scan(columns="id")
+    with pytest.raises(InvalidInputError, match="a column at least"):
+        ds.scan(columns=[])
+
+
+def test_a_filter_may_name_columns_that_are_not_asked_for(ds: Dataset) -> None:
+    assert ds.to_table(columns=["name"], filter="id > 3")["name"].to_pylist() == ["n4", "n5"]
+    assert ds.to_table(columns=["id"], filter="_rowid = 2")["id"].to_pylist() == [2]
+    assert ds.count_rows("name LIKE 'n%' AND id < 2") == 2
+    assert ds.count_rows("TRUE") == 6
+    assert ds.count_rows("FALSE") == 0
+
+
+def test_no_batch_is_larger_than_asked_for(ds: Dataset) -> None:
+    batches = list(ds.scan(batch_size=2))
+    assert [each.num_rows for each in batches] == [2, 1, 2, 1]
+    with pytest.raises(InvalidInputError, match="at least 1"):
+        ds.scan(batch_size=0)
+
+
+def test_a_scan_that_is_not_read_to_its_end_is_no_harm(ds: Dataset) -> None:
+    reader = ds.scan(batch_size=1)
+    reader.read_next_batch()
+    del reader
+    assert ids_of(ds) == [0, 1, 2, 3, 4, 5]
+
+
+def test_rows_are_taken_in_the_order_asked_for(ds: Dataset) -> None:
+    ds = ds.delete("id = 1")
+    assert ds.take(row_offsets=[4, 0, 1, 4])["id"].to_pylist() == [5, 0, 2, 5]
+    assert ds.take(row_ids=pa.array([5, 0, 5]), columns=["name"])["name"].to_pylist() == [
+        "n5",
+        "n0",
+        "n5",
+    ]
+    assert ds.take(row_offsets=[]).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"row_offsets": [5]}, NotFoundError),
+        ({"row_ids": [1]}, NotFoundError),
+        ({"row_ids": [10**9]}, NotFoundError),
+        ({"row_offsets": [-1]}, InvalidInputError),
+        ({"row_offsets": [0.5]}, InvalidInputError),
+        ({"row_offsets": ["x"]}, InvalidInputError),
+        ({"row_offsets": [[0]]}, InvalidInputError),
+        ({"row_offsets": pa.array([None], pa.int64())}, InvalidInputError),
+        ({}, InvalidInputError),
+        ({"row_offsets": [0], "row_ids": [0]}, InvalidInputError),
+        ({"row_offsets": [0], "columns": []}, InvalidInputError),
+    ],
+)
+def test_a_row_that_is_not_there_is_not_taken(
+    ds: Dataset, arguments: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        ds.delete("id = 1").take(**arguments)
+
+
+def test_without_stable_row_ids_an_address_is_the_row_id(uri: str) -> None:
+    made = lance_stream.create_dataset(uri, SCHEMA, stable_row_ids=False)
+    ds = made.append(rows(0, 1)).append(rows(2, 3)).delete("id = 2")
+    assert not ds.has_stable_row_ids
+    table = ds.to_table(with_row_id=True, with_row_address=True)
+    assert table["_rowid"].to_pylist() == [0, 1, (1 << 32) + 1]
+    assert table["_rowaddr"].to_pylist() == table["_rowid"].to_pylist()
+    assert ds.take(row_ids=[(1 << 32) + 1, 0])["id"].to_pylist() == [3, 0]
+    with pytest.raises(NotFoundError):
+        ds.take(row_ids=[1 << 32])
+    assert ds.verify() == []
+
+
+def test_a_deleted_and_remade_table_is_read_anew(tmp_path: Path) -> None:
+    import shutil
+
+    uri = str(tmp_path / "t")
+    lance_stream.create_dataset(uri, SCHEMA).append(rows(1, 2, 3))
+    assert ids_of(lance_stream.open_dataset(uri)) == [1, 2, 3]
+    shutil.rmtree(uri)
+    lance_stream.create_dataset(uri, SCHEMA).append(rows(9))
+    assert ids_of(lance_stream.open_dataset(uri)) == [9]
+
+
+def test_a_stored_path_that_leads_outside_is_refused(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from lance_stream.table.manifest import FragmentList, encode_manifest
+    from lance_stream.table.paths import manifest_path
+
+    ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA).append(rows(1))
+    secret = tmp_path / "secret.lance"
+    secret.write_bytes(next((tmp_path / "t" / "data").iterdir()).read_bytes())
+    (fragment,) = ds.table.manifest.fragments
+    for path in ("../../secret.lance", str(secret)):
+        moved = replace(fragment, files=(replace(fragment.files[0], path=path),))
+        manifest = replace(ds.table.manifest, fragments=FragmentList.of([moved]))
+        (tmp_path / "t" / manifest_path(2)).write_bytes(encode_manifest(manifest))
+        damaged = lance_stream.open_dataset(tmp_path / "t")
+        with pytest.raises(CorruptDataError, match="not a path below"):
+            damaged.to_table()
+        assert {each.rule for each in damaged.verify()} >= {"stored paths"}
