@@ -1,0 +1,299 @@
+"""Our commits and pylance's on one table: each goes on where the other stopped, or gives way."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from lance.fragment import write_fragments
+
+from lance_stream.commit.committer import Committed, commit
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.errors import IncompatibleConflictError, RetryableConflictError
+from lance_stream.storage.locations import open_store
+from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.operations import Append, Overwrite
+from lance_stream.table.transaction import Transaction, decode_transaction
+from tests.commit.tables import (
+    CREATION,
+    commit_to,
+    configure,
+    delete,
+    live_ids,
+    make_world,
+    transaction,
+)
+
+pytestmark = pytest.mark.oracle
+
+SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("x", pa.float64())])
+
+
+def rows(*keys: int) -> pa.Table:
+    return pa.table(
+        {"id": pa.array(keys, pa.int64()), "x": pa.array([key / 2 for key in keys])}, SCHEMA
+    )
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """A table of two fragments, with the keys (and row ids) 0 to 5 and 6 to 9."""
+    where = str(tmp_path / "t")
+    lance.write_dataset(rows(*range(10)), where, max_rows_per_file=6, enable_stable_row_ids=True)
+    return where
+
+
+@pytest.fixture
+def log(uri: str) -> ObjectStoreLog:
+    return ObjectStoreLog(open_store(uri))
+
+
+def written(uri: str, *keys: int) -> Fragment:
+    """A new fragment whose data file pylance has written."""
+    (made,) = write_fragments(rows(*keys), uri, schema=SCHEMA)
+    files = tuple(
+        DataFile(
+            each.path,
+            tuple(each.fields),
+            tuple(each.column_indices),
+            (each.file_major_version, each.file_minor_version),
+            each.file_size_bytes or 0,
+        )
+        for each in made.files
+    )
+    return Fragment(0, files, len(keys))
+
+
+def keys_of(uri: str) -> list[int]:
+    ds = lance.dataset(uri)
+    ds.validate()
+    return sorted(ds.to_table().column("id").to_pylist())
+
+
+def merge(uri: str, *keys: int) -> None:
+    builder = lance.dataset(uri).merge_insert("id")
+    builder.when_matched_update_all().when_not_matched_insert_all().execute(rows(*keys))
+
+
+THEIRS: dict[str, Callable[[str], object]] = {
+    "append": lambda uri: lance.write_dataset(rows(20, 21), uri, mode="append"),
+    "delete 1": lambda uri: lance.dataset(uri).delete("id = 1"),
+    "delete 2": lambda uri: lance.dataset(uri).delete("id = 2"),
+    "delete 6..9": lambda uri: lance.dataset(uri).delete("id >= 6"),
+    "upsert 2, 30": lambda uri: merge(uri, 2, 30),
+    "upsert 7, 30": lambda uri: merge(uri, 7, 30),
+    "upsert 1, 30": lambda uri: merge(uri, 1, 30),
+    "update all": lambda uri: lance.dataset(uri).update({"x": "x + 1"}),
+    "compact": lambda uri: lance.dataset(uri).optimize.compact_files(),
+    "config a": lambda uri: lance.dataset(uri).update_config({"a": "theirs"}),
+    "config b": lambda uri: lance.dataset(uri).update_config({"b": "theirs"}),
+    "overwrite": lambda uri: lance.write_dataset(rows(40), uri, mode="overwrite"),
+    "restore": lambda uri: lance.dataset(uri, version=1).restore(),
+    "add column": lambda uri: lance.dataset(uri).add_columns({"y": "id * 2"}),
+    "drop column": lambda uri: lance.dataset(uri).drop_columns(["x"]),
+    "index": lambda uri: lance.dataset(uri).create_scalar_index("id", "BTREE"),
+}
+
+OURS: dict[str, Callable[[ObjectStoreLog, str], Transaction]] = {
+    "append": lambda _log, uri: transaction(1, Append((written(uri, 50, 51),))),
+    "delete 1": lambda log, _uri: delete(log, 1, [1]),
+    "delete 6..9": lambda log, _uri: delete(log, 1, [6, 7, 8, 9]),
+    "config a": lambda _log, _uri: configure(1, a="ours"),
+    "overwrite": lambda log, uri: transaction(
+        1, Overwrite((written(uri, 60),), log.read(1).schema)
+    ),
+}
+
+RETRY, NO = RetryableConflictError, IncompatibleConflictError
+# For each of ours, what comes of it after theirs where that is not success.
+EXPECTED: dict[str, dict[str, type[Exception]]] = {
+    "append": {"overwrite": NO, "restore": NO},
+    "delete 1": {
+        "delete 1": RETRY,
+        "upsert 1, 30": RETRY,
+        "update all": RETRY,
+        "compact": RETRY,
+        "overwrite": NO,
+        "restore": NO,
+        "add column": RETRY,
+    },
+    "delete 6..9": {
+        "delete 6..9": RETRY,
+        "upsert 7, 30": RETRY,
+        "update all": RETRY,
+        "compact": RETRY,
+        "overwrite": NO,
+        "restore": NO,
+        "add column": RETRY,
+    },
+    "config a": {"config a": NO},
+    "overwrite": {"overwrite": RETRY},
+}
+
+
+@pytest.mark.parametrize("theirs", THEIRS)
+@pytest.mark.parametrize("ours", OURS)
+def test_our_commit_follows_theirs_or_gives_way(
+    log: ObjectStoreLog, uri: str, ours: str, theirs: str
+) -> None:
+    planned = OURS[ours](log, uri)
+    THEIRS[theirs](uri)
+    before, keys = log.latest(), keys_of(uri)
+    expected = EXPECTED[ours].get(theirs)
+    if expected is not None:
+        with pytest.raises(expected):
+            commit(log, planned, world=make_world())
+        assert log.latest() == before
+        return
+    manifest = commit_to(log, planned)
+    assert manifest.version == before + 1
+    if ours == "append":
+        keys = sorted([*keys, 50, 51])
+    elif ours.startswith("delete"):
+        gone = [1] if ours == "delete 1" else [6, 7, 8, 9]
+        keys = [key for key in keys if key not in gone]
+    elif ours == "overwrite":
+        keys = [60]
+    assert keys_of(uri) == keys
+    assert check_ids(log, uri)
+    lance.write_dataset(lance.dataset(uri).to_table().slice(0, 1), uri, mode="append")
+    merge_on_top(uri)
+    lance.dataset(uri).optimize.compact_files()
+    assert check_ids(log, uri)
+
+
+def merge_on_top(uri: str) -> None:
+    ds = lance.dataset(uri)
+    ds.update({"id": "id + 1000"}, where="id >= 50")
+    ds.delete("id = 1050")
+
+
+def check_ids(log: ObjectStoreLog, uri: str) -> bool:
+    """Both see the same row ids, and none twice."""
+    theirs = lance.dataset(uri).to_table(columns=["_rowid"]).column("_rowid").to_pylist()
+    ours = live_ids(log)
+    assert theirs == ours
+    assert len(set(ours)) == len(ours)
+    return log.read_latest().next_row_id > max(ours)
+
+
+def test_a_stale_pylance_writer_follows_our_commits(log: ObjectStoreLog, uri: str) -> None:
+    stale = {name: lance.dataset(uri) for name in ("append", "delete", "config")}
+    appended = lance.LanceOperation.Append(write_fragments(rows(70), uri, schema=SCHEMA))
+    commit_to(log, transaction(1, Append((written(uri, 50),))))
+    commit_to(log, delete(log, 2, [1]))
+    commit_to(log, configure(3, a="ours"))
+    lance.LanceDataset.commit(uri, appended, read_version=1)
+    stale["delete"].delete("id = 2")
+    stale["config"].update_config({"b": "theirs"})
+    assert keys_of(uri) == [0, *range(3, 10), 50, 70]
+    assert lance.dataset(uri).config() == {"a": "ours", "b": "theirs"}
+    assert check_ids(log, uri)
+
+
+def test_a_stale_pylance_writer_gives_way_to_our_overwrite(log: ObjectStoreLog, uri: str) -> None:
+    appended = lance.LanceOperation.Append(write_fragments(rows(70), uri, schema=SCHEMA))
+    commit_to(log, OURS["overwrite"](log, uri))
+    with pytest.raises(OSError, match="incompatible with concurrent transaction Overwrite"):
+        lance.LanceDataset.commit(uri, appended, read_version=1)
+    assert keys_of(uri) == [60]
+
+
+def test_a_table_that_we_made_is_pylance_s_to_go_on_with(tmp_path: Path) -> None:
+    uri, other = str(tmp_path / "ours"), str(tmp_path / "other")
+    lance.write_dataset(rows(0), other, enable_stable_row_ids=True)
+    schema = ObjectStoreLog(open_store(other)).read(1).schema
+    log = ObjectStoreLog(open_store(uri))
+    made = commit_to(
+        log, transaction(0, Overwrite((written(uri, 1, 2, 3),), schema)), creation=CREATION
+    )
+    assert made.version == 1
+    ds = lance.dataset(uri)
+    assert ds.has_stable_row_ids
+    lance.write_dataset(rows(4), uri, mode="append")
+    assert keys_of(uri) == [1, 2, 3, 4]
+    assert lance.dataset(uri).data_storage_version == "2.2"
+    assert check_ids(log, uri)
+
+
+def test_pylance_reads_the_transactions_that_we_wrote(log: ObjectStoreLog, uri: str) -> None:
+    planned = replace(OURS["append"](log, uri), properties={"lance_stream.batch": "7"})
+    commit_to(log, planned)
+    (found,) = lance.dataset(uri).get_transactions(1)
+    assert found.uuid == planned.uuid
+    assert found.read_version == 1
+    assert type(found.operation).__name__ == "Append"
+    assert found.transaction_properties == {"lance_stream.batch": "7"}
+
+
+def test_stamps_of_rows_and_versions_are_what_pylance_gives(log: ObjectStoreLog, uri: str) -> None:
+    commit_to(log, delete(log, 1, [3]))
+    commit_to(log, transaction(1, Append((written(uri, 50, 51),))))
+    found = lance.dataset(uri).to_table(
+        columns=["id", "_rowid", "_row_created_at_version", "_row_last_updated_at_version"],
+        filter="id >= 50",
+    )
+    assert found.to_pylist() == [
+        {
+            "id": 50 + n,
+            "_rowid": 10 + n,
+            "_row_created_at_version": 3,
+            "_row_last_updated_at_version": 3,
+        }
+        for n in range(2)
+    ]
+    inserted = lance.dataset(uri).delta(begin_version=1, end_version=3).get_inserted_rows()
+    assert [row["id"] for row in inserted.read_all().to_pylist()] == [50, 51]
+
+
+def test_a_rebased_delete_states_what_it_did(log: ObjectStoreLog, uri: str) -> None:
+    planned = delete(log, 1, [1])
+    THEIRS["delete 2"](uri)
+    manifest = commit_to(log, planned)
+    stated: Any = decode_transaction(manifest.inline_transaction or b"").operation
+    assert stated.updated_fragments[0].deletion_file == manifest.fragments[0].deletion_file
+    assert manifest.fragments[0].deletion_file.num_deleted_rows == 2  # type: ignore[union-attr]
+    assert np.array_equal(live_ids(log), [0, 3, 4, 5, 6, 7, 8, 9])
+
+
+def test_a_table_of_the_old_naming_scheme_is_gone_on_with_by_both(tmp_path: Path) -> None:
+    uri = str(tmp_path / "old")
+    lance.write_dataset(rows(1), uri, enable_stable_row_ids=True, enable_v2_manifest_paths=False)
+    log = ObjectStoreLog(open_store(uri))
+    assert "1.manifest" in log.store.list_names("_versions")
+    commit_to(log, transaction(1, Append((written(uri, 2),))))
+    lance.write_dataset(rows(3), uri, mode="append")
+    commit_to(log, transaction(3, Append((written(uri, 4),))))
+    assert keys_of(uri) == [1, 2, 3, 4]
+    assert {"1.manifest", "2.manifest", "3.manifest", "4.manifest"} <= set(
+        log.store.list_names("_versions")
+    )
+
+
+def test_writers_of_both_kinds_race_and_no_row_is_lost(log: ObjectStoreLog, uri: str) -> None:
+    num_each = 15
+
+    def ours() -> None:
+        mine = ObjectStoreLog(open_store(uri))
+        for number in range(num_each):
+            planned = transaction(mine.latest(), Append((written(uri, 1000 + number),)))
+            assert isinstance(commit(mine, planned), Committed)
+
+    def theirs() -> None:
+        for number in range(num_each):
+            lance.write_dataset(rows(2000 + number), uri, mode="append")
+
+    threads = [threading.Thread(target=each) for each in (ours, theirs)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    expected = [*range(10), *range(1000, 1000 + num_each), *range(2000, 2000 + num_each)]
+    assert keys_of(uri) == expected
+    assert log.latest() == 1 + 2 * num_each
+    assert check_ids(log, uri)

@@ -1,0 +1,208 @@
+"""Random histories by pylance: our diff of each two neighbours is the difference of their rows."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.storage.locations import open_store
+from lance_stream.table.diff import TableChanges, diff, plan_diff
+from tests.commit.tables import dead_of
+
+pytestmark = pytest.mark.oracle
+
+STAMPS = ["_rowid", "_rowaddr", "_row_last_updated_at_version"]
+
+
+class History:
+    """A table to which one thing after the other is done."""
+
+    def __init__(self, uri: str, seed: int) -> None:
+        self.uri, self.dice, self.next_key = uri, random.Random(seed), 20
+        lance.write_dataset(
+            self.rows(range(20)), uri, enable_stable_row_ids=True, max_rows_per_file=7
+        )
+
+    @property
+    def ds(self) -> Any:
+        return lance.dataset(self.uri)
+
+    def rows(self, keys: Any) -> pa.Table:
+        values = {
+            name: [self.dice.random() for _ in keys] if name == "x" else [0] * len(keys)
+            for name in (self.ds.schema.names if Path(self.uri).exists() else ["id", "x"])
+        }
+        return pa.table({**values, "id": pa.array(list(keys), pa.int64())})
+
+    def new_keys(self, num: int) -> range:
+        self.next_key += num
+        return range(self.next_key - num, self.next_key)
+
+    def append(self) -> None:
+        lance.write_dataset(self.rows(self.new_keys(5)), self.uri, mode="append")
+
+    def delete(self) -> None:
+        self.ds.delete(f"id % {self.dice.randint(2, 6)} = 0")
+
+    def delete_first(self) -> None:
+        self.ds.delete(f"id < {self.dice.randint(0, 15)}")
+
+    def upsert(self) -> None:
+        keys = self.dice.sample(range(self.next_key + 3), 5)
+        merge = self.ds.merge_insert("id").when_matched_update_all()
+        merge.when_not_matched_insert_all().execute(self.rows(keys))
+
+    def update(self) -> None:
+        self.ds.update({"x": "x + 1"}, where=f"id % {self.dice.randint(2, 6)} = 0")
+
+    def compact(self) -> None:
+        self.ds.optimize.compact_files(target_rows_per_fragment=30)
+
+    def overwrite(self) -> None:
+        lance.write_dataset(self.rows(self.new_keys(8)), self.uri, mode="overwrite")
+
+    def restore(self) -> None:
+        lance.dataset(self.uri, version=self.dice.randint(1, self.ds.version)).restore()
+
+    def configure(self) -> None:
+        self.ds.update_config({"key": str(self.dice.random())})
+
+    def add_column(self) -> None:
+        self.ds.add_columns({f"c{self.ds.version}": "id + 1"})
+
+    def add_null_column(self) -> None:
+        self.ds.add_columns(pa.field(f"n{self.ds.version}", pa.int64()))
+
+    def drop_column(self) -> None:
+        added = [name for name in self.ds.schema.names if name not in ("id", "x")]
+        if added:
+            self.ds.drop_columns(added[:1])
+
+
+ACTS: list[Callable[[History], None]] = [
+    History.append, History.delete, History.delete_first, History.upsert, History.update,
+    History.compact, History.overwrite, History.restore, History.configure, History.add_column,
+    History.add_null_column, History.drop_column,
+]  # fmt: skip
+
+
+def changes_of(log: ObjectStoreLog, version: int) -> TableChanges:
+    older = log.read(version - 1) if version > 1 else None
+    plan = plan_diff(older, log.read(version))
+    dead = {(each.id, each.deletion_file): dead_of(log.store, each) for each in plan.dead_rows_of}
+    return diff(plan, dead)  # type: ignore[arg-type]
+
+
+def snapshot(uri: str, version: int) -> dict[int, dict[str, Any]]:
+    """Row id -> the row, of every row of a version."""
+    if version == 0:
+        return {}
+    ds = lance.dataset(uri, version=version)
+    found = ds.to_table(columns=["id", "x", *STAMPS]).to_pylist()
+    return {row["_rowid"]: row for row in found}
+
+
+def check_version(log: ObjectStoreLog, uri: str, version: int) -> int:
+    before, after = snapshot(uri, version - 1), snapshot(uri, version)
+    place_before = {row["_rowaddr"]: row_id for row_id, row in before.items()}
+    place_after = {row["_rowaddr"]: row_id for row_id, row in after.items()}
+    found = changes_of(log, version)
+    inserts = {
+        place_after[each.fragment.id << 32 | offset]
+        for each in found.inserts
+        for offset in each.offsets.tolist()
+    }
+    deletes = {
+        place_before[each.fragment.id << 32 | offset]
+        for each in found.deletes
+        for offset in each.offsets.tolist()
+    }
+    updates = set()
+    for each in found.updates:
+        for offset, address in zip(
+            each.offsets.tolist(), each.addresses_before.tolist(), strict=True
+        ):
+            updates.add(place_after[each.fragment.id << 32 | offset])
+            assert place_before[address] == place_after[each.fragment.id << 32 | offset]
+    both = before.keys() & after.keys()
+    stamp = STAMPS[-1]
+    assert inserts == after.keys() - before.keys()
+    assert deletes == before.keys() - after.keys()
+    assert updates == {each for each in both if before[each][stamp] != after[each][stamp]}
+    assert updates >= {each for each in both if before[each]["x"] != after[each]["x"]}
+    assert found.num_changes == len(inserts) + len(updates) + len(deletes)
+    return found.num_changes
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_diff_of_neighbours_is_the_difference_of_their_rows(tmp_path: Path, seed: int) -> None:
+    history = History(str(tmp_path / "t"), seed)
+    for _ in range(9):
+        history.dice.choice(ACTS)(history)
+    log = ObjectStoreLog(open_store(history.uri))
+    assert sum(check_version(log, history.uri, version) for version in log.versions()) >= 20
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_the_diff_agrees_with_the_delta_where_the_delta_is_right(
+    tmp_path: Path, act: Callable[[History], None]
+) -> None:
+    history = History(str(tmp_path / "t"), 7)
+    history.append()
+    history.update()
+    start = history.ds.version
+    act(history)
+    end = history.ds.version
+    log = ObjectStoreLog(open_store(history.uri))
+    for version in range(start + 1, end + 1):
+        check_version(log, history.uri, version)
+    if act is History.restore:
+        return  # which the delta does not see
+    delta = lance.dataset(history.uri, version=end).delta(begin_version=start, end_version=end)
+    found = [changes_of(log, version) for version in range(start + 1, end + 1)]
+    assert num_rows(delta.get_inserted_rows()) == sum_of(found, "inserts")
+    assert num_rows(delta.get_updated_rows()) == sum_of(found, "updates")
+    assert num_rows(delta.get_deleted_row_ids()) == sum_of(found, "deletes")
+
+
+def num_rows(reader: Any) -> int:
+    return reader.read_all().num_rows  # type: ignore[no-any-return]
+
+
+def sum_of(found: list[TableChanges], kind: str) -> int:
+    return sum(len(each.offsets) for changes in found for each in getattr(changes, kind))
+
+
+@pytest.mark.parametrize("act", [History.compact, History.configure, History.add_null_column])
+def test_what_changes_no_row_gives_no_change(
+    tmp_path: Path, act: Callable[[History], None]
+) -> None:
+    history = History(str(tmp_path / "t"), 7)
+    history.delete()
+    start = history.ds.version
+    act(history)
+    assert history.ds.version > start
+    log = ObjectStoreLog(open_store(history.uri))
+    for version in range(start + 1, history.ds.version + 1):
+        assert changes_of(log, version).num_changes == 0
+
+
+def test_a_column_replaced_without_a_stamp_updates_its_rows(tmp_path: Path) -> None:
+    history = History(str(tmp_path / "t"), 7)
+    fragment = history.ds.get_fragments()[0]
+    changed = pa.table({"id": pa.array(range(7), pa.int64()), "x": [9.0] * 7})
+    metadata, modified = fragment.update_columns(changed, left_on="id", right_on="id")
+    operation = lance.LanceOperation.Update(
+        updated_fragments=[metadata], fields_modified=modified, update_mode="rewrite_columns"
+    )
+    lance.LanceDataset.commit(history.uri, operation, read_version=1)
+    assert set(snapshot(history.uri, 2)[0].items()) != set(snapshot(history.uri, 1)[0].items())
+    assert {row[STAMPS[-1]] for row in snapshot(history.uri, 2).values()} == {1}
+    found = changes_of(ObjectStoreLog(open_store(history.uri)), 2)
+    assert [each.offsets.tolist() for each in found.updates] == [list(range(7))]
+    assert found.num_changes == 7
