@@ -21,7 +21,7 @@ from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.errors import NotFoundError, UnsupportedFeatureError
 from lance_stream.storage.coalesce import cut_answers, plan_requests
 from lance_stream.storage.create_once import create_in_memory
-from lance_stream.storage.store import BytesLike, FileWriter, StoredFile
+from lance_stream.storage.store import BytesLike, FileWriter, StoredFile, check_path
 
 _MAX_GAP_BYTES = 16 << 10
 _MAX_JOINED_BYTES = 16 << 20
@@ -125,7 +125,7 @@ class FsspecStore:
             return
 
     def _path(self, path: str) -> str:
-        return f"{self.root}/{path}" if path else self.root
+        return f"{self.root}/{check_path(path)}" if path else self.root
 
     def _filesystem(self) -> Any:
         return fsspec.filesystem(

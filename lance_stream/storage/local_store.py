@@ -28,7 +28,7 @@ from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.storage.coalesce import cut_answers, plan_requests
 from lance_stream.storage.create_once import create_by_link, flush_names
-from lance_stream.storage.store import BytesLike, FileWriter, StoredFile
+from lance_stream.storage.store import BytesLike, FileWriter, StoredFile, check_path
 
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -131,7 +131,7 @@ class LocalStore:
         self._path(path).unlink(missing_ok=True)
 
     def _path(self, path: str) -> Path:
-        return Path(self.root, path)
+        return Path(self.root, check_path(path))
 
     @contextmanager
     def _open(self, path: str) -> Iterator[int]:

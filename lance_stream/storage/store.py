@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from lance_stream.byte_ranges import Buffer, ByteRange
+from lance_stream.errors import InvalidInputError
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview | Any
 """Anything with the buffer protocol: a numpy array and an Arrow buffer are, too."""
@@ -135,3 +136,16 @@ class Store(Protocol):
     def delete(self, path: str) -> None:
         """Delete a file; it may be gone already."""
         ...
+
+
+def check_path(path: str) -> str:
+    """Return a path, if it stays below the root of its store.
+
+    Whoever takes a path from a manifest has refused a bad one before; this is the last door.
+
+    Raises:
+        InvalidInputError: It is absolute, or climbs with "..".
+    """
+    if path.startswith("/") or ".." in path.split("/") or "\0" in path:
+        raise InvalidInputError(f"the path {path[:200]!r} leads out of the store it belongs to")
+    return path

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.byte_ranges import ByteRange
-from lance_stream.errors import NotFoundError
+from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.storage.store import Store
 
 DATA = bytes(range(256)) * 40
@@ -199,6 +199,20 @@ class StoreContract:
         assert [len(each) for each in won] == [1] * num_rounds
         for number, (winner,) in enumerate(won):
             assert store.read(f"v/{number}") == str(winner).encode() * 5000
+
+    @pytest.mark.parametrize("path", ["/etc/passwd", "../a", "data/../../a", "..", "a\0b"])
+    def test_no_path_leads_out_of_the_store(self, store: Store, path: str) -> None:
+        for attempt in (
+            lambda: store.read(path),
+            lambda: store.read_ranges(path, []),
+            lambda: store.write(path, b""),
+            lambda: store.open_writer(path).close(),
+            lambda: store.create_once(path, b""),
+            lambda: store.delete(path),
+            lambda: store.list(path),
+        ):
+            with pytest.raises(InvalidInputError, match="leads out of the store"):
+                attempt()
 
     def test_a_pickled_store_is_the_same_store(self, store: Store) -> None:
         store.write("a", DATA)
