@@ -14,6 +14,7 @@ What the demo made before is removed first. Checkpoints are in checkpoints/fligh
 """
 
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -120,7 +121,7 @@ def start_sink() -> subprocess.Popen[bytes]:
         )
 
 
-def start_feed() -> tuple[SparkSession, StreamingQuery]:
+def make_session() -> SparkSession:
     spark = (
         SparkSession.builder.appName("delays by carrier")
         .master("local[2]")
@@ -130,15 +131,15 @@ def start_feed() -> tuple[SparkSession, StreamingQuery]:
         .getOrCreate()
     )
     register(spark)
-    return spark, start(spark, TABLE, str(FEED_CHECKPOINT))
+    return spark
 
 
 class Progress:
-    """Tells once a second what both queries have done."""
+    """Tells what both queries have done, when they have done something."""
 
     def __init__(self) -> None:
-        self.last = (time.monotonic(), 0)
         self.version = self.rows = 0
+        self.told_at, self.told = time.monotonic(), (0, 0, 0)
 
     def look(self) -> None:
         """Ask the table for its newest version."""
@@ -150,14 +151,16 @@ class Progress:
 
     def tell(self, feed: StreamingQuery) -> None:
         """Print a line on both queries."""
-        before, rows_before = self.last
         self.look()
-        self.last = (time.monotonic(), self.rows)
-        rate = (self.rows - rows_before) / (self.last[0] - before)
+        now, state = time.monotonic(), (self.rows, self.version, seen_by(feed))
+        if state == self.told and now - self.told_at < 5:
+            return
+        rate = (self.rows - self.told[0]) / (now - self.told_at)
+        self.told_at, self.told = now, state
         batches = len(list((SINK_CHECKPOINT / "commits").glob("[0-9]*")))
         say(
             f"sink: {self.rows:7,} rows  {batches:3} batches  {self.version:3} versions"
-            f"  {rate:7,.0f} rows/s     feed: version {seen_by(feed):3}"
+            f"  {rate:7,.0f} rows/s     feed: version {state[2]:3}"
         )
 
 
@@ -168,6 +171,8 @@ def seen_by(feed: StreamingQuery) -> int:
         sys.exit(f"The feed failed: {failure}")
     progress = feed.lastProgress
     offset = progress["sources"][0]["endOffset"] if progress else None
+    if isinstance(offset, str):
+        offset = json.loads(offset)
     return int(offset["version"]) if offset else 0
 
 
@@ -250,18 +255,19 @@ def main() -> None:
 
 
 def stream_both(flights: pa.Table, sink: subprocess.Popen[bytes]) -> None:
-    say(f"Sink started, process {sink.pid}; four files a micro-batch. Table: {TABLE}")
+    say(f"Sink started, process {sink.pid}; six files a micro-batch. Table: {TABLE}")
+    spark = make_session()
     progress = Progress()
     while progress.version == 0:
         fail_if_ended(sink)
         progress.look()
         time.sleep(0.1)
-    spark, feed = start_feed()
+    feed = start(spark, TABLE, str(FEED_CHECKPOINT))
     say("Feed started: it tails the table's changes from version 0.")
 
     while progress.rows < flights.num_rows // 3:
         fail_if_ended(sink)
-        time.sleep(0.5)
+        time.sleep(1)
         progress.tell(feed)
     os.killpg(sink.pid, signal.SIGKILL)
     sink.wait()

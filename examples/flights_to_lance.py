@@ -2,7 +2,7 @@
 
     python examples/flights_to_lance.py FILES TABLE CHECKPOINT
 
-Reads the parquet files below FILES as a stream, four files a micro-batch, and appends them to the
+Reads the parquet files below FILES as a stream, six files a micro-batch, and appends them to the
 Lance table at TABLE, which is made with the first batch. Ends when all files are in. Kill it when
 you like and start it again: it goes on, and no row is lost or there twice.
 """
@@ -36,7 +36,7 @@ def main(files: str, table: str, checkpoint: str) -> None:
 
     query = (
         spark.readStream.schema(FLIGHT)
-        .option("maxFilesPerTrigger", 4)
+        .option("maxFilesPerTrigger", 6)
         .parquet(files)
         .writeStream.foreachBatch(append)
         .option("checkpointLocation", checkpoint)
