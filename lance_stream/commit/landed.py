@@ -66,9 +66,9 @@ def publish_and_know(
             return owner == transaction_file
     raise CommitUncertainError(
         f"version {version} of {log.store.uri} may or may not have been published: the store "
-        f"answered {failure!r}, and the version is not there yet. Nothing was deleted. Look again "
-        f"later: if version {version} names the transaction {transaction_file!r}, it landed; "
-        "committing the same transaction again is safe"
+        f"answered {failure or 'that it is taken'!r}, but the version is not there. Nothing was "
+        f"deleted. Look again later: if version {version} names the transaction "
+        f"{transaction_file!r}, it landed; committing the same transaction again is safe"
     ) from failure
 
 

@@ -35,6 +35,11 @@ from tests.commit.tables import (
 )
 from tests.contracts.watched_stores import WatchedStore
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:lance is not fork-safe"),
+    pytest.mark.filterwarnings("ignore:.*use of fork\\(\\) may lead to deadlocks"),
+]
+
 APP, QUERY = "flights", "4b1a"
 NUM_ROWS = 7
 

@@ -16,6 +16,11 @@ from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
 from tests.contracts.stores import StoreContract
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:lance is not fork-safe"),
+    pytest.mark.filterwarnings("ignore:.*use of fork\\(\\) may lead to deadlocks"),
+]
+
 
 class TestLocalStore(StoreContract):
     @pytest.fixture
