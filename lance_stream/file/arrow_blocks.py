@@ -38,7 +38,7 @@ from lance_stream.file.levels import Mask
 MAX_OFFSET = 2**31 - 1
 """What Arrow's 32-bit offsets can reach."""
 
-MAX_ARRAY_BYTES = 1 << 35
+MAX_ARRAY_BYTES = 1 << 33
 """What we are ready to make of a few bytes that stand for many."""
 
 _ALIGNMENT = 8

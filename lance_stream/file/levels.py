@@ -150,6 +150,19 @@ class Levels:
         visible = self.visible()
         return self.num_levels if visible is None else int(np.count_nonzero(visible))
 
+    def num_rows(self) -> int:
+        """Return how many rows start among the entries."""
+        if self.repetition is None:
+            return self.num_levels
+        return int(np.count_nonzero(self.repetition == self.layers.max_repetition))
+
+    def starts_with_row(self) -> bool:
+        """Say whether the first entry starts a row."""
+        repetition = self.repetition
+        return repetition is None or (
+            len(repetition) > 0 and int(repetition[0]) == self.layers.max_repetition
+        )
+
     def row_starts(self) -> Places:
         """Return (num_rows,) where each row starts among the entries."""
         if self.repetition is None:
@@ -198,11 +211,6 @@ def checked_levels(levels: Levels) -> Levels:
             )
     if layers.max_repetition and levels.repetition is None:
         raise CorruptDataError("a page of lists has no repetition levels")
-    if layers.max_repetition and levels.definition is not None and levels.repetition is not None:
-        # An entry that goes on in its innermost list is an item of it: the list is there.
-        inside = levels.definition[levels.repetition == 0]
-        if len(inside) and inside.max() > layers.max_visible:
-            raise CorruptDataError("a list is said to be null or empty in the midst of its items")
     return levels
 
 
@@ -293,22 +301,27 @@ class LayerReader:
         if repetition is None:
             # No level at all: no row.
             return np.zeros(1, np.int64), None
-        starts = np.flatnonzero(repetition)
+        starts = np.flatnonzero(repetition != 0)
         if definition is None:
             offsets = np.append(starts, self._num_levels)
             self._keep(starts)
             return offsets, None
-        has_item = definition <= layers.below[place]
-        items_before = np.zeros(self._num_levels + 1, np.int64)
-        np.cumsum(has_item, out=items_before[1:])
         started = definition[starts]
+        without_items = started > layers.below[place]
+        num_without = int(np.count_nonzero(without_items))
+        if num_without != np.count_nonzero(definition > layers.below[place]):
+            raise CorruptDataError("a list is said to be null or empty in the midst of its items")
+        firsts = starts
+        if num_without:
+            firsts = starts - np.cumsum(without_items) + without_items
         limit = layers.limits[place]
-        seen = starts if limit == layers.max_definition else starts[started <= limit]
-        offsets = np.append(items_before[seen], items_before[-1])
-        levels = definition[seen]
-        valid: Mask | None = levels <= layers.below[place]
+        if limit < layers.max_definition:
+            seen = started <= limit
+            firsts, started = firsts[seen], started[seen]
+        offsets = np.append(firsts, self._num_levels - num_without)
+        valid: Mask | None = started <= layers.below[place]
         if layers.empty_levels[place]:
-            valid |= levels == layers.empty_levels[place]
+            valid |= started == layers.empty_levels[place]
         if layers.below[place] == limit or bool(np.all(valid)):
             valid = None
         self._keep(starts)
@@ -408,7 +421,7 @@ class LayerWriter:
 def _mark(definition: LevelArray, slots: Places | None, gone: Mask, level: int) -> None:
     """Set a level where something is gone and nothing around it is."""
     if slots is None:
-        definition[gone & (definition == 0)] = level
+        np.putmask(definition, gone & (definition == 0), level)
     else:
         hit = slots[gone]
         definition[hit[definition[hit] == 0]] = level

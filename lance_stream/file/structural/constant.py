@@ -127,10 +127,10 @@ class ConstantPage:
         levels = checked_levels(Levels(self._layers, streams[0], streams[1], num_levels))
         if self._scalar is None and streams[1] is None:
             raise CorruptDataError("a page without a value does not say what is null")
-        num_rows = len(levels.row_starts()) if self._layers.max_repetition else num_levels
-        if num_rows != self._page.length:
+        if levels.num_rows() != self._page.length:
             raise CorruptDataError(
-                f"the levels are those of {num_rows} rows, but the page has {self._page.length}"
+                f"the levels are those of {levels.num_rows()} rows, but the page has "
+                f"{self._page.length}"
             )
         return levels
 

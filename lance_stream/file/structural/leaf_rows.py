@@ -126,6 +126,8 @@ def pick_rows(
                 f"row {last_of(rows)} is looked for among levels of {levels.num_levels} rows"
             )
         return rows, rows
+    if isinstance(rows, range) and rows == range(levels.num_rows()) and levels.starts_with_row():
+        return range(levels.num_levels), range(levels.num_visible())
     starts = levels.row_starts()
     if len(rows) and last_of(rows) >= len(starts):
         raise CorruptDataError(f"row {last_of(rows)} is looked for among {len(starts)} rows")

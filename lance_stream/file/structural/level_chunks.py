@@ -4,7 +4,8 @@ Each chunk holds its levels as a block of u16 words, encoded by itself:
 
     flat                     as they are
     in-line bit-packing      up to 1,024 levels: width, packed words
-    out-of-line bit-packing  full blocks of 1,024 packed words, then a tail, packed or as it is
+    out-of-line bit-packing  full blocks of 1,024 packed words, then a tail, packed or as it is;
+                             0 bits wide where all levels are 0
     rle                      u64 bytes of values | values | u8 lengths
     others                   one chunk after the other
 
@@ -153,7 +154,7 @@ def _decode_out_of_line(
     if (
         encoding.uncompressed_bits_per_value != BITS_PER_LEVEL
         or encoding.values.WhichOneof("compression") != "flat"
-        or not 0 < width <= BITS_PER_LEVEL
+        or not 0 <= width <= BITS_PER_LEVEL
     ):
         raise CorruptDataError(f"levels cannot be packed in {width} bits")
     words_per_block = width * fastlanes.VALUES // BITS_PER_LEVEL
@@ -170,7 +171,9 @@ def _decode_out_of_line(
             f"{num_levels[place]} levels packed in {width} bits cannot be "
             f"{buffer.sizes[place]} bytes"
         )
-    full = _unpacked(ChunkedBuffer(buffer.data, buffer.starts, full_bytes), width)
+    full = _unpacked(
+        ChunkedBuffer(buffer.data, buffer.starts, full_bytes), int(num_full.sum()), width
+    )
     if not num_rest.any():
         return full.reshape(-1)
     tails = ChunkedBuffer(buffer.data, buffer.starts + full_bytes, tail_bytes)
@@ -186,16 +189,18 @@ def _decode_out_of_line(
             tails.data, tails.starts[has_packed_tail], tails.sizes[has_packed_tail]
         )
         used = np.arange(fastlanes.VALUES) < num_rest[has_packed_tail][:, None]
-        of_tails[in_packed] = _unpacked(packed, width)[used]
+        of_tails[in_packed] = _unpacked(packed, len(used), width)[used]
     levels[in_tail] = of_tails
     return levels
 
 
-def _unpacked(buffer: ChunkedBuffer, width: int) -> npt.NDArray[np.unsignedinteger]:
+def _unpacked(
+    buffer: ChunkedBuffer, num_blocks: int, width: int
+) -> npt.NDArray[np.unsignedinteger]:
     """Return (num_blocks, 1024) levels of packed blocks that stand one after the other."""
     words_per_block = width * fastlanes.VALUES // BITS_PER_LEVEL
     words = joined(buffer).view(np.uint16)
-    return fastlanes.unpack(words.reshape(-1, words_per_block), width)
+    return fastlanes.unpack(words.reshape(num_blocks, words_per_block), width)
 
 
 def _flags(counts: Places) -> npt.NDArray[np.bool_]:

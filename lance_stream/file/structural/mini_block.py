@@ -288,9 +288,9 @@ class MiniBlockPage:
                 inside = as_places(inside)
                 heads = np.flatnonzero(np.diff(chosen, prepend=-2) > 1)
                 breaks = starts_of(parts.num_levels)[heads]
-        if self._has_repetition and len(levels.row_starts()) != int(rows_started.sum()):
+        if levels.num_rows() != int(rows_started.sum()):
             raise CorruptDataError(
-                f"{len(levels.row_starts())} rows start in chunks that are said to start "
+                f"{levels.num_rows()} rows start in chunks that are said to start "
                 f"{rows_started.sum()}"
             )
         entries, places = pick_rows(levels, inside, breaks)
@@ -443,6 +443,8 @@ def encode_mini_block_page(
                 message.repetition_index_depth = 1
                 buffers.append(part(_encode_rows(levels, starts)))
             return EncodedLayout(pb.PageLayout(mini_block_layout=message), tuple(buffers))
+        if int(encoded.num_values.max()) > most:
+            break  # values of less than a byte do not part further
         most = int(encoded.num_values.max()) // 2
     return None
 
