@@ -36,23 +36,34 @@ class VersionInfo:
 def list_versions(table: TableVersion) -> list[VersionInfo]:
     """Return all versions of a table that are still there, the newest last."""
     found = []
+    live_rows: dict[bytes, int] = {}
     for version in table.log.versions():
         try:
             manifest = table.log.read(version)
         except NotFoundError:
             continue  # cleaned up since it was listed
-        found.append(describe(table.at(manifest)))
+        found.append(_describe(table.at(manifest), live_rows))
     return found
 
 
-def describe(table: TableVersion) -> VersionInfo:
-    """Return what is to be said of one version."""
+def _describe(table: TableVersion, live_rows: dict[bytes, int]) -> VersionInfo:
+    """Return what is to be said of one version.
+
+    Args:
+        table: The version.
+        live_rows: The live rows of fragments that were met before, by the fragment's message:
+            most fragments stand in many versions.
+    """
     transaction = read_transaction(table.store, table.manifest)
+    fragments = table.manifest.fragments
+    for place, raw in enumerate(fragments.raws):
+        if raw not in live_rows:
+            live_rows[raw] = table.num_live_rows(fragments[place])
     return VersionInfo(
         version=table.version,
         timestamp=timestamp_of(table.manifest),
         operation=operation_name(transaction.operation) if transaction else None,
-        num_rows=sum(table.num_live_rows(each) for each in table.manifest.fragments),
+        num_rows=sum(live_rows[raw] for raw in fragments.raws),
         properties=dict(transaction.properties) if transaction else {},
     )
 

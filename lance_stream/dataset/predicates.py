@@ -21,6 +21,7 @@ sign of the dividend, and a float column is compared with `0.1` as a double. Not
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -60,8 +61,9 @@ class Expression:
         return [quote_path(path) for path in self.paths]
 
 
+@lru_cache(maxsize=256)
 def parse_expression(text: str) -> Expression:
-    """Parse a SQL expression.
+    """Parse a SQL expression; one that was parsed lately is not parsed again.
 
     Raises:
         InvalidInputError: It is not one expression, or has a part that is not supported; the
