@@ -167,14 +167,9 @@ def _more_than_rows_died(ours: Delete | Update, theirs: Delete | Update) -> bool
     """Whether a fragment of both was changed in another way than by further dead rows."""
     if not _same_fragments(ours, theirs):
         return False
-    rewrites = (
-        isinstance(each, Update) and each.update_mode is UpdateMode.REWRITE_COLUMNS
-        for each in (ours, theirs)
-    )
     files = {each.id: each.files for each in ours.updated_fragments}
     return (
-        any(rewrites)
-        or not touched_fragments(theirs).isdisjoint(_removed_fragments(ours))
+        not touched_fragments(theirs).isdisjoint(_removed_fragments(ours))
         or not touched_fragments(ours).isdisjoint(_removed_fragments(theirs))
         or any(files.get(each.id, each.files) != each.files for each in theirs.updated_fragments)
     )

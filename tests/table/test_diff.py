@@ -289,6 +289,12 @@ def test_a_column_that_was_replaced_with_some_stamps_updates_the_stamped_rows() 
     assert ids(FIRST, newer) == expect(update=[0])
 
 
+def test_the_stamp_of_a_dead_row_does_not_speak_for_the_live_ones() -> None:
+    older = version(1, Rows(0, range(3), dead=[0]))
+    newer = version(2, Rows(0, range(3), [2, 1, 1], dead=[0], files=(WITHOUT_X, NEW_COLUMN)))
+    assert ids(older, newer) == expect(update=[1, 2])
+
+
 def test_a_column_that_got_values_without_a_stamp_updates_every_row() -> None:
     older = version(
         1, Rows(0, range(3), files=(replace(FILE, field_ids=(0,), column_indices=(0,)),))
