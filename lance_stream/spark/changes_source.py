@@ -317,38 +317,36 @@ if HAS_READ_LIMITS:
 class FeedStreamWithoutStart(_FeedStream):
     """The change feed for PySpark 4.1, which does not say where a batch starts.
 
-    The reader applies the limit itself, from the position that it was told last. It is not told
-    one before the first batch of a run with the trigger AvailableNow, or after a restart whose last
-    batch was done: that one batch takes all versions there are.
+    The position is taken from the other calls: a run that goes on is first asked to plan the last
+    batch again, so that only a new query has none, and that one begins at its initial offset.
+
+    Nor does PySpark say what the trigger is, and AvailableNow is one batch in 4.1. So the first
+    batch of a run takes all versions there are, whatever limit is set; the later ones keep to it.
     """
 
     def __init__(self, asked: SourceOptions, carried: pa.Schema) -> None:
         super().__init__(asked, carried)
+        self._initial: dict[str, Any] | None = None
         self._position: FeedOffset | None = None
+        self._is_first = True
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where a new query begins."""
-        offset = super().initialOffset()
-        self._position = parse_offset(offset)
-        return offset
+        """Return where a new query begins; the same each time in a run."""
+        if self._initial is None:
+            self._initial = super().initialOffset()
+        return self._initial
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802  # as 4.1 has it
         """Return how far the next batch goes."""
-        newest = self.newest_version()
-        if self._position is None:
-            return FeedOffset(newest).to_json()
-        limit = self.asked.max_versions_per_trigger
-        return self.advance(self._position, newest, limit).to_json()
+        start = self._position or parse_offset(self.initialOffset())
+        limit = None if self._is_first else self.asked.max_versions_per_trigger
+        self._is_first = False
+        return self.advance(start, self.newest_version(), limit).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch, and remember where it ends."""
         self._position = parse_offset(end)
         return super().partitions(start, end)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Learn where the stream stands, if nothing else has told."""
-        if self._position is None:
-            self._position = parse_offset(end)
 
 
 def make_stream_reader(asked: SourceOptions, carried: pa.Schema) -> DataSourceStreamReader:

@@ -220,7 +220,9 @@ def test_a_trigger_takes_at_most_so_many_versions(tail: Any, pyspark_has_read_li
         assert versions == [[2, 3, 4, 5]]
 
 
-def test_limits_hold_in_a_stream_that_runs_on(tail: Any, uri: str) -> None:
+def test_limits_hold_in_a_stream_that_runs_on(
+    tail: Any, uri: str, pyspark_has_read_limits: bool
+) -> None:
     stream = tail(readChangeFeed="true", startingVersion=1, maxVersionsPerTrigger=1)
     query = stream.start(available_now=False)
     try:
@@ -229,9 +231,11 @@ def test_limits_hold_in_a_stream_that_runs_on(tail: Any, uri: str) -> None:
         query.processAllAvailable()
     finally:
         query.stop()
-    versions = [{row._commit_version for row in batch} for batch in stream.batches]
-    assert all(len(each) <= 1 for each in versions)
-    assert [each.pop() for each in versions if each] == [2, 3, 4, 5, 6, 7]
+    versions = [sorted({row._commit_version for row in batch}) for batch in stream.batches]
+    if pyspark_has_read_limits:
+        assert [each for each in versions if each] == [[2], [3], [4], [5], [6], [7]]
+    else:  # the first batch of a run takes all that there is
+        assert versions == [[2, 3, 4, 5], [6], [7]]
 
 
 def test_a_batch_that_was_not_committed_is_given_again_the_same(
@@ -244,7 +248,7 @@ def test_a_batch_that_was_not_committed_is_given_again_the_same(
     newest.unlink()
     (commits / f".{newest.name}.crc").unlink(missing_ok=True)
     lance_stream.open_dataset(uri).append(rows(9))
-    again, new = stream.run()
+    again, new = stream.run() + stream.run()  # PySpark 4.1 only makes up for the one at first
     assert sorted(map(str, again)) == sorted(map(str, first))
     assert changes_in(new) == Counter([("insert", 6, 9)])
 
@@ -256,7 +260,7 @@ def test_a_snapshot_that_was_not_committed_is_given_again_the_same(
     (first,) = stream.run()
     shutil.rmtree(tmp_path / "tail" / "commits")
     lance_stream.open_dataset(uri).delete("id = 0")
-    again, new = stream.run()
+    again, new = stream.run() + stream.run()  # PySpark 4.1 only makes up for the one at first
     assert sorted(map(str, again)) == sorted(map(str, first))
     assert changes_in(new) == Counter([("delete", 6, 0)])
 
