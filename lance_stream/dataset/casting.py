@@ -15,7 +15,7 @@ float16, time units and zones, large types, dictionaries), and what widens.
     timestamp with a zone                      timestamp with another zone: the same instant
     list, large list, fixed-size list          each other, if the lengths fit
     struct                                     struct, its parts matched by name
-    null                                       any nullable column
+    null                                       any column; nulls are checked as values
 
 What is known from the types alone is refused by `check_castable`, before any file is written: an
 unknown column, a missing column that must not be null, a type that narrows. What only the values
@@ -96,10 +96,6 @@ def _check_type(incoming: pa.DataType, wanted: pa.Field, path: str) -> None:
     if isinstance(incoming, pa.BaseExtensionType):
         incoming = incoming.storage_type
     if pa.types.is_null(incoming):
-        if not wanted.nullable:
-            raise InvalidInputError(
-                f"column {path!r} is all nulls, but must not be null in the table"
-            )
         return
     if pa.types.is_struct(incoming) and pa.types.is_struct(target):
         _check_names([each.name for each in incoming], list(target), where=f"{path}.")

@@ -349,7 +349,10 @@ class _Feed:
             for version in range(self._last.version - 1, self._after - 1, -1):
                 if version < 1 or not _keeps_ids(newer):
                     break
-                newer = _version(self._last, version, self._after, self._last.version)
+                try:
+                    newer = self._last.at(self._last.log.read(version))
+                except NotFoundError:
+                    break  # between the ends of net changes; nobody knows what happened there
             self._ids_hold_from = newer.version
         return self._ids_hold_from
 

@@ -235,7 +235,7 @@ class Dataset:
         return Dataset(append.append(self.table, data).table)
 
     def overwrite(self, data: ArrowInput) -> "Dataset":
-        """Put rows, with their own schema, in place of all that the table has.
+        """Put rows, with their own columns, in place of all that the table has.
 
         Args:
             data: As in `append`.
