@@ -1,0 +1,106 @@
+"""Damaged pages: whatever happens to their bytes, they read or raise BadDataError."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.errors import BadDataError
+from lance_stream.file.versions import FileVersion
+
+LONG = "x" * 5000
+SHAPES = {
+    "numbers": pa.array(np.arange(40)),
+    "nulls": pa.array([None, 1, 2] * 500),
+    "booleans": pa.array([True, False, None] * 9),
+    "strings": pa.array(["a", "", "üé", None] * 30),
+    "vectors": pa.array([[1.0, None], None, [3.0, 4.0]] * 9, pa.list_(pa.float32(), 2)),
+    "codes": pa.array(["a", None, "b"] * 9).dictionary_encode(),
+    "lists": pa.array([[1, None], [], None, list(range(600))] * 9),
+    "structs": pa.array([{"a": [{"b": "x", "c": None}, None]}, None, {"a": []}] * 9),
+    "long": pa.array([LONG, None, "ab"]),
+    "long lists": pa.array([[LONG, None], [], None, ["ab"]]),
+    "wide": pa.array([b"z" * 300, None] * 3, pa.binary(300)),
+    "wide lists": pa.array([[b"z" * 300, None], [], None] * 3, pa.list_(pa.binary(300))),
+    "one": pa.array(["one"] * 9),
+    "empty lists": pa.array([[], None] * 9, pa.list_(pa.int8())),
+    "none": pa.nulls(9, pa.int64()),
+}
+
+
+def read_or_bad(column: Any, num_rows: int) -> None:
+    for read in (
+        lambda: column.read(0, num_rows),
+        lambda: column.read(1, num_rows // 2),
+        lambda: column.take([0, num_rows - 1]),
+    ):
+        column.forget()
+        try:
+            array = read()
+        except BadDataError:
+            continue
+        array.validate(full=True)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_buffers_that_are_cut_short_read_right_or_are_bad(columns: Any, name: str) -> None:
+    values = SHAPES[name]
+    column = columns.write(values)
+    random = np.random.default_rng(1)
+    for leaf, pages in enumerate(column.pages):
+        page = pages[0]
+        for place, buffer in enumerate(page.buffers):
+            sizes = random.integers(0, buffer.size_bytes, min(buffer.size_bytes, 12))
+            for size in {0, buffer.size_bytes - 1, *sizes.tolist()} if buffer.size_bytes else ():
+                cut = list(page.buffers)
+                cut[place] = ByteRange(buffer.start, buffer.start + size)
+                column.pages[leaf] = [replace(page, buffers=tuple(cut))]
+                column.forget()
+                try:
+                    array = column.read(0, len(values))
+                except BadDataError:
+                    continue
+                assert array.equals(values), (place, size)
+        column.pages[leaf] = pages
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("version", [FileVersion.V2_1, FileVersion.V2_2])
+def test_flipped_bits_read_as_something_or_are_bad(
+    columns: Any, name: str, version: FileVersion
+) -> None:
+    column = columns.write(SHAPES[name], version=version)
+    sound, random = column.data, np.random.default_rng(2)
+    for _ in range(40 if sound else 0):
+        data = bytearray(sound)
+        for _ in range(random.integers(1, 4)):
+            # The heads of chunks and items are where a flip does the most harm.
+            last = len(data) if random.random() < 0.5 else min(len(data), 64)
+            data[random.integers(0, last)] ^= 1 << random.integers(0, 8)
+        column.data = bytes(data)
+        read_or_bad(column, len(SHAPES[name]))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_flipped_bits_of_a_layout_read_as_something_or_are_bad(columns: Any, name: str) -> None:
+    column = columns.write(SHAPES[name])
+    random = np.random.default_rng(3)
+    sound = column.pages[0][0]
+    for _ in range(60):
+        encoding = bytearray(sound.encoding)
+        encoding[random.integers(0, len(encoding))] ^= 1 << random.integers(0, 8)
+        column.pages[0] = [replace(sound, encoding=bytes(encoding))]
+        read_or_bad(column, len(SHAPES[name]))
+
+
+def test_pages_of_a_wrong_length_read_as_something_or_are_bad(columns: Any) -> None:
+    for values in SHAPES.values():
+        column = columns.write(values)
+        sound = column.pages[0][0]
+        for length in (1, len(values) - 1, len(values) + 1, 2**20, 2**40, 2**61):
+            column.pages[0] = [replace(sound, length=length)]
+            column.forget()
+            read_or_bad(column, min(length, len(values)))

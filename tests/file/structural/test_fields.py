@@ -1,0 +1,220 @@
+"""Fields as a whole: taken apart into leaves, cut into pages, put together again."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.file.structural.pages import LAYOUTS, REFUSED_LAYOUTS
+from lance_stream.file.versions import FileVersion
+
+LEAF = st.none() | st.integers(-5, 5)
+TEXT = st.none() | st.text("abü", max_size=3)
+
+
+def lists_of(items: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | st.lists(items, max_size=4)
+
+
+DEEP = pa.struct(
+    [
+        ("a", pa.int8()),
+        ("b", pa.list_(pa.struct([("c", pa.large_list(pa.string())), ("d", pa.int32())]))),
+        ("e", pa.struct([("f", pa.list_(pa.list_(pa.int64())))])),
+    ]
+)
+ROWS = st.none() | st.fixed_dictionaries(
+    {
+        "a": LEAF,
+        "b": lists_of(st.none() | st.fixed_dictionaries({"c": lists_of(TEXT), "d": LEAF})),
+        "e": st.none() | st.fixed_dictionaries({"f": lists_of(lists_of(LEAF))}),
+    }
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.lists(ROWS, min_size=1, max_size=12), cut=st.integers(0, 12), data=st.data())
+def test_lists_and_structs_in_one_another_come_back_as_they_were(
+    columns: Any, rows: list[Any], cut: int, data: st.DataObject
+) -> None:
+    values = pa.array(rows, DEEP)
+    version = data.draw(st.sampled_from([FileVersion.V2_1, FileVersion.V2_2]))
+    column = columns.write(values[:cut], values[cut:], version=version, max_page_bytes=1)
+    read = column.read(0, len(rows))
+    read.validate(full=True)
+    assert read.to_pylist() == rows
+    start = data.draw(st.integers(0, len(rows)))
+    stop = data.draw(st.integers(start, len(rows)))
+    assert column.read(start, stop).to_pylist() == rows[start:stop]
+    places = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1))))
+    assert column.take(places).to_pylist() == [rows[place] for place in places]
+
+
+def test_what_stands_in_the_place_of_a_null_is_not_written(columns: Any) -> None:
+    whole = pa.array([[1, 2], [3], [4, 5, 6], [7]])
+    values = pa.ListArray.from_arrays(
+        whole.offsets, whole.values, mask=pa.array([False, True, False, True])
+    )
+    column = columns.write(values)
+    assert column.layout().mini_block_layout.num_items == 5
+    assert column.read(0, 4).to_pylist() == [[1, 2], None, [4, 5, 6], None]
+    struct = pa.StructArray.from_arrays([whole], ["a"], mask=pa.array([True, False, False, True]))
+    column = columns.write(struct)
+    assert column.layout().mini_block_layout.num_items == 4
+    assert column.read(0, 4).to_pylist() == [None, {"a": [3]}, {"a": [4, 5, 6]}, None]
+
+
+def test_all_leaves_are_read_in_the_same_rounds(columns: Any) -> None:
+    rows = [{"a": n, "b": [None, str(n)], "c": None if n % 2 else n} for n in range(5000)]
+    column = columns.write(pa.array(rows))
+    assert column.read(1000, 1010).to_pylist() == rows[1000:1010]
+    assert len(column.rounds) == 2
+    column.forget()
+    assert column.take([7, 4999]).to_pylist() == [rows[7], rows[4999]]
+    assert len(column.rounds) == 2
+
+
+def test_a_page_is_made_when_enough_rows_have_come(columns: Any) -> None:
+    batches = [pa.array(np.arange(1000) + 1000 * n) for n in range(10)]
+    column = columns.write(*batches, max_page_bytes=20_000)
+    assert [page.length for page in column.pages[0]] == [3000, 3000, 3000, 1000]
+    assert [page.priority for page in column.pages[0]] == [0, 3000, 6000, 9000]
+    assert column.read(0, 10_000).equals(pa.concat_arrays(batches))
+    column.rounds.clear()
+    assert column.read(2999, 6001).to_pylist() == list(range(2999, 6001))
+    assert [len(ranges) for ranges in column.rounds] == [3]
+    assert column.take([0, 2999, 3000, 9999]).to_pylist() == [0, 2999, 3000, 9999]
+
+
+def test_pages_with_nulls_and_pages_without_them_make_one_array(columns: Any) -> None:
+    batches = [[[1]], [[], [2]], [None, [3, None]], [[]], [[None]]]
+    values = [pa.array(rows, pa.list_(pa.int16())) for rows in batches]
+    column = columns.write(*values, max_page_bytes=1)
+    assert len(column.pages[0]) == 5
+    assert column.read(0, 7).to_pylist() == [row for rows in batches for row in rows]
+
+
+def test_dictionaries_that_differ_between_batches_make_one_array(columns: Any) -> None:
+    batches = [pa.array(words).dictionary_encode() for words in (["a", "b"], ["b", "c", None])]
+    for limit in (1, 8 << 20):
+        column = columns.write(*batches, max_page_bytes=limit)
+        assert column.read(0, 5).to_pylist() == ["a", "b", "b", "c", None]
+
+
+def test_dictionaries_that_together_are_too_large_for_their_index_stay_pages_apart(
+    columns: Any,
+) -> None:
+    kind = pa.dictionary(pa.int8(), pa.string())
+    batches = [
+        pa.DictionaryArray.from_arrays(
+            pa.array(np.arange(100, dtype=np.int8)), pa.array([f"{n} {m}" for m in range(100)])
+        ).cast(kind)
+        for n in range(2)
+    ]
+    column = columns.write(*batches)
+    assert len(column.pages[0]) == 2
+    assert column.read(50, 100).to_pylist() == [f"0 {m}" for m in range(50, 100)]
+    with pytest.raises(InvalidInputError, match="read fewer rows"):
+        column.read(0, 200)
+
+
+def test_a_field_that_may_not_be_null_has_no_bitmap_under_a_null_struct(columns: Any) -> None:
+    kind = pa.struct([pa.field("a", pa.int32(), nullable=False), ("b", pa.int32())])
+    values = pa.array([{"a": 1, "b": None}, None, {"a": 3, "b": 4}], kind)
+    read = columns.write(values).read(0, 3)
+    assert read.type == kind
+    assert read.to_pylist() == values.to_pylist()
+    assert read.field("a").null_count == 0
+    assert read.field("b").null_count == 2
+
+
+def test_a_leaf_that_the_file_does_not_have_reads_as_nulls(columns: Any) -> None:
+    column = columns.write(pa.array([{"a": 1, "b": "x"}, None, {"a": 2, "b": "y"}]))
+    (_, b) = column.field.leaves()
+    del column.pages_of_leaf[b.id]
+    assert column.read(0, 3).to_pylist() == [{"a": 1, "b": None}, None, {"a": 2, "b": None}]
+
+
+def test_a_field_of_which_the_file_has_nothing_is_corrupt(columns: Any) -> None:
+    column = columns.write(pa.array([1]))
+    column.pages_of_leaf.clear()
+    with pytest.raises(CorruptDataError, match="no column of the file"):
+        column.read(0, 1)
+
+
+def test_rows_past_the_pages_are_corrupt_and_no_rows_are_none(columns: Any) -> None:
+    column = columns.write(pa.array([["a"], None]))
+    assert column.read(1, 1).to_pylist() == []
+    assert column.take([]).type == column.read(0, 2).type
+    with pytest.raises(CorruptDataError, match="the pages of the column hold 2"):
+        column.read(0, 3)
+
+
+def test_parts_of_a_struct_that_are_of_different_lengths_are_corrupt(columns: Any) -> None:
+    kind = pa.list_(pa.struct([("a", pa.int64()), ("b", pa.int64())]))
+    column = columns.write(pa.array([[{"a": 1, "b": 2}]] * 3, kind))
+    other = columns.write(pa.array([[{"a": 1, "b": 2}] * 2] * 3, kind))
+    shift = len(column.data)
+    (page,) = other.pages[1]
+    moved = [ByteRange(each.start + shift, each.stop + shift) for each in page.buffers]
+    column.pages[1] = [replace(page, buffers=tuple(moved))]
+    column.data += other.data
+    column.forget()
+    with pytest.raises(CorruptDataError, match="not of one length"):
+        column.read(0, 3)
+
+
+def test_every_layout_of_the_format_is_read_or_refused_by_name() -> None:
+    names = {each.name for each in pb.PageLayout.DESCRIPTOR.oneofs_by_name["layout"].fields}
+    assert names == LAYOUTS.keys() | REFUSED_LAYOUTS.keys()
+    assert not LAYOUTS.keys() & REFUSED_LAYOUTS.keys()
+
+
+@pytest.mark.parametrize("name", ["blob_layout", "sparse_layout"])
+def test_a_layout_that_we_do_not_read_is_refused_by_its_name(columns: Any, name: str) -> None:
+    message = pb.PageLayout()
+    getattr(message, name).SetInParent()
+    with pytest.raises(UnsupportedFeatureError, match=name):
+        columns.made_of(pa.int8(), message, 1).read(0, 1)
+    with pytest.raises(UnsupportedFeatureError, match="not known"):
+        columns.made_of(pa.int8(), pb.PageLayout(), 1).read(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "version", "layout"),
+    [
+        (pa.array([1, 2]), FileVersion.V2_1, "full_zip_layout"),
+        (pa.array([1, None]), FileVersion.V2_1, "mini_block_layout"),
+        (pa.array([True, False]), FileVersion.V2_2, "mini_block_layout"),
+        (pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2)), None, "full_zip_layout"),
+        (pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2)), None, "mini_block_layout"),
+        (pa.array([[1.0] * 64, None], pa.list_(pa.float32(), 64)), None, "full_zip_layout"),
+        (pa.array([[1], [2, 3]]), None, "mini_block_layout"),
+        (pa.array(["a", "b"]), None, "mini_block_layout"),
+        (pa.array(["a"] * 100 + ["x" * 300]), None, "mini_block_layout"),
+        (pa.array(["a"] * 100 + ["x" * 5000]), None, "full_zip_layout"),
+        (pa.array(["x" * 200, "y" * 300]), None, "full_zip_layout"),
+        (pa.array(["a", "b"]).dictionary_encode(), None, "mini_block_layout"),
+        (pa.nulls(3), None, "constant_layout"),
+    ],
+    ids=lambda value: str(getattr(value, "type", value)),
+)
+def test_a_layout_suits_its_values(
+    columns: Any, values: pa.Array, version: FileVersion | None, layout: str
+) -> None:
+    for each in [version] if version else [FileVersion.V2_1, FileVersion.V2_2]:
+        column = columns.write(values, version=each)
+        assert column.layouts() == [layout]
+        assert column.read(0, len(values)).equals(values)
+
+
+def test_structs_without_fields_are_refused(columns: Any) -> None:
+    with pytest.raises(UnsupportedFeatureError, match="without fields"):
+        columns.write(pa.array([{}], pa.struct([])))

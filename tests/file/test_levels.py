@@ -1,0 +1,184 @@
+"""Repetition and definition levels: written inwards, read outwards, and nothing in between."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.file.levels import (
+    ALL_VALID_ITEM,
+    ALL_VALID_LIST,
+    EMPTYABLE_LIST,
+    NULL_AND_EMPTY_LIST,
+    NULLABLE_ITEM,
+    NULLABLE_LIST,
+    LayerReader,
+    LayerWriter,
+    Levels,
+    arrow_offsets,
+    check_layers,
+    checked_levels,
+    join_levels,
+    layers_of,
+)
+
+
+def levels_of_list(rows: list[list[int | None] | None]) -> Levels:
+    """The levels of a list of integers, the long way."""
+    lengths = np.array([len(row or []) for row in rows])
+    items = [item for row in rows for item in row or []]
+    return (
+        LayerWriter(len(rows))
+        .lists(lengths, np.array([row is not None for row in rows]))
+        .items(np.array([item is not None for item in items], np.bool_))
+        .finish()
+    )
+
+
+def streams(levels: Levels) -> tuple[list[int] | None, list[int] | None]:
+    return (
+        None if levels.repetition is None else levels.repetition.tolist(),
+        None if levels.definition is None else levels.definition.tolist(),
+    )
+
+
+def test_null_lists_empty_lists_and_null_items_have_the_levels_that_lance_gives_them() -> None:
+    levels = levels_of_list([[1, None], [], None, [2]])
+    assert levels.layers.kinds == (NULLABLE_ITEM, NULL_AND_EMPTY_LIST)
+    assert streams(levels) == ([1, 0, 1, 1, 1], [0, 1, 3, 2, 0])
+    assert levels.num_visible() == 3
+    assert levels.row_starts().tolist() == [0, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("rows", "kinds", "definition"),
+    [
+        ([[1], [2]], (ALL_VALID_ITEM, ALL_VALID_LIST), None),
+        ([[1], []], (ALL_VALID_ITEM, EMPTYABLE_LIST), [0, 1]),
+        ([[1], None], (ALL_VALID_ITEM, NULLABLE_LIST), [0, 1]),
+        ([[None], None], (NULLABLE_ITEM, NULLABLE_LIST), [1, 2]),
+        ([[None], None, []], (NULLABLE_ITEM, NULL_AND_EMPTY_LIST), [1, 2, 3]),
+    ],
+)
+def test_a_layer_declares_no_level_that_its_page_does_not_need(
+    rows: Any, kinds: tuple[int, ...], definition: list[int] | None
+) -> None:
+    levels = levels_of_list(rows)
+    assert levels.layers.kinds == kinds
+    assert streams(levels)[1] == definition
+
+
+def test_three_lists_in_one_another_count_repetition_from_within() -> None:
+    # [{<0, 1>, <>, <2>}, {<3>}, {}], [], [{<4>}]
+    levels = (
+        LayerWriter(3)
+        .lists(np.array([3, 0, 1]), None)
+        .lists(np.array([3, 1, 0, 1]), None)
+        .lists(np.array([2, 0, 1, 1, 1]), None)
+        .items(None)
+        .finish()
+    )
+    assert streams(levels) == ([3, 0, 1, 1, 2, 2, 3, 3], [0, 0, 1, 0, 0, 2, 3, 0])
+
+
+def test_a_null_struct_hides_what_stands_in_it() -> None:
+    rows = np.array([True, False, True])
+    struct = LayerWriter(3).items(rows)
+    leaf = struct.items(np.array([False, False, True])).finish()
+    assert streams(leaf) == (None, [1, 2, 0])
+    a_list = struct.lists(np.array([1, 0, 0]), np.array([True, False, True])).items(None).finish()
+    assert a_list.layers.kinds == (ALL_VALID_ITEM, NULL_AND_EMPTY_LIST, NULLABLE_ITEM)
+    assert streams(a_list) == ([1, 1, 1], [0, 3, 2])
+
+
+def test_levels_are_read_from_the_leaf_outwards() -> None:
+    reader = LayerReader(levels_of_list([[1, None], [], None, [2]]))
+    items = reader.items()
+    offsets, valid = reader.lists()
+    assert items is not None
+    assert valid is not None
+    assert items.tolist() == [True, False, True]
+    assert offsets.tolist() == [0, 2, 2, 2, 3]
+    assert valid.tolist() == [True, True, False, True]
+
+
+def test_a_list_under_a_null_struct_reads_as_null() -> None:
+    layers = layers_of((ALL_VALID_ITEM, EMPTYABLE_LIST, NULLABLE_ITEM))
+    levels = Levels(layers, np.array([1, 0, 1, 1], np.uint16), np.array([0, 0, 1, 2], np.uint16), 4)
+    reader = LayerReader(checked_levels(levels))
+    assert reader.items() is None
+    offsets, lists = reader.lists()
+    structs = reader.items()
+    assert offsets.tolist() == [0, 2, 2, 2]
+    assert lists is not None
+    assert structs is not None
+    assert lists.tolist() == [True, True, False]
+    assert structs.tolist() == [True, True, False]
+
+
+def test_pages_that_declare_different_layers_are_read_as_one() -> None:
+    parts = [levels_of_list(rows) for rows in ([[1]], [[], [2]], [None, [3, None]])]
+    joined = join_levels(parts)
+    reader = LayerReader(joined)
+    items = reader.items()
+    offsets, lists = reader.lists()
+    assert items is not None
+    assert lists is not None
+    assert items.tolist() == [True, True, True, False]
+    assert offsets.tolist() == [0, 1, 1, 2, 2, 4]
+    assert lists.tolist() == [True, True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "repetition", "definition"),
+    [
+        ((NULLABLE_ITEM,), None, [0, 2]),  # a definition level that no layer has
+        ((ALL_VALID_ITEM, ALL_VALID_LIST), [1, 2], None),  # a repetition level that none has
+        ((ALL_VALID_ITEM, ALL_VALID_LIST), None, None),  # lists without repetition
+        ((NULLABLE_ITEM, ALL_VALID_LIST), [1, 0], [0]),  # streams of different lengths
+    ],
+)
+def test_levels_that_their_layers_do_not_allow_are_corrupt(
+    kinds: tuple[int, ...], repetition: list[int] | None, definition: list[int] | None
+) -> None:
+    levels = Levels(
+        layers_of(kinds),
+        None if repetition is None else np.array(repetition, np.uint16),
+        None if definition is None else np.array(definition, np.uint16),
+        2,
+    )
+    with pytest.raises(CorruptDataError):
+        checked_levels(levels)
+
+
+def test_a_list_that_is_null_in_the_midst_of_its_items_is_corrupt() -> None:
+    layers = layers_of((ALL_VALID_ITEM, NULLABLE_LIST))
+    levels = Levels(layers, np.array([1, 0], np.uint16), np.array([0, 1], np.uint16), 2)
+    reader = LayerReader(levels)
+    reader.items()
+    with pytest.raises(CorruptDataError, match="in the midst"):
+        reader.lists()
+
+
+def test_an_unknown_layer_and_layers_of_another_field_are_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match="unknown kind 9"):
+        layers_of((ALL_VALID_ITEM, 9))
+    with pytest.raises(CorruptDataError, match=r"\(item, list\), but its field has \(item\)"):
+        check_layers(layers_of((ALL_VALID_ITEM, NULLABLE_LIST)), [False])
+
+
+def test_more_items_than_32_bits_can_count_need_a_large_list() -> None:
+    offsets = np.array([0, 2**31])
+    assert arrow_offsets(offsets, wide=True).tolist() == [0, 2**31]
+    with pytest.raises(InvalidInputError, match="read fewer rows"):
+        arrow_offsets(offsets, wide=False)
+
+
+def test_levels_without_rows_have_no_lists() -> None:
+    offsets, valid = LayerReader(
+        Levels(layers_of((ALL_VALID_ITEM, ALL_VALID_LIST)), None, None, 0)
+    ).lists()
+    assert pa.array(offsets).to_pylist() == [0]
+    assert valid is None
