@@ -36,10 +36,14 @@ def map_in_arrow(df: DataFrame, function: ArrowFunction, schema: str) -> DataFra
             functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
             kind="pandas",
         )
-        expression = udf(*[df[name] for name in df.columns])
+        expression = udf(*[df[_quoted(name)] for name in df.columns])
         return DataFrame(java.mapInArrow(expression._jc, False, None), df.sparkSession)
     except (ImportError, AttributeError):
         return df.mapInArrow(function, schema)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"  # else a dot would lead into a struct
 
 
 @contextmanager

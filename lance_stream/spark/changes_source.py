@@ -289,6 +289,7 @@ if HAS_READ_LIMITS:
 
         def __init__(self, asked: SourceOptions, carried: pa.Schema) -> None:
             super().__init__(asked, carried)
+            self._newest: int | None = None
             self._last_available: int | None = None
 
         def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -303,15 +304,15 @@ if HAS_READ_LIMITS:
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
             """Return how far the next batch goes."""
             offset = parse_offset(start)
-            newest = self.newest_version()
+            newest = self._newest = self.newest_version()
             if self._last_available is not None and newest >= offset.version:
                 newest = max(min(newest, self._last_available), offset.version)
             max_versions = limit.max_files if isinstance(limit, ReadMaxFiles) else None
             return self.advance(offset, newest, max_versions).to_json()
 
-        def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-            """Return how far the table is, for the query's progress report."""
-            return FeedOffset(self.newest_version()).to_json()
+        def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+            """Return how far the table was at the last look, for the query's progress report."""
+            return None if self._newest is None else FeedOffset(self._newest).to_json()
 
 
 class FeedStreamWithoutStart(_FeedStream):

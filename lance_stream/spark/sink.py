@@ -63,6 +63,9 @@ RECORDS_PER_BATCH: Final = "100000"
 BYTES_PER_TASK: Final = 32 << 20
 """Less data than this is not worth a second task: each costs a round through Python."""
 
+SLOW_SECONDS: Final = 1.0
+"""A write that takes longer is busy with computing the rows, and needs all the tasks it can get."""
+
 CREATE_OPTIONS: Final = ("schema", "primary_key", "config", "stable_row_ids")
 """What `create_options` may hold."""
 
@@ -208,6 +211,7 @@ class LanceSink:
         self.storage_options = storage_options
         self.create_options = create_options
         self.last_commit: SinkCommit | None = None
+        self._few_tasks_help = True
 
     def __repr__(self) -> str:
         app = "" if self.app_id is None else f", app_id={self.app_id!r}"
@@ -291,18 +295,34 @@ class LanceSink:
     def _write(self, df: DataFrame, table: TableVersion) -> list[Fragment]:
         """Write the rows into data files that no version names yet."""
         target = write_target(table)
-        last = self.last_commit
-        if last is not None and last.num_files:
-            # A stream's batches resemble each other; the first one keeps the tasks it has.
-            df = df.coalesce(-(-last.bytes_written // BYTES_PER_TASK) or 1)
+        num_tasks = self._number_of_tasks()
+        if num_tasks is not None:
+            df = df.coalesce(num_tasks)
+        start = time.perf_counter()
         with settings(df.sparkSession, {_RECORDS_PER_BATCH: RECORDS_PER_BATCH}):
             rows = map_in_arrow(df, _writing(target), _OUTCOME).collect()
+        if num_tasks is not None and time.perf_counter() - start > SLOW_SECONDS:
+            self._few_tasks_help = False
         fragments = [decode_fragment(bytes(row.fragment)) for row in rows if row.fragment]
         for row in rows:
             if row.error is not None:
                 delete_files(table.store, fragments)
                 raise pickle.loads(row.error)
         return fragments
+
+    def _number_of_tasks(self) -> int | None:
+        """Return how many tasks write a batch at most; None for as many as it has partitions.
+
+        A stream's batches resemble each other, so the last one's size tells. But fewer tasks also
+        compute the rows, and where that is the work they must not be fewer: a batch that takes
+        long keeps its partitions, and so do all after the first one that took long with few.
+        """
+        last = self.last_commit
+        if last is None or not last.num_files or not self._few_tasks_help:
+            return None
+        if last.seconds["write"] > SLOW_SECONDS:
+            return None
+        return max(1, -(-last.bytes_written // BYTES_PER_TASK))
 
 
 def _commit(

@@ -216,7 +216,37 @@ def test_settings_of_the_session_are_put_back(spark: Any, uri: str) -> None:
     assert spark.conf.get(name) == before
 
 
+def test_little_data_is_written_by_one_task_after_the_first_batch(
+    spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lance_stream.spark.sink.SLOW_SECONDS", 600.0)
+    sink = lance_sink(uri, app_id="a")
+    files = []
+    for batch_id in range(2):
+        sink(spark.range(batch_id * 100, batch_id * 100 + 100, 1, 4), batch_id)
+        assert sink.last_commit is not None
+        files.append(sink.last_commit.num_files)
+    assert files == [4, 1]
+    assert ids_of(uri) == list(range(200))
+
+
+def test_a_batch_that_takes_long_to_compute_keeps_its_tasks(
+    spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lance_stream.spark.sink.SLOW_SECONDS", 0.0)
+    sink = lance_sink(uri, app_id="a")
+    for batch_id in range(3):
+        sink(spark.range(batch_id * 100, batch_id * 100 + 100, 1, 4), batch_id)
+        assert sink.last_commit is not None
+        assert sink.last_commit.num_files == 4
+
+
 # --- columns and types
+
+
+def test_names_may_hold_dots_and_backticks(spark: Any, uri: str) -> None:
+    sink_rows(spark, uri, "SELECT 1L AS `a.b`, 2L AS `c``d`, 3L AS `e f`", 0)
+    assert lance_stream.open_dataset(uri).to_table().to_pylist() == [{"a.b": 1, "c`d": 2, "e f": 3}]
 
 
 def sink_rows(spark: Any, uri: str, query: str, batch_id: int) -> None:
