@@ -256,9 +256,7 @@ class FragmentReader:
             return self._rows(fields, selection.start, selection.stop, None)
         if selection.is_sparse:
             return self._rows(fields, 0, 0, selection.offsets)
-        span = self._rows(fields, selection.start, selection.stop, None)
-        places = pa.array(selection.offsets - selection.start)
-        return [each.take(places) for each in span]
+        return _chosen(self._rows(fields, selection.start, selection.stop, None), selection)
 
     def _rows(
         self, fields: Sequence[Field], start: int, stop: int, offsets: Offsets | None
@@ -353,6 +351,23 @@ class FragmentReader:
         if selection.offsets is None:
             return pa.array(sequence.slice(selection.start, selection.stop))
         return pa.array(sequence.take(selection.offsets))
+
+
+def _chosen(arrays: Sequence[pa.Array], selection: Selection) -> list[pa.Array]:
+    """Return the rows of a selection out of arrays over its whole range."""
+    assert selection.offsets is not None
+    places = selection.offsets - selection.start
+    taken = pa.array(places)
+    if 2 * len(places) < selection.stop - selection.start:
+        return [each.take(taken) for each in arrays]
+    # where most rows stay, a mask is faster than places, but for fixed-size lists
+    mask = np.zeros(selection.stop - selection.start, np.bool_)
+    mask[places] = True
+    is_chosen = pa.array(mask)
+    return [
+        each.take(taken) if pa.types.is_fixed_size_list(each.type) else each.filter(is_chosen)
+        for each in arrays
+    ]
 
 
 def _batch_of(arrays: Sequence[pa.Array], names: Sequence[str], num_rows: int) -> pa.RecordBatch:
