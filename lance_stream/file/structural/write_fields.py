@@ -163,8 +163,17 @@ def _leaves_of_list(array: pa.Array, layers: LayerWriter, dead: Mask | None) -> 
         items = array.values.slice(int(offsets[0]), num_items)
     else:
         # What stands in the place of null lists belongs to no one.
-        items = array.values.take(pa.array(spread(offsets[:-1], offsets[:-1] + lengths)))
+        items = _from_start(array.values).take(
+            pa.array(spread(offsets[:-1], offsets[:-1] + lengths))
+        )
     yield from _leaves(items, layers.lists(lengths, None if gone is None else ~gone), None)
+
+
+def _from_start(array: pa.Array) -> pa.Array:
+    """Return an array that Arrow takes from rightly: of slices of nested vectors it does not."""
+    if array.offset and pa.types.is_fixed_size_list(array.type):
+        return pa.concat_arrays([array])
+    return array
 
 
 def _either(dead: Mask | None, valid: Mask | None) -> Mask | None:

@@ -71,6 +71,17 @@ def test_what_stands_in_the_place_of_a_null_is_not_written(columns: Any) -> None
     assert column.read(0, 4).to_pylist() == [None, {"a": [3]}, {"a": [4, 5, 6]}, None]
 
 
+def test_slices_of_nested_vectors_behind_null_lists_are_written_as_they_are(columns: Any) -> None:
+    """Arrow itself takes the wrong items from such slices."""
+    inner = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(60.0)), 3)
+    vectors = pa.FixedSizeListArray.from_arrays(inner, 2).slice(3, 6)
+    values = pa.ListArray.from_arrays(
+        pa.array([0, 2, 4, 6], pa.int32()), vectors, mask=pa.array([False, True, False])
+    )
+    whole = vectors.to_pylist()
+    assert columns.write(values).read(0, 3).to_pylist() == [whole[:2], None, whole[4:]]
+
+
 def test_all_leaves_are_read_in_the_same_rounds(columns: Any) -> None:
     rows = [{"a": n, "b": [None, str(n)], "c": None if n % 2 else n} for n in range(5000)]
     column = columns.write(pa.array(rows))
