@@ -226,9 +226,8 @@ def _array_from_words(block: FixedWidthBlock, arrow_type: pa.DataType) -> pa.Arr
             f"{block.num_values} values of the type {arrow_type} need {wanted} bytes, "
             f"but there are {len(data)}"
         )
-    return pa.Array.from_buffers(
-        arrow_type, block.num_values, [None, pa.py_buffer(_aligned(data))], 0
-    )
+    words = _aligned(data, bits // 8 if bits in (8, 16, 32) else _ALIGNMENT)
+    return pa.Array.from_buffers(arrow_type, block.num_values, [None, pa.py_buffer(words)], 0)
 
 
 def _array_from_strings(block: VariableWidthBlock, arrow_type: pa.DataType) -> pa.Array:
@@ -440,6 +439,6 @@ def _bitmap(valid: Mask | None) -> pa.Buffer | None:
     return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def _aligned(data: Bytes) -> Bytes:
+def _aligned(data: Bytes, alignment: int = _ALIGNMENT) -> Bytes:
     """Return the bytes, copied if they start where no word may."""
-    return data if data.ctypes.data % _ALIGNMENT == 0 else data.copy()
+    return data if data.ctypes.data % alignment == 0 else data.copy()
