@@ -16,6 +16,7 @@ manifest as the rows, so a batch is in with its entry, or not at all.
 
 import logging
 import pickle
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -46,6 +47,7 @@ from lance_stream.file.versions import FileVersion
 from lance_stream.spark.arrow_jobs import ArrowFunction, map_in_arrow, settings
 from lance_stream.spark.spark_types import stored_schema
 from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
+from lance_stream.table.ledger import LedgerEntry
 
 _log = logging.getLogger("lance_stream.spark.sink")
 
@@ -234,9 +236,9 @@ class LanceSink:
         commit = SinkCommit(batch_id, batch.app_id)
         with clock.phase("plan"):
             table = self._open()
-            entry = table and find_taken_in(table, batch)
+            entry = None if table is None else find_taken_in(table, batch)
             if table is not None and entry is not None:
-                _check_is_replay(table, batch, df)
+                _check_is_replay(table, entry, batch, df)
             elif table is not None:
                 check_castable(stored_schema(df.schema), table.arrow_schema)
             elif not df.isEmpty():
@@ -353,21 +355,44 @@ _WRITTEN: dict[tuple[str, str], _Written] = {}
 
 
 def _remember(table: TableVersion, batch: MicroBatch, df: DataFrame) -> None:
-    run_id = _local_property(df, "spark.jobGroup.id")
+    run_id = _run_of(df)
     if run_id:
         _WRITTEN[table.store.uri, batch.app_id] = _Written(run_id, batch.batch_id, df)
 
 
-def _check_is_replay(table: TableVersion, batch: MicroBatch, df: DataFrame) -> None:
-    """Refuse a second call for one batch with other rows, which would be left out as a replay.
+def _run_of(df: DataFrame) -> str:
+    """Return the run of a streaming query that gave a batch; empty outside of one."""
+    if _is_in_connect_stream():
+        return "this process"  # Spark Connect starts one for each run
+    return _local_property(df, "spark.jobGroup.id")
+
+
+def _is_in_connect_stream() -> bool:
+    """Return whether this is the process in which Spark Connect runs a query's foreachBatch."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.endswith(".foreach_batch_worker")
+
+
+def _check_is_replay(
+    table: TableVersion, entry: LedgerEntry, batch: MicroBatch, df: DataFrame
+) -> None:
+    """Refuse rows that would be left out as a replay, but are none.
 
     Spark gives a batch once in a run of a query, so the second call in a run is the user's: trying
     again, with the same rows, or writing two DataFrames into one table.
     """
+    if _is_in_connect_stream() and batch.batch_id < entry.batch_id:
+        raise InvalidInputError(
+            f"batch {batch.batch_id} of app id {batch.app_id!r} has come, but {table.uri} has "
+            f"taken in batch {entry.batch_id} already. After a restart Spark gives the last batch "
+            "again, but no older one: the checkpoint is new, or an old copy. (Through Spark "
+            "Connect the query's id, which would tell, is not known.) Nothing was written. Go on "
+            "from the old checkpoint; or, if the rows are not in the table yet, take another app_id"
+        )
     last = _WRITTEN.get((table.store.uri, batch.app_id))
     if last is None or last.batch_id != batch.batch_id:
         return
-    if last.run_id == _local_property(df, "spark.jobGroup.id") and not last.df.sameSemantics(df):
+    if last.run_id == _run_of(df) and not last.df.sameSemantics(df):
         raise InvalidInputError(
             f"batch {batch.batch_id} of app id {batch.app_id!r} was put into {table.uri} just now, "
             "and these are other rows: they would be taken for the same batch, and left out. Put "

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamReader,
 )
+from pyspark.sql.functions import udtf
 from pyspark.sql.types import StructType
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
@@ -31,13 +32,17 @@ from lance_stream.spark.options import (
     parse_options,
 )
 from lance_stream.spark.spark_types import carrier_schema, spark_schema, stored_schema
+from lance_stream.spark.table_changes import ChangesFunction
 from lance_stream.spark.table_source import TableReader, open_asked, schema_of_table
 
 DEFAULT_NAME = "lance"
 
 
 def register(spark: SparkSession, name: str = DEFAULT_NAME) -> None:
-    """Make the format known to a session; call it once for each.
+    """Make the format and the SQL function known to a session; call it once for each.
+
+    The function is `lance_changes`, or with another name of the format `<name>_changes`:
+    `SELECT * FROM lance_changes('data/events.lance', 4, 9)`.
 
     Args:
         spark: The session.
@@ -50,6 +55,8 @@ def register(spark: SparkSession, name: str = DEFAULT_NAME) -> None:
     if not name.strip():
         raise InvalidInputError("the name of a format is empty")
     spark.dataSource.register(LanceSource if name == DEFAULT_NAME else _named(name))
+    function: Any = udtf(ChangesFunction)
+    spark.udtf.register(f"{name}_changes", function)
 
 
 def _named(format_name: str) -> type["LanceSource"]:

@@ -352,3 +352,25 @@ def test_a_stream_with_a_wrong_option_ends_in_an_error_of_ours(
 ) -> None:
     with pytest.raises(Exception, match=f"(?s){message}"):
         tail(**options).run()
+
+
+# --- the SQL function
+
+
+def test_the_sql_function_gives_the_changes_of_the_feed(session: Any, uri: str) -> None:
+    found = session.sql(f"SELECT * FROM lance_changes('{uri}', 3, 4)")
+    loaded = feed(session, uri, 3, 4)
+    assert found.schema == loaded.schema
+    assert sorted(map(str, found.collect())) == sorted(map(str, loaded.collect()))
+    counted = session.sql(f"SELECT count(*) AS n FROM lance_changes('{uri}', 4) WHERE id = 1")
+    assert counted.head().n == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), [("'{uri}', 9, 12", "InvalidInputError"), ("'{uri}', 'x'", "start")]
+)
+def test_the_sql_function_refuses_what_makes_no_sense(
+    session: Any, uri: str, arguments: str, message: str
+) -> None:
+    with pytest.raises(Exception, match=message):
+        session.sql(f"SELECT * FROM lance_changes({arguments.format(uri=uri)})").collect()

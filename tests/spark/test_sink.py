@@ -209,6 +209,20 @@ def test_a_batch_outside_of_a_stream_needs_an_app_id(spark: Any, uri: str) -> No
     assert ids_of(uri) == [1, 1]
 
 
+def test_an_older_batch_through_spark_connect_is_stopped_and_not_left_out(
+    spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There the query's id is not known; but no restart gives more than the last batch again."""
+    df = spark.createDataFrame([(1,)], "id long")
+    for batch_id in (0, 1):
+        lance_sink(uri, app_id="a")(df, batch_id)
+    monkeypatch.setattr("lance_stream.spark.sink._is_in_connect_stream", lambda: True)
+    lance_sink(uri, app_id="a")(df, 1)
+    with pytest.raises(InvalidInputError, match="checkpoint is new"):
+        lance_sink(uri, app_id="a")(df, 0)
+    assert ids_of(uri) == [1, 1]
+
+
 def test_settings_of_the_session_are_put_back(spark: Any, uri: str) -> None:
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(name)
