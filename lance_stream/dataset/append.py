@@ -105,14 +105,16 @@ def append_fragments(
         table: The version whose schema they were written with.
         fragments: What `write_fragments` returned; nothing is committed if there are none.
         micro_batch: Which micro-batch they are, if they come from a stream. If the table has it
-            already, the fragments' files are deleted and no version is made.
+            already, no version is made.
         properties: Noted in the transaction.
+
+    The files are deleted when it is known that no version names them: the batch was in already,
+    or the commit was refused.
 
     Raises:
         InvalidInputError: The batch number belongs to another query's batch, or the table's
             columns were changed since so that the files no longer fit.
         CommitError: The fragments did not become a version, or it is not known whether they did.
-            Files are deleted only when it is known that they did not.
     """
     if not fragments:
         return Appended(checkout(table, None), is_new=False)
@@ -156,10 +158,10 @@ def append_fragments(
     try:
         done = planning_again(attempt)
     except (CommitConflictError, InvalidInputError):
-        delete_files(table.store, fragments)  # known to have failed
+        _delete_files_of_no_version(table, fragments)
         raise
-    if not done.is_new and taken_in:
-        delete_files(table.store, fragments)
+    if not done.is_new:
+        _delete_files_of_no_version(table, fragments)
     return done
 
 
@@ -237,6 +239,23 @@ def _find_before_restore(table: TableVersion, after: int, uuid: str) -> int | No
             "the stream with an app id of its own"
         )
     return None
+
+
+def _delete_files_of_no_version(table: TableVersion, fragments: Sequence[Fragment]) -> None:
+    """Delete files that were written after a version was read, unless a later one names them.
+
+    The same fragments may have been committed by an earlier call whose outcome was not known. Where
+    that cannot be ruled out, for a version is gone or cannot be read, nothing is deleted.
+    """
+    written = {file.path for fragment in fragments for file in fragment.files}
+    try:
+        for version in range(table.version + 1, table.log.latest() + 1):
+            named = table.log.read(version).fragments
+            if any(file.path in written for fragment in named for file in fragment.files):
+                return
+    except (NotFoundError, BadDataError, OSError):
+        return
+    delete_files(table.store, fragments)
 
 
 def _check_still_fits(fragments: Sequence[Fragment], table: TableVersion) -> None:

@@ -32,6 +32,7 @@ import pyarrow as pa
 
 from lance_stream.dataset.casting import cast_batch, check_castable
 from lance_stream.dataset.history import read_transaction
+from lance_stream.dataset.opening import as_number
 from lance_stream.dataset.predicates import quote_path
 from lance_stream.dataset.read_fragment import FragmentReader, Selection, WorkUnit
 from lance_stream.dataset.scan import ReadBatch, names_of, read_ahead
@@ -151,7 +152,7 @@ def plan_changes(
             f"deduplication_mode is one of {', '.join(DEDUPLICATION_MODES)}, not "
             f"{deduplication_mode!r}"
         )
-    _check_interval(table, after, through)
+    after, through = _checked_interval(table, after, through)
     last = _version(table, through, after, through)
     if not last.has_stable_row_ids:
         raise UnsupportedFeatureError(
@@ -171,10 +172,13 @@ def plan_changes(
     return ChangesPlan(tuple(units), feed.arrow_schema)
 
 
-def _check_interval(table: TableVersion, after: int, through: int) -> None:
-    for name, version in (("after", after), ("through", through)):
-        if isinstance(version, bool) or not isinstance(version, int):
-            raise InvalidInputError(f"{name} is a version's number, not {version!r}")
+def _checked_interval(table: TableVersion, *interval: object) -> tuple[int, int]:
+    after, through = map(as_number, interval)
+    if after is None or through is None:
+        raise InvalidInputError(
+            f"an interval has numbers of versions at its ends, not {interval[0]!r} and "
+            f"{interval[1]!r}"
+        )
     if not 0 <= after <= through:
         raise InvalidInputError(
             f"changes after version {after} and through version {through} are no interval: after "
@@ -184,6 +188,7 @@ def _check_interval(table: TableVersion, after: int, through: int) -> None:
         raise InvalidInputError(
             f"changes through version {through} are asked for, but the newest version is {latest}"
         )
+    return after, through
 
 
 def _version(table: TableVersion, version: int, after: int, through: int) -> TableVersion:

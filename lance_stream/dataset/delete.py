@@ -83,7 +83,7 @@ def plan_delete(table: TableVersion, predicate: str, world: World) -> PlannedDel
         InvalidInputError: The condition is not understood.
     """
     check_filter(table, predicate)
-    updated: list[Fragment] = []
+    dying: list[tuple[Fragment, Offsets]] = []
     removed: list[int] = []
     num_rows = 0
     for place, offsets in _chosen_rows(table, predicate):
@@ -93,8 +93,10 @@ def plan_delete(table: TableVersion, predicate: str, world: World) -> PlannedDel
         if len(dead) == table.physical_rows(fragment):
             removed.append(fragment.id)
         else:
-            updated.append(_with_dead_rows(table, fragment, dead, world))
-    return PlannedDelete(Delete(tuple(updated), tuple(removed), predicate), num_rows)
+            dying.append((fragment, dead))
+    # nothing is written before all has been read
+    updated = tuple(_with_dead_rows(table, *each, world) for each in dying)
+    return PlannedDelete(Delete(updated, tuple(removed), predicate), num_rows)
 
 
 def _chosen_rows(table: TableVersion, predicate: str) -> Iterator[tuple[int, Offsets]]:

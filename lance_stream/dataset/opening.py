@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from datetime import datetime
+from numbers import Integral
 from typing import Any, TypeAlias
 
 from lance_stream.commit.object_store_log import ObjectStoreLog
@@ -62,13 +63,19 @@ def _resolve(table: TableVersion, version: VersionSpec) -> Manifest:
         return _newest_at(log, version)
     if isinstance(version, str):
         version = read_tag(table.store, version)
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+    number = as_number(version)
+    if number is None or number < 1:
         raise InvalidInputError(
             f"a version is a whole number from 1, a tag or a datetime, not {version!r}"
         )
-    if version == table.version:
-        return table.manifest
-    return log.read(version)
+    return table.manifest if number == table.version else log.read(number)
+
+
+def as_number(value: object) -> int | None:
+    """Return a whole number as Python has it; None for anything else, and for true and false."""
+    if isinstance(value, bool):
+        return None
+    return int(value) if isinstance(value, Integral) else None
 
 
 def _newest_at(log: VersionLog, moment: datetime) -> Manifest:

@@ -128,8 +128,8 @@ def test_net_changes_compare_the_ends_of_the_interval(ds: Dataset) -> None:
         ((-1, 2), "no interval"),
         ((0, 6), "newest version is 5"),
         ((6,), "no interval"),
-        (("0", 2), "after is a version's number"),
-        ((True, 2), "after is a version's number"),
+        (("0", 2), "numbers of versions"),
+        ((True, 2), "numbers of versions"),
     ],
 )
 def test_what_is_no_interval_is_refused(ds: Dataset, interval: tuple[Any, ...], named: str) -> None:

@@ -96,6 +96,18 @@ def test_files_of_a_batch_that_is_in_already_are_deleted(tmp_path: Path) -> None
     assert left == [theirs[0].files[0].path]
 
 
+def test_files_that_an_earlier_call_committed_are_not_deleted(tmp_path: Path) -> None:
+    """A caller who does not know what became of his commit may try the same fragments again."""
+    table = lance_stream.create_dataset(tmp_path / "t", SCHEMA).table
+    fragments = write(table, 1)
+    assert append_fragments(table, fragments, batch(0)).is_new
+    overwrite(table, rows(5))
+    assert not append_fragments(table, fragments, batch(0)).is_new
+    with pytest.raises(lance_stream.IncompatibleConflictError):
+        append_fragments(table, fragments)
+    assert lance_stream.open_dataset(tmp_path / "t", version=2).to_table() == rows(1)
+
+
 def test_of_drivers_with_the_same_batch_one_succeeds(table: TableVersion) -> None:
     done: list[Appended] = []
     gate = threading.Barrier(4)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -148,6 +149,7 @@ def test_a_version_is_found_by_number_and_by_moment(ds: Dataset) -> None:
     assert ds.checkout(second).version == 2
     assert ds.checkout(second + timedelta(hours=1)).version == 3
     assert ds.checkout(2).checkout(None).version == 3
+    assert ids_of(ds.checkout(np.int64(2))) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("version", [0, -1, True, 2.0, datetime(2030, 1, 1)])

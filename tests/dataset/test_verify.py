@@ -16,6 +16,7 @@ from lance_stream.dataset.verify import RULES
 from lance_stream.schema.fields import Schema
 from lance_stream.table.feature_flags import DELETION_FILES, STABLE_ROW_IDS
 from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.indices import IndexMetadata, encode_index_section
 from lance_stream.table.ledger import LedgerEntry, config_entries
 from lance_stream.table.manifest import DataFormat, FragmentList, Manifest, encode_manifest
 from lance_stream.table.paths import (
@@ -126,6 +127,12 @@ def versions(*stamps: int) -> bytes:
     return encode_row_versions(RowVersionSequence.from_array(np.array(stamps, np.uint64)))
 
 
+def index_of(field_id: int = 0, dataset_version: int = 1) -> bytes:
+    return encode_index_section(
+        [IndexMetadata(bytes(16), (field_id,), "an index", dataset_version)]
+    )
+
+
 def schema_of(ds: Dataset, **changed: Any) -> Schema:
     first, second = ds.table.schema.fields
     return replace(ds.table.schema, fields=(first, replace(second, **changed)))
@@ -150,6 +157,11 @@ BREAKS: Mapping[str, list[Callable[[Dataset], Dataset]]] = {
         lambda ds: rewritten(ds, transaction_file="nonsense.txn"),
         lambda ds: rewritten(ds, inline_transaction=b"\xff\xff"),
         lambda ds: rewritten(ds, transaction_file="../outside.txn"),
+    ],
+    "indices": [
+        lambda ds: rewritten(ds, index_section=b"\xff"),
+        lambda ds: rewritten(ds, index_section=index_of(field_id=7)),
+        lambda ds: rewritten(ds, index_section=index_of(dataset_version=9)),
     ],
     "ledger": [
         lambda ds: rewritten(ds, config={"lance_stream.ledger.app": "no JSON"}),
@@ -203,6 +215,7 @@ BREAKS: Mapping[str, list[Callable[[Dataset], Dataset]]] = {
         lambda ds: with_fragment(ds, 0, created_at_versions=versions(2, 2, 2)),
         lambda ds: with_fragment(ds, 0, last_updated_at_versions=versions(2, 2, 2, 99)),
         lambda ds: with_fragment(ds, 0, last_updated_at_versions=versions(2, 2, 2, 0)),
+        lambda ds: with_fragment(ds, 0, last_updated_at_versions=versions(2, 2, 2, 1)),
         lambda ds: with_fragment(ds, 0, created_at_versions=b"\xff"),
     ],
 }
