@@ -5,8 +5,9 @@
 worker does for them is in `read_fragment` and `write_fragments`: both take picklable values and
 need nothing else. Read `table_versions` and `read_fragment` first.
 
-Beside them: `predicates` (SQL expressions), `casting` and `arrow_input` (what users hand in),
-`open_files`, `field_parts`, `tags`, `timestamps`.
+Beside them: `predicates` and `expression_rules` (SQL expressions), `casting` and `arrow_input`
+(what users hand in), `commit_verb` (what all verbs that write share), `open_files`, `field_parts`,
+`tags`, `timestamps`.
 
 May import: commit, table, file, storage, schema. No Spark.
 """
