@@ -55,7 +55,7 @@ def register(spark: SparkSession, name: str = DEFAULT_NAME) -> None:
     if not name.strip():
         raise InvalidInputError("the name of a format is empty")
     spark.dataSource.register(LanceSource if name == DEFAULT_NAME else _named(name))
-    function: Any = udtf(ChangesFunction)
+    function: Any = udtf(ChangesFunction, useArrow=False)  # else it asks for pandas
     spark.udtf.register(f"{name}_changes", function)
 
 
