@@ -4,6 +4,7 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -34,7 +35,7 @@ KEPT = [
     ([1, None, 2**60], pa.int64(), pa.decimal128(38, 2)),
     ([Decimal(2**64 - 1), None, Decimal(0)], pa.decimal128(20, 0), pa.uint64()),
     ([1.5, None, -0.25], pa.float32(), pa.float16()),
-    ([1.5, None, -0.25], pa.float16(), pa.float64()),
+    ([np.float16(1.5), None, np.float16(-0.25)], pa.float16(), pa.float64()),
     ([Decimal("1.50"), None], pa.decimal128(38, 18), pa.decimal128(10, 2)),
     (["a", None, "bc"], pa.string(), pa.large_string()),
     (["a", None, "bc"], pa.string_view(), pa.string()),

@@ -5,6 +5,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -147,7 +148,7 @@ TYPED = [
     ("a % 3 = -1", -7, pa.int32(), True),
     ("a % -1 = 0", -(2**63), pa.int64(), True),
     ("a % 2.5 = 0.5", 5.5, pa.float64(), True),
-    ("a = 1.5", 1.5, pa.float16(), True),
+    ("a = 1.5", np.float16(1.5), pa.float16(), True),
     ("a = 0.1", 0.1, pa.float64(), True),
     ("a >= 1.10", Decimal("1.10"), pa.decimal128(10, 2), True),
     ("a = 'x'", "x", pa.dictionary(pa.int8(), pa.string()), True),
