@@ -87,7 +87,7 @@ def repeated(scalar: pa.Array, num_values: int) -> pa.Array:
 
 
 def nulls(num_values: int, arrow_type: pa.DataType) -> pa.Array:
-    """Return an array of nulls; an all-valid one of filler where the type has no nulls."""
+    """Return an array of nulls of a type."""
     return pa.nulls(num_values, arrow_type)
 
 
