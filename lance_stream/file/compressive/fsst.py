@@ -63,11 +63,11 @@ def decode(block: VariableWidthBlock, table: SymbolTable) -> VariableWidthBlock:
         offsets = offsets[block.offsets - num_before]
     elif len(codes) < LEAST_CODES_FOR_PAIRS or is_large:
         offsets, data = _looked_up(codes, _single_codes(table, is_large=is_large))
-        offsets = offsets[block.offsets]
+        offsets = offsets.take(block.offsets)
     else:
         pairs = np.append(codes, np.uint8(ESCAPE)) if len(codes) % 2 else codes
         offsets, data = _looked_up(pairs.view("<u2"), _pairs_of_codes(table))
-        offsets = offsets[block.offsets // 2] + _first_of_pair(codes, block.offsets, table)
+        offsets = offsets.take(block.offsets >> 1) + _first_of_pair(codes, block.offsets, table)
     if block.offsets.dtype == np.int64 or offsets[-1] <= INT32_MAX:
         offsets = offsets.astype(block.offsets.dtype, copy=False)
     return VariableWidthBlock(block.num_values, offsets, data[: int(offsets[-1])])
@@ -96,7 +96,8 @@ def _first_of_pair(codes: Bytes, offsets: Offsets, table: SymbolTable) -> Offset
     """Return, for each offset into codes, the bytes of the code before it in its pair; or 0."""
     lengths = np.zeros(256, dtype=np.int32)
     lengths[: len(table.symbols)] = [len(symbol) for symbol in table.symbols]
-    return np.where(offsets % 2, lengths[codes[offsets - 1]], np.int32(0))
+    # The first offset is 0, whose code before is any: it is even, so its length does not count.
+    return lengths.take(codes.take(offsets - 1)) * (offsets & 1)
 
 
 def _looked_up(codes: Words, strings: pa.Array) -> tuple[Offsets, Bytes]:
