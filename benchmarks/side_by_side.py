@@ -1,10 +1,12 @@
 """Two or more ways to do one thing, timed in turn.
 
 Absolute times mean nothing on a shared machine; what counts is the ratio of medians of runs that
-took turns. A round runs every contender once, so that a slow second of the machine hits all.
+took turns. A round runs every contender once, so that a slow second of the machine hits all, in
+an order of its own, so that nobody always follows the one that leaves the disk busy.
 """
 
 import gc
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -37,8 +39,11 @@ def take_turns(
         before: Run before each run, not timed; for example, removes what the last one wrote.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    order = list(contenders.items())
+    shuffle = random.Random(rounds).shuffle
     for counted in range(-1, rounds):
-        for name, run in contenders.items():
+        shuffle(order)
+        for name, run in order:
             before()
             gc.collect()
             start = time.perf_counter()
