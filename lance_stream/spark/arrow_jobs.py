@@ -12,18 +12,19 @@ from typing import TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 ArrowFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Runs in a worker, once a task: gets the batches of one partition, and gives others."""
 
 
-def map_in_arrow(df: DataFrame, function: ArrowFunction, schema: str) -> DataFrame:
+def map_in_arrow(df: DataFrame, function: ArrowFunction, schema: StructType) -> DataFrame:
     """Return the DataFrame of what a function makes of each partition's batches.
 
     Args:
         df: Where the batches come from.
         function: Pickled to the workers; its batches are matched with the schema by position.
-        schema: Columns of the result, as DDL.
+        schema: Columns of the result.
     """
     try:
         from pyspark.sql.pandas import functions

@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from lance_stream.dataset.append import (
     MicroBatch,
@@ -402,7 +403,9 @@ def _check_is_replay(
 
 
 _RECORDS_PER_BATCH: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_OUTCOME: Final = "fragment binary, error binary"
+_OUTCOME: Final = StructType(
+    [StructField("fragment", BinaryType()), StructField("error", BinaryType())]
+)
 _OUTCOME_SCHEMA: Final = pa.schema([("fragment", pa.binary()), ("error", pa.binary())])
 
 

@@ -1,0 +1,59 @@
+"""What is said to somebody whose machine has no Java for Spark."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "check_java.py"
+
+
+def check(folder: Path, banner: str | None, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the script where JAVA_HOME holds a Java that says its version like this, or none."""
+    if banner is not None:
+        java = folder / "bin" / "java"
+        java.parent.mkdir()
+        java.write_text(f"#!/bin/sh\necho '{banner}' >&2\n")
+        java.chmod(0o755)
+    return subprocess.run(
+        [sys.executable, SCRIPT, *arguments],
+        env={**os.environ, "JAVA_HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "banner", ['openjdk version "17.0.15" 2025-04-15', 'openjdk version "21" 2023-09-19']
+)
+def test_a_new_java_is_passed_over_in_silence(tmp_path: Path, banner: str) -> None:
+    answer = check(tmp_path, banner)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("banner", "said"),
+    [
+        (None, "no Java in JAVA_HOME"),
+        ('java version "1.8.0_401"', "is Java 8"),
+        ('openjdk version "11.0.2" 2019-01-15', "is Java 11"),
+        ("not a Java", "does not say its version"),
+    ],
+)
+def test_what_is_missing_is_said_with_how_to_get_it(
+    tmp_path: Path, banner: str | None, said: str
+) -> None:
+    answer = check(tmp_path, banner)
+    assert answer.returncode == 1
+    assert said in answer.stderr
+    assert "apt-get install openjdk-17-jre-headless" in answer.stderr
+
+
+def test_the_hint_is_one_line_and_no_failure(tmp_path: Path) -> None:
+    answer = check(tmp_path, None, "--hint")
+    assert answer.returncode == 0
+    assert len(answer.stdout.splitlines()) == 1
+    assert answer.stderr == ""
