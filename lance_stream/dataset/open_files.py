@@ -82,6 +82,11 @@ class OpenFiles:
         asking = self.reader(file).take(fields, file.column_of(), offsets)
         return answer(asking, self._ranges_of(file))
 
+    def page_starts(self, file: DataFile, fields: Sequence[Field]) -> npt.NDArray[np.int64]:
+        """Return at which row offsets the most finely paged of some columns begins its pages."""
+        asking = self.reader(file).page_starts(fields, file.column_of())
+        return answer(asking, self._ranges_of(file))
+
     def num_rows(self, file: DataFile) -> int:
         """Return how many rows a data file says it has."""
         return self.reader(file).metadata.num_rows

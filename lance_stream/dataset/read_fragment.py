@@ -14,6 +14,7 @@ as many as make about 32 MB.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -158,6 +159,39 @@ def _selection_of(offsets: Offsets) -> Selection:
     return Selection(start, stop, None if stop - start == len(offsets) else offsets)
 
 
+def batch_bounds(
+    start: int, stop: int, page_starts: npt.NDArray[np.int64], batch_size: int
+) -> list[int]:
+    """Return where to cut the rows from `start` to `stop` into batches.
+
+    A batch ends at the first end of a page that gives it a quarter of `batch_size` rows; where
+    that would make it larger than `batch_size`, it is cut into even parts.
+
+    Args:
+        start: First row.
+        stop: One past the last.
+        page_starts: Ascending row offsets at which pages begin.
+        batch_size: The most rows in a batch.
+
+    Returns:
+        Ascending row offsets from `start` to `stop`.
+    """
+    bounds = [start]
+    inside = np.unique(page_starts[(page_starts > start) & (page_starts < stop)])
+    for end in (*inside.tolist(), stop):
+        num_rows = end - bounds[-1]
+        if num_rows > batch_size:
+            num_parts = -(-num_rows // batch_size)
+            bounds += _steps(bounds[-1], end, -(-num_rows // num_parts))[1:]
+        elif end == stop or num_rows >= batch_size // 4:
+            bounds.append(end)
+    return bounds
+
+
+def _steps(start: int, stop: int, size: int) -> list[int]:
+    return [*range(start, stop, size), stop]
+
+
 class FragmentReader:
     """Reads selections of one fragment's rows.
 
@@ -193,8 +227,8 @@ class FragmentReader:
         """Yield the live rows (or the rows given) batch by batch; the filter is not asked yet."""
         unit, fragment = self._unit, self._fragment
         num_rows = self._physical_rows()
-        batch_size = unit.batch_size or self._default_batch_size(num_rows)
         if unit.offsets is not None:
+            batch_size = unit.batch_size or self._default_batch_size(num_rows)
             offsets = unit.offsets.astype(np.int64)
             if len(offsets) and int(offsets[-1]) >= num_rows:
                 raise CorruptDataError(
@@ -206,8 +240,7 @@ class FragmentReader:
             return
         dead = self._dead_offsets(num_rows)
         stop = num_rows if unit.stop is None else min(unit.stop, num_rows)
-        for first in range(unit.start, stop, batch_size):
-            last = min(first + batch_size, stop)
+        for first, last in self._batches(unit.start, stop, num_rows):
             selection = Selection(first, last)
             if len(dead):
                 low, high = np.searchsorted(dead, [first, last])
@@ -217,6 +250,33 @@ class FragmentReader:
                     selection = selection.where(alive)
             if selection.num_rows:
                 yield selection
+
+    def _batches(self, start: int, stop: int, num_rows: int) -> Iterator[tuple[int, int]]:
+        """Yield the first row of each batch and one past its last.
+
+        Unless the number of rows was asked for, a batch ends where pages end, so that a wide
+        column's pages become arrays as they are instead of being joined by copying.
+        """
+        if self._unit.batch_size is not None or start >= stop:
+            bounds = _steps(start, stop, self._unit.batch_size or 1)
+        else:
+            bounds = batch_bounds(
+                start, stop, self._page_starts(), self._default_batch_size(num_rows)
+            )
+        yield from pairwise(bounds)
+
+    def _page_starts(self) -> npt.NDArray[np.int64]:
+        """Return the page starts of the file that holds most of what is asked for."""
+        asked = (*self._output, *self._filter_fields)
+        wanted = {part.id for each in asked for part in each.walk()}
+        held = {
+            place: len(wanted.intersection(each.field_ids))
+            for place, each in enumerate(self._fragment.files)
+        }
+        place = max(held, key=held.__getitem__, default=None)
+        if place is None or not held[place]:
+            return np.zeros(1, np.int64)
+        return self._unit.files.page_starts(self._fragment.files[place], asked)
 
     def read(self, selection: Selection) -> pa.RecordBatch:
         """Return the rows of a selection for which the filter is true."""

@@ -142,6 +142,35 @@ class FileReader:
             raise InvalidInputError("row offsets must be ascending, each once")
         return self._known.answering(self._read(fields, column_of, Rows.of(places)))
 
+    def page_starts(
+        self, fields: Sequence[Field], column_of: Mapping[int, int]
+    ) -> Asking[npt.NDArray[np.int64]]:
+        """Return where the most finely paged column begins its pages.
+
+        Reads that end there need not join the pages of that column.
+
+        Args:
+            fields: As in `read`; those without a column in this file are passed over.
+            column_of: As in `read`.
+
+        Returns:
+            (num_pages + 1,) row offsets, ascending from 0 to the file's number of rows.
+
+        Raises:
+            BadDataError: The file is damaged.
+        """
+        return self._known.answering(self._page_starts(fields, column_of))
+
+    def _page_starts(
+        self, fields: Sequence[Field], column_of: Mapping[int, int]
+    ) -> Asking[npt.NDArray[np.int64]]:
+        held = [each for field in fields for each in field.walk() if each.id in column_of]
+        columns = yield from self._load_columns([column_of[each.id] for each in held])
+        lengths = [[page.length for page in each.pages] for each in columns]
+        # The items of a 2.0 list are a column of their own, which counts items.
+        of_rows = [each for each in lengths if sum(each) == self.metadata.num_rows]
+        return np.cumsum([0, *max(of_rows, key=len, default=[self.metadata.num_rows])])
+
     def columns(self, indices: Sequence[int]) -> Asking[list[ColumnMetadata]]:
         """Return the metadata of some columns: one request, none if they are known.
 
