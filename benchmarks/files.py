@@ -10,8 +10,9 @@ import argparse
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
 
 import lance
@@ -56,48 +57,70 @@ def empty_folder() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def compare_writes(table: pa.Table, rounds: int) -> dict[str, Timing]:
+@cache
+def table_of(num_rows: int) -> pa.Table:
+    """Return the table, made once a process."""
+    return make_table(num_rows)
+
+
+def we_write(target: str, version: str, num_rows: int) -> None:
+    """Make a table with lance-stream."""
+    table = table_of(num_rows)
+    lance_stream.create_dataset(target, table.schema, file_version=version).append(table)
+
+
+def pylance_writes(target: str, version: str, num_rows: int) -> None:
+    """Make a table with pylance."""
+    lance.write_dataset(table_of(num_rows), target, data_storage_version=version)
+
+
+def parquet_writes(target: str, num_rows: int) -> None:
+    """Write a parquet file."""
+    pq.write_table(table_of(num_rows), target)
+
+
+def we_read(uri: str) -> pa.Table:
+    """Read a table with lance-stream."""
+    return lance_stream.open_dataset(uri).to_table()
+
+
+def pylance_reads(uri: str) -> pa.Table:
+    """Read a table with pylance."""
+    return lance.dataset(uri).to_table()
+
+
+def compare_writes(num_rows: int, rounds: int) -> dict[str, Timing]:
     """Time writing the table by each program, in each file version."""
     with empty_folder() as folder:
         target = folder / "table"
 
-        def we(version: str) -> None:
-            uri = str(target)
-            lance_stream.create_dataset(uri, table.schema, file_version=version).append(table)
-
-        def pylance(version: str) -> None:
-            lance.write_dataset(table, str(target), data_storage_version=version)
-
         def remove() -> None:
-            shutil.rmtree(target, ignore_errors=True)
-            target.with_suffix(".parquet").unlink(missing_ok=True)
+            if target.is_dir():
+                shutil.rmtree(target)
+            target.unlink(missing_ok=True)
             os.sync()  # so that nobody pays for writing back what another wrote
 
-        contenders = {}
+        contenders: dict[str, Callable[[], object]] = {}
         for version in FILE_VERSIONS:
-            contenders[f"we {version}"] = lambda version=version: we(version)
-            contenders[f"pylance {version}"] = lambda version=version: pylance(version)
-        contenders["parquet"] = lambda: pq.write_table(table, target.with_suffix(".parquet"))
+            for name, write in (("we", we_write), ("pylance", pylance_writes)):
+                contenders[f"{name} {version}"] = partial(write, str(target), version, num_rows)
+        contenders["parquet"] = partial(parquet_writes, str(target), num_rows)
         return take_turns(contenders, rounds=rounds, before=remove)
 
 
-def compare_reads(table: pa.Table, rounds: int) -> dict[str, Timing]:
+def compare_reads(num_rows: int, rounds: int) -> dict[str, Timing]:
     """Time reading a table by each program; each reads what pylance wrote, and what we wrote."""
     with empty_folder() as folder:
-        contenders = {}
+        contenders: dict[str, Callable[[], object]] = {}
         for version in FILE_VERSIONS:
-            theirs, ours = f"{folder}/pylance-{version}", f"{folder}/ours-{version}"
-            lance.write_dataset(table, theirs, data_storage_version=version)
-            lance_stream.create_dataset(ours, table.schema, file_version=version).append(table)
-            for writer, uri in (("pylance's", theirs), ("our", ours)):
-                name = f"{writer} {version}"
-                contenders[f"we, {name}"] = lambda uri=uri: lance_stream.open_dataset(
-                    uri
-                ).to_table()
-                contenders[f"pylance, {name}"] = lambda uri=uri: lance.dataset(uri).to_table()
-        parquet = folder / "table.parquet"
-        pq.write_table(table, parquet)
-        contenders["parquet"] = lambda: pq.read_table(parquet)
+            for writer, write in (("our", we_write), ("pylance's", pylance_writes)):
+                uri = f"{folder}/{writer}-{version}"
+                write(uri, version, num_rows)
+                for reader, read in (("we", we_read), ("pylance", pylance_reads)):
+                    contenders[f"{reader}, {writer} {version}"] = partial(read, uri)
+        parquet = f"{folder}/table.parquet"
+        parquet_writes(parquet, num_rows)
+        contenders["parquet"] = partial(pq.read_table, parquet)
         return take_turns(contenders, rounds=rounds)
 
 
@@ -114,10 +137,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    table = make_table(arguments.rows)
-    print(f"{arguments.rows:,} rows, {table.nbytes / 1e6:.0f} MB; medians of {arguments.rounds}")
+    num_bytes = table_of(arguments.rows).nbytes
+    print(f"{arguments.rows:,} rows, {num_bytes / 1e6:.0f} MB; medians of {arguments.rounds}")
 
-    writes = compare_writes(table, arguments.rounds)
+    writes = compare_writes(arguments.rows, arguments.rounds)
     print("\nwrite: our speed over theirs")
     for version in FILE_VERSIONS:
         ours = writes[f"we {version}"]
@@ -128,7 +151,7 @@ def main() -> None:
             f"{verdict(ratio, WRITE_TARGETS[version])}"
         )
 
-    reads = compare_reads(table, arguments.rounds)
+    reads = compare_reads(arguments.rows, arguments.rounds)
     print("\nread: our speed over theirs")
     for version in FILE_VERSIONS:
         for writer in ("pylance's", "our"):

@@ -2,15 +2,19 @@
 
 Absolute times mean nothing on a shared machine; what counts is the ratio of medians of runs that
 took turns. A round runs every contender once, so that a slow second of the machine hits all, in
-an order of its own, so that nobody always follows the one that leaves the disk busy.
+an order of its own, so that nobody always follows the one that leaves the disk busy. Each
+contender lives in a process of its own: in one process, the memory that one has given back makes
+the next one fast or slow, whichever allocator it uses.
 """
 
 import gc
+import multiprocessing
 import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 
 
 @dataclass(frozen=True)
@@ -31,30 +35,49 @@ def take_turns(
     rounds: int,
     before: Callable[[], None] = lambda: None,
 ) -> dict[str, Timing]:
-    """Time each contender `rounds` times, in turn, after one round that is not counted.
+    """Time each contender `rounds` times, in turn, after two rounds that are not counted.
 
     Args:
-        contenders: What is run, by name.
+        contenders: What is run, by name; functions that can be pickled.
         rounds: How many runs of each are counted.
         before: Run before each run, not timed; for example, removes what the last one wrote.
     """
+    context = multiprocessing.get_context("spawn")
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    order = list(contenders.items())
+    calls: dict[str, Connection] = {}
+    processes = []
+    for name, run in contenders.items():
+        calls[name], answers = context.Pipe()
+        process = context.Process(target=_run_when_called, args=(run, answers), daemon=True)
+        process.start()
+        answers.close()
+        processes.append(process)
+    order = list(contenders)
     shuffle = random.Random(rounds).shuffle
-    for counted in range(-1, rounds):
+    for counted in range(-2, rounds):
         shuffle(order)
-        for name, run in order:
+        for name in order:
             before()
-            gc.collect()
-            start = time.perf_counter()
-            result = run()
-            elapsed = time.perf_counter() - start
-            del result
+            calls[name].send(True)
+            elapsed = calls[name].recv()
             if counted >= 0:
                 seconds[name].append(elapsed)
+    for name, process in zip(contenders, processes, strict=True):
+        calls[name].send(False)
+        process.join()
     return {name: Timing(tuple(runs)) for name, runs in seconds.items()}
 
 
 def speed_ratio(ours: Timing, theirs: Timing) -> float:
     """How many times as fast as theirs ours is: above 1 is faster."""
     return theirs.median / ours.median
+
+
+def _run_when_called(run: Callable[[], object], calls: Connection) -> None:
+    while calls.recv():
+        gc.collect()
+        start = time.perf_counter()
+        result = run()
+        elapsed = time.perf_counter() - start
+        del result
+        calls.send(elapsed)
