@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from types import TracebackType
 from typing import Any
 
 import fsspec
@@ -143,7 +142,7 @@ class FsspecStore:
             raise NotFoundError(f"there is no file {self.uri}/{path}") from error
 
 
-class CollectedFileWriter:
+class CollectedFileWriter(FileWriter):
     """Collects a file's bytes and writes them at once when it is closed."""
 
     def __init__(self, store: FsspecStore, path: str) -> None:
@@ -166,20 +165,6 @@ class CollectedFileWriter:
     def abort(self) -> None:
         """Leave nothing behind."""
         self._parts = None
-
-    def __enter__(self) -> "CollectedFileWriter":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
 
 
 def _create_in_memory(filesystem: Any, path: str, data: BytesLike) -> bool:

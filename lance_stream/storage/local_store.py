@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -145,7 +144,7 @@ class LocalStore:
             os.close(file)
 
 
-class LocalFileWriter:
+class LocalFileWriter(FileWriter):
     """Writes a file under a temporary name, and renames it when it is closed.
 
     Args:
@@ -191,20 +190,6 @@ class LocalFileWriter:
             os.close(self._file)
             self._file = None
         self._temporary.unlink(missing_ok=True)
-
-    def __enter__(self) -> "LocalFileWriter":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
 
 
 def _temporary_name(target: Path) -> Path:

@@ -53,14 +53,19 @@ class FileWriter(Protocol):
         """Leave nothing behind. Does nothing after `close`."""
         ...
 
-    def __enter__(self) -> "FileWriter": ...
+    def __enter__(self) -> "FileWriter":
+        return self
 
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None: ...
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
 
 
 class Store(Protocol):
