@@ -58,7 +58,7 @@ def sound(files: Any) -> bytes:
 
 def read_everything(files: Any, data: bytes) -> bool:
     """Read a file in every way; return whether it could be read."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     try:
         opened = files.open(data)
         arrays = opened.read(0, opened.num_rows) + opened.take(range(0, opened.num_rows, 7))
@@ -67,7 +67,7 @@ def read_everything(files: Any, data: bytes) -> bool:
     except BadDataError:
         return False
     finally:
-        assert time.perf_counter() - begun < SECONDS
+        assert time.process_time() - begun < SECONDS
     return True
 
 
