@@ -3,6 +3,7 @@
 import datetime
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
@@ -38,18 +39,20 @@ CARRIED = [
     (pa.null(), pa.null(), spark.NullType()),
 ]
 
+HALF = np.float16(0.5)  # what old pyarrow wants a float16 to be made of
+
 VALUES = [
     (pa.array([0, None, 255], pa.uint8()), [0, None, 255]),
     (pa.array([2**64 - 1, None], pa.uint64()), [Decimal(2**64 - 1), None]),
-    (pa.array([1.5, None], pa.float16()), [1.5, None]),
+    (pa.array([HALF, None], pa.float16()), [0.5, None]),
     (pa.array([b"abcd", None], pa.binary(4)), [b"abcd", None]),
     (pa.array(["x", None, "y"]).dictionary_encode(), ["x", None, "y"]),
-    (pa.array([[1.0, None], None, [0.5, 2.0]], pa.list_(pa.float16(), 2)), None),
+    (pa.array([[HALF, None], None, [HALF, HALF]], pa.list_(pa.float16(), 2)), None),
     (pa.array([["a"], None, [], [None]], pa.large_list(pa.large_string())), None),
     (pa.array([[[1], None], None, []], pa.list_(pa.list_(pa.uint16()))), None),
     (
         pa.array(
-            [{"n": 1, "s": {"v": [1.0]}}, None, {"n": None, "s": None}],
+            [{"n": 1, "s": {"v": [HALF]}}, None, {"n": None, "s": None}],
             pa.struct([("n", pa.uint32()), ("s", pa.struct([("v", pa.list_(pa.float16(), 1))]))]),
         ),
         None,

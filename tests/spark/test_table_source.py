@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -125,16 +126,17 @@ def test_a_large_file_is_read_by_several_tasks(session: Any, tmp_path: Path) -> 
     assert (row.n, row.d, row.s) == (len(kept), len(kept), sum(kept))
 
 
+HALF = np.float16(0.5)  # what old pyarrow wants a float16 to be made of
 TYPES = pa.table(
     {
         "u8": pa.array([255, None, 0], pa.uint8()),
         "u64": pa.array([2**64 - 1, None, 0], pa.uint64()),
-        "f16": pa.array([1.5, None, -2.0], pa.float16()),
+        "f16": pa.array([np.float16(1.5), None, np.float16(-2.0)], pa.float16()),
         "large": pa.array(["a", None, ""], pa.large_string()),
         "code": pa.array([b"ab", None, b"cd"], pa.binary(2)),
         "kind": pa.array(["k", None, "l"]).dictionary_encode(),
         "vector": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.float32(), 2)),
-        "halves": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.float16(), 2)),
+        "halves": pa.array([[HALF, HALF], None, [HALF, HALF]], pa.list_(pa.float16(), 2)),
         "numbers": pa.array([[1, None], None, []], pa.large_list(pa.uint16())),
         "place": pa.array(
             [{"x": 1, "y": [True]}, None, {"x": None, "y": None}],

@@ -144,7 +144,7 @@ def _items_of(spans: Spans, lengths: np.ndarray[tuple[int], np.dtype[np.int64]])
 
 def _join(arrays: Sequence[pa.Array], arrow: pa.DataType) -> pa.Array:
     if not arrays:
-        return pa.array([], arrow)
+        return pa.nulls(0, arrow)
     if len(arrays) == 1:
         return arrays[0]
     try:

@@ -87,7 +87,7 @@ class _LeafWriter:
         return self._flush() if self._chunks or not self._wrote_a_page else []
 
     def _flush(self) -> list[EncodedPage]:
-        chunks = self._chunks or [pa.array([], self._arrow)]
+        chunks = self._chunks or [pa.nulls(0, self._arrow)]
         self._chunks, self._gathered_bytes, self._wrote_a_page = [], 0, True
         return [self._page(group) for group in _groups_of_one_dictionary(chunks, self._arrow)]
 
