@@ -33,11 +33,11 @@ def test_generators_in_step_cost_as_many_rounds_as_the_longest_of_them() -> None
     rounds: list[int] = []
 
     def counted(ranges: object) -> object:
-        rounds.append(len(ranges))  # type: ignore[arg-type]
-        return read_from(DATA)(ranges)  # type: ignore[arg-type]
+        rounds.append(len(ranges))
+        return read_from(DATA)(ranges)
 
     askings = [follow_pointer(3), read_nothing(), follow_pointer(9)]
-    assert answer(together(askings), counted) == [3, "nothing asked", 9]  # type: ignore[arg-type, list-item]
+    assert answer(together(askings), counted) == [3, "nothing asked", 9]
     assert rounds == [2, 2]
 
 

@@ -100,14 +100,14 @@ class Dataset:
 
     # --- reading
 
-    def count_rows(self, filter: str | None = None) -> int:  # noqa: A002
+    def count_rows(self, filter: str | None = None) -> int:
         """Return how many rows there are, or for how many a SQL expression is true."""
         return scanning.count_rows(self.table, filter)
 
     def scan(
         self,
         columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002
+        filter: str | None = None,
         *,
         with_row_id: bool = False,
         with_row_address: bool = False,
@@ -142,7 +142,7 @@ class Dataset:
     def to_table(
         self,
         columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002
+        filter: str | None = None,
         *,
         with_row_id: bool = False,
         with_row_address: bool = False,

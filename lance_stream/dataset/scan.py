@@ -39,7 +39,7 @@ ReadBatch: TypeAlias = Callable[[], pa.RecordBatch]
 def plan_scan(
     table: TableVersion,
     columns: Sequence[str] | None = None,
-    filter: str | None = None,  # noqa: A002  # the name that users type
+    filter: str | None = None,
     *,
     system_columns: Sequence[str] = (),
     batch_size: int | None = None,
@@ -78,7 +78,7 @@ def plan_scan(
     ]
 
 
-def check_filter(table: TableVersion, filter: str) -> None:  # noqa: A002
+def check_filter(table: TableVersion, filter: str) -> None:
     """Raise unless a SQL expression is a filter over a version's rows.
 
     Raises:
@@ -94,7 +94,7 @@ def check_filter(table: TableVersion, filter: str) -> None:  # noqa: A002
 def scan(
     table: TableVersion,
     columns: Sequence[str] | None = None,
-    filter: str | None = None,  # noqa: A002
+    filter: str | None = None,
     *,
     with_row_id: bool = False,
     with_row_address: bool = False,
@@ -114,7 +114,7 @@ def scan(
     return pa.RecordBatchReader.from_batches(arrow, read_units(units))
 
 
-def count_rows(table: TableVersion, filter: str | None = None) -> int:  # noqa: A002
+def count_rows(table: TableVersion, filter: str | None = None) -> int:
     """Return how many live rows a version has, or for how many a filter is true.
 
     Without a filter no data file is opened; only deletion files whose number of offsets the

@@ -235,7 +235,7 @@ class _FeedStream(DataSourceStreamReader):
         self.asked = asked
         self.carried = carried
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins."""
         first = self.asked.starting_version
         if first is None:
@@ -292,16 +292,16 @@ if HAS_READ_LIMITS:
             self._newest: int | None = None
             self._last_available: int | None = None
 
-        def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        def getDefaultReadLimit(self) -> ReadLimit:
             """Return the limit of a batch: Spark knows no versions, so files stand for them."""
             limit = self.asked.max_versions_per_trigger
             return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
 
-        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        def prepareForTriggerAvailableNow(self) -> None:
             """Fix the version at which the run ends."""
             self._last_available = self.newest_version()
 
-        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
             """Return how far the next batch goes."""
             offset = parse_offset(start)
             newest = self._newest = self.newest_version()
@@ -310,7 +310,7 @@ if HAS_READ_LIMITS:
             max_versions = limit.max_files if isinstance(limit, ReadMaxFiles) else None
             return self.advance(offset, newest, max_versions).to_json()
 
-        def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        def reportLatestOffset(self) -> dict[str, Any] | None:
             """Return how far the table was at the last look, for the query's progress report."""
             return None if self._newest is None else FeedOffset(self._newest).to_json()
 
@@ -331,13 +331,13 @@ class FeedStreamWithoutStart(_FeedStream):
         self._position: FeedOffset | None = None
         self._is_first = True
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins; the same each time in a run."""
         if self._initial is None:
             self._initial = super().initialOffset()
         return self._initial
 
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802  # as 4.1 has it
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
         """Return how far the next batch goes."""
         start = self._position or parse_offset(self.initialOffset())
         limit = None if self._is_first else self.asked.max_versions_per_trigger

@@ -108,13 +108,13 @@ class LanceSource(DataSource):
             return ChangesReader(asked, self._version, carried)
         return TableReader(asked, self._version, carried)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what reads a stream."""
         asked = self._asked()
         check_for_stream(asked)
         return make_stream_reader(asked, _carried(schema))
 
-    def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002
+    def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002  # the signature is Spark's
         """Refuse to write a batch."""
         raise UnsupportedFeatureError(
             "df.write.format('lance') comes with a later version of lance-stream; a stream is "
@@ -122,7 +122,7 @@ class LanceSource(DataSource):
             "lance_stream.open_dataset(uri).append(data)"
         )
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002, N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002  # the signature is Spark's
         """Refuse to write a stream."""
         raise UnsupportedFeatureError(
             "writeStream.format('lance') comes with a later version of lance-stream; use "

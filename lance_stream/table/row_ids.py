@@ -232,7 +232,7 @@ class RowIdSequence:
             and np.array_equal(self.to_array(), other.to_array())
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # how Python says it
 
     def __repr__(self) -> str:
         return f"<{self.num_ids} row ids in {len(self.segments)} segments>"

@@ -92,7 +92,7 @@ class RowVersionSequence:
             and np.array_equal(self.versions, other.versions)
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # how Python says it
 
     def __repr__(self) -> str:
         return f"<{self.num_rows} row versions in {len(self.lengths)} runs>"

@@ -107,7 +107,7 @@ def test_the_transaction_file_is_written_once_however_many_attempts_it_takes() -
 
     store.before = rival
     done = commit(ObjectStoreLog(store), append(1, 4), world=make_world())
-    assert (done.manifest.version, done.attempts) == (4, 3)  # type: ignore[union-attr]
+    assert (done.manifest.version, done.attempts) == (4, 3)
     files = [path for call, path in store.calls if call == "create_once" and path.endswith(".txn")]
     assert len(files) == 1
 
@@ -155,8 +155,8 @@ def test_the_hook_is_asked_on_every_attempt_and_can_skip() -> None:
 
     store.before = rival
     done = commit(ObjectStoreLog(store), append(1, 4), before_attempt=look, world=make_world())
-    assert done.reason == "it is done"  # type: ignore[union-attr]
-    assert done.manifest.version == 2  # type: ignore[union-attr]
+    assert done.reason == "it is done"
+    assert done.manifest.version == 2
     assert seen == [1, 2]
     assert len(live_ids(log)) == 10
 
@@ -314,7 +314,7 @@ def test_deletes_of_different_rows_of_one_fragment_are_united() -> None:
     stated = decode_transaction(manifest.inline_transaction or b"")
     assert stated.read_version == 2
     assert stated.uuid == ours.uuid
-    assert stated.operation.updated_fragments[0].deletion_file == (  # type: ignore[union-attr]
+    assert stated.operation.updated_fragments[0].deletion_file == (
         manifest.fragments[0].deletion_file
     )
     assert log.store.exists(f"_transactions/{manifest.transaction_file}")
@@ -333,7 +333,7 @@ def test_a_delete_is_rebased_again_when_it_loses_again() -> None:
 
     store.before = rival
     done = commit(ObjectStoreLog(store), ours, world=make_world())
-    assert done.attempts == 3  # type: ignore[union-attr]
+    assert done.attempts == 3
     assert live_ids(log) == [1, 2, 3, 4, 8, 9]
 
 
@@ -411,7 +411,7 @@ def test_two_drivers_with_one_uuid_write_two_transaction_files() -> None:
 
     store.before = rival
     done = commit(ObjectStoreLog(store), one, world=make_world())
-    assert done.reason == "this transaction has already made version 2"  # type: ignore[union-attr]
+    assert done.reason == "this transaction has already made version 2"
     assert len(live_ids(log)) == 14
     made = log.read(2)
     assert log.store.read(f"_transactions/{made.transaction_file}") == made.inline_transaction

@@ -38,28 +38,28 @@ class WatchedStore:
         return answer
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        return self._pass("read_ranges", path, ranges)  # type: ignore[no-any-return]
+        return self._pass("read_ranges", path, ranges)
 
     def read(self, path: str) -> bytes:
-        return self._pass("read", path)  # type: ignore[no-any-return]
+        return self._pass("read", path)
 
     def size(self, path: str) -> int:
-        return self._pass("size", path)  # type: ignore[no-any-return]
+        return self._pass("size", path)
 
     def exists(self, path: str) -> bool:
-        return self._pass("exists", path)  # type: ignore[no-any-return]
+        return self._pass("exists", path)
 
     def list_names(self, folder: str) -> list[str]:
-        return self._pass("list_names", folder)  # type: ignore[no-any-return]
+        return self._pass("list_names", folder)
 
     def list(self, folder: str = "") -> list[StoredFile]:
-        return self._pass("list", folder)  # type: ignore[no-any-return]
+        return self._pass("list", folder)
 
     def create_once(self, path: str, data: Any) -> bool:
-        return self._pass("create_once", path, data)  # type: ignore[no-any-return]
+        return self._pass("create_once", path, data)
 
     def open_writer(self, path: str) -> FileWriter:
-        return self._pass("open_writer", path)  # type: ignore[no-any-return]
+        return self._pass("open_writer", path)
 
     def write(self, path: str, data: Any) -> None:
         self._pass("write", path, data)

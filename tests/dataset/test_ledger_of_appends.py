@@ -81,7 +81,7 @@ def test_another_query_with_an_old_batch_number_is_told_what_happened(table: Tab
     assert append(table, rows(3), batch(5, query="another")).is_new
 
 
-def write(table: TableVersion, *ids: int) -> list:  # type: ignore[type-arg]
+def write(table: TableVersion, *ids: int) -> list:
     return write_fragments(rows(*ids).to_batches(), write_target(table))
 
 

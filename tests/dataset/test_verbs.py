@@ -181,7 +181,7 @@ def test_every_version_is_listed_with_what_made_it(ds: Dataset) -> None:
     assert [each.num_rows for each in listed] == [0, 3, 6, 5, 5]
     stamps = [each.timestamp for each in listed]
     assert all(each is not None and each.tzinfo is UTC for each in stamps)
-    assert stamps == sorted(stamps)  # type: ignore[type-var]
+    assert stamps == sorted(stamps)
 
 
 # --- appending
@@ -375,7 +375,7 @@ def test_config_entries_are_set_and_taken_away(ds: Dataset) -> None:
     assert ds.update_config({"b": "2", "zz": None}).version == 5
     assert ids_of(ds) == [0, 1, 2, 3, 4, 5]
     with pytest.raises(InvalidInputError):
-        ds.update_config({"a": 1})  # type: ignore[dict-item]
+        ds.update_config({"a": 1})
 
 
 # --- reading

@@ -90,7 +90,7 @@ def deletion_path(ds: Dataset) -> str:
 
 
 def dead_file(ds: Dataset, **changed: Any) -> Any:
-    return replace(ds.table.manifest.fragments[0].deletion_file, **changed)  # type: ignore[type-var]
+    return replace(ds.table.manifest.fragments[0].deletion_file, **changed)
 
 
 def other_transaction(ds: Dataset) -> Dataset:

@@ -230,7 +230,7 @@ def test_a_request_that_was_sent_twice_is_ours() -> None:
     def sent_twice(path: str, data: Any) -> bool:
         return real(path, data) and real(path, data)
 
-    store.create_once = sent_twice  # type: ignore[method-assign]
+    store.create_once = sent_twice
     done = commit(ObjectStoreLog(store), append(1, 5), world=make_world())
     assert isinstance(done, Committed)
     assert done.manifest.version == 2

@@ -257,7 +257,7 @@ def test_a_rebased_delete_states_what_it_did(log: ObjectStoreLog, uri: str) -> N
     manifest = commit_to(log, planned)
     stated: Any = decode_transaction(manifest.inline_transaction or b"").operation
     assert stated.updated_fragments[0].deletion_file == manifest.fragments[0].deletion_file
-    assert manifest.fragments[0].deletion_file.num_deleted_rows == 2  # type: ignore[union-attr]
+    assert manifest.fragments[0].deletion_file.num_deleted_rows == 2
     assert np.array_equal(live_ids(log), [0, 3, 4, 5, 6, 7, 8, 9])
 
 

@@ -95,7 +95,7 @@ def changes_of(log: ObjectStoreLog, version: int) -> TableChanges:
     older = log.read(version - 1) if version > 1 else None
     plan = plan_diff(older, log.read(version))
     dead = {(each.id, each.deletion_file): dead_of(log.store, each) for each in plan.dead_rows_of}
-    return diff(plan, dead)  # type: ignore[arg-type]
+    return diff(plan, dead)
 
 
 def snapshot(uri: str, version: int) -> dict[int, dict[str, Any]]:
@@ -171,7 +171,7 @@ def test_the_diff_agrees_with_the_delta_where_the_delta_is_right(
 
 
 def num_rows(reader: Any) -> int:
-    return reader.read_all().num_rows  # type: ignore[no-any-return]
+    return reader.read_all().num_rows
 
 
 def sum_of(found: list[TableChanges], kind: str) -> int:

@@ -146,7 +146,7 @@ def test_row_ids_and_versions_of_every_version_are_pylance_s(history: Path) -> N
         for name, column in zip(LINEAGE, ours, strict=True):
             assert column.tolist() == theirs[name].to_pylist(), (manifest.version, name)
         index = RowIdIndex(
-            FragmentRows(each.id, decode_row_ids(each.row_ids), dead_rows(history, each))  # type: ignore[arg-type]
+            FragmentRows(each.id, decode_row_ids(each.row_ids), dead_rows(history, each))
             for each in manifest.fragments
         )
         addresses, found = index.find(ours[0])

@@ -143,7 +143,7 @@ def test_a_link_whose_answer_got_lost_counts_as_ours(
     real = os.link
 
     def link_twice(*args: object, **options: object) -> None:
-        real(*args, **options)  # type: ignore[arg-type]
+        real(*args, **options)
         raise FileExistsError(17, "File exists")
 
     monkeypatch.setattr(os, "link", link_twice)

@@ -109,7 +109,7 @@ def changes(older: Version | None, newer: Version) -> TableChanges:
     plan = plan_diff(older.manifest if older else None, newer.manifest)
     known = {**(older.dead if older else {}), **newer.dead}
     asked = {(each.id, each.deletion_file) for each in plan.dead_rows_of}
-    return diff(plan, {key: known[key] for key in asked})  # type: ignore[index]
+    return diff(plan, {key: known[key] for key in asked})
 
 
 def ids(older: Version | None, newer: Version) -> Change:

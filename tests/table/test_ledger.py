@@ -39,9 +39,9 @@ def test_an_entry_has_a_fixed_form() -> None:
 
 def test_a_newer_batch_is_new_and_says_where_a_restore_could_hide_it() -> None:
     assert decide({}, "app", 0) == New(None)
-    assert decide({}, "app", 0).search_after == 0  # type: ignore[union-attr]
+    assert decide({}, "app", 0).search_after == 0
     assert decide(CONFIG, "app", 42, "query-1") == New(ENTRY)
-    assert decide(CONFIG, "app", 60, "query-1").search_after == 97  # type: ignore[union-attr]
+    assert decide(CONFIG, "app", 60, "query-1").search_after == 97
     assert decide(CONFIG, "another app", 5, "query-1") == New(None)
 
 

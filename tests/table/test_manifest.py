@@ -30,7 +30,7 @@ SCHEMA = Schema((Field("a", "int64", 0), Field("b", "string", 1)), {"k": b"\xff"
 
 def fragment(fragment_id: int, **changes: object) -> Fragment:
     file = DataFile(f"{fragment_id}.lance", (0, 1), (0, 1), (2, 2), 1000)
-    return replace(Fragment(fragment_id, (file,), 10), **changes)  # type: ignore[arg-type]
+    return replace(Fragment(fragment_id, (file,), 10), **changes)
 
 
 def full_manifest() -> Manifest:

@@ -179,7 +179,7 @@ def _decode_value_buffer(buffer: memoryview, arrow_type: pa.DataType) -> pa.Arra
 
 def encode_null_page(levels: Levels) -> EncodedLayout:
     """Encode a page that has no value: nothing but nulls and empty lists."""
-    message = pb.ConstantLayout(layers=levels.layers.kinds)  # type: ignore[arg-type]
+    message = pb.ConstantLayout(layers=levels.layers.kinds)  # type: ignore[arg-type]  # an int is one
     buffers: tuple[tuple[memoryview, ...], ...] = ()
     if levels.layers.kinds != (NULLABLE_ITEM,):
         buffers = tuple(
@@ -196,7 +196,7 @@ def encode_value_page(levels: Levels, value: DataBlock) -> EncodedLayout:
         levels: Without any stream.
         value: A block of the one value, of fixed or variable width.
     """
-    message = pb.ConstantLayout(layers=levels.layers.kinds)  # type: ignore[arg-type]
+    message = pb.ConstantLayout(layers=levels.layers.kinds)  # type: ignore[arg-type]  # an int is one
     buffers: tuple[tuple[memoryview, ...], ...] = ()
     if isinstance(value, FixedWidthBlock) and len(value.data) <= MAX_INLINE_BYTES:
         message.inline_value = value.data.tobytes()

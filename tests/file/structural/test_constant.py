@@ -13,7 +13,7 @@ from lance_stream.file.versions import FileVersion
 
 
 def layout(*layers: int, **fields: Any) -> pb.PageLayout:
-    return pb.PageLayout(constant_layout=pb.ConstantLayout(layers=layers, **fields))  # type: ignore[arg-type]
+    return pb.PageLayout(constant_layout=pb.ConstantLayout(layers=layers, **fields))
 
 
 def u16(*levels: int) -> bytes:
