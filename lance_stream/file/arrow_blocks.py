@@ -424,7 +424,7 @@ def _from_zero(array: pa.Array) -> pa.Array:
         return pa.Array.from_buffers(
             arrow_type, count, [None, pa.py_buffer(_offsets_of(array)), data[2]], 0
         )
-    return _array_from_words(block, arrow_type)  # type: ignore[arg-type]  # of words, as checked above
+    return _array_from_words(block, arrow_type)  # type: ignore[arg-type]  # fixed width is what is left
 
 
 def _bits(bitmap: Bytes, offset: int, count: int) -> npt.NDArray[np.uint8]:

@@ -337,7 +337,7 @@ class FeedStreamWithoutStart(_FeedStream):
             self._initial = super().initialOffset()
         return self._initial
 
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # 4.1 passes nothing
         """Return how far the next batch goes."""
         start = self._position or parse_offset(self.initialOffset())
         limit = None if self._is_first else self.asked.max_versions_per_trigger

@@ -128,7 +128,10 @@ def test_changes_are_those_of_the_dataset(session: Any, uri: str) -> None:
     expected = lance_stream.open_dataset(uri).changes(0).read_all()
     found = feed(session, uri, 0).toArrow()
     names = [name for name in expected.column_names if name != "_commit_timestamp"]
-    key = lambda row: json.dumps(row, sort_keys=True)  # noqa: E731
+
+    def key(row: Any) -> str:
+        return json.dumps(row, sort_keys=True)
+
     assert sorted(map(key, found.select(names).to_pylist())) == sorted(
         map(key, expected.select(names).to_pylist())
     )
