@@ -26,6 +26,7 @@ from lance_stream.file.columns import (
     fields_with_column,
     pack_encoding,
 )
+from lance_stream.file.encoding_options import check_encoding_options
 from lance_stream.file.footer import (
     MAX_ROWS,
     Footer,
@@ -74,12 +75,15 @@ class FileWriter:
 
     Raises:
         UnsupportedFeatureError: Files of this version are not supported.
+        InvalidInputError: A column's metadata asks for an encoding that is not known.
     """
 
     def __init__(
         self, schema: Schema, version: FileVersion, *, max_page_bytes: int = MAX_PAGE_BYTES
     ) -> None:
         version.check_supported()
+        for each in schema.fields:
+            check_encoding_options(each)
         self._schema = schema
         self._arrow_schema = to_arrow(schema)
         self._version = version

@@ -6,6 +6,7 @@ knows the bytes of one codec, in both directions where we write it. May import `
 
 from lance_stream.file.compressive.chunks import ChunkedBuffer
 from lance_stream.file.compressive.codecs import (
+    EncodedBlock,
     EncodedMiniBlock,
     decode_block,
     decode_mini_block,
@@ -18,6 +19,7 @@ from lance_stream.file.compressive.codecs import (
 
 __all__ = [
     "ChunkedBuffer",
+    "EncodedBlock",
     "EncodedMiniBlock",
     "decode_block",
     "decode_mini_block",

@@ -85,6 +85,20 @@ class EncodedMiniBlock(NamedTuple):
     num_values: Counts
 
 
+class EncodedBlock(NamedTuple):
+    """Values in one buffer that is always read whole.
+
+    Args:
+        encoding: How, for the page's layout message.
+        data: The buffer.
+        num_values: How many values it holds.
+    """
+
+    encoding: CompressiveEncoding
+    data: Bytes
+    num_values: int
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
     """Where a codec can stand, and what decodes it there; None: it cannot stand there.
@@ -223,19 +237,21 @@ def encode_bitpacked(block: FixedWidthBlock) -> EncodedMiniBlock:
     return EncodedMiniBlock(encoding, (buffer,), num_values)
 
 
-def encode_block(block: DataBlock) -> tuple[CompressiveEncoding, Bytes]:
+def encode_block(block: DataBlock) -> EncodedBlock:
     """Encode values into one buffer that is always read whole.
 
     Args:
         block: Fixed width, variable width or fixed-size list.
     """
     if isinstance(block, FixedWidthBlock):
-        return _encoding_of(block), block.data
-    if isinstance(block, VariableWidthBlock):
-        return _encoding_of(block), variable.encode(block)
-    if isinstance(block, FixedSizeListBlock):
-        return _encoding_of(block), fixed_size_list.encode(block).data
-    raise InvalidInputError(f"a {type(block).__name__} cannot be encoded as a block")
+        data = block.data
+    elif isinstance(block, VariableWidthBlock):
+        data = variable.encode(block)
+    elif isinstance(block, FixedSizeListBlock):
+        data = fixed_size_list.encode(block).data
+    else:
+        raise InvalidInputError(f"a {type(block).__name__} cannot be encoded as a block")
+    return EncodedBlock(_encoding_of(block), data, block.num_values)
 
 
 def encode_per_value(block: DataBlock) -> tuple[CompressiveEncoding, ValueBlock]:

@@ -3,15 +3,14 @@
     no value at all (nulls, empty lists)            constant
     2.2: one value for all rows, no levels          constant
     a dictionary                                    mini-block
-    byte strings, long                              full-zip
-    byte strings, short                             mini-block
+    byte strings                                    see `choose_strings`
     fixed width, wide                               full-zip
     fixed width, narrow, no levels, whole bytes     full-zip: the plain values
     fixed width, narrow, else                       mini-block
     levels that fit into no mini-block chunk        full-zip
 
 Differs: The reference compresses; we write values as they are, so that the write costs little
-         more than the copy. It takes full-zip for any page that has one value of 256 bytes.
+         more than the copy.
 """
 
 import numpy as np
@@ -26,27 +25,27 @@ from lance_stream.file.data_blocks import (
     FixedWidthBlock,
     VariableWidthBlock,
 )
+from lance_stream.file.encoding_options import DEFAULT_OPTIONS, MINIBLOCK, EncodingOptions
 from lance_stream.file.levels import Levels, Mask
+from lance_stream.file.structural.choose_strings import encode_string_page
 from lance_stream.file.structural.constant import encode_null_page, encode_value_page
 from lance_stream.file.structural.encoded_layouts import EncodedLayout
 from lance_stream.file.structural.full_zip import encode_full_zip_page
-from lance_stream.file.structural.mini_block import encode_mini_block_page
+from lance_stream.file.structural.mini_block import MAX_VALUE_BYTES, encode_mini_block_page
 from lance_stream.file.versions import FileVersion
 
 WIDE_BYTES = 256
 """From here on a value stands better by itself than among others in a chunk."""
 
-LONG_BYTES = 4096
-"""A page with a byte string this long is not cut into chunks."""
-
-LONG_MEAN_BYTES = 128
-"""Neither is one whose byte strings are so long on average."""
-
 _SAMPLE = 64
 
 
 def encode_page(
-    levels: Levels, values: pa.Array, valid: Mask | None, version: FileVersion
+    levels: Levels,
+    values: pa.Array,
+    valid: Mask | None,
+    version: FileVersion,
+    options: EncodingOptions = DEFAULT_OPTIONS,
 ) -> EncodedLayout | None:
     """Encode the rows of a page of one leaf column.
 
@@ -55,6 +54,7 @@ def encode_page(
         values: One for each visible entry; null ones have any filler.
         valid: Which of them are not null; None: all.
         version: 2.1 or 2.2.
+        options: What the column's metadata asks for.
 
     Returns:
         The page; None if it has to be cut into pages of fewer rows.
@@ -77,7 +77,9 @@ def encode_page(
         value = _only_value(block)
         if value is not None:
             return encode_value_page(levels, value)
-    if _suits_chunks(block, has_levels=has_levels):
+    if isinstance(block, VariableWidthBlock):
+        return encode_string_page(levels, block, version, options)
+    if _suits_chunks(block, options, has_levels=has_levels):
         encoded = encode_mini_block_page(levels, block, None, has_large_chunk=large)
         if encoded is not None:
             return encoded
@@ -87,18 +89,14 @@ def encode_page(
     return encode_full_zip_page(levels, block)
 
 
-def _suits_chunks(block: DataBlock, *, has_levels: bool) -> bool:
-    if isinstance(block, VariableWidthBlock):
-        total = int(block.offsets[-1])
-        longest = int(np.diff(block.offsets).max()) if total >= WIDE_BYTES else total
-        return longest < WIDE_BYTES or (
-            longest < LONG_BYTES and total < LONG_MEAN_BYTES * block.num_values
-        )
+def _suits_chunks(block: DataBlock, options: EncodingOptions, *, has_levels: bool) -> bool:
     bits = (
         layout_of(block).bits_per_row
         if isinstance(block, FixedSizeListBlock)
         else _bits_per_value(block)
     )
+    if options.structural_encoding is not None:
+        return options.structural_encoding == MINIBLOCK and 2 * bits <= 8 * MAX_VALUE_BYTES
     return bits % 8 != 0 or (has_levels and bits < 8 * WIDE_BYTES)
 
 

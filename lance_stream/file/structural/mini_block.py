@@ -43,6 +43,8 @@ from lance_stream.file.arrow_blocks import array_from_block, look_up
 from lance_stream.file.columns import Page
 from lance_stream.file.compressive import (
     ChunkedBuffer,
+    EncodedBlock,
+    EncodedMiniBlock,
     decode_block,
     decode_mini_block,
     encode_block,
@@ -386,67 +388,87 @@ class _ChunkParts(NamedTuple):
 
 
 def encode_mini_block_page(
-    levels: Levels, block: DataBlock, items: DataBlock | None, *, has_large_chunk: bool
+    levels: Levels,
+    values: DataBlock | EncodedMiniBlock,
+    items: DataBlock | EncodedBlock | None,
+    *,
+    has_large_chunk: bool,
 ) -> EncodedLayout | None:
     """Encode a page in the mini-block layout.
 
     Args:
         levels: The page's levels.
-        block: A value for each visible entry, or an index into `items`; at least one.
+        values: A value for each visible entry, or an index into `items`; at least one. Those that
+            a codec has cut into chunks are kept so; others are stored as they are.
         items: The dictionary's items, if there is a dictionary.
         has_large_chunk: Whether sizes are u32, as in 2.2.
 
     Returns:
-        The layout; None if the levels of any two values do not fit into a chunk.
+        The layout; None if the levels of a chunk (of any two values, if we cut) do not fit.
     """
+    if isinstance(values, EncodedMiniBlock):
+        return _encode_chunks(levels, values, items, has_large_chunk=has_large_chunk)
     most = MAX_CHUNK_VALUES
     while most > 1:
-        encoded = encode_mini_block(block, max_chunk_values=most, max_chunk_bytes=MAX_VALUE_BYTES)
-        starts = _level_starts(levels, encoded.num_values)
-        num_levels = np.diff(np.append(starts, levels.num_levels))
-        message = pb.MiniBlockLayout(
-            value_compression=encoded.encoding,
-            layers=levels.layers.kinds,  # type: ignore[arg-type]  # an int is one
-            num_buffers=len(encoded.buffers),
-            num_items=int(encoded.num_values.sum()),
-            has_large_chunk=has_large_chunk,
-        )
-        streams = []
-        if levels.repetition is not None:
-            encoding, stream = encode_level_chunks(
-                levels.repetition, starts, levels.layers.max_repetition
-            )
-            message.rep_compression.CopyFrom(encoding)
-            streams.append(stream)
-        if levels.definition is not None:
-            encoding, stream = encode_level_chunks(
-                levels.definition, starts, levels.layers.max_definition
-            )
-            message.def_compression.CopyFrom(encoding)
-            streams.append(stream)
-        chunks = _zip_chunks(
-            num_levels if streams else np.zeros_like(num_levels),
-            streams,
-            encoded.buffers,
-            has_large_chunk=has_large_chunk,
-        )
-        if chunks is not None:
-            sizes, data = chunks
-            table = _encode_table(sizes, encoded.num_values, has_large_chunk=has_large_chunk)
-            buffers = [part(table), part(data)]
-            if items is not None:
-                encoding, stored = encode_block(items)
-                message.dictionary.CopyFrom(encoding)
-                message.num_dictionary_items = items.num_values
-                buffers.append(part(stored))
-            if levels.repetition is not None:
-                message.repetition_index_depth = 1
-                buffers.append(part(_encode_rows(levels, starts)))
-            return EncodedLayout(pb.PageLayout(mini_block_layout=message), tuple(buffers))
+        encoded = encode_mini_block(values, max_chunk_values=most, max_chunk_bytes=MAX_VALUE_BYTES)
+        layout = _encode_chunks(levels, encoded, items, has_large_chunk=has_large_chunk)
+        if layout is not None:
+            return layout
         if int(encoded.num_values.max()) > most:
             break  # values of less than a byte do not part further
         most = int(encoded.num_values.max()) // 2
     return None
+
+
+def _encode_chunks(
+    levels: Levels,
+    encoded: EncodedMiniBlock,
+    items: DataBlock | EncodedBlock | None,
+    *,
+    has_large_chunk: bool,
+) -> EncodedLayout | None:
+    starts = _level_starts(levels, encoded.num_values)
+    num_levels = np.diff(np.append(starts, levels.num_levels))
+    message = pb.MiniBlockLayout(
+        value_compression=encoded.encoding,
+        layers=levels.layers.kinds,  # type: ignore[arg-type]  # an int is one
+        num_buffers=len(encoded.buffers),
+        num_items=int(encoded.num_values.sum()),
+        has_large_chunk=has_large_chunk,
+    )
+    streams = []
+    if levels.repetition is not None:
+        encoding, stream = encode_level_chunks(
+            levels.repetition, starts, levels.layers.max_repetition
+        )
+        message.rep_compression.CopyFrom(encoding)
+        streams.append(stream)
+    if levels.definition is not None:
+        encoding, stream = encode_level_chunks(
+            levels.definition, starts, levels.layers.max_definition
+        )
+        message.def_compression.CopyFrom(encoding)
+        streams.append(stream)
+    chunks = _zip_chunks(
+        num_levels if streams else np.zeros_like(num_levels),
+        streams,
+        encoded.buffers,
+        has_large_chunk=has_large_chunk,
+    )
+    if chunks is None:
+        return None
+    sizes, data = chunks
+    table = _encode_table(sizes, encoded.num_values, has_large_chunk=has_large_chunk)
+    buffers = [part(table), part(data)]
+    if items is not None:
+        stored = items if isinstance(items, EncodedBlock) else encode_block(items)
+        message.dictionary.CopyFrom(stored.encoding)
+        message.num_dictionary_items = stored.num_values
+        buffers.append(part(stored.data))
+    if levels.repetition is not None:
+        message.repetition_index_depth = 1
+        buffers.append(part(_encode_rows(levels, starts)))
+    return EncodedLayout(pb.PageLayout(mini_block_layout=message), tuple(buffers))
 
 
 def _level_starts(levels: Levels, num_values: Places) -> Places:

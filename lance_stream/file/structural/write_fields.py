@@ -15,6 +15,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.file.arrow_blocks import valid_mask
 from lance_stream.file.columns import EncodedPage, pack_encoding
 from lance_stream.file.data_blocks import INT32, INT64
+from lance_stream.file.encoding_options import parse_encoding_options
 from lance_stream.file.levels import LayerWriter, Levels, Mask
 from lance_stream.file.structural.choose import encode_page
 from lance_stream.file.structural.leaf_rows import spread
@@ -36,7 +37,8 @@ class FieldWriter:
 
     def __init__(self, field: Field, version: FileVersion, max_page_bytes: int) -> None:
         self._version = version
-        self._num_leaves = max(1, sum(1 for _ in field.leaves()))
+        self._options = [parse_encoding_options(leaf, field) for leaf in field.leaves()]
+        self._num_leaves = max(1, len(self._options))
         self._max_bytes = max_page_bytes * self._num_leaves
         self._arrays: list[pa.Array] = []
         self._num_bytes = 0
@@ -82,7 +84,9 @@ class FieldWriter:
     def _encode(self, rows: pa.Array, first_row: int) -> list[EncodedPage]:
         pages = []
         for column, leaf in enumerate(_leaves(rows, LayerWriter(len(rows)), None)):
-            encoded = encode_page(leaf.levels, leaf.values, leaf.valid, self._version)
+            encoded = encode_page(
+                leaf.levels, leaf.values, leaf.valid, self._version, self._options[column]
+            )
             if encoded is None:
                 return self._encode_halves(rows, first_row)
             pages.append(

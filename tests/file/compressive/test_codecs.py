@@ -178,7 +178,8 @@ def test_a_block_decodes_to_what_was_encoded(block: DataBlock) -> None:
         with pytest.raises(UnsupportedFeatureError, match="not whole bytes"):
             encode_block(block)
         return
-    encoding, data = encode_block(block)
+    encoding, data, count = encode_block(block)
+    assert count == block.num_values
     assert plain(decode_block(encoding, data.tobytes(), block.num_values)) == plain(block)
 
 

@@ -92,8 +92,9 @@ class Column:
 class Columns:
     """What the tests of layouts ask for."""
 
-    def field(self, arrow_type: pa.DataType) -> Field:
-        (field,) = assign_ids(Schema((field_from_arrow(pa.field("c", arrow_type)),))).fields
+    def field(self, arrow_type: pa.DataType, metadata: dict[str, str] | None = None) -> Field:
+        arrow = pa.field("c", arrow_type, metadata=metadata)
+        (field,) = assign_ids(Schema((field_from_arrow(arrow),))).fields
         return field
 
     def write(
@@ -101,8 +102,9 @@ class Columns:
         *arrays: pa.Array,
         version: FileVersion = FileVersion.V2_2,
         max_page_bytes: int = 8 << 20,
+        metadata: dict[str, str] | None = None,
     ) -> Column:
-        field = self.field(arrays[0].type)
+        field = self.field(arrays[0].type, metadata)
         writer = FieldWriter(field, version, max_page_bytes)
         arrow_type = field_to_arrow(field).type
         encoded: list[EncodedPage] = []

@@ -1,0 +1,217 @@
+"""What a column's metadata asks of its encoding: the keys `lance-encoding:*`.
+
+    compression                     none lz4 zstd fsst    general compression, or none at all
+    compression-level               a whole number        how hard; zstd: up to 22, 0: its own
+    structural-encoding             miniblock fullzip     one layout for all pages (2.1, 2.2)
+    rle-threshold                   0 to 1                run-length encoding only if there are
+                                                          fewer runs per value than this
+    bss                             off on auto           floats split into bytes before they are
+                                                          compressed
+    minichunk-size                  bytes                 the size of chunks of byte strings
+    dict-divisor                    a number from 1       a dictionary only if it has at most one
+                                                          item for so many values
+    dict-size-ratio                 over 0, up to 1       ... and at most this part of their bytes
+    dict-max-size                   bytes                 ... and at most so many
+    dict-values-compression         none lz4 zstd         compression of a dictionary's items
+    dict-values-compression-level   a whole number        how hard
+    packed                          true false            a struct as one column
+    blob                            true                  bytes apart from the other columns
+
+`packed` is also known without its prefix. A key counts for the column that it stands at; a list's
+item, a struct's part has its own. `structural-encoding` alone is asked of a top-level column, for
+all that is in it.
+
+Source:  file format document, "Field Encoding Specification"; lance-encoding's constants.
+Differs: The reference passes over some values that it does not understand, and stops at others; a
+         wrong value is refused here. It reads some of them from environment variables, too.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.schema.fields import Field
+
+PREFIX = "lance-encoding:"
+
+NONE, LZ4, ZSTD, FSST = "none", "lz4", "zstd", "fsst"
+MINIBLOCK, FULLZIP = "miniblock", "fullzip"
+OFF, ON, AUTO = "off", "on", "auto"
+
+MAX_ZSTD_LEVEL = 22
+MIN_ZSTD_LEVEL = -(1 << 17)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingOptions:
+    """How a column is to be encoded.
+
+    Attributes:
+        compression: `"none"`, `"lz4"`, `"zstd"` or `"fsst"`; None: as it pays.
+        compression_level: How hard; None: the algorithm's own.
+        structural_encoding: `"miniblock"` or `"fullzip"`; None: as it pays.
+        rle_threshold: Runs per value from which on run-length encoding is not to be used; None: as
+            it pays.
+        byte_stream_split: `"off"`, `"on"` or `"auto"`.
+        minichunk_bytes: Bytes of byte strings in a mini-block chunk; None: the usual.
+        dict_divisor: A dictionary has at most one item for so many values.
+        dict_size_ratio: Indices and items have at most so much of the values' bytes.
+        dict_max_bytes: A dictionary of byte strings has at most so many bytes.
+        dict_values_compression: `"none"`, `"lz4"` or `"zstd"`, for a dictionary's items.
+        dict_values_compression_level: How hard; None: the algorithm's own.
+        packed: Whether a struct is stored as one column.
+        blob: Whether bytes are stored apart.
+    """
+
+    compression: str | None = None
+    compression_level: int | None = None
+    structural_encoding: str | None = None
+    rle_threshold: float | None = None
+    byte_stream_split: str = AUTO
+    minichunk_bytes: int | None = None
+    dict_divisor: int = 2
+    dict_size_ratio: float = 0.8
+    dict_max_bytes: int = 8 << 20
+    dict_values_compression: str = LZ4
+    dict_values_compression_level: int | None = None
+    packed: bool = False
+    blob: bool = False
+
+
+DEFAULT_OPTIONS = EncodingOptions()
+
+
+def parse_encoding_options(field: Field, root: Field | None = None) -> EncodingOptions:
+    """Return what a field's metadata asks for.
+
+    Args:
+        field: The field; what stands at its children does not count.
+        root: The top-level field that it is a part of; None: it is one itself.
+
+    Raises:
+        InvalidInputError: A value is not one of those above; the message names key and value.
+    """
+    found: dict[str, Any] = {}
+    for key, (attribute, parse) in _OPTIONS.items():
+        metadata = field.metadata
+        if attribute == "structural_encoding":
+            metadata = (root or field).metadata
+        found |= _parsed(metadata, PREFIX + key, attribute, parse, field.name)
+    if not found.get("packed"):
+        found |= _parsed(field.metadata, "packed", "packed", _flag, field.name)
+    options = EncodingOptions(**found)
+    for scheme, level, key in (
+        (options.compression, options.compression_level, "compression-level"),
+        (
+            options.dict_values_compression,
+            options.dict_values_compression_level,
+            "dict-values-compression-level",
+        ),
+    ):
+        if scheme == ZSTD and level is not None and not MIN_ZSTD_LEVEL <= level <= MAX_ZSTD_LEVEL:
+            raise InvalidInputError(
+                f"column {field.name!r}: the metadata {PREFIX + key!r} says {level}, but zstd has "
+                f"levels up to {MAX_ZSTD_LEVEL}"
+            )
+    return options
+
+
+def check_encoding_options(root: Field) -> None:
+    """Check what the metadata of a top-level field and of all below it asks for.
+
+    Raises:
+        InvalidInputError: A value is not one of those above; the message names key and value.
+    """
+    for each in root.walk():
+        parse_encoding_options(each, root)
+
+
+def _parsed(
+    metadata: Mapping[str, bytes],
+    key: str,
+    attribute: str,
+    parse: Callable[[str], Any],
+    name: str,
+) -> dict[str, Any]:
+    if key not in metadata:
+        return {}
+    value = metadata[key].decode(errors="replace").strip()
+    try:
+        return {attribute: parse(value)}
+    except ValueError as error:
+        raise InvalidInputError(
+            f"column {name!r}: the metadata {key!r} is {value!r}; {error}"
+        ) from None
+
+
+def _one_of(*values: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in values:
+            raise ValueError(f"it can be {', '.join(values)}")
+        return text.lower()
+
+    return parse
+
+
+def _number(
+    convert: Callable[[str], T], fits: Callable[[T], bool], wanted: str
+) -> Callable[[str], T]:
+    def parse(text: str) -> T:
+        try:
+            number = convert(text)
+        except ValueError:
+            raise ValueError(f"it has to be {wanted}") from None
+        if not fits(number):
+            raise ValueError(f"it has to be {wanted}")
+        return number
+
+    return parse
+
+
+def _flag(text: str) -> bool:
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise ValueError("it can be true or false")
+
+
+def _blob(text: str) -> bool:
+    if text.lower() not in _TRUE:
+        raise ValueError("the key alone makes a column of blobs: say true, or leave it out")
+    return True
+
+
+_TRUE = frozenset({"true", "1", "on", "yes", "y"})
+_FALSE = frozenset({"false", "0", "off", "no", "n", ""})
+_LEVEL = _number(int, lambda level: abs(level) < 1 << 31, "a whole number")
+_BYTES = _number(int, lambda size: 0 < size < 1 << 31, "a number of bytes below 2 GiB")
+
+_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "compression": ("compression", _one_of(NONE, LZ4, ZSTD, FSST)),
+    "compression-level": ("compression_level", _LEVEL),
+    "structural-encoding": ("structural_encoding", _one_of(MINIBLOCK, FULLZIP)),
+    "rle-threshold": (
+        "rle_threshold",
+        _number(float, lambda ratio: 0 <= ratio <= 1, "a number from 0 to 1"),
+    ),
+    "bss": ("byte_stream_split", _one_of(OFF, ON, AUTO)),
+    "minichunk-size": ("minichunk_bytes", _BYTES),
+    "dict-divisor": (
+        "dict_divisor",
+        _number(int, lambda divisor: divisor >= 1, "a whole number from 1"),
+    ),
+    "dict-size-ratio": (
+        "dict_size_ratio",
+        _number(float, lambda ratio: 0 < ratio <= 1, "a number over 0, up to 1"),
+    ),
+    "dict-max-size": ("dict_max_bytes", _BYTES),
+    "dict-values-compression": ("dict_values_compression", _one_of(NONE, LZ4, ZSTD)),
+    "dict-values-compression-level": ("dict_values_compression_level", _LEVEL),
+    "packed": ("packed", _flag),
+    "blob": ("blob", _blob),
+}
+"""What each key sets, and how its value is read; without the prefix."""
