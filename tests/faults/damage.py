@@ -1,0 +1,370 @@
+"""Ways to damage a data file: its bytes, and the messages that say how to read them.
+
+    bytes       cut short, bits flipped, eight bytes made huge or zero, a stretch moved elsewhere
+    messages    a number made another one, a kind exchanged, an encoding put inside of itself or in
+                the place of another file's, buffers that overlap, a bomb of compressed zeros
+
+The tables and the footer of a file whose messages were changed are made anew, so that the change
+is what a reader meets.
+
+Source: file format document, "Reading a file".
+"""
+
+import random
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final
+
+import pyarrow as pa
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from lance_stream._proto import encodings_v2_0_pb2, encodings_v2_1_pb2, file2_pb2, file_pb2
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.file.footer import (
+    FOOTER_BYTES,
+    Footer,
+    decode_footer,
+    decode_position_table,
+    encode_footer,
+    encode_position_table,
+)
+
+Chance = random.Random
+
+NUMBERS: Final = [
+    *(0, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 255, 256),
+    *(1023, 1024, 1025, 4096, 65_535, 65_536, 2**20, 2**24, 2**30),
+    *(2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40, 2**61, 2**63 - 1, 2**63, 2**64 - 1),
+]
+LOGICAL_TYPES: Final = [
+    *("", "int8", "int64", "bool", "string", "large_binary", "null", "struct", "list", "map"),
+    *("list.struct", "large_list", "fixed_size_list:float:4", "fixed_size_list:bool:3"),
+    *("fixed_size_list:float:2147483647", "fixed_size_list:struct:2", "decimal:128:38:5"),
+    *("decimal:256:76:0", "fixed_size_binary:2147483647", "fixed_size_binary:5"),
+    *("dict:string:int8:false", "dict:int64:uint64:false", "timestamp:us:-", "blob", "json"),
+    *("fixed_size_list:fixed_size_list:float:3:2", "date64:ms", "dict:dict:int8:int8:false:int8"),
+]
+MESSAGES: Final = {
+    kind.DESCRIPTOR.full_name: kind
+    for kind in (
+        encodings_v2_0_pb2.ArrayEncoding,
+        encodings_v2_0_pb2.ColumnEncoding,
+        encodings_v2_1_pb2.PageLayout,
+    )
+}
+
+
+@dataclass
+class Parts:
+    """A file taken apart.
+
+    Attributes:
+        data: The buffers, up to where the metadata begin.
+        columns: A message for each column.
+        descriptor: The schema and the number of rows.
+        footer: What the footer said.
+    """
+
+    data: bytes
+    columns: list[file2_pb2.ColumnMetadata]
+    descriptor: file_pb2.FileDescriptor
+    footer: Footer
+
+    @classmethod
+    def of(cls, whole: bytes) -> "Parts":
+        """Take a sound file apart."""
+        footer = decode_footer(whole[-FOOTER_BYTES:], len(whole))
+
+        def table(where: ByteRange) -> list[bytes]:
+            listed = decode_position_table(whole[where.start : where.stop], len(whole))
+            return [whole[each.start : each.stop] for each in listed]
+
+        return cls(
+            data=whole[: footer.metadata_start],
+            columns=[
+                file2_pb2.ColumnMetadata.FromString(each) for each in table(footer.column_table)
+            ],
+            descriptor=file_pb2.FileDescriptor.FromString(table(footer.global_table)[0]),
+            footer=footer,
+        )
+
+    def joined(self) -> bytes:
+        """Return the file of these parts."""
+        whole = bytearray(self.data)
+
+        def placed(data: bytes) -> ByteRange:
+            start = len(whole)
+            whole.extend(data)
+            return ByteRange(start, len(whole))
+
+        descriptor = placed(self.descriptor.SerializeToString())
+        metadata_start = len(whole)
+        columns = [placed(each.SerializeToString()) for each in self.columns]
+        column_table = placed(encode_position_table(columns))
+        global_table = placed(encode_position_table([descriptor]))
+        version = self.footer.version
+        return bytes(whole) + encode_footer(
+            Footer(metadata_start, column_table, global_table, version)
+        )
+
+
+@dataclass
+class Damager:
+    """Damages files; remembers the messages that it has seen, to put them into others.
+
+    Attributes:
+        chance: Where all decisions come from.
+    """
+
+    chance: Chance
+    _seen: dict[str, list[bytes]] = field(default_factory=dict)
+
+    def damaged(self, whole: bytes) -> bytes:
+        """Return a damaged file."""
+        if self.chance.random() < 0.35:
+            return damaged_bytes(whole, self.chance)
+        parts = Parts.of(whole)
+        for _ in range(self.chance.choice([1, 1, 1, 2, 4])):
+            self._damage_parts(parts)
+        joined = parts.joined()
+        return damaged_bytes(joined, self.chance) if self.chance.random() < 0.1 else joined
+
+    def _damage_parts(self, parts: Parts) -> None:
+        kind = self.chance.choices(["encoding", "column", "buffer", "descriptor"], [12, 3, 3, 2])[0]
+        with_pages = [each for each in parts.columns if each.pages]
+        if kind == "descriptor" or not with_pages:
+            self._mutate(parts.descriptor)
+        elif kind == "column":
+            self._mutate(self.chance.choice(parts.columns))
+        elif kind == "buffer":
+            self._exchange_buffer(parts, self.chance.choice(with_pages))
+        else:
+            column = self.chance.choice(with_pages)
+            page = self.chance.choice(list(column.pages))
+            target = page if self.chance.random() < 0.95 else column
+            target.encoding.direct.encoding = self._damaged_encoding(
+                target.encoding.direct.encoding
+            )
+
+    def _damaged_encoding(self, packed: bytes) -> bytes:
+        wrapped = AnyMessage()
+        try:
+            wrapped.ParseFromString(packed)
+            kind = MESSAGES.get(wrapped.type_url.rpartition("/")[2])
+            if kind is None:
+                return packed
+            message = kind.FromString(wrapped.value)
+        except DecodeError:
+            return packed
+        for each in _messages_in(message):
+            kept = self._seen.setdefault(each.DESCRIPTOR.full_name, [])
+            if len(kept) < 200:
+                kept.append(each.SerializeToString())
+            else:
+                kept[self.chance.randrange(200)] = each.SerializeToString()
+        self._mutate(message)
+        wrapped.value = message.SerializeToString()
+        return wrapped.SerializeToString()
+
+    def _exchange_buffer(self, parts: Parts, column: file2_pb2.ColumnMetadata) -> None:
+        """Point a page at other bytes: a bomb, a neighbour's, or a few that are made here."""
+        page = self.chance.choice(list(column.pages))
+        if not page.buffer_offsets or len(page.buffer_offsets) != len(page.buffer_sizes):
+            return
+        place = self.chance.randrange(len(page.buffer_offsets))
+        start, size = page.buffer_offsets[place], page.buffer_sizes[place]
+        held = parts.data[start : start + size]
+        choice = self.chance.randrange(4)
+        if choice == 0:
+            held = self.chance.choice(bombs())
+        elif choice == 1:
+            held = damaged_bytes(held, self.chance) if held else b"\1"
+        elif choice == 2 and held:
+            # Where a compressed block begins is not known: anywhere is tried.
+            at = self.chance.choice([0, 8, self.chance.randrange(len(held))])
+            held = held[:at] + self.chance.choice(bombs()) + held[at:]
+        else:
+            other = self.chance.choice(list(self.chance.choice(parts.columns).pages) or [page])
+            if 0 < len(other.buffer_offsets) == len(other.buffer_sizes):
+                at = self.chance.randrange(len(other.buffer_offsets))
+                page.buffer_offsets[place] = other.buffer_offsets[at]
+                page.buffer_sizes[place] = other.buffer_sizes[at]
+            return
+        parts.data += bytes(-len(parts.data) % 64)
+        page.buffer_offsets[place] = len(parts.data)
+        page.buffer_sizes[place] = len(held)
+        parts.data += held
+
+    def _mutate(self, message: Message) -> None:
+        places = list(_places_in(message))
+        holder, each = self.chance.choice(places)
+        if each.label == FieldDescriptor.LABEL_REPEATED and not _is_map(each):
+            self._mutate_repeated(holder, each)
+        elif _is_map(each):
+            holder.ClearField(each.name)
+        elif each.message_type is not None:
+            self._mutate_message(holder, each)
+        else:
+            setattr(holder, each.name, self._other(each, getattr(holder, each.name)))
+
+    def _mutate_repeated(self, holder: Message, each: FieldDescriptor) -> None:
+        values = getattr(holder, each.name)
+        choice = self.chance.randrange(4)
+        if choice == 0 and len(values):
+            del values[self.chance.randrange(len(values))]
+        elif each.message_type is not None:
+            if len(values):
+                copied = values[self.chance.randrange(len(values))]
+                times = self.chance.choice([1, 1, 1, 2000])
+                values.extend([copied] * times)
+            else:
+                values.add()
+        elif choice == 1 or not len(values):
+            some = self._other(each, values[0] if len(values) else _zero(each))
+            values.extend([some] * self.chance.choice([1, 1, 1, 2000]))
+        else:
+            place = self.chance.randrange(len(values))
+            values[place] = self._other(each, values[place])
+
+    def _mutate_message(self, holder: Message, each: FieldDescriptor) -> None:
+        inner = getattr(holder, each.name)
+        choice = self.chance.randrange(4)
+        seen = self._seen.get(each.message_type.full_name)
+        if choice == 0:
+            holder.ClearField(each.name)
+        elif choice == 1 and seen:
+            inner.ParseFromString(self.chance.choice(seen))
+        elif choice == 2:
+            self._nest(holder, each)
+        else:
+            inner.SetInParent()
+
+    def _nest(self, holder: Message, each: FieldDescriptor) -> None:
+        """Put a message into itself, again and again, by a field that leads back to its kind."""
+        inner = getattr(holder, each.name)
+        ways = list(_ways_back(each.message_type))
+        if not ways:
+            inner.SetInParent()
+            return
+        way = self.chance.choice(ways)
+        for _ in range(self.chance.choice([1, 2, 20, 90])):
+            outer = type(inner)()
+            deepest: Any = outer
+            for step in way:
+                deepest = getattr(deepest, step.name)
+                if step.label == FieldDescriptor.LABEL_REPEATED:
+                    deepest = deepest.add()
+            deepest.CopyFrom(inner)
+            try:
+                inner.CopyFrom(type(inner).FromString(outer.SerializeToString()))
+            except DecodeError:  # deeper than any reader of messages goes
+                return
+
+    def _other(self, each: FieldDescriptor, value: Any) -> Any:
+        if each.enum_type is not None:
+            return self.chance.choice([*each.enum_type.values_by_number, 99])
+        if each.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
+            return not value
+        if each.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+            if each.type == FieldDescriptor.TYPE_BYTES:
+                return damaged_bytes(value, self.chance) if value else b"\1\2\3"
+            return self.chance.choice([*LOGICAL_TYPES, value + ":9", value[:-1], value[:4]])
+        if each.cpp_type in {FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE}:
+            return float(self.chance.choice(NUMBERS))
+        low, high = _limits(each)
+        flipped = value ^ (1 << self.chance.randrange(64))
+        near = [value - 1, value + 1, value * 2, value // 2, flipped]
+        found = self.chance.choice([self.chance.choice(near), self.chance.choice(NUMBERS)])
+        return min(max(found, low), high)
+
+
+def damaged_bytes(whole: bytes, chance: Chance) -> bytes:
+    """Cut bytes short, flip bits, put absurd numbers in, or move a stretch elsewhere."""
+    if not whole:
+        return b"\0"
+    kind = chance.choice(["cut", "flip", "flip", "flip", "number", "number", "move"])
+    if kind == "cut":
+        return whole[: chance.randrange(len(whole))]
+    broken = bytearray(whole)
+    # The heads of pages and the metadata at the end are where damage does the most harm.
+    first = chance.choice([0, 0, max(0, len(whole) - 600)])
+    last = chance.choice([len(whole), len(whole), max(first + 1, min(len(whole), 64))])
+    for _ in range(chance.choice([1, 1, 2, 5])):
+        place = chance.randrange(first, last)
+        if kind == "flip":
+            broken[place] ^= 1 << chance.randrange(8)
+        elif kind == "number":
+            code = chance.choice(["<B", "<H", "<I", "<Q"])
+            stored = struct.pack(code, chance.choice(NUMBERS) % 256 ** struct.calcsize(code))
+            broken[place : place + len(stored)] = stored[: len(broken) - place]
+        else:
+            size = chance.randrange(1, 65)
+            start = chance.randrange(len(broken))
+            stretch = broken[start : start + size]
+            broken[place : place + len(stretch)] = stretch[: len(broken) - place]
+    return bytes(broken)
+
+
+@cache
+def bombs() -> list[bytes]:
+    """Small bytes that claim to be, or become, very many."""
+    zeros = bytes(64 << 20)
+    found = []
+    for claimed in (1000, 64 << 20, 2**31 - 1, 2**40, 2**63 - 1):
+        size = struct.pack("<Q", claimed)
+        found.append(size + bytes(pa.compress(zeros, "zstd", asbytes=True)))
+        found.append(size[:4] + bytes(pa.compress(zeros[: 4 << 20], "lz4_raw", asbytes=True)))
+    return found
+
+
+def _messages_in(message: Message) -> Iterator[Message]:
+    yield message
+    for each, value in message.ListFields():
+        if each.message_type is None or _is_map(each):
+            continue
+        repeated = each.label == FieldDescriptor.LABEL_REPEATED
+        for inner in list(value)[:20] if repeated else [value]:
+            yield from _messages_in(inner)
+
+
+def _places_in(message: Message) -> Iterator[tuple[Message, FieldDescriptor]]:
+    for holder in _messages_in(message):
+        for each in holder.DESCRIPTOR.fields:
+            yield holder, each
+
+
+def _is_map(each: FieldDescriptor) -> bool:
+    return each.message_type is not None and each.message_type.GetOptions().map_entry
+
+
+def _ways_back(kind: Any, limit: int = 3) -> Iterator[tuple[FieldDescriptor, ...]]:
+    """Yield the chains of fields by which a kind of message holds another of its kind."""
+    pending: list[tuple[Any, tuple[FieldDescriptor, ...]]] = [(kind, ())]
+    while pending:
+        at, way = pending.pop()
+        for each in at.fields:
+            if each.message_type is None or _is_map(each):
+                continue
+            if each.message_type == kind:
+                yield (*way, each)
+            elif len(way) + 1 < limit:
+                pending.append((each.message_type, (*way, each)))
+
+
+def _zero(each: FieldDescriptor) -> Any:
+    if each.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        return b"" if each.type == FieldDescriptor.TYPE_BYTES else ""
+    return 0
+
+
+def _limits(each: FieldDescriptor) -> tuple[int, int]:
+    return {
+        FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
+        FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+        FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
+        FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
+    }[each.cpp_type]
