@@ -45,6 +45,7 @@ fix: install  ## format the code and mend what ruff can mend
 
 bench: install java  ## ratios of speed against pylance and parquet, in one run
 	$(BIN)/python -m benchmarks.files
+	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m benchmarks.sink
 
 protos: install  ## generate lance_stream/_proto from protos/

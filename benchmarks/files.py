@@ -1,167 +1,259 @@
-"""Write and read a table of 5 million rows: we, pylance and pyarrow's parquet, in one run.
+"""Write and read columns of every kind: we and pylance, in one run.
 
-    python -m benchmarks.files [--rows 5000000] [--rounds 5]
+    python -m benchmarks.files [--rows 1000000 5000000] [--turns 3] [--kinds ids text]
+                               [--versions 2.2] [--folder /dev/shm]
 
-Columns: int64, float64, a string of 12 characters, fixed_size_list<float32, 16>; random, from a
-seed. Ratios above 1 say that we are faster.
+For each kind of column (`benchmarks.column_kinds`) and each file version:
+
+    write           making a table of the column
+    read ours       reading the table that we wrote
+    read theirs     reading the table that pylance wrote
+    take            1,000 random rows, each program from its own table
+    size            our file's size over theirs
+
+All but size are ratios of speed: above 1 we are faster. Each program lives in a process of its
+own, and both take turns; what is compared is the least time of each. A star marks what is below
+the aim of its group. The folder had better lie in memory: then no disk is measured.
 """
 
 import argparse
-import os
+import math
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache, partial
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Final
 
 import lance
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 import lance_stream
-from benchmarks.side_by_side import Timing, speed_ratio, take_turns
+from benchmarks.column_kinds import ALL_VERSIONS, KINDS
+from benchmarks.side_by_side import Worker
 
-FILE_VERSIONS = ("2.0", "2.1", "2.2")
-WRITE_TARGETS = {"2.0": 1.0, "2.1": None, "2.2": 1.0}
-READ_TARGET = 0.7
+AIMS: Final = {
+    "flat": 1.0,
+    "vectors": 1.0,
+    "bit-packed": 1.0,
+    "runs": 1.0,
+    "constant": 1.0,
+    "dictionary": 1.0,
+    "strings": 0.5,
+    "nested": 0.5,
+}
+"""The least ratio of speed that is aimed at, for each group of kinds."""
 
-
-def make_table(num_rows: int, seed: int = 7) -> pa.Table:
-    """Return random rows of the four columns."""
-    random = np.random.default_rng(seed)
-    letters = random.integers(ord("a"), ord("z") + 1, (num_rows, 12), dtype=np.uint8)
-    offsets = np.arange(0, 12 * (num_rows + 1), 12, dtype=np.int32)
-    strings = pa.StringArray.from_buffers(num_rows, pa.py_buffer(offsets), pa.py_buffer(letters))
-    vectors = pa.FixedSizeListArray.from_arrays(
-        pa.array(random.standard_normal(16 * num_rows, dtype=np.float32)), 16
-    )
-    return pa.table(
-        {
-            "id": random.integers(-(2**63), 2**63, num_rows),
-            "x": random.standard_normal(num_rows),
-            "name": strings,
-            "vector": vectors,
-        }
-    )
+MEAN_AIM: Final = 1.0
+SIZE_AIM: Final = 1.05
+MEASURES: Final = ("write", "read ours", "read theirs", "take", "size")
+ROWS_TAKEN: Final = 1000
 
 
-@contextmanager
-def empty_folder() -> Iterator[Path]:
-    """Give a folder that is removed at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="lance-stream-bench-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
+@dataclass(frozen=True)
+class Cell:
+    """What was measured of one kind in one version.
+
+    Attributes:
+        kind: The name of the kind.
+        version: The file version.
+        num_rows: How many rows it had.
+        ratios: For each measure its ratio; none where a program refused.
+        refusal: What a program said that cannot write or read it.
+    """
+
+    kind: str
+    version: str
+    num_rows: int
+    ratios: dict[str, float]
+    refusal: str = ""
+
+    def misses(self, measure: str) -> bool:
+        """Say whether a ratio is not what is aimed at."""
+        ratio = self.ratios[measure]
+        if measure == "size":
+            return ratio > SIZE_AIM
+        return ratio < AIMS[KINDS[self.kind].group]
 
 
 @cache
-def table_of(num_rows: int) -> pa.Table:
+def table_of(kind: str, num_rows: int) -> pa.Table:
     """Return the table, made once a process."""
-    return make_table(num_rows)
+    table_of.cache_clear()
+    return KINDS[kind].table(num_rows)
 
 
-def we_write(target: str, version: str, num_rows: int) -> None:
+@cache
+def places_of(num_rows: int) -> list[int]:
+    """Return the rows that are taken."""
+    wanted = min(ROWS_TAKEN, num_rows)
+    places: list[int] = np.random.default_rng(1).choice(num_rows, wanted, replace=False).tolist()
+    return sorted(places)
+
+
+def make(kind: str, num_rows: int) -> None:
+    """Make the table before anything is timed."""
+    table_of(kind, num_rows)
+
+
+def we_write(uri: str, version: str, kind: str, num_rows: int) -> None:
     """Make a table with lance-stream."""
-    table = table_of(num_rows)
-    lance_stream.create_dataset(target, table.schema, file_version=version).append(table)
+    table = table_of(kind, num_rows)
+    lance_stream.create_dataset(uri, table.schema, file_version=version).append(table)
 
 
-def pylance_writes(target: str, version: str, num_rows: int) -> None:
-    """Make a table with pylance."""
-    lance.write_dataset(table_of(num_rows), target, data_storage_version=version)
+def pylance_writes(uri: str, version: str, kind: str, num_rows: int) -> None:
+    """Make a table with pylance, in as many files as we make."""
+    table = table_of(kind, num_rows)
+    lance.write_dataset(table, uri, data_storage_version=version)
 
 
-def parquet_writes(target: str, num_rows: int) -> None:
-    """Write a parquet file."""
-    pq.write_table(table_of(num_rows), target)
-
-
-def we_read(uri: str) -> pa.Table:
+def we_read(uri: str, num_rows: int) -> None:
     """Read a table with lance-stream."""
-    return lance_stream.open_dataset(uri).to_table()
+    _check(lance_stream.open_dataset(uri).to_table().num_rows, num_rows)
 
 
-def pylance_reads(uri: str) -> pa.Table:
+def pylance_reads(uri: str, num_rows: int) -> None:
     """Read a table with pylance."""
-    return lance.dataset(uri).to_table()
+    _check(lance.dataset(uri).to_table().num_rows, num_rows)
 
 
-def compare_writes(num_rows: int, rounds: int) -> dict[str, Timing]:
-    """Time writing the table by each program, in each file version."""
-    with empty_folder() as folder:
-        target = folder / "table"
-
-        def remove() -> None:
-            if target.is_dir():
-                shutil.rmtree(target)
-            target.unlink(missing_ok=True)
-            os.sync()  # so that nobody pays for writing back what another wrote
-
-        contenders: dict[str, Callable[[], object]] = {}
-        for version in FILE_VERSIONS:
-            for name, write in (("we", we_write), ("pylance", pylance_writes)):
-                contenders[f"{name} {version}"] = partial(write, str(target), version, num_rows)
-        contenders["parquet"] = partial(parquet_writes, str(target), num_rows)
-        return take_turns(contenders, rounds=rounds, before=remove)
+def we_take(uri: str, num_rows: int) -> None:
+    """Take some rows with lance-stream."""
+    places = places_of(num_rows)
+    _check(lance_stream.open_dataset(uri).take(row_offsets=places).num_rows, len(places))
 
 
-def compare_reads(num_rows: int, rounds: int) -> dict[str, Timing]:
-    """Time reading a table by each program; each reads what pylance wrote, and what we wrote."""
-    with empty_folder() as folder:
-        contenders: dict[str, Callable[[], object]] = {}
-        for version in FILE_VERSIONS:
-            for writer, write in (("our", we_write), ("pylance's", pylance_writes)):
-                uri = f"{folder}/{writer}-{version}"
-                write(uri, version, num_rows)
-                for reader, read in (("we", we_read), ("pylance", pylance_reads)):
-                    contenders[f"{reader}, {writer} {version}"] = partial(read, uri)
-        parquet = f"{folder}/table.parquet"
-        parquet_writes(parquet, num_rows)
-        contenders["parquet"] = partial(pq.read_table, parquet)
-        return take_turns(contenders, rounds=rounds)
+def pylance_takes(uri: str, num_rows: int) -> None:
+    """Take some rows with pylance."""
+    places = places_of(num_rows)
+    _check(lance.dataset(uri).take(places).num_rows, len(places))
 
 
-def verdict(ratio: float, target: float | None) -> str:
-    """Say whether a target is met."""
-    if target is None:
-        return ""
-    return f"target {target}x: {'met' if ratio >= target else 'MISSED'}"
+def _check(found: int, expected: int) -> None:
+    if found != expected:
+        raise RuntimeError(f"{found} rows instead of {expected}")
+
+
+def measure(
+    kind: str, version: str, num_rows: int, turns: int, workers: tuple[Worker, Worker], folder: Path
+) -> Cell:
+    """Measure one kind in one version."""
+    ours, theirs = str(folder / "ours"), str(folder / "theirs")
+    we, pylance = workers
+
+    def ratio(our: Callable[[], float], their: Callable[[], float]) -> float:
+        runs = [(our(), their()) for _ in range(turns + 1)][1:]
+        return min(each[1] for each in runs) / min(each[0] for each in runs)
+
+    def written(worker: Worker, write: Callable[..., None], uri: str) -> float:
+        shutil.rmtree(uri, ignore_errors=True)
+        return worker.seconds(write, uri, version, kind, num_rows)
+
+    def read(uri: str) -> float:
+        return ratio(
+            lambda: we.seconds(we_read, uri, num_rows),
+            lambda: pylance.seconds(pylance_reads, uri, num_rows),
+        )
+
+    try:
+        for worker in workers:
+            worker.seconds(make, kind, num_rows)
+        ratios = {
+            "write": ratio(
+                lambda: written(we, we_write, ours),
+                lambda: written(pylance, pylance_writes, theirs),
+            ),
+            "read ours": read(ours),
+            "read theirs": read(theirs),
+            "take": ratio(
+                lambda: we.seconds(we_take, ours, num_rows),
+                lambda: pylance.seconds(pylance_takes, theirs, num_rows),
+            ),
+            "size": data_bytes(ours) / data_bytes(theirs),
+        }
+    except RuntimeError as error:
+        return Cell(kind, version, num_rows, {}, str(error))
+    finally:
+        for uri in (ours, theirs):
+            shutil.rmtree(uri, ignore_errors=True)
+    return Cell(kind, version, num_rows, ratios)
+
+
+def data_bytes(uri: str) -> int:
+    """Return the size of a table's data files."""
+    return sum(each.stat().st_size for each in Path(uri).rglob("*.lance"))
+
+
+def show(cell: Cell) -> None:
+    """Print a line of the table."""
+    head = f"{cell.kind:15} {cell.version} {cell.num_rows:>9,}"
+    if cell.refusal:
+        print(f"{head}  refused: {cell.refusal[:90]}", flush=True)
+        return
+    ratios = "".join(
+        f"{cell.ratios[each]:11.2f}{'*' if cell.misses(each) else ' '}" for each in MEASURES
+    )
+    print(f"{head}{ratios}", flush=True)
+
+
+def geometric_mean(ratios: Iterable[float]) -> float:
+    """Return the geometric mean of some ratios."""
+    logarithms = [math.log(each) for each in ratios]
+    return math.exp(sum(logarithms) / len(logarithms)) if logarithms else math.nan
+
+
+def show_means(cells: list[Cell]) -> None:
+    """Print the geometric means, for each version and for all."""
+    measured = [each for each in cells if each.ratios]
+    for version in dict.fromkeys(each.version for each in measured):
+        some = [each for each in measured if each.version == version]
+        means = {name: geometric_mean(each.ratios[name] for each in some) for name in MEASURES}
+        line = "".join(f"{means[name]:11.2f} " for name in MEASURES)
+        print(f"{'geometric mean':15} {version} {'':9}{line}")
+    speeds = [each.ratios[name] for each in measured for name in MEASURES if name != "size"]
+    mean = geometric_mean(speeds)
+    verdict = "met" if mean >= MEAN_AIM else "MISSED"
+    print(f"geometric mean of all speeds: {mean:.2f} (aim {MEAN_AIM}: {verdict})")
+    missed = sum(each.misses(name) for each in measured for name in MEASURES)
+    print(f"{missed} of {len(measured) * len(MEASURES)} cells are below their aim")
 
 
 def main() -> None:
-    """Run both comparisons and print the ratios."""
+    """Measure all kinds and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", type=int, default=5_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 5_000_000])
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND")
+    parser.add_argument("--versions", nargs="+", choices=ALL_VERSIONS, default=list(ALL_VERSIONS))
+    memory = Path("/dev/shm")
+    parser.add_argument("--folder", type=Path, default=memory if memory.is_dir() else None)
     arguments = parser.parse_args()
-    num_bytes = table_of(arguments.rows).nbytes
-    print(f"{arguments.rows:,} rows, {num_bytes / 1e6:.0f} MB; medians of {arguments.rounds}")
-
-    writes = compare_writes(arguments.rows, arguments.rounds)
-    print("\nwrite: our speed over theirs")
-    for version in FILE_VERSIONS:
-        ours = writes[f"we {version}"]
-        ratio = speed_ratio(ours, writes[f"pylance {version}"])
-        over_parquet = speed_ratio(ours, writes["parquet"])
-        print(
-            f"  {version}: {ratio:5.2f}x pylance, {over_parquet:5.2f}x parquet   "
-            f"{verdict(ratio, WRITE_TARGETS[version])}"
-        )
-
-    reads = compare_reads(arguments.rows, arguments.rounds)
-    print("\nread: our speed over theirs")
-    for version in FILE_VERSIONS:
-        for writer in ("pylance's", "our"):
-            ours = reads[f"we, {writer} {version}"]
-            ratio = speed_ratio(ours, reads[f"pylance, {writer} {version}"])
-            over_parquet = speed_ratio(ours, reads["parquet"])
-            print(
-                f"  {writer} {version} file: {ratio:5.2f}x pylance, {over_parquet:5.2f}x parquet   "
-                f"{verdict(ratio, READ_TARGET)}"
-            )
+    begun = time.monotonic()
+    print("speed of ours over pylance's, above 1 we are faster; size of ours over theirs\n")
+    print(f"{'':15} {'':3} {'rows':>9}" + "".join(f"{each:>11} " for each in MEASURES))
+    with (
+        tempfile.TemporaryDirectory(prefix="lance-stream-", dir=arguments.folder) as made,
+        Worker() as we,
+        Worker() as pylance,
+    ):
+        workers, folder = (we, pylance), Path(made)
+        for wanted in arguments.rows:
+            cells = []
+            for kind in arguments.kinds:
+                num_rows = KINDS[kind].num_rows(wanted)
+                for version in arguments.versions:
+                    if version in KINDS[kind].versions:
+                        cell = measure(kind, version, num_rows, arguments.turns, workers, folder)
+                        cells.append(cell)
+                        show(cell)
+            print()
+            show_means(cells)
+            print()
+    print(f"{time.monotonic() - begun:.0f} seconds")
 
 
 if __name__ == "__main__":

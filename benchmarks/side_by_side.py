@@ -81,3 +81,49 @@ def _run_when_called(run: Callable[[], object], calls: Connection) -> None:
         elapsed = time.perf_counter() - start
         del result
         calls.send(elapsed)
+
+
+class Worker:
+    """A process that runs what it is told and says how long it took.
+
+    As a context manager it ends with its body.
+    """
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._calls, answers = context.Pipe()
+        self._process = context.Process(target=_serve, args=(answers,), daemon=True)
+        self._process.start()
+        answers.close()
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._calls.send(None)
+        self._process.join()
+
+    def seconds(self, run: Callable[..., object], *arguments: object) -> float:
+        """Run a function that can be pickled; return how many seconds it took.
+
+        Raises:
+            RuntimeError: It raised; the message says what.
+        """
+        self._calls.send((run, arguments))
+        elapsed, error = self._calls.recv()
+        if error is not None:
+            raise RuntimeError(error)
+        return float(elapsed)
+
+
+def _serve(calls: Connection) -> None:
+    while (call := calls.recv()) is not None:
+        run, arguments = call
+        gc.collect()
+        start = time.perf_counter()
+        try:
+            run(*arguments)
+        except Exception as error:
+            calls.send((0.0, f"{type(error).__name__}: {error}"))
+        else:
+            calls.send((time.perf_counter() - start, None))

@@ -5,20 +5,52 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.column_kinds import KINDS
+
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.oracle
-@pytest.mark.slow
-def test_the_benchmark_of_files_gives_a_ratio_for_every_version_and_direction() -> None:
+def run(*arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.files", "--rows", "3000", "--rounds", "1"],
+        [sys.executable, "-m", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=300,
         check=True,
     )
-    ratios = re.findall(r"([\d.]+)x pylance, +([\d.]+)x parquet", done.stdout)
-    assert len(ratios) == 9, done.stdout
+    return done.stdout
+
+
+@pytest.mark.oracle
+@pytest.mark.slow
+def test_the_benchmark_of_tables_gives_a_ratio_for_every_version_and_direction() -> None:
+    shown = run("benchmarks.tables", "--rows", "3000", "--rounds", "1")
+    ratios = re.findall(r"([\d.]+)x pylance, +([\d.]+)x parquet", shown)
+    assert len(ratios) == 9, shown
     assert all(float(ratio) > 0 for pair in ratios for ratio in pair)
+
+
+@pytest.mark.oracle
+@pytest.mark.slow
+def test_the_benchmark_of_files_gives_five_ratios_for_every_kind_and_version() -> None:
+    some = ("ids", "words", "lists of ints", "maps")
+    shown = run("benchmarks.files", "--rows", "2000", "--turns", "1", "--kinds", *some)
+    lines = {line[:19].strip(): line[29:] for line in shown.splitlines() if line[29:].strip()}
+    expected = {f"{name:15} {version}" for name in some for version in KINDS[name].versions}
+    assert expected <= set(lines), shown
+    for name in expected:
+        if "refused" not in lines[name]:
+            ratios = [float(each.strip("*")) for each in lines[name].split()]
+            assert len(ratios) == 5, lines[name]
+            assert min(ratios) > 0, lines[name]
+    assert "refused" not in lines[f"{'ids':15} 2.2"]
+    assert re.search(r"geometric mean of all speeds: \d+\.\d\d", shown)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_kind_of_column_makes_sound_values(name: str) -> None:
+    table = KINDS[name].table(1000)
+    table.validate(full=True)
+    assert table.num_rows == 1000
+    assert table.equals(KINDS[name].table(1000))
