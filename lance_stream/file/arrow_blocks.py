@@ -87,8 +87,17 @@ def repeated(scalar: pa.Array, num_values: int) -> pa.Array:
 
 
 def nulls(num_values: int, arrow_type: pa.DataType) -> pa.Array:
-    """Return an array of nulls of a type."""
-    return pa.nulls(num_values, arrow_type)
+    """Return an array of nulls of a type.
+
+    Raises:
+        InvalidInputError: They do not fit into memory: vectors take their room, null or not.
+    """
+    try:
+        return pa.nulls(num_values, arrow_type)
+    except pa.ArrowMemoryError:
+        raise InvalidInputError(
+            f"{num_values} nulls of {arrow_type} do not fit into memory; ask for fewer rows"
+        ) from None
 
 
 def with_validity(array: pa.Array, valid: Mask | None) -> pa.Array:

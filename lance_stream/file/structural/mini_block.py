@@ -207,13 +207,13 @@ class MiniBlockPage:
         logs = words & MAX_LOG_VALUES
         values = np.zeros(len(words) + 1, np.int64)
         np.cumsum(np.int64(1) << logs[:-1], out=values[1:-1])
-        values[-1] = self._message.num_items
-        rest = int(values[-1] - values[-2])
+        rest = self._message.num_items - int(values[-2])
         if (logs[:-1] == 0).any() or not 0 <= rest <= 1 << MAX_LOG_VALUES:
             raise CorruptDataError(
                 f"the chunk table tells of {values[-2]} values before the last chunk, and the page "
-                f"has {values[-1]}"
+                f"has {self._message.num_items}"
             )
+        values[-1] = self._message.num_items
         if logs[-1] and rest != 1 << int(logs[-1]):
             raise CorruptDataError(
                 f"the last chunk is said to hold {1 << int(logs[-1])} values, but {rest} are left"
