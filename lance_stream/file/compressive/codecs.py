@@ -20,6 +20,7 @@ import numpy as np
 from lance_stream._proto.encodings_v2_1_pb2 import (
     COMPRESSION_ALGORITHM_LZ4,
     COMPRESSION_ALGORITHM_ZSTD,
+    BufferCompression,
     ByteStreamSplit,
     CompressiveEncoding,
     Constant,
@@ -97,6 +98,18 @@ class EncodedBlock(NamedTuple):
     encoding: CompressiveEncoding
     data: Bytes
     num_values: int
+
+
+class EncodedValues(NamedTuple):
+    """Values that were encoded one by one, for a full-zip page.
+
+    Args:
+        encoding: How, for the page's layout message.
+        values: What each has become: of one width, or byte strings.
+    """
+
+    encoding: CompressiveEncoding
+    values: ValueBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +250,43 @@ def encode_bitpacked(block: FixedWidthBlock) -> EncodedMiniBlock:
     return EncodedMiniBlock(encoding, (buffer,), num_values)
 
 
+def compress_mini_block(
+    encoded: EncodedMiniBlock, scheme: str, level: int | None = None
+) -> EncodedMiniBlock:
+    """Put general compression around the first value buffer of each chunk.
+
+    Args:
+        encoded: The chunks.
+        scheme: "zstd" or "lz4".
+        level: How hard zstd tries; None: as it pays.
+    """
+    first, *others = encoded.buffers
+    return EncodedMiniBlock(
+        _general(encoded.encoding, scheme, level),
+        (general.encode_chunks(first, scheme, level), *others),
+        encoded.num_values,
+    )
+
+
+def compress_block(encoded: EncodedBlock, scheme: str, level: int | None = None) -> EncodedBlock:
+    """Put general compression around a block; arguments as in `compress_mini_block`."""
+    return EncodedBlock(
+        _general(encoded.encoding, scheme, level),
+        general.encode(encoded.data, scheme, level),
+        encoded.num_values,
+    )
+
+
+def compress_per_value(
+    block: VariableWidthBlock, scheme: str, level: int | None = None
+) -> EncodedValues:
+    """Put general compression around each value; arguments as in `compress_mini_block`."""
+    return EncodedValues(
+        _general(_encoding_of(block), scheme, level),
+        general.encode_per_value(block, scheme, level),
+    )
+
+
 def encode_block(block: DataBlock) -> EncodedBlock:
     """Encode values into one buffer that is always read whole.
 
@@ -254,16 +304,16 @@ def encode_block(block: DataBlock) -> EncodedBlock:
     return EncodedBlock(_encoding_of(block), data, block.num_values)
 
 
-def encode_per_value(block: DataBlock) -> tuple[CompressiveEncoding, ValueBlock]:
+def encode_per_value(block: DataBlock) -> EncodedValues:
     """Encode each value by itself, for a full-zip page.
 
     Args:
         block: Fixed width, variable width or fixed-size list.
     """
     if isinstance(block, FixedSizeListBlock):
-        return _encoding_of(block), fixed_size_list.encode(block)
+        return EncodedValues(_encoding_of(block), fixed_size_list.encode(block))
     if isinstance(block, FixedWidthBlock | VariableWidthBlock):
-        return _encoding_of(block), block
+        return EncodedValues(_encoding_of(block), block)
     raise InvalidInputError(f"a {type(block).__name__} cannot be encoded value by value")
 
 
@@ -598,6 +648,15 @@ def _encoding_of(block: DataBlock) -> CompressiveEncoding:
     raise InvalidInputError(f"a {type(block).__name__} cannot be stored as it is")
 
 
+def _general(inner: CompressiveEncoding, scheme: str, level: int | None) -> CompressiveEncoding:
+    compression = BufferCompression(
+        scheme=_SCHEME_NUMBERS[scheme]  # type: ignore[arg-type]  # an int is one
+    )
+    if level is not None and scheme == general.ZSTD:
+        compression.level = level
+    return CompressiveEncoding(general=General(compression=compression, values=inner))
+
+
 MAX_RAW_CHUNK_BYTES = 1 << 28
 """More than a mini-block chunk can need: its size is counted in 28 bits."""
 
@@ -605,6 +664,8 @@ SCHEMES: dict[int, str] = {
     COMPRESSION_ALGORITHM_LZ4: general.LZ4,
     COMPRESSION_ALGORITHM_ZSTD: general.ZSTD,
 }
+
+_SCHEME_NUMBERS = {name: number for number, name in SCHEMES.items()}
 
 CODECS: dict[str, Codec] = {
     "flat": Codec(_flat_mini_block, _flat_block, _flat_per_value),

@@ -35,7 +35,7 @@ from lance_stream.byte_ranges import Asking, ByteRange
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.arrow_blocks import array_from_block, nulls
 from lance_stream.file.columns import Page
-from lance_stream.file.compressive import decode_per_value, encode_per_value
+from lance_stream.file.compressive import EncodedValues, decode_per_value, encode_per_value
 from lance_stream.file.data_blocks import (
     INT32,
     INT64,
@@ -349,14 +349,15 @@ class FullZipPage:
         )
 
 
-def encode_full_zip_page(levels: Levels, block: DataBlock) -> EncodedLayout:
+def encode_full_zip_page(levels: Levels, block: DataBlock | EncodedValues) -> EncodedLayout:
     """Encode a page in the full-zip layout; plain values without levels are not copied.
 
     Args:
         levels: The page's levels.
-        block: A value for each visible entry; at least one. Booleans must have been widened.
+        block: A value for each visible entry; at least one. Booleans must have been widened. What
+            a codec has encoded is kept so; others are stored as they are.
     """
-    encoding, values = encode_per_value(block)
+    encoding, values = block if isinstance(block, EncodedValues) else encode_per_value(block)
     layers = levels.layers
     bits_rep = layers.max_repetition.bit_length() if levels.repetition is not None else 0
     bits_def = layers.max_definition.bit_length() if levels.definition is not None else 0
@@ -364,7 +365,7 @@ def encode_full_zip_page(levels: Levels, block: DataBlock) -> EncodedLayout:
         bits_rep=bits_rep,
         bits_def=bits_def,
         num_items=levels.num_levels,
-        num_visible_items=block.num_values,
+        num_visible_items=values.num_values,
         value_compression=encoding,
         layers=layers.kinds,  # type: ignore[arg-type]  # an int is one
     )

@@ -188,6 +188,9 @@ def test_every_layout_of_the_format_is_read_or_refused_by_name() -> None:
     assert not LAYOUTS.keys() & REFUSED_LAYOUTS.keys()
 
 
+RANDOM = np.random.default_rng(5).bytes(5001)
+
+
 @pytest.mark.parametrize("name", ["blob_layout", "sparse_layout"])
 def test_a_layout_that_we_do_not_read_is_refused_by_its_name(columns: Any, name: str) -> None:
     message = pb.PageLayout()
@@ -210,7 +213,9 @@ def test_a_layout_that_we_do_not_read_is_refused_by_its_name(columns: Any, name:
         (pa.array([[1], [2, 3]]), None, "mini_block_layout"),
         (pa.array(["a", "b"]), None, "mini_block_layout"),
         (pa.array(["a"] * 100 + ["x" * 300]), None, "mini_block_layout"),
-        (pa.array(["a"] * 100 + ["x" * 5000]), None, "full_zip_layout"),
+        (pa.array(["a"] * 100 + ["x" * 5000]), FileVersion.V2_1, "full_zip_layout"),
+        (pa.array(["a"] * 100 + ["x" * 5000]), FileVersion.V2_2, "mini_block_layout"),
+        (pa.array([RANDOM[:5000], RANDOM[1:]], pa.binary()), None, "full_zip_layout"),
         (pa.array(["x" * 200, "y" * 300]), None, "full_zip_layout"),
         (pa.array(["a", "b"]).dictionary_encode(), None, "mini_block_layout"),
         (pa.nulls(3), None, "constant_layout"),

@@ -9,10 +9,12 @@ import pytest
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import BadDataError, CorruptDataError
+from lance_stream.file.encoding_options import PREFIX
 from lance_stream.file.structural import full_zip
 from lance_stream.file.versions import FileVersion
 
 LONG = "x" * 5000
+AS_THEY_ARE = {PREFIX + "structural-encoding": "fullzip", PREFIX + "compression": "none"}
 
 
 def test_plain_values_are_the_page_and_are_not_copied(columns: Any) -> None:
@@ -36,7 +38,7 @@ def test_wide_values_with_nulls_stand_behind_a_control_word_each(columns: Any) -
 
 def test_long_strings_stand_behind_their_length_and_nulls_are_a_word_alone(columns: Any) -> None:
     values = pa.array([LONG, None, "ab"])
-    column = columns.write(values)
+    column = columns.write(values, metadata=AS_THEY_ARE)
     items = b"\0" + struct.pack("<I", 5000) + LONG.encode() + b"\1" + b"\0\2\0\0\0ab"
     assert column.buffer(0) == items
     assert column.buffer(1) == struct.pack("<HHHH", 0, 5005, 5006, 5013)
@@ -45,7 +47,7 @@ def test_long_strings_stand_behind_their_length_and_nulls_are_a_word_alone(colum
 
 
 def test_strings_without_nulls_have_no_control_word(columns: Any) -> None:
-    column = columns.write(pa.array([LONG, "ab"], pa.large_string()))
+    column = columns.write(pa.array([LONG, "ab"], pa.large_string()), metadata=AS_THEY_ARE)
     assert (
         column.buffer(0) == struct.pack("<Q", 5000) + LONG.encode() + struct.pack("<Q", 2) + b"ab"
     )
@@ -89,7 +91,7 @@ def test_of_a_large_row_index_only_the_rows_asked_for_are_read(
     monkeypatch.setattr(full_zip, "MAX_INDEX_BYTES", 10)
     values = pa.array([LONG if n % 10 == 0 else f"short {n}" for n in range(100)])
     values = pa.concat_arrays([values, pa.array([LONG * 20])])
-    column = columns.write(values)
+    column = columns.write(values, metadata=AS_THEY_ARE)
     width = column.pages[0][0].buffers[1].size_bytes // 102
     assert width == 4
     assert column.take([3, 4, 50]).equals(values.take([3, 4, 50]))
@@ -101,7 +103,7 @@ def test_of_a_large_row_index_only_the_rows_asked_for_are_read(
 def test_a_row_of_many_items_among_few_is_followed_to_its_end(columns: Any) -> None:
     rows: list[Any] = [[LONG]] * 100 + [[str(n) for n in range(3000)]] + [[None, LONG], []]
     values = pa.array(rows)
-    column = columns.write(values)
+    column = columns.write(values, metadata=AS_THEY_ARE)
     assert column.layouts() == ["full_zip_layout"]
     assert column.read(0, len(rows)).equals(values)
     assert column.take([100, 101]).equals(values.take([100, 101]))
