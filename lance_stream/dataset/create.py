@@ -11,6 +11,7 @@ from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.dataset.commit_verb import commit_operation
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import CommitConflictError, InvalidInputError, NotFoundError
+from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import DEFAULT_FILE_VERSION, FileVersion
 from lance_stream.schema.arrow_schemas import (
     PRIMARY_KEY_METADATA,
@@ -43,6 +44,7 @@ def create_table(
     version = DEFAULT_FILE_VERSION if file_version is None else FileVersion.parse(file_version)
     version.check_supported()
     tree = new_schema(with_primary_key(schema, primary_key or ()))
+    check_types(tree.fields, version)
     store = open_store(uri, storage_options)
     log = ObjectStoreLog(store)
     try:

@@ -15,6 +15,8 @@ from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.errors import CommitConflictError, InvalidInputError
+from lance_stream.file.type_support import check_types
+from lance_stream.schema.extension_types import storage_type
 from lance_stream.table.operations import Overwrite
 
 
@@ -26,6 +28,7 @@ def overwrite(table: TableVersion, data: ArrowInput) -> TableVersion:
     if not _has_same_columns(rows.schema, table.arrow_schema):
         # field ids go on, so that a data file of an older version is never taken for a column
         schema = new_schema(rows.schema, table.schema.max_field_id() + 1)
+    check_types(schema.fields, table.file_version)
     target = WriteTarget(table.store, schema, table.file_version)
     fragments = write_fragments(rows, target)
 
@@ -45,4 +48,6 @@ def overwrite(table: TableVersion, data: ArrowInput) -> TableVersion:
 
 
 def _has_same_columns(one: pa.Schema, other: pa.Schema) -> bool:
-    return bool(one.names == other.names and one.types == other.types)
+    return bool(
+        one.names == other.names and [storage_type(each) for each in one.types] == other.types
+    )

@@ -147,12 +147,27 @@ def list_array(
     items: pa.Array,
     valid: Mask | None,
 ) -> pa.Array:
-    """Return a list or large list; `valid` as in `with_validity`."""
+    """Return a list, large list or map; `valid` as in `with_validity`."""
     return pa.Array.from_buffers(
         arrow_type,
         len(offsets) - 1,
         [_bitmap(valid), pa.py_buffer(offsets)],
         children=[items],
+    )
+
+
+def fixed_size_list_array(arrow_type: pa.DataType, items: pa.Array, valid: Mask | None) -> pa.Array:
+    """Return a fixed-size list; `valid` as in `with_validity`."""
+    return pa.Array.from_buffers(
+        arrow_type, len(items) // arrow_type.list_size, [_bitmap(valid)], children=[items]
+    )
+
+
+def is_list(arrow_type: pa.DataType) -> bool:
+    """Say whether values of a type are lists of any length; a map is a list of its entries."""
+    types = pa.types
+    return bool(
+        types.is_list(arrow_type) or types.is_large_list(arrow_type) or types.is_map(arrow_type)
     )
 
 

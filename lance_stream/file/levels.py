@@ -17,6 +17,9 @@ with the layers (nullable item, null and empty list), is
     definition   0 1 3 2 0
     values       1 ? . . 2         a null item has a slot among the values, an empty list none
 
+A fixed-size list of structs is an item layer, too: each list's entry stands once for each of its
+items, whether the list is null or not. There are no lists below or above it.
+
 An entry whose definition level lies above the item layers below the innermost list has no slot
 among the values: it is *invisible* from there.
 
@@ -261,7 +264,7 @@ def join_levels(parts: Sequence[Levels]) -> Levels:
 class LayerReader:
     """Takes levels apart into what Arrow wants, layer by layer, from the leaf outwards.
 
-    Call `items` or `lists` for each layer in order, as `layers.is_list` says.
+    Call `items`, `lists` or `fixed_size_lists` for each layer in order, as `layers.is_list` says.
 
     Args:
         levels: Checked levels of whole rows.
@@ -287,6 +290,30 @@ class LayerReader:
         if limit < layers.max_definition:
             definition = definition[definition <= limit]
         return definition <= layers.below[place]
+
+    def fixed_size_lists(self, size: int) -> Mask | None:
+        """Return which lists of a layer of fixed-size lists are not null; None if all are.
+
+        Args:
+            size: Items of each list.
+
+        Raises:
+            CorruptDataError: The items are no whole lists, or do not agree about what is null.
+        """
+        if self._num_levels % size:
+            raise CorruptDataError(f"{self._num_levels} items are no whole lists of {size}")
+        layers, place = self._layers, self._place
+        self._num_levels //= size
+        definition = self._definition
+        if definition is not None:
+            of_lists = np.where(definition > layers.below[place], definition, 0)
+            of_lists = of_lists.reshape(-1, size)
+            if (of_lists != of_lists[:, :1]).any():
+                raise CorruptDataError(
+                    "the items of a fixed-size list do not agree that it is null"
+                )
+            self._definition = np.ascontiguousarray(of_lists[:, 0])
+        return self.items()
 
     def lists(self) -> tuple[Places, Mask | None]:
         """Return a list layer.
@@ -338,7 +365,8 @@ class LayerReader:
 @dataclass(frozen=True, slots=True)
 class _Layer:
     valid: Mask | None
-    lengths: Places | None  # of a list layer; 0 where it is null
+    lengths: Places | None = None  # of a list layer; 0 where it is null
+    items_per_value: int = 1  # of a layer of fixed-size lists
 
 
 class LayerWriter:
@@ -362,7 +390,17 @@ class LayerWriter:
                 too, but none for lists that hold nothing); None if all are.
         """
         valid = None if valid is None or bool(valid.all()) else valid
-        return LayerWriter(self._num_rows, (*self._layers, _Layer(valid, None)))
+        return LayerWriter(self._num_rows, (*self._layers, _Layer(valid)))
+
+    def fixed_size_lists(self, size: int, valid: Mask | None) -> "LayerWriter":
+        """Add a layer of fixed-size lists; there must be no list layer.
+
+        Args:
+            size: Items of each list; null ones have as many.
+            valid: As in `items`.
+        """
+        valid = None if valid is None or bool(valid.all()) else valid
+        return LayerWriter(self._num_rows, (*self._layers, _Layer(valid, items_per_value=size)))
 
     def lists(self, lengths: Places, valid: Mask | None) -> "LayerWriter":
         """Add a list layer.
@@ -388,6 +426,10 @@ class LayerWriter:
             place = len(self._layers) - 1 - depth
             if definition is not None and layer.valid is not None:
                 _mark(definition, slots, ~layer.valid, layers.null_levels[place])
+            if layer.items_per_value > 1:
+                num_levels *= layer.items_per_value
+                if definition is not None:
+                    definition = np.repeat(definition, layer.items_per_value)
             if layer.lengths is None or repetition is None:
                 continue
             if definition is not None and layers.empty_levels[place]:

@@ -21,7 +21,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.byte_ranges import Asking, Buffer, ByteRange, together
-from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError, NotFoundError
+from lance_stream.errors import (
+    BadDataError,
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedFeatureError,
+)
 from lance_stream.file.columns import (
     ColumnMetadata,
     check_plain_values,
@@ -37,6 +43,7 @@ from lance_stream.file.footer import (
 )
 from lance_stream.file.structural import read_fields as structural
 from lance_stream.file.structural.pages import PagesOfColumn
+from lance_stream.file.type_support import foreign_type
 from lance_stream.file.v2_0 import read_fields as v2_0
 from lance_stream.file.v2_0.paged_columns import PagedColumn
 from lance_stream.file.v2_0.rows import Rows
@@ -195,6 +202,11 @@ class FileReader:
 
     def _read_field(self, field: Field, columns: Mapping[int, int], rows: Rows) -> Asking[pa.Array]:
         num_rows = self.metadata.num_rows
+        foreign = foreign_type(field, self.metadata.version)
+        if foreign is not None:
+            raise UnsupportedFeatureError(
+                f"files of version {self.metadata.version} hold no {foreign}"
+            )
         if self.metadata.version is FileVersion.V2_0:
             paged_columns = {
                 field_id: self._paged_columns.setdefault(index, PagedColumn(self._columns[index]))

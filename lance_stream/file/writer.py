@@ -36,11 +36,12 @@ from lance_stream.file.footer import (
     padding_to_alignment,
 )
 from lance_stream.file.structural import write_fields as structural_fields
+from lance_stream.file.type_support import check_types
 from lance_stream.file.v2_0 import write_fields as v2_0_fields
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.schema.fields import Field, Schema
-from lance_stream.schema.logical_types import STRUCT
+from lance_stream.schema.logical_types import MAP, STRUCT
 
 MAX_PAGE_BYTES: Final = 8 << 20
 """About how many bytes of a column make a page, as in the reference."""
@@ -75,13 +76,15 @@ class FileWriter:
 
     Raises:
         UnsupportedFeatureError: Files of this version are not supported.
-        InvalidInputError: A column's metadata asks for an encoding that is not known.
+        InvalidInputError: A column's metadata asks for an encoding that is not known, or files of
+            the version cannot hold its type.
     """
 
     def __init__(
         self, schema: Schema, version: FileVersion, *, max_page_bytes: int = MAX_PAGE_BYTES
     ) -> None:
         version.check_supported()
+        check_types(schema.fields, version)
         for each in schema.fields:
             check_encoding_options(each)
         self._schema = schema
@@ -197,6 +200,10 @@ def check_nulls(field: Field, array: pa.Array) -> None:
         if array.null_count:
             array = array.filter(array.is_valid())
         parts = [array.field(place) for place in range(len(field.children))]
+    elif field.logical_type == MAP:
+        array = array.drop_null()
+        first, last = (array.offsets[place].as_py() for place in (0, len(array)))
+        parts = [array.values.slice(first, last - first)]
     else:
         parts = [array.flatten() for _ in field.children]
     for child, part in zip(field.children, parts, strict=True):

@@ -3,9 +3,12 @@
 The Arrow schema is what users see; the tree is what is stored. Field ids are not given here
 (see `field_ids`): a schema fresh from Arrow has none.
 
+A map is one field, below it one struct that is never null (`entries`), below that key and value.
+
 Source:  file.proto, messages Field and Schema.
 Differs: The reference drops the name and nullability of a fixed-size list's items, a dictionary's
          order, and turns views into plain types; so do we, because the format cannot hold them.
+         It turns JSON text into its own binary JSON; we store binary JSON that is binary already.
 """
 
 from collections.abc import Mapping
@@ -14,6 +17,7 @@ import pyarrow as pa
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.schema import logical_types as names
+from lance_stream.schema.extension_types import storage_field
 from lance_stream.schema.fields import Field, Schema
 
 PRIMARY_KEY_METADATA = "lance-schema:unenforced-primary-key"
@@ -22,6 +26,9 @@ PRIMARY_KEY_METADATA = "lance-schema:unenforced-primary-key"
 PRIMARY_KEY_POSITION_METADATA = "lance-schema:unenforced-primary-key:position"
 """Field metadata that gives a member's 1-based place in a key of several columns."""
 
+_JSON_EXTENSION = "lance.json"
+_JSON_TEXT_EXTENSIONS = frozenset({"arrow.json"})
+
 
 def from_arrow(schema: pa.Schema) -> Schema:
     """Return the tree of an Arrow schema, its fields not numbered yet.
@@ -29,27 +36,26 @@ def from_arrow(schema: pa.Schema) -> Schema:
     Raises:
         InvalidInputError: A type that the format cannot store, or two top-level columns of one
             name.
-        UnsupportedFeatureError: A type that the format has and lance-stream does not write yet.
     """
     repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if repeated:
         raise InvalidInputError(f"columns must have different names, but {repeated} occur twice")
+    fields = tuple(field_from_arrow(each) for each in schema)
+    for each in fields:
+        _check_nesting(each)
     return Schema(
-        fields=tuple(field_from_arrow(each) for each in schema),
+        fields=fields,
         metadata=_metadata_from_arrow(schema.metadata),
     )
 
 
 def field_from_arrow(arrow: pa.Field) -> Field:
     """Return the tree of one Arrow field, not numbered yet."""
+    arrow = storage_field(arrow)
     metadata = _metadata_from_arrow(arrow.metadata)
-    if isinstance(arrow.type, pa.BaseExtensionType):
-        raise UnsupportedFeatureError(
-            f"column {arrow.name!r} has the extension type {arrow.type}, which is not supported "
-            "yet; pass its storage (`column.storage`) instead"
-        )
+    extension_name = metadata.get(names.EXTENSION_NAME, b"").decode()
     try:
-        logical_type, children = _describe(arrow.type)
+        logical_type, children = _describe(arrow.type, extension_name)
     except InvalidInputError as error:
         error.add_note(f"column: {arrow.name!r}")
         raise
@@ -59,8 +65,59 @@ def field_from_arrow(arrow: pa.Field) -> Field:
         nullable=arrow.nullable,
         children=children,
         metadata=metadata,
+        extension_name=extension_name,
         primary_key_position=_primary_key_position(arrow.name, metadata),
     )
+
+
+def mixes_fixed_size_lists(each: Field) -> bool:
+    """Say whether fixed-size lists of structs stand in lists or maps of a field, or around them.
+
+    The reference has no bytes for that: it writes some of them, and reads none.
+    """
+
+    def visit(each: Field, kinds: frozenset[bool]) -> bool:
+        if names.is_fixed_size_list_of_structs(each.logical_type):
+            kinds |= {True}
+        elif each.logical_type in names.LIST_KINDS or each.logical_type == names.MAP:
+            kinds |= {False}
+        return len(kinds) > 1 or any(visit(child, kinds) for child in each.children)
+
+    return visit(each, frozenset())
+
+
+def _check_nesting(top: Field) -> None:
+    """Raise if a column's types stand in one another as no reader of the format can read them.
+
+    Source: files that the reference wrote and then misread, or could not read.
+    """
+    if mixes_fixed_size_lists(top):
+        raise InvalidInputError(
+            f"column {top.name!r}: fixed-size lists of structs can stand neither in lists and "
+            "maps nor around them; use lists for both"
+        )
+    if any(each.logical_type == names.STRUCT and not each.children for each in top.walk()) and (
+        top.children
+    ):
+        raise InvalidInputError(
+            f"column {top.name!r}: a struct without fields can only be a column of its own; give "
+            "it a field, or leave it out"
+        )
+    _items_per_value(top)
+
+
+def _items_per_value(each: Field) -> int:
+    """Return how many values of each leaf make up one value of a field."""
+    counts = {_items_per_value(child) for child in each.children} or {1}
+    if len(counts) > 1:
+        raise InvalidInputError(
+            f"{each.name!r}: a fixed-size list of structs cannot stand beside other parts of a "
+            "struct; use a list, or a column of its own"
+        )
+    (count,) = counts
+    if names.is_fixed_size_list_of_structs(each.logical_type):
+        count *= names.fixed_size_list_length(each.logical_type)
+    return count
 
 
 def to_arrow(schema: Schema) -> pa.Schema:
@@ -85,10 +142,22 @@ def field_to_arrow(each: Field) -> pa.Field:
         raise
     # Arrow knows no column of type null that may not be null.
     nullable = each.nullable or pa.types.is_null(arrow)
-    return pa.field(each.name, arrow, nullable, metadata=_metadata_to_arrow(each.metadata))
+    metadata = dict(each.metadata)
+    if each.logical_type == names.JSON:
+        metadata.setdefault(names.EXTENSION_NAME, _JSON_EXTENSION.encode())
+    if each.extension_name:
+        metadata.setdefault(names.EXTENSION_NAME, each.extension_name.encode())
+    return pa.field(each.name, arrow, nullable, metadata=_metadata_to_arrow(metadata))
 
 
-def _describe(arrow: pa.DataType) -> tuple[str, tuple[Field, ...]]:
+def _describe(arrow: pa.DataType, extension_name: str) -> tuple[str, tuple[Field, ...]]:
+    if extension_name in _JSON_TEXT_EXTENSIONS:
+        raise InvalidInputError(
+            "JSON text is not stored as such: pass it as plain strings (`column.storage`), or as "
+            f"binary JSON, a large_binary of the extension type {_JSON_EXTENSION!r}"
+        )
+    if extension_name == _JSON_EXTENSION and pa.types.is_large_binary(arrow):
+        return names.JSON, ()
     if pa.types.is_struct(arrow):
         return names.STRUCT, tuple(field_from_arrow(each) for each in arrow)
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
@@ -99,14 +168,23 @@ def _describe(arrow: pa.DataType) -> tuple[str, tuple[Field, ...]]:
             kind = names.LARGE_LIST_OF_STRUCTS if of_structs else names.LARGE_LIST
         return kind, (field_from_arrow(arrow.value_field),)
     if pa.types.is_map(arrow):
-        raise UnsupportedFeatureError(
-            "maps are not supported yet; store them as a list of structs (key, value)"
-        )
+        return _describe_map(arrow)
     if pa.types.is_fixed_size_list(arrow) and pa.types.is_struct(arrow.value_type):
-        raise UnsupportedFeatureError(
-            "fixed-size lists of structs are not supported yet; use a list"
-        )
+        if arrow.value_type.num_fields == 0:
+            raise InvalidInputError("Lance has no fixed-size list of structs without fields")
+        kind = f"{names.FIXED_SIZE_LIST_OF_STRUCTS_PREFIX}{arrow.list_size}"
+        return kind, (field_from_arrow(arrow.value_field),)
     return names.leaf_to_logical(arrow), ()
+
+
+def _describe_map(arrow: pa.MapType) -> tuple[str, tuple[Field, ...]]:
+    if arrow.keys_sorted:
+        raise InvalidInputError(
+            "Lance cannot say of a map that its keys are sorted; cast it to one that does not"
+        )
+    key, value = field_from_arrow(arrow.key_field), field_from_arrow(arrow.item_field)
+    entries = Field("entries", names.STRUCT, nullable=False, children=(key, value))
+    return names.MAP, (entries,)
 
 
 def _arrow_type(each: Field) -> pa.DataType:
@@ -118,21 +196,39 @@ def _arrow_type(each: Field) -> pa.DataType:
             raise UnsupportedFeatureError("blob columns are not supported yet")
         return pa.struct([field_to_arrow(child) for child in each.children])
     if kind == names.MAP:
-        raise UnsupportedFeatureError("maps are not supported yet")
-    if kind in names.NESTED_KINDS:
-        if len(each.children) != 1:
-            raise CorruptDataError(
-                f"a {kind} has one field for its items, but {len(each.children)} are stored"
-            )
-        item = field_to_arrow(each.children[0])
+        return _map_type(each)
+    if kind in names.LIST_KINDS:
+        item = field_to_arrow(_only_child(each))
         return pa.list_(item) if kind.startswith("list") else pa.large_list(item)
-    if kind.startswith(names.FIXED_SIZE_LIST_PREFIX + names.STRUCT):
-        raise UnsupportedFeatureError("fixed-size lists of structs are not supported yet")
+    if names.is_fixed_size_list_of_structs(kind):
+        item = field_to_arrow(_only_child(each))
+        if not pa.types.is_struct(item.type):
+            raise CorruptDataError(f"the items of a {kind} are said to be {item.type}")
+        return pa.list_(item, names.fixed_size_list_length(kind))
     if each.children:
         raise CorruptDataError(f"the type {kind!r} has no parts, but fields stand below it")
     if _is_blob(each):
         raise UnsupportedFeatureError("blob columns are not supported yet")
     return names.logical_to_leaf(kind)
+
+
+def _map_type(each: Field) -> pa.DataType:
+    entries = _only_child(each)
+    if entries.logical_type != names.STRUCT or len(entries.children) != 2:
+        raise CorruptDataError("the entries of a map are not structs of a key and a value")
+    key, value = (field_to_arrow(part) for part in entries.children)
+    if pa.types.is_null(key.type):
+        raise CorruptDataError("the keys of a map are said to be nulls")
+    return pa.map_(key.with_nullable(False), value)
+
+
+def _only_child(each: Field) -> Field:
+    if len(each.children) != 1:
+        raise CorruptDataError(
+            f"a {each.logical_type} has one field for its items, but {len(each.children)} are "
+            "stored"
+        )
+    return each.children[0]
 
 
 def _is_blob(each: Field) -> bool:

@@ -2,12 +2,17 @@
 
 Types without parts are names (`"int32"`, `"halffloat"`, `"date32:day"`); some carry parameters
 after a colon (`"decimal:128:10:2"`, `"timestamp:us:UTC"`, `"fixed_size_list:float:16"`). Nested
-types (`"struct"`, `"list"`, `"list.struct"`) say only their kind: their parts are fields below.
+types (`"struct"`, `"list"`, `"list.struct"`, `"map"`) say only their kind: their parts are fields
+below. A fixed-size list of structs does both: `"fixed_size_list:struct:4"`, and a field below.
+
+Extension types are stored as what they are made of; their names stand in the field's metadata. Two
+have names of their own here: `"json"`, and `"fixed_size_list:lance.bfloat16:4"`.
 
 Source:  file.proto, Field.logical_type; the names were read off files that the reference wrote.
 Differs: A fixed-size list of plain values has no field for its items, so the items' own name and
          nullability are not stored: they come back as `item`, nullable. A dictionary comes back
-         unordered. Views come back as the plain type.
+         unordered. Views come back as the plain type. The reference reads no dictionary of values
+         whose own name has a colon (dates, decimals); we read it, and do not write it either.
 """
 
 from collections.abc import Callable
@@ -15,6 +20,10 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+
+EXTENSION_NAME = "ARROW:extension:name"
+EXTENSION_METADATA = "ARROW:extension:metadata"
+"""Where Arrow keeps the name and the parameters of an extension type in a field's metadata."""
 
 _PLAIN_TYPES: dict[str, pa.DataType] = {
     "null": pa.null(),
@@ -47,16 +56,28 @@ _PLAIN_TYPES: dict[str, pa.DataType] = {
 }
 _NAMES_OF_PLAIN_TYPES = {arrow: name for name, arrow in _PLAIN_TYPES.items()}
 
+JSON = "json"
+"""Binary JSON; Arrow sees its bytes. Its extension name in Arrow's metadata is `lance.json`."""
+
+BFLOAT16_EXTENSION = "lance.bfloat16"
+_BFLOAT16_ITEM = pa.field(
+    "item",
+    pa.binary(2),
+    metadata={EXTENSION_NAME: BFLOAT16_EXTENSION, EXTENSION_METADATA: ""},
+)
+
 STRUCT = "struct"
 LIST, LIST_OF_STRUCTS = "list", "list.struct"
 LARGE_LIST, LARGE_LIST_OF_STRUCTS = "large_list", "large_list.struct"
 MAP = "map"
 FIXED_SIZE_LIST_PREFIX = "fixed_size_list:"
+FIXED_SIZE_LIST_OF_STRUCTS_PREFIX = FIXED_SIZE_LIST_PREFIX + STRUCT + ":"
 
-NESTED_KINDS = frozenset(
-    {STRUCT, LIST, LIST_OF_STRUCTS, LARGE_LIST, LARGE_LIST_OF_STRUCTS, MAP},
-)
-"""Logical types whose parts are fields below them."""
+LIST_KINDS = frozenset({LIST, LIST_OF_STRUCTS, LARGE_LIST, LARGE_LIST_OF_STRUCTS})
+"""Logical types of lists of any length; one field below them stands for the items."""
+
+NESTED_KINDS = LIST_KINDS | {STRUCT, MAP}
+"""Logical types whose parts are fields below them; so are those of fixed-size lists of structs."""
 
 MAX_FIXED_SIZE_LIST_ITEMS = 2**31 - 1
 
@@ -74,9 +95,7 @@ def leaf_to_logical(arrow: pa.DataType) -> str:
     for accepts, name in _PARAMETRISED_NAMES:
         if accepts(arrow):
             return name(arrow)
-    raise InvalidInputError(
-        f"Lance has no type for Arrow's {arrow}; cast the column to another type first"
-    )
+    raise InvalidInputError(f"Lance has no type for Arrow's {arrow}; {_way_out(arrow)}")
 
 
 def logical_to_leaf(logical_type: str) -> pa.DataType:
@@ -88,6 +107,8 @@ def logical_to_leaf(logical_type: str) -> pa.DataType:
     """
     if logical_type in _PLAIN_TYPES:
         return _PLAIN_TYPES[logical_type]
+    if logical_type == JSON:
+        return pa.large_binary()
     kind, _, rest = logical_type.partition(":")
     parse = _PARSERS.get(kind)
     if parse is None:
@@ -96,6 +117,11 @@ def logical_to_leaf(logical_type: str) -> pa.DataType:
         return parse(rest)
     except (ValueError, pa.ArrowInvalid) as error:
         raise CorruptDataError(f"the logical type {logical_type!r} is malformed: {error}") from None
+
+
+def is_fixed_size_list_of_structs(logical_type: str) -> bool:
+    """Say whether a logical type is that of fixed-size lists of structs."""
+    return logical_type.startswith(FIXED_SIZE_LIST_OF_STRUCTS_PREFIX)
 
 
 def fixed_size_list_length(logical_type: str) -> int:
@@ -110,7 +136,46 @@ def fixed_size_list_length(logical_type: str) -> int:
     return int(length)
 
 
+def _way_out(arrow: pa.DataType) -> str:
+    types = pa.types
+    for accepts, way_out in (
+        (types.is_decimal, "cast the column to decimal128"),
+        (types.is_interval, "split it into columns of whole months, days and a duration"),
+        (types.is_run_end_encoded, "decode it first (pyarrow.compute.run_end_decode)"),
+        (types.is_list_view, "cast the column to a list"),
+        (types.is_large_list_view, "cast the column to a large_list"),
+        (types.is_union, "store it as a struct with a field for each of its types"),
+    ):
+        if accepts(arrow):
+            return way_out
+    return "cast the column to another type first"
+
+
+def _dictionary_name(arrow: pa.DataType) -> str:
+    value = arrow.value_type
+    if value not in _NAMES_OF_PLAIN_TYPES or ":" in _NAMES_OF_PLAIN_TYPES[value]:
+        raise InvalidInputError(
+            f"Lance has no dictionary of {value} (only of strings, binary, numbers and booleans); "
+            "pass the values themselves (`column.dictionary_decode()`)"
+        )
+    return f"dict:{_NAMES_OF_PLAIN_TYPES[value]}:{leaf_to_logical(arrow.index_type)}:false"
+
+
+def _fixed_size_list_name(arrow: pa.DataType) -> str:
+    item = arrow.value_field
+    extension = (item.metadata or {}).get(EXTENSION_NAME.encode())
+    if extension == BFLOAT16_EXTENSION.encode() and item.type == _BFLOAT16_ITEM.type:
+        name = BFLOAT16_EXTENSION
+    else:
+        name = _plain_item(item.type)
+    return f"{FIXED_SIZE_LIST_PREFIX}{name}:{arrow.list_size}"
+
+
 def _plain_item(arrow: pa.DataType) -> str:
+    if pa.types.is_nested(arrow) and not pa.types.is_fixed_size_list(arrow):
+        raise InvalidInputError(
+            f"Lance has no fixed-size list of {arrow} inside of another one; use a list"
+        )
     name = leaf_to_logical(arrow)
     if pa.types.is_dictionary(arrow) or pa.types.is_null(arrow) or _has_variable_width(arrow):
         raise InvalidInputError(
@@ -132,14 +197,8 @@ _PARAMETRISED_NAMES: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.Data
     (pa.types.is_decimal256, lambda t: f"decimal:256:{t.precision}:{t.scale}"),
     (pa.types.is_timestamp, lambda t: f"timestamp:{t.unit}:{t.tz or '-'}"),
     (pa.types.is_fixed_size_binary, lambda t: f"fixed_size_binary:{t.byte_width}"),
-    (
-        pa.types.is_dictionary,
-        lambda t: f"dict:{leaf_to_logical(t.value_type)}:{leaf_to_logical(t.index_type)}:false",
-    ),
-    (
-        pa.types.is_fixed_size_list,
-        lambda t: f"{FIXED_SIZE_LIST_PREFIX}{_plain_item(t.value_type)}:{t.list_size}",
-    ),
+    (pa.types.is_dictionary, _dictionary_name),
+    (pa.types.is_fixed_size_list, _fixed_size_list_name),
 ]
 
 
@@ -175,11 +234,10 @@ def _parse_dictionary(rest: str) -> pa.DataType:
 
 def _parse_fixed_size_list(rest: str) -> pa.DataType:
     items, _, _ = rest.rpartition(":")
-    if items == STRUCT:
-        raise UnsupportedFeatureError("fixed-size lists of structs are not supported yet")
-    if items == "lance.bfloat16":
-        raise UnsupportedFeatureError("fixed-size lists of bfloat16 are not supported yet")
-    return pa.list_(logical_to_leaf(items), fixed_size_list_length(rest))
+    length = fixed_size_list_length(rest)
+    if items == BFLOAT16_EXTENSION:
+        return pa.list_(_BFLOAT16_ITEM, length)
+    return pa.list_(logical_to_leaf(items), length)
 
 
 _PARSERS: dict[str, Callable[[str], pa.DataType]] = {

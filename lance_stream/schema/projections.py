@@ -1,9 +1,9 @@
 """Part of a tree of fields: the columns that a reader asks for.
 
 A column is asked for by its name, or by a path with dots into structs (`"address.city"`); lists
-are passed through (`"orders.price"` is the price of each item). Names that contain a dot or a
-backtick themselves are quoted with backticks, as in Spark's SQL. A name that stands for a whole
-top-level column wins over a path.
+are passed through (`"orders.price"` is the price of each item); a map is always whole. Names that
+contain a dot or a backtick themselves are quoted with backticks, as in Spark's SQL. A name that
+stands for a whole top-level column wins over a path.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.logical_types import LIST_KINDS, MAP, is_fixed_size_list_of_structs
 
 
 def project(schema: Schema, columns: Sequence[str] | None) -> Schema:
@@ -91,15 +92,20 @@ def _path_of(schema: Schema, column: str) -> tuple[str, ...]:
 
 
 def _through_lists(each: Field) -> Sequence[Field]:
-    while each.logical_type.startswith(("list", "large_list")) and each.children:
+    while _is_list(each):
         each = each.children[0]
-    return each.children
+    return () if each.logical_type == MAP else each.children
+
+
+def _is_list(each: Field) -> bool:
+    kind = each.logical_type
+    return bool(each.children) and (kind in LIST_KINDS or is_fixed_size_list_of_structs(kind))
 
 
 def _part(each: Field, paths: Sequence[tuple[str, ...]]) -> Field:
     if any(not path for path in paths) or not each.children:
         return each
-    if each.logical_type.startswith(("list", "large_list")):
+    if _is_list(each):
         return replace(each, children=(_part(each.children[0], paths),))
     below: dict[str, list[tuple[str, ...]]] = {}
     for path in paths:

@@ -182,3 +182,26 @@ def test_levels_without_rows_have_no_lists() -> None:
     ).lists()
     assert pa.array(offsets).to_pylist() == [0]
     assert valid is None
+
+
+def test_items_that_do_not_agree_that_their_list_is_null_are_bad_data() -> None:
+    layers = layers_of((NULLABLE_ITEM, NULLABLE_ITEM))
+    for definition, says in [([0, 1, 2, 0], "do not agree"), ([0, 1, 2], "whole lists")]:
+        levels = Levels(layers, None, np.array(definition, np.uint16), len(definition))
+        reader = LayerReader(levels)
+        reader.items()
+        with pytest.raises(CorruptDataError, match=says):
+            reader.fixed_size_lists(2)
+
+
+def test_items_of_fixed_size_lists_say_together_which_list_is_null() -> None:
+    layers = layers_of((NULLABLE_ITEM, NULLABLE_ITEM, NULLABLE_ITEM))
+    levels = Levels(layers, None, np.array([0, 1, 2, 2, 3, 3], np.uint16), 6)
+    reader = LayerReader(levels)
+    for found, expected in [
+        (reader.items(), [True, False, False, False, False, False]),
+        (reader.fixed_size_lists(2), [True, False, False]),
+        (reader.items(), [True, True, False]),
+    ]:
+        assert found is not None
+        assert found.tolist() == expected

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -5,6 +7,7 @@ from hypothesis import strategies as st
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.schema import arrow_schemas
+from lance_stream.schema.extension_types import with_extensions
 from lance_stream.schema.field_ids import assign_ids
 from lance_stream.schema.fields import Field, fields_from_proto, fields_to_proto
 
@@ -17,9 +20,11 @@ LEAVES = [
     *(pa.timestamp("s"), pa.timestamp("us", "UTC"), pa.timestamp("ns", "+05:30")),
     *(pa.duration("s"), pa.duration("ms"), pa.duration("us"), pa.duration("ns")),
     *(pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.binary(7)),
-    *(pa.dictionary(pa.int8(), pa.string()), pa.dictionary(pa.uint32(), pa.timestamp("us", "UTC"))),
+    *(pa.dictionary(pa.int8(), pa.string()), pa.dictionary(pa.uint32(), pa.float64())),
     *(pa.list_(pa.float32(), 16), pa.list_(pa.list_(pa.float16(), 2), 3), pa.list_(pa.bool_(), 5)),
 ]
+
+SMALL_DECIMALS = [getattr(pa, name) for name in ("decimal32", "decimal64") if hasattr(pa, name)]
 
 
 def field(name: str, arrow: pa.DataType, nullable: bool) -> pa.Field:
@@ -31,7 +36,8 @@ def nested(types: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataTy
     return st.one_of(
         fields.map(pa.list_),
         fields.map(pa.large_list),
-        st.lists(fields, max_size=3, unique_by=lambda each: each.name).map(pa.struct),
+        st.tuples(st.sampled_from([pa.string(), pa.int64()]), fields).map(lambda of: pa.map_(*of)),
+        st.lists(fields, min_size=1, max_size=3, unique_by=lambda each: each.name).map(pa.struct),
     )
 
 
@@ -82,18 +88,95 @@ def test_ids_are_given_depth_first_parents_before_children() -> None:
     assert tree.max_field_id() == 14
 
 
+def test_a_map_has_the_fields_that_the_reference_gives_it() -> None:
+    arrow = pa.map_(pa.field("k", pa.string(), nullable=False), pa.field("v", pa.list_(pa.int8())))
+    schema = arrow_schemas.from_arrow(pa.schema([("m", arrow)]))
+    assert [(each.name, each.logical_type, each.nullable) for each in schema.walk()] == [
+        ("m", "map", True),
+        ("entries", "struct", False),
+        ("k", "string", False),
+        ("v", "list", True),
+        ("item", "int8", True),
+    ]
+    found = arrow_schemas.to_arrow(schema).field(0).type
+    assert found == arrow
+    assert (found.key_field, found.item_field) == (arrow.key_field, arrow.item_field)
+
+
+def test_a_fixed_size_list_of_structs_has_a_field_for_its_items() -> None:
+    arrow = pa.list_(pa.field("i", pa.struct([("x", pa.int8())]), nullable=False), 3)
+    schema = pa.schema([pa.field("l", arrow, nullable=False)])
+    stored = arrow_schemas.from_arrow(schema)
+    assert [(each.name, each.logical_type, each.nullable) for each in stored.walk()] == [
+        ("l", "fixed_size_list:struct:3", False),
+        ("i", "struct", False),
+        ("x", "int8", True),
+    ]
+    assert arrow_schemas.to_arrow(stored).equals(schema)
+
+
 @pytest.mark.parametrize(
-    ("arrow", "says"),
+    ("arrow", "storage", "stored_as"),
     [
-        (pa.map_(pa.string(), pa.int8()), "maps are not supported"),
-        (pa.list_(pa.struct([("x", pa.int8())]), 2), "fixed-size lists of structs"),
-        (pa.uuid(), "extension type"),
+        (pa.uuid(), pa.binary(16), "fixed_size_binary:16"),
+        (pa.bool8(), pa.int8(), "int8"),
+        (
+            pa.fixed_shape_tensor(pa.float32(), [2, 3]),
+            pa.list_(pa.float32(), 6),
+            "fixed_size_list:float:6",
+        ),
+        (pa.opaque(pa.string(), "point", "geo"), pa.string(), "string"),
     ],
     ids=str,
 )
-def test_a_type_that_comes_later_is_refused_by_name(arrow: pa.DataType, says: str) -> None:
-    with pytest.raises(UnsupportedFeatureError, match=says):
-        arrow_schemas.from_arrow(pa.schema([("c", arrow)]))
+def test_an_extension_type_is_stored_as_its_storage_and_comes_back(
+    arrow: pa.DataType, storage: pa.DataType, stored_as: str
+) -> None:
+    schema = pa.schema([pa.field("c", arrow, metadata={"k": "v"}), ("l", pa.list_(arrow))])
+    tree = assign_ids(arrow_schemas.from_arrow(schema))
+    assert tree.fields[0].logical_type == stored_as
+    assert tree.fields[0].extension_name == arrow.extension_name
+    assert fields_from_proto(fields_to_proto(tree.fields)) == tree.fields
+    plain = arrow_schemas.to_arrow(tree)
+    assert plain.types == [storage, pa.list_(storage)]
+    assert with_extensions(plain).equals(schema, check_metadata=True)
+
+
+def test_an_extension_type_that_nobody_registered_keeps_its_name_in_the_metadata() -> None:
+    named = {"ARROW:extension:name": "my.type", "ARROW:extension:metadata": "x"}
+    schema = pa.schema([pa.field("c", pa.int32(), metadata=named)])
+    tree = arrow_schemas.from_arrow(schema)
+    assert tree.fields[0].extension_name == "my.type"
+    assert with_extensions(arrow_schemas.to_arrow(tree)).equals(schema, check_metadata=True)
+
+
+def test_an_extension_name_of_an_old_writer_stands_in_the_metadata() -> None:
+    field = arrow_schemas.field_to_arrow(Field("c", "int32", extension_name="my.type"))
+    assert field.metadata == {b"ARROW:extension:name": b"my.type"}
+
+
+def test_items_of_bfloat16_keep_their_name() -> None:
+    item = pa.field("item", pa.binary(2), metadata={"ARROW:extension:name": "lance.bfloat16"})
+    (stored,) = arrow_schemas.from_arrow(pa.schema([("v", pa.list_(item, 4))])).fields
+    assert stored.logical_type == "fixed_size_list:lance.bfloat16:4"
+    found = arrow_schemas.field_to_arrow(stored).type
+    assert found == pa.list_(pa.binary(2), 4)
+    assert found.value_field.metadata[b"ARROW:extension:name"] == b"lance.bfloat16"
+
+
+def test_binary_json_has_a_type_of_its_own() -> None:
+    schema = pa.schema(
+        [pa.field("j", pa.large_binary(), metadata={"ARROW:extension:name": "lance.json"})]
+    )
+    (stored,) = arrow_schemas.from_arrow(schema).fields
+    assert stored.logical_type == "json"
+    assert arrow_schemas.field_to_arrow(replace(stored, metadata={})).equals(schema.field(0))
+
+
+def test_json_text_is_refused_with_a_way_out() -> None:
+    text = pa.field("j", pa.string(), metadata={"ARROW:extension:name": "arrow.json"})
+    with pytest.raises(InvalidInputError, match="plain strings"):
+        arrow_schemas.from_arrow(pa.schema([text]))
 
 
 @pytest.mark.parametrize(
@@ -103,6 +186,15 @@ def test_a_type_that_comes_later_is_refused_by_name(arrow: pa.DataType, says: st
         pa.list_(pa.string(), 2),
         pa.run_end_encoded(pa.int32(), pa.int8()),
         pa.list_view(pa.int8()),
+        pa.dense_union([pa.field("a", pa.int8())]),
+        pa.map_(pa.string(), pa.int8(), keys_sorted=True),
+        pa.dictionary(pa.int8(), pa.date32()),
+        pa.dictionary(pa.int8(), pa.decimal128(5, 1)),
+        pa.dictionary(pa.int8(), pa.list_(pa.int8())),
+        pa.list_(pa.list_(pa.int8()), 2),
+        pa.list_(pa.list_(pa.struct([("x", pa.int8())]), 2), 2),
+        pa.list_(pa.struct([]), 2),
+        *(make(5, 1) for make in SMALL_DECIMALS),
     ],
     ids=str,
 )
@@ -110,6 +202,31 @@ def test_a_type_that_the_format_cannot_hold_is_refused_with_its_column(arrow: pa
     with pytest.raises(InvalidInputError) as refused:
         arrow_schemas.from_arrow(pa.schema([("outer", pa.struct([("bad", arrow)]))]))
     assert "column: 'bad'" in refused.value.__notes__
+
+
+POINTS = pa.list_(pa.struct([("x", pa.int8())]), 2)
+
+
+@pytest.mark.parametrize(
+    "arrow",
+    [
+        pa.list_(POINTS),
+        pa.map_(pa.string(), POINTS),
+        pa.list_(pa.struct([("l", pa.list_(pa.int8()))]), 2),
+        pa.struct([("p", POINTS), ("n", pa.int8())]),
+        pa.struct([("e", pa.struct([])), ("n", pa.int8())]),
+        pa.list_(pa.struct([])),
+    ],
+    ids=str,
+)
+def test_what_no_reader_can_read_in_one_another_is_refused(arrow: pa.DataType) -> None:
+    with pytest.raises(InvalidInputError, match=r"fixed-size|without fields"):
+        arrow_schemas.from_arrow(pa.schema([("c", arrow)]))
+
+
+def test_a_dictionary_that_the_reference_cannot_read_is_read() -> None:
+    found = arrow_schemas.field_to_arrow(Field("c", "dict:date32:day:int8:false")).type
+    assert found == pa.dictionary(pa.int8(), pa.date32())
 
 
 def test_two_columns_of_one_name_are_refused() -> None:
@@ -133,6 +250,8 @@ def test_two_columns_of_one_name_are_refused() -> None:
         ("dict:string:float:false", CorruptDataError),
         ("dict:string", CorruptDataError),
         ("list", CorruptDataError),
+        ("map", CorruptDataError),
+        ("fixed_size_list:struct:2", CorruptDataError),
     ],
 )
 def test_a_damaged_logical_type_is_bad_data(logical_type: str, error: type[Exception]) -> None:
@@ -146,15 +265,37 @@ def test_a_damaged_logical_type_is_bad_data(logical_type: str, error: type[Excep
     [
         Field("c", "struct", metadata={"packed": b"true"}),
         Field("c", "large_binary", metadata={"lance-encoding:blob": b"true"}),
-        Field("c", "map"),
-        Field("c", "fixed_size_list:struct:2"),
-        Field("c", "fixed_size_list:lance.bfloat16:2"),
     ],
     ids=lambda stored: stored.logical_type,
 )
 def test_stored_features_that_come_later_are_refused(stored: Field) -> None:
     with pytest.raises(UnsupportedFeatureError):
         arrow_schemas.field_to_arrow(stored)
+
+
+ENTRIES = Field("entries", "struct", children=(Field("k", "int8"), Field("v", "int8")))
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        Field("c", "map", children=(Field("entries", "int8"),)),
+        Field("c", "map", children=(replace(ENTRIES, children=ENTRIES.children[:1]),)),
+        Field("c", "map", children=(ENTRIES, ENTRIES)),
+        Field(
+            "c",
+            "map",
+            children=(replace(ENTRIES, children=(Field("k", "null"), Field("v", "int8"))),),
+        ),
+        Field("c", "fixed_size_list:struct:2", children=(Field("item", "int8"),)),
+        Field("c", "fixed_size_list:struct:-2", children=(ENTRIES,)),
+    ],
+    ids=str,
+)
+def test_damaged_parts_of_a_map_or_fixed_size_list_are_bad_data(stored: Field) -> None:
+    with pytest.raises(CorruptDataError) as refused:
+        arrow_schemas.field_to_arrow(stored)
+    assert "column: 'c'" in refused.value.__notes__
 
 
 def test_a_declared_primary_key_is_stored_in_the_field_itself() -> None:

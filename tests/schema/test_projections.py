@@ -72,3 +72,15 @@ def test_a_malformed_path_is_refused(column: str) -> None:
 
 def test_a_doubled_backtick_is_one() -> None:
     assert split_path("`a``b`.c") == ("a`b", "c")
+
+
+def test_a_path_leads_through_fixed_size_lists_but_not_into_maps() -> None:
+    points = pa.list_(pa.struct([("x", pa.int8()), ("y", pa.int8())]), 2)
+    tags = pa.map_(pa.string(), pa.struct([("n", pa.int8())]))
+    schema = from_arrow(pa.schema([("p", points), ("m", tags)]))
+    assert to_arrow(project(schema, ["p.y", "m"])) == pa.schema(
+        [("p", pa.list_(pa.struct([("y", pa.int8())]), 2)), ("m", tags)]
+    )
+    for path in ("m.key", "m.entries", "m.value.n", "m.n"):
+        with pytest.raises(NotFoundError, match="no column"):
+            project(schema, [path])

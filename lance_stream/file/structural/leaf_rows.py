@@ -27,11 +27,14 @@ class LeafColumn:
         field_id: Its id.
         arrow_type: Of its values.
         is_list: For each layer from the leaf outwards, whether it is a list.
+        entries_per_row: How many rows of its pages make one row of the file: more than one inside
+            of fixed-size lists of structs.
     """
 
     field_id: int
     arrow_type: pa.DataType
     is_list: tuple[bool, ...]
+    entries_per_row: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.byte_ranges import Asking, together
 from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.columns import Page, unpack_encoding
-from lance_stream.file.levels import Places
+from lance_stream.file.levels import NULLABLE_ITEM, Places
 from lance_stream.file.structural.constant import ConstantPage
 from lance_stream.file.structural.full_zip import FullZipPage
 from lance_stream.file.structural.leaf_rows import (
@@ -121,6 +121,28 @@ class PagesOfColumn:
             if len(inside):
                 askings.append(self._read_page(place, leaf, inside))
         return join_leaf_rows((yield from together(askings)))
+
+    def check_without_fields(self) -> None:
+        """Raise unless the pages are those of structs without fields of which none is null.
+
+        Such pages say nothing, of what stands around them neither.
+
+        Raises:
+            CorruptDataError: A page's layout is malformed.
+            UnsupportedFeatureError: A page says more than that.
+        """
+        for page in self.pages:
+            message = unpack_encoding(page.encoding, pb.PageLayout)
+            layout = message.constant_layout
+            if (
+                message.WhichOneof("layout") != "constant_layout"
+                or layout.HasField("inline_value")
+                or page.buffers
+                or tuple(layout.layers) != (NULLABLE_ITEM,)
+            ):
+                raise UnsupportedFeatureError(
+                    "structs without fields that are null or stand in lists are not supported"
+                )
 
     def _read_page(self, place: int, leaf: LeafColumn, rows: RowsAsked) -> Asking[LeafRows]:
         try:

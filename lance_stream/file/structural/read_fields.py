@@ -6,25 +6,45 @@ together from the leaves outwards, and what several leaves know is taken from th
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.byte_ranges import Asking, together
-from lance_stream.errors import CorruptDataError
-from lance_stream.file.arrow_blocks import list_array, nulls, struct_array, with_validity
-from lance_stream.file.levels import ALL_VALID_ITEM, LayerReader, Mask, arrow_offsets
+from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.file.arrow_blocks import (
+    fixed_size_list_array,
+    list_array,
+    nulls,
+    struct_array,
+    with_validity,
+)
+from lance_stream.file.levels import (
+    ALL_VALID_ITEM,
+    MAX_ARROW_ROWS,
+    LayerReader,
+    Mask,
+    arrow_offsets,
+)
 from lance_stream.file.structural.leaf_rows import (
     LeafColumn,
     LeafRows,
     RowsAsked,
     as_range,
+    spread,
 )
 from lance_stream.file.structural.pages import PagesOfColumn
-from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.arrow_schemas import field_to_arrow, mixes_fixed_size_lists
 from lance_stream.schema.fields import Field
-from lance_stream.schema.logical_types import STRUCT
+from lance_stream.schema.logical_types import (
+    LIST_KINDS,
+    MAP,
+    STRUCT,
+    fixed_size_list_length,
+    is_fixed_size_list_of_structs,
+)
 
 
 def read_field(
@@ -75,72 +95,169 @@ def leaf_columns(field: Field) -> list[LeafColumn]:
     """Return the leaves of a top-level field, in the order of their columns."""
     leaves: list[LeafColumn] = []
 
-    def visit(each: Field, around: tuple[bool, ...]) -> None:
-        is_list = _is_list(each)
+    def visit(each: Field, around: tuple[bool, ...], entries_per_row: int) -> None:
         if each.children:
+            kind = each.logical_type
+            if is_fixed_size_list_of_structs(kind):
+                entries_per_row *= fixed_size_list_length(kind)
             for child in each.children:
-                visit(child, (is_list, *around))
+                visit(child, (_is_list(each), *around), entries_per_row)
         else:
-            leaves.append(LeafColumn(each.id, field_to_arrow(each).type, (False, *around)))
+            arrow_type = field_to_arrow(each).type
+            leaves.append(LeafColumn(each.id, arrow_type, (False, *around), entries_per_row))
 
-    visit(field, ())
+    visit(field, (), 1)
     return leaves
 
 
 def _is_list(field: Field) -> bool:
-    return bool(field.children) and field.logical_type != STRUCT
+    return field.logical_type in LIST_KINDS or field.logical_type == MAP
+
+
+def _is_without_fields(field: Field) -> bool:
+    return field.logical_type == STRUCT and not field.children
 
 
 def _read(
     field: Field, pages_of_leaf: Mapping[int, PagesOfColumn], rows: RowsAsked
 ) -> Asking[pa.Array]:
     arrow_type = field_to_arrow(field).type
+    if mixes_fixed_size_lists(field):
+        raise UnsupportedFeatureError(
+            "fixed-size lists of structs in lists or maps, or around them, are not supported"
+        )
     if len(rows) == 0:
         return nulls(0, arrow_type)
-    leaves = [each for each in leaf_columns(field) if each.field_id in pages_of_leaf]
-    if not leaves:
+    held = [each for each in leaf_columns(field) if each.field_id in pages_of_leaf]
+    if not held:
         raise CorruptDataError(f"no column of the file holds the field {field.name!r}")
-    parts = yield from together([pages_of_leaf[each.field_id].read(each, rows) for each in leaves])
+    leaves = []
+    for leaf in held:
+        if pa.types.is_struct(leaf.arrow_type):
+            pages_of_leaf[leaf.field_id].check_without_fields()
+        else:
+            leaves.append(leaf)
+    if not leaves:
+        return _without_values(field, arrow_type, len(rows), pages_of_leaf)
+    parts = yield from together(
+        [
+            pages_of_leaf[each.field_id].read(each, _entries(rows, each.entries_per_row))
+            for each in leaves
+        ]
+    )
     rows_of_leaf = {each.field_id: part for each, part in zip(leaves, parts, strict=True)}
-    assembled = _assemble(field, arrow_type, rows_of_leaf)
+    assembled = _Assembly(pages_of_leaf, rows_of_leaf).assemble(field, arrow_type)
     if assembled is None or len(assembled.array) != len(rows):
         raise CorruptDataError(f"{len(rows)} rows of {field.name!r} are not all there")
     return assembled.array
 
 
-class _Assembled:
+def _entries(rows: RowsAsked, entries_per_row: int) -> RowsAsked:
+    """Return the rows of a leaf's pages that make up some rows of the file."""
+    if entries_per_row == 1:
+        return rows
+    if len(rows) * entries_per_row > MAX_ARROW_ROWS:
+        raise InvalidInputError(
+            f"{len(rows)} rows of {entries_per_row} items each do not fit into one Arrow array; "
+            "read fewer rows at a time"
+        )
+    if isinstance(rows, range):
+        return range(rows.start * entries_per_row, rows.stop * entries_per_row)
+    return spread(rows * entries_per_row, (rows + 1) * entries_per_row)
+
+
+def _without_values(
+    field: Field,
+    arrow_type: pa.DataType,
+    count: int,
+    pages_of_leaf: Mapping[int, PagesOfColumn],
+) -> pa.Array:
+    """Return a field of which no leaf with values is held.
+
+    Structs without fields that are held are all there; what else is not held is null.
+    """
+    if not any(leaf.id in pages_of_leaf for leaf in field.leaves()):
+        return nulls(count, arrow_type)
+    if _is_without_fields(field):
+        return struct_array(arrow_type, count, [], None)
+    if field.logical_type != STRUCT:
+        raise UnsupportedFeatureError("lists of structs without fields are not supported")
+    parts = [
+        _without_values(each, arrow_type.field(place).type, count, pages_of_leaf)
+        for place, each in enumerate(field.children)
+    ]
+    return struct_array(arrow_type, count, parts, None)
+
+
+class _Assembled(NamedTuple):
     """An array, and the layers around it that are still to be read."""
 
-    def __init__(self, array: pa.Array, layers: LayerReader) -> None:
-        self.array = array
-        self.layers = layers
+    array: pa.Array
+    layers: LayerReader
 
 
-def _assemble(
-    field: Field, arrow_type: pa.DataType, rows_of_leaf: Mapping[int, LeafRows]
-) -> _Assembled | None:
-    """Put a field together; None if it has no leaf in the file."""
-    if not field.children:
-        rows = rows_of_leaf.get(field.id)
-        return None if rows is None else _assemble_leaf(field, arrow_type, rows)
-    if _is_list(field):
-        child = _assemble(field.children[0], arrow_type.value_type, rows_of_leaf)
-        return None if child is None else _assemble_list(arrow_type, child)
-    return _assemble_struct(
-        arrow_type,
-        [
-            _assemble(each, arrow_type.field(place).type, rows_of_leaf)
+class _Assembly:
+    """Puts a field together from the rows of its leaves.
+
+    Args:
+        pages_of_leaf: The columns of the file, by field id.
+        rows_of_leaf: What was read of those that hold values.
+    """
+
+    def __init__(
+        self, pages_of_leaf: Mapping[int, PagesOfColumn], rows_of_leaf: Mapping[int, LeafRows]
+    ) -> None:
+        self._pages_of_leaf = pages_of_leaf
+        self._rows_of_leaf = rows_of_leaf
+
+    def assemble(self, field: Field, arrow_type: pa.DataType) -> _Assembled | None:
+        """Return a field's values; None if none of its leaves was read."""
+        if not field.children:
+            rows = self._rows_of_leaf.get(field.id)
+            return None if rows is None else _assemble_leaf(field, rows)
+        if field.logical_type == STRUCT:
+            return self._assemble_struct(field, arrow_type)
+        below = _entries_type(arrow_type)
+        child = self.assemble(field.children[0], below)
+        if child is None:
+            return None
+        if is_fixed_size_list_of_structs(field.logical_type):
+            valid = child.layers.fixed_size_lists(arrow_type.list_size)
+            array = fixed_size_list_array(arrow_type, child.array, valid)
+            return _Assembled(array, child.layers)
+        return _assemble_list(arrow_type, child)
+
+    def _assemble_struct(self, field: Field, arrow_type: pa.DataType) -> _Assembled | None:
+        children = [
+            self.assemble(each, arrow_type.field(place).type)
             for place, each in enumerate(field.children)
-        ],
-    )
+        ]
+        first = next((each for each in children if each is not None), None)
+        if first is None:
+            return None
+        count = len(first.array)
+        if any(each is not None and len(each.array) != count for each in children):
+            raise CorruptDataError("the parts of a struct are not of one length")
+        valid: Mask | None = first.layers.items()
+        arrays = [
+            _without_values(each, arrow_type.field(place).type, count, self._pages_of_leaf)
+            if child is None
+            else child.array
+            for place, (each, child) in enumerate(zip(field.children, children, strict=True))
+        ]
+        return _Assembled(struct_array(arrow_type, count, arrays, valid), first.layers)
 
 
-def _assemble_leaf(field: Field, arrow_type: pa.DataType, rows: LeafRows) -> _Assembled:
+def _entries_type(arrow_type: pa.DataType) -> pa.DataType:
+    """Return the type of a list's items; those of a map are structs of key and value."""
+    if pa.types.is_map(arrow_type):
+        return pa.struct([arrow_type.key_field, arrow_type.item_field])
+    return arrow_type.value_type
+
+
+def _assemble_leaf(field: Field, rows: LeafRows) -> _Assembled:
     layers = LayerReader(rows.levels)
     valid = layers.items()
-    if pa.types.is_struct(arrow_type):
-        # A struct without fields: its page is there only so that there is one.
-        return _Assembled(struct_array(arrow_type, len(rows.values), [], None), layers)
     if not field.nullable and rows.levels.layers.kinds[0] == ALL_VALID_ITEM:
         # Only what stands around it is null: the field's promise holds.
         valid = None
@@ -148,24 +265,8 @@ def _assemble_leaf(field: Field, arrow_type: pa.DataType, rows: LeafRows) -> _As
 
 
 def _assemble_list(arrow_type: pa.DataType, child: _Assembled) -> _Assembled:
+    if pa.types.is_map(arrow_type) and (child.array.null_count or child.array.field(0).null_count):
+        raise CorruptDataError("an entry of a map, or its key, is null")
     places, valid = child.layers.lists()
     offsets = arrow_offsets(places, wide=pa.types.is_large_list(arrow_type))
     return _Assembled(list_array(arrow_type, offsets, child.array, valid), child.layers)
-
-
-def _assemble_struct(
-    arrow_type: pa.DataType, children: list[_Assembled | None]
-) -> _Assembled | None:
-    present = [each for each in children if each is not None]
-    if not present:
-        return None
-    first = present[0]
-    count = len(first.array)
-    if any(len(each.array) != count for each in present):
-        raise CorruptDataError("the parts of a struct are not of one length")
-    valid: Mask | None = first.layers.items()
-    arrays = [
-        nulls(count, arrow_type.field(place).type) if each is None else each.array
-        for place, each in enumerate(children)
-    ]
-    return _Assembled(struct_array(arrow_type, count, arrays, valid), first.layers)

@@ -6,18 +6,20 @@ levels, on the way inwards, and only the leaves' values are left.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.file.arrow_blocks import valid_mask
+from lance_stream.file.arrow_blocks import is_list, valid_mask
 from lance_stream.file.columns import EncodedPage, pack_encoding
 from lance_stream.file.data_blocks import INT32, INT64
 from lance_stream.file.encoding_options import parse_encoding_options
-from lance_stream.file.levels import LayerWriter, Levels, Mask
+from lance_stream.file.levels import NULLABLE_ITEM, LayerWriter, Levels, Mask, layers_of
 from lance_stream.file.structural.choose import encode_page
+from lance_stream.file.structural.constant import encode_null_page
+from lance_stream.file.structural.encoded_layouts import EncodedLayout
 from lance_stream.file.structural.leaf_rows import spread
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
@@ -84,16 +86,19 @@ class FieldWriter:
     def _encode(self, rows: pa.Array, first_row: int) -> list[EncodedPage]:
         pages = []
         for column, leaf in enumerate(_leaves(rows, LayerWriter(len(rows)), None)):
-            encoded = encode_page(
-                leaf.levels, leaf.values, leaf.valid, self._version, self._options[column]
-            )
+            if pa.types.is_struct(leaf.values.type):
+                encoded: EncodedLayout | None = _encode_without_fields(leaf.levels)
+            else:
+                encoded = encode_page(
+                    leaf.levels, leaf.values, leaf.valid, self._version, self._options[column]
+                )
             if encoded is None:
                 return self._encode_halves(rows, first_row)
             pages.append(
                 EncodedPage(
                     column=column,
                     buffers=encoded.buffers,
-                    length=len(rows),
+                    length=leaf.levels.num_rows(),
                     encoding=pack_encoding(encoded.message),
                     first_row=first_row,
                 )
@@ -130,6 +135,20 @@ def _joined(arrays: Sequence[pa.Array]) -> Sequence[pa.Array]:
         return arrays
 
 
+def _encode_without_fields(levels: Levels) -> EncodedLayout:
+    """Encode structs without fields: a page without buffers, that says nothing of what is around.
+
+    Raises:
+        InvalidInputError: One is null, or stands in a null or in a list: no page can say that.
+    """
+    if levels.repetition is not None or levels.definition is not None:
+        raise InvalidInputError(
+            "structs without fields can neither be null nor stand in a null or in a list; give "
+            "them a field"
+        )
+    return encode_null_page(replace(levels, layers=layers_of((NULLABLE_ITEM,))))
+
+
 def _leaves(array: pa.Array, layers: LayerWriter, dead: Mask | None) -> Iterator[_Leaf]:
     """Yield the leaves of an array, depth first.
 
@@ -145,7 +164,16 @@ def _leaves(array: pa.Array, layers: LayerWriter, dead: Mask | None) -> Iterator
         dead = _either(dead, valid)
         for place in range(arrow_type.num_fields):
             yield from _leaves(array.field(place), layers, dead)
-    elif pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
+    elif pa.types.is_fixed_size_list(arrow_type) and pa.types.is_struct(arrow_type.value_type):
+        size, valid = arrow_type.list_size, valid_mask(array)
+        dead = _either(dead, valid)
+        items = array.values.slice(array.offset * size, len(array) * size)
+        yield from _leaves(
+            items,
+            layers.fixed_size_lists(size, valid),
+            None if dead is None else np.repeat(dead, size),
+        )
+    elif is_list(arrow_type):
         yield from _leaves_of_list(array, layers, dead)
     else:
         valid = valid_mask(array)

@@ -14,7 +14,10 @@ from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.structural.pages import LAYOUTS, REFUSED_LAYOUTS
 from lance_stream.file.versions import FileVersion
+from lance_stream.schema.arrow_schemas import field_from_arrow
+from lance_stream.schema.fields import Field
 
+EMPTY_AND_NUMBER = pa.struct([("a", pa.struct([])), ("b", pa.int8())])
 LEAF = st.none() | st.integers(-5, 5)
 TEXT = st.none() | st.text("abü", max_size=3)
 
@@ -231,6 +234,120 @@ def test_a_layout_suits_its_values(
         assert column.read(0, len(values)).equals(values)
 
 
-def test_structs_without_fields_are_refused(columns: Any) -> None:
+def test_structs_without_fields_are_written_if_nothing_is_to_be_said_of_them(columns: Any) -> None:
+    values = pa.array([{}, {}, {}], pa.struct([]))
+    column = columns.write(values)
+    assert column.read(0, 2).equals(values[:2])
+    assert column.take([0, 2]).equals(values[:2])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([{}, None], pa.struct([])),
+        pa.array([[{}]], pa.list_(pa.struct([]))),
+        pa.array([{"a": {}}, None], pa.struct([("a", pa.struct([]))])),
+    ],
+    ids=str,
+)
+def test_structs_without_fields_that_are_null_or_in_lists_are_refused(
+    columns: Any, values: pa.Array
+) -> None:
+    with pytest.raises(InvalidInputError, match="without fields"):
+        columns.write(values)
+
+
+def test_a_struct_without_fields_says_nothing_of_the_struct_around_it(columns: Any) -> None:
+    """So the reference writes it, and misreads the parts beside it."""
+    values = pa.array([{"a": {}, "b": 1}, {"a": {}, "b": 2}], EMPTY_AND_NUMBER)
+    assert columns.write(values).read(0, 2).equals(values)
+
+
+def test_a_page_of_structs_without_fields_that_says_more_is_refused(columns: Any) -> None:
+    column = columns.write(pa.array([{}, {}], pa.struct([])))
+    layout = column.layout()
+    layout.constant_layout.layers.append(pb.REPDEF_NULLABLE_LIST)
+    column = column.with_layout(layout)
     with pytest.raises(UnsupportedFeatureError, match="without fields"):
-        columns.write(pa.array([{}], pa.struct([])))
+        column.read(0, 2)
+
+
+POINTS = pa.list_(pa.struct([("x", pa.int8()), ("s", pa.string())]), 2)
+DEEP_POINTS = pa.struct([("p", pa.list_(pa.struct([("q", POINTS)]), 3))])
+POINT = st.none() | st.fixed_dictionaries({"x": LEAF, "s": TEXT})
+POINT_ROWS = st.none() | st.fixed_dictionaries(
+    {
+        "p": st.none()
+        | st.lists(
+            st.none()
+            | st.fixed_dictionaries({"q": st.none() | st.lists(POINT, min_size=2, max_size=2)}),
+            min_size=3,
+            max_size=3,
+        )
+    }
+)
+TAGS = pa.map_(pa.string(), pa.list_(pa.map_(pa.int8(), pa.struct([("x", pa.int8())]))))
+TAG_ROWS = st.none() | st.lists(
+    st.tuples(
+        st.text("ab", max_size=2),
+        lists_of(
+            st.none()
+            | st.lists(
+                st.tuples(st.integers(0, 9), st.none() | st.fixed_dictionaries({"x": LEAF})),
+                max_size=3,
+            )
+        ),
+    ),
+    max_size=3,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from([(POINT_ROWS, DEEP_POINTS), (TAG_ROWS, TAGS)]),
+    cut=st.integers(0, 12),
+    data=st.data(),
+)
+def test_maps_and_fixed_size_lists_of_structs_come_back_as_they_were(
+    columns: Any, kind: tuple[Any, pa.DataType], cut: int, data: st.DataObject
+) -> None:
+    rows = data.draw(st.lists(kind[0], min_size=1, max_size=12))
+    values = pa.array([None, *rows], kind[1])[1:]
+    column = columns.write(values[:cut], values[cut:], max_page_bytes=1)
+    read = column.read(0, len(rows))
+    read.validate(full=True)
+    assert read.equals(values)
+    start = data.draw(st.integers(0, len(rows)))
+    stop = data.draw(st.integers(start, len(rows)))
+    assert column.read(start, stop).equals(values[start:stop])
+    places = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1))))
+    assert column.take(places).equals(values.take(pa.array(places, pa.int64())))
+
+
+def test_more_rows_than_the_items_of_a_fixed_size_list_make_are_bad_data(columns: Any) -> None:
+    column = columns.write(pa.array([[{"x": 1, "s": None}] * 2] * 3, POINTS))
+    for rows in (range(4), [3]):
+        with pytest.raises(CorruptDataError, match="is asked for"):
+            column.take(rows) if isinstance(rows, list) else column.read(0, 4)
+
+
+def test_fixed_size_lists_of_structs_in_lists_are_refused_by_name(columns: Any) -> None:
+    column = columns.write(pa.array([[1]], pa.list_(pa.int8())))
+    column.field = field_from_arrow(pa.field("c", pa.list_(POINTS)))
+    with pytest.raises(UnsupportedFeatureError, match="fixed-size lists of structs"):
+        column.read(0, 1)
+
+
+def test_a_null_among_the_keys_of_a_map_is_bad_data(columns: Any) -> None:
+    entry = pa.struct([("k", pa.int8()), ("v", pa.int8())])
+    column = columns.write(pa.array([[{"k": None, "v": 1}, {"k": 2, "v": 2}]], pa.list_(entry)))
+    as_map = field_from_arrow(pa.field("c", pa.map_(pa.int8(), pa.int8())))
+    for stored in (as_map, replace(as_map, children=column.field.children)):
+        column.field = _with_ids_of(stored, column.field)
+        with pytest.raises(CorruptDataError, match="of a map"):
+            column.read(0, 1)
+
+
+def _with_ids_of(one: Field, other: Field) -> Field:
+    children = tuple(map(_with_ids_of, one.children, other.children))
+    return replace(one, id=other.id, children=children)

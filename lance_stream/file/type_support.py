@@ -1,0 +1,43 @@
+"""Which types files of each version hold.
+
+    2.2 on      map, fixed-size lists of structs
+    all         everything else that the format has a name for
+
+Source:  files that the reference wrote, and what it refused.
+Differs: The reference writes fixed-size lists of structs into 2.0 files and cannot read them again.
+"""
+
+from collections.abc import Iterable
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.file.versions import FileVersion
+from lance_stream.schema.fields import Field
+from lance_stream.schema.logical_types import MAP, is_fixed_size_list_of_structs
+
+_WITHOUT_MAPS = frozenset({FileVersion.V0_1, FileVersion.V2_0, FileVersion.V2_1})
+
+
+def foreign_type(field: Field, version: FileVersion) -> str | None:
+    """Return what a column is made of that files of a version do not hold; None if nothing."""
+    if version in _WITHOUT_MAPS:
+        for each in field.walk():
+            if each.logical_type == MAP:
+                return "maps"
+            if is_fixed_size_list_of_structs(each.logical_type):
+                return "fixed-size lists of structs"
+    return None
+
+
+def check_types(fields: Iterable[Field], version: FileVersion) -> None:
+    """Raise unless columns can be written to files of a version.
+
+    Raises:
+        InvalidInputError: They cannot; the message names the column and the way out.
+    """
+    for each in fields:
+        found = foreign_type(each, version)
+        if found is not None:
+            raise InvalidInputError(
+                f"column {each.name!r}: files of version {version} hold no {found}; write the "
+                "table in version 2.2, or use lists of structs"
+            )

@@ -1,0 +1,104 @@
+"""Arrow's extension types: stored as what they are made of, under a name in the field's metadata.
+
+    to users          extension<arrow.uuid>
+    stored, inside    fixed_size_binary[16], and in the field's metadata ARROW:extension:name and
+                      ARROW:extension:metadata
+
+Inside of lance-stream columns have storage types throughout. Types that are registered with
+pyarrow come back to the user as such; names that nobody registered stay in the metadata.
+
+Source: "Extension Types" in Arrow's format; the Arrow C data interface, struct ArrowSchema.
+"""
+
+import ctypes
+
+import pyarrow as pa
+
+from lance_stream.schema.logical_types import EXTENSION_METADATA, EXTENSION_NAME
+
+
+def storage_field(field: pa.Field) -> pa.Field:
+    """Return a field with storage types in place of extension types, at any depth."""
+    arrow, metadata = field.type, dict(field.metadata or {})
+    if isinstance(arrow, pa.BaseExtensionType):
+        metadata[EXTENSION_NAME.encode()] = arrow.extension_name.encode()
+        metadata[EXTENSION_METADATA.encode()] = _parameters_of(arrow)
+    return pa.field(field.name, storage_type(arrow), field.nullable, metadata=metadata or None)
+
+
+def storage_type(arrow: pa.DataType) -> pa.DataType:
+    """Return a type with storage types in place of extension types, at any depth."""
+    types = pa.types
+    if isinstance(arrow, pa.BaseExtensionType):
+        return storage_type(arrow.storage_type)
+    if types.is_struct(arrow):
+        return pa.struct([storage_field(each) for each in arrow])
+    if types.is_map(arrow):
+        return pa.map_(
+            storage_field(arrow.key_field), storage_field(arrow.item_field), arrow.keys_sorted
+        )
+    if types.is_fixed_size_list(arrow):
+        return pa.list_(storage_field(arrow.value_field), arrow.list_size)
+    if types.is_list(arrow):
+        return pa.list_(storage_field(arrow.value_field))
+    if types.is_large_list(arrow):
+        return pa.large_list(storage_field(arrow.value_field))
+    return arrow
+
+
+def has_extensions(schema: pa.Schema) -> bool:
+    """Say whether metadata somewhere in a schema names an extension type that is registered."""
+    return not schema.equals(with_extensions(schema))
+
+
+def with_extensions(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with those extension types that are registered with pyarrow."""
+    # Through the C data interface: that is where pyarrow looks names up.
+    return pa.schema(schema)
+
+
+def batch_with_extensions(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch with those extension types that are registered with pyarrow; no copy."""
+    return pa.record_batch(batch)
+
+
+class _ArrowSchema(ctypes.Structure):
+    _fields_ = (
+        ("format", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("metadata", ctypes.c_void_p),
+    )
+
+
+def _parameters_of(arrow: pa.BaseExtensionType) -> bytes:
+    """Return what an extension type is serialized to.
+
+    Types in Python can be asked; those that pyarrow brings along tell it only to other libraries.
+    """
+    if isinstance(arrow, pa.ExtensionType):
+        return bytes(arrow.__arrow_ext_serialize__())
+    capsule = arrow.__arrow_c_schema__()
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype = ctypes.c_void_p
+    pointer_of.argtypes = (ctypes.py_object, ctypes.c_char_p)
+    exported = _ArrowSchema.from_address(pointer_of(capsule, b"arrow_schema"))
+    return _parse_metadata(exported.metadata)[EXTENSION_METADATA.encode()]
+
+
+def _parse_metadata(address: int) -> dict[bytes, bytes]:
+    """Return exported metadata: i32 pairs, and for each i32 bytes of key, key, i32, value."""
+
+    def take_number() -> int:
+        nonlocal address
+        number = ctypes.c_int32.from_address(address).value
+        address += 4
+        return number
+
+    def take_bytes() -> bytes:
+        nonlocal address
+        size = take_number()
+        found = ctypes.string_at(address, size)
+        address += size
+        return found
+
+    return {take_bytes(): take_bytes() for _ in range(take_number())}
