@@ -126,7 +126,6 @@ def test_an_argument_that_makes_no_sense_makes_no_table(
     [
         ({"file_version": "2.3"}, r"2\.3"),
         ({"file_version": "0.1"}, r"0\.1"),
-        ({"schema": pa.schema([("a", pa.map_(pa.string(), pa.int8()))])}, "maps"),
     ],
 )
 def test_what_is_not_supported_yet_is_refused_by_name(
@@ -134,6 +133,19 @@ def test_what_is_not_supported_yet_is_refused_by_name(
 ) -> None:
     with pytest.raises(UnsupportedFeatureError, match=named):
         lance_stream.create_dataset(uri, **{"schema": SCHEMA, **arguments})
+
+
+@pytest.mark.parametrize("file_version", ["2.0", "2.1"])
+def test_a_type_that_came_with_a_newer_file_version_is_refused_with_the_way_out(
+    uri: str, file_version: str
+) -> None:
+    schema = pa.schema([("a", pa.map_(pa.string(), pa.int8()))])
+    with pytest.raises(InvalidInputError, match=r"'a'.*maps.*version 2\.2"):
+        lance_stream.create_dataset(uri, schema, file_version=file_version)
+    plain = pa.schema([("a", pa.int8())])
+    dataset = lance_stream.create_dataset(uri, plain, file_version=file_version)
+    with pytest.raises(InvalidInputError, match=r"'a'.*maps"):
+        dataset.overwrite(pa.table([pa.array([[("k", 1)]], schema.field("a").type)], schema=schema))
 
 
 def test_a_location_without_a_table_is_said_to_have_none(uri: str) -> None:
