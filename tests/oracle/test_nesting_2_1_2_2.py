@@ -1,0 +1,199 @@
+"""Nested columns of versions 2.1 and 2.2: what pylance writes we read, and the other way round.
+
+Maps and fixed-size lists of structs came with 2.2. The shapes have nulls and empties on every
+level; hypothesis makes types that nobody thought of.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lance.file import LanceFileReader
+
+from lance_stream.errors import UnsupportedFeatureError
+from lance_stream.file.versions import FileVersion
+from tests.oracle.test_files_2_1_2_2 import (
+    Reading,
+    assert_pylance_reads,
+    assert_we_read,
+    write_by_pylance,
+    write_by_us,
+)
+
+pytestmark = pytest.mark.oracle
+
+Random = np.random.Generator
+
+POINT = pa.struct([("x", pa.int32()), ("name", pa.string())])
+POINTS = pa.list_(POINT, 3)
+VECTOR = pa.list_(pa.float32(), 2)
+TAGS = pa.map_(pa.string(), pa.int64())
+CODES = pa.dictionary(pa.int8(), pa.string())
+
+TYPES: dict[str, pa.DataType] = {
+    "map": TAGS,
+    "map of long strings": pa.map_(pa.int32(), pa.large_binary()),
+    "map of lists": pa.map_(pa.string(), pa.list_(pa.int64())),
+    "map of lists of structs": pa.map_(pa.string(), pa.list_(POINT)),
+    "map of maps": pa.map_(pa.int16(), TAGS),
+    "map of structs of maps": pa.map_(pa.int16(), pa.struct([("m", TAGS), ("n", pa.bool_())])),
+    "map of vectors": pa.map_(pa.string(), VECTOR),
+    "map of codes": pa.map_(CODES, CODES),
+    "list of maps": pa.list_(TAGS),
+    "large list of lists of maps": pa.large_list(pa.list_(TAGS)),
+    "struct of maps": pa.struct([("a", TAGS), ("b", pa.list_(TAGS)), ("c", pa.int8())]),
+    "map whose values must be there": pa.map_(
+        pa.field("k", pa.string(), nullable=False), pa.field("v", pa.int8(), nullable=False)
+    ),
+    "points": POINTS,
+    "struct of points": pa.struct([("p", POINTS)]),
+    "points of points": pa.list_(pa.struct([("p", POINTS), ("q", POINTS)]), 2),
+    "structs of vectors": pa.list_(pa.struct([("v", VECTOR), ("b", pa.bool_())]), 2),
+    "structs of codes": pa.list_(pa.struct([("c", CODES), ("d", pa.decimal128(25, 2))]), 4),
+    "structs of structs": pa.list_(
+        pa.struct([("s", pa.struct([("t", pa.timestamp("us"))])), ("u", pa.float16())]), 2
+    ),
+    "struct without fields": pa.struct([]),
+}
+
+
+def values_of(arrow: pa.DataType, count: int, random: Random, rate: float) -> pa.Array:
+    """An array of a type, with nulls and empties on every level."""
+    types = pa.types
+    mask = random.random(count) < rate if arrow.num_fields else None
+    if types.is_struct(arrow):
+        if not arrow.num_fields:
+            return pa.array([{}] * count, arrow)
+        parts = [field_of(each, count, random, rate) for each in arrow]
+        return pa.StructArray.from_arrays(parts, fields=list(arrow), mask=pa.array(mask))
+    if types.is_fixed_size_list(arrow):
+        items = field_of(arrow.value_field, count * arrow.list_size, random, rate)
+        return pa.FixedSizeListArray.from_arrays(items, type=arrow, mask=pa.array(mask))
+    if types.is_list(arrow) or types.is_large_list(arrow) or types.is_map(arrow):
+        lengths = random.integers(0, 4, count) * (random.random(count) < 0.8)
+        word = pa.int64() if types.is_large_list(arrow) else pa.int32()
+        offsets = pa.array(
+            np.concatenate([[0], np.cumsum(lengths)]), word, mask=np.append(mask, False)
+        )
+        num_items = int(lengths.sum())
+        if types.is_map(arrow):
+            keys = field_of(arrow.key_field, num_items, random, rate)
+            items = field_of(arrow.item_field, num_items, random, rate)
+            return pa.MapArray.from_arrays(offsets, keys, items, type=arrow)
+        kind = pa.LargeListArray if types.is_large_list(arrow) else pa.ListArray
+        items = field_of(arrow.value_field, num_items, random, rate)
+        return kind.from_arrays(offsets, items, type=arrow)
+    if types.is_dictionary(arrow):
+        items = pa.array(["alpha", "beta", "gamma"], arrow.value_type)
+        indices = values_of(arrow.index_type, count, random, 0).to_numpy() % len(items)
+        mask = random.random(count) < rate
+        return pa.DictionaryArray.from_arrays(pa.array(indices, arrow.index_type, mask=mask), items)
+    numbers = pa.array(random.integers(0, 100, count), mask=random.random(count) < rate)
+    if types.is_large_binary(arrow):
+        return pa.array(
+            [None if each is None else b"q" * each * 9 for each in numbers.to_pylist()], arrow
+        )
+    if types.is_boolean(arrow):
+        return numbers.cast(pa.int8()).cast(arrow)
+    return (
+        numbers.cast(pa.float32()).cast(arrow) if types.is_floating(arrow) else numbers.cast(arrow)
+    )
+
+
+def field_of(field: pa.Field, count: int, random: Random, rate: float) -> pa.Array:
+    return values_of(field.type, count, random, rate if field.nullable else 0)
+
+
+def check_both_ways(folder: Path, version: FileVersion, array: pa.Array, cut: int) -> None:
+    """pylance is given whole arrays, as it does not write all slices."""
+    table = pa.table({"c": array})
+    whole = table.to_batches()
+    write_by_pylance(whole, folder / "theirs.lance", version)
+    assert_we_read(folder / "theirs.lance", table)
+    sliced = pa.concat_arrays([array, array])
+    parts = [sliced.slice(len(array), cut), sliced.slice(cut, len(array) - cut)]
+    batches = [pa.record_batch([part], schema=table.schema) for part in parts]
+    write_by_us(batches, folder / "ours.lance", version, max_page_bytes=1000)
+    assert_we_read(folder / "ours.lance", table)
+    assert_pylance_reads(folder / "ours.lance", table)
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize(("count", "rate"), [(1, 0), (700, 0), (700, 0.3), (9, 1)])
+def test_maps_and_fixed_size_lists_of_structs_are_the_same_to_both(
+    tmp_path: Path, name: str, count: int, rate: float
+) -> None:
+    array = values_of(TYPES[name], count, np.random.default_rng(len(name)), rate)
+    check_both_ways(tmp_path, FileVersion.V2_2, array, count // 3)
+
+
+LEAVES = [pa.int64(), pa.string(), pa.bool_(), VECTOR, CODES, pa.large_binary(), pa.float16()]
+
+
+def nested(types: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
+    fields = st.builds(pa.field, st.sampled_from("abc"), types, st.booleans())
+    return st.one_of(
+        fields.map(pa.list_),
+        fields.map(pa.large_list),
+        st.lists(fields, min_size=1, max_size=3, unique_by=lambda each: each.name).map(pa.struct),
+    )
+
+
+def with_maps(types: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
+    keys = st.sampled_from([pa.string(), pa.int8()])
+    return nested(types) | st.builds(pa.map_, keys, types)
+
+
+def with_points(types: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
+    fields = st.builds(pa.field, st.sampled_from("abc"), types, st.booleans())
+    structs = fields.map(lambda each: pa.struct([each]))
+    return structs | st.builds(pa.list_, structs, st.integers(1, 3))
+
+
+TYPES_OF_2_1 = st.recursive(st.sampled_from(LEAVES), nested, max_leaves=5)
+TYPES_OF_2_2 = st.one_of(
+    st.recursive(st.sampled_from(LEAVES), with_maps, max_leaves=5),
+    st.recursive(st.sampled_from(LEAVES), with_points, max_leaves=5),
+)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+@pytest.mark.parametrize(
+    ("version", "types"), [(FileVersion.V2_1, TYPES_OF_2_1), (FileVersion.V2_2, TYPES_OF_2_2)]
+)
+def test_any_type_in_any_other_is_the_same_to_both(
+    tmp_path: Path, version: FileVersion, types: Any, data: st.DataObject
+) -> None:
+    arrow = data.draw(types)
+    seed, count = data.draw(st.integers(0, 2**20)), data.draw(st.sampled_from([1, 20, 150]))
+    rate = data.draw(st.sampled_from([0, 0.2, 0.9]))
+    array = values_of(arrow, count, np.random.default_rng(seed), rate)
+    check_both_ways(tmp_path, version, array, data.draw(st.integers(0, count)))
+
+
+def test_what_pylance_writes_of_points_in_lists_and_does_not_read_is_refused_by_name(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "theirs.lance"
+    table = pa.table({"c": pa.array([[[{"x": 1, "name": "a"}] * 3]], pa.list_(POINTS))})
+    write_by_pylance(table.to_batches(), path, FileVersion.V2_2)
+    with pytest.raises(Exception, match="Not yet supported"):
+        LanceFileReader(str(path)).read_all().to_table()
+    with pytest.raises(UnsupportedFeatureError, match="fixed-size lists of structs"):
+        Reading(path).read(0, 1)
+
+
+def test_parts_beside_a_struct_without_fields_are_read_rightly(tmp_path: Path) -> None:
+    """pylance misreads its own file: it loses the values of `b`."""
+    path = tmp_path / "theirs.lance"
+    arrow = pa.struct([("a", pa.struct([])), ("b", pa.int8())])
+    table = pa.table({"c": pa.array([{"a": {}, "b": 1}, {"a": {}, "b": 2}], arrow)})
+    write_by_pylance(table.to_batches(), path, FileVersion.V2_2)
+    assert_we_read(path, table)
