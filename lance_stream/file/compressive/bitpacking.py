@@ -26,6 +26,10 @@ from lance_stream.file.compressive.chunks import ChunkedBuffer, Counts, chosen, 
 from lance_stream.file.compressive.fastlanes import VALUES
 from lance_stream.file.data_blocks import Bytes, FixedWidthBlock, Words, word_of
 
+_MOST_STRETCHES = 64
+"""So many stretches of chunks of one width are packed one by one; if there are more, all chunks
+of a width are packed at once and then put to their places."""
+
 
 def decode_inline_chunks(
     buffer: ChunkedBuffer, num_values: Counts, bits_per_word: int
@@ -97,22 +101,74 @@ def encode_inline_chunks(block: FixedWidthBlock) -> tuple[ChunkedBuffer, Counts]
     Returns:
         The bytes of the chunks, and how many values each has.
     """
-    word = word_of(block.bits_per_value)
-    values = np.zeros((-(-block.num_values // VALUES), VALUES), dtype=word)
-    values.reshape(-1)[: block.num_values] = block.words()
-    widths = widths_of(values.max(axis=1))
-    sizes = (1 + widths * VALUES // block.bits_per_value) * word.itemsize
+    words = block.words()
+    word_bytes = words.itemsize
+    widths = chunk_widths(words)
+    sizes = inline_sizes(widths, word_bytes)
     chunks = consecutive(np.empty(int(sizes.sum()), dtype=np.uint8), sizes)
-    words = chunks.data.view(word)
-    words[chunks.starts // word.itemsize] = widths
-    for width in np.unique(widths).tolist():
-        places = np.flatnonzero(widths == width)
-        packed = fastlanes.pack(values[places], width)
-        first = chunks.starts[places] // word.itemsize + 1
-        words[first[:, None] + np.arange(packed.shape[1])] = packed
-    num_values = np.full(len(values), VALUES, dtype=np.int64)
-    num_values[-1:] = block.num_values - VALUES * (len(values) - 1)
+    packed = chunks.data.view(words.dtype)
+    heads = chunks.starts // word_bytes
+    packed[heads] = widths
+    filled = _filled(words)
+    borders = np.flatnonzero(np.diff(widths, prepend=-1, append=-1))
+    if len(borders) - 1 <= _MOST_STRETCHES:
+        # Neighbours of one width lie evenly: each stretch is packed to its place.
+        for first, stop in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
+            width = int(widths[first])
+            stride = int(sizes[first]) // word_bytes
+            target = packed[int(heads[first]) :][: (stop - first) * stride]
+            target.reshape(stop - first, stride)[:, 1:] = fastlanes.pack(filled[first:stop], width)
+    else:
+        for width in np.unique(widths).tolist():
+            places = np.flatnonzero(widths == width)
+            words_of_width = fastlanes.pack(filled[places], width)
+            to = heads[places][:, None] + np.arange(1, 1 + words_of_width.shape[1])
+            packed[to] = words_of_width
+    num_values = np.full(len(widths), VALUES, dtype=np.int64)
+    num_values[-1:] = block.num_values - VALUES * (len(widths) - 1)
     return chunks, num_values
+
+
+def encode_out_of_line(words: Words, width: int) -> Bytes:
+    """Pack values of a block, each less than 2 to the `width`."""
+    words_per_block = VALUES * width // (words.itemsize * 8)
+    num_full, num_rest = divmod(len(words), VALUES)
+    packs_tail = num_rest > words_per_block
+    num_packed = len(words) if packs_tail else num_full * VALUES
+    packed = fastlanes.pack(_filled(words[:num_packed]), width).reshape(-1)
+    return np.concatenate([packed, words[num_packed:]]).view(np.uint8)
+
+
+def out_of_line_size(num_values: int, width: int, word_bytes: int) -> int:
+    """Return how many bytes a block of values takes, packed out of line."""
+    words_per_block = VALUES * width // (word_bytes * 8)
+    num_full, num_rest = divmod(num_values, VALUES)
+    return (num_full * words_per_block + min(num_rest, words_per_block)) * word_bytes
+
+
+def chunk_widths(words: Words) -> Counts:
+    """Return how many bits the values of each chunk of 1,024 need, the last one's being fewer."""
+    num_full = len(words) // VALUES
+    tops = np.bitwise_or.reduce(words[: num_full * VALUES].reshape(num_full, VALUES), axis=1)
+    if num_full * VALUES < len(words):
+        tops = np.append(tops, np.bitwise_or.reduce(words[num_full * VALUES :]))
+    return widths_of(tops)
+
+
+def inline_sizes(widths: Counts, word_bytes: int) -> Counts:
+    """Return how many bytes in-line chunks of these widths take."""
+    return word_bytes + widths * (VALUES // 8)
+
+
+def _filled(words: Words) -> Words:
+    """Return values in rows of 1,024, the last one filled up with zeros; a view if it is full."""
+    num_full, num_rest = divmod(len(words), VALUES)
+    if not num_rest:
+        return words.reshape(num_full, VALUES)
+    filled = np.empty((num_full + 1, VALUES), dtype=words.dtype)
+    filled.reshape(-1)[: len(words)] = words
+    filled[-1, num_rest:] = 0
+    return filled
 
 
 def widths_of(values: Words) -> Counts:

@@ -14,9 +14,13 @@ import numpy as np
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.compressive.chunks import ChunkedBuffer, Counts
 from lance_stream.file.compressive.flat import decode_chunks as decode_flat_chunks
+from lance_stream.file.compressive.flat import encode_chunks as encode_flat_chunks
 from lance_stream.file.data_blocks import FixedWidthBlock
 
 BITS_PER_VALUE = (32, 64)
+
+MAX_CHUNK_BYTES = 4096
+"""Bytes of a chunk that we write, as in the reference."""
 
 
 def decode_chunks(
@@ -40,3 +44,24 @@ def decode_chunks(
         streams = flat.data[part].reshape(stop - first, width, count)
         data[part].reshape(stop - first, count, width)[...] = streams.transpose(0, 2, 1)
     return FixedWidthBlock(bits_per_value, flat.num_values, data)
+
+
+def encode_chunks(block: FixedWidthBlock) -> tuple[ChunkedBuffer, Counts]:
+    """Split values of 32 or 64 bits.
+
+    Returns:
+        The bytes of the chunks, and how many values each has.
+    """
+    width = block.bits_per_value // 8
+    per_chunk = MAX_CHUNK_BYTES // width
+    chunks, num_values = encode_flat_chunks(
+        block, max_chunk_values=per_chunk, max_chunk_bytes=MAX_CHUNK_BYTES
+    )
+    data = np.empty_like(block.data)
+    num_full = block.num_values // per_chunk * MAX_CHUNK_BYTES
+    for part in (slice(0, num_full), slice(num_full, None)):
+        count = min(per_chunk, len(data[part]) // width)
+        if count:
+            values = block.data[part].reshape(-1, count, width)
+            data[part].reshape(-1, width, count)[...] = values.transpose(0, 2, 1)
+    return ChunkedBuffer(data, chunks.starts, chunks.sizes), num_values

@@ -241,7 +241,7 @@ def encode_mini_block(
 def encode_bitpacked(block: FixedWidthBlock) -> EncodedMiniBlock:
     """Cut words of 8, 16, 32 or 64 bits into mini-block chunks of 1,024, packed in-line.
 
-    Whether that saves anything is for the caller to know (`bitpacking.widths_of`).
+    Whether that saves anything is for the caller to know (`bitpacking.chunk_widths`).
     """
     buffer, num_values = bitpacking.encode_inline_chunks(block)
     encoding = CompressiveEncoding(
@@ -284,6 +284,71 @@ def compress_per_value(
     return EncodedValues(
         _general(_encoding_of(block), scheme, level),
         general.encode_per_value(block, scheme, level),
+    )
+
+
+def encode_runs(block: FixedWidthBlock, max_chunk_bytes: int) -> EncodedMiniBlock:
+    """Cut words of 8, 16, 32 or 64 bits into mini-block chunks of one size, as runs.
+
+    Args:
+        block: The values.
+        max_chunk_bytes: A chunk's bytes at most; at least those of two values and their lengths.
+    """
+    most = MAX_CHUNK_VALUES
+    while True:
+        num_values = flat.chunk_counts(
+            block.num_values,
+            bits_per_value=block.bits_per_value,
+            max_chunk_values=most,
+            max_chunk_bytes=most * block.bits_per_value // 8,
+        )
+        buffers = rle.encode_chunks(block.words(), num_values)
+        if most == 2 or int((buffers[0].sizes + buffers[1].sizes).max()) <= max_chunk_bytes:
+            break
+        most //= 2
+    encoding = CompressiveEncoding(rle=_rle_encoding(block.bits_per_value))
+    return EncodedMiniBlock(encoding, buffers, num_values)
+
+
+def encode_split(block: FixedWidthBlock) -> EncodedMiniBlock:
+    """Cut words of 32 or 64 bits into mini-block chunks, split into their bytes."""
+    buffer, num_values = byte_stream_split.encode_chunks(block)
+    flat_values = _encoding_of(block)
+    encoding = CompressiveEncoding(byte_stream_split=ByteStreamSplit(values=flat_values))
+    return EncodedMiniBlock(encoding, (buffer,), num_values)
+
+
+def encode_block_of_runs(block: FixedWidthBlock) -> EncodedBlock:
+    """Encode words of 8, 16, 32 or 64 bits as runs, in one buffer."""
+    encoding = CompressiveEncoding(rle=_rle_encoding(block.bits_per_value))
+    return EncodedBlock(encoding, rle.encode(block.words()), block.num_values)
+
+
+def encode_packed_block(block: FixedWidthBlock, width: int) -> EncodedBlock:
+    """Pack words of 8, 16, 32 or 64 bits, all less than 2 to the `width`, into one buffer.
+
+    Args:
+        block: The values.
+        width: From 1 to one less than their bits.
+    """
+    data = bitpacking.encode_out_of_line(block.words(), width)
+    return EncodedBlock(out_of_line_encoding(block.bits_per_value, width), data, block.num_values)
+
+
+def out_of_line_encoding(bits_per_word: int, width: int) -> CompressiveEncoding:
+    """Return how words are described that are packed out of line."""
+    packed = CompressiveEncoding(flat=Flat(bits_per_value=width))
+    return CompressiveEncoding(
+        out_of_line_bitpacking=OutOfLineBitpacking(
+            uncompressed_bits_per_value=bits_per_word, values=packed
+        )
+    )
+
+
+def _rle_encoding(bits_per_value: int) -> Rle:
+    return Rle(
+        values=CompressiveEncoding(flat=Flat(bits_per_value=bits_per_value)),
+        run_lengths=CompressiveEncoding(flat=Flat(bits_per_value=8)),
     )
 
 

@@ -20,14 +20,106 @@ Differs: The lengths of a mini-block chunk may add up to more than its values: s
          block's must add up exactly.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.compressive.chunks import Counts, starts_of
-from lance_stream.file.data_blocks import Bytes, FixedWidthBlock
+from lance_stream.file.compressive.chunks import ChunkedBuffer, Counts, consecutive, starts_of
+from lance_stream.file.data_blocks import Bytes, FixedWidthBlock, Words
 
 LENGTH_BITS = (8, 16, 32)
+
+MAX_RUN = 255
+"""We write lengths of 8 bits, the only ones that all readers of 2.1 and 2.2 know."""
+
+
+class Runs(NamedTuple):
+    """Runs of equal values, none longer than `MAX_RUN`, none over a chunk's end.
+
+    Args:
+        values: (num_runs,) the value of each.
+        lengths: (num_runs,) how often it repeats.
+        per_chunk: (num_chunks,) how many runs each chunk has.
+    """
+
+    values: Words
+    lengths: npt.NDArray[np.uint8]
+    per_chunk: Counts
+
+
+def find_runs(words: Words, chunk_starts: Counts) -> Runs:
+    """Find the runs in values.
+
+    Args:
+        words: The values; at least one.
+        chunk_starts: (num_chunks,) where each chunk starts, ascending, the first 0.
+    """
+    is_start = np.empty(len(words), np.bool_)
+    np.not_equal(words[1:], words[:-1], out=is_start[1:])
+    is_start[chunk_starts[chunk_starts < len(words)]] = True
+    starts = np.flatnonzero(is_start)
+    lengths = np.diff(starts, append=len(words))
+    values = words[starts]
+    if lengths.max() > MAX_RUN:
+        pieces = -(-lengths // MAX_RUN)
+        lasts = np.cumsum(pieces) - 1
+        rests = lengths - (pieces - 1) * MAX_RUN
+        starts = np.repeat(starts, pieces) + MAX_RUN * (
+            np.arange(lasts[-1] + 1) - np.repeat(lasts - pieces + 1, pieces)
+        )
+        values = np.repeat(values, pieces)
+        lengths = np.full(len(values), MAX_RUN, np.int64)
+        lengths[lasts] = rests
+    firsts = np.searchsorted(starts, np.append(chunk_starts, len(words)))
+    return Runs(values, lengths.astype(np.uint8), np.diff(firsts))
+
+
+def encode_chunks(words: Words, num_values: Counts) -> tuple[ChunkedBuffer, ChunkedBuffer]:
+    """Encode values for chunks of a page.
+
+    Args:
+        words: The values.
+        num_values: (num_chunks,) how many go into each chunk.
+
+    Returns:
+        The values of the runs of each chunk, and their lengths.
+    """
+    runs = find_runs(words, starts_of(num_values))
+    return (
+        consecutive(runs.values.view(np.uint8), runs.per_chunk * words.itemsize),
+        consecutive(runs.lengths, runs.per_chunk),
+    )
+
+
+def encode(words: Words) -> Bytes:
+    """Encode values as a block."""
+    runs = find_runs(words, np.zeros(1, np.int64))
+    size = np.array([runs.values.nbytes], "<u8")
+    return np.concatenate([size.view(np.uint8), runs.values.view(np.uint8), runs.lengths])
+
+
+def encode_blocks(words: Words, starts: Counts) -> ChunkedBuffer:
+    """Encode slices of values, each as a block of its own.
+
+    Args:
+        words: The values; at least one.
+        starts: (num_slices,) where each starts, ascending, the first 0. Slices can be empty.
+    """
+    runs = find_runs(words, starts)
+    value_bytes = runs.per_chunk * words.itemsize
+    sizes = 8 + value_bytes + runs.per_chunk
+    blocks = consecutive(np.empty(int(sizes.sum()), np.uint8), sizes)
+    # Where a byte belongs: heads, then values, then lengths, of each block.
+    kinds = np.repeat(
+        np.tile(np.array([0, 1, 2], np.uint8), len(sizes)),
+        np.stack([np.full_like(sizes, 8), value_bytes, runs.per_chunk], axis=1).reshape(-1),
+    )
+    blocks.data[kinds == 0] = value_bytes.astype("<u8").view(np.uint8)
+    blocks.data[kinds == 1] = runs.values.view(np.uint8)
+    blocks.data[kinds == 2] = runs.lengths
+    return blocks
 
 
 def decode_chunks(

@@ -25,8 +25,14 @@ from lance_stream.file.data_blocks import (
     FixedWidthBlock,
     VariableWidthBlock,
 )
-from lance_stream.file.encoding_options import DEFAULT_OPTIONS, MINIBLOCK, EncodingOptions
+from lance_stream.file.encoding_options import (
+    DEFAULT_OPTIONS,
+    FULLZIP,
+    MINIBLOCK,
+    EncodingOptions,
+)
 from lance_stream.file.levels import Levels, Mask
+from lance_stream.file.structural.choose_fixed import encode_fixed_values, live_values
 from lance_stream.file.structural.choose_strings import encode_string_page
 from lance_stream.file.structural.constant import encode_null_page, encode_value_page
 from lance_stream.file.structural.encoded_layouts import EncodedLayout
@@ -63,7 +69,8 @@ def encode_page(
         UnsupportedFeatureError: A type that we do not write.
         InvalidInputError: A value that is too large for the format.
     """
-    if len(values) == 0 or pa.types.is_null(values.type) or (valid is not None and not valid.any()):
+    live = live_values(levels)
+    if len(values) == 0 or pa.types.is_null(values.type) or (live is not None and not live.any()):
         return encode_null_page(levels)
     if pa.types.is_struct(values.type):
         raise UnsupportedFeatureError("structs without fields are not supported")
@@ -79,6 +86,14 @@ def encode_page(
             return encode_value_page(levels, value)
     if isinstance(block, VariableWidthBlock):
         return encode_string_page(levels, block, version, options)
+    if isinstance(block, FixedWidthBlock) and options.structural_encoding != FULLZIP:
+        chosen = encode_fixed_values(block, live, version, options)
+        if chosen is not None:
+            encoded = encode_mini_block_page(
+                levels, chosen.values, chosen.items, has_large_chunk=large
+            )
+            if encoded is not None:
+                return encoded
     if _suits_chunks(block, options, has_levels=has_levels):
         encoded = encode_mini_block_page(levels, block, None, has_large_chunk=large)
         if encoded is not None:

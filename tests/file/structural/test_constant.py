@@ -121,7 +121,7 @@ def test_pages_of_one_value_or_none_are_written_constant(
 def test_one_value_is_not_written_constant_where_2_1_would_not_know_it(columns: Any) -> None:
     values = pa.array([5] * 100)
     column = columns.write(values, version=FileVersion.V2_1)
-    assert column.layouts() == ["full_zip_layout"]
+    assert column.layouts() == ["mini_block_layout"]
     assert column.read(0, 100).equals(values)
 
 

@@ -1,0 +1,192 @@
+"""pylance reads what we encode, each codec of values of fixed width by its name in the file."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from lance.file import LanceFileReader, LanceFileWriter
+
+from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.byte_ranges import answer
+from lance_stream.file.columns import unpack_encoding
+from lance_stream.file.encoding_options import PREFIX
+from lance_stream.file.versions import FileVersion
+from tests.file.conftest import Files
+
+pytestmark = pytest.mark.oracle
+
+V2_1, V2_2 = FileVersion.V2_1, FileVersion.V2_2
+COUNT = 8100
+FILES = Files()
+
+
+def random_numbers() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+def below(width: int, word: str) -> npt.NDArray[np.integer]:
+    """Numbers of up to so many bits."""
+    numbers = random_numbers().integers(0, 2**width, COUNT, np.uint64).astype(f"u{word[1]}")
+    return numbers.view(word)
+
+
+def wide(word: str) -> npt.NDArray[np.integer]:
+    limits = np.iinfo(word)
+    return random_numbers().integers(limits.min, limits.max, COUNT, word, endpoint=True)
+
+
+def in_runs(values: npt.NDArray[np.generic], length: int) -> npt.NDArray[np.generic]:
+    return np.repeat(values[: COUNT // length + 1], length)[:COUNT]
+
+
+def with_nulls(values: npt.NDArray[np.generic]) -> pa.Array:
+    return pa.array(values, mask=random_numbers().random(len(values)) < 0.2)
+
+
+def in_lists(values: pa.Array) -> pa.Array:
+    offsets = np.minimum(np.arange(0, len(values) + 6, 3), len(values)).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values)
+
+
+def decimals(values: npt.NDArray[np.integer]) -> pa.Array:
+    return pa.array(values.astype(np.int64)).cast(pa.decimal128(20, 0))
+
+
+CASES: dict[str, tuple[Callable[[], pa.Array], str, FileVersion]] = {
+    **{
+        f"{width} of {8 * int(word[1])} bits, {version}": (
+            lambda width=width, word=word: pa.array(below(width, word)),
+            "inline_bitpacking",
+            version,
+        )
+        for word, widths in {
+            "u1": (2, 7),
+            "u2": (3, 9, 15),
+            "i4": (2, 13, 30),
+            "i8": (3, 20, 33, 57),
+        }.items()
+        for width in widths
+        for version in (V2_1, V2_2)
+    },
+    **{
+        f"runs of {length}, {word}, {version}": (
+            lambda length=length, word=word: pa.array(in_runs(wide(word), length)),
+            "rle",
+            version,
+        )
+        for word in ("u1", "i2", "i4", "i8")
+        for length in (9, 300)
+        for version in (V2_1, V2_2)
+    },
+    "dates": (lambda: pa.array(below(14, "i4")).cast(pa.date32()), "inline_bitpacking", V2_2),
+    "timestamps": (
+        lambda: pa.array(below(50, "i8")).cast(pa.timestamp("us", "UTC")),
+        "inline_bitpacking",
+        V2_2,
+    ),
+    "floats": (
+        lambda: pa.array(random_numbers().random(COUNT, np.float32)),
+        "inline_bitpacking",
+        V2_2,
+    ),
+    "halves": (
+        lambda: pa.array(random_numbers().random(COUNT, np.float32).astype(np.float16)),
+        "inline_bitpacking",
+        V2_1,
+    ),
+    "packed with nulls": (lambda: with_nulls(below(20, "i8")), "inline_bitpacking", V2_2),
+    "runs with nulls": (lambda: with_nulls(in_runs(wide("i8"), 100)), "rle", V2_1),
+    "one value and nulls": (lambda: with_nulls(np.full(COUNT, -1)), "rle", V2_2),
+    "one value in 2.1": (lambda: pa.array(np.full(COUNT, 2.5)), "rle", V2_1),
+    "lists of small numbers": (
+        lambda: in_lists(pa.array(below(9, "i8"))),
+        "inline_bitpacking",
+        V2_2,
+    ),
+    "lists with nulls in 2.1": (
+        lambda: in_lists(with_nulls(below(9, "i8"))),
+        "inline_bitpacking",
+        V2_1,
+    ),
+    "few of 64 bits": (lambda: pa.array(wide("i8")[below(4, "i8")]), "dictionary", V2_2),
+    "few doubles with nulls": (
+        lambda: with_nulls(random_numbers().random(50)[below(5, "i8")]),
+        "dictionary",
+        V2_2,
+    ),
+    "few of 64 bits in 2.1": (lambda: pa.array(wide("i8")[below(4, "i8")]), "flat", V2_1),
+    "few of 128 bits": (lambda: decimals(below(4, "i8")), "dictionary", V2_1),
+    "few of 128 bits with nulls": (
+        lambda: decimals(below(4, "i8")).filter(with_nulls(below(4, "i8")).is_valid()),
+        "dictionary",
+        V2_2,
+    ),
+    "many of 64 bits": (lambda: pa.array(wide("i8")), "flat", V2_2),
+}
+
+
+def codec_of(page: bytes) -> str:
+    """The name of a page's codec, or that it has a dictionary."""
+    message = unpack_encoding(page, pb.PageLayout)
+    layout = getattr(message, message.WhichOneof("layout"))
+    if message.HasField("mini_block_layout") and layout.HasField("dictionary"):
+        return "dictionary"
+    name: str = layout.value_compression.WhichOneof("compression")
+    return name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_pylance_reads_each_codec(tmp_path: Path, case: str) -> None:
+    make, codec, version = CASES[case]
+    table = pa.table({"x": make()})
+    data, _ = FILES.write(table, version)
+    opened = FILES.open(data)
+    (column,) = answer(opened.reader.columns([0]), opened.read_ranges)
+    assert [codec_of(page.encoding) for page in column.pages] == [codec]
+    assert opened.read(0, table.num_rows)[0].equals(table["x"].combine_chunks())
+    (tmp_path / "x.lance").write_bytes(data)
+    theirs = LanceFileReader(str(tmp_path / "x.lance"))
+    assert theirs.read_all().to_table()["x"].combine_chunks().equals(table["x"].combine_chunks())
+    some = [0, 17, 1023, 1024, min(8099, table.num_rows - 1)]
+    expected = table["x"].take(some).combine_chunks()
+    assert theirs.take_rows(some).to_table()["x"].combine_chunks().equals(expected)
+    assert opened.take(some)[0].equals(expected)
+
+
+@pytest.mark.parametrize("version", [V2_1, V2_2], ids=str)
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"compression": "zstd"},
+        {"compression": "lz4", "bss": "on"},
+        {"compression": "zstd", "bss": "auto", "compression-level": "5"},
+        {"compression": "none"},
+        {"rle-threshold": "0.9"},
+        {"structural-encoding": "fullzip"},
+        {"structural-encoding": "miniblock"},
+    ],
+    ids=str,
+)
+def test_what_pylance_writes_by_metadata_is_read(
+    tmp_path: Path, metadata: dict[str, str], version: FileVersion
+) -> None:
+    keys = {PREFIX + key: value for key, value in metadata.items()}
+    columns = {
+        "double": pa.array(np.round(random_numbers().random(COUNT), 2)),
+        "runs": with_nulls(in_runs(wide("i4"), 20)),
+        "small": pa.array(below(9, "i8")),
+        "lists": pa.ListArray.from_arrays(
+            pa.array(np.arange(COUNT + 1) // 2 * 2, pa.int32()), pa.array(below(9, "i4"))
+        ),
+    }
+    fields = [pa.field(name, each.type, metadata=keys) for name, each in columns.items()]
+    table = pa.table(list(columns.values()), schema=pa.schema(fields))
+    path = str(tmp_path / "theirs.lance")
+    with LanceFileWriter(path, table.schema, version=str(version)) as writer:
+        writer.write_batch(table)
+    opened = FILES.open(Path(path).read_bytes())
+    for name, array in zip(columns, opened.read(0, COUNT), strict=True):
+        assert array.equals(columns[name]), name
