@@ -3,13 +3,14 @@
 One message a column stands behind the buffers, before the footer:
 
     ColumnMetadata
-        encoding            about the whole column: "values" for all that we read
+        encoding            about the whole column: "values" for all that we read, perhaps beside
+                            a zone map
         pages
             buffers         (offset, size) in the file, 64-byte aligned
             length          rows; in 2.0 items, if the column holds the items of lists
             encoding        how the buffers hold the values: an Any around the version's own message
             priority        first row of the page; 2.0 writers leave it 0
-        buffers             of the column as a whole; none in what we read
+        buffers             of the column as a whole
 
 Source:  file2.proto, message ColumnMetadata.
 Differs: An encoding may by the proto stand elsewhere in the file ("indirect"). No known writer
@@ -26,6 +27,7 @@ from google.protobuf.message import DecodeError, Message
 from lance_stream._proto import encodings_v2_0_pb2, file2_pb2
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.file.encoding_options import parse_encoding_options
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
 
@@ -135,21 +137,27 @@ def encode_column_metadata(column: ColumnMetadata) -> bytes:
 def fields_with_column(field: Field, version: FileVersion) -> Iterator[Field]:
     """Yield the fields of a top-level field's tree that have a column, in the columns' order.
 
-    In 2.0 every field has one, parents too; from 2.1 on only the leaves have.
+    In 2.0 every field has one, parents too, but the parts of a packed struct; from 2.1 on only
+    the leaves have.
     """
-    return field.walk() if version is FileVersion.V2_0 else field.leaves()
+    return _parents_too(field) if version is FileVersion.V2_0 else field.leaves()
 
 
 def check_plain_values(column: ColumnMetadata) -> None:
-    """Raise unless a column's encoding says that its pages hold the values, nothing more.
+    """Raise unless a column's encoding says that its pages hold the values.
+
+    A zone map may stand beside them: it says which values lie where, and is not needed.
 
     Raises:
-        UnsupportedFeatureError: The column holds blobs or a zone map.
+        UnsupportedFeatureError: The column holds blobs.
     """
     if not column.encoding:
         return
     message = unpack_encoding(column.encoding, encodings_v2_0_pb2.ColumnEncoding)
     kind = message.WhichOneof("column_encoding")
+    while kind == "zone_index":
+        message = message.zone_index.inner
+        kind = message.WhichOneof("column_encoding")
     if kind not in {None, "values"}:
         raise UnsupportedFeatureError(f"columns with the encoding {kind!r} are not supported yet")
 
@@ -183,6 +191,13 @@ def unpack_encoding(encoding: bytes, kind: type[M]) -> M:
     except DecodeError as error:
         raise CorruptDataError(f"an encoding message is malformed: {error}") from None
     return message
+
+
+def _parents_too(field: Field) -> Iterator[Field]:
+    yield field
+    if not parse_encoding_options(field).packed:
+        for child in field.children:
+            yield from _parents_too(child)
 
 
 def _page_from_proto(page: file2_pb2.ColumnMetadata.Page, data_stop: int) -> Page:

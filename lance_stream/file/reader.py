@@ -12,7 +12,7 @@ request in all.
 Source: file format document, "Reading a file".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -68,6 +68,7 @@ class FileMetadata:
         num_rows: Rows in each top-level column.
         schema: The schema that the file's writer had; tables go by their own, and by field ids.
         column_ranges: Where the metadata of each column stand.
+        buffer_ranges: Where the buffers stand that belong to the file as a whole.
         size_bytes: The size of the file.
     """
 
@@ -75,6 +76,7 @@ class FileMetadata:
     num_rows: int
     schema: Schema
     column_ranges: tuple[ByteRange, ...]
+    buffer_ranges: tuple[ByteRange, ...]
     size_bytes: int
 
 
@@ -90,6 +92,7 @@ class FileReader:
         self._known = known
         self._columns: dict[int, ColumnMetadata] = {}
         self._paged_columns: dict[int, PagedColumn] = {}
+        self._stored_fields = {each.id: each for each in metadata.schema.walk()}
         self._pages_of_column: dict[int, PagesOfColumn] = {}
 
     def read(
@@ -191,6 +194,8 @@ class FileReader:
     ) -> Asking[list[pa.Array]]:
         columns = [self._columns_below(each, column_of) for each in fields]
         yield from self._load_columns([index for each in columns for index in each.values()])
+        if self.metadata.version is FileVersion.V2_0:
+            yield from self._load_bytes_of_strings(fields, columns)
         return (
             yield from together(
                 [
@@ -209,8 +214,7 @@ class FileReader:
             )
         if self.metadata.version is FileVersion.V2_0:
             paged_columns = {
-                field_id: self._paged_columns.setdefault(index, PagedColumn(self._columns[index]))
-                for field_id, index in columns.items()
+                field_id: self._paged_column(index, field_id) for field_id, index in columns.items()
             }
             return v2_0.read_field(field, paged_columns, num_rows, rows)
         pages_of_leaf = {
@@ -223,6 +227,32 @@ class FileReader:
             return structural.read_field(field, pages_of_leaf, rows.start, rows.stop)
         return structural.take_field(field, pages_of_leaf, rows.offsets.astype(np.uint64))
 
+    def _paged_column(self, index: int, field_id: int) -> PagedColumn:
+        if index not in self._paged_columns:
+            self._paged_columns[index] = PagedColumn(
+                self._columns[index], self.metadata.buffer_ranges, self._stored_fields.get(field_id)
+            )
+        return self._paged_columns[index]
+
+    def _load_bytes_of_strings(
+        self, fields: Sequence[Field], columns: Sequence[Mapping[int, int]]
+    ) -> Asking[None]:
+        """Load the columns behind those whose strings an early writer stored as lists of bytes."""
+        leaves = {
+            below[leaf.id]: self._paged_column(below[leaf.id], leaf.id)
+            for field, below in zip(fields, columns, strict=True)
+            for leaf in field.leaves()
+            if leaf.id in below
+        }
+        as_lists = {
+            index: leaf
+            for index, leaf in leaves.items()
+            if leaf.bytes_of_strings is None and leaf.kind == "list"
+        }
+        loaded = yield from self._load_columns([index + 1 for index in as_lists])
+        for leaf, behind in zip(as_lists.values(), loaded, strict=True):
+            leaf.bytes_of_strings = PagedColumn(behind, self.metadata.buffer_ranges)
+
     def _columns_below(self, field: Field, column_of: Mapping[int, int]) -> dict[int, int]:
         """Return the columns of a field and of those below it, by field id.
 
@@ -230,12 +260,18 @@ class FileReader:
         """
         columns = {
             each.id: column_of[each.id]
-            for each in fields_with_column(field, self.metadata.version)
+            for each in self._fields_that_may_have_columns(field)
             if each.id in column_of
         }
         if not columns:
             raise NotFoundError(f"the column {field.name!r} (field {field.id}) is not in this file")
         return columns
+
+    def _fields_that_may_have_columns(self, field: Field) -> Iterable[Field]:
+        if self.metadata.version is FileVersion.V2_0:
+            # Whether a struct is packed, and its parts have none, the file says.
+            return field.walk()
+        return fields_with_column(field, self.metadata.version)
 
     def _load_columns(self, indices: Sequence[int]) -> Asking[list[ColumnMetadata]]:
         wanted = [each for each in dict.fromkeys(indices) if each not in self._columns]
@@ -274,12 +310,14 @@ def open_file(size_bytes: int) -> Asking[FileReader]:
 def _open(size_bytes: int, footer: Footer, known: "_KnownBytes") -> Asking[FileReader]:
     column_table, global_table = yield [footer.column_table, footer.global_table]
     column_ranges = decode_position_table(column_table, size_bytes)
-    descriptor_range = decode_position_table(global_table, size_bytes)[0]
+    buffer_ranges = decode_position_table(global_table, size_bytes)
     eager = sum(each.size_bytes for each in column_ranges) <= EAGER_METADATA_BYTES
-    descriptor, *columns = yield [descriptor_range, *(column_ranges if eager else ())]
+    descriptor, *columns = yield [buffer_ranges[0], *(column_ranges if eager else ())]
     schema, num_rows = decode_file_descriptor(descriptor)
     reader = FileReader(
-        FileMetadata(footer.version, num_rows, schema, column_ranges, size_bytes), footer, known
+        FileMetadata(footer.version, num_rows, schema, column_ranges, buffer_ranges, size_bytes),
+        footer,
+        known,
     )
     for start, column in zip(column_ranges, columns, strict=False):
         known.keep(start.start, column)

@@ -68,15 +68,35 @@ def test_an_encoding_names_its_kind() -> None:
         unpack_encoding(packed, encodings_v2_1_pb2.PageLayout)
 
 
-@pytest.mark.parametrize("kind", ["blob", "zone_index"])
-def test_a_column_that_is_more_than_its_values_is_refused_by_name(kind: str) -> None:
+def test_a_column_of_blobs_is_refused_by_name() -> None:
     encoding = encodings_v2_0_pb2.ColumnEncoding()
-    getattr(encoding, kind).SetInParent()
-    with pytest.raises(UnsupportedFeatureError, match=kind):
+    encoding.blob.SetInParent()
+    with pytest.raises(UnsupportedFeatureError, match="blob"):
         check_plain_values(ColumnMetadata((), pack_encoding(encoding)))
+    around = encodings_v2_0_pb2.ColumnEncoding()
+    around.zone_index.inner.CopyFrom(encoding)
+    with pytest.raises(UnsupportedFeatureError, match="blob"):
+        check_plain_values(ColumnMetadata((), pack_encoding(around)))
+
+
+def test_a_zone_map_beside_plain_values_does_no_harm() -> None:
+    encoding = encodings_v2_0_pb2.ColumnEncoding()
+    encoding.zone_index.rows_per_zone = 100
+    encoding.zone_index.inner.values.SetInParent()
+    check_plain_values(ColumnMetadata((), pack_encoding(encoding)))
 
 
 def test_parents_have_columns_in_2_0_only() -> None:
     field = Field("s", "struct", children=(Field("a", "int8"), Field("b", "string")))
     assert [each.name for each in fields_with_column(field, FileVersion.V2_0)] == ["s", "a", "b"]
     assert [each.name for each in fields_with_column(field, FileVersion.V2_2)] == ["a", "b"]
+
+
+def test_parts_of_a_packed_struct_have_no_columns() -> None:
+    field = Field(
+        "s",
+        "struct",
+        children=(Field("a", "int8"), Field("b", "int8")),
+        metadata={"lance-encoding:packed": b"true"},
+    )
+    assert [each.name for each in fields_with_column(field, FileVersion.V2_0)] == ["s"]

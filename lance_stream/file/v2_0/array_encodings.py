@@ -14,11 +14,14 @@ from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.v2_0.binary import decode_binary, encode_binary, is_binary_like
+from lance_stream.file.v2_0.bitpacked import decode_bitpacked, decode_bitpacked_for_non_neg
 from lance_stream.file.v2_0.dictionary import decode_dictionary, encode_dictionary
 from lance_stream.file.v2_0.fixed_size_binary import decode_fixed_size_binary
 from lance_stream.file.v2_0.fixed_size_lists import decode_fixed_size_list, encode_fixed_size_list
 from lance_stream.file.v2_0.flat import decode_flat, encode_flat, has_fixed_width
+from lance_stream.file.v2_0.fsst import decode_fsst
 from lance_stream.file.v2_0.nullable import decode_nullable, encode_nullable
+from lance_stream.file.v2_0.packed_structs import decode_packed_struct, encode_packed_struct
 from lance_stream.file.v2_0.pages import NewPage, PageBuffers
 from lance_stream.file.v2_0.rows import Rows
 
@@ -29,15 +32,15 @@ DECODERS: Final[dict[str, Callable[..., Asking[pa.Array]]]] = {
     "binary": decode_binary,
     "dictionary": decode_dictionary,
     "fixed_size_binary": decode_fixed_size_binary,
+    "fsst": decode_fsst,
+    "packed_struct": decode_packed_struct,
+    "bitpacked": decode_bitpacked,
+    "bitpacked_for_non_neg": decode_bitpacked_for_non_neg,
 }
 
 REFUSED: Final[dict[str, str]] = {
-    "list": "the oldest 2.0 writers stored strings as lists of bytes; rewrite the table",
+    "list": "it says where lists end, and is not how values are stored",
     "struct": "a struct has no values of its own",
-    "fsst": "written only on demand, not supported yet",
-    "packed_struct": "packed structs are not supported yet",
-    "bitpacked": "written by old writers only, not supported yet",
-    "bitpacked_for_non_neg": "written by old writers only, not supported yet",
     "constant": "not known to be written in files of version 2.0",
     "inline_bitpacking": "an encoding of later file versions",
     "out_of_line_bitpacking": "an encoding of later file versions",
@@ -103,6 +106,8 @@ def encode_array(chunks: Sequence[pa.Array], arrow: pa.DataType, page: NewPage) 
 def _encode_values(
     chunks: Sequence[pa.Array], arrow: pa.DataType, page: NewPage
 ) -> pb.ArrayEncoding:
+    if pa.types.is_struct(arrow):
+        return encode_packed_struct(chunks, arrow, page, encode_array)
     if pa.types.is_fixed_size_list(arrow):
         return encode_fixed_size_list(chunks, arrow, page, encode_array)
     if has_fixed_width(arrow):

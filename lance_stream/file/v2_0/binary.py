@@ -1,11 +1,11 @@
 """Binary encoding: byte strings as end offsets and bytes.
 
     indices     (num_values,) u64 end offsets, see `end_offsets`
-    bytes       the values one after the other
+    bytes       the values one after the other; can be compressed, all at once
+
+The oldest 2.0 writers stored strings as lists of u8 instead, in two columns: see `read_fields`.
 
 Source:  encodings_v2_0.proto, message Binary.
-Differs: The oldest 2.0 writers stored strings as lists of u8, which the reference still reads;
-         we refuse them.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking, ByteRange, answer, read_from, together
-from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.v2_0.compressed_buffers import decompress
 from lance_stream.file.v2_0.end_offsets import (
     Spans,
     arrow_offsets,
@@ -27,13 +28,13 @@ from lance_stream.file.v2_0.end_offsets import (
 )
 from lance_stream.file.v2_0.flat import (
     as_bytes,
-    flat_buffer,
     flat_encoding,
+    is_compressed,
     plain_flat,
     read_slices,
 )
 from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
-from lance_stream.file.v2_0.rows import Rows
+from lance_stream.file.v2_0.rows import MAX_PLACE, Rows
 
 SMALL_BYTES: Final = 32 << 10
 """Bytes up to this size are read together with the offsets, not in a round after them."""
@@ -46,22 +47,26 @@ def decode_binary(
 
     Raises:
         CorruptDataError: The column is of another type, offsets are wrong, or text is not UTF-8.
-        UnsupportedFeatureError: The bytes are encoded in a way that is not supported.
         InvalidInputError: The values are too large for one array.
     """
     if not is_binary_like(arrow):
         raise CorruptDataError(f"byte strings are stored for a column of type {arrow}")
-    buffer = _bytes_buffer(encoding, page)
-    reading_spans = read_spans(
-        lambda wanted: decode(encoding.indices, pa.uint64(), page, wanted),
-        rows,
-        encoding.null_adjustment,
-        buffer.size_bytes,
-    )
-    if buffer.size_bytes <= SMALL_BYTES or _is_whole_page(encoding, page, rows):
+    flat = plain_flat(encoding.bytes)
+    if flat is None or flat.bits_per_value != 8:
+        return (yield from _decode_packed(encoding, arrow, page, rows, decode))
+    buffer = page.find(flat.buffer)
+    limit = MAX_PLACE if is_compressed(flat) else buffer.size_bytes
+    reading_spans = _read_spans(encoding, page, rows, decode, limit)
+    if (
+        is_compressed(flat)
+        or buffer.size_bytes <= SMALL_BYTES
+        or _is_whole_page(encoding, page, rows)
+    ):
         both: list[Asking[Any]] = [reading_spans, _read_everything(buffer)]
         spans, everything = yield from together(both)
-        in_memory = ByteRange(0, buffer.size_bytes)
+        if is_compressed(flat):
+            everything = _decompressed(everything, flat, spans)
+        in_memory = ByteRange(0, len(everything))
         data = answer(_read_bytes(in_memory, spans, rows), read_from(everything))
     else:
         spans = yield from reading_spans
@@ -150,18 +155,42 @@ def _to_array(arrow: pa.DataType, spans: Spans, rows: Rows, data: memoryview) ->
     return array
 
 
-def _bytes_buffer(encoding: pb.Binary, page: PageBuffers) -> ByteRange:
-    flat = plain_flat(encoding.bytes)
-    if flat is None:
-        kind = encoding.bytes.WhichOneof("array_encoding")
-        raise UnsupportedFeatureError(f"bytes of strings in the encoding {kind!r} are not read")
-    if flat.bits_per_value != 8:
-        raise CorruptDataError(f"bytes of strings are stored with {flat.bits_per_value} bits each")
-    return flat_buffer(flat, page)
+def _read_spans(
+    encoding: pb.Binary, page: PageBuffers, rows: Rows, decode: Decode, limit: int
+) -> Asking[Spans]:
+    return read_spans(
+        lambda wanted: decode(encoding.indices, pa.uint64(), page, wanted),
+        rows,
+        encoding.null_adjustment,
+        limit,
+    )
+
+
+def _decode_packed(
+    encoding: pb.Binary, arrow: pa.DataType, page: PageBuffers, rows: Rows, decode: Decode
+) -> Asking[pa.Array]:
+    """Return values whose bytes are themselves encoded, as early writers did with ASCII."""
+    spans = yield from _read_spans(encoding, page, rows, decode, MAX_PLACE)
+    array = yield from decode(encoding.bytes, pa.uint8(), page, spans.items())
+    if array.null_count:
+        raise CorruptDataError("a byte of a string is null")
+    return _to_array(arrow, spans, rows, memoryview(array.buffers()[1] or b""))
+
+
+def _decompressed(stored: memoryview, flat: pb.Flat, spans: Spans) -> memoryview:
+    if len(spans.stops) == 0:
+        return stored[:0]
+    raw = decompress(stored, flat.compression.scheme)
+    if int(spans.stops[-1]) > len(raw):
+        raise CorruptDataError(
+            f"a string ends at byte {int(spans.stops[-1])}, but the page's bytes decompress to "
+            f"{len(raw)}"
+        )
+    return raw
 
 
 def _is_whole_page(encoding: pb.Binary, page: PageBuffers, rows: Rows) -> bool:
     flat = plain_flat(encoding.indices)
     if flat is None or rows.offsets is not None or rows.start != 0:
         return False
-    return flat_buffer(flat, page).size_bytes == rows.stop * 8
+    return page.find(flat.buffer).size_bytes == rows.stop * 8

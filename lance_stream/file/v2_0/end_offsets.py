@@ -27,6 +27,9 @@ from lance_stream.file.v2_0.rows import Rows
 
 MAX_INT32_OFFSET = 2**31 - 1
 
+MAX_SCATTERED_ITEMS = 2**27
+"""More than that would be a gigabyte of places."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
@@ -41,6 +44,21 @@ class Spans:
     starts: npt.NDArray[np.int64]
     stops: npt.NDArray[np.int64]
     is_null: npt.NDArray[np.bool_] | None
+
+    def items(self) -> Rows:
+        """Return the bytes or items of all values."""
+        if len(self.starts) == 0:
+            return Rows(0, 0)
+        lengths = self.stops - self.starts
+        first, last, num_items = int(self.starts[0]), int(self.stops[-1]), int(lengths.sum())
+        if last - first == num_items:
+            return Rows(first, last)
+        if num_items > MAX_SCATTERED_ITEMS:
+            raise InvalidInputError(
+                f"{len(self.starts)} rows hold {num_items} items here and there, more than can be "
+                f"taken at once ({MAX_SCATTERED_ITEMS}); take fewer rows at a time"
+            )
+        return Rows.of(np.arange(num_items) + np.repeat(self.stops - np.cumsum(lengths), lengths))
 
     def validity(self) -> pa.Buffer | None:
         """Return Arrow's bitmap: bit i is set when value i is not null."""

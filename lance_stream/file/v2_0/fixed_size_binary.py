@@ -16,7 +16,7 @@ from lance_stream.byte_ranges import Asking
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.v2_0.binary import check_text, is_binary_like
 from lance_stream.file.v2_0.end_offsets import arrow_offsets, has_wide_offsets
-from lance_stream.file.v2_0.flat import flat_buffer, plain_flat, read_values
+from lance_stream.file.v2_0.flat import plain_flat, read_flat, read_values
 from lance_stream.file.v2_0.pages import Decode, PageBuffers
 from lance_stream.file.v2_0.rows import MAX_PLACE, Rows
 
@@ -40,7 +40,7 @@ def decode_fixed_size_binary(
         )
     if flat is None or flat.bits_per_value != 8 or len(rows) * width > MAX_PLACE:
         raise UnsupportedFeatureError("bytes of fixed-size strings are not stored plainly")
-    data = yield from read_values(flat_buffer(flat, page), width, rows)
+    data = yield from read_flat(flat, page, lambda buffer: read_values(buffer, width, rows))
     offsets = arrow_offsets(
         np.arange(1, len(rows) + 1) * width, 0, wide=has_wide_offsets(arrow), what="bytes"
     )

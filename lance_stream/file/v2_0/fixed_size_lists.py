@@ -17,9 +17,9 @@ from lance_stream.byte_ranges import Asking
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.v2_0.flat import (
     arrow_buffer,
-    flat_buffer,
     has_fixed_width,
     plain_flat,
+    read_flat,
     read_values,
 )
 from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
@@ -70,5 +70,5 @@ def _read_wide_values(
             f"items of {flat.bits_per_value} bits are stored for items of type {item_type}"
         )
     width = dimension * (item_type.bit_width // 8)
-    values = yield from read_values(flat_buffer(flat, page), width, rows)
+    values = yield from read_flat(flat, page, lambda buffer: read_values(buffer, width, rows))
     return pa.Array.from_buffers(item_type, len(rows) * dimension, [None, arrow_buffer(values)])

@@ -3,28 +3,33 @@
     bits_per_value 1        a bitmap, least significant bit first
     bits_per_value 8, 16..  little-endian values of whole bytes, without gaps
 
-Null values have a slot with some filler in it.
+Null values have a slot with some filler in it. The buffer can be compressed as a whole (see
+`compressed_buffers`); then all of it is read for any of its values. Bitmaps never are, whatever
+their encoding says: early writers said so of bitmaps that they left as they were.
 
 Source:  encodings_v2_0.proto, message Flat.
 Differs: The proto allows any width; the reference reads whole bytes and single bits only, and
-         so do we. A buffer under general compression is refused (it is written only on demand).
+         so do we.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
-from lance_stream.byte_ranges import Asking, ByteRange
-from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.byte_ranges import Asking, ByteRange, answer, read_from
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.v2_0.compressed_buffers import PLAIN_SCHEMES, decompress
 from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
 from lance_stream.file.v2_0.rows import Rows
 
 MAX_GAP_BYTES: Final = 4 << 10
 """Scattered values are read in one run if no more than this stands between two of them."""
+
+T = TypeVar("T")
 
 _WORDS: Final[dict[int, np.dtype[Any]]] = {
     1: np.dtype("<u1"),
@@ -41,18 +46,20 @@ def decode_flat(
 
     Raises:
         CorruptDataError: The width is not that of the type, or the buffer is too short.
-        UnsupportedFeatureError: The buffer is compressed.
+        UnsupportedFeatureError: The buffer is compressed in a way that is not known.
     """
     del decode  # nothing stands inside
-    buffer = flat_buffer(encoding, page)
     if not has_fixed_width(arrow) or encoding.bits_per_value != arrow.bit_width:
         raise CorruptDataError(
             f"values of {encoding.bits_per_value} bits are stored for a column of type {arrow}"
         )
     if arrow.bit_width == 1:
-        values = yield from read_bits(buffer, rows)
+        values = yield from read_bits(page.find(encoding.buffer), rows)
     else:
-        values = yield from read_values(buffer, arrow.bit_width // 8, rows)
+        width = arrow.bit_width // 8
+        values = yield from read_flat(
+            encoding, page, lambda buffer: read_values(buffer, width, rows)
+        )
     return pa.Array.from_buffers(arrow, len(rows), [None, arrow_buffer(values)])
 
 
@@ -78,19 +85,31 @@ def flat_encoding(bits_per_value: int, buffer: pb.Buffer) -> pb.ArrayEncoding:
     return pb.ArrayEncoding(flat=pb.Flat(bits_per_value=bits_per_value, buffer=buffer))
 
 
-def flat_buffer(encoding: pb.Flat, page: PageBuffers) -> ByteRange:
-    """Return where the values stand.
+def read_flat(
+    encoding: pb.Flat, page: PageBuffers, read: Callable[[ByteRange], Asking[T]]
+) -> Asking[T]:
+    """Read something from the buffer of values; a compressed one is read whole, in one round.
+
+    Args:
+        encoding: Which buffer, and how it is compressed.
+        page: The page's buffers.
+        read: Given where the values stand, reads some of them.
 
     Raises:
-        UnsupportedFeatureError: They are compressed.
-        CorruptDataError: There is no such buffer.
+        CorruptDataError: There is no such buffer, or it does not decompress.
+        UnsupportedFeatureError: It is compressed in a way that is not known.
     """
-    if encoding.compression.scheme not in {"", "none"}:
-        raise UnsupportedFeatureError(
-            f"the general compression {encoding.compression.scheme!r} of files of version 2.0 is "
-            "not supported yet"
-        )
-    return page.find(encoding.buffer)
+    buffer = page.find(encoding.buffer)
+    if not is_compressed(encoding):
+        return (yield from read(buffer))
+    (stored,) = yield [buffer]
+    raw = decompress(stored, encoding.compression.scheme)
+    return answer(read(ByteRange(0, len(raw))), read_from(raw))
+
+
+def is_compressed(encoding: pb.Flat) -> bool:
+    """Whether the buffer of values is compressed as a whole."""
+    return encoding.compression.scheme not in PLAIN_SCHEMES
 
 
 def plain_flat(encoding: pb.ArrayEncoding) -> pb.Flat | None:
@@ -130,8 +149,7 @@ def read_values(buffer: ByteRange, width_bytes: int, rows: Rows) -> Asking[memor
         return data
     runs = _Runs(rows.offsets, rows.offsets + 1, MAX_GAP_BYTES // width_bytes)
     packed = yield from runs.read(buffer, width_bytes)
-    word: np.dtype[Any] = _WORDS.get(width_bytes, np.dtype((np.void, width_bytes)))
-    values = np.frombuffer(packed, dtype=word)
+    values = np.frombuffer(packed, dtype=value_of_bytes(width_bytes))
     return as_bytes(values[runs.places])
 
 
@@ -218,6 +236,11 @@ def pack_bits(chunks: Sequence[tuple[pa.Buffer | None, int, int]]) -> list[memor
     joined = pa.concat_arrays(arrays)
     data = np.frombuffer(joined.buffers()[1], np.uint8)[joined.offset // 8 :]
     return [as_bytes(shift_bits(data[: _bytes_for(joined)], joined.offset % 8, len(joined)))]
+
+
+def value_of_bytes(width_bytes: int) -> np.dtype[Any]:
+    """Return the dtype by which numpy moves values of so many bytes fastest."""
+    return _WORDS.get(width_bytes, np.dtype((np.void, width_bytes)))
 
 
 def as_bytes(array: npt.NDArray[Any]) -> memoryview:

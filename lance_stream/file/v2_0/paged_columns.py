@@ -6,22 +6,41 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
+from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.columns import ColumnMetadata, unpack_encoding
 from lance_stream.file.v2_0.lists import list_encoding
 from lance_stream.file.v2_0.pages import PageBuffers
 from lance_stream.file.v2_0.rows import MAX_PLACE, Rows
+from lance_stream.schema.fields import Field
 
 
 class PagedColumn:
     """One column; encodings are parsed once, when a page is first read.
 
+    Args:
+        metadata: The column.
+        of_file: The buffers that belong to the file as a whole.
+        stored: The field as the file's own schema has it, whole; None if that is not known.
+
     Attributes:
         row_starts: (num_pages + 1,) int64, first row of each page, then the number of rows.
+        stored: As above.
+        bytes_of_strings: For a column of strings that an early writer stored as lists of bytes:
+            the next column, which holds the bytes.
     """
 
-    def __init__(self, metadata: ColumnMetadata) -> None:
+    def __init__(
+        self,
+        metadata: ColumnMetadata,
+        of_file: tuple[ByteRange, ...] = (),
+        stored: Field | None = None,
+    ) -> None:
         self._pages = metadata.pages
+        self._of_column = metadata.buffers
+        self._of_file = of_file
+        self.stored = stored
+        self.bytes_of_strings: PagedColumn | None = None
         self._encodings: dict[int, pb.ArrayEncoding] = {}
         self.row_starts = _starts([page.length for page in metadata.pages])
 
@@ -56,7 +75,16 @@ class PagedColumn:
 
     def buffers(self, page: int) -> PageBuffers:
         """Return where a page's buffers stand."""
-        return PageBuffers(self._pages[page].buffers)
+        return PageBuffers(self._pages[page].buffers, self._of_column, self._of_file)
+
+    @cached_property
+    def kind(self) -> str | None:
+        """How the first page is encoded, by the name of its message; None if there is no page.
+
+        Raises:
+            BadDataError: The message is malformed, or of another kind.
+        """
+        return self.encoding(0).WhichOneof("array_encoding") if self._pages else None
 
     def split(self, rows: Rows) -> list[tuple[int, Rows]]:
         """Return the pages that hold some rows, each with those rows counted from its first."""

@@ -1,4 +1,8 @@
-"""What a codec gets: the buffers of a page, and a way to decode the encodings inside of its own."""
+"""What a codec gets: the buffers of a page, and a way to decode the encodings inside of its own.
+
+An encoding refers to a buffer of its page, of its column or of the file (the global buffers); the
+latter two are shared by pages. No known writer makes them, but the reference reads them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,31 +12,44 @@ import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking, ByteRange
-from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.errors import CorruptDataError
 from lance_stream.file.v2_0.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)
 class PageBuffers:
-    """The buffers of a page, by place."""
+    """The buffers that the encodings of a page can refer to, by place.
+
+    Attributes:
+        ranges: Those of the page.
+        of_column: Those of its column.
+        of_file: Those of the file.
+    """
 
     ranges: tuple[ByteRange, ...]
+    of_column: tuple[ByteRange, ...] = ()
+    of_file: tuple[ByteRange, ...] = ()
 
     def find(self, buffer: pb.Buffer) -> ByteRange:
         """Return where a buffer stands that an encoding refers to.
 
         Raises:
-            CorruptDataError: The page has fewer buffers.
-            UnsupportedFeatureError: The buffer belongs to the column or to the file.
+            CorruptDataError: There are fewer buffers, or it is a buffer of something unknown.
         """
-        if buffer.buffer_type != pb.Buffer.page:
-            raise UnsupportedFeatureError("buffers that belong to no page are not supported yet")
-        if buffer.buffer_index >= len(self.ranges):
+        owners = {
+            pb.Buffer.page: ("page", self.ranges),
+            pb.Buffer.column: ("column", self.of_column),
+            pb.Buffer.file: ("file", self.of_file),
+        }
+        if buffer.buffer_type not in owners:
+            raise CorruptDataError(f"a buffer is said to be of kind {buffer.buffer_type}")
+        owner, ranges = owners[buffer.buffer_type]
+        if buffer.buffer_index >= len(ranges):
             raise CorruptDataError(
-                f"buffer {buffer.buffer_index} is referred to, but the page has "
-                f"{len(self.ranges)} buffers"
+                f"buffer {buffer.buffer_index} is referred to, but the {owner} has "
+                f"{len(ranges)} buffers"
             )
-        return self.ranges[buffer.buffer_index]
+        return ranges[buffer.buffer_index]
 
 
 class Decode(Protocol):

@@ -2,7 +2,11 @@
 
     leaf        pages of values
     struct      the fields below it, row by row; its own column says nothing
+    packed      a struct whose own column has all that is in it; it has none for the fields below
     list        pages of end offsets, then the rows of the field below that are its items
+    strings     of early writers: pages of end offsets, then rows of bytes in the next column
+
+Whether a struct is packed and strings are lists, the column's pages tell.
 
 Source: encodings_v2_0.proto; files that the reference wrote.
 """
@@ -15,6 +19,7 @@ import pyarrow as pa
 from lance_stream.byte_ranges import Asking, together
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.v2_0.array_encodings import decode_array
+from lance_stream.file.v2_0.binary import check_text, is_binary_like
 from lance_stream.file.v2_0.end_offsets import Spans, arrow_offsets, has_wide_offsets
 from lance_stream.file.v2_0.lists import list_encoding, read_lists
 from lance_stream.file.v2_0.paged_columns import PagedColumn
@@ -46,6 +51,8 @@ def read_field(
     columns[field.id].check_num_rows(num_rows)
     arrow = field_to_arrow(field).type
     if field.logical_type == STRUCT:
+        if columns[field.id].kind == "packed_struct":
+            return (yield from _read_packed(field, columns[field.id], rows))
         return (yield from _read_struct(field, arrow, columns, num_rows, rows))
     if field.children:
         return (yield from _read_lists(field, arrow, columns, rows))
@@ -53,6 +60,8 @@ def read_field(
 
 
 def _read_leaf(arrow: pa.DataType, column: PagedColumn, rows: Rows) -> Asking[pa.Array]:
+    if column.bytes_of_strings is not None:
+        return (yield from _read_strings_in_lists(arrow, column, column.bytes_of_strings, rows))
     arrays = yield from together(
         [
             decode_array(column.encoding(page), arrow, column.buffers(page), part)
@@ -80,6 +89,28 @@ def _read_struct(
     return pa.Array.from_buffers(arrow, len(rows), [None], children=children)
 
 
+def _read_packed(field: Field, column: PagedColumn, rows: Rows) -> Asking[pa.Array]:
+    """Read all parts of a packed struct, and return those of the field."""
+    stored = column.stored or field
+    array = yield from _read_leaf(field_to_arrow(stored).type, column, rows)
+    place_of = {each.id: place for place, each in enumerate(stored.children)}
+    parts = []
+    for each in field.children:
+        arrow = field_to_arrow(each).type
+        if each.id not in place_of:
+            parts.append(pa.nulls(len(rows), arrow))
+            continue
+        part = array.field(place_of[each.id])
+        if part.type != arrow:
+            raise CorruptDataError(
+                f"the part {each.name!r} of a packed struct is stored as {part.type}, not {arrow}"
+            )
+        parts.append(part)
+    return pa.Array.from_buffers(
+        field_to_arrow(field).type, len(rows), array.buffers()[:1], children=parts
+    )
+
+
 def _read_nothing(field: Field, rows: Rows) -> Asking[pa.Array]:
     yield from ()
     return pa.nulls(len(rows), field_to_arrow(field).type)
@@ -89,6 +120,35 @@ def _read_lists(
     field: Field, arrow: pa.DataType, columns: Mapping[int, PagedColumn], rows: Rows
 ) -> Asking[pa.Array]:
     column = columns[field.id]
+    spans = yield from _read_spans(column, rows)
+    (item,) = field.children
+    num_items = int(column.item_starts[-1])
+    items = yield from read_field(item, columns, num_items, spans.items())
+    offsets = _offsets_of(spans, arrow, "items of lists")
+    return pa.Array.from_buffers(arrow, len(rows), [spans.validity(), offsets], children=[items])
+
+
+def _read_strings_in_lists(
+    arrow: pa.DataType, column: PagedColumn, bytes_column: PagedColumn, rows: Rows
+) -> Asking[pa.Array]:
+    if not is_binary_like(arrow):
+        raise CorruptDataError(f"lists of bytes are stored for a column of type {arrow}")
+    spans = yield from _read_spans(column, rows)
+    bytes_column.check_num_rows(int(column.item_starts[-1]))
+    data = yield from _read_leaf(pa.uint8(), bytes_column, spans.items())
+    if data.null_count:
+        raise CorruptDataError("a byte of a string is null")
+    offsets = _offsets_of(spans, arrow, "bytes")
+    first = data.offset
+    array = pa.Array.from_buffers(
+        arrow, len(rows), [spans.validity(), offsets, data.buffers()[1][first : first + len(data)]]
+    )
+    check_text(array)
+    return array
+
+
+def _read_spans(column: PagedColumn, rows: Rows) -> Asking[Spans]:
+    """Read where the items of some lists stand, counted from the file's first one."""
     parts = column.split(rows)
     spans_of_pages = yield from together(
         [
@@ -98,20 +158,17 @@ def _read_lists(
             for page, part in parts
         ]
     )
-    spans = _spans_in_file(
+    return _spans_in_file(
         [
             (spans, int(column.item_starts[page]))
             for spans, (page, _) in zip(spans_of_pages, parts, strict=True)
         ]
     )
-    lengths = spans.stops - spans.starts
-    (item,) = field.children
-    num_items = int(column.item_starts[-1])
-    items = yield from read_field(item, columns, num_items, _items_of(spans, lengths))
-    offsets = arrow_offsets(
-        np.cumsum(lengths), 0, wide=has_wide_offsets(arrow), what="items of lists"
-    )
-    return pa.Array.from_buffers(arrow, len(rows), [spans.validity(), offsets], children=[items])
+
+
+def _offsets_of(spans: Spans, arrow: pa.DataType, what: str) -> pa.Buffer:
+    stops = np.cumsum(spans.stops - spans.starts)
+    return arrow_offsets(stops, 0, wide=has_wide_offsets(arrow), what=what)
 
 
 def _spans_in_file(spans_of_pages: Sequence[tuple[Spans, int]]) -> Spans:
@@ -130,16 +187,6 @@ def _spans_in_file(spans_of_pages: Sequence[tuple[Spans, int]]) -> Spans:
         if any(spans.is_null is not None for spans, _ in spans_of_pages)
         else None,
     )
-
-
-def _items_of(spans: Spans, lengths: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Rows:
-    if len(spans.starts) == 0:
-        return Rows(0, 0)
-    first, last, num_items = int(spans.starts[0]), int(spans.stops[-1]), int(lengths.sum())
-    if last - first == num_items:
-        return Rows(first, last)
-    firsts = np.cumsum(lengths) - lengths
-    return Rows.of(np.arange(num_items) + np.repeat(spans.starts - firsts, lengths))
 
 
 def _join(arrays: Sequence[pa.Array], arrow: pa.DataType) -> pa.Array:

@@ -13,46 +13,7 @@ from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatu
 from lance_stream.file.v2_0.array_encodings import DECODERS, REFUSED, decode_array
 from lance_stream.file.v2_0.pages import PageBuffers
 from lance_stream.file.v2_0.rows import Rows
-
-
-def decode(
-    encoding: pb.ArrayEncoding, arrow: pa.DataType, buffers: list[bytes], rows: Rows
-) -> pa.Array:
-    ranges, position = [], 3
-    for each in buffers:
-        ranges.append(ByteRange(position, position + len(each)))
-        position += len(each)
-    data = b"..." + b"".join(buffers)
-    return answer(decode_array(encoding, arrow, PageBuffers(tuple(ranges)), rows), read_from(data))
-
-
-def flat(bits: int, buffer: int = 0) -> pb.ArrayEncoding:
-    return pb.ArrayEncoding(
-        flat=pb.Flat(bits_per_value=bits, buffer=pb.Buffer(buffer_index=buffer))
-    )
-
-
-def no_nulls(values: pb.ArrayEncoding) -> pb.ArrayEncoding:
-    return pb.ArrayEncoding(nullable=pb.Nullable(no_nulls=pb.Nullable.NoNull(values=values)))
-
-
-def some_nulls(validity: pb.ArrayEncoding, values: pb.ArrayEncoding) -> pb.ArrayEncoding:
-    nulls = pb.Nullable.SomeNull(validity=validity, values=values)
-    return pb.ArrayEncoding(nullable=pb.Nullable(some_nulls=nulls))
-
-
-def binary(null_adjustment: int, offsets: int = 0, data: int = 1) -> pb.ArrayEncoding:
-    return pb.ArrayEncoding(
-        binary=pb.Binary(
-            indices=no_nulls(flat(64, offsets)),
-            bytes=flat(8, data),
-            null_adjustment=null_adjustment,
-        )
-    )
-
-
-def u64(*values: int) -> bytes:
-    return struct.pack(f"<{len(values)}Q", *values)
+from tests.file.v2_0.pages import binary, decode, flat, no_nulls, some_nulls, u64
 
 
 def test_every_encoding_of_the_proto_is_decoded_or_refused_with_a_reason() -> None:
@@ -208,11 +169,27 @@ def test_text_is_checked_value_by_value() -> None:
 
 
 @pytest.mark.parametrize("kind", [pb.Buffer.column, pb.Buffer.file])
-def test_buffers_of_no_page_are_refused(kind: Any) -> None:
+def test_a_buffer_can_belong_to_the_column_or_the_file(kind: Any) -> None:
     encoding = pb.ArrayEncoding(
-        flat=pb.Flat(bits_per_value=8, buffer=pb.Buffer(buffer_index=0, buffer_type=kind))
+        flat=pb.Flat(bits_per_value=8, buffer=pb.Buffer(buffer_index=1, buffer_type=kind))
     )
-    with pytest.raises(UnsupportedFeatureError, match="belong to no page"):
+    of_kind = (ByteRange(0, 1), ByteRange(1, 3))
+    page = (
+        PageBuffers((), of_column=of_kind)
+        if kind == pb.Buffer.column
+        else PageBuffers((), of_file=of_kind)
+    )
+    array = answer(decode_array(encoding, pa.int8(), page, Rows(0, 2)), read_from(b"\7\1\2"))
+    assert array.to_pylist() == [1, 2]
+    with pytest.raises(CorruptDataError, match="has 0 buffers"):
+        decode(encoding, pa.int8(), [b"a", b"b"], Rows(0, 1))
+
+
+def test_a_buffer_of_an_unknown_kind_is_corrupt() -> None:
+    encoding = pb.ArrayEncoding(
+        flat=pb.Flat(bits_per_value=8, buffer=pb.Buffer(buffer_index=0, buffer_type=7))  # type: ignore[arg-type]  # a number that the proto does not name
+    )
+    with pytest.raises(CorruptDataError, match="kind 7"):
         decode(encoding, pa.int8(), [b"a"], Rows(0, 1))
 
 

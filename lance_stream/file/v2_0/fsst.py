@@ -1,0 +1,57 @@
+"""FSST encoding: byte strings in which frequent pieces are replaced by 1-byte codes.
+
+    binary          the coded values, as byte strings; nulls are told there
+    symbol_table    2,312 bytes in the encoding itself: what the codes stand for
+
+Each page has a table of its own; pages of less than 32 KiB have one that is switched off, and
+plain values. Codes and table are those of later file versions.
+
+Source:  encodings_v2_0.proto, message Fsst; file.compressive.fsst.
+Differs: The reference cannot read large strings back that it stores in this way; we can.
+"""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lance_stream._proto import encodings_v2_0_pb2 as pb
+from lance_stream.byte_ranges import Asking
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.compressive import fsst
+from lance_stream.file.compressive.fsst_symbols import decode_symbol_table
+from lance_stream.file.data_blocks import VariableWidthBlock
+from lance_stream.file.v2_0.binary import check_text, is_binary_like
+from lance_stream.file.v2_0.end_offsets import arrow_offsets, has_wide_offsets, offsets_of
+from lance_stream.file.v2_0.pages import Decode, PageBuffers
+from lance_stream.file.v2_0.rows import Rows
+
+
+def decode_fsst(
+    encoding: pb.Fsst, arrow: pa.DataType, page: PageBuffers, rows: Rows, decode: Decode
+) -> Asking[pa.Array]:
+    """Return the values at `rows`.
+
+    Raises:
+        CorruptDataError: The column is of another type, the table or a code is wrong, or text is
+            not UTF-8.
+        InvalidInputError: The values are too large for one array.
+    """
+    if not is_binary_like(arrow):
+        raise CorruptDataError(f"byte strings are stored for a column of type {arrow}")
+    table = decode_symbol_table(encoding.symbol_table)
+    is_wide = has_wide_offsets(arrow)
+    coded = yield from decode(
+        encoding.binary, pa.large_binary() if is_wide else pa.binary(), page, rows
+    )
+    # Each code stands for a symbol of its own: a value of no codes is empty, a null one too.
+    codes: np.ndarray[Any, np.dtype[np.uint8]] = np.frombuffer(coded.buffers()[2] or b"", np.uint8)
+    values = fsst.decode(VariableWidthBlock(len(coded), offsets_of(coded), codes), table)
+    offsets = arrow_offsets(
+        values.offsets[1:].astype(np.int64, copy=False), 0, wide=is_wide, what="bytes"
+    )
+    array = pa.Array.from_buffers(
+        arrow, len(coded), [coded.buffers()[0], offsets, pa.py_buffer(values.data)]
+    )
+    check_text(array)
+    return array
