@@ -190,3 +190,60 @@ def test_what_pylance_writes_by_metadata_is_read(
     opened = FILES.open(Path(path).read_bytes())
     for name, array in zip(columns, opened.read(0, COUNT), strict=True):
         assert array.equals(columns[name]), name
+
+
+def offsets_with(*, empty: float, count: int = COUNT) -> npt.NDArray[np.int32]:
+    """Offsets of lists of up to five items, a part of them empty."""
+    lengths = random_numbers().integers(1, 5, count)
+    lengths[random_numbers().random(count) < empty] = 0
+    return np.append(0, np.cumsum(lengths)).astype(np.int32)
+
+
+def lists_of(empty: float, null: float = 0.0) -> pa.Array:
+    offsets = offsets_with(empty=empty)
+    numbers = pa.array(random_numbers().integers(0, 50, int(offsets[-1])))
+    mask = pa.array(random_numbers().random(COUNT) < null) if null else None
+    return pa.ListArray.from_arrays(pa.array(offsets), numbers, mask=mask)
+
+
+def structs_of(values: pa.Array, null: float) -> pa.Array:
+    mask = pa.array(random_numbers().random(len(values)) < null)
+    return pa.StructArray.from_arrays([values], ["y"], mask=mask)
+
+
+LEVELS: dict[str, Callable[[], pa.Array]] = {
+    "rare nulls": lambda: pa.array(wide("i8"), mask=np.arange(COUNT) % 997 == 3),
+    "half nulls": lambda: pa.array(wide("i8"), mask=random_numbers().random(COUNT) < 0.5),
+    "stretches of nulls": lambda: pa.array(wide("i8"), mask=np.arange(COUNT) // 600 % 2 == 1),
+    "lists, few empty": lambda: lists_of(0.001),
+    "lists, empty and null": lambda: lists_of(0.3, 0.2),
+    "lists of nothing": lambda: lists_of(1.0, 0.5),
+    "null lists": lambda: pa.nulls(COUNT, pa.list_(pa.int64())),
+    "structs that are null": lambda: structs_of(pa.array(below(9, "i8")), 0.4),
+    "structs of nulls": lambda: structs_of(pa.nulls(COUNT, pa.int64()), 0.4),
+    "null structs": lambda: structs_of(pa.array(below(9, "i8")), 1.1),
+    "one value in null structs": lambda: structs_of(pa.array(np.full(COUNT, 3)), 0.2),
+    "dictionary of strings": lambda: pa.DictionaryArray.from_arrays(
+        with_nulls(below(3, "i4") % 5), pa.array(["a", "b", "c", "d", "e" * 40])
+    ),
+    "dictionary of numbers": lambda: pa.DictionaryArray.from_arrays(
+        pa.array(in_runs(below(6, "i4"), 40)), pa.array(np.arange(64, dtype=np.int64))
+    ),
+}
+
+
+@pytest.mark.parametrize("version", [V2_1, V2_2], ids=str)
+@pytest.mark.parametrize("case", LEVELS)
+def test_pylance_reads_levels_and_indices(tmp_path: Path, case: str, version: FileVersion) -> None:
+    table = pa.table({"x": LEVELS[case]()})
+    data, _ = FILES.write(table, version)
+    opened = FILES.open(data)
+    whole = table["x"].combine_chunks()
+    assert opened.read(0, COUNT)[0].equals(whole)
+    (tmp_path / "x.lance").write_bytes(data)
+    theirs = LanceFileReader(str(tmp_path / "x.lance"))
+    read = theirs.read_all().to_table()["x"].combine_chunks()
+    assert read.to_pylist() == whole.to_pylist()
+    some = [0, 17, 1023, 1024, 1025, 4095, 8099]
+    assert theirs.take_rows(some).to_table()["x"].to_pylist() == whole.take(some).to_pylist()
+    assert opened.take(some)[0].to_pylist() == whole.take(some).to_pylist()

@@ -306,8 +306,7 @@ def encode_runs(block: FixedWidthBlock, max_chunk_bytes: int) -> EncodedMiniBloc
         if most == 2 or int((buffers[0].sizes + buffers[1].sizes).max()) <= max_chunk_bytes:
             break
         most //= 2
-    encoding = CompressiveEncoding(rle=_rle_encoding(block.bits_per_value))
-    return EncodedMiniBlock(encoding, buffers, num_values)
+    return EncodedMiniBlock(rle_encoding(block.bits_per_value), buffers, num_values)
 
 
 def encode_split(block: FixedWidthBlock) -> EncodedMiniBlock:
@@ -320,7 +319,7 @@ def encode_split(block: FixedWidthBlock) -> EncodedMiniBlock:
 
 def encode_block_of_runs(block: FixedWidthBlock) -> EncodedBlock:
     """Encode words of 8, 16, 32 or 64 bits as runs, in one buffer."""
-    encoding = CompressiveEncoding(rle=_rle_encoding(block.bits_per_value))
+    encoding = rle_encoding(block.bits_per_value)
     return EncodedBlock(encoding, rle.encode(block.words()), block.num_values)
 
 
@@ -345,10 +344,13 @@ def out_of_line_encoding(bits_per_word: int, width: int) -> CompressiveEncoding:
     )
 
 
-def _rle_encoding(bits_per_value: int) -> Rle:
-    return Rle(
-        values=CompressiveEncoding(flat=Flat(bits_per_value=bits_per_value)),
-        run_lengths=CompressiveEncoding(flat=Flat(bits_per_value=8)),
+def rle_encoding(bits_per_value: int) -> CompressiveEncoding:
+    """Return how runs of words are described."""
+    return CompressiveEncoding(
+        rle=Rle(
+            values=CompressiveEncoding(flat=Flat(bits_per_value=bits_per_value)),
+            run_lengths=CompressiveEncoding(flat=Flat(bits_per_value=8)),
+        )
     )
 
 

@@ -32,7 +32,12 @@ from lance_stream.file.encoding_options import (
     EncodingOptions,
 )
 from lance_stream.file.levels import Levels, Mask
-from lance_stream.file.structural.choose_fixed import encode_fixed_values, live_values
+from lance_stream.file.structural.choose_fixed import (
+    encode_fixed_values,
+    encode_indices,
+    encode_items,
+    live_values,
+)
 from lance_stream.file.structural.choose_strings import encode_string_page
 from lance_stream.file.structural.constant import encode_null_page, encode_value_page
 from lance_stream.file.structural.encoded_layouts import EncodedLayout
@@ -69,15 +74,21 @@ def encode_page(
         UnsupportedFeatureError: A type that we do not write.
         InvalidInputError: A value that is too large for the format.
     """
+    large = version is not FileVersion.V2_1
     live = live_values(levels)
     if len(values) == 0 or pa.types.is_null(values.type) or (live is not None and not live.any()):
-        return encode_null_page(levels)
+        return encode_null_page(levels, packs_levels=large)
     if pa.types.is_struct(values.type):
         raise UnsupportedFeatureError("structs without fields are not supported")
-    large = version is not FileVersion.V2_1
     if pa.types.is_dictionary(values.type):
         indices, items = _dictionary_blocks(values, valid)
-        return encode_mini_block_page(levels, indices, items, has_large_chunk=large)
+        stored = encode_items(items, options) if isinstance(items, FixedWidthBlock) else items
+        for chunks in (encode_indices(indices, live, options), indices):
+            if chunks is not None:
+                encoded = encode_mini_block_page(levels, chunks, stored, has_large_chunk=large)
+                if encoded is not None:
+                    return encoded
+        return None
     block = block_from_array(values)
     has_levels = levels.repetition is not None or levels.definition is not None
     if large and not has_levels:

@@ -26,7 +26,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.file.compressive import EncodedBlock, EncodedMiniBlock, bitpacking, encode_block
+from lance_stream.file.compressive import (
+    EncodedBlock,
+    EncodedMiniBlock,
+    bitpacking,
+    compress_block,
+    compress_mini_block,
+    encode_block,
+    encode_mini_block,
+)
 from lance_stream.file.compressive.byte_stream_split import BITS_PER_VALUE as SPLIT_BITS
 from lance_stream.file.compressive.codecs import (
     encode_bitpacked,
@@ -97,8 +105,23 @@ def encode_fixed_values(
     """
     if options.compression == NONE or len(block.data) < LEAST_BYTES:
         return None
-    if options.compression in (ZSTD, LZ4) and _splits(block, options):
-        return FixedEncoding(encode_split(block), None)
+    if options.compression not in (ZSTD, LZ4):
+        return _chosen(block, live, version, options)
+    if _splits(block, options):
+        chosen = FixedEncoding(encode_split(block), None)
+    else:
+        plain = FixedEncoding(encode_mini_block(block, max_chunk_bytes=MAX_VALUE_BYTES), None)
+        chosen = _chosen(block, live, version, options) or plain
+    compressed = compress_mini_block(chosen.values, options.compression, options.compression_level)
+    if _size_of(compressed) < _size_of(chosen.values):
+        return FixedEncoding(compressed, chosen.items)
+    return chosen
+
+
+def _chosen(
+    block: FixedWidthBlock, live: Mask | None, version: FileVersion, options: EncodingOptions
+) -> FixedEncoding | None:
+    """Return what of runs, packing and a dictionary pays best; None: none of them."""
     encoded = _encode_words(block, live, options)
     raw_bytes = block.num_values * block.bits_per_value // 8
     least = raw_bytes if encoded is None else _size_of(encoded)
@@ -107,6 +130,15 @@ def encode_fixed_values(
         if in_dictionary is not None:
             return in_dictionary
     return None if encoded is None else FixedEncoding(encoded, None)
+
+
+def encode_indices(
+    indices: FixedWidthBlock, live: Mask | None, options: EncodingOptions
+) -> EncodedMiniBlock | None:
+    """Encode indices into a dictionary for a mini-block page; None: as they are is best."""
+    if options.compression == NONE or len(indices.data) < LEAST_BYTES:
+        return None
+    return _encode_words(indices, live, options)
 
 
 def live_values(levels: Levels) -> Mask | None:
@@ -245,18 +277,25 @@ def _encode_dictionary(
     )
     if _size_of(encoded) + len(items.data) > most_bytes:
         return None
-    return FixedEncoding(encoded, encode_items(items))
+    return FixedEncoding(encoded, encode_items(items, options))
 
 
-def encode_items(items: FixedWidthBlock) -> EncodedBlock:
-    """Encode a dictionary's items, packed if that saves a part of them."""
+def encode_items(items: FixedWidthBlock, options: EncodingOptions) -> EncodedBlock:
+    """Encode a dictionary's items: packed, compressed or as they are, as it pays."""
+    raw_bytes = len(items.data)
     if items.bits_per_value in WORDS:
         words = items.words()
         width = int(np.bitwise_or.reduce(words)).bit_length()
         size = bitpacking.out_of_line_size(len(words), width, words.itemsize)
-        if 0 < width < items.bits_per_value and size <= MOST_OF_RAW * words.nbytes:
+        if 0 < width < items.bits_per_value and size <= MOST_OF_RAW * raw_bytes:
             return encode_packed_block(items, width)
-    return encode_block(items)
+    encoded = encode_block(items)
+    scheme = options.dict_values_compression
+    if scheme != NONE and raw_bytes >= LEAST_BYTES:
+        compressed = compress_block(encoded, scheme, options.dict_values_compression_level)
+        if len(compressed.data) <= MOST_OF_RAW * raw_bytes:
+            return compressed
+    return encoded
 
 
 def _splits(block: FixedWidthBlock, options: EncodingOptions) -> bool:

@@ -21,7 +21,10 @@ Differs: 2.1 has the layout only for pages without a value, and with raw levels.
          not tell a missing value from one that stands in a buffer: the number of buffers does.
 """
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
@@ -48,6 +51,7 @@ from lance_stream.file.structural.leaf_rows import (
     pick_levels,
     pick_rows,
 )
+from lance_stream.file.structural.level_chunks import encode_level_block
 
 MAX_INLINE_BYTES = 32
 """The reference puts longer values into a buffer of their own."""
@@ -177,15 +181,28 @@ def _decode_value_buffer(buffer: memoryview, arrow_type: pa.DataType) -> pa.Arra
     return scalar_from_bytes(body.tobytes(), arrow_type)
 
 
-def encode_null_page(levels: Levels) -> EncodedLayout:
-    """Encode a page that has no value: nothing but nulls and empty lists."""
+def encode_null_page(levels: Levels, *, packs_levels: bool) -> EncodedLayout:
+    """Encode a page that has no value: nothing but nulls and empty lists.
+
+    Args:
+        levels: The page's levels.
+        packs_levels: Whether they may be encoded, as in 2.2.
+    """
     message = pb.ConstantLayout(layers=levels.layers.kinds)  # type: ignore[arg-type]  # an int is one
     buffers: tuple[tuple[memoryview, ...], ...] = ()
     if levels.layers.kinds != (NULLABLE_ITEM,):
-        buffers = tuple(
-            part(np.zeros(0, np.uint8) if stream is None else stream)
-            for stream in (levels.repetition, levels.definition)
-        )
+        stored: list[npt.NDArray[Any]] = []
+        for name, stream in (("rep", levels.repetition), ("def", levels.definition)):
+            if stream is None:
+                stored.append(np.zeros(0, np.uint8))
+            elif packs_levels and len(stream):
+                encoded = encode_level_block(stream)
+                getattr(message, f"{name}_compression").CopyFrom(encoded.encoding)
+                setattr(message, f"num_{name}_values", encoded.num_values)
+                stored.append(encoded.data)
+            else:
+                stored.append(stream)
+        buffers = tuple(part(each) for each in stored)
     return EncodedLayout(pb.PageLayout(constant_layout=message), buffers)
 
 

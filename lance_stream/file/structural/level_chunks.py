@@ -12,8 +12,9 @@ Each chunk holds its levels as a block of u16 words, encoded by itself:
 All chunks asked for are decoded at once; levels are then those of all chunks, one after the other.
 
 Source:  encodings21.MiniBlockLayout, rep_compression and def_compression.
-Differs: We pack levels out of line, unless all chunks are so short that they are smaller as they
-         are; the reference chooses among all of the above.
+Differs: We pack levels out of line or store runs of them (2.2), whichever is smaller, unless all
+         chunks are so short that they are smaller as they are. The reference takes the same
+         from what the whole page's levels look like, and packs in-line those of a short page.
 """
 
 import numpy as np
@@ -21,13 +22,29 @@ import numpy.typing as npt
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.compressive import ChunkedBuffer, decode_block, decode_mini_block, fastlanes
+from lance_stream.file.compressive import (
+    ChunkedBuffer,
+    EncodedBlock,
+    bitpacking,
+    decode_block,
+    decode_mini_block,
+    encode_block,
+    fastlanes,
+    rle,
+)
 from lance_stream.file.compressive.chunks import check_chunks, consecutive, joined
+from lance_stream.file.compressive.codecs import (
+    encode_block_of_runs,
+    encode_packed_block,
+    out_of_line_encoding,
+    rle_encoding,
+)
 from lance_stream.file.data_blocks import DataBlock, FixedWidthBlock
 from lance_stream.file.levels import LevelArray, Places
 
 BITS_PER_LEVEL = 16
 _BYTES_PER_LEVEL = 2
+_RUN_BYTES = 3
 
 
 def decode_level_chunks(
@@ -63,31 +80,56 @@ def decode_level_chunks(
 
 
 def encode_level_chunks(
-    levels: LevelArray, starts: Places, max_level: int
+    levels: LevelArray, starts: Places, *, as_runs: bool
 ) -> tuple[pb.CompressiveEncoding, ChunkedBuffer]:
-    """Encode levels for the chunks of a page.
+    """Encode levels for the chunks of a page, in as few bytes as we can.
 
     Args:
         levels: (num_levels,) all levels of the page.
         starts: (num_chunks,) the first level of each chunk.
-        max_level: The largest level that there may be.
+        as_runs: Whether runs may be stored, as in 2.2.
 
     Returns:
         The encoding, and the bytes of each chunk.
     """
     counts = np.diff(np.append(starts, len(levels)))
-    width = max_level.bit_length()
+    width = max(1, int(levels.max(initial=0)).bit_length())
+    words_per_block = width * fastlanes.VALUES // BITS_PER_LEVEL
+    num_full, num_rest = np.divmod(counts, fastlanes.VALUES)
+    packed_words = num_full * words_per_block + np.minimum(num_rest, words_per_block)
+    if as_runs and len(levels):
+        changes = int(np.count_nonzero(levels[1:] != levels[:-1]))
+        least = _RUN_BYTES * (len(starts) + changes + len(levels) // rle.MAX_RUN)
+        if 8 * len(starts) + least < _BYTES_PER_LEVEL * int(packed_words.sum()):
+            return rle_encoding(BITS_PER_LEVEL), rle.encode_blocks(levels, starts)
+    if not num_full.any() and not (num_rest > words_per_block).any():
+        flat = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=BITS_PER_LEVEL))
+        return flat, consecutive(
+            np.ascontiguousarray(levels).view(np.uint8), counts * _BYTES_PER_LEVEL
+        )
+    return out_of_line_encoding(BITS_PER_LEVEL, width), _packed(levels, counts, width)
+
+
+def encode_level_block(levels: LevelArray) -> EncodedBlock:
+    """Encode all levels of a page in one buffer, in as few bytes as we can."""
+    block = FixedWidthBlock(BITS_PER_LEVEL, len(levels), levels.view(np.uint8))
+    width = max(1, int(levels.max(initial=0)).bit_length())
+    packed_bytes = bitpacking.out_of_line_size(len(levels), width, _BYTES_PER_LEVEL)
+    runs = 1 + int(np.count_nonzero(levels[1:] != levels[:-1]))
+    if 8 + _RUN_BYTES * (runs + len(levels) // rle.MAX_RUN) < min(packed_bytes, levels.nbytes):
+        return encode_block_of_runs(block)
+    if packed_bytes < levels.nbytes:
+        return encode_packed_block(block, width)
+    return encode_block(block)
+
+
+def _packed(levels: LevelArray, counts: Places, width: int) -> ChunkedBuffer:
     words_per_block = width * fastlanes.VALUES // BITS_PER_LEVEL
     num_full, num_rest = np.divmod(counts, fastlanes.VALUES)
     packs_tail = num_rest > words_per_block
     num_blocks = num_full + packs_tail
     num_packed = np.where(packs_tail, counts, num_full * fastlanes.VALUES)
     num_raw = counts - num_packed
-    if not num_blocks.any():
-        flat = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=BITS_PER_LEVEL))
-        return flat, consecutive(
-            np.ascontiguousarray(levels).view(np.uint8), counts * _BYTES_PER_LEVEL
-        )
     if num_raw.any():
         is_raw = _flags(np.stack([num_packed, num_raw], axis=1))
         raw, levels = levels[is_raw], levels[~is_raw]
@@ -103,14 +145,8 @@ def encode_level_chunks(
         spliced = np.empty(len(is_raw), np.uint16)
         spliced[is_raw], spliced[~is_raw] = raw, words
         words = spliced
-    encoding = pb.CompressiveEncoding(
-        out_of_line_bitpacking=pb.OutOfLineBitpacking(
-            uncompressed_bits_per_value=BITS_PER_LEVEL,
-            values=pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=width)),
-        )
-    )
     sizes = (num_blocks * words_per_block + num_raw) * _BYTES_PER_LEVEL
-    return encoding, consecutive(words.view(np.uint8), sizes)
+    return consecutive(words.view(np.uint8), sizes)
 
 
 def _words(block: DataBlock) -> LevelArray:

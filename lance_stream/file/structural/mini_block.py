@@ -438,15 +438,11 @@ def _encode_chunks(
     )
     streams = []
     if levels.repetition is not None:
-        encoding, stream = encode_level_chunks(
-            levels.repetition, starts, levels.layers.max_repetition
-        )
+        encoding, stream = encode_level_chunks(levels.repetition, starts, as_runs=has_large_chunk)
         message.rep_compression.CopyFrom(encoding)
         streams.append(stream)
     if levels.definition is not None:
-        encoding, stream = encode_level_chunks(
-            levels.definition, starts, levels.layers.max_definition
-        )
+        encoding, stream = encode_level_chunks(levels.definition, starts, as_runs=has_large_chunk)
         message.def_compression.CopyFrom(encoding)
         streams.append(stream)
     chunks = _zip_chunks(

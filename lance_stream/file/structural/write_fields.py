@@ -146,7 +146,8 @@ def _encode_without_fields(levels: Levels) -> EncodedLayout:
             "structs without fields can neither be null nor stand in a null or in a list; give "
             "them a field"
         )
-    return encode_null_page(replace(levels, layers=layers_of((NULLABLE_ITEM,))))
+    bare = replace(levels, layers=layers_of((NULLABLE_ITEM,)))
+    return encode_null_page(bare, packs_levels=False)
 
 
 def _leaves(array: pa.Array, layers: LayerWriter, dead: Mask | None) -> Iterator[_Leaf]:

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.file.encoding_options import PREFIX
 from lance_stream.file.versions import FileVersion
 
@@ -48,3 +50,97 @@ def test_what_does_not_fit_into_chunks_is_written_all_the_same(
     metadata = {PREFIX + "structural-encoding": "miniblock"}
     column = columns.write(values, version=version, metadata=metadata)
     assert column.read(0, 2).equals(values)
+
+
+def numbers(count: int = 6000) -> pa.Array:
+    return pa.array(np.round(np.random.default_rng(1).random(count), 2))
+
+
+def value_codec(column: Any) -> pb.CompressiveEncoding:
+    return column.layout().mini_block_layout.value_compression
+
+
+@pytest.mark.parametrize("version", BOTH)
+@pytest.mark.parametrize("scheme", ["zstd", "lz4"])
+@pytest.mark.parametrize("split", ["on", "off", "auto"])
+def test_chunks_are_compressed_if_it_is_asked_for(
+    columns: Any, scheme: str, split: str, version: FileVersion
+) -> None:
+    metadata = {PREFIX + "compression": scheme, PREFIX + "bss": split}
+    values = pa.array(np.random.default_rng(1).integers(0, 2**40, 6000) * 2.0**-20)
+    column = columns.write(values, version=version, metadata=metadata)
+    general = value_codec(column).general
+    inner = {"on": "byte_stream_split", "off": "flat", "auto": "flat"}[split]
+    assert general.values.WhichOneof("compression") == inner
+    numbers_of = {"zstd": pb.COMPRESSION_ALGORITHM_ZSTD, "lz4": pb.COMPRESSION_ALGORITHM_LZ4}
+    assert general.compression.scheme == numbers_of[scheme]
+    assert column.read(0, 6000).equals(values)
+    assert column.take([5, 600, 5999]).equals(values.take([5, 600, 5999]))
+
+
+def test_floats_of_few_distinct_bytes_are_split_by_themselves(columns: Any) -> None:
+    values = pa.array(np.arange(6000, dtype=np.float32) / 16)
+    column = columns.write(values, metadata={PREFIX + "compression": "lz4"})
+    assert value_codec(column).general.values.HasField("byte_stream_split")
+    assert column.read(0, 6000).equals(values)
+
+
+def test_what_compression_does_not_make_smaller_is_not_compressed(columns: Any) -> None:
+    values = pa.array(np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 6000))
+    column = columns.write(values, metadata={PREFIX + "compression": "lz4", PREFIX + "bss": "off"})
+    assert value_codec(column).HasField("flat")
+    assert column.read(0, 6000).equals(values)
+
+
+def test_no_compression_at_all_if_none_is_asked_for(columns: Any) -> None:
+    values = pa.array(np.arange(6000))
+    assert columns.write(values).layouts() == ["mini_block_layout"]
+    column = columns.write(values, metadata={PREFIX + "compression": "none"})
+    assert column.layouts() == ["full_zip_layout"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "codec"),
+    [({}, "rle"), ({"rle-threshold": "0.5"}, "rle"), ({"rle-threshold": "0.05"}, "flat")],
+    ids=str,
+)
+def test_runs_are_used_below_their_threshold(
+    columns: Any, metadata: dict[str, str], codec: str
+) -> None:
+    ten = np.random.default_rng(1).integers(-(2**31), 2**31 - 1, 600, np.int32)
+    values = pa.array([None, *np.repeat(ten, 10)], pa.int32())
+    keys = {PREFIX + key: value for key, value in metadata.items()}
+    column = columns.write(values, metadata=keys)
+    assert value_codec(column).WhichOneof("compression") == codec
+    assert column.read(0, 6001).equals(values)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "has_dictionary"),
+    [
+        ({}, True),
+        ({"dict-divisor": "10"}, True),
+        ({"dict-divisor": "1000"}, False),
+        ({"dict-size-ratio": "0.01"}, False),
+    ],
+    ids=str,
+)
+def test_a_dictionary_is_written_within_its_limits(
+    columns: Any, metadata: dict[str, str], has_dictionary: bool
+) -> None:
+    values = numbers()
+    keys = {PREFIX + key: value for key, value in metadata.items()}
+    column = columns.write(values, metadata=keys)
+    layout = column.layout()
+    assert layout.mini_block_layout.HasField("dictionary") == has_dictionary
+    assert column.read(0, 6000).equals(values)
+
+
+def test_null_values_are_not_stored_as_they_were(columns: Any) -> None:
+    secret = np.full(6000, 12345678, np.int64)
+    secret[::2] = np.arange(3000)
+    values = pa.array(secret, mask=np.arange(6000) % 2 == 1)
+    column = columns.write(values)
+    assert value_codec(column).HasField("inline_bitpacking")
+    assert len(column.data) < 6000 * 12 / 8 + 6000 / 8 + 200
+    assert column.read(0, 6000).equals(values)

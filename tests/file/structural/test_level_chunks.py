@@ -9,9 +9,14 @@ from hypothesis import strategies as st
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import BadDataError, CorruptDataError
-from lance_stream.file.compressive import ChunkedBuffer
+from lance_stream.file.compressive import ChunkedBuffer, decode_block
 from lance_stream.file.compressive.chunks import consecutive, starts_of
-from lance_stream.file.structural.level_chunks import decode_level_chunks, encode_level_chunks
+from lance_stream.file.data_blocks import FixedWidthBlock
+from lance_stream.file.structural.level_chunks import (
+    decode_level_chunks,
+    encode_level_block,
+    encode_level_chunks,
+)
 
 FLAT = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=16))
 
@@ -33,27 +38,54 @@ def packed(width: int) -> pb.CompressiveEncoding:
         max_size=6,
     ),
     max_level=st.sampled_from([1, 2, 3, 4, 7, 8, 300, 65535]),
+    run=st.sampled_from([1, 7, 254, 255, 256, 3000]),
+    as_runs=st.booleans(),
     seed=st.integers(0, 1000),
 )
 def test_levels_come_back_from_chunks_of_any_sizes(
-    counts: list[int], max_level: int, seed: int
+    counts: list[int], max_level: int, run: int, as_runs: bool, seed: int
 ) -> None:
     num_levels = np.array(counts, np.int64)
-    levels = np.random.default_rng(seed).integers(0, max_level, sum(counts), np.uint16, True)
-    encoding, buffer = encode_level_chunks(levels, starts_of(num_levels), max_level)
-    assert buffer.sizes.max() <= 2 * num_levels.max()
+    drawn = np.random.default_rng(seed).integers(0, max_level, sum(counts), np.uint16, True)
+    levels = np.repeat(drawn, run)[: sum(counts)]
+    encoding, buffer = encode_level_chunks(levels, starts_of(num_levels), as_runs=as_runs)
+    assert as_runs or buffer.sizes.max() <= 2 * num_levels.max()
+    assert as_runs or not encoding.HasField("rle")
     assert np.array_equal(decode_level_chunks(encoding, buffer, num_levels), levels)
 
 
 def test_full_blocks_of_levels_take_as_many_bits_as_their_largest() -> None:
     levels = np.tile(np.array([0, 1], np.uint16), 2048)
-    encoding, buffer = encode_level_chunks(levels, np.array([0]), 1)
+    encoding, buffer = encode_level_chunks(levels, np.array([0]), as_runs=True)
     assert encoding == packed(1)
     assert buffer.sizes.tolist() == [4096 // 8]
 
 
+@pytest.mark.parametrize("run", [1, 40, 300])
+@pytest.mark.parametrize("max_level", [0, 1, 5])
+@pytest.mark.parametrize("count", [1, 1000, 5000])
+def test_levels_of_a_whole_page_come_back(run: int, max_level: int, count: int) -> None:
+    drawn = np.random.default_rng(1).integers(0, max_level, count, np.uint16, True)
+    levels = np.repeat(drawn, run)[:count]
+    block = encode_level_block(levels)
+    assert len(block.data) <= 2 * count
+    decoded = decode_block(block.encoding, block.data, block.num_values)
+    assert isinstance(decoded, FixedWidthBlock)
+    assert np.array_equal(decoded.words(), levels)
+
+
+def test_levels_in_long_runs_are_stored_as_runs() -> None:
+    levels = np.repeat(np.array([0, 1, 0], np.uint16), 2000)
+    encoding, buffer = encode_level_chunks(levels, np.array([0, 4096]), as_runs=True)
+    assert encoding.HasField("rle")
+    assert buffer.sizes.sum() < 200
+    assert encode_level_block(levels).encoding.HasField("rle")
+
+
 def test_levels_of_few_values_are_left_as_they_are() -> None:
-    encoding, buffer = encode_level_chunks(np.array([1, 0, 2], np.uint16), np.array([0, 1]), 2)
+    encoding, buffer = encode_level_chunks(
+        np.array([1, 0, 2], np.uint16), np.array([0, 1]), as_runs=True
+    )
     assert encoding == FLAT
     assert buffer.data.tobytes() == struct.pack("<HHH", 1, 0, 2)
     assert buffer.sizes.tolist() == [2, 4]
