@@ -52,7 +52,10 @@ from lance_stream.file.compressive.chunks import (
     joined,
 )
 from lance_stream.file.compressive.fixed_size_list import ListLayer, ListLayout
-from lance_stream.file.compressive.fsst_symbols import decode_symbol_table
+from lance_stream.file.compressive.fsst_symbols import (
+    decode_symbol_table,
+    encode_symbol_table,
+)
 from lance_stream.file.data_blocks import (
     Bytes,
     DataBlock,
@@ -352,6 +355,13 @@ def rle_encoding(bits_per_value: int) -> CompressiveEncoding:
             run_lengths=CompressiveEncoding(flat=Flat(bits_per_value=8)),
         )
     )
+
+
+def encode_fsst(block: VariableWidthBlock) -> EncodedValues:
+    """Encode each byte string by itself, with one symbol table for all."""
+    values, table = fsst.encode(block)
+    inner = Fsst(symbol_table=encode_symbol_table(table), values=_encoding_of(values))
+    return EncodedValues(CompressiveEncoding(fsst=inner), values)
 
 
 def encode_block(block: DataBlock) -> EncodedBlock:

@@ -13,11 +13,15 @@ one, as no value ends within a pair), Arrow's `take` looks the codes up in a tab
 and the offsets of its result say where each value ends. Many codes without an escape are looked up
 two at a time, in a table of all 65,536 pairs, which takes a quarter less time.
 
+Encoding (`fsst_matching`, by symbols that `fsst_training` chose) walks all values at once, about
+1 MiB at a time. Long values are walked in pieces, so that there are always many at once.
+
 Source:  as in `fsst_symbols`.
 Differs: A code without a symbol stands for nothing in Lance's reader; here it is damage.
 """
 
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -25,15 +29,102 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.compressive.fsst_symbols import MAX_SYMBOL_BYTES, SymbolTable
+from lance_stream.file.compressive.chunks import slices_joined
+from lance_stream.file.compressive.fsst_matching import (
+    ESCAPE,
+    MAX_SYMBOL_BYTES,
+    LaidOut,
+    Matcher,
+    Places,
+    lay_out,
+)
+from lance_stream.file.compressive.fsst_symbols import SymbolTable
+from lance_stream.file.compressive.fsst_training import train
 from lance_stream.file.compressive.variable import INT32_MAX
 from lance_stream.file.data_blocks import INT32, INT64, Bytes, Offsets, VariableWidthBlock, Words
 
-ESCAPE = 255
 LEAST_CODES_FOR_PAIRS = 1 << 19
 """From here on the table of pairs, which costs 2 milliseconds, is worth it."""
 
-Places = npt.NDArray[np.int64]
+
+MIN_BYTES = 16 * 1024
+"""Less than this is left as it is: a symbol table alone has 2,312 bytes."""
+
+SAMPLE_BYTES = 24 * 1024
+PIECE_BYTES = 512
+BATCH_BYTES = 1 << 20
+
+_STRIDE = 2654435761
+
+
+def encode(block: VariableWidthBlock) -> tuple[VariableWidthBlock, SymbolTable]:
+    """Encode values.
+
+    Returns:
+        As many values, with offsets of the same width, and what the codes stand for. The table is
+        off if the values stand as they are, because they are few or would become longer.
+    """
+    total = int(block.offsets[-1])
+    plain = SymbolTable(is_on=False, symbols=())
+    if total < MIN_BYTES:
+        return block, plain
+    bounds = block.offsets.astype(np.int64)
+    is_cut = int(np.diff(bounds).max()) > PIECE_BYTES
+    if is_cut:
+        bounds = np.union1d(bounds, np.arange(0, total, PIECE_BYTES))
+    sample, terminator = _sample(bounds, block.data)
+    symbols, sizes = train(sample, terminator)
+    codes, counts = _codes(bounds, block.data, Matcher(symbols, sizes), terminator)
+    if len(codes) >= total:
+        return block, plain
+    offsets = np.zeros(len(bounds), block.offsets.dtype)
+    np.cumsum(counts, out=offsets[1:])
+    if is_cut:
+        offsets = offsets[np.searchsorted(bounds, block.offsets)]
+    stored = symbols.astype("<u8").tobytes()
+    starts = range(0, len(stored), MAX_SYMBOL_BYTES)
+    table = tuple(
+        stored[start : start + size] for start, size in zip(starts, sizes.tolist(), strict=True)
+    )
+    return VariableWidthBlock(block.num_values, offsets, codes), SymbolTable(
+        is_on=True, symbols=table, terminator=terminator
+    )
+
+
+def _sample(bounds: Places, data: Bytes) -> tuple[LaidOut, int]:
+    """Return about `SAMPLE_BYTES` of pieces from all over the values, and their terminator."""
+    num_pieces = len(bounds) - 1
+    wanted = max(1, num_pieces * SAMPLE_BYTES // int(bounds[-1]))
+    places = np.unique(np.arange(min(wanted, num_pieces)) * _STRIDE % num_pieces)
+    sizes = bounds[places + 1] - bounds[places]
+    places = places[: 1 + int(np.searchsorted(np.cumsum(sizes), 2 * SAMPLE_BYTES))]
+    offsets = np.zeros(len(places) + 1, np.int64)
+    np.cumsum(bounds[places + 1] - bounds[places], out=offsets[1:])
+    bytes_of = slices_joined(data, bounds[places], bounds[places + 1])
+    terminator = int(np.argmin(np.bincount(bytes_of, minlength=256)))
+    return lay_out(offsets, bytes_of, terminator), terminator
+
+
+def _codes(bounds: Places, data: Bytes, matcher: Matcher, terminator: int) -> tuple[Bytes, Places]:
+    """Return the codes of all pieces, and how many bytes each has."""
+    codes, counts = [], []
+    steps = np.arange(0, int(bounds[-1]), BATCH_BYTES)
+    firsts = np.unique(np.append(np.searchsorted(bounds[:-1], steps), len(bounds) - 1))
+    for first, last in pairwise(firsts.tolist()):
+        strings = lay_out(bounds[first : last + 1], data, terminator)
+        entries = matcher.match(strings)
+        is_code = entries != 0
+        found = entries[is_code].astype(np.uint8)
+        sizes = np.add.reduceat(is_code.view(np.uint8), strings.starts, dtype=np.int64)
+        escapes = np.flatnonzero(found == ESCAPE)
+        if len(escapes):
+            literals = np.flatnonzero(is_code)[escapes]
+            found = np.insert(found, escapes + 1, strings.data[literals])
+            pieces = np.searchsorted(strings.starts, literals, side="right") - 1
+            sizes += np.bincount(pieces, minlength=len(sizes))
+        codes.append(found)
+        counts.append(sizes)
+    return np.concatenate(codes), np.concatenate(counts)
 
 
 def decode(block: VariableWidthBlock, table: SymbolTable) -> VariableWidthBlock:

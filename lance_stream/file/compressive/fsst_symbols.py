@@ -3,7 +3,7 @@
 Stored in a page's encoding, 2,312 bytes, little-endian:
 
     num_symbols   u8
-    terminator    u8      not needed for decoding
+    terminator    u8      in no symbol of several bytes; not needed for decoding
     suffix_limit  u8      not needed for decoding
     flags         u8      bit 0: values are encoded; else they stand as they are
     magic         u32     0x46535354, "FSST" read as a number
@@ -32,10 +32,12 @@ class SymbolTable:
     Args:
         is_on: Whether values are encoded at all.
         symbols: Code i stands for `symbols[i]`.
+        terminator: A byte that is in no symbol of several bytes, if there is such.
     """
 
     is_on: bool
     symbols: tuple[bytes, ...]
+    terminator: int = 0
 
 
 @lru_cache(maxsize=64)
@@ -58,4 +60,12 @@ def decode_symbol_table(data: bytes) -> SymbolTable:
     symbols = tuple(
         data[start : start + length] for start, length in zip(starts, lengths, strict=True)
     )
-    return SymbolTable(is_on=bool(data[3] & 1), symbols=symbols)
+    return SymbolTable(is_on=bool(data[3] & 1), symbols=symbols, terminator=data[1])
+
+
+def encode_symbol_table(table: SymbolTable) -> bytes:
+    """Write a symbol table."""
+    head = bytes((len(table.symbols), table.terminator, 0, table.is_on))
+    symbols = b"".join(symbol.ljust(MAX_SYMBOL_BYTES, b"\0") for symbol in table.symbols)
+    lengths = bytes(len(symbol) for symbol in table.symbols)
+    return (head + MAGIC.to_bytes(4, "little") + symbols + lengths).ljust(SIZE_BYTES, b"\0")

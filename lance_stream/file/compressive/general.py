@@ -15,7 +15,8 @@ A stored size is believed only as far as the pieces could grow at most (zstd: 12
 bytes; lz4: 255 times), and as what is encoded in them can need.
 
 Source:  encodings21.General in the proto; RFC 8878 for the head of a zstd frame.
-Differs: We write an empty piece as one; the reference writes a frame of nothing.
+Differs: We write an empty piece of zstd as one, the reference as a frame of nothing; it reads both,
+         but wants lz4's size in any case.
 """
 
 import numpy as np
@@ -125,7 +126,7 @@ def encode_chunks(buffer: ChunkedBuffer, scheme: str, level: int | None) -> Chun
     for place, (start, size) in enumerate(
         zip(buffer.starts.tolist(), buffer.sizes.tolist(), strict=True)
     ):
-        if size:
+        if size or scheme == LZ4:
             compressed = codec.compress(source[start : start + size])
             pieces += (size.to_bytes(head_bytes, "little"), compressed)
             sizes[place] = head_bytes + compressed.size

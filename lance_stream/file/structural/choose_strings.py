@@ -23,12 +23,13 @@ from lance_stream.file.compressive import (
     EncodedValues,
     compress_mini_block,
     compress_per_value,
+    encode_fsst,
     encode_mini_block,
     encode_per_value,
     general,
 )
 from lance_stream.file.data_blocks import VariableWidthBlock
-from lance_stream.file.encoding_options import LZ4, MINIBLOCK, NONE, ZSTD, EncodingOptions
+from lance_stream.file.encoding_options import FSST, LZ4, MINIBLOCK, NONE, ZSTD, EncodingOptions
 from lance_stream.file.levels import Levels
 from lance_stream.file.structural.encoded_layouts import EncodedLayout
 from lance_stream.file.structural.full_zip import encode_full_zip_page
@@ -103,18 +104,21 @@ def _in_chunks(
     )
     if not large:
         most_bytes = min(most_bytes, MAX_SMALL_CHUNK_BYTES)
+    coded = encode_fsst(block) if scheme == FSST else encode_per_value(block)
     for most in _CHUNK_VALUES:
-        encoded = encode_mini_block(block, max_chunk_values=most, max_chunk_bytes=most_bytes)
+        cut = encode_mini_block(coded.values, max_chunk_values=most, max_chunk_bytes=most_bytes)
+        encoded = EncodedMiniBlock(coded.encoding, cut.buffers, cut.num_values)
         if scheme in (LZ4, ZSTD):
             encoded = compress_mini_block(encoded, scheme, options.compression_level)
         yield encoded
 
 
 def _one_by_one(block: VariableWidthBlock, scheme: str, options: EncodingOptions) -> EncodedValues:
+    # The reference reads no nulls among values of lz4 one by one, and writes zstd if asked for it.
     is_long = int(block.offsets[-1]) >= MIN_COMPRESSED_MEAN_BYTES * block.num_values
     if scheme in (LZ4, ZSTD) and (is_long or options.compression is not None):
-        return compress_per_value(block, scheme, options.compression_level)
-    return encode_per_value(block)
+        return compress_per_value(block, ZSTD, options.compression_level)
+    return encode_fsst(block) if scheme != NONE else encode_per_value(block)
 
 
 def _suits_chunks(

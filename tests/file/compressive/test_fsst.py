@@ -11,6 +11,7 @@ from lance_stream.file.compressive.fsst_symbols import (
     SIZE_BYTES,
     SymbolTable,
     decode_symbol_table,
+    encode_symbol_table,
 )
 from lance_stream.file.data_blocks import VariableWidthBlock
 
@@ -105,3 +106,72 @@ def test_values_stand_as_they_are_if_the_table_is_off() -> None:
 def test_a_damaged_symbol_table_is_bad_data(damaged: bytes) -> None:
     with pytest.raises(CorruptDataError):
         decode_symbol_table(damaged)
+
+
+def round_trip(values: list[bytes], offsets: type = np.int32) -> VariableWidthBlock:
+    encoded, table = fsst.encode(block_of(values, offsets))
+    stored = decode_symbol_table(encode_symbol_table(table))
+    assert stored == table
+    assert encoded.offsets.dtype == offsets
+    assert values_of(fsst.decode(encoded, stored)) == values
+    return encoded
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    pieces=st.lists(st.binary(max_size=12), min_size=1, max_size=6),
+    order=st.lists(st.lists(st.integers(0, 5), max_size=8), max_size=60),
+    offsets=st.sampled_from([np.int32, np.int64]),
+    batch=st.sampled_from([50, 1 << 20]),
+    piece=st.sampled_from([16, 512]),
+)
+def test_decoding_undoes_encoding(
+    pieces: list[bytes], order: list[list[int]], offsets: type, batch: int, piece: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fsst, "MIN_BYTES", 1)
+        patch.setattr(fsst, "BATCH_BYTES", batch)
+        patch.setattr(fsst, "PIECE_BYTES", piece)
+        round_trip(
+            [b"".join(pieces[place % len(pieces)] for place in each) for each in order], offsets
+        )
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [bytes([first, second]) for first in range(256) for second in range(0, 256, 3)],
+        [bytes(range(256)) * 100],
+        [b"\xff" * 40_000, b"", b"\xff"],
+        [b"\0" * 50, b"\0\0\0a" * 20] * 500,
+        [b""] * 1000 + [b"ab" * 20_000] + [b""] * 1000,
+    ],
+    ids=["pairs", "all bytes", "255s", "zeros", "one among empty ones"],
+)
+def test_any_bytes_come_back(values: list[bytes]) -> None:
+    round_trip(values)
+
+
+def test_text_becomes_less_than_half() -> None:
+    words = ["stream", "table", "version", "fragment", "column", "page", "chunk", "level"]
+    values = [
+        f"{words[n % 8]} {words[n * 5 % 7]} of {words[n * 3 % 5]} {n}".encode() for n in range(5000)
+    ]
+    encoded = round_trip(values)
+    assert len(encoded.data) < 0.42 * sum(map(len, values))
+
+
+def test_random_bytes_and_few_bytes_are_left_as_they_are() -> None:
+    random = np.random.default_rng(1)
+    for values in ([random.bytes(100) for _ in range(1000)], [b"few bytes"] * 9):
+        encoded, table = fsst.encode(block_of(values))
+        assert not table.is_on
+        assert values_of(encoded) == values
+
+
+def test_no_symbol_of_several_bytes_holds_the_terminator() -> None:
+    random = np.random.default_rng(2)
+    data = random.choice(np.arange(200, dtype=np.uint8), (3000, 8), p=np.arange(200) / 19900)
+    _, table = fsst.encode(block_of([each.tobytes() for each in data]))
+    assert table.is_on
+    assert not any(table.terminator in each for each in table.symbols if len(each) > 1)

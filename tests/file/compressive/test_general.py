@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.compressive import general
-from lance_stream.file.compressive.chunks import consecutive
+from lance_stream.file.compressive.chunks import ChunkedBuffer, consecutive
 from lance_stream.file.data_blocks import VariableWidthBlock
 
 RAW = [b"hello" * 100, b"", b"x", bytes(100_000), b"hello world" * 7]
@@ -106,3 +106,29 @@ def test_every_prefix_of_a_piece_is_bad_data(scheme: str, compress: object) -> N
 def test_another_scheme_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedFeatureError, match="brotli"):
         general.decode(np.zeros(9, np.uint8), "brotli", 100)
+
+
+@pytest.mark.parametrize("level", [None, -3, 0, 9])
+@pytest.mark.parametrize("scheme", ["zstd", "lz4"])
+@pytest.mark.parametrize("offsets", [np.int32, np.int64])
+def test_decoding_undoes_encoding(scheme: str, level: int | None, offsets: type) -> None:
+    raw = block_of(RAW)
+    raw = VariableWidthBlock(raw.num_values, raw.offsets.astype(offsets), raw.data)
+    encoded = general.encode_per_value(raw, scheme, level)
+    assert encoded.offsets.dtype == offsets
+    assert int(encoded.offsets[-1]) < len(raw.data) / 50
+    assert values_of(general.decode_per_value(encoded, scheme)) == RAW
+    whole = general.encode(raw.data, scheme, level)
+    assert general.decode(whole, scheme, len(raw.data)).tobytes() == raw.data.tobytes()
+
+
+def test_sizes_stand_before_the_pieces() -> None:
+    for scheme, width in (("zstd", 8), ("lz4", 4)):
+        encoded = values_of(general.encode_per_value(block_of([b"abc" * 100]), scheme, None))
+        assert int.from_bytes(encoded[0][:width], "little") == 300
+
+
+def test_a_piece_too_large_for_lz4_is_invalid_input() -> None:
+    sizes = np.array([general.MAX_LZ4_BYTES + 1])
+    with pytest.raises(InvalidInputError, match="zstd"):
+        general.encode_chunks(ChunkedBuffer(np.zeros(0, np.uint8), sizes * 0, sizes), "lz4", None)

@@ -1,0 +1,128 @@
+"""Which symbols of an FSST table stand for some bytes: the longest that fit, one after the other.
+
+All byte strings are walked at once: one step finds the next symbol of each. A symbol is looked up
+
+    by the first 3 bytes   in 4,096 slots, if it is longer than 2; one symbol has a slot
+    by the first 2 bytes   in 65,536 slots, else; which say what stands for the first byte, too
+
+and 8 bytes are compared, whatever stands behind the string. So strings are laid out with one byte
+between them, the terminator, that no symbol of more than one byte contains: none runs over an end.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.lib.stride_tricks import as_strided
+
+from lance_stream.file.data_blocks import Bytes
+
+ESCAPE = 255
+MAX_SYMBOL_BYTES = 8
+
+Places = npt.NDArray[np.int64]
+Symbols = npt.NDArray[np.uint64]
+"""Up to 8 bytes each, the first one the least significant, filled up with zeros."""
+
+_SLOT_BITS = 12
+_SPREAD = np.uint32(2971215073)
+_FIRST_3 = np.uint64(0xFFFFFF)
+_EIGHT = np.uint16(8)
+_KEEP = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
+
+
+class LaidOut(NamedTuple):
+    """Byte strings with a terminator behind each.
+
+    Args:
+        data: Their bytes, and 8 more.
+        starts: (num_strings,) where each starts.
+        stops: (num_strings,) where its terminator stands.
+    """
+
+    data: Bytes
+    starts: Places
+    stops: Places
+
+
+class Matcher:
+    """Finds the symbols of a table.
+
+    Args:
+        symbols: (num_symbols,) up to 255; code i stands for the i-th. No two of over 2 bytes
+            have one slot (`slots_of`).
+        sizes: (num_symbols,) bytes of each.
+    """
+
+    def __init__(self, symbols: Symbols, sizes: Places) -> None:
+        entries = (np.arange(len(symbols)) | sizes << 8).astype(np.uint16)
+        single = np.full(256, ESCAPE | 1 << 8, np.uint16)
+        single[symbols[sizes == 1].astype(np.intp)] = entries[sizes == 1]
+        self._short = np.tile(single, 256)
+        self._short[symbols[sizes == 2].astype(np.intp)] = entries[sizes == 2]
+        slots = slots_of(symbols[sizes > 2])
+        self._values = np.full(1 << _SLOT_BITS, _KEEP[8], np.uint64)
+        self._masks = np.zeros(1 << _SLOT_BITS, np.uint64)
+        self._entries = np.zeros(1 << _SLOT_BITS, np.uint16)
+        self._values[slots] = symbols[sizes > 2]
+        self._masks[slots] = _KEEP[sizes[sizes > 2]]
+        self._entries[slots] = entries[sizes > 2]
+
+    def match(self, strings: LaidOut) -> npt.NDArray[np.uint16]:
+        """Return what stands for each byte.
+
+        Returns:
+            (len(data),) `code | bytes << 8` at the first byte of each symbol, 0 at the others. An
+            escape has one byte.
+        """
+        words = words_of(strings.data)
+        found = np.zeros(len(strings.data), np.uint16)
+        live = strings.starts < strings.stops
+        at, stops = strings.starts[live], strings.stops[live]
+        while len(at):
+            word = words[at]
+            slots = slots_of(word)
+            is_long = word & self._masks.take(slots) == self._values.take(slots)
+            entry = np.where(
+                is_long, self._entries.take(slots), self._short.take(word.astype(np.uint16))
+            )
+            found[at] = entry
+            at = at + (entry >> _EIGHT)
+            live = at < stops
+            if not live.all():
+                at, stops = at[live], stops[live]
+        return found
+
+
+def lay_out(offsets: Places, data: Bytes, terminator: int) -> LaidOut:
+    """Put a terminator behind each byte string."""
+    large = pa.large_binary()
+    strings = pa.Array.from_buffers(
+        large, len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)], 0
+    )
+    ended = pc.binary_join_element_wise(
+        strings, pa.scalar(bytes([terminator]), large), pa.scalar(b"", large)
+    )
+    bounds = np.frombuffer(ended.buffers()[1], np.int64)[: len(offsets)]
+    laid = np.empty(int(bounds[-1]) + MAX_SYMBOL_BYTES, np.uint8)
+    laid[: int(bounds[-1])] = np.frombuffer(ended.buffers()[2], np.uint8)[: int(bounds[-1])]
+    laid[int(bounds[-1]) :] = terminator
+    return LaidOut(laid, bounds[:-1], bounds[1:] - 1)
+
+
+def words_of(data: Bytes) -> Symbols:
+    """Return the 8 bytes from each byte on, as a view."""
+    return as_strided(data[:8].view(np.uint64), (len(data) - 7,), (1,), writeable=False)
+
+
+def slots_of(symbols: Symbols) -> npt.NDArray[np.intp]:
+    """Return the slot of symbols of over 2 bytes: a number made of the first 3."""
+    spread = (symbols & _FIRST_3).astype(np.uint32) * _SPREAD
+    return (spread >> np.uint32(32 - _SLOT_BITS)).astype(np.intp)
+
+
+def prefixes(words: Symbols, sizes: Places) -> Symbols:
+    """Return the first bytes of words, the others zero."""
+    return words & _KEEP[sizes]
