@@ -33,7 +33,7 @@ def part_in(field: Field, held: Container[int]) -> Field | None:
         field: The column.
         held: The ids of the fields in the file; files from version 2.1 on name leaves only.
     """
-    if not field.children:
+    if field.is_leaf:
         return field if field.id in held else None
     children = tuple(part for child in field.children if (part := part_in(child, held)) is not None)
     if len(children) == len(field.children) and all(map(_is, children, field.children)):

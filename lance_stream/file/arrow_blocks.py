@@ -7,6 +7,7 @@ types: a block of 64-bit words is the value buffer of an int64, a timestamp or a
     VariableWidthBlock    string, binary and their large forms
     FixedSizeListBlock    fixed_size_list
     DictionaryBlock       any type; of the dictionary type if the field is
+    StructBlock           structs that are one column
     ConstantBlock         any type
 
 Nulls come from the levels and are put onto finished arrays by `with_validity`; only null items
@@ -30,6 +31,7 @@ from lance_stream.file.data_blocks import (
     FixedSizeListBlock,
     FixedWidthBlock,
     Offsets,
+    StructBlock,
     VariableWidthBlock,
     size_in_bytes,
 )
@@ -66,6 +68,8 @@ def array_from_block(block: DataBlock, arrow_type: pa.DataType) -> pa.Array:
         raise CorruptDataError(
             f"a column of the type {arrow_type} holds {len(indices)} indices, but no dictionary"
         )
+    if isinstance(block, StructBlock):
+        return _array_from_parts(block, arrow_type)
     if isinstance(block, FixedSizeListBlock):
         return _array_from_lists(block, arrow_type)
     if isinstance(block, VariableWidthBlock):
@@ -129,6 +133,9 @@ def with_validity(array: pa.Array, valid: Mask | None) -> pa.Array:
     buffers = array.buffers()
     if pa.types.is_fixed_size_list(array.type):
         children, buffers = [array.values], buffers[:1]
+    elif pa.types.is_struct(array.type):
+        children = [array.field(place) for place in range(array.type.num_fields)]
+        buffers = buffers[:1]
     return pa.Array.from_buffers(
         array.type, len(array), [bitmap, *buffers[1:]], null_count, children=children
     )
@@ -201,6 +208,8 @@ def block_from_array(array: pa.Array) -> DataBlock:
             None if valid is None else np.packbits(valid, bitorder="little"),
             count,
         )
+    if pa.types.is_struct(arrow_type):
+        return _parts_of(array)
     if is_variable_width(arrow_type):
         offsets = _offsets_of(array)
         data = array.buffers()[2]
@@ -222,6 +231,22 @@ def block_from_array(array: pa.Array) -> DataBlock:
         return FixedWidthBlock(1, count, stored[offset // 8 :][: size_in_bytes(count, 1)])
     width = bits // 8
     return FixedWidthBlock(bits, count, stored[offset * width : (offset + count) * width])
+
+
+def _parts_of(array: pa.Array) -> StructBlock:
+    """Return structs that are to be one column; what is not null has no part that is."""
+    valid = valid_mask(array)
+    parts = []
+    for place, part in enumerate(array.type):
+        values = array.field(place)
+        missing = valid_mask(values)
+        if missing is not None and not bool((missing if valid is None else missing[valid]).all()):
+            raise InvalidInputError(
+                f"the part {part.name!r} of a packed struct is null, which the format cannot hold; "
+                "make the whole struct null, or leave the metadata 'lance-encoding:packed' out"
+            )
+        parts.append(block_from_array(values))
+    return StructBlock(tuple(parts), len(array))
 
 
 def is_variable_width(arrow_type: pa.DataType) -> bool:
@@ -267,6 +292,18 @@ def _array_from_strings(block: VariableWidthBlock, arrow_type: pa.DataType) -> p
     return pa.Array.from_buffers(
         arrow_type, block.num_values, [None, pa.py_buffer(places), pa.py_buffer(data)], 0
     )
+
+
+def _array_from_parts(block: StructBlock, arrow_type: pa.DataType) -> pa.Array:
+    if not pa.types.is_struct(arrow_type) or len(block.parts) != arrow_type.num_fields:
+        raise CorruptDataError(
+            f"structs of {len(block.parts)} parts are stored in a column of the type {arrow_type}"
+        )
+    children = [
+        array_from_block(part, each.type)
+        for part, each in zip(block.parts, arrow_type, strict=True)
+    ]
+    return pa.Array.from_buffers(arrow_type, block.num_values, [None], 0, children=children)
 
 
 def _array_from_lists(block: FixedSizeListBlock, arrow_type: pa.DataType) -> pa.Array:
@@ -438,6 +475,9 @@ def _from_zero(array: pa.Array) -> pa.Array:
         return pa.DictionaryArray.from_arrays(
             _from_zero(array.indices), array.dictionary, safe=False
         )
+    if pa.types.is_struct(arrow_type):
+        parts = [array.field(place) for place in range(arrow_type.num_fields)]
+        return pa.Array.from_buffers(arrow_type, count, [None], 0, children=parts)
     block = block_from_array(array)
     if isinstance(block, FixedSizeListBlock):
         size = block.items_per_value

@@ -27,7 +27,6 @@ from google.protobuf.message import DecodeError, Message
 from lance_stream._proto import encodings_v2_0_pb2, file2_pb2
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
-from lance_stream.file.encoding_options import parse_encoding_options
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
 
@@ -195,7 +194,7 @@ def unpack_encoding(encoding: bytes, kind: type[M]) -> M:
 
 def _parents_too(field: Field) -> Iterator[Field]:
     yield field
-    if not parse_encoding_options(field).packed:
+    if not field.is_leaf:
         for child in field.children:
             yield from _parents_too(child)
 

@@ -8,6 +8,7 @@ has a slot in the block, with some filler in it.
     VariableWidthBlock   num_values byte strings: offsets and bytes
     FixedSizeListBlock   num_values lists of items_per_value items, with a bitmap for null items
     DictionaryBlock      indices into items
+    StructBlock          num_values structs: one block for each part
     ConstantBlock        one value, num_values times; no value: all of them are null
 """
 
@@ -109,6 +110,19 @@ class DictionaryBlock:
     num_values: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StructBlock:
+    """Structs whose parts are one column together.
+
+    Args:
+        parts: A block for each part, of `num_values` values.
+        num_values: How many structs there are.
+    """
+
+    parts: tuple["DataBlock", ...]
+    num_values: int
+
+
 @dataclass(frozen=True, slots=True)
 class ConstantBlock:
     """One value, again and again.
@@ -123,7 +137,12 @@ class ConstantBlock:
 
 
 DataBlock: TypeAlias = (
-    FixedWidthBlock | VariableWidthBlock | FixedSizeListBlock | DictionaryBlock | ConstantBlock
+    FixedWidthBlock
+    | VariableWidthBlock
+    | FixedSizeListBlock
+    | DictionaryBlock
+    | StructBlock
+    | ConstantBlock
 )
 
 

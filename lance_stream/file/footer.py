@@ -26,7 +26,12 @@ from lance_stream._proto import file_pb2
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.versions import FileVersion
-from lance_stream.schema.fields import Schema, fields_from_proto, fields_to_proto
+from lance_stream.schema.fields import (
+    UNASSIGNED_ID,
+    Schema,
+    fields_from_proto,
+    fields_to_proto,
+)
 
 MAGIC: Final = b"LANC"
 FOOTER_BYTES: Final = 40
@@ -141,9 +146,9 @@ def decode_file_descriptor(data: bytes | memoryview) -> tuple[Schema, int]:
         raise CorruptDataError(
             f"the file claims {message.length} rows, but a file has at most {MAX_ROWS}"
         )
-    schema = Schema(
-        fields=fields_from_proto(message.schema.fields), metadata=dict(message.schema.metadata)
-    )
+    # The reference gives the parts of a blob's description no ids. Nothing can refer to them.
+    numbered = [each for each in message.schema.fields if each.id != UNASSIGNED_ID]
+    schema = Schema(fields=fields_from_proto(numbered), metadata=dict(message.schema.metadata))
     return schema, message.length
 
 

@@ -41,6 +41,7 @@ from lance_stream.file.footer import (
     decode_footer,
     decode_position_table,
 )
+from lance_stream.file.packed_parts import with_whole_structs, without_parts
 from lance_stream.file.structural import read_fields as structural
 from lance_stream.file.structural.pages import PagesOfColumn
 from lance_stream.file.type_support import foreign_type
@@ -206,17 +207,22 @@ class FileReader:
         )
 
     def _read_field(self, field: Field, columns: Mapping[int, int], rows: Rows) -> Asking[pa.Array]:
-        num_rows = self.metadata.num_rows
         foreign = foreign_type(field, self.metadata.version)
         if foreign is not None:
             raise UnsupportedFeatureError(
                 f"files of version {self.metadata.version} hold no {foreign}"
             )
+        whole = with_whole_structs(field, self.metadata.schema)
+        array = yield from self._read_whole(whole, columns, rows)
+        return without_parts(array, whole, field)
+
+    def _read_whole(self, field: Field, columns: Mapping[int, int], rows: Rows) -> Asking[pa.Array]:
+        num_rows = self.metadata.num_rows
         if self.metadata.version is FileVersion.V2_0:
             paged_columns = {
                 field_id: self._paged_column(index, field_id) for field_id, index in columns.items()
             }
-            return v2_0.read_field(field, paged_columns, num_rows, rows)
+            return (yield from v2_0.read_field(field, paged_columns, num_rows, rows))
         pages_of_leaf = {
             field_id: self._pages_of_column.setdefault(
                 index, PagesOfColumn(self._columns[index].pages)
@@ -224,8 +230,10 @@ class FileReader:
             for field_id, index in columns.items()
         }
         if rows.offsets is None:
-            return structural.read_field(field, pages_of_leaf, rows.start, rows.stop)
-        return structural.take_field(field, pages_of_leaf, rows.offsets.astype(np.uint64))
+            return (yield from structural.read_field(field, pages_of_leaf, rows.start, rows.stop))
+        return (
+            yield from structural.take_field(field, pages_of_leaf, rows.offsets.astype(np.uint64))
+        )
 
     def _paged_column(self, index: int, field_id: int) -> PagedColumn:
         if index not in self._paged_columns:

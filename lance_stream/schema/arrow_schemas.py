@@ -190,9 +190,7 @@ def _describe_map(arrow: pa.MapType) -> tuple[str, tuple[Field, ...]]:
 def _arrow_type(each: Field) -> pa.DataType:
     kind = each.logical_type
     if kind == names.STRUCT:
-        if _is_packed(each):
-            raise UnsupportedFeatureError("packed structs are not supported yet")
-        if "lance-encoding:blob" in each.metadata:
+        if each.is_blob:
             raise UnsupportedFeatureError("blob columns are not supported yet")
         return pa.struct([field_to_arrow(child) for child in each.children])
     if kind == names.MAP:
@@ -235,11 +233,6 @@ def _is_blob(each: Field) -> bool:
     return each.metadata.get("lance-encoding:blob", b"false").lower() == b"true" or (
         each.logical_type.startswith("blob")
     )
-
-
-def _is_packed(each: Field) -> bool:
-    declared = (each.metadata.get("lance-encoding:packed"), each.metadata.get("packed"))
-    return any(value is not None and value.lower() == b"true" for value in declared)
 
 
 def _primary_key_position(name: str, metadata: Mapping[str, bytes]) -> int | None:

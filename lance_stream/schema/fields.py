@@ -18,6 +18,16 @@ UNASSIGNED_ID = -1
 TOMBSTONED_ID = -2
 """Stands in a data file's list of fields for a column whose data in that file is void."""
 
+PACKED_KEYS = ("lance-encoding:packed", "packed")
+"""Metadata that make a struct one column; the second is that of the first writers."""
+
+BLOB_KEY = "lance-encoding:blob"
+"""Metadata that make a column of bytes one of blobs, whatever their value."""
+
+EXTENSION_NAME_KEY = "ARROW:extension:name"
+BLOB_V2_NAME = "lance.blob.v2"
+"""The extension type of blobs in tables from 2.2 on."""
+
 _MAX_DEPTH = 64
 # The legacy encoding hints that the reference writes; it ignores them in files from 2.0 on.
 _PLAIN, _VAR_BINARY, _DICTIONARY = 1, 2, 3
@@ -51,6 +61,28 @@ class Field:
     primary_key_position: int | None = None
     clustering_key_position: int | None = None
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether this is a struct whose parts are stored side by side, as one column."""
+        return self.logical_type == "struct" and any(
+            self.metadata.get(key, b"").lower() == b"true" for key in PACKED_KEYS
+        )
+
+    @property
+    def is_blob(self) -> bool:
+        """Whether its bytes are stored apart, and the column itself says only where."""
+        return BLOB_KEY in self.metadata or self.is_blob_v2
+
+    @property
+    def is_blob_v2(self) -> bool:
+        """Whether this is a blob column as files from 2.2 on have them."""
+        return self.metadata.get(EXTENSION_NAME_KEY, b"") == BLOB_V2_NAME.encode()
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it is one column of a file from 2.1 on, whatever stands below it."""
+        return not self.children or self.is_packed or self.is_blob
+
     def walk(self) -> Iterator["Field"]:
         """Yield this field and all below it, depth first, parents before children."""
         yield self
@@ -58,8 +90,12 @@ class Field:
             yield from child.walk()
 
     def leaves(self) -> Iterator["Field"]:
-        """Yield the fields below (or at) this one that have no children, in order."""
-        return (each for each in self.walk() if not each.children)
+        """Yield the fields below (or at) this one that have a column from 2.1 on, in order."""
+        if self.is_leaf:
+            yield self
+        else:
+            for child in self.children:
+                yield from child.leaves()
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,10 @@ from lance_stream._proto.encodings_v2_1_pb2 import (
     General,
     InlineBitpacking,
     OutOfLineBitpacking,
+    PackedStruct,
     Rle,
     Variable,
+    VariablePackedStruct,
 )
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.compressive import (
@@ -42,6 +44,7 @@ from lance_stream.file.compressive import (
     flat,
     fsst,
     general,
+    packed_struct,
     rle,
     variable,
 )
@@ -61,6 +64,7 @@ from lance_stream.file.data_blocks import (
     DataBlock,
     FixedSizeListBlock,
     FixedWidthBlock,
+    StructBlock,
     VariableWidthBlock,
 )
 
@@ -232,6 +236,11 @@ def encode_mini_block(
     if isinstance(block, FixedSizeListBlock):
         buffers, num_values = fixed_size_list.encode_chunks(block, **limits)
         return EncodedMiniBlock(_encoding_of(block), buffers, num_values)
+    if isinstance(block, StructBlock):
+        encoding, rows = _encode_packed(block)
+        rows = _fixed(rows, "packed_struct")
+        buffer, num_values = flat.encode_chunks(rows, **limits)
+        return EncodedMiniBlock(encoding, (buffer,), num_values)
     if isinstance(block, FixedWidthBlock):
         buffer, num_values = flat.encode_chunks(block, **limits)
     elif isinstance(block, VariableWidthBlock):
@@ -389,6 +398,8 @@ def encode_per_value(block: DataBlock) -> EncodedValues:
     """
     if isinstance(block, FixedSizeListBlock):
         return EncodedValues(_encoding_of(block), fixed_size_list.encode(block))
+    if isinstance(block, StructBlock):
+        return _encode_packed(block)
     if isinstance(block, FixedWidthBlock | VariableWidthBlock):
         return EncodedValues(_encoding_of(block), block)
     raise InvalidInputError(f"a {type(block).__name__} cannot be encoded value by value")
@@ -696,6 +707,81 @@ def _num_list_buffers(message: FixedSizeList) -> int:
     return 1 + sum(layer.has_validity for layer in _list_layout(message).layers)
 
 
+def _packed_bits(message: PackedStruct) -> int:
+    """Return the width of a packed struct, once its parts' widths add up to it."""
+    bits = _plain_bits(_inner(message.values, "flat", "packed_struct"))
+    flat.check_bits_per_value(bits)
+    packed_struct.check_widths(message.bits_per_value, bits)
+    return bits
+
+
+def _packed_mini_block(
+    message: PackedStruct, buffers: Sequence[ChunkedBuffer], num_values: Counts
+) -> StructBlock:
+    rows = flat.decode_chunks(buffers[0], num_values, _packed_bits(message))
+    return packed_struct.split(rows, message.bits_per_value)
+
+
+def _packed_per_value(message: PackedStruct, block: ValueBlock) -> StructBlock:
+    rows = _fixed(block, "packed_struct")
+    if rows.bits_per_value != _packed_bits(message):
+        raise CorruptDataError(
+            f"structs of {_packed_bits(message)} bits in a page of {rows.bits_per_value}-bit values"
+        )
+    return packed_struct.split(rows, message.bits_per_value)
+
+
+def _variable_packed_per_value(message: VariablePackedStruct, block: ValueBlock) -> StructBlock:
+    layouts = [each.WhichOneof("layout") for each in message.fields]
+    if None in layouts:
+        raise CorruptDataError("a part of a packed struct has no width")
+    parts = packed_struct.split_variable(
+        _variable(block, "variable_packed_struct"),
+        [getattr(each, str(name)) for each, name in zip(message.fields, layouts, strict=True)],
+        [name == "bits_per_length" for name in layouts],
+    )
+    return StructBlock(
+        tuple(
+            decode_per_value(each.value, part)
+            for each, part in zip(message.fields, parts, strict=True)
+        ),
+        block.num_values,
+    )
+
+
+def _encode_packed(block: StructBlock) -> EncodedValues:
+    """Encode structs value by value; those without a part of variable width have a width."""
+    for each in block.parts:
+        packed_struct.check_whole_bytes(each)
+    fixed = [each for each in block.parts if isinstance(each, FixedWidthBlock)]
+    if len(fixed) == len(block.parts):
+        rows = packed_struct.zipped(fixed)
+        return EncodedValues(_packed_encoding(block, rows.bits_per_value), rows)
+    fields, encoded = [], []
+    for each in block.parts:
+        encoding, part = encode_per_value(each)
+        field = VariablePackedStruct.FieldEncoding(value=encoding)
+        if isinstance(part, FixedWidthBlock):
+            field.bits_per_value = part.bits_per_value
+        else:
+            field.bits_per_length = part.offsets.itemsize * 8
+        fields.append(field)
+        encoded.append(part)
+    message = VariablePackedStruct(fields=fields)
+    return EncodedValues(
+        CompressiveEncoding(variable_packed_struct=message), packed_struct.zip_variable(encoded)
+    )
+
+
+def _packed_encoding(block: StructBlock, bits_per_value: int) -> CompressiveEncoding:
+    return CompressiveEncoding(
+        packed_struct=PackedStruct(
+            bits_per_value=[_fixed(each, "packed_struct").bits_per_value for each in block.parts],
+            values=CompressiveEncoding(flat=Flat(bits_per_value=bits_per_value)),
+        )
+    )
+
+
 def _fixed(block: DataBlock, codec: str) -> FixedWidthBlock:
     if not isinstance(block, FixedWidthBlock):
         raise CorruptDataError(f"{codec} needs values of fixed width, not {type(block).__name__}")
@@ -755,13 +841,13 @@ CODECS: dict[str, Codec] = {
     "byte_stream_split": Codec(_split_mini_block),
     "general": Codec(_general_mini_block, _general_block, _general_per_value, _num_general_buffers),
     "fixed_size_list": Codec(_list_mini_block, _list_block, _list_per_value, _num_list_buffers),
+    "packed_struct": Codec(_packed_mini_block, per_value=_packed_per_value),
+    "variable_packed_struct": Codec(per_value=_variable_packed_per_value),
 }
 """The codecs that we decode, by the name of their field in CompressiveEncoding."""
 
 REFUSED: dict[str, str] = {
     "dictionary": "2.1 and 2.2 keep a dictionary in the layout; as a codec, 2.3 tries it out",
-    "packed_struct": "structs that are packed into one column come with a later version",
-    "variable_packed_struct": "structs that are packed into one column come with a later version",
     "range": "an experiment of file version 2.3, which is not stable yet",
     "delta": "an experiment of file version 2.3, which is not stable yet",
 }

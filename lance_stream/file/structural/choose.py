@@ -3,6 +3,7 @@
     no value at all (nulls, empty lists)            constant
     2.2: one value for all rows, no levels          constant
     a dictionary                                    mini-block
+    structs that are one column                     see `choose_packed`
     byte strings                                    see `choose_strings`
     fixed width, wide                               full-zip
     fixed width, narrow, no levels, whole bytes     full-zip: the plain values
@@ -23,6 +24,7 @@ from lance_stream.file.data_blocks import (
     DataBlock,
     FixedSizeListBlock,
     FixedWidthBlock,
+    StructBlock,
     VariableWidthBlock,
 )
 from lance_stream.file.encoding_options import (
@@ -38,6 +40,7 @@ from lance_stream.file.structural.choose_fixed import (
     encode_items,
     live_values,
 )
+from lance_stream.file.structural.choose_packed import encode_packed_page
 from lance_stream.file.structural.choose_strings import encode_string_page
 from lance_stream.file.structural.constant import encode_null_page, encode_value_page
 from lance_stream.file.structural.encoded_layouts import EncodedLayout
@@ -78,7 +81,7 @@ def encode_page(
     live = live_values(levels)
     if len(values) == 0 or pa.types.is_null(values.type) or (live is not None and not live.any()):
         return encode_null_page(levels, packs_levels=large)
-    if pa.types.is_struct(values.type):
+    if pa.types.is_struct(values.type) and values.type.num_fields == 0:
         raise UnsupportedFeatureError("structs without fields are not supported")
     if pa.types.is_dictionary(values.type):
         indices, items = _dictionary_blocks(values, valid)
@@ -90,6 +93,8 @@ def encode_page(
                     return encoded
         return None
     block = block_from_array(values)
+    if isinstance(block, StructBlock):
+        return encode_packed_page(levels, block, version, options)
     has_levels = levels.repetition is not None or levels.definition is not None
     if large and not has_levels:
         value = _only_value(block)

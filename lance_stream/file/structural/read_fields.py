@@ -96,7 +96,7 @@ def leaf_columns(field: Field) -> list[LeafColumn]:
     leaves: list[LeafColumn] = []
 
     def visit(each: Field, around: tuple[bool, ...], entries_per_row: int) -> None:
-        if each.children:
+        if not each.is_leaf:
             kind = each.logical_type
             if is_fixed_size_list_of_structs(kind):
                 entries_per_row *= fixed_size_list_length(kind)
@@ -133,7 +133,7 @@ def _read(
         raise CorruptDataError(f"no column of the file holds the field {field.name!r}")
     leaves = []
     for leaf in held:
-        if pa.types.is_struct(leaf.arrow_type):
+        if pa.types.is_struct(leaf.arrow_type) and leaf.arrow_type.num_fields == 0:
             pages_of_leaf[leaf.field_id].check_without_fields()
         else:
             leaves.append(leaf)
@@ -212,7 +212,7 @@ class _Assembly:
 
     def assemble(self, field: Field, arrow_type: pa.DataType) -> _Assembled | None:
         """Return a field's values; None if none of its leaves was read."""
-        if not field.children:
+        if field.is_leaf:
             rows = self._rows_of_leaf.get(field.id)
             return None if rows is None else _assemble_leaf(field, rows)
         if field.logical_type == STRUCT:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.file.arrow_blocks import is_list, valid_mask
+from lance_stream.file.arrow_blocks import is_list, valid_mask, with_validity
 from lance_stream.file.columns import EncodedPage, pack_encoding
 from lance_stream.file.data_blocks import INT32, INT64
 from lance_stream.file.encoding_options import parse_encoding_options
@@ -38,6 +38,7 @@ class FieldWriter:
     """
 
     def __init__(self, field: Field, version: FileVersion, max_page_bytes: int) -> None:
+        self._field = field
         self._version = version
         self._options = [parse_encoding_options(leaf, field) for leaf in field.leaves()]
         self._num_leaves = max(1, len(self._options))
@@ -85,8 +86,8 @@ class FieldWriter:
 
     def _encode(self, rows: pa.Array, first_row: int) -> list[EncodedPage]:
         pages = []
-        for column, leaf in enumerate(_leaves(rows, LayerWriter(len(rows)), None)):
-            if pa.types.is_struct(leaf.values.type):
+        for column, leaf in enumerate(_leaves(rows, self._field, LayerWriter(len(rows)), None)):
+            if pa.types.is_struct(leaf.values.type) and leaf.values.type.num_fields == 0:
                 encoded: EncodedLayout | None = _encode_without_fields(leaf.levels)
             else:
                 encoded = encode_page(
@@ -150,32 +151,41 @@ def _encode_without_fields(levels: Levels) -> EncodedLayout:
     return encode_null_page(bare, packs_levels=False)
 
 
-def _leaves(array: pa.Array, layers: LayerWriter, dead: Mask | None) -> Iterator[_Leaf]:
+def _leaves(
+    array: pa.Array, field: Field, layers: LayerWriter, dead: Mask | None
+) -> Iterator[_Leaf]:
     """Yield the leaves of an array, depth first.
 
     Args:
         array: The values of a field.
+        field: The field.
         layers: The layers around it.
         dead: Which values stand under a null; None: none of them.
     """
     arrow_type = array.type
-    if pa.types.is_struct(arrow_type) and arrow_type.num_fields:
+    if field.is_packed:
+        valid = valid_mask(array)
+        gone = _either(dead, valid)
+        values = array if gone is None else with_validity(array, ~gone)
+        yield _Leaf(layers.items(valid).finish(), values, valid)
+    elif pa.types.is_struct(arrow_type) and arrow_type.num_fields:
         valid = valid_mask(array)
         layers = layers.items(valid)
         dead = _either(dead, valid)
-        for place in range(arrow_type.num_fields):
-            yield from _leaves(array.field(place), layers, dead)
+        for place, part in enumerate(field.children):
+            yield from _leaves(array.field(place), part, layers, dead)
     elif pa.types.is_fixed_size_list(arrow_type) and pa.types.is_struct(arrow_type.value_type):
         size, valid = arrow_type.list_size, valid_mask(array)
         dead = _either(dead, valid)
         items = array.values.slice(array.offset * size, len(array) * size)
         yield from _leaves(
             items,
+            field.children[0],
             layers.fixed_size_lists(size, valid),
             None if dead is None else np.repeat(dead, size),
         )
     elif is_list(arrow_type):
-        yield from _leaves_of_list(array, layers, dead)
+        yield from _leaves_of_list(array, field.children[0], layers, dead)
     else:
         valid = valid_mask(array)
         if pa.types.is_dictionary(arrow_type):
@@ -183,7 +193,9 @@ def _leaves(array: pa.Array, layers: LayerWriter, dead: Mask | None) -> Iterator
         yield _Leaf(layers.items(valid).finish(), array, valid)
 
 
-def _leaves_of_list(array: pa.Array, layers: LayerWriter, dead: Mask | None) -> Iterator[_Leaf]:
+def _leaves_of_list(
+    array: pa.Array, item: Field, layers: LayerWriter, dead: Mask | None
+) -> Iterator[_Leaf]:
     word = INT64 if pa.types.is_large_list(array.type) else INT32
     stored = np.frombuffer(array.buffers()[1], word)[array.offset :][: len(array) + 1]
     offsets = stored.astype(np.int64)
@@ -199,7 +211,8 @@ def _leaves_of_list(array: pa.Array, layers: LayerWriter, dead: Mask | None) -> 
         items = _from_start(array.values).take(
             pa.array(spread(offsets[:-1], offsets[:-1] + lengths))
         )
-    yield from _leaves(items, layers.lists(lengths, None if gone is None else ~gone), None)
+    layers = layers.lists(lengths, None if gone is None else ~gone)
+    yield from _leaves(items, item, layers, None)
 
 
 def _from_start(array: pa.Array) -> pa.Array:

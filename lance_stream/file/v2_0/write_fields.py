@@ -156,9 +156,9 @@ class _ListWriter:
 
 
 def _writer_of(field: Field, column: int, max_page_bytes: int) -> _Writer:
-    if field.logical_type == STRUCT:
+    if field.logical_type == STRUCT and not field.is_packed:
         return _StructWriter(field, column, max_page_bytes)
-    if field.children:
+    if not field.is_leaf:
         return _ListWriter(field, column, max_page_bytes)
     return _LeafWriter(field_to_arrow(field).type, column, max_page_bytes)
 

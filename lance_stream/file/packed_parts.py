@@ -1,0 +1,86 @@
+"""Parts of packed structs: the whole is read, and what is asked for is kept.
+
+The parts of a packed struct lie side by side in one column, and only the file's own schema says
+which they all are. `with_whole_structs` puts the missing ones back into a projected field;
+`without_parts` takes them out of what was read.
+"""
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.arrow_blocks import nulls
+from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.fields import Field, Schema
+
+
+def with_whole_structs(field: Field, stored: Schema) -> Field:
+    """Return a field with all the parts that its packed structs have in a file.
+
+    Args:
+        field: The field; parts of structs may be projected away.
+        stored: The file's own schema.
+
+    Raises:
+        CorruptDataError: A packed struct is not one in the file's schema.
+    """
+    if not field.children or field.is_blob:
+        return field
+    if field.is_packed:
+        whole = stored.field_by_id(field.id)
+        if whole is None or not whole.is_packed:
+            raise CorruptDataError(
+                f"the packed struct {field.name!r} (field {field.id}) is none in the file's own "
+                "schema"
+            )
+        same = [each.id for each in whole.children] == [each.id for each in field.children]
+        return field if same else replace(field, children=whole.children)
+    children = tuple(with_whole_structs(each, stored) for each in field.children)
+    same = all(one is other for one, other in zip(children, field.children, strict=True))
+    return field if same else replace(field, children=children)
+
+
+def without_parts(array: pa.Array, read: Field, field: Field) -> pa.Array:
+    """Return what was read of a field with the parts that were not asked for taken out.
+
+    Args:
+        array: What was read, from its buffers' start on.
+        read: The field as `with_whole_structs` made it.
+        field: The field asked for.
+
+    Returns:
+        As many values, of exactly the field's Arrow type.
+    """
+    if read is field:
+        return array
+    arrow_type = field_to_arrow(field).type
+    if pa.types.is_struct(arrow_type):
+        place_of = {each.id: place for place, each in enumerate(read.children)}
+        children = [
+            without_parts(array.field(place_of[each.id]), read.children[place_of[each.id]], each)
+            if each.id in place_of
+            else nulls(len(array), arrow_type.field(place).type)
+            for place, each in enumerate(field.children)
+        ]
+        # `field` has applied the offset to the parts: the struct's own validity is to follow.
+        return pa.StructArray.from_arrays(
+            children,
+            fields=list(arrow_type),
+            mask=array.is_null() if array.null_count else None,
+        )
+    if pa.types.is_map(arrow_type):
+        inner = without_parts(_entries(array), read.children[0], field.children[0])
+    else:
+        inner = without_parts(array.values, read.children[0], field.children[0])
+    buffers = array.buffers()[: 1 if pa.types.is_fixed_size_list(arrow_type) else 2]
+    return pa.Array.from_buffers(
+        arrow_type, len(array), buffers, array.null_count, array.offset, [inner]
+    )
+
+
+def _entries(array: pa.Array) -> pa.Array:
+    keys, items = array.keys, array.items
+    return pa.StructArray.from_arrays(
+        [keys, items], fields=[array.type.key_field, array.type.item_field]
+    )
