@@ -52,7 +52,7 @@ def without_parts(array: pa.Array, read: Field, field: Field) -> pa.Array:
     Returns:
         As many values, of exactly the field's Arrow type.
     """
-    if read is field:
+    if read is field or not field.children:
         return array
     arrow_type = field_to_arrow(field).type
     if pa.types.is_struct(arrow_type):

@@ -263,7 +263,6 @@ def test_a_damaged_logical_type_is_bad_data(logical_type: str, error: type[Excep
 @pytest.mark.parametrize(
     "stored",
     [
-        Field("c", "struct", metadata={"packed": b"true"}),
         Field("c", "large_binary", metadata={"lance-encoding:blob": b"true"}),
     ],
     ids=lambda stored: stored.logical_type,
