@@ -100,14 +100,14 @@ def encode_array(chunks: Sequence[pa.Array], arrow: pa.DataType, page: NewPage) 
     if pa.types.is_null(arrow):
         nothing = pb.Nullable(all_nulls=pb.Nullable.AllNull())
         return pb.ArrayEncoding(nullable=nothing)
+    if pa.types.is_struct(arrow):
+        return encode_packed_struct(chunks, arrow, page, encode_array)
     return encode_nullable(chunks, arrow, page, _encode_values)
 
 
 def _encode_values(
     chunks: Sequence[pa.Array], arrow: pa.DataType, page: NewPage
 ) -> pb.ArrayEncoding:
-    if pa.types.is_struct(arrow):
-        return encode_packed_struct(chunks, arrow, page, encode_array)
     if pa.types.is_fixed_size_list(arrow):
         return encode_fixed_size_list(chunks, arrow, page, encode_array)
     if has_fixed_width(arrow):
