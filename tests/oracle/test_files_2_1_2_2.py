@@ -211,22 +211,11 @@ def plain(array: pa.ChunkedArray | pa.Array) -> pa.Array:
     return array
 
 
-def _looked_up(arrow_type: pa.DataType) -> pa.DataType:
-    if pa.types.is_dictionary(arrow_type):
-        return arrow_type.value_type
-    if pa.types.is_large_list(arrow_type):
-        return pa.large_list(_looked_up(arrow_type.value_type))
-    if pa.types.is_list(arrow_type):
-        return pa.list_(_looked_up(arrow_type.value_type))
-    if pa.types.is_struct(arrow_type):
-        return pa.struct([(each.name, _looked_up(each.type)) for each in arrow_type])
-    return arrow_type
-
-
 def same(ours: pa.Array, theirs: pa.ChunkedArray | pa.Array) -> bool:
     left, right = plain(ours), plain(theirs)
     if "dictionary" in str(left.type):
-        left, right = (each.cast(_looked_up(each.type)) for each in (left, right))
+        # Both programs may fill the dictionaries in there as they like.
+        return bool(left.to_pylist() == right.to_pylist())
     return bool(left.equals(right))
 
 
