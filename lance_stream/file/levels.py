@@ -142,6 +142,10 @@ class Levels:
     definition: LevelArray | None
     num_levels: int
 
+    def has_streams(self) -> bool:
+        """Say whether there is a level at all."""
+        return self.repetition is not None or self.definition is not None
+
     def visible(self) -> Mask | None:
         """Return which entries have a slot among the values; None if all have."""
         if self.definition is None or self.layers.max_definition == self.layers.max_visible:

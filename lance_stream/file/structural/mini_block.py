@@ -28,7 +28,8 @@ Source:  encodings21.MiniBlockLayout in the proto.
 Differs: Chunks that we write hold up to 16 KiB of values, the reference's 8.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +39,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.byte_ranges import Asking, ByteRange
-from lance_stream.errors import CorruptDataError
+from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.arrow_blocks import array_from_block, look_up
 from lance_stream.file.columns import Page
 from lance_stream.file.compressive import (
@@ -149,8 +150,11 @@ class MiniBlockPage:
         self._chunks: _Chunks | None = None
         self._dictionary: pa.Array | None = None
 
-    def read(self, rows: RowsAsked) -> Asking[LeafRows]:
-        """Read some rows: one round for all rows at first, else two at first and then one."""
+    def read(self, rows: RowsAsked) -> Asking["ReadChunks"]:
+        """Read some rows: one round for all rows at first, else two at first and then one.
+
+        The chunks are decoded later, by `decode_pages`.
+        """
         data = None
         if self._chunks is None:
             ranges = self._table_ranges()
@@ -159,12 +163,10 @@ class MiniBlockPage:
             else:
                 tables = yield ranges
             self._load_tables(tables)
-        chunks = self._chunks
-        if chunks is None:
-            raise CorruptDataError("a page has no chunk table")
+        chunks = self._known_chunks()
         chosen = self._choose(chunks, rows)
         if data is not None:
-            return self._decode(chunks, chosen, as_bytes(data), rows)
+            return ReadChunks(self, chosen, as_bytes(data), rows)
         runs = _runs_of(chosen)
         base = self._page.buffers[1].start
         buffers = yield [
@@ -172,7 +174,7 @@ class MiniBlockPage:
             for run in runs
         ]
         joined = as_bytes(buffers[0] if len(buffers) == 1 else b"".join(buffers))
-        return self._decode(chunks, chosen, joined, rows)
+        return ReadChunks(self, chosen, joined, rows)
 
     def _table_ranges(self) -> list[ByteRange]:
         buffers = self._page.buffers
@@ -269,37 +271,45 @@ class MiniBlockPage:
             return np.arange(first, int(lasts[-1]) + 1)
         return np.unique(spread(firsts, lasts + 1))
 
-    def _decode(self, chunks: _Chunks, chosen: Places, data: Bytes, rows: RowsAsked) -> LeafRows:
-        sizes = chunks.starts[chosen + 1] - chunks.starts[chosen]
-        counts = chunks.values[chosen + 1] - chunks.values[chosen]
-        parts = self._part(data, starts_of(sizes), sizes)
-        block = decode_mini_block(self._message.value_compression, parts.values, counts)
-        stored = self._stored_values(block)
-        if len(stored) != int(counts.sum()):
-            raise CorruptDataError(f"{len(stored)} values are there in place of {counts.sum()}")
-        levels = self._decode_levels(parts, counts)
-        rows_started = chunks.rows[chosen + 1] - chunks.rows[chosen]
-        breaks = None
-        if isinstance(rows, range):
-            first = int(chunks.rows[chosen[0]])
-            inside: RowsAsked = range(rows.start - first, rows.stop - first)
-        else:
-            slots = np.searchsorted(chosen, _holders(chunks.rows, rows))
-            inside = as_range(starts_of(rows_started)[slots] + rows - chunks.rows[chosen[slots]])
-            if self._has_repetition:
-                inside = as_places(inside)
-                heads = np.flatnonzero(np.diff(chosen, prepend=-2) > 1)
-                breaks = starts_of(parts.num_levels)[heads]
-        if levels.num_rows() != int(rows_started.sum()):
-            raise CorruptDataError(
-                f"{levels.num_rows()} rows start in chunks that are said to start "
-                f"{rows_started.sum()}"
-            )
-        entries, places = pick_rows(levels, inside, breaks)
-        levels, values = pick_levels(levels, entries), pick_values(stored, places)
-        return LeafRows(levels, self._finished(values, levels))
+    def measure(self, chosen: Places) -> tuple[Places, Places, Places, int]:
+        """Return of some chunks their bytes, values and rows, and the first row of the first."""
+        chunks = self._known_chunks()
+        return (
+            chunks.starts[chosen + 1] - chunks.starts[chosen],
+            chunks.values[chosen + 1] - chunks.values[chosen],
+            chunks.rows[chosen + 1] - chunks.rows[chosen],
+            int(chunks.rows[chosen[0]]),
+        )
 
-    def _part(self, data: Bytes, starts: Places, sizes: Places) -> "_ChunkParts":
+    def _known_chunks(self) -> _Chunks:
+        if self._chunks is None:
+            raise CorruptDataError("a page has no chunk table")
+        return self._chunks
+
+    def places_in(
+        self, chosen: Places, rows: Places, num_levels: Places
+    ) -> tuple[RowsAsked, Places | None]:
+        """Return which of the rows that start in some chunks are asked for.
+
+        Args:
+            chosen: The chunks.
+            rows: The rows, counted in the page.
+            num_levels: (num_chosen,) the entries of each chunk.
+
+        Returns:
+            The rows, counted from the first that starts in the chunks; and the entries at which
+            chunks were left out, of a page of lists.
+        """
+        chunks = self._known_chunks()
+        slots = np.searchsorted(chosen, _holders(chunks.rows, rows))
+        started = chunks.rows[chosen + 1] - chunks.rows[chosen]
+        inside = as_range(starts_of(started)[slots] + rows - chunks.rows[chosen[slots]])
+        if not self._has_repetition:
+            return inside, None
+        heads = np.flatnonzero(np.diff(chosen, prepend=-2) > 1)
+        return as_places(inside), starts_of(num_levels)[heads]
+
+    def part(self, data: Bytes, starts: Places, sizes: Places) -> "_ChunkParts":
         """Part chunks into their buffers."""
         large = self._message.has_large_chunk
         num_level_buffers = self._has_repetition + self._has_definition
@@ -336,7 +346,7 @@ class MiniBlockPage:
             values,
         )
 
-    def _decode_levels(self, parts: "_ChunkParts", counts: Places) -> Levels:
+    def decode_levels(self, parts: "_ChunkParts", counts: Places) -> Levels:
         if parts.repetition is None and parts.definition is None:
             return Levels(self._layers, None, None, int(counts.sum()))
         if parts.repetition is None and (parts.num_levels != counts).any():
@@ -362,22 +372,65 @@ class MiniBlockPage:
             )
         return levels
 
+    def decode_values(
+        self, buffers: Sequence[ChunkedBuffer], counts: Places
+    ) -> pa.Array:
+        """Decode the values of some chunks, or the indices into the dictionary."""
+        block = decode_mini_block(self._message.value_compression, buffers, counts)
+        stored = self._stored_values(block)
+        if len(stored) != int(counts.sum()):
+            raise CorruptDataError(f"{len(stored)} values are there in place of {counts.sum()}")
+        return stored
+
     def _stored_values(self, block: DataBlock) -> pa.Array:
-        """Return values, or indices into the dictionary, as they are stored."""
         if not self._has_dictionary:
             return array_from_block(block, self._leaf.arrow_type)
         if not isinstance(block, FixedWidthBlock) or block.bits_per_value not in _INDEX_BITS:
             raise CorruptDataError("the indices of a dictionary are not words")
         return array_from_block(block, pa.from_numpy_dtype(f"uint{block.bits_per_value}"))
 
-    def _finished(self, values: pa.Array, levels: Levels) -> pa.Array:
+    def finished(self, stored: pa.Array, levels: Levels) -> pa.Array:
+        """Return the values of which `decode_values` gave some, and that have these levels."""
         if self._dictionary is None:
-            return values
+            return stored
         valid = None
         if levels.definition is not None:
             visible = levels.visible()
             valid = (levels.definition if visible is None else levels.definition[visible]) == 0
-        return look_up(values, self._dictionary, self._leaf.arrow_type, valid)
+        return look_up(stored, self._dictionary, self._leaf.arrow_type, valid)
+
+    def key_of_values(self) -> bytes | None:
+        """Return what pages have in common whose values can be decoded together, if any can."""
+        if self._has_dictionary:
+            return None
+        return self._message.value_compression.SerializeToString()
+
+    def key_of_levels(self) -> tuple[object, ...]:
+        """Return what pages have in common whose levels can be decoded together."""
+        message = self._message
+        return (
+            self._layers,
+            message.rep_compression.SerializeToString(),
+            message.def_compression.SerializeToString(),
+            message.has_large_chunk,
+            self._num_buffers,
+        )
+
+
+class ReadChunks(NamedTuple):
+    """Chunks of a page that were read, but not decoded yet.
+
+    Attributes:
+        page: The page.
+        chosen: Which chunks, ascending.
+        data: Their bytes, one after the other.
+        rows: Which of their rows are asked for, counted in the page.
+    """
+
+    page: MiniBlockPage
+    chosen: Places
+    data: Bytes
+    rows: RowsAsked
 
 
 class _ChunkParts(NamedTuple):
@@ -385,6 +438,97 @@ class _ChunkParts(NamedTuple):
     repetition: ChunkedBuffer | None
     definition: ChunkedBuffer | None
     values: list[ChunkedBuffer]
+
+
+def pages_to_decode(parts: Sequence[ReadChunks]) -> list[Sequence[ReadChunks]]:
+    """Cut neighbouring pages of a column into runs that can be decoded together."""
+    runs: list[list[ReadChunks]] = []
+    for each in parts:
+        last = runs[-1][-1] if runs else None
+        if (
+            last is not None
+            and isinstance(last.rows, range)
+            and isinstance(each.rows, range)
+            and last.page.key_of_levels() == each.page.key_of_levels()
+        ):
+            runs[-1].append(each)
+        else:
+            runs.append([each])
+    return list(runs)
+
+
+def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
+    """Decode neighbouring pages of a column: one run of `pages_to_decode`.
+
+    Many small pages cost little more than one large one.
+
+    Raises:
+        CorruptDataError: The bytes contradict themselves.
+        UnsupportedFeatureError: The values' encoding is none that we know, by name.
+    """
+    first = parts[0].page
+    measures = [each.page.measure(each.chosen) for each in parts]
+    sizes, counts, started = (
+        np.concatenate([each[place] for each in measures]) for place in range(3)
+    )
+    data = parts[0].data if len(parts) == 1 else np.concatenate([each.data for each in parts])
+    chunks = first.part(data, starts_of(sizes), sizes)
+    levels = first.decode_levels(chunks, counts)
+    if levels.num_rows() != int(started.sum()):
+        raise CorruptDataError(
+            f"{levels.num_rows()} rows start in chunks that are said to start {started.sum()}"
+        )
+    stops = np.cumsum([len(each.chosen) for each in parts])
+    values = _join(_decode_values_of_pages(parts, chunks, counts, levels, stops))
+    breaks = None
+    asked = parts[0].rows
+    if isinstance(asked, range):
+        start = asked.start - measures[0][3]
+        inside: RowsAsked = range(start, start + sum(len(each.rows) for each in parts))
+    else:
+        inside, breaks = first.places_in(parts[0].chosen, asked, chunks.num_levels)
+    entries, places = pick_rows(levels, inside, breaks)
+    return LeafRows(pick_levels(levels, entries), pick_values(values, places))
+
+
+def _decode_values_of_pages(
+    parts: Sequence[ReadChunks],
+    chunks: _ChunkParts,
+    counts: Places,
+    levels: Levels,
+    stops: Places,
+) -> Iterator[pa.Array]:
+    """Yield the values of some pages, of as many at once as have one encoding.
+
+    Args:
+        parts: The pages.
+        chunks: What their chunks were parted into.
+        counts: (num_chunks,) the values of each.
+        levels: Of all of them.
+        stops: (num_pages,) how many chunks stand before the end of each page.
+    """
+    entries = np.append(0, np.cumsum(chunks.num_levels if levels.has_streams() else counts))
+    start = 0
+    for key, run in groupby(enumerate(parts), lambda each: each[1].page.key_of_values()):
+        places = [place for place, _ in run]
+        for some in [places] if key is not None else [[place] for place in places]:
+            stop = int(stops[some[-1]])
+            page, here = parts[some[0]].page, slice(start, stop)
+            buffers = [ChunkedBuffer(of.data, of.starts[here], of.sizes[here]) for of in chunks.values]
+            stored = page.decode_values(buffers, counts[here])
+            yield page.finished(stored, levels.slice(int(entries[start]), int(entries[stop])))
+            start = stop
+
+
+def _join(arrays: Iterable[pa.Array]) -> pa.Array:
+    arrays = list(arrays)
+    try:
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+    except pa.ArrowInvalid as error:
+        raise InvalidInputError(
+            f"the values of several pages do not fit into one Arrow array ({error}); read fewer "
+            "rows at a time"
+        ) from None
 
 
 def encode_mini_block_page(

@@ -10,7 +10,9 @@
 Source: encodings21.PageLayout in the proto.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,7 +33,12 @@ from lance_stream.file.structural.leaf_rows import (
     last_of,
     within,
 )
-from lance_stream.file.structural.mini_block import MiniBlockPage
+from lance_stream.file.structural.mini_block import (
+    MiniBlockPage,
+    ReadChunks,
+    decode_pages,
+    pages_to_decode,
+)
 
 MAX_ROWS = 2**62
 """Sums of counts up to here stay in 64 bits."""
@@ -40,7 +47,7 @@ MAX_ROWS = 2**62
 class OpenPage(Protocol):
     """A page whose layout is understood; keeps what it has read of its tables."""
 
-    def read(self, rows: RowsAsked) -> Asking[LeafRows]:
+    def read(self, rows: RowsAsked) -> Asking[LeafRows | ReadChunks]:
         """Read some of its rows, counted in the page; at least one."""
         ...
 
@@ -114,13 +121,40 @@ class PagesOfColumn:
         first, last = np.searchsorted(
             self.row_starts, (first_of(rows), last_of(rows)), side="right"
         )
-        askings = []
+        places, askings = [], []
         for place in range(int(first) - 1, int(last)):
             start = int(self.row_starts[place])
             inside = within(rows, start, int(self.row_starts[place + 1]))
             if len(inside):
+                places.append(place)
                 askings.append(self._read_page(place, leaf, inside))
-        return join_leaf_rows((yield from together(askings)))
+        parts = yield from together(askings)
+        return join_leaf_rows(self._decoded(places, parts))
+
+    def _decoded(self, places: Sequence[int], parts: Sequence[LeafRows | ReadChunks]) -> list[LeafRows]:
+        """Decode what was only read, as many neighbouring pages at once as there are."""
+        rows: list[LeafRows] = []
+        start = 0
+        for is_read, run in groupby(parts, lambda each: isinstance(each, ReadChunks)):
+            if is_read:
+                for some in pages_to_decode(list(run)):
+                    rows.append(self._decoded_run(places[start:], some))
+                    start += len(some)
+            else:
+                done = list(run)
+                rows += done
+                start += len(done)
+        return rows
+
+    def _decoded_run(self, places: Sequence[int], run: Sequence[ReadChunks]) -> LeafRows:
+        try:
+            return decode_pages(run)
+        except BadDataError as error:
+            # One of them is damaged; which one they tell by themselves.
+            for place, each in zip(places, run, strict=False):
+                with self._noting(place):
+                    decode_pages([each])
+            raise error from None
 
     def check_without_fields(self) -> None:
         """Raise unless the pages are those of structs without fields of which none is null.
@@ -144,11 +178,19 @@ class PagesOfColumn:
                     "structs without fields that are null or stand in lists are not supported"
                 )
 
-    def _read_page(self, place: int, leaf: LeafColumn, rows: RowsAsked) -> Asking[LeafRows]:
-        try:
+    def _read_page(
+        self, place: int, leaf: LeafColumn, rows: RowsAsked
+    ) -> Asking[LeafRows | ReadChunks]:
+        with self._noting(place):
             if place not in self._open:
                 self._open[place] = open_page(self.pages[place], leaf)
             return (yield from self._open[place].read(rows))
+
+    @contextmanager
+    def _noting(self, place: int) -> Iterator[None]:
+        """Add the page's place to whatever is wrong with it."""
+        try:
+            yield
         except BadDataError as error:
             error.add_note(f"page {place} of {len(self.pages)} of the column")
             raise
