@@ -150,6 +150,11 @@ class MiniBlockPage:
         self._chunks: _Chunks | None = None
         self._dictionary: pa.Array | None = None
 
+    @property
+    def num_rows(self) -> int:
+        """How many rows the page has."""
+        return self._page.length
+
     def read(self, rows: RowsAsked) -> Asking["ReadChunks"]:
         """Read some rows: one round for all rows at first, else two at first and then one.
 
@@ -347,6 +352,7 @@ class MiniBlockPage:
         )
 
     def decode_levels(self, parts: "_ChunkParts", counts: Places) -> Levels:
+        """Decode the levels of some chunks that hold so many values each."""
         if parts.repetition is None and parts.definition is None:
             return Levels(self._layers, None, None, int(counts.sum()))
         if parts.repetition is None and (parts.num_levels != counts).any():
@@ -372,9 +378,7 @@ class MiniBlockPage:
             )
         return levels
 
-    def decode_values(
-        self, buffers: Sequence[ChunkedBuffer], counts: Places
-    ) -> pa.Array:
+    def decode_values(self, buffers: Sequence[ChunkedBuffer], counts: Places) -> pa.Array:
         """Decode the values of some chunks, or the indices into the dictionary."""
         block = decode_mini_block(self._message.value_compression, buffers, counts)
         stored = self._stored_values(block)
@@ -440,25 +444,22 @@ class _ChunkParts(NamedTuple):
     values: list[ChunkedBuffer]
 
 
-def pages_to_decode(parts: Sequence[ReadChunks]) -> list[Sequence[ReadChunks]]:
-    """Cut neighbouring pages of a column into runs that can be decoded together."""
-    runs: list[list[ReadChunks]] = []
-    for each in parts:
-        last = runs[-1][-1] if runs else None
-        if (
-            last is not None
-            and isinstance(last.rows, range)
-            and isinstance(each.rows, range)
-            and last.page.key_of_levels() == each.page.key_of_levels()
-        ):
-            runs[-1].append(each)
-        else:
-            runs.append([each])
-    return list(runs)
+def fit_together(one: ReadChunks, next_one: ReadChunks) -> bool:
+    """Say whether two neighbouring pages of a column can be decoded together.
+
+    The rows asked for must stand together, across the end of the first page.
+    """
+    return (
+        isinstance(one.rows, range)
+        and isinstance(next_one.rows, range)
+        and one.rows.stop == one.page.num_rows
+        and next_one.rows.start == 0
+        and one.page.key_of_levels() == next_one.page.key_of_levels()
+    )
 
 
 def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
-    """Decode neighbouring pages of a column: one run of `pages_to_decode`.
+    """Decode neighbouring pages of a column that all fit together.
 
     Many small pages cost little more than one large one.
 
@@ -514,7 +515,9 @@ def _decode_values_of_pages(
         for some in [places] if key is not None else [[place] for place in places]:
             stop = int(stops[some[-1]])
             page, here = parts[some[0]].page, slice(start, stop)
-            buffers = [ChunkedBuffer(of.data, of.starts[here], of.sizes[here]) for of in chunks.values]
+            buffers = [
+                ChunkedBuffer(of.data, of.starts[here], of.sizes[here]) for of in chunks.values
+            ]
             stored = page.decode_values(buffers, counts[here])
             yield page.finished(stored, levels.slice(int(entries[start]), int(entries[stop])))
             start = stop

@@ -12,7 +12,6 @@ Source: encodings21.PageLayout in the proto.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,7 +36,7 @@ from lance_stream.file.structural.mini_block import (
     MiniBlockPage,
     ReadChunks,
     decode_pages,
-    pages_to_decode,
+    fit_together,
 )
 
 MAX_ROWS = 2**62
@@ -131,19 +130,22 @@ class PagesOfColumn:
         parts = yield from together(askings)
         return join_leaf_rows(self._decoded(places, parts))
 
-    def _decoded(self, places: Sequence[int], parts: Sequence[LeafRows | ReadChunks]) -> list[LeafRows]:
+    def _decoded(
+        self, places: Sequence[int], parts: Sequence[LeafRows | ReadChunks]
+    ) -> list[LeafRows]:
         """Decode what was only read, as many neighbouring pages at once as there are."""
         rows: list[LeafRows] = []
-        start = 0
-        for is_read, run in groupby(parts, lambda each: isinstance(each, ReadChunks)):
-            if is_read:
-                for some in pages_to_decode(list(run)):
-                    rows.append(self._decoded_run(places[start:], some))
-                    start += len(some)
+        run: list[ReadChunks] = []
+        for end, each in enumerate(parts):
+            if run and not (isinstance(each, ReadChunks) and fit_together(run[-1], each)):
+                rows.append(self._decoded_run(places[end - len(run) : end], run))
+                run = []
+            if isinstance(each, ReadChunks):
+                run.append(each)
             else:
-                done = list(run)
-                rows += done
-                start += len(done)
+                rows.append(each)
+        if run:
+            rows.append(self._decoded_run(places[-len(run) :], run))
         return rows
 
     def _decoded_run(self, places: Sequence[int], run: Sequence[ReadChunks]) -> LeafRows:
@@ -151,7 +153,7 @@ class PagesOfColumn:
             return decode_pages(run)
         except BadDataError as error:
             # One of them is damaged; which one they tell by themselves.
-            for place, each in zip(places, run, strict=False):
+            for place, each in zip(places, run, strict=True):
                 with self._noting(place):
                     decode_pages([each])
             raise error from None
