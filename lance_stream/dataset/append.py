@@ -70,7 +70,12 @@ class Appended:
 
 def write_target(table: TableVersion) -> WriteTarget:
     """Return where and how new data files of a table are written; for workers, too."""
-    return WriteTarget(table.store, table.schema, table.file_version)
+    return WriteTarget(
+        table.store,
+        table.schema,
+        table.file_version,
+        dictionaries=table.manifest.dictionaries,
+    )
 
 
 def append(

@@ -10,6 +10,7 @@ from lance_stream.commit.committer import Skipped
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.dataset.commit_verb import commit_operation
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.write_fragments import check_dictionaries
 from lance_stream.errors import CommitConflictError, InvalidInputError, NotFoundError
 from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import DEFAULT_FILE_VERSION, FileVersion
@@ -45,6 +46,7 @@ def create_table(
     version.check_supported()
     tree = new_schema(with_primary_key(schema, primary_key or ()))
     check_types(tree.fields, version)
+    check_dictionaries(tree, version, {})
     store = open_store(uri, storage_options)
     log = ObjectStoreLog(store)
     try:

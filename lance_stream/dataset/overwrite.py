@@ -29,7 +29,9 @@ def overwrite(table: TableVersion, data: ArrowInput) -> TableVersion:
         # field ids go on, so that a data file of an older version is never taken for a column
         schema = new_schema(rows.schema, table.schema.max_field_id() + 1)
     check_types(schema.fields, table.file_version)
-    target = WriteTarget(table.store, schema, table.file_version)
+    target = WriteTarget(
+        table.store, schema, table.file_version, dictionaries=table.manifest.dictionaries
+    )
     fragments = write_fragments(rows, target)
 
     def attempt() -> TableVersion:

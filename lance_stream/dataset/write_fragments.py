@@ -9,9 +9,9 @@ committed, from the version that is the newest then. It goes from worker to driv
 """
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -40,6 +40,7 @@ class WriteTarget:
         file_version: The version of its data files.
         max_rows_per_file: A file is closed when it holds so many rows.
         max_bytes_per_file: A file is closed when it has become about so large.
+        dictionaries: The table's dictionaries, by field id; only of file version 0.1.
     """
 
     store: Store
@@ -47,11 +48,31 @@ class WriteTarget:
     file_version: FileVersion
     max_rows_per_file: int = MAX_ROWS_PER_FILE
     max_bytes_per_file: int = MAX_BYTES_PER_FILE
+    dictionaries: Mapping[int, pa.Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("max_rows_per_file", "max_bytes_per_file"):
             if getattr(self, name) < 1:
                 raise InvalidInputError(f"{name} must be at least 1, not {getattr(self, name)}")
+        check_dictionaries(self.schema, self.file_version, self.dictionaries)
+
+
+def check_dictionaries(
+    schema: Schema, version: FileVersion, dictionaries: Mapping[int, pa.Array]
+) -> None:
+    """Raise if a table of version 0.1 has a dictionary column and not its values.
+
+    Raises:
+        InvalidInputError: It does: the values of a table's dictionary are said once and for all.
+    """
+    if version is not FileVersion.V0_1:
+        return
+    for each in schema.walk():
+        if each.logical_type.startswith("dict:") and each.id not in dictionaries:
+            raise InvalidInputError(
+                f"the column {each.name!r} has a dictionary, whose values a table of version 0.1 "
+                "states when it is made, before there are rows; use plain values, or version 2.0"
+            )
 
 
 def write_fragments(batches: Iterable[pa.RecordBatch], target: WriteTarget) -> list[Fragment]:
@@ -146,7 +167,7 @@ def _files_of(batches: Iterator[pa.RecordBatch], target: WriteTarget) -> Iterato
 
 def _write_file(rows: _Rows, target: WriteTarget) -> Fragment:
     name = data_file_name(secrets.token_bytes(16))
-    writer = FileWriter(target.schema, target.file_version)
+    writer = FileWriter(target.schema, target.file_version, dictionaries=target.dictionaries)
     with target.store.open_writer(data_file_path(name)) as file:
         for batch in rows:
             for buffer in writer.write(batch):

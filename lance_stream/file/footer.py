@@ -61,6 +61,28 @@ class Footer:
     version: FileVersion
 
 
+def decode_footer_version(last_bytes: bytes | memoryview, size_bytes: int) -> FileVersion:
+    """Return the version that the last bytes of a file name.
+
+    Args:
+        last_bytes: The last bytes of the file; eight at least, if it has so many.
+        size_bytes: The size of the file.
+
+    Raises:
+        CorruptDataError: The file does not end as a Lance file does.
+        UnsupportedFeatureError: The file's version is not known or not supported.
+    """
+    if len(last_bytes) < _VERSION.size or bytes(last_bytes[-4:]) != MAGIC:
+        raise CorruptDataError(
+            f"the file of {size_bytes} bytes does not end in {MAGIC!r}: it is not a Lance data "
+            "file, it is cut short, or its size is not the one that was said"
+        )
+    major, minor, _ = _VERSION.unpack(last_bytes[-_VERSION.size :])
+    version = FileVersion.from_numbers(major, minor)
+    version.check_supported()
+    return version
+
+
 def decode_footer(last_bytes: bytes | memoryview, size_bytes: int) -> Footer:
     """Return what the last bytes of a file say.
 
@@ -73,14 +95,7 @@ def decode_footer(last_bytes: bytes | memoryview, size_bytes: int) -> Footer:
             lies outside of it.
         UnsupportedFeatureError: The file's version is not known or not supported.
     """
-    if len(last_bytes) < _VERSION.size or bytes(last_bytes[-4:]) != MAGIC:
-        raise CorruptDataError(
-            f"the file of {size_bytes} bytes does not end in {MAGIC!r}: it is not a Lance data "
-            "file, it is cut short, or its size is not the one that was said"
-        )
-    major, minor, _ = _VERSION.unpack(last_bytes[-_VERSION.size :])
-    version = FileVersion.from_numbers(major, minor)
-    version.check_supported()
+    version = decode_footer_version(last_bytes, size_bytes)
     if len(last_bytes) < FOOTER_BYTES:
         raise CorruptDataError(f"a file of {len(last_bytes)} bytes cannot hold a footer")
     metadata_start, column_start, global_start, num_globals, num_columns, *_ = _FOOTER.unpack(

@@ -39,12 +39,16 @@ from lance_stream.file.footer import (
     Footer,
     decode_file_descriptor,
     decode_footer,
+    decode_footer_version,
     decode_position_table,
 )
 from lance_stream.file.packed_parts import with_whole_structs, without_parts
 from lance_stream.file.structural import read_fields as structural
 from lance_stream.file.structural.pages import PagesOfColumn
 from lance_stream.file.type_support import foreign_type
+from lance_stream.file.v0_1.file_tail import FOOTER_BYTES as FIRST_FOOTER_BYTES
+from lance_stream.file.v0_1.first_file import FirstFile, open_first_file
+from lance_stream.file.v0_1.statistics import PageBounds
 from lance_stream.file.v2_0 import read_fields as v2_0
 from lance_stream.file.v2_0.paged_columns import PagedColumn
 from lance_stream.file.v2_0.rows import Rows
@@ -171,6 +175,21 @@ class FileReader:
             BadDataError: The file is damaged.
         """
         return self._known.answering(self._page_starts(fields, column_of))
+
+    def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
+        """Return between which bounds the values of each page lie; None where nothing says it.
+
+        Args:
+            fields: Leaves that stand in no list.
+
+        Raises:
+            BadDataError: The file is damaged.
+        """
+        return self._known.answering(self._page_bounds(fields))
+
+    def _page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:  # noqa: ARG002  # files from 2.0 on have none
+        yield from ()
+        return None
 
     def _page_starts(
         self, fields: Sequence[Field], column_of: Mapping[int, int]
@@ -310,8 +329,11 @@ def open_file(size_bytes: int) -> Asking[FileReader]:
     """
     tail_start = max(0, size_bytes - TAIL_BYTES)
     (tail,) = yield [ByteRange(tail_start, size_bytes)]
-    footer = decode_footer(tail[-FOOTER_BYTES:], size_bytes)
     known = _KnownBytes(tail_start, tail)
+    if decode_footer_version(tail[-FOOTER_BYTES:], size_bytes) is FileVersion.V0_1:
+        first = yield from known.answering(open_first_file(tail[-FIRST_FOOTER_BYTES:], size_bytes))
+        return _FirstFileReader(first, size_bytes, known)
+    footer = decode_footer(tail[-FOOTER_BYTES:], size_bytes)
     return (yield from known.answering(_open(size_bytes, footer, known)))
 
 
@@ -330,6 +352,38 @@ def _open(size_bytes: int, footer: Footer, known: "_KnownBytes") -> Asking[FileR
     for start, column in zip(column_ranges, columns, strict=False):
         known.keep(start.start, column)
     return reader
+
+
+class _FirstFileReader(FileReader):
+    """Reads rows of a file of version 0.1, which has a page table instead of column metadata."""
+
+    def __init__(self, first: FirstFile, size_bytes: int, known: "_KnownBytes") -> None:
+        tail, version = first.tail, FileVersion.V0_1
+        nothing = ByteRange(0, 0)
+        super().__init__(
+            FileMetadata(version, tail.num_rows, tail.schema, (), (), size_bytes),
+            Footer(tail.data_stop, nothing, nothing, version),
+            known,
+        )
+        self._first = first
+
+    def _read(
+        self, fields: Sequence[Field], column_of: Mapping[int, int], rows: Rows
+    ) -> Asking[list[pa.Array]]:
+        if rows.offsets is None:
+            return self._first.read(fields, column_of, rows.start, rows.stop)
+        return self._first.take(fields, column_of, rows.offsets)
+
+    def page_starts(
+        self,
+        fields: Sequence[Field],  # noqa: ARG002  # all columns have the same batches
+        column_of: Mapping[int, int],  # noqa: ARG002  # all columns have the same batches
+    ) -> Asking[npt.NDArray[np.int64]]:
+        yield from ()
+        return self._first.tail.batch_offsets
+
+    def _page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
+        return self._first.bounds(fields)
 
 
 class _KnownBytes:

@@ -130,6 +130,5 @@ _VERSIONS_BY_NUMBERS: Final = {
 }
 
 _REFUSED: Final = {
-    FileVersion.V0_1: "the first format is not read yet; rewrite the table in 2.0 or newer",
     FileVersion.V2_3: "its format is unstable and may change; rewrite the table in 2.2",
 }

@@ -9,7 +9,7 @@ copied; the buffers are views of the batches' own memory.
 Source: file format document, "Writing a file"; files that the reference wrote.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -37,6 +37,7 @@ from lance_stream.file.footer import (
 )
 from lance_stream.file.structural import write_fields as structural_fields
 from lance_stream.file.type_support import check_types
+from lance_stream.file.v0_1.first_writer import FirstFileWriter
 from lance_stream.file.v2_0 import write_fields as v2_0_fields
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import to_arrow
@@ -55,7 +56,7 @@ class WrittenFile:
         num_rows: Its rows.
         size_bytes: Its size.
         field_ids: The fields that have a column in it.
-        column_indices: For each of them its column.
+        column_indices: For each of them its column; none in version 0.1.
         version: The file's version.
     """
 
@@ -73,6 +74,7 @@ class FileWriter:
         schema: The columns, with field ids.
         version: The file's version.
         max_page_bytes: About how many bytes of a column make a page.
+        dictionaries: The table's dictionaries, by field id; only version 0.1 has them.
 
     Raises:
         UnsupportedFeatureError: Files of this version are not supported.
@@ -81,7 +83,12 @@ class FileWriter:
     """
 
     def __init__(
-        self, schema: Schema, version: FileVersion, *, max_page_bytes: int = MAX_PAGE_BYTES
+        self,
+        schema: Schema,
+        version: FileVersion,
+        *,
+        max_page_bytes: int = MAX_PAGE_BYTES,
+        dictionaries: Mapping[int, pa.Array] | None = None,
     ) -> None:
         version.check_supported()
         check_types(schema.fields, version)
@@ -90,6 +97,10 @@ class FileWriter:
         self._schema = schema
         self._arrow_schema = to_arrow(schema)
         self._version = version
+        self._first: FirstFileWriter | None = None
+        if version is FileVersion.V0_1:
+            self._first = FirstFileWriter(schema, dictionaries or {}, max_page_bytes)
+            return
         self._writers = [_field_writer(each, version, max_page_bytes) for each in schema.fields]
         self._first_columns: list[int] = []
         self._column_fields: list[Field] = []
@@ -115,10 +126,12 @@ class FileWriter:
                 f"a batch has the schema {batch.schema.to_string()}, but the file has "
                 f"{self._arrow_schema.to_string()}"
             )
-        if self._num_rows + batch.num_rows > MAX_ROWS:
-            raise InvalidInputError(f"a file holds at most {MAX_ROWS} rows; begin another")
         for field, array in zip(self._schema.fields, batch.columns, strict=True):
             check_nulls(field, array)
+        if self._first is not None:
+            return self._first.write(batch)
+        if self._num_rows + batch.num_rows > MAX_ROWS:
+            raise InvalidInputError(f"a file holds at most {MAX_ROWS} rows; begin another")
         self._num_rows += batch.num_rows
         appended: list[Buffer] = []
         for place, array in enumerate(batch.columns):
@@ -127,6 +140,11 @@ class FileWriter:
 
     def finish(self) -> tuple[list[Buffer], WrittenFile]:
         """Return the last bytes to append, and what the manifest has to know of the file."""
+        if self._first is not None:
+            buffers, num_rows, size_bytes = self._first.finish()
+            # columns are found by field id, which count from the first of them
+            field_ids = tuple(sorted(each.id for each in self._schema.walk()))
+            return buffers, WrittenFile(num_rows, size_bytes, field_ids, (), self._version)
         appended: list[Buffer] = []
         for place, writer in enumerate(self._writers):
             self._place(place, writer.finish(), appended)

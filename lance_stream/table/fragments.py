@@ -47,14 +47,20 @@ class DataFile:
     def column_of(self) -> dict[int, int]:
         """Return which column of the file holds each field that is live in it.
 
+        In files of version 0.1 that is the field's place in the page table, which begins with the
+        smallest field id.
+
         Raises:
-            UnsupportedFeatureError: The file is of version 0.1, which has no column indices.
+            UnsupportedFeatureError: A file of version 0.1 does not say with which id it begins.
         """
-        if len(self.column_indices) != len(self.field_ids):
-            raise UnsupportedFeatureError(
-                f"the data file {self.path!r} is of file version 0.1, which is not supported yet: "
-                "have a newer writer rewrite it"
-            )
+        if not self.column_indices and self.field_ids:
+            first = self.field_ids[0]
+            if first == TOMBSTONED_ID:
+                raise UnsupportedFeatureError(
+                    f"the first column of the data file {self.path!r} of version 0.1 is void, and "
+                    "with it is lost where the others are; compact the table with another writer"
+                )
+            return {each: each - first for each in self.field_ids if each != TOMBSTONED_ID}
         return {
             field_id: column
             for field_id, column in zip(self.field_ids, self.column_indices, strict=True)

@@ -2,6 +2,7 @@
 
 A manifest file is, with all numbers little-endian:
 
+    dictionaries       values of dictionary columns; only in tables of file version 0.1
     u32 n, n bytes     an IndexSection message; only when the table has indices
     u32 n, n bytes     a Transaction message: a copy of the one that made this version
     u32 n, n bytes     the Manifest message, at position P
@@ -28,9 +29,13 @@ from functools import cached_property
 from struct import Struct
 from typing import overload
 
+import pyarrow as pa
+
 from lance_stream._proto import table_pb2
 from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.schema.dictionaries import decode_dictionary, encode_dictionary
 from lance_stream.schema.fields import Schema, fields_from_proto, fields_to_proto
+from lance_stream.schema.logical_types import logical_to_leaf
 from lance_stream.table import wire
 from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
 
@@ -268,6 +273,7 @@ class Manifest:
         index_section: The IndexSection message, undecoded; None without indices.
         inline_transaction: The Transaction message, undecoded; None when the file has none.
         unknown: Serialized fields of the message that we do not know, kept as they came.
+        dictionaries: The values of dictionary columns, by field id, in tables of file version 0.1.
     """
 
     version: int
@@ -290,6 +296,7 @@ class Manifest:
     index_section: bytes | None = None
     inline_transaction: bytes | None = None
     unknown: bytes = b""
+    dictionaries: Mapping[int, pa.Array] = field(default_factory=dict)
 
     def heir(self) -> "Manifest":
         """Return a copy for the next version to start from, without what is this version's own.
@@ -356,11 +363,12 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
         transaction_section = message.transaction_section
     elif message.HasField("transaction_section_deprecated"):
         transaction_section = message.transaction_section_deprecated
+    data_format = _data_format(message, fragments)
     return Manifest(
         version=message.version,
         schema=Schema(fields_from_proto(message.fields), dict(message.schema_metadata)),
         fragments=fragments,
-        data_format=_data_format(message, fragments),
+        data_format=data_format,
         timestamp_nanos=_nanos(message) if message.HasField("timestamp") else None,
         tag=message.tag,
         reader_feature_flags=message.reader_feature_flags,
@@ -385,6 +393,7 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
             else None
         ),
         unknown=unknown,
+        dictionaries=_dictionaries(message, data) if data_format.version == "0.1" else {},
     )
 
 
@@ -404,13 +413,24 @@ def encode_manifest(manifest: Manifest) -> bytes:
         parts.extend((_LENGTH.pack(len(body)), body))
         return position
 
+    dictionaries: dict[int, int] = {}
+    for each in manifest.schema.walk():
+        if each.id in manifest.dictionaries:
+            values = manifest.dictionaries[each.id]
+            body, dictionaries[each.id] = encode_dictionary(values, sum(map(len, parts)))
+            parts.append(body)
     index_section = transaction_section = None
     if manifest.index_section is not None:
         index_section = add_section(manifest.index_section)
     if manifest.inline_transaction is not None:
         transaction_section = add_section(manifest.inline_transaction)
     try:
-        rest = wire.serialize(_message(manifest, index_section, transaction_section))
+        message = _message(manifest, index_section, transaction_section)
+        for stored in message.fields:
+            if stored.id in dictionaries:
+                stored.dictionary.offset = dictionaries[stored.id]
+                stored.dictionary.length = len(manifest.dictionaries[stored.id])
+        rest = wire.serialize(message)
     except (ValueError, TypeError) as error:
         raise InvalidInputError(f"the manifest cannot be written: {error}") from error
     fragments = wire.join_frames(_FRAGMENTS, manifest.fragments.raws)
@@ -504,6 +524,20 @@ def _read_section(data: bytes, position: int, limit: int, what: str) -> bytes:
     if start + size > limit:
         raise CorruptDataError(f"{what} is said to have {size} bytes; {limit - start} are there")
     return data[start : start + size]
+
+
+def _dictionaries(message: table_pb2.Manifest, data: bytes) -> dict[int, pa.Array]:
+    """Return the values of the columns that have a dictionary: they stand in the same file."""
+    return {
+        each.id: decode_dictionary(
+            logical_to_leaf(each.logical_type).value_type,
+            data,
+            each.dictionary.offset,
+            each.dictionary.length,
+        )
+        for each in message.fields
+        if each.logical_type.startswith("dict:") and each.HasField("dictionary")
+    }
 
 
 def _nanos(message: table_pb2.Manifest) -> int:

@@ -55,8 +55,8 @@ def test_an_unknown_pair_of_numbers_is_refused_with_the_numbers() -> None:
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_exactly_the_first_and_the_unstable_format_are_refused(version: FileVersion) -> None:
-    if version in {FileVersion.V0_1, FileVersion.V2_3}:
+def test_exactly_the_unstable_format_is_refused(version: FileVersion) -> None:
+    if version is FileVersion.V2_3:
         with pytest.raises(UnsupportedFeatureError, match=str(version)):
             version.check_supported()
     else:

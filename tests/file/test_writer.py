@@ -65,10 +65,9 @@ def test_a_batch_with_another_schema_is_refused() -> None:
         writer.write(pa.record_batch({"a": pa.array([1], pa.int32())}))
 
 
-@pytest.mark.parametrize("version", [FileVersion.V0_1, FileVersion.V2_3])
-def test_files_of_versions_that_are_not_supported_are_not_begun(version: FileVersion) -> None:
-    with pytest.raises(UnsupportedFeatureError, match=str(version)):
-        FileWriter(assign_ids(from_arrow(pa.schema([("a", pa.int64())]))), version)
+def test_files_of_a_version_that_is_not_supported_are_not_begun() -> None:
+    with pytest.raises(UnsupportedFeatureError, match=r"2\.3"):
+        FileWriter(assign_ids(from_arrow(pa.schema([("a", pa.int64())]))), FileVersion.V2_3)
 
 
 def test_a_null_where_none_may_be_is_refused_by_the_columns_name() -> None:

@@ -304,15 +304,14 @@ def test_encodings_that_pylance_writes_on_demand_are_read(tmp_path: Path, compre
     assert_reads_as(Reading(data), table)
 
 
-@pytest.mark.parametrize("version", ["0.1", "2.3"])
-def test_other_file_versions_are_refused_by_name(tmp_path: Path, version: str) -> None:
+def test_the_unstable_file_version_is_refused_by_name(tmp_path: Path) -> None:
     import lance
 
     dataset = lance.write_dataset(
-        pa.table({"a": [1]}), str(tmp_path / "table"), data_storage_version=version
+        pa.table({"a": [1]}), str(tmp_path / "table"), data_storage_version="2.3"
     )
     (fragment,) = dataset.get_fragments()
     (file,) = fragment.data_files()
     data = (tmp_path / "table" / "data" / file.path).read_bytes()
-    with pytest.raises(UnsupportedFeatureError, match=version):
+    with pytest.raises(UnsupportedFeatureError, match=r"2\.3"):
         answer(open_file(len(data)), read_from(data))

@@ -1,0 +1,78 @@
+"""Where the page of a field and a batch stands.
+
+    for each field id from the file's smallest to its largest
+        for each batch
+            i64 position | i64 length
+
+A field id that the file does not hold, and a struct, has a run of zeros. What is counted in a
+page is its values: rows; for the ends of lists one more; for their items all items of the batch.
+
+Source: file.proto, message Metadata; files that the reference wrote.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.byte_ranges import Buffer, ByteRange
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.v0_1.runs import Places
+
+ENTRY_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pages:
+    """The pages of one field.
+
+    Attributes:
+        position: (num_batches,) where each begins.
+        length: (num_batches,) how many values it has.
+    """
+
+    position: Places
+    length: Places
+
+
+def range_of_column(start: int, num_batches: int, column: int, limit: int) -> ByteRange:
+    """Return which bytes of a page table are about one column.
+
+    Args:
+        start: Position of the table.
+        num_batches: The batches of the file.
+        column: The field's place in the table: its id less the smallest one.
+        limit: The end of what the table can reach to.
+
+    Raises:
+        CorruptDataError: They lie outside of the file.
+    """
+    size = num_batches * ENTRY_BYTES
+    first = start + column * size
+    if column < 0 or first + size > limit:
+        raise CorruptDataError(
+            f"the page table of {num_batches} batches is said to begin at byte {start}; column "
+            f"{column} would reach past byte {limit}"
+        )
+    return ByteRange(first, first + size)
+
+
+def decode_pages(entries: Buffer, limit: int) -> Pages:
+    """Return the pages of one field.
+
+    Raises:
+        CorruptDataError: A position or a length lies outside of the file.
+    """
+    table = np.frombuffer(entries, "<i8").reshape(-1, 2)
+    position, length = table[:, 0].copy(), table[:, 1].copy()
+    # a page of a null column has a length, but no bytes
+    if bool(((position < 0) | (position > limit) | (length < 0) | (length >> 31 > 0)).any()):
+        raise CorruptDataError(f"the page table points out of the file's {limit} bytes")
+    return Pages(position, length)
+
+
+def encode_page_table(columns: Sequence[npt.NDArray[np.int64]]) -> bytes:
+    """Return the table of some columns, each as (num_batches, 2) positions and lengths."""
+    return np.stack(columns).astype("<i8").tobytes() if columns else b""

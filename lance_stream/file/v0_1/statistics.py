@@ -1,0 +1,197 @@
+"""Bounds of the values of each page, by which pages are left out that no row can be chosen from.
+
+For each field that has them a struct, named by the field's id, with a value for each batch:
+
+    null_count      int64
+    min_value       of the field's type; null (or empty) where it is not known
+    max_value       of the field's type; null (or empty) where it is not known
+
+They are pages of a single batch, behind the pages of the file, with a page table of their own that
+begins at field id 0. Byte strings are cut after 64 bytes: a lower bound stays one, an upper bound
+is raised in its last place. NaN does not count; a zero is -0.0 as the least and +0.0 as the most.
+Where all is null, integers have the bounds of their type.
+
+Source:  the document of file version 0.1, "Statistics"; files that the reference wrote.
+Differs: A null is stored as a value that the bounds do not hold. The reference leaves out such
+         pages and so answers otherwise than by reading; we do not use bounds over nulls, except
+         those of byte strings, whose nulls are read as nulls.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.fields import Field
+
+MAX_BOUND_BYTES: Final = 64
+NULL_COUNT, MIN_VALUE, MAX_VALUE = "null_count", "min_value", "max_value"
+_LAST_CHARACTER = 0x10FFFF
+_SURROGATES = range(0xD800, 0xE000)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bounds:
+    """Bounds of the values of one field in each batch; null where nothing is known.
+
+    Attributes:
+        least: (num_batches,) no value of the batch is less.
+        most: (num_batches,) no value of the batch is greater.
+    """
+
+    least: pa.Array
+    most: pa.Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PageBounds:
+    """Bounds of the values of some fields, batch by batch.
+
+    Attributes:
+        batch_offsets: (num_batches + 1,) first row of each batch, then the number of rows.
+        of_field: The bounds, by field id; fields without any are not there.
+    """
+
+    batch_offsets: npt.NDArray[np.int64]
+    of_field: Mapping[int, Bounds]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatistics:
+    """What is noted of one field in one batch."""
+
+    null_count: int
+    least: Any
+    most: Any
+
+
+def has_bounds(arrow: pa.DataType) -> bool:
+    """Return whether bounds are kept of values of a type."""
+    return (
+        pa.types.is_boolean(arrow)
+        or pa.types.is_integer(arrow)
+        or pa.types.is_float32(arrow)
+        or pa.types.is_float64(arrow)
+        or pa.types.is_date(arrow)
+        or pa.types.is_decimal128(arrow)
+        or is_byte_string(arrow)
+    )
+
+
+def is_byte_string(arrow: pa.DataType) -> bool:
+    """Return whether a type is text or binary of variable width."""
+    return arrow in {pa.string(), pa.binary(), pa.large_string(), pa.large_binary()}
+
+
+def fields_with_bounds(fields: Sequence[Field]) -> list[Field]:
+    """Return the fields that bounds are kept of: leaves that are in no list, by field id."""
+    found: list[Field] = []
+    for each in fields:
+        arrow = field_to_arrow(each).type
+        if pa.types.is_struct(arrow):
+            found += fields_with_bounds(each.children)
+        elif has_bounds(arrow):
+            found.append(each)
+    return sorted(found, key=lambda each: each.id)
+
+
+def statistics_fields(fields: Sequence[Field]) -> tuple[Field, ...]:
+    """Return the columns of the statistics of some fields, numbered from 0."""
+    return tuple(
+        Field(
+            name=str(each.id),
+            logical_type="struct",
+            id=4 * place,
+            nullable=False,
+            children=(
+                Field(NULL_COUNT, "int64", id=4 * place + 1, nullable=False),
+                Field(MIN_VALUE, each.logical_type, id=4 * place + 2),
+                Field(MAX_VALUE, each.logical_type, id=4 * place + 3),
+            ),
+        )
+        for place, each in enumerate(fields)
+    )
+
+
+def gather(array: pa.Array) -> BatchStatistics:
+    """Return what is noted of the values of one batch."""
+    nulls = array.null_count
+    if pa.types.is_date64(array.type):
+        array = array.cast(pa.int64())
+    bounds = pc.min_max(array)
+    least, most = bounds["min"].as_py(), bounds["max"].as_py()
+    if pa.types.is_floating(array.type):
+        return BatchStatistics(nulls, *_float_bounds(array))
+    if is_byte_string(array.type):
+        return BatchStatistics(nulls, cut(least), raised(most))
+    return BatchStatistics(nulls, least, most)
+
+
+def statistics_array(arrow: pa.DataType, values: Sequence[Any]) -> pa.Array:
+    """Return bounds as an array of the field's type."""
+    if pa.types.is_date64(arrow):
+        return pa.array(values, pa.int64()).cast(arrow)
+    return pa.array(values, arrow)
+
+
+def known_bounds(field: Field, null_count: pa.Array, least: pa.Array, most: pa.Array) -> Bounds:
+    """Return the bounds that hold of what is read: null where they do not.
+
+    Args:
+        field: The field that they are about.
+        null_count: As stored, (num_batches,).
+        least: As stored.
+        most: As stored.
+    """
+    if is_byte_string(field_to_arrow(field).type):
+        return Bounds(least, most)
+    has_nulls = pc.not_equal(null_count, 0)
+    unknown = pa.scalar(None, least.type)
+    return Bounds(pc.if_else(has_nulls, unknown, least), pc.if_else(has_nulls, unknown, most))
+
+
+def cut(value: Any) -> Any:
+    """Return a lower bound of at most 64 bytes of a text or bytes; None stays None."""
+    if value is None:
+        return None
+    if isinstance(value, bytes):
+        return value[:MAX_BOUND_BYTES]
+    return value.encode()[:MAX_BOUND_BYTES].decode(errors="ignore")
+
+
+def raised(value: Any) -> Any:
+    """Return an upper bound of at most 64 bytes of a text or bytes; None where there is none."""
+    if value is None:
+        return None
+    if isinstance(value, bytes):
+        if len(value) <= MAX_BOUND_BYTES:
+            return value
+        kept = value[:MAX_BOUND_BYTES].rstrip(b"\xff")
+        return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
+    if len(value.encode()) <= MAX_BOUND_BYTES:
+        return value
+    kept = cut(value)
+    while kept:
+        following = ord(kept[-1]) + 1
+        if following in _SURROGATES:
+            following = _SURROGATES.stop
+        if following <= _LAST_CHARACTER:
+            text = kept[:-1] + chr(following)
+            if len(text.encode()) <= MAX_BOUND_BYTES:
+                return text
+        kept = kept[:-1]
+    return None
+
+
+def _float_bounds(array: pa.Array) -> tuple[float, float]:
+    values = array.drop_null().to_numpy(zero_copy_only=False)
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return -np.inf, np.inf
+    least, most = float(values.min()), float(values.max())
+    return least if least else -0.0, most if most else 0.0

@@ -1,0 +1,219 @@
+"""Writing a batch of a field of a 0.1 file: the reverse of `read_fields`, by the same layouts.
+
+What the version cannot hold is refused, not changed: a null (but in byte strings, dictionaries of
+them and columns of type null), an empty byte string where a null is meant by it, and a value that
+a table's dictionary does not have.
+
+Source:  files that the reference wrote.
+Differs: The reference writes all of those without a word, and reads them as other values.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream.byte_ranges import Buffer
+from lance_stream.errors import InvalidInputError
+from lance_stream.file.v0_1.read_fields import bits_per_value
+from lance_stream.file.v0_1.statistics import BatchStatistics, gather, has_bounds
+from lance_stream.schema.dictionaries import is_byte_string, take_apart
+from lance_stream.schema.fields import Field
+
+
+@dataclass(slots=True)
+class Appended:
+    """Bytes to append to a file, and the pages in them.
+
+    Attributes:
+        position: Where the next byte goes.
+        buffers: The bytes, in order.
+        pages: For each field id its pages: position and length.
+        statistics: For each field id what is noted of each batch.
+    """
+
+    position: int = 0
+    buffers: list[Buffer] = field(default_factory=list)
+    pages: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    statistics: dict[int, list[BatchStatistics]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, data: Buffer | bytes) -> int:
+        """Append some bytes, and return where they begin."""
+        start, view = self.position, memoryview(data)
+        view = view if view.format == "B" and view.ndim == 1 else view.cast("B")
+        if view.nbytes:
+            self.buffers.append(view)
+            self.position += view.nbytes
+        return start
+
+    def take(self) -> list[Buffer]:
+        """Return the bytes that were appended since the last time."""
+        buffers, self.buffers = self.buffers, []
+        return buffers
+
+
+class Dictionaries:
+    """The dictionaries of a file's columns: a table's, which stay, or one that grows.
+
+    Args:
+        fixed: The table's, by field id.
+    """
+
+    def __init__(self, fixed: Mapping[int, pa.Array]) -> None:
+        self._fixed = frozenset(fixed)
+        self.values: dict[int, pa.Array] = dict(fixed)
+
+    def indices_of(self, each: Field, array: pa.DictionaryArray) -> pa.Array:
+        """Return where the values of an array stand in the dictionary, which may grow by them.
+
+        Raises:
+            InvalidInputError: It may not, or it would need larger indices.
+        """
+        incoming = array.dictionary
+        if (
+            is_byte_string(incoming.type)
+            and pc.any(pc.equal(pc.binary_length(incoming), 0)).as_py()
+        ):
+            raise InvalidInputError(
+                f"the dictionary of the column {each.name!r} has an empty value, which files of "
+                "version 0.1 read as null; make it a null, or use version 2.0"
+            )
+        if array.null_count:
+            # a null of a dictionary is a value that is null
+            places = array.indices.fill_null(len(incoming))
+            incoming = pa.concat_arrays([incoming, pa.nulls(1, incoming.type)])
+        else:
+            places = array.indices
+        if incoming.null_count and not is_byte_string(incoming.type):
+            raise _no_nulls(each, incoming.type, array.null_count)
+        known = self.values.get(each.id)
+        if known is None:
+            known = self.values[each.id] = incoming
+        elif known.equals(incoming):
+            return places
+        used = pc.unique(places)
+        where = pc.index_in(incoming, value_set=known)
+        is_missing = pc.and_(
+            pc.is_null(where),
+            pc.is_in(pa.array(np.arange(len(incoming))), value_set=used.cast("int64")),
+        )
+        missing = incoming.filter(is_missing)
+        if len(missing):
+            if each.id in self._fixed:
+                raise InvalidInputError(
+                    f"the dictionary of the column {each.name!r} has {len(known)} values and "
+                    f"cannot grow in a table of version 0.1, but {missing[0].as_py()!r} is to "
+                    "be written; rewrite the table in a newer version"
+                )
+            known = self.values[each.id] = pa.concat_arrays([known, missing])
+            where = pc.index_in(incoming, value_set=known)
+        try:
+            return where.take(places).cast(array.type.index_type)
+        except pa.ArrowInvalid:
+            raise InvalidInputError(
+                f"the column {each.name!r} has more different values than indices of "
+                f"{array.type.index_type} can tell apart"
+            ) from None
+
+
+def append_field(
+    each: Field, array: pa.Array, appended: Appended, dictionaries: Dictionaries
+) -> None:
+    """Append the pages of one batch of a field and of those below it.
+
+    Raises:
+        InvalidInputError: Files of version 0.1 cannot hold the values.
+    """
+    _append(each, array, appended, dictionaries, in_list=False)
+
+
+def append_values(field_id: int, array: pa.Array, appended: Appended) -> None:
+    """Append a page of plain values, or of byte strings whose nulls are empty."""
+    if is_byte_string(array.type):
+        data, ends = take_apart(array)
+        start = appended.add(data)
+        page = appended.add((ends + start).tobytes())
+    else:
+        page = _append_plain(array, appended)
+    appended.pages[field_id].append((page, len(array)))
+
+
+def _append(
+    each: Field, array: pa.Array, appended: Appended, dictionaries: Dictionaries, *, in_list: bool
+) -> None:
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    arrow = array.type
+    if pa.types.is_null(arrow):
+        appended.pages[each.id].append((appended.position, len(array)))
+        return
+    if pa.types.is_dictionary(arrow):
+        append_values(each.id, dictionaries.indices_of(each, array), appended)
+        return
+    is_text = is_byte_string(arrow)
+    if array.null_count and not is_text:
+        raise _no_nulls(each, arrow, array.null_count)
+    if pa.types.is_struct(arrow):
+        for place, child in enumerate(each.children):
+            _append(child, array.field(place), appended, dictionaries, in_list=in_list)
+        return
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
+        _append_list(each, array, appended, dictionaries)
+        return
+    if not is_text and bits_per_value(arrow) is None:
+        raise InvalidInputError(
+            f"files of version 0.1 hold no {arrow}, of which the column {each.name!r} is; use "
+            "version 2.2"
+        )
+    if is_text and each.nullable and pc.any(pc.equal(pc.binary_length(array), 0)).as_py():
+        raise InvalidInputError(
+            f"the column {each.name!r} has an empty value, which files of version 0.1 read as null "
+            "where a column may be null; make it a null, or rewrite the table in version 2.0"
+        )
+    if not in_list and has_bounds(arrow):
+        appended.statistics[each.id].append(gather(array))
+    append_values(each.id, array, appended)
+
+
+def _append_list(
+    each: Field, array: pa.Array, appended: Appended, dictionaries: Dictionaries
+) -> None:
+    ends = array.offsets.to_numpy()
+    first, last = int(ends[0]), int(ends[-1])
+    page = appended.add((ends - ends[0]).tobytes())
+    appended.pages[each.id].append((page, len(ends)))
+    items = array.values.slice(first, last - first)
+    _append(each.children[0], items, appended, dictionaries, in_list=True)
+
+
+def _append_plain(array: pa.Array, appended: Appended) -> int:
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_fixed_size_list(array.type):
+        items = array.flatten()
+        if items.null_count:
+            raise InvalidInputError(
+                f"files of version 0.1 hold no nulls in fixed-size lists, but {items.null_count} "
+                "items are"
+            )
+        return _append_plain(items, appended)
+    if pa.types.is_boolean(array.type):
+        bits = array.to_numpy(zero_copy_only=False).astype(np.bool_)
+        return appended.add(np.packbits(bits, bitorder="little").tobytes())
+    _, data = array.buffers()
+    width = array.type.bit_width // 8
+    start = array.offset * width
+    if data is None:
+        return appended.position
+    return appended.add(memoryview(data)[start : start + len(array) * width])
+
+
+def _no_nulls(each: Field, arrow: pa.DataType, num_nulls: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"the column {each.name!r} has {num_nulls} nulls, which files of version 0.1 cannot hold "
+        f"in a {arrow}: they would be read as values; fill them in, or rewrite the table in a "
+        "newer version"
+    )
