@@ -32,7 +32,7 @@ from lance_stream.file.compressive import (
     fastlanes,
     rle,
 )
-from lance_stream.file.compressive.chunks import check_chunks, consecutive, joined
+from lance_stream.file.compressive.chunks import check_chunks, consecutive, joined, starts_of
 from lance_stream.file.compressive.codecs import (
     encode_block_of_runs,
     encode_packed_block,
@@ -43,6 +43,9 @@ from lance_stream.file.data_blocks import DataBlock, FixedWidthBlock
 from lance_stream.file.levels import LevelArray, Places
 
 BITS_PER_LEVEL = 16
+MAX_CUT_LEVELS = (2**16 - 1 - 8) // 3 * rle.MAX_RUN
+"""What the runs in 65,535 bytes, as many as a chunk's levels can have, add up to at most."""
+
 _BYTES_PER_LEVEL = 2
 _RUN_BYTES = 3
 
@@ -68,6 +71,8 @@ def decode_level_chunks(
     kind = encoding.WhichOneof("compression")
     if kind in ("flat", "inline_bitpacking"):
         levels = _words(decode_mini_block(encoding, [buffer], num_levels))
+    elif kind == "rle" and _is_plain_rle(encoding):
+        levels = _decode_runs(_parted_runs(buffer), num_levels)
     elif kind == "rle":
         levels = _words(decode_mini_block(encoding, _parted_runs(buffer), num_levels))
     elif kind == "out_of_line_bitpacking":
@@ -77,6 +82,38 @@ def decode_level_chunks(
     if len(levels) != int(num_levels.sum()):
         raise CorruptDataError(f"{len(levels)} levels are there, but {num_levels.sum()} are needed")
     return levels
+
+
+def true_counts(encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, stored: Places) -> Places:
+    """Return how many levels chunks have, where the number that is stored may be cut.
+
+    A writer of 2.2 stored the lower 16 bits of a number of levels that needs more; runs add up to
+    the true one.
+
+    Args:
+        encoding: How each chunk's levels are encoded.
+        buffer: Where they lie.
+        stored: (num_chunks,) how many each chunk says it has.
+
+    Raises:
+        CorruptDataError: The runs add up to another number.
+    """
+    if encoding.WhichOneof("compression") != "rle" or not _is_plain_rle(encoding):
+        return stored
+    check_chunks([buffer], np.zeros_like(stored))
+    lengths = _parted_runs(buffer)[1]
+    sums = np.append(0, np.cumsum(joined(lengths), dtype=np.int64))
+    firsts = starts_of(lengths.sizes)
+    counts: Places = sums[firsts + lengths.sizes] - sums[firsts]
+    is_wrong = (counts != stored) & (
+        (counts % (1 << 16) != stored) | (counts < stored) | (counts > MAX_CUT_LEVELS)
+    )
+    if is_wrong.any():
+        place = int(np.argmax(is_wrong))
+        raise CorruptDataError(
+            f"the runs of a chunk add up to {counts[place]} levels, but {stored[place]} are told of"
+        )
+    return counts
 
 
 def encode_level_chunks(
@@ -153,6 +190,26 @@ def _words(block: DataBlock) -> LevelArray:
     if not isinstance(block, FixedWidthBlock) or block.bits_per_value != BITS_PER_LEVEL:
         raise CorruptDataError("the levels of a page are not words of 16 bits")
     return block.data.view(np.uint16)
+
+
+def _is_plain_rle(encoding: pb.CompressiveEncoding) -> bool:
+    return encoding == rle_encoding(BITS_PER_LEVEL)
+
+
+def _decode_runs(parts: list[ChunkedBuffer], num_levels: Places) -> LevelArray:
+    values, lengths = parts
+    if (values.sizes != lengths.sizes * _BYTES_PER_LEVEL).any():
+        raise CorruptDataError("a run-length block has not as many values as lengths")
+    num_runs = lengths.sizes
+    total = int(num_runs.sum())
+    return _words(
+        rle.decode_chunks(
+            FixedWidthBlock(BITS_PER_LEVEL, total, joined(values)),
+            FixedWidthBlock(8, total, joined(lengths)),
+            num_runs,
+            num_levels,
+        )
+    )
 
 
 def _decode_each(

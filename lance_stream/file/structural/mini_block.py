@@ -77,7 +77,11 @@ from lance_stream.file.structural.leaf_rows import (
     pick_values,
     spread,
 )
-from lance_stream.file.structural.level_chunks import decode_level_chunks, encode_level_chunks
+from lance_stream.file.structural.level_chunks import (
+    decode_level_chunks,
+    encode_level_chunks,
+    true_counts,
+)
 
 MAX_LOG_VALUES = 15
 """A chunk's number of values is stored as its logarithm in 4 bits."""
@@ -344,6 +348,10 @@ class MiniBlockPage:
         if (at > starts + sizes).any():
             raise CorruptDataError("the buffers of a chunk are longer than the chunk")
         levels, values = buffers[:num_level_buffers], buffers[num_level_buffers:]
+        if self._has_repetition:
+            num_levels = true_counts(self._message.rep_compression, levels[0], num_levels)
+        if self._has_definition:
+            num_levels = true_counts(self._message.def_compression, levels[-1], num_levels)
         return _ChunkParts(
             num_levels,
             levels[0] if self._has_repetition else None,

@@ -16,6 +16,7 @@ from lance_stream.file.structural.level_chunks import (
     decode_level_chunks,
     encode_level_block,
     encode_level_chunks,
+    true_counts,
 )
 
 FLAT = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=16))
@@ -141,3 +142,26 @@ def test_chunks_outside_of_their_bytes_are_corrupt() -> None:
     buffer = ChunkedBuffer(np.zeros(8, np.uint8), np.array([4]), np.array([6]))
     with pytest.raises(CorruptDataError):
         decode_level_chunks(FLAT, buffer, np.array([3]))
+
+
+def test_a_number_of_levels_that_was_cut_to_16_bits_is_found_again() -> None:
+    levels = np.repeat(np.array([1, 0], np.uint16), 40_000)
+    encoding, buffer = encode_level_chunks(levels, np.array([0]), as_runs=True)
+    cut = np.array([80_000 % 65_536])
+    counts = true_counts(encoding, buffer, cut)
+    assert counts.tolist() == [80_000]
+    assert np.array_equal(decode_level_chunks(encoding, buffer, counts), levels)
+
+
+@pytest.mark.parametrize("said", [79_999, 14_465, 80_001, 80_000 + 65_536])
+def test_runs_that_add_up_to_another_number_are_refused(said: int) -> None:
+    levels = np.repeat(np.array([1, 0], np.uint16), 40_000)
+    encoding, buffer = encode_level_chunks(levels, np.array([0]), as_runs=True)
+    with pytest.raises(CorruptDataError, match="80000 levels"):
+        true_counts(encoding, buffer, np.array([said]))
+
+
+def test_numbers_of_levels_that_are_not_runs_are_believed() -> None:
+    levels = np.tile(np.array([0, 1], np.uint16), 2048)
+    encoding, buffer = encode_level_chunks(levels, np.array([0]), as_runs=True)
+    assert true_counts(encoding, buffer, np.array([7])).tolist() == [7]
