@@ -20,6 +20,7 @@ from lance_stream.file.compressive.codecs import (
     encode_mini_block,
     encode_per_value,
     num_mini_block_buffers,
+    pick_mini_block,
 )
 
 __all__ = [
@@ -38,4 +39,5 @@ __all__ = [
     "encode_mini_block",
     "encode_per_value",
     "num_mini_block_buffers",
+    "pick_mini_block",
 ]

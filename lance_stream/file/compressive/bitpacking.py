@@ -22,7 +22,14 @@ import numpy.typing as npt
 
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.compressive import fastlanes
-from lance_stream.file.compressive.chunks import ChunkedBuffer, Counts, chosen, consecutive, joined
+from lance_stream.file.compressive.chunks import (
+    ChunkedBuffer,
+    Counts,
+    chosen,
+    consecutive,
+    joined,
+    starts_of,
+)
 from lance_stream.file.compressive.fastlanes import VALUES
 from lance_stream.file.data_blocks import Bytes, FixedWidthBlock, Words, word_of
 
@@ -53,6 +60,40 @@ def decode_inline_chunks(
         else:
             values[places] = fastlanes.unpack(words, width)
     return _block(_first_of_each(values, num_values), bits_per_word)
+
+
+def pick_inline_chunks(
+    buffer: ChunkedBuffer, num_values: Counts, bits_per_word: int, places: Counts
+) -> FixedWidthBlock | None:
+    """Decode single values of the chosen chunks of a page.
+
+    Args:
+        buffer: The chunks.
+        num_values: (num_chunks,) how many values each has.
+        bits_per_word: T.
+        places: Which values, counted over all chunks.
+
+    Returns:
+        None if words do not lie at multiples of their size.
+
+    Raises:
+        CorruptDataError: As in `decode_inline_chunks`.
+    """
+    word = word_of(bits_per_word)
+    if len(num_values) and num_values.max() > VALUES:
+        raise CorruptDataError(f"a bit-packed chunk has {num_values.max()} values, over {VALUES}")
+    widths = _widths(buffer, num_values, word).astype(np.int64)
+    if (buffer.starts % word.itemsize).any() or len(buffer.data) % word.itemsize:
+        return None
+    firsts = starts_of(num_values)
+    chunks = np.searchsorted(firsts, places, side="right") - 1
+    words = fastlanes.pick(
+        buffer.data.view(word),
+        buffer.starts[chunks] // word.itemsize + 1,
+        widths[chunks],
+        places - firsts[chunks],
+    )
+    return _block(words, bits_per_word)
 
 
 def decode_inline(buffer: Bytes, num_values: int, bits_per_word: int) -> FixedWidthBlock:

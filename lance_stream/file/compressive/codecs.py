@@ -128,12 +128,15 @@ class Codec:
         block: (message, buffer, number of values) to a block.
         per_value: (message, encoded values) to a block.
         num_mini_block_buffers: (message) to the number of value buffers.
+        pick: (message, value buffers, values of each chunk, places) to a block of single values;
+            None: they are not to be had by themselves.
     """
 
     mini_block: Callable[[Any, Sequence[ChunkedBuffer], Counts], DataBlock] | None = None
     block: Callable[[Any, Bytes, int], DataBlock] | None = None
     per_value: Callable[[Any, ValueBlock], DataBlock] | None = None
     num_mini_block_buffers: Callable[[Any], int] = lambda _: 1
+    pick: Callable[[Any, Sequence[ChunkedBuffer], Counts, Counts], DataBlock | None] | None = None
 
 
 def num_mini_block_buffers(encoding: CompressiveEncoding) -> int:
@@ -173,6 +176,34 @@ def decode_mini_block(
         )
     check_chunks(buffers, num_values)
     return decode(message, buffers, num_values)
+
+
+def pick_mini_block(
+    encoding: CompressiveEncoding,
+    buffers: Sequence[ChunkedBuffer],
+    num_values: Counts,
+    places: Counts,
+) -> DataBlock | None:
+    """Decode single values of the chosen chunks of a mini-block page.
+
+    Args:
+        encoding: As in `decode_mini_block`.
+        buffers: As in `decode_mini_block`.
+        num_values: As in `decode_mini_block`.
+        places: Which values, counted over all chunks.
+
+    Returns:
+        None if the codec has no way that is shorter than to decode whole chunks.
+
+    Raises:
+        CorruptDataError: The bytes do not hold so many values, or are damaged.
+        UnsupportedFeatureError: The encoding is none that we know, by name.
+    """
+    codec, message = _codec_of(encoding)
+    if codec.pick is None or len(buffers) != codec.num_mini_block_buffers(message):
+        return None
+    check_chunks(buffers, num_values)
+    return codec.pick(message, buffers, num_values, places)
 
 
 def decode_block(
@@ -515,6 +546,12 @@ def _inline_mini_block(
     return bitpacking.decode_inline_chunks(buffers[0], num_values, _plain_bits(message))
 
 
+def _inline_pick(
+    message: InlineBitpacking, buffers: Sequence[ChunkedBuffer], num_values: Counts, places: Counts
+) -> DataBlock | None:
+    return bitpacking.pick_inline_chunks(buffers[0], num_values, _plain_bits(message), places)
+
+
 def _inline_block(message: InlineBitpacking, buffer: Bytes, num_values: int) -> DataBlock:
     return bitpacking.decode_inline(buffer, num_values, _plain_bits(message))
 
@@ -835,7 +872,7 @@ CODECS: dict[str, Codec] = {
     "variable": Codec(_variable_mini_block, _variable_block, _variable_per_value),
     "constant": Codec(block=_constant_block),
     "out_of_line_bitpacking": Codec(block=_out_of_line_block),
-    "inline_bitpacking": Codec(_inline_mini_block, _inline_block),
+    "inline_bitpacking": Codec(_inline_mini_block, _inline_block, pick=_inline_pick),
     "fsst": Codec(_fsst_mini_block, per_value=_fsst_per_value),
     "rle": Codec(_rle_mini_block, _rle_block, num_mini_block_buffers=lambda _: 2),
     "byte_stream_split": Codec(_split_mini_block),

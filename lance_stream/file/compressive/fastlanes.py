@@ -14,12 +14,22 @@ Source:  Afroozeh and Boncz, "The FastLanes Compression Layout", VLDB 2023; the 
          layout. Lance packs 8, 16, 32 and 64-bit words so.
 """
 
-import numpy as np
+from functools import lru_cache
+from typing import TypeVar
 
-from lance_stream.file.data_blocks import Words
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.file.data_blocks import WORDS, Words
+
+S = TypeVar("S", bound=np.generic)
 
 VALUES = 1024
 ORDER = (0, 4, 2, 6, 1, 5, 3, 7)
+
+_NARROW_WORDS = tuple(WORDS.values())
+_LEAST_NARROWING = 4
+"""Values that fit into words so much narrower are unpacked in those: halves do not pay."""
 
 
 def unpack(packed: Words, bits_per_packed: int, values: Words | None = None) -> Words:
@@ -35,25 +45,90 @@ def unpack(packed: Words, bits_per_packed: int, values: Words | None = None) -> 
     """
     word = packed.dtype
     word_bits = word.itemsize * 8
-    lanes = VALUES // word_bits
-    num_blocks = len(packed)
     if values is None:
-        values = np.empty((num_blocks, VALUES), dtype=word)
+        values = np.empty((len(packed), VALUES), dtype=word)
     if bits_per_packed == 0:
         values[...] = 0
         return values
-    planes = packed.reshape(num_blocks, bits_per_packed, lanes).transpose(1, 0, 2).copy()
+    narrow = next((each for each in _NARROW_WORDS if bits_per_packed <= each.itemsize * 8), word)
+    if narrow.itemsize * _LEAST_NARROWING > word.itemsize:
+        _unpack_planes(_planes(packed, bits_per_packed, word), bits_per_packed, word_bits, values)
+        return values
+    # A lane's bits are one stream, in words of any size: narrow ones are quicker to shift.
+    small = np.empty(values.shape, dtype=narrow)
+    _unpack_planes(_planes(packed, bits_per_packed, narrow), bits_per_packed, word_bits, small)
+    values[...] = small
+    return values
+
+
+def _planes(packed: Words, bits_per_packed: int, word: np.dtype[np.unsignedinteger]) -> Words:
+    """Return (num_words, num_blocks, lanes) words of each lane, in the order of its bits."""
+    lanes = VALUES // (packed.dtype.itemsize * 8)
+    parts = packed.dtype.itemsize // word.itemsize
+    words = packed.view(word).reshape(len(packed), bits_per_packed, lanes, parts)
+    planes = words.transpose(1, 3, 0, 2)
+    return np.ascontiguousarray(planes).reshape(bits_per_packed * parts, len(packed), lanes)
+
+
+def _unpack_planes(planes: Words, bits_per_packed: int, num_rows: int, values: Words) -> None:
+    word = planes.dtype
+    word_bits = word.itemsize * 8
+    _, num_blocks, lanes = planes.shape
     mask = word.type((1 << bits_per_packed) - 1)
     low = np.empty((num_blocks, lanes), dtype=word)
     high = np.empty_like(low)
-    for row in range(word_bits):
+    for row in range(num_rows):
         plane, shift = divmod(row * bits_per_packed, word_bits)
         np.right_shift(planes[plane], word.type(shift), out=low)
         if shift + bits_per_packed > word_bits:
             np.left_shift(planes[plane + 1], word.type(word_bits - shift), out=high)
             np.bitwise_or(low, high, out=low)
         np.bitwise_and(low, mask, out=_row(values, row, lanes))
-    return values
+
+
+def pick(
+    words: Words,
+    starts: npt.NDArray[np.int64],
+    bits_per_packed: npt.NDArray[np.int64],
+    places: npt.NDArray[np.int64],
+) -> Words:
+    """Unpack single values of blocks of any widths.
+
+    Args:
+        words: Words of T bits that hold all blocks.
+        starts: (num_values,) the first word of the block that each value is in.
+        bits_per_packed: (num_values,) the width of that block.
+        places: (num_values,) the place of each in its block, below 1,024.
+
+    Returns:
+        (num_values,) words of T bits.
+    """
+    word = words.dtype
+    word_bits = word.itemsize * 8
+    lanes = VALUES // word_bits
+    planes, shifts = np.divmod(_rows_of_values(word_bits)[places] * bits_per_packed, word_bits)
+    at = starts + planes * lanes + places % lanes
+    has_bits = bits_per_packed > 0
+    goes_on = shifts + bits_per_packed > word_bits
+    values = words[np.where(has_bits, at, 0)] >> shifts.astype(word)
+    upper = words[np.where(goes_on, at + lanes, 0)] << ((word_bits - shifts) % word_bits).astype(
+        word
+    )
+    values |= np.where(goes_on, upper, 0).astype(word)
+    unused = np.where(has_bits, word_bits - bits_per_packed, 0).astype(word)
+    masks = np.where(has_bits, word.type(2**word_bits - 1) >> unused, 0).astype(word)
+    picked: Words = values & masks
+    return picked
+
+
+@lru_cache(maxsize=4)
+def _rows_of_values(word_bits: int) -> npt.NDArray[np.int64]:
+    """Return (1024,) the row that each value stands in."""
+    lanes = VALUES // word_bits
+    rows = np.empty((1, VALUES), np.int64)
+    for row in range(word_bits):
+        _row(rows, row, lanes)[...] = row
+    return rows.reshape(-1)
 
 
 def pack(values: Words, bits_per_packed: int) -> Words:
@@ -81,6 +156,6 @@ def pack(values: Words, bits_per_packed: int) -> Words:
     return planes.transpose(1, 0, 2).reshape(num_blocks, bits_per_packed * lanes)
 
 
-def _row(values: Words, row: int, lanes: int) -> Words:
+def _row(values: npt.NDArray[S], row: int, lanes: int) -> npt.NDArray[S]:
     first = ORDER[row // 8] * 16 + (row % 8) * 128
     return values[:, first : first + lanes]

@@ -144,11 +144,10 @@ def pick_rows(
         inside = int(np.count_nonzero(visible[entries.start : entries.stop]))
         return entries, range(before, before + inside)
     firsts = starts[rows]
-    if breaks is None:
-        stops = bounds[rows + 1]
-    else:
-        bounds = np.union1d(bounds, breaks)
-        stops = bounds[np.searchsorted(bounds, firsts, side="right")]
+    stops = bounds[rows + 1]
+    if breaks is not None:
+        next_breaks = np.append(breaks, levels.num_levels)
+        stops = np.minimum(stops, next_breaks[np.searchsorted(breaks, firsts, side="right")])
     places = spread(firsts, stops)
     if visible is None:
         return places, places

@@ -51,6 +51,7 @@ from lance_stream.file.compressive import (
     encode_block,
     encode_mini_block,
     num_mini_block_buffers,
+    pick_mini_block,
 )
 from lance_stream.file.compressive.chunks import starts_of
 from lance_stream.file.data_blocks import Bytes, DataBlock, FixedWidthBlock
@@ -95,6 +96,9 @@ MAX_SMALL_CHUNK_BYTES = 32 * 1024
 
 MAX_LEVEL_BYTES = 2**16 - 1
 """Bytes (and number) of a chunk's levels at most: their sizes are u16."""
+
+SPARSE = 8
+"""If only one of so many values is wanted, they are decoded one by one where that can be done."""
 
 _ALIGNMENT = 8
 _INDEX_BITS = (8, 16, 32, 64)
@@ -394,6 +398,13 @@ class MiniBlockPage:
             raise CorruptDataError(f"{len(stored)} values are there in place of {counts.sum()}")
         return stored
 
+    def pick_values(
+        self, buffers: Sequence[ChunkedBuffer], counts: Places, places: Places
+    ) -> pa.Array | None:
+        """Decode some values of some chunks, or indices; None: only all can be decoded."""
+        block = pick_mini_block(self._message.value_compression, buffers, counts, places)
+        return None if block is None else self._stored_values(block)
+
     def _stored_values(self, block: DataBlock) -> pa.Array:
         if not self._has_dictionary:
             return array_from_block(block, self._leaf.arrow_type)
@@ -487,8 +498,6 @@ def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
         raise CorruptDataError(
             f"{levels.num_rows()} rows start in chunks that are said to start {started.sum()}"
         )
-    stops = np.cumsum([len(each.chosen) for each in parts])
-    values = _join(_decode_values_of_pages(parts, chunks, counts, levels, stops))
     breaks = None
     asked = parts[0].rows
     if isinstance(asked, range):
@@ -497,6 +506,13 @@ def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
     else:
         inside, breaks = first.places_in(parts[0].chosen, asked, chunks.num_levels)
     entries, places = pick_rows(levels, inside, breaks)
+    if len(parts) == 1 and len(places) * SPARSE < int(counts.sum()):
+        picked = first.pick_values(chunks.values, counts, as_places(places))
+        if picked is not None:
+            levels = pick_levels(levels, entries)
+            return LeafRows(levels, first.finished(picked, levels))
+    stops = np.cumsum([len(each.chosen) for each in parts])
+    values = _join(_decode_values_of_pages(parts, chunks, counts, levels, stops))
     return LeafRows(pick_levels(levels, entries), pick_values(values, places))
 
 
