@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
@@ -77,6 +78,9 @@ def encodings(path: Path) -> Iterator[str]:
     for column in answer(reader.columns(range(num_columns)), read_from(data)):
         layout = unpack_encoding(column.pages[0].encoding, pb.PageLayout)
         name = str(layout.WhichOneof("layout"))
+        if name == "constant_layout":
+            yield "constant"
+            continue
         encoding = getattr(layout, name).value_compression
         names = [name.split("_")[0]]
         if name == "mini_block_layout" and layout.mini_block_layout.HasField("dictionary"):
@@ -143,3 +147,42 @@ def test_by_default_zstd_is_written_where_it_pays(tmp_path: Path, version: FileV
     assert found["random"] == "mini variable"
     assert found["list"] == "mini zstd variable"
     assert_pylance_reads(path, table)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("num_distinct", "order"),
+    [(1, "any"), (2, "any"), (2, "sorted"), (256, "any"), (257, "sorted"), (70_000, "any")],
+)
+def test_dictionaries_of_any_number_of_values_are_read_by_both(
+    tmp_path: Path, version: FileVersion, num_distinct: int, order: str
+) -> None:
+    random = np.random.default_rng(num_distinct)
+    count = max(2 * num_distinct, 2000)
+    places = np.append(np.arange(num_distinct), random.integers(0, num_distinct, count))[:count]
+    places = np.sort(places) if order == "sorted" else random.permutation(places)
+    items = pa.array([f"a value of number {n * 7919}" for n in range(num_distinct)])
+    nulls = pa.array(random.random(count) < 0.1)
+    values = items.take(pa.array(places))
+    ends = np.sort(random.integers(0, count + 1, count - 1))
+    offsets = pa.array(np.concatenate([[0], ends, [count]]), pa.int32())
+    some = pc.if_else(nulls, pa.scalar(None, pa.string()), values)
+    table = pa.table(
+        {
+            "all": values,
+            "some": some,
+            "large": some.cast(pa.large_binary()),
+            "lists": pa.ListArray.from_arrays(offsets, some),
+            "typed": some.dictionary_encode(),
+        }
+    )
+    metadata = metadata_of(None, None, dict_divisor="1", dict_size_ratio="1.0")
+    fields = [each.with_metadata(metadata) for each in table.schema]
+    table = table.cast(pa.schema(fields))
+    path = tmp_path / "ours.lance"
+    write_by_us(table.to_batches(), path, version)
+    assert_pylance_reads(path, table)
+    assert_we_read(path, table)
+    kinds = list(encodings(path))
+    if num_distinct in (2, 256):
+        assert [kind.split()[:2] for kind in kinds] == [["mini", "dictionary"]] * 5

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.arrow_blocks import block_from_array
+from lance_stream.file.compressive import EncodedBlock
 from lance_stream.file.compressive.fixed_size_list import layout_of
 from lance_stream.file.data_blocks import (
     DataBlock,
@@ -46,6 +47,7 @@ from lance_stream.file.structural.constant import encode_null_page, encode_value
 from lance_stream.file.structural.encoded_layouts import EncodedLayout
 from lance_stream.file.structural.full_zip import encode_full_zip_page
 from lance_stream.file.structural.mini_block import MAX_VALUE_BYTES, encode_mini_block_page
+from lance_stream.file.structural.string_dictionaries import encode_string_items
 from lance_stream.file.versions import FileVersion
 
 WIDE_BYTES = 256
@@ -85,7 +87,11 @@ def encode_page(
         raise UnsupportedFeatureError("structs without fields are not supported")
     if pa.types.is_dictionary(values.type):
         indices, items = _dictionary_blocks(values, valid)
-        stored = encode_items(items, options) if isinstance(items, FixedWidthBlock) else items
+        stored: DataBlock | EncodedBlock = items
+        if isinstance(items, FixedWidthBlock):
+            stored = encode_items(items, options)
+        elif isinstance(items, VariableWidthBlock):
+            stored = encode_string_items(items, options)
         for chunks in (encode_indices(indices, live, options), indices):
             if chunks is not None:
                 encoded = encode_mini_block_page(levels, chunks, stored, has_large_chunk=large)

@@ -29,11 +29,21 @@ from lance_stream.file.compressive import (
     general,
 )
 from lance_stream.file.data_blocks import VariableWidthBlock
-from lance_stream.file.encoding_options import FSST, LZ4, MINIBLOCK, NONE, ZSTD, EncodingOptions
+from lance_stream.file.encoding_options import (
+    FSST,
+    FULLZIP,
+    LZ4,
+    MINIBLOCK,
+    NONE,
+    ZSTD,
+    EncodingOptions,
+)
 from lance_stream.file.levels import Levels
+from lance_stream.file.structural.choose_fixed import encode_indices, live_values
 from lance_stream.file.structural.encoded_layouts import EncodedLayout
 from lance_stream.file.structural.full_zip import encode_full_zip_page
 from lance_stream.file.structural.mini_block import MAX_VALUE_BYTES, encode_mini_block_page
+from lance_stream.file.structural.string_dictionaries import encode_in_dictionary
 from lance_stream.file.versions import FileVersion
 
 WIDE_BYTES = 256
@@ -58,6 +68,9 @@ MIN_COMPRESSED_MEAN_BYTES = 512
 
 MAX_COMPRESSED_PART = 0.92
 """What compression leaves of the samples at most, or it is not worth its time."""
+
+DICTIONARY_BONUS = 1.25
+"""A dictionary may be this much larger than compressed values: it is read and taken from faster."""
 
 CHUNK_BYTES = {False: MAX_VALUE_BYTES, True: 32 * 1024}
 """Bytes of a chunk before it is compressed: without and with large chunks."""
@@ -85,8 +98,13 @@ def encode_string_page(
     """
     large = version is not FileVersion.V2_1
     scheme = options.compression
+    part = _compressed_part(block) if scheme is None else 1.0
+    if options.structural_encoding != FULLZIP and scheme not in (NONE, FSST):
+        encoded_page = _encode_in_dictionary(levels, block, part, options, large=large)
+        if encoded_page is not None:
+            return encoded_page
     if scheme is None:
-        scheme = ZSTD if _is_compressible(block) else NONE
+        scheme = ZSTD if part < MAX_COMPRESSED_PART else NONE
     if _suits_chunks(block, options, is_compressed=scheme != NONE, large=large):
         for encoded in _in_chunks(block, scheme, options, large=large):
             layout = encode_mini_block_page(levels, encoded, None, has_large_chunk=large)
@@ -135,13 +153,43 @@ def _suits_chunks(
     )
 
 
-def _is_compressible(block: VariableWidthBlock) -> bool:
-    """Say whether zstd makes a few pieces of a page's bytes much smaller."""
+def _compressed_part(block: VariableWidthBlock) -> float:
+    """Return what zstd leaves of a few pieces of a page's bytes; 1 if these are few."""
     total = int(block.offsets[-1])
     if total < MIN_COMPRESSED_BYTES:
-        return False
+        return 1.0
     size = min(total, _SAMPLE_BYTES)
     starts = np.unique(np.linspace(0, total - size, _NUM_SAMPLES).astype(np.int64))
     samples = ChunkedBuffer(block.data, starts, np.full(len(starts), size, np.int64))
-    left = general.encode_chunks(samples, ZSTD, None).sizes.sum()
-    return bool(left < MAX_COMPRESSED_PART * size * len(starts))
+    left = int(general.encode_chunks(samples, ZSTD, None).sizes.sum())
+    return left / (size * len(starts))
+
+
+def _encode_in_dictionary(
+    levels: Levels,
+    block: VariableWidthBlock,
+    part: float,
+    options: EncodingOptions,
+    *,
+    large: bool,
+) -> EncodedLayout | None:
+    """Encode a page by a dictionary, if compression is not much better.
+
+    Args:
+        levels: As in `encode_string_page`.
+        block: As there.
+        part: What compression leaves of the values' bytes; their offsets take one byte each then.
+        options: As there.
+        large: Whether chunks can be large.
+    """
+    most_bytes = int(DICTIONARY_BONUS * (part * int(block.offsets[-1]) + block.num_values))
+    live = live_values(levels)
+    found = encode_in_dictionary(block, live, most_bytes, options)
+    if found is None:
+        return None
+    for indices in (encode_indices(found.indices, live, options), found.indices):
+        if indices is not None:
+            layout = encode_mini_block_page(levels, indices, found.items, has_large_chunk=large)
+            if layout is not None:
+                return layout
+    return None
