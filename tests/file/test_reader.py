@@ -134,7 +134,7 @@ def test_taking_scattered_rows_reads_near_ones_at_once_and_skips_what_lies_betwe
 
 
 def test_part_of_a_struct_is_read_without_the_rest(files: Any) -> None:
-    parts = [{"small": n, "large": "x" * 1000, "more": [n]} for n in range(2000)]
+    parts = [{"small": n, "large": f"{n:01000}", "more": [n]} for n in range(2000)]
     # The part asked for stands first in the file, far from its end, which is read at once.
     arrow = pa.struct(
         [("small", pa.int64()), ("large", pa.string()), ("more", pa.list_(pa.int64()))]

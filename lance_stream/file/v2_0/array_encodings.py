@@ -1,5 +1,7 @@
 """The table of array encodings: who decodes what, what is refused, and who encodes which type.
 
+How the strings of a page are encoded is `choose`'s business.
+
 Closed: its keys are the fields of the proto's oneof, complete by test.
 
 Source: encodings_v2_0.proto, message ArrayEncoding.
@@ -94,7 +96,7 @@ def encode_array(chunks: Sequence[pa.Array], arrow: pa.DataType, page: NewPage) 
         InvalidInputError: Files of version 2.0 cannot hold the values.
     """
     if is_binary_like(arrow):
-        return encode_binary(chunks, arrow, page, encode_array)
+        return encode_binary(chunks, page)
     if pa.types.is_dictionary(arrow):
         return encode_dictionary(chunks, arrow, page, encode_array)
     if pa.types.is_null(arrow):

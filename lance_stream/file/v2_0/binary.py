@@ -12,17 +12,16 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking, ByteRange, answer, read_from, together
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.v2_0.compressed_buffers import decompress
+from lance_stream.file.v2_0.compressed_buffers import compress, decompress
 from lance_stream.file.v2_0.end_offsets import (
     Spans,
-    arrow_offsets,
     encode_end_offsets,
-    has_wide_offsets,
     offsets_of,
     read_spans,
 )
@@ -33,7 +32,7 @@ from lance_stream.file.v2_0.flat import (
     plain_flat,
     read_slices,
 )
-from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
+from lance_stream.file.v2_0.pages import Decode, NewPage, PageBuffers
 from lance_stream.file.v2_0.rows import MAX_PLACE, Rows
 
 SMALL_BYTES: Final = 32 << 10
@@ -67,18 +66,27 @@ def decode_binary(
         if is_compressed(flat):
             everything = _decompressed(everything, flat, spans)
         in_memory = ByteRange(0, len(everything))
-        data = answer(_read_bytes(in_memory, spans, rows), read_from(everything))
+        data = answer(_read_bytes(in_memory, spans), read_from(everything))
     else:
         spans = yield from reading_spans
-        data = yield from _read_bytes(buffer, spans, rows)
-    return _to_array(arrow, spans, rows, data)
+        data = yield from _read_bytes(buffer, spans)
+    return _to_array(arrow, spans, data)
 
 
 def encode_binary(
-    chunks: Sequence[pa.Array], arrow: pa.DataType, page: NewPage, encode: Encode
+    chunks: Sequence[pa.Array],
+    page: NewPage,
+    compression: str | None = None,
+    level: int | None = None,
 ) -> pb.ArrayEncoding:
-    """Add the end offsets and the bytes of some arrays; only the offsets are copied."""
-    del arrow, encode  # the offsets tell their own width, and nothing stands inside
+    """Add the end offsets and the bytes of some arrays; only the offsets are copied.
+
+    Args:
+        chunks: Arrays of byte strings or text.
+        page: Where the buffers are added.
+        compression: "zstd" or "lz4", for the bytes; None: they stand as they are.
+        level: How hard zstd tries; None: as hard as it pays.
+    """
     ends = np.empty(sum(len(each) for each in chunks), np.uint64)
     parts: list[memoryview] = []
     done, size = 0, 0
@@ -90,14 +98,45 @@ def encode_binary(
             parts.append(memoryview(each.buffers()[2])[first:last])
         done += len(each)
         size += last - first
+    return encode_ends_and_bytes(ends, parts, chunks, page, compression, level)
+
+
+def encode_ends_and_bytes(
+    ends: npt.NDArray[np.uint64],
+    parts: list[memoryview],
+    chunks: Sequence[pa.Array],
+    page: NewPage,
+    compression: str | None = None,
+    level: int | None = None,
+) -> pb.ArrayEncoding:
+    """Add end offsets and bytes that are at hand already.
+
+    Args:
+        ends: (num_values,) ends of the values, ascending. Changed in place.
+        parts: The bytes.
+        chunks: The arrays that the values came from, for their nulls.
+        page: As in `encode_binary`.
+        compression: As there.
+        level: As there.
+    """
+    size = sum(each.nbytes for each in parts)
     stored, null_adjustment = encode_end_offsets(ends, chunks)
     indices = flat_encoding(64, page.add([as_bytes(stored)]))
+    # The reference cannot decompress a buffer of no bytes.
+    is_compressed = compression is not None and size > 0
+    if is_compressed:
+        parts = [compress(parts, str(compression), level)]
+    data = flat_encoding(8, page.add(parts))
+    if is_compressed:
+        data.flat.compression.scheme = str(compression)
+        if level is not None:
+            data.flat.compression.level = level
     return pb.ArrayEncoding(
         binary=pb.Binary(
             indices=pb.ArrayEncoding(
                 nullable=pb.Nullable(no_nulls=pb.Nullable.NoNull(values=indices))
             ),
-            bytes=flat_encoding(8, page.add(parts)),
+            bytes=data,
             null_adjustment=null_adjustment,
         )
     )
@@ -135,22 +174,21 @@ def _read_everything(buffer: ByteRange) -> Asking[memoryview]:
     return data
 
 
-def _read_bytes(buffer: ByteRange, spans: Spans, rows: Rows) -> Asking[memoryview]:
-    if len(rows) == 0:
-        return memoryview(b"")
-    if rows.offsets is None:
-        first, last = int(spans.starts[0]), int(spans.stops[-1])
-        return (yield from _read_everything(ByteRange(buffer.start + first, buffer.start + last)))
+def _read_bytes(buffer: ByteRange, spans: Spans) -> Asking[memoryview]:
+    if spans.starts is None:
+        return (
+            yield from _read_everything(
+                ByteRange(buffer.start + spans.first, buffer.start + spans.stop)
+            )
+        )
     return (yield from read_slices(buffer, spans.starts, spans.stops))
 
 
-def _to_array(arrow: pa.DataType, spans: Spans, rows: Rows, data: memoryview) -> pa.Array:
-    if rows.offsets is None:
-        stops, first = spans.stops, int(spans.starts[0]) if len(rows) else 0
-    else:
-        stops, first = np.cumsum(spans.stops - spans.starts), 0
-    offsets = arrow_offsets(stops, first, wide=has_wide_offsets(arrow), what="bytes")
-    array = pa.Array.from_buffers(arrow, len(rows), [spans.validity(), offsets, pa.py_buffer(data)])
+def _to_array(arrow: pa.DataType, spans: Spans, data: memoryview) -> pa.Array:
+    offsets = spans.arrow_offsets(arrow, "bytes")
+    array = pa.Array.from_buffers(
+        arrow, len(spans.stops), [spans.validity(), offsets, pa.py_buffer(data)]
+    )
     check_text(array)
     return array
 
@@ -174,17 +212,16 @@ def _decode_packed(
     array = yield from decode(encoding.bytes, pa.uint8(), page, spans.items())
     if array.null_count:
         raise CorruptDataError("a byte of a string is null")
-    return _to_array(arrow, spans, rows, memoryview(array.buffers()[1] or b""))
+    return _to_array(arrow, spans, memoryview(array.buffers()[1] or b""))
 
 
 def _decompressed(stored: memoryview, flat: pb.Flat, spans: Spans) -> memoryview:
     if len(spans.stops) == 0:
         return stored[:0]
     raw = decompress(stored, flat.compression.scheme)
-    if int(spans.stops[-1]) > len(raw):
+    if spans.stop > len(raw):
         raise CorruptDataError(
-            f"a string ends at byte {int(spans.stops[-1])}, but the page's bytes decompress to "
-            f"{len(raw)}"
+            f"a string ends at byte {spans.stop}, but the page's bytes decompress to {len(raw)}"
         )
     return raw
 

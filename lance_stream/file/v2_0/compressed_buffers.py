@@ -9,6 +9,7 @@ further than `max_raw_bytes_of`: a few kilobytes of zstd can stand for a gigabyt
 Source:  encodings_v2_0.proto, message Compression; files that the reference wrote.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -48,6 +49,22 @@ def decompress(stored: memoryview, scheme: str) -> memoryview:
         return _decompress_to_its_end(stored, limit)
     raw: memoryview = general.decode(np.frombuffer(stored, np.uint8), scheme, limit).data
     return raw
+
+
+def compress(parts: Sequence[memoryview], scheme: str, level: int | None) -> memoryview:
+    """Return the parts of a buffer, one after the other, compressed at once.
+
+    Args:
+        parts: At least one byte in all.
+        scheme: "zstd" or "lz4".
+        level: How hard zstd tries; None: as hard as it pays.
+
+    Raises:
+        InvalidInputError: They are more than an lz4 block can be.
+    """
+    raw = parts[0] if len(parts) == 1 else b"".join(parts)
+    compressed: memoryview = general.encode(np.frombuffer(raw, np.uint8), scheme, level).data
+    return compressed
 
 
 def _is_frame_of_unknown_size(stored: memoryview) -> bool:

@@ -8,8 +8,10 @@ It has two meanings, told by the column's type:
     a column of plain values        index 0 is null, index i is item i - 1
     a column of a dictionary type   index i is item i; a null is the index of an item that is null
 
+Plain columns are columns of text: the reference knows no other items, and indices of one byte.
+
 Source:  encodings_v2_0.proto, message Dictionary; files that the reference wrote.
-Differs: The proto speaks of neither meaning. Plain columns are read, but not written this way.
+Differs: The proto speaks of neither meaning.
 """
 
 from collections.abc import Sequence
@@ -24,9 +26,12 @@ from lance_stream.byte_ranges import Asking, together
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.v2_0.binary import is_binary_like
 from lance_stream.file.v2_0.end_offsets import MAX_INT32_OFFSET, has_wide_offsets, offsets_of
-from lance_stream.file.v2_0.flat import plain_flat
+from lance_stream.file.v2_0.flat import as_bytes, flat_encoding, plain_flat
 from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
 from lance_stream.file.v2_0.rows import Rows
+
+MAX_DISTINCT_TEXTS = 255
+"""What indices of one byte can tell apart, beside null."""
 
 _INDEX_TYPES = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
 
@@ -96,6 +101,38 @@ def encode_dictionary(
         dictionary=pb.Dictionary(
             indices=encode(indices, arrow.index_type, page),
             items=encode([items], arrow.value_type, page),
+            num_dictionary_items=len(items),
+        )
+    )
+
+
+def encode_distinct_texts(
+    indices: Sequence[pa.Array], items: pa.Array, page: NewPage, encode: Encode
+) -> pb.ArrayEncoding:
+    """Add text of which few values are distinct.
+
+    Args:
+        indices: Arrays of int32, each value the place of an item, or null.
+        items: The distinct values: text, at most `MAX_DISTINCT_TEXTS`, none of them null.
+        page: Where the buffers are added.
+        encode: Encodes the items.
+    """
+    codes = np.empty(sum(len(each) for each in indices), np.uint8)
+    done = 0
+    for each in indices:
+        places = each.fill_null(-1).to_numpy()
+        np.add(places, 1, out=codes[done : done + len(each)], casting="unsafe")
+        done += len(each)
+    return pb.ArrayEncoding(
+        dictionary=pb.Dictionary(
+            indices=pb.ArrayEncoding(
+                nullable=pb.Nullable(
+                    no_nulls=pb.Nullable.NoNull(
+                        values=flat_encoding(8, page.add([as_bytes(codes)]))
+                    )
+                )
+            ),
+            items=encode([items], items.type, page),
             num_dictionary_items=len(items),
         )
     )

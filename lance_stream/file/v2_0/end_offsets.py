@@ -36,35 +36,71 @@ class Spans:
     """Where some values stand in their page's bytes or items.
 
     Attributes:
-        starts: (num_values,) int64, ascending.
-        stops: (num_values,) int64, ascending; those of a range of rows are the next one's start.
+        first: Where the first of them begins.
+        stops: (num_values,) int64, where each ends, ascending.
+        starts: (num_values,) int64, where each begins; None if that is where the one before ends.
         is_null: (num_values,) bool; None if no value is null.
     """
 
-    starts: npt.NDArray[np.int64]
+    first: int
     stops: npt.NDArray[np.int64]
-    is_null: npt.NDArray[np.bool_] | None
+    starts: npt.NDArray[np.int64] | None = None
+    is_null: npt.NDArray[np.bool_] | None = None
+
+    @property
+    def stop(self) -> int:
+        """Where the last of them ends."""
+        return int(self.stops[-1]) if len(self.stops) else self.first
+
+    def bounds(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return where each value begins and where it ends."""
+        starts = self.starts
+        if starts is None:
+            starts = np.append(np.int64(self.first), self.stops)[:-1]
+        return starts, self.stops
 
     def items(self) -> Rows:
-        """Return the bytes or items of all values."""
-        if len(self.starts) == 0:
-            return Rows(0, 0)
+        """Return the bytes or items of all values.
+
+        Raises:
+            InvalidInputError: They are scattered, and too many.
+        """
+        if self.starts is None:
+            return Rows(self.first, self.stop)
         lengths = self.stops - self.starts
-        first, last, num_items = int(self.starts[0]), int(self.stops[-1]), int(lengths.sum())
-        if last - first == num_items:
-            return Rows(first, last)
+        num_items = int(lengths.sum())
+        if self.stop - self.first == num_items:
+            return Rows(self.first, self.stop)
         if num_items > MAX_SCATTERED_ITEMS:
             raise InvalidInputError(
-                f"{len(self.starts)} rows hold {num_items} items here and there, more than can be "
+                f"{len(self.stops)} rows hold {num_items} items here and there, more than can be "
                 f"taken at once ({MAX_SCATTERED_ITEMS}); take fewer rows at a time"
             )
         return Rows.of(np.arange(num_items) + np.repeat(self.stops - np.cumsum(lengths), lengths))
+
+    def arrow_offsets(self, arrow: pa.DataType, what: str) -> pa.Buffer:
+        """Return Arrow's offsets of these values, put one after the other.
+
+        Args:
+            arrow: The type of the array: its offsets are 32 or 64 bits wide.
+            what: What is counted, for the message.
+
+        Raises:
+            InvalidInputError: They do not fit into 32 bits.
+        """
+        wide = has_wide_offsets(arrow)
+        if self.starts is None:
+            return arrow_offsets(self.stops, self.first, wide=wide, what=what)
+        return arrow_offsets(np.cumsum(self.stops - self.starts), 0, wide=wide, what=what)
 
     def validity(self) -> pa.Buffer | None:
         """Return Arrow's bitmap: bit i is set when value i is not null."""
         if self.is_null is None:
             return None
         return pa.py_buffer(np.packbits(~self.is_null, bitorder="little"))
+
+
+NO_SPANS = Spans(0, np.zeros(0, np.int64))
 
 
 def read_spans(
@@ -82,33 +118,34 @@ def read_spans(
         CorruptDataError: The offsets descend, reach past `limit`, or are null themselves.
     """
     if len(rows) == 0:
-        nothing = np.zeros(0, np.int64)
-        return Spans(nothing, nothing, None)
+        return NO_SPANS
     wanted = rows.with_predecessors()
     array = yield from read_stored(wanted)
     if array.null_count:
         raise CorruptDataError("an end offset is null")
     stored = np.frombuffer(array.buffers()[1], np.uint64, len(array))
     ends, is_null = _split_nulls(stored, null_adjustment)
-    if int(ends.max()) > limit or not bool((ends[1:] >= ends[:-1]).all()):
+    if int(ends[-1]) > limit or (is_null is not None and not _ascends(ends)):
         raise CorruptDataError(
             f"the end offsets of a page must ascend to at most {limit}, but they do not"
         )
     # The first row of a page has no predecessor: it begins at 0.
-    bounds = ends.view(np.int64)
+    stops = ends.view(np.int64)
     if rows.offsets is None:
-        if rows.start == 0:
-            bounds = np.concatenate((np.zeros(1, np.int64), bounds))
-        starts, stops = bounds[:-1], bounds[1:]
-        is_null = None if is_null is None else is_null[-len(rows) :]
+        first = 0
+        if rows.start:
+            first, stops = int(stops[0]), stops[1:]
+            is_null = None if is_null is None else is_null[1:]
+        starts = None
     else:
         places = np.searchsorted(_offsets_of(wanted), rows.offsets)
-        stops = bounds[places]
-        starts = np.where(rows.offsets == 0, 0, bounds[places - 1])
+        starts = np.where(rows.offsets == 0, 0, stops[places - 1])
+        stops = stops[places]
+        first = int(starts[0])
         is_null = None if is_null is None else is_null[places]
     if is_null is not None and not bool(is_null.any()):
         is_null = None
-    return Spans(starts, stops, is_null)
+    return Spans(first, stops, starts, is_null)
 
 
 def encode_end_offsets(
@@ -173,19 +210,27 @@ def arrow_offsets(stops: npt.NDArray[np.int64], first: int, *, wide: bool, what:
         )
     offsets = np.empty(len(stops) + 1, np.int64 if wide else np.int32)
     offsets[0] = 0
-    np.subtract(stops, first, out=offsets[1:], casting="same_kind" if wide else "unsafe")
+    if first:
+        np.subtract(stops, first, out=offsets[1:], casting="same_kind" if wide else "unsafe")
+    else:
+        offsets[1:] = stops
     return pa.py_buffer(offsets)
 
 
 def _split_nulls(
     stored: npt.NDArray[np.uint64], null_adjustment: int
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_] | None]:
+    """Return the ends, and which values are null; None: none is, and the ends ascend."""
     if null_adjustment == 0:
         raise CorruptDataError("a page of values has the null adjustment 0")
-    if int(stored.max()) < null_adjustment:
+    if int(stored[-1]) < null_adjustment and _ascends(stored):
         return stored, None
     is_null = stored >= null_adjustment
     return np.where(is_null, stored - np.uint64(null_adjustment), stored), is_null
+
+
+def _ascends(ends: npt.NDArray[np.uint64]) -> bool:
+    return bool((ends[1:] >= ends[:-1]).all())
 
 
 def _offsets_of(rows: Rows) -> npt.NDArray[np.int64]:

@@ -10,6 +10,7 @@ Source:  encodings_v2_0.proto, message Fsst; file.compressive.fsst.
 Differs: The reference cannot read large strings back that it stores in this way; we can.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,11 @@ from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.compressive import fsst
-from lance_stream.file.compressive.fsst_symbols import decode_symbol_table
+from lance_stream.file.compressive.fsst_symbols import decode_symbol_table, encode_symbol_table
 from lance_stream.file.data_blocks import VariableWidthBlock
-from lance_stream.file.v2_0.binary import check_text, is_binary_like
+from lance_stream.file.v2_0.binary import check_text, encode_ends_and_bytes, is_binary_like
 from lance_stream.file.v2_0.end_offsets import arrow_offsets, has_wide_offsets, offsets_of
-from lance_stream.file.v2_0.pages import Decode, PageBuffers
+from lance_stream.file.v2_0.pages import Decode, NewPage, PageBuffers
 from lance_stream.file.v2_0.rows import Rows
 
 
@@ -55,3 +56,29 @@ def decode_fsst(
     )
     check_text(array)
     return array
+
+
+def encode_fsst(chunks: Sequence[pa.Array], page: NewPage) -> pb.ArrayEncoding:
+    """Add the values of some arrays of byte strings or text, coded by a table of their own.
+
+    Args:
+        chunks: The arrays; offsets are 32 bits wide.
+        page: Where the buffers are added.
+    """
+    ends = np.empty(sum(len(each) for each in chunks) + 1, np.int64)
+    ends[0] = 0
+    parts = []
+    done = 0
+    for each in chunks:
+        offsets = offsets_of(each)
+        first, last = int(offsets[0]), int(offsets[-1])
+        np.add(offsets[1:], ends[done] - first, out=ends[done + 1 : done + 1 + len(each)])
+        parts.append(np.frombuffer(each.buffers()[2] or b"", np.uint8)[first:last])
+        done += len(each)
+    data = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    coded, table = fsst.encode(VariableWidthBlock(done, ends, data))
+    codes = np.ascontiguousarray(coded.data[: int(coded.offsets[-1])])
+    inner = encode_ends_and_bytes(
+        coded.offsets[1:].astype(np.uint64), [codes.data] if len(codes) else [], chunks, page
+    )
+    return pb.ArrayEncoding(fsst=pb.Fsst(binary=inner, symbol_table=encode_symbol_table(table)))

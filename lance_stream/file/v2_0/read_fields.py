@@ -12,21 +12,26 @@ Source: encodings_v2_0.proto; files that the reference wrote.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.byte_ranges import Asking, together
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.v2_0.array_encodings import decode_array
 from lance_stream.file.v2_0.binary import check_text, is_binary_like
-from lance_stream.file.v2_0.end_offsets import Spans, arrow_offsets, has_wide_offsets
+from lance_stream.file.v2_0.end_offsets import NO_SPANS, Spans
 from lance_stream.file.v2_0.lists import list_encoding, read_lists
 from lance_stream.file.v2_0.paged_columns import PagedColumn
 from lance_stream.file.v2_0.rows import Rows
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
 from lance_stream.schema.logical_types import STRUCT
+
+T = TypeVar("T", bound=np.generic)
 
 
 def read_field(
@@ -124,7 +129,7 @@ def _read_lists(
     (item,) = field.children
     num_items = int(column.item_starts[-1])
     items = yield from read_field(item, columns, num_items, spans.items())
-    offsets = _offsets_of(spans, arrow, "items of lists")
+    offsets = spans.arrow_offsets(arrow, "items of lists")
     return pa.Array.from_buffers(arrow, len(rows), [spans.validity(), offsets], children=[items])
 
 
@@ -138,7 +143,7 @@ def _read_strings_in_lists(
     data = yield from _read_leaf(pa.uint8(), bytes_column, spans.items())
     if data.null_count:
         raise CorruptDataError("a byte of a string is null")
-    offsets = _offsets_of(spans, arrow, "bytes")
+    offsets = spans.arrow_offsets(arrow, "bytes")
     first = data.offset
     array = pa.Array.from_buffers(
         arrow, len(rows), [spans.validity(), offsets, data.buffers()[1][first : first + len(data)]]
@@ -166,27 +171,34 @@ def _read_spans(column: PagedColumn, rows: Rows) -> Asking[Spans]:
     )
 
 
-def _offsets_of(spans: Spans, arrow: pa.DataType, what: str) -> pa.Buffer:
-    stops = np.cumsum(spans.stops - spans.starts)
-    return arrow_offsets(stops, 0, wide=has_wide_offsets(arrow), what=what)
-
-
 def _spans_in_file(spans_of_pages: Sequence[tuple[Spans, int]]) -> Spans:
     """Count items from the file's first one instead of each page's."""
     if not spans_of_pages:
-        nothing = np.zeros(0, np.int64)
-        return Spans(nothing, nothing, None)
-    nulls = [
-        np.zeros(len(spans.starts), np.bool_) if spans.is_null is None else spans.is_null
-        for spans, _ in spans_of_pages
-    ]
-    return Spans(
-        starts=np.concatenate([spans.starts + first for spans, first in spans_of_pages]),
-        stops=np.concatenate([spans.stops + first for spans, first in spans_of_pages]),
-        is_null=np.concatenate(nulls)
-        if any(spans.is_null is not None for spans, _ in spans_of_pages)
-        else None,
+        return NO_SPANS
+    first = spans_of_pages[0][0].first + spans_of_pages[0][1]
+    stops = _joined([spans.stops + before for spans, before in spans_of_pages])
+    is_null = None
+    if any(spans.is_null is not None for spans, _ in spans_of_pages):
+        is_null = _joined(
+            [
+                np.zeros(len(spans.stops), np.bool_) if spans.is_null is None else spans.is_null
+                for spans, _ in spans_of_pages
+            ]
+        )
+    follow_each_other = all(
+        one.starts is None
+        and other.starts is None
+        and one.stop + before_one == other.first + before_other
+        for (one, before_one), (other, before_other) in pairwise(spans_of_pages)
     )
+    starts = None
+    if not follow_each_other or spans_of_pages[0][0].starts is not None:
+        starts = _joined([spans.bounds()[0] + before for spans, before in spans_of_pages])
+    return Spans(first, stops, starts, is_null)
+
+
+def _joined(parts: Sequence[npt.NDArray[T]]) -> npt.NDArray[T]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _join(arrays: Sequence[pa.Array], arrow: pa.DataType) -> pa.Array:

@@ -3,7 +3,7 @@
 Rows are gathered until they make a page; a page then takes over the buffers of the arrays that
 were gathered, without copying values. Each column makes pages at its own pace.
 
-    leaf        gathers arrays; pages of values
+    leaf        gathers arrays; pages of values. A packed struct is one
     struct      hands its parts on; one empty page at the end
     list        gathers lengths and hands the items on; pages of end offsets
 
@@ -19,7 +19,8 @@ import pyarrow as pa
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.columns import EncodedPage, pack_encoding
-from lance_stream.file.v2_0.array_encodings import encode_array
+from lance_stream.file.encoding_options import EncodingOptions, parse_encoding_options
+from lance_stream.file.v2_0.choose import encode_page
 from lance_stream.file.v2_0.lists import ListChunk, encode_lists, take_apart
 from lance_stream.file.v2_0.pages import NewPage
 from lance_stream.schema.arrow_schemas import field_to_arrow
@@ -60,8 +61,11 @@ class _Writer(Protocol):
 
 
 class _LeafWriter:
-    def __init__(self, arrow: pa.DataType, column: int, max_page_bytes: int) -> None:
+    def __init__(
+        self, arrow: pa.DataType, column: int, max_page_bytes: int, options: EncodingOptions
+    ) -> None:
         self._arrow = arrow
+        self._options = options
         self._column = column
         self._max_page_bytes = max_page_bytes
         self._chunks: list[pa.Array] = []
@@ -93,7 +97,7 @@ class _LeafWriter:
 
     def _page(self, chunks: Sequence[pa.Array]) -> EncodedPage:
         page = NewPage()
-        encoding = encode_array(chunks, self._arrow, page)
+        encoding = encode_page(chunks, self._arrow, page, self._options)
         return _encoded_page(self._column, page, sum(len(each) for each in chunks), encoding)
 
 
@@ -156,11 +160,12 @@ class _ListWriter:
 
 
 def _writer_of(field: Field, column: int, max_page_bytes: int) -> _Writer:
+    options = parse_encoding_options(field)
     if field.logical_type == STRUCT and not field.is_packed:
         return _StructWriter(field, column, max_page_bytes)
     if not field.is_leaf:
         return _ListWriter(field, column, max_page_bytes)
-    return _LeafWriter(field_to_arrow(field).type, column, max_page_bytes)
+    return _LeafWriter(field_to_arrow(field).type, column, max_page_bytes, options)
 
 
 def _encoded_page(
