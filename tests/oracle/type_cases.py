@@ -279,11 +279,11 @@ def _strings(arrow: pa.DataType, count: int, random: Random, kind: str, _: float
         if kind == "wide" and count:
             lengths = random.integers(100, 700, count)
             lengths[count // 2] = 40_000
-        letters = random.choice(LETTERS, int(lengths.sum()))
-        ends = np.cumsum(lengths)
+        text = "".join(random.choice(LETTERS, 5000)) * (9 if kind == "wide" else 1)
+        starts = random.integers(0, len(text) - lengths.max(initial=0), count)
         texts = [
-            "".join(letters[end - length : end])
-            for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)
+            text[start : start + length]
+            for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
         ]
     if pa.types.is_string(arrow) or pa.types.is_large_string(arrow):
         return pa.array(texts, arrow)
@@ -350,6 +350,9 @@ def _extensions(
     arrow: pa.DataType, count: int, random: Random, kind: str, null_rate: float
 ) -> pa.Array:
     storage = values_of(arrow.storage_type, count, random, kind, null_rate)
+    if arrow.extension_name == "arrow.json":
+        words = [f'{{"number":{number}}}' for number in random.integers(0, 1000, count)]
+        storage = pa.array(words, arrow.storage_type)
     return pa.ExtensionArray.from_storage(arrow, storage)
 
 

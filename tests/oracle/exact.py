@@ -1,0 +1,92 @@
+"""Whether two arrays say the same, to the bit.
+
+Arrow's own `equals` takes no NaN for another, and -0.0 for 0.0. Here floats are compared as the
+words that they are. What stands below a null, and how a dictionary numbers its items, says nothing.
+"""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tests.oracle.type_cases import is_view, without_views
+
+
+def whole(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return one array."""
+    if isinstance(array, pa.ChunkedArray):
+        return pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    return array
+
+
+def difference(left: Any, right: Any, where: str = "") -> str:
+    """Return where two arrays differ; nothing if they do not.
+
+    Args:
+        left: An array.
+        right: Another.
+        where: What they are called.
+    """
+    left, right = plain(whole(left)), plain(whole(right))
+    if left.type != right.type:
+        return f"{where}: the types are {left.type} and {right.type}"
+    if len(left) != len(right):
+        return f"{where}: there are {len(left)} and {len(right)} values"
+    valid = left.is_valid()
+    if not valid.equals(right.is_valid()):
+        place = int(np.flatnonzero(_bools(valid) != _bools(right.is_valid()))[0])
+        return f"{where}: at {place} only one of them is null"
+    if pa.types.is_null(left.type):
+        return ""
+    if left.null_count:
+        left, right = left.filter(valid), right.filter(valid)
+    return _difference_of_values(left, right, where)
+
+
+def _difference_of_values(left: pa.Array, right: pa.Array, where: str) -> str:
+    arrow = left.type
+    if pa.types.is_struct(arrow):
+        pairs = zip(arrow, left.flatten(), right.flatten(), strict=True)
+        found = (difference(ours, theirs, f"{where}.{each.name}") for each, ours, theirs in pairs)
+        return next(filter(None, found), "")
+    if pa.types.is_fixed_size_list(arrow):
+        return difference(left.flatten(), right.flatten(), f"{where}.item")
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_map(arrow):
+        lengths, others = (np.diff(each.offsets.to_numpy()) for each in (left, right))
+        if not np.array_equal(lengths, others):
+            return f"{where}: at {int(np.flatnonzero(lengths != others)[0])} the lengths differ"
+        if pa.types.is_map(arrow):
+            (keys, items), (other_keys, other_items) = _entries(left), _entries(right)
+            return difference(keys, other_keys, f"{where}.key") or difference(
+                items, other_items, f"{where}.value"
+            )
+        return difference(left.flatten(), right.flatten(), f"{where}.item")
+    if pa.types.is_floating(arrow):
+        words = pa.from_numpy_dtype(f"uint{arrow.bit_width}")
+        left, right = left.view(words), right.view(words)
+    if left.equals(right):
+        return ""
+    place = next(at for at in range(len(left)) if not left[at : at + 1].equals(right[at : at + 1]))
+    return f"{where}: value {place} is {left[place]!r} and {right[place]!r}"
+
+
+def _entries(maps: pa.MapArray) -> tuple[pa.Array, pa.Array]:
+    """Return the keys and the items of maps of which none is null."""
+    offsets = maps.offsets
+    start, stop = offsets[0].as_py(), offsets[-1].as_py()
+    return maps.keys[start:stop], maps.items[start:stop]
+
+
+def plain(array: pa.Array) -> pa.Array:
+    """Return an array as it is stored, its dictionary looked up."""
+    if isinstance(array, pa.ExtensionArray):
+        return plain(array.storage)
+    if pa.types.is_dictionary(array.type):
+        return plain(array.dictionary_decode())
+    if is_view(array.type):
+        return array.cast(without_views(array.type))
+    return array
+
+
+def _bools(array: pa.Array) -> Any:
+    return array.to_numpy(zero_copy_only=False)

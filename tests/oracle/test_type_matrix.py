@@ -1,0 +1,325 @@
+"""Every type in every shape of data, in each file version: we and pylance say the same, both ways.
+
+The columns of a shape stand side by side in one file, so that thousands of cases take seconds.
+What we or pylance refuse stands in one table, `REFUSALS`, which is exact: a case that is in it has
+to be refused, in the words that stand there, and a case that is not has to work.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_stream.errors import LanceStreamError
+from lance_stream.file.versions import FileVersion
+from tests.oracle.bare_files import (
+    Reading,
+    read_by_pylance,
+    take_by_pylance,
+    unsliced,
+    write_by_pylance,
+    written_by_us,
+)
+from tests.oracle.exact import difference, plain
+from tests.oracle.type_cases import COLUMNS, SHAPES, Column, Shape, is_list_like
+
+pytestmark = pytest.mark.oracle
+
+V2_0, V2_1, V2_2 = FileVersion.V2_0, FileVersion.V2_1, FileVersion.V2_2
+VERSIONS = (V2_0, V2_1, V2_2)
+METADATA = {"owner": "nobody", "größe": "ü"}
+
+WORKS = ""
+NEVER = "<not tried>"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Values of a column, in a shape, to be written in a version."""
+
+    version: FileVersion
+    shape: Shape
+    column: Column
+    array: pa.Array
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Columns that somebody cannot write or read.
+
+    Attributes:
+        columns: Which: a pattern of their whole names.
+        versions: In which versions.
+        ours: What we say when we write them; `WORKS` if we do.
+        reading: What we say when we read them from a file of pylance's.
+        theirs: What pylance says when it writes them, or reads what it wrote.
+        why: The reason, where it is not ours to mend.
+        shapes: In which shapes: a pattern of their names, which is searched for.
+        when: For which values.
+    """
+
+    columns: str
+    versions: tuple[FileVersion, ...]
+    ours: str = WORKS
+    reading: str = WORKS
+    theirs: str = WORKS
+    why: str = ""
+    shapes: str = ""
+    when: Callable[[pa.Array], bool] = lambda _: True
+
+    def covers(self, case: Case) -> bool:
+        """Say whether a case is meant."""
+        return (
+            case.version in self.versions
+            and re.fullmatch(self.columns, case.column.name) is not None
+            and re.search(self.shapes, case.shape.name) is not None
+            and self.when(case.array)
+        )
+
+
+def holds_null_structs(array: pa.Array) -> bool:
+    """Say whether a struct is null, on any level that counts."""
+    if pa.types.is_struct(array.type):
+        return array.null_count > 0 or any(map(holds_null_structs, array.flatten()))
+    if is_list_like(array.type):
+        return holds_null_structs(array.flatten())
+    return False
+
+
+MAPS = r"(list<)?map.*|struct of map"
+STRUCTS = r"struct.*|(large_)?list<(struct|packed).*"
+
+REFUSALS = (
+    # What neither writer of the version can hold.
+    Refusal(
+        f"{MAPS}",
+        (V2_0, V2_1),
+        ours="maps",
+        theirs="no field encoding for|Map data type is not enabled",
+        why="maps came with 2.2",
+    ),
+    Refusal(
+        "fsl<struct, 2>",
+        (V2_0, V2_1),
+        ours="fixed-size lists of structs",
+        theirs="column index 1 but|does not encode struct validity|is not enabled",
+        why="fixed-size lists of structs came with 2.2; pylance writes 2.0 that it cannot read",
+    ),
+    Refusal(
+        STRUCTS,
+        (V2_0,),
+        ours="2.1 or newer can",
+        theirs="does not encode struct validity",
+        why="a struct of 2.0 has no place for its nulls",
+        when=holds_null_structs,
+    ),
+    # What pylance cannot write, and we can.
+    Refusal(
+        "miniblock .*(string|binary).*",
+        (V2_1,),
+        theirs="Mini-block",
+        why="pylance's chunks of 2.1 have at most 32 KiB",
+        shapes="wide",
+    ),
+    # What we do not have yet.
+    Refusal(MAPS, (V2_2,), ours="maps are not supported yet", theirs=NEVER),
+    Refusal("fsl<struct, 2>", (V2_2,), ours="not supported yet", theirs=NEVER),
+    Refusal(".*packed.*", VERSIONS, ours="packed structs are not", theirs=NEVER),
+    Refusal("extension (uuid|json|bool8)", VERSIONS, ours="not supported yet", theirs=NEVER),
+)
+
+
+def refusal_of(case: Case) -> Refusal | None:
+    """Return the first entry of the table that means a case."""
+    return next((each for each in REFUSALS if each.covers(case)), None)
+
+
+@cache
+def cases_of(version: FileVersion, shape: Shape) -> list[tuple[Case, Refusal | None]]:
+    """Return the cases of a shape, and what is expected of them."""
+    random = np.random.default_rng([version.footer_numbers[1], SHAPES.index(shape)])
+    cases = [
+        Case(version, shape, each, each.array(shape, random))
+        for each in COLUMNS.values()
+        if each.suits(shape)
+    ]
+    return [(each, refusal_of(each)) for each in cases]
+
+
+def table_of(cases: Sequence[Case]) -> pa.RecordBatch:
+    """Return the columns of some cases side by side."""
+    schema = pa.schema([each.column.field for each in cases], metadata=METADATA)
+    return pa.RecordBatch.from_arrays([each.array for each in cases], schema=schema)
+
+
+def rows_at(array: pa.Array, places: Sequence[int]) -> pa.Array:
+    """Return some rows; Arrow does not take rightly from all slices of vectors of vectors."""
+    stored = plain(array)
+    if stored.offset:
+        stored = plain(unsliced([pa.record_batch([stored], ["rows"])])[0]["rows"])
+    return stored.take(pa.array(places, pa.int64()))
+
+
+def assert_we_read(data: bytes, batch: pa.RecordBatch, what: str) -> pa.Schema:
+    """Assert that we read a file's rows whole, in part and one by one; return its schema."""
+    reading, count = Reading(data), batch.num_rows
+    assert reading.num_rows == count
+    names = batch.schema.names
+    for start, stop in {(0, count), (count // 3, count // 2)}:
+        for name, array in zip(names, reading.read(names, start, stop), strict=True):
+            array.validate(full=True)
+            assert array.type == reading.schema.field(name).type
+            found = difference(array, batch[name][start:stop], name)
+            assert not found, f"{what}, rows {start} to {stop}: {found}"
+    places = sorted({*range(0, count, 37), count - 1} if count else ())
+    for name, array in zip(names, reading.take(names, places), strict=True):
+        array.validate(full=True)
+        found = difference(array, rows_at(batch[name], places), name)
+        assert not found, f"{what}, some rows: {found}"
+    return reading.schema
+
+
+def assert_pylance_reads(path: Path, batch: pa.RecordBatch, what: str) -> pa.Schema:
+    """Assert that pylance reads a file's rows whole and one by one; return the schema it gives."""
+    whole = read_by_pylance(path)
+    for name in batch.schema.names:
+        found = difference(whole[name], batch[name], name)
+        assert not found, f"{what}: {found}"
+    places = sorted({*range(0, batch.num_rows, 41), batch.num_rows - 1})
+    some = take_by_pylance(path, places)
+    for name in batch.schema.names:
+        found = difference(some[name], rows_at(batch[name], places), name)
+        assert not found, f"{what}, some rows: {found}"
+    return whole.schema
+
+
+def same_schema(left: pa.Schema, right: pa.Schema) -> str:
+    """Return where two schemas differ, metadata too."""
+    if left.equals(right, check_metadata=True):
+        return ""
+    for ours, theirs in zip(left, right, strict=True):
+        if not ours.equals(theirs, check_metadata=True):
+            return f"{ours} {ours.metadata} and {theirs} {theirs.metadata}"
+    return f"{left.metadata} and {right.metadata}"
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda each: each.name)
+def test_all_types_in_one_shape_are_the_same_to_both(
+    tmp_path: Path, version: FileVersion, shape: Shape
+) -> None:
+    cases = cases_of(version, shape)
+    ours = [case for case, no in cases if no is None or no.ours == WORKS]
+    assert len(ours) > 5
+    batch = table_of(ours)
+    data = written_by_us([batch], version, batch.schema)
+    schema = assert_we_read(data, batch, "our file, read by us")
+    if shape.num_rows == 0:
+        return
+    (tmp_path / "ours.lance").write_bytes(data)
+    read = assert_pylance_reads(tmp_path / "ours.lance", batch, "our file, read by pylance")
+    assert not same_schema(schema, read)
+    theirs = [
+        case for case, no in cases if no is None or (no.theirs == WORKS and no.reading == WORKS)
+    ]
+    batch = table_of(theirs)
+    write_by_pylance([batch], tmp_path / "theirs.lance", version, batch.schema)
+    read = assert_pylance_reads(tmp_path / "theirs.lance", batch, "pylance's file, read by it")
+    data = (tmp_path / "theirs.lance").read_bytes()
+    schema = assert_we_read(data, batch, "pylance's file, read by us")
+    assert not same_schema(schema, read)
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=str)
+@pytest.mark.parametrize("name", ["some nulls", "few distinct"])
+def test_batches_of_any_size_in_small_pages_are_the_same_to_both(
+    tmp_path: Path, version: FileVersion, name: str
+) -> None:
+    shape = next(each for each in SHAPES if each.name == name)
+    cases = cases_of(version, shape)
+    ends = [0, 1, 1, 8, 150, shape.num_rows]
+
+    def parts(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        return [batch.slice(start, stop - start) for start, stop in pairwise(ends)]
+
+    batch = table_of([case for case, no in cases if no is None])
+    data = written_by_us(parts(batch), version, batch.schema, max_page_bytes=3000)
+    assert_we_read(data, batch, "our file, read by us")
+    (tmp_path / "ours.lance").write_bytes(data)
+    assert_pylance_reads(tmp_path / "ours.lance", batch, "our file, read by pylance")
+    path = tmp_path / "theirs.lance"
+    write_by_pylance(parts(batch), path, version, batch.schema, data_cache_bytes=3000)
+    assert_we_read(path.read_bytes(), batch, "pylance's file, read by us")
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=str)
+def test_what_is_refused_is_refused_in_the_words_of_the_table(
+    tmp_path: Path, version: FileVersion
+) -> None:
+    wrong: list[str] = []
+    for shape in SHAPES:
+        for case, refusal in cases_of(version, shape):
+            if refusal is not None:
+                wrong += wrong_refusals(tmp_path, case, refusal)
+    assert not wrong, "\n".join(wrong)
+
+
+def wrong_refusals(folder: Path, case: Case, refusal: Refusal) -> list[str]:
+    """Return what of an entry of the table is not so."""
+    wrong = []
+    batch, version, name = table_of([case]), case.version, case.column.name
+    what = f"{name}, {case.shape.name}"
+    if refusal.ours not in {WORKS, NEVER}:
+        try:
+            written_by_us([batch], version, batch.schema)
+        except LanceStreamError as error:
+            if not re.search(refusal.ours, str(error)):
+                wrong.append(f"{what}: we say {error}")
+        else:
+            wrong.append(f"{what}: we write it")
+    if batch.num_rows == 0:
+        return wrong
+    path = folder / "theirs.lance"
+    if refusal.theirs not in {WORKS, NEVER}:
+        try:
+            write_by_pylance([batch], path, version, batch.schema)
+            found = difference(read_by_pylance(path)[name], batch[name])
+        except Exception as error:
+            found = str(error)
+        if not found:
+            wrong.append(f"{what}: pylance writes and reads it")
+        elif not re.search(refusal.theirs, found):
+            wrong.append(f"{what}: pylance says {found[:200]}")
+    if refusal.reading not in {WORKS, NEVER}:
+        write_by_pylance([batch], path, version, batch.schema)
+        try:
+            Reading(path.read_bytes()).read([name], 0, batch.num_rows)
+        except LanceStreamError as error:
+            if not re.search(refusal.reading, str(error)):
+                wrong.append(f"{what}: we say of pylance's {error}")
+        else:
+            wrong.append(f"{what}: we read it")
+    return wrong
+
+
+def test_every_entry_of_the_table_of_refusals_means_some_case() -> None:
+    for each in REFUSALS:
+        found = {
+            version
+            for version in each.versions
+            for shape in SHAPES
+            if any(refusal is each for _, refusal in cases_of(version, shape))
+        }
+        assert found == set(each.versions), each
+
+
+def test_there_are_well_over_a_hundred_cases_that_work_in_each_version() -> None:
+    for version in VERSIONS:
+        works = [no is None for shape in SHAPES for _, no in cases_of(version, shape)]
+        assert sum(works) > 2000, version
