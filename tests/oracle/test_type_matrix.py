@@ -100,14 +100,14 @@ REFUSALS = (
     Refusal(
         f"{MAPS}",
         (V2_0, V2_1),
-        ours="maps",
+        ours="hold no maps",
         theirs="no field encoding for|Map data type is not enabled",
         why="maps came with 2.2",
     ),
     Refusal(
         "fsl<struct, 2>",
         (V2_0, V2_1),
-        ours="fixed-size lists of structs",
+        ours="hold no fixed-size lists of structs",
         theirs="column index 1 but|does not encode struct validity|is not enabled",
         why="fixed-size lists of structs came with 2.2; pylance writes 2.0 that it cannot read",
     ),
@@ -127,11 +127,16 @@ REFUSALS = (
         why="pylance's chunks of 2.1 have at most 32 KiB",
         shapes="wide",
     ),
+    Refusal(
+        "extension json",
+        VERSIONS,
+        ours="JSON text is not stored as such",
+        theirs="the types are",
+        why="pylance stores JSON in a binary form of its own",
+    ),
     # What we do not have yet.
-    Refusal(MAPS, (V2_2,), ours="maps are not supported yet", theirs=NEVER),
-    Refusal("fsl<struct, 2>", (V2_2,), ours="not supported yet", theirs=NEVER),
     Refusal(".*packed.*", VERSIONS, ours="packed structs are not", theirs=NEVER),
-    Refusal("extension (uuid|json|bool8)", VERSIONS, ours="not supported yet", theirs=NEVER),
+    Refusal("(zstd|lz4).*(string|binary).*", (V2_0,), reading=NEVER, theirs=NEVER),
 )
 
 

@@ -79,6 +79,9 @@ SHAPES: Final = (
 )
 
 
+SHAPES_OF_LIKES: Final = {"no row", "one row", "some nulls", "all null", "a slice", "few distinct"}
+
+
 @dataclass(frozen=True)
 class Column:
     """A column: a type, and what its field's metadata ask of the writer.
@@ -88,12 +91,15 @@ class Column:
         arrow: Its type.
         metadata: Its field's metadata.
         nullable: Whether it may be null.
+        like_another: Whether its values are stored as those of another column are, so that a few
+            shapes are enough.
     """
 
     name: str
     arrow: pa.DataType
     metadata: Mapping[str, str] = field(default_factory=dict)
     nullable: bool = True
+    like_another: bool = False
 
     @property
     def field(self) -> pa.Field:
@@ -102,6 +108,8 @@ class Column:
 
     def suits(self, shape: Shape) -> bool:
         """Say whether the column has values of such a shape."""
+        if self.like_another and shape.name not in SHAPES_OF_LIKES:
+            return False
         return shape.suits(self.arrow) and (self.nullable or shape.null_rate == 0)
 
     def array(self, shape: Shape, random: Random) -> pa.Array:
@@ -495,9 +503,15 @@ def _asked_for() -> list[Column]:
             for name, arrow in compressible.items()
             if "zstd" not in name
         ]
-    narrow = pa.struct([("x", pa.int32()), ("y", pa.float64()), ("z", pa.uint8())])
-    vectors = pa.struct([("v", pa.list_(pa.float32(), 4)), ("n", pa.int16())])
-    texts = pa.struct([("n", pa.int32()), ("t", pa.string())])
+    # pylance packs no parts that may be null.
+    x, y, z = (
+        pa.field(name, arrow, False)
+        for name, arrow in (("x", pa.int32()), ("y", pa.float64()), ("z", pa.uint8()))
+    )
+    narrow = pa.struct([x, y, z])
+    item = pa.field("item", pa.float32(), False)
+    vectors = pa.struct([pa.field("v", pa.list_(item, 4), False), x])
+    texts = pa.struct([x, pa.field("t", pa.string(), False)])
     found += [
         Column("packed", narrow, PACKED),
         Column("packed vectors", vectors, PACKED),
@@ -507,10 +521,16 @@ def _asked_for() -> list[Column]:
     return found
 
 
+def _is_like(arrow: pa.DataType) -> bool:
+    """Say whether values are stored as plain integers are, and are not the example of those."""
+    examples = (pa.timestamp("us", "Asia/Kolkata"), pa.date32(), pa.time64("ns"))
+    return pa.types.is_temporal(arrow) and arrow not in examples
+
+
 def _columns() -> dict[str, Column]:
     named = {str(each): each for each in _plain_types()}
     named |= _nested_types() | _view_types() | _extension_types()
-    found = [Column(name, arrow) for name, arrow in named.items()]
+    found = [Column(name, arrow, like_another=_is_like(arrow)) for name, arrow in named.items()]
     found += [
         Column("strict int32", pa.int32(), nullable=False),
         Column("strict string", pa.string(), nullable=False),
