@@ -221,6 +221,15 @@ def without_views(arrow: pa.DataType) -> pa.DataType:
     return arrow
 
 
+def holds_null_structs(array: pa.Array) -> bool:
+    """Say whether a struct is null, on any level that counts."""
+    if pa.types.is_struct(array.type):
+        return array.null_count > 0 or any(map(holds_null_structs, array.flatten()))
+    if is_list_like(array.type):
+        return holds_null_structs(array.flatten())
+    return False
+
+
 def _bits(arrow: pa.DataType, words: np.ndarray[Any, Any]) -> pa.Array:
     data = np.ascontiguousarray(words)
     return pa.Array.from_buffers(

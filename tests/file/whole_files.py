@@ -1,0 +1,81 @@
+"""Bare data files, written and read by us: with every request counted."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lance_stream.byte_ranges import Buffer, ByteRange, answer, read_from
+from lance_stream.file.columns import fields_with_column
+from lance_stream.file.reader import FileReader, open_file
+from lance_stream.file.versions import FileVersion
+from lance_stream.file.writer import FileWriter
+from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
+from lance_stream.schema.field_ids import assign_ids
+
+
+def written_by_us(
+    batches: Sequence[pa.RecordBatch], version: FileVersion, schema: pa.Schema, **options: Any
+) -> bytes:
+    """Return the bytes of a file that we write."""
+    writer = FileWriter(assign_ids(from_arrow(schema)), version, **options)
+    parts = [part for batch in batches for part in writer.write(_as_stored(batch, schema))]
+    return b"".join([*parts, *writer.finish()[0]])
+
+
+def _as_stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch in the types that a file has: what a dataset does before it writes."""
+    stored = to_arrow(from_arrow(schema))
+    if batch.schema.equals(stored, check_metadata=True):
+        return batch
+    columns = [
+        column if column.type == each.type else column.cast(each.type)
+        for column, each in zip(batch.columns, stored, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=stored)
+
+
+class Reading:
+    """A file that we read.
+
+    Attributes:
+        schema: Its columns.
+        num_rows: Its rows.
+        rounds: The ranges of each round of requests so far.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._answers = read_from(data)
+        self.rounds: list[list[ByteRange]] = []
+        self.reader: FileReader = answer(open_file(len(data)), self._ranges)
+        metadata = self.reader.metadata
+        self.fields = {each.name: each for each in metadata.schema.fields}
+        self.schema: pa.Schema = to_arrow(metadata.schema)
+        self.num_rows = metadata.num_rows
+        columns = [
+            each
+            for field in metadata.schema.fields
+            for each in fields_with_column(field, metadata.version)
+        ]
+        self._column_of = {each.id: column for column, each in enumerate(columns)}
+
+    def _ranges(self, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        self.rounds.append(list(ranges))
+        return self._answers(ranges)
+
+    @property
+    def bytes_read(self) -> int:
+        """How many bytes were asked for so far."""
+        return sum(each.size_bytes for ranges in self.rounds for each in ranges)
+
+    def read(self, names: Iterable[str], start: int, stop: int) -> list[pa.Array]:
+        """Return some rows that follow each other."""
+        fields = [self.fields[name] for name in names]
+        return answer(self.reader.read(fields, self._column_of, start, stop), self._ranges)
+
+    def take(self, names: Iterable[str], places: Sequence[int]) -> list[pa.Array]:
+        """Return some rows."""
+        fields = [self.fields[name] for name in names]
+        wanted = np.array(places, np.uint64)
+        return answer(self.reader.take(fields, self._column_of, wanted), self._ranges)
