@@ -268,6 +268,7 @@ def check_what_pylance_writes(path: Path, version: FileVersion, batch: pa.Record
     assert same_schema(schema, read) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("name", ["some nulls", "few distinct"])
 def test_batches_of_any_size_in_small_pages_are_the_same_to_both(
