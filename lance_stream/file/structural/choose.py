@@ -5,13 +5,16 @@
     a dictionary                                    mini-block
     structs that are one column                     see `choose_packed`
     byte strings                                    see `choose_strings`
+    fixed width, and a codec saves enough           mini-block; see `choose_fixed`
     fixed width, wide                               full-zip
     fixed width, narrow, no levels, whole bytes     full-zip: the plain values
     fixed width, narrow, else                       mini-block
     levels that fit into no mini-block chunk        full-zip
 
-Differs: The reference compresses; we write values as they are, so that the write costs little
-         more than the copy.
+What a column's metadata asks for goes before.
+
+Differs: The reference takes mini-block for all narrow values. Plain values in full-zip are the
+         array's own memory, and a row of theirs is read by itself.
 """
 
 import numpy as np
@@ -36,6 +39,7 @@ from lance_stream.file.encoding_options import (
 )
 from lance_stream.file.levels import Levels, Mask
 from lance_stream.file.structural.choose_fixed import (
+    WIDE_BYTES,
     encode_fixed_values,
     encode_indices,
     encode_items,
@@ -49,9 +53,6 @@ from lance_stream.file.structural.full_zip import encode_full_zip_page
 from lance_stream.file.structural.mini_block import MAX_VALUE_BYTES, encode_mini_block_page
 from lance_stream.file.structural.string_dictionaries import encode_string_items
 from lance_stream.file.versions import FileVersion
-
-WIDE_BYTES = 256
-"""From here on a value stands better by itself than among others in a chunk."""
 
 _SAMPLE = 64
 

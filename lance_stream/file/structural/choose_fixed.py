@@ -43,12 +43,23 @@ from lance_stream.file.compressive.codecs import (
     encode_split,
 )
 from lance_stream.file.data_blocks import WORDS, FixedWidthBlock, Words
-from lance_stream.file.encoding_options import AUTO, LZ4, NONE, ON, ZSTD, EncodingOptions
+from lance_stream.file.encoding_options import (
+    AUTO,
+    LZ4,
+    MINIBLOCK,
+    NONE,
+    ON,
+    ZSTD,
+    EncodingOptions,
+)
 from lance_stream.file.levels import Levels, Mask
 from lance_stream.file.structural.mini_block import MAX_VALUE_BYTES
 from lance_stream.file.versions import FileVersion
 
 S = TypeVar("S", bound=np.generic)
+
+WIDE_BYTES = 256
+"""From here on a value stands better by itself than among others in a chunk."""
 
 MOST_OF_RAW = 0.96
 """A codec has to save a part of the plain values' bytes: it costs reading, and random access."""
@@ -104,6 +115,9 @@ def encode_fixed_values(
         None if they are best stored as they are.
     """
     if options.compression == NONE or len(block.data) < LEAST_BYTES:
+        return None
+    is_wide = block.bits_per_value >= 8 * WIDE_BYTES and options.structural_encoding != MINIBLOCK
+    if is_wide or 2 * block.bits_per_value > 8 * MAX_VALUE_BYTES:
         return None
     if options.compression not in (ZSTD, LZ4):
         return _chosen(block, live, version, options)

@@ -144,3 +144,20 @@ def test_null_values_are_not_stored_as_they_were(columns: Any) -> None:
     assert value_codec(column).HasField("inline_bitpacking")
     assert len(column.data) < 6000 * 12 / 8 + 6000 / 8 + 200
     assert column.read(0, 6000).equals(values)
+
+
+@pytest.mark.parametrize("layout", ["miniblock", "fullzip", None])
+@pytest.mark.parametrize("size", [100, 300, 9000])
+def test_wide_values_are_written_whatever_is_asked_for(
+    columns: Any, size: int, layout: str | None
+) -> None:
+    values = pa.array([bytes([place % 7]) * size for place in range(40)], pa.binary(size))
+    metadata = {PREFIX + "compression": "zstd"}
+    if layout:
+        metadata[PREFIX + "structural-encoding"] = layout
+    column = columns.write(values, metadata=metadata)
+    in_chunks = layout != "fullzip" and (size == 100 or (size == 300 and layout == "miniblock"))
+    assert column.layouts() == ["mini_block_layout" if in_chunks else "full_zip_layout"]
+    assert not in_chunks or value_codec(column).HasField("general")
+    assert column.read(0, 40).equals(values)
+    assert column.take([3, 39]).equals(values.take([3, 39]))
