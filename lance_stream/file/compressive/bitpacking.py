@@ -150,16 +150,20 @@ def encode_inline_chunks(block: FixedWidthBlock) -> tuple[ChunkedBuffer, Counts]
     packed = chunks.data.view(words.dtype)
     heads = chunks.starts // word_bytes
     packed[heads] = widths
-    filled = _filled(words)
+    num_full = len(words) // VALUES
+    # A chunk that is not full is a stretch by itself.
     borders = np.flatnonzero(np.diff(widths, prepend=-1, append=-1))
+    borders = np.unique(np.append(borders, num_full))
     if len(borders) - 1 <= _MOST_STRETCHES:
         # Neighbours of one width lie evenly: each stretch is packed to its place.
         for first, stop in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
             width = int(widths[first])
             stride = int(sizes[first]) // word_bytes
             target = packed[int(heads[first]) :][: (stop - first) * stride]
-            target.reshape(stop - first, stride)[:, 1:] = fastlanes.pack(filled[first:stop], width)
+            rows = fastlanes.pack(_filled(words[first * VALUES : stop * VALUES]), width)
+            target.reshape(stop - first, stride)[:, 1:] = rows
     else:
+        filled = _filled(words)
         for width in np.unique(widths).tolist():
             places = np.flatnonzero(widths == width)
             words_of_width = fastlanes.pack(filled[places], width)

@@ -27,9 +27,8 @@ S = TypeVar("S", bound=np.generic)
 VALUES = 1024
 ORDER = (0, 4, 2, 6, 1, 5, 3, 7)
 
-_NARROW_WORDS = tuple(WORDS.values())
 _LEAST_NARROWING = 4
-"""Values that fit into words so much narrower are unpacked in those: halves do not pay."""
+"""Values that fit into words so much narrower are packed in those: halves do not pay."""
 
 
 def unpack(packed: Words, bits_per_packed: int, values: Words | None = None) -> Words:
@@ -50,11 +49,10 @@ def unpack(packed: Words, bits_per_packed: int, values: Words | None = None) -> 
     if bits_per_packed == 0:
         values[...] = 0
         return values
-    narrow = next((each for each in _NARROW_WORDS if bits_per_packed <= each.itemsize * 8), word)
-    if narrow.itemsize * _LEAST_NARROWING > word.itemsize:
+    narrow = _narrow_word(bits_per_packed, word)
+    if narrow is word:
         _unpack_planes(_planes(packed, bits_per_packed, word), bits_per_packed, word_bits, values)
         return values
-    # A lane's bits are one stream, in words of any size: narrow ones are quicker to shift.
     small = np.empty(values.shape, dtype=narrow)
     _unpack_planes(_planes(packed, bits_per_packed, narrow), bits_per_packed, word_bits, small)
     values[...] = small
@@ -145,15 +143,33 @@ def pack(values: Words, bits_per_packed: int) -> Words:
     word_bits = word.itemsize * 8
     lanes = VALUES // word_bits
     num_blocks = len(values)
-    planes = np.zeros((bits_per_packed, num_blocks, lanes), dtype=word)
-    if bits_per_packed:
-        for row in range(word_bits):
-            plane, shift = divmod(row * bits_per_packed, word_bits)
-            source = _row(values, row, lanes)
-            planes[plane] |= source << word.type(shift)
-            if shift + bits_per_packed > word_bits:
-                planes[plane + 1] |= source >> word.type(word_bits - shift)
-    return planes.transpose(1, 0, 2).reshape(num_blocks, bits_per_packed * lanes)
+    narrow = _narrow_word(bits_per_packed, word)
+    if narrow is not word:
+        values = values.astype(narrow)
+    narrow_bits = narrow.itemsize * 8
+    parts = word_bits // narrow_bits
+    planes = np.empty((bits_per_packed * parts, num_blocks, lanes), dtype=narrow)
+    moved = np.empty((num_blocks, lanes), dtype=narrow)
+    for row in range(word_bits if bits_per_packed else 0):
+        plane, shift = divmod(row * bits_per_packed, narrow_bits)
+        source = _row(values, row, lanes)
+        if shift:
+            np.left_shift(source, narrow.type(shift), out=moved)
+            np.bitwise_or(planes[plane], moved, out=planes[plane])
+        else:
+            planes[plane] = source
+        if shift + bits_per_packed > narrow_bits:
+            np.right_shift(source, narrow.type(narrow_bits - shift), out=planes[plane + 1])
+    words = planes.reshape(bits_per_packed, parts, num_blocks, lanes).transpose(2, 0, 3, 1)
+    return np.ascontiguousarray(words).reshape(num_blocks, -1).view(word)
+
+
+def _narrow_word(
+    bits_per_packed: int, word: np.dtype[np.unsignedinteger]
+) -> np.dtype[np.unsignedinteger]:
+    """Return the word that a lane's bits are best shifted in: they are one stream, in any."""
+    fits = next((each for each in WORDS.values() if bits_per_packed <= each.itemsize * 8), word)
+    return fits if fits.itemsize * _LEAST_NARROWING <= word.itemsize else word
 
 
 def _row(values: npt.NDArray[S], row: int, lanes: int) -> npt.NDArray[S]:
