@@ -14,6 +14,7 @@ float16, time units and zones, large types, dictionaries), and what widens.
     date, time, duration, timestamp            the same in a unit that holds every value
     timestamp with a zone                      timestamp with another zone: the same instant
     list, large list, fixed-size list          each other, if the lengths fit
+    map, list of structs of two                map: key and value in this order
     struct                                     struct, its parts matched by name
     null                                       any column; nulls are checked as values
 
@@ -113,6 +114,11 @@ def _check_type(incoming: pa.DataType, wanted: pa.Field, path: str) -> None:
             raise _mismatch(incoming, target, path)
         _check_type(incoming.value_type, target.value_field, f"{path}.item")
         return
+    entries = _entries_type(incoming)
+    if pa.types.is_map(target) and entries is not None:
+        for place, part in enumerate((target.key_field, target.item_field)):
+            _check_type(entries.field(place).type, part, f"{path}.{part.name}")
+        return
     if not _fits(incoming, target):
         raise _mismatch(incoming, target, path)
 
@@ -175,6 +181,15 @@ def _fits(incoming: pa.DataType, target: pa.DataType) -> bool:
     )
 
 
+def _entries_type(arrow: pa.DataType) -> pa.StructType | None:
+    """Return what a map is a list of; also of lists that could be maps. None for all others."""
+    if pa.types.is_map(arrow):
+        return pa.struct([arrow.key_field, arrow.item_field])
+    if pa.types.is_list(arrow) and pa.types.is_struct(arrow.value_type):
+        return arrow.value_type if arrow.value_type.num_fields == 2 else None
+    return None
+
+
 def _is_list(arrow: pa.DataType) -> bool:
     return bool(
         pa.types.is_list(arrow)
@@ -198,6 +213,8 @@ def _cast(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
             return _cast_struct(array, target, path)
         if _is_list(target):
             return _cast_list(array, target, path)
+        if pa.types.is_map(target):
+            return _cast_map(array, target, path)
         return _cast_leaf(array, target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise InvalidInputError(
@@ -242,6 +259,25 @@ def _cast_list(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     plain = kind.from_arrays(offsets, items, type=target)
     return pa.Array.from_buffers(
         target, len(array), [bitmap, plain.buffers()[1]], children=[plain.values]
+    )
+
+
+def _cast_map(array: pa.Array, target: pa.MapType, path: str) -> pa.Array:
+    first, last = (array.offsets[place].as_py() for place in (0, len(array)))
+    entries = array.values.slice(first, last - first)
+    parts = [
+        _cast(entries.field(place), part.type, f"{path}.{part.name}")
+        for place, part in enumerate((target.key_field, target.item_field))
+    ]
+    if entries.null_count or parts[0].null_count:
+        raise pa.ArrowInvalid("a key or an entry of a map is null")
+    offsets = pc.subtract(array.offsets, pa.scalar(first, pa.int32()))
+    bitmap = pc.is_valid(array).buffers()[1] if array.null_count else None
+    return pa.Array.from_buffers(
+        target,
+        len(array),
+        [bitmap, offsets.buffers()[1]],
+        children=[pa.StructArray.from_arrays(parts, fields=[target.key_field, target.item_field])],
     )
 
 
@@ -300,6 +336,10 @@ def _may_hold_forbidden_nulls(arrow: pa.DataType) -> bool:
         return any(not part.nullable or _may_hold_forbidden_nulls(part.type) for part in arrow)
     if _is_list(arrow):
         return not arrow.value_field.nullable or _may_hold_forbidden_nulls(arrow.value_type)
+    if pa.types.is_map(arrow):
+        return not arrow.item_field.nullable or any(
+            _may_hold_forbidden_nulls(each) for each in (arrow.key_type, arrow.item_type)
+        )
     return False
 
 
@@ -312,6 +352,12 @@ def _check_nulls_below(array: pa.Array, path: str) -> None:
     elif _is_list(array.type):
         visible = array.drop_null() if array.null_count else array
         _check_nulls(visible.flatten(), array.type.value_field, f"{path}.item")
+    elif pa.types.is_map(array.type):
+        visible = array.drop_null() if array.null_count else array
+        first, last = (visible.offsets[place].as_py() for place in (0, len(visible)))
+        entries = visible.values.slice(first, last - first)
+        for place, part in enumerate((array.type.key_field, array.type.item_field)):
+            _check_nulls(entries.field(place), part, f"{path}.{part.name}")
 
 
 def _null_in(path: str, count: int) -> InvalidInputError:

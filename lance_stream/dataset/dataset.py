@@ -23,6 +23,11 @@ from lance_stream.dataset import scan as scanning
 from lance_stream.dataset.arrow_input import ArrowInput
 from lance_stream.dataset.opening import VersionSpec
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.schema.extension_types import (
+    reader_with_extensions,
+    table_with_extensions,
+    with_extensions,
+)
 
 
 class Dataset:
@@ -61,7 +66,7 @@ class Dataset:
     @property
     def schema(self) -> pa.Schema:
         """The columns, as an Arrow schema."""
-        return self.table.arrow_schema
+        return with_extensions(self.table.arrow_schema)
 
     @property
     def file_version(self) -> str:
@@ -129,14 +134,16 @@ class Dataset:
             InvalidInputError: The filter is not understood.
             BadDataError: While reading: a file is damaged, or has what is not supported.
         """
-        return scanning.scan(
-            self.table,
-            columns,
-            filter,
-            with_row_id=with_row_id,
-            with_row_address=with_row_address,
-            with_row_versions=with_row_versions,
-            batch_size=batch_size,
+        return reader_with_extensions(
+            scanning.scan(
+                self.table,
+                columns,
+                filter,
+                with_row_id=with_row_id,
+                with_row_address=with_row_address,
+                with_row_versions=with_row_versions,
+                batch_size=batch_size,
+            )
         )
 
     def to_table(
@@ -176,7 +183,9 @@ class Dataset:
             NotFoundError: There is no such row or column.
             InvalidInputError: Neither or both are given, or they are no whole numbers.
         """
-        return take.take(self.table, row_offsets=row_offsets, row_ids=row_ids, columns=columns)
+        return table_with_extensions(
+            take.take(self.table, row_offsets=row_offsets, row_ids=row_ids, columns=columns)
+        )
 
     def changes(
         self,
@@ -206,13 +215,15 @@ class Dataset:
             NotFoundError: A version of the interval has been cleaned up, or a column is not there.
             UnsupportedFeatureError: The table has no stable row ids.
         """
-        return changes.changes(
-            self.table,
-            after,
-            through,
-            columns,
-            deduplication_mode=deduplication_mode,
-            pre_images=pre_images,
+        return reader_with_extensions(
+            changes.changes(
+                self.table,
+                after,
+                through,
+                columns,
+                deduplication_mode=deduplication_mode,
+                pre_images=pre_images,
+            )
         )
 
     # --- writing

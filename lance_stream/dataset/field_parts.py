@@ -4,6 +4,9 @@ A fragment's data files hold fields by id. After columns were added, replaced or
 of one struct may lie in different files, and a part that was added without values lies in none:
 it reads as nulls. `part_in` says what of a column one file has; `assemble` makes the column again.
 
+Where all parts of a struct that are asked for lie in no file, another part still tells which
+structs are null and how long lists are: `with_witnesses` adds it to what is asked for.
+
 Source: table.proto, DataFile.fields; "Schema Evolution" in the table format.
 """
 
@@ -17,6 +20,7 @@ import pyarrow.compute as pc
 from lance_stream.errors import CorruptDataError
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
+from lance_stream.schema.logical_types import MAP
 
 
 class Part(NamedTuple):
@@ -24,6 +28,51 @@ class Part(NamedTuple):
 
     field: Field
     array: pa.Array
+
+
+def with_witnesses(field: Field, whole: Field, held: Container[int]) -> Field:
+    """Return a column with a held part beside those that are not, wherever none of them is.
+
+    Args:
+        field: The column, its other children left out.
+        whole: The column as the table has it.
+        held: The ids of the fields that lie in any file.
+    """
+    if not field.children:
+        return field
+    whole_of = {each.id: each for each in whole.children}
+    if any(leaf.id in held for leaf in field.leaves()):
+        children = tuple(with_witnesses(each, whole_of[each.id], held) for each in field.children)
+        if all(map(_is, children, field.children)):
+            return field
+        return replace(field, children=children)
+    witness = _path_to_held(whole, held)
+    return field if witness is None else _joined(field, witness)
+
+
+def _path_to_held(field: Field, held: Container[int]) -> Field | None:
+    """Return a field with one leaf that is held, and what stands around that; None if none is."""
+    if not field.children:
+        return field if field.id in held else None
+    for child in field.children:
+        found = _path_to_held(child, held)
+        if found is not None:
+            # a map is one whole
+            return field if field.logical_type == MAP else replace(field, children=(found,))
+    return None
+
+
+def _joined(field: Field, path: Field) -> Field:
+    (step,) = path.children
+    known = [each.id for each in field.children]
+    if step.id not in known:
+        return replace(field, children=(*field.children, step))
+    return replace(
+        field,
+        children=tuple(
+            _joined(each, step) if each.id == step.id else each for each in field.children
+        ),
+    )
 
 
 def part_in(field: Field, held: Container[int]) -> Field | None:
@@ -93,6 +142,12 @@ def _assemble_struct(
 
 def _with_items_completed(field: Field, arrow: pa.DataType, part: Part) -> pa.Array:
     array = part.array
+    if pa.types.is_fixed_size_list(arrow):
+        size = arrow.list_size
+        items = array.values.slice(array.offset * size, len(array) * size)
+        whole = assemble(field.children[0], [Part(part.field.children[0], items)], len(items))
+        mask = array.is_null() if array.null_count else None
+        return pa.FixedSizeListArray.from_arrays(whole, type=arrow, mask=mask)
     first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
     items = array.values.slice(first, last - first)
     offsets = pc.subtract(array.offsets, array.offsets[0])

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_stream.dataset.field_parts import Part, assemble, part_in
+from lance_stream.dataset.field_parts import Part, assemble, part_in, with_witnesses
 from lance_stream.dataset.open_files import OpenFiles
 from lance_stream.dataset.predicates import Expression, evaluate_predicate, parse_expression
 from lance_stream.errors import BadDataError, CorruptDataError
@@ -323,11 +323,14 @@ class FragmentReader:
     ) -> list[pa.Array]:
         """Read columns from all the data files that have part of them."""
         parts: list[list[Part]] = [[] for _ in fields]
+        everywhere = {each for file in self._fragment.files for each in file.column_of()}
+        whole_of = {each.id: each for each in self._unit.schema.fields}
+        asked = [with_witnesses(each, whole_of[each.id], everywhere) for each in fields]
         for data_file in self._fragment.files:
             column_of = data_file.column_of()
             held = [
                 (place, part)
-                for place, field in enumerate(fields)
+                for place, field in enumerate(asked)
                 if (part := part_in(field, column_of)) is not None
             ]
             if not held:

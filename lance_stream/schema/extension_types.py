@@ -57,6 +57,20 @@ def with_extensions(schema: pa.Schema) -> pa.Schema:
     return pa.schema(schema)
 
 
+def reader_with_extensions(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """Return a stream of batches with those extension types that are registered; no copy."""
+    if not has_extensions(reader.schema):
+        return reader
+    return pa.RecordBatchReader.from_batches(
+        with_extensions(reader.schema), map(batch_with_extensions, reader)
+    )
+
+
+def table_with_extensions(table: pa.Table) -> pa.Table:
+    """Return a table with those extension types that are registered with pyarrow; no copy."""
+    return reader_with_extensions(table.to_reader()).read_all()
+
+
 def batch_with_extensions(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a batch with those extension types that are registered with pyarrow; no copy."""
     return pa.record_batch(batch)

@@ -14,6 +14,7 @@ Spark knows fewer types than Arrow. Each Arrow type is *carried* by one that Spa
     duration                                           duration[us]       interval day to second
     decimal of up to 38 digits                         decimal128         decimal
     large_list, fixed_size_list                        list               array
+    map                                                map                map
     dictionary, extension types                        their values, their storage
 
 The others are their own carriers. What a carrier loses (a list's fixed size, a sign, a unit, a
@@ -192,6 +193,8 @@ def _carry(array: pa.Array, target: pa.DataType, name: str) -> pa.Array:
             return _carry_struct(array, target, name)
         if pa.types.is_list(target):
             return _carry_list(array, target, name)
+        if pa.types.is_map(target) and pa.types.is_map(array.type):
+            return _carry_map(array, target, name)
         if not carrier(array.type).equals(target) and not _widens(array.type, target):
             raise pa.ArrowInvalid("the types have nothing in common")
         # Spark counts in microseconds: what is finer is cut off, as Spark does it everywhere
@@ -229,6 +232,23 @@ def _carry_list(array: pa.Array, target: pa.DataType, name: str) -> pa.Array:
     )
 
 
+def _carry_map(array: pa.Array, target: pa.MapType, name: str) -> pa.Array:
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    entries = array.values.slice(first, last - first)
+    keys = _carry(entries.field(0), target.key_type, f"{name}.key")
+    values = _carry(entries.field(1), target.item_type, f"{name}.value")
+    offsets = pc.subtract(array.offsets, pa.scalar(first, pa.int32()))
+    validity = pc.is_valid(array).buffers()[1] if array.null_count else None
+    return pa.Array.from_buffers(
+        target,
+        len(array),
+        [validity, offsets.buffers()[1]],
+        children=[
+            pa.StructArray.from_arrays([keys, values], fields=[target.key_field, target.item_field])
+        ],
+    )
+
+
 def _widens(arrow: pa.DataType, target: pa.DataType) -> bool:
     """Return whether a cast keeps every value, or fails."""
     return bool(
@@ -261,6 +281,11 @@ def _stored_type(kind: spark.DataType, path: str) -> pa.DataType:
     if isinstance(kind, spark.ArrayType):
         item = _stored_type(kind.elementType, f"{path}.item")
         return pa.list_(pa.field("item", item, kind.containsNull or pa.types.is_null(item)))
+    if isinstance(kind, spark.MapType):
+        value = _stored_type(kind.valueType, f"{path}.value")
+        nullable = kind.valueContainsNull or pa.types.is_null(value)
+        key = pa.field("key", _stored_type(kind.keyType, f"{path}.key"), nullable=False)
+        return pa.map_(key, pa.field("value", value, nullable))
     if isinstance(kind, spark.StructType):
         return pa.struct([_stored_field(each, f"{path}.{each.name}") for each in kind.fields])
     for arrow, plain in _PLAIN:

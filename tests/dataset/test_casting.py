@@ -54,6 +54,16 @@ KEPT = [
     ([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32()), pa.list_(pa.float16(), 2)),
     ([[1.0, 2.0], None, [3.0, None]], pa.list_(pa.float32(), 2), pa.list_(pa.float64())),
     ([[1], None, [], [2, None]], pa.list_(pa.int8()), pa.large_list(pa.int64())),
+    (
+        [[("a", [1])], None, [], [("b", None), ("c", [])]],
+        pa.map_(pa.string(), pa.list_(pa.int8())),
+        pa.map_(pa.large_string(), pa.large_list(pa.int64())),
+    ),
+    (
+        [[{"x": 1}, {"x": None}], None, [{"x": 2}, None]],
+        pa.list_(pa.struct([("x", pa.int32())])),
+        pa.list_(pa.struct([("x", pa.int64())]), 2),
+    ),
     ([[1], None, [], [2, None]], pa.large_list(pa.int16()), pa.list_(pa.uint8())),
     (
         [[{"x": 1}], None, [], [None, {"x": None}]],
@@ -202,3 +212,35 @@ def test_what_fits_already_is_not_copied() -> None:
     batch = pa.RecordBatch.from_pydict({"a": [1, 2, 3]})
     result = cast_batch(batch, batch.schema)
     assert result.column(0).buffers()[1].address == batch.column(0).buffers()[1].address
+
+
+def test_a_list_of_pairs_becomes_a_map() -> None:
+    wanted = pa.map_(pa.string(), pa.int64())
+    pair = pa.struct([("k", pa.string()), ("v", pa.int8())])
+    rows = [[{"k": "a", "v": 1}], None, [], [{"k": "b", "v": None}]]
+    array = cast(rows, pa.list_(pair), wanted)
+    assert array.to_pylist() == [[("a", 1)], None, [], [("b", None)]]
+    for bad in ([[None]], [[{"k": None, "v": 1}]]):
+        with pytest.raises(InvalidInputError, match=r"'a'.*null"):
+            cast(bad, pa.list_(pair), wanted)
+
+
+def test_a_map_is_refused_where_its_values_would_narrow_or_must_not_be_null() -> None:
+    wide, narrow = pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int8())
+    with pytest.raises(InvalidInputError, match=r"'a\.value'"):
+        cast([[("k", 1)]], wide, narrow)
+    with pytest.raises(InvalidInputError, match="'a'"):
+        cast([[1]], pa.list_(pa.int64()), wide)
+    there = pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))
+    with pytest.raises(InvalidInputError, match=r"'a\.value' must not be null"):
+        cast([[], None, [("k", None)]], wide, there)
+
+
+def test_extension_types_are_cast_as_what_they_are_made_of() -> None:
+    storage = pa.array([b"0123456789abcdef", None], pa.binary(16))
+    named = pa.ExtensionArray.from_storage(pa.uuid(), storage)
+    incoming = pa.record_batch({"a": named, "l": pa.ListArray.from_arrays([0, 2, 2], named)})
+    table = pa.schema([("a", pa.binary(16)), ("l", pa.list_(pa.binary(16)))])
+    batch = cast_batch(incoming, table)
+    assert batch.column("a").equals(storage)
+    assert batch.column("l").to_pylist() == [storage.to_pylist(), []]

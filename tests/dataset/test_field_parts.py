@@ -96,6 +96,41 @@ def test_what_no_file_has_is_null(ds: Dataset) -> None:
     assert ds.count_rows("part.a IS NOT NULL") == 1
 
 
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (["part.c"], {"part": [{"c": None}, None, {"c": None}]}),
+        (["part.c.d"], {"part": [{"c": None}, None, {"c": None}]}),
+        (["part.b", "id"], {"part": [{"b": None}, None, {"b": None}], "id": [1, 2, 3]}),
+        (["list.y"], {"list": [[{"y": None}, None], None, []]}),
+    ],
+    ids=str,
+)
+def test_a_part_in_no_file_is_null_but_what_is_around_it_is_not(
+    ds: Dataset, columns: list[str], expected: dict[str, list[object]]
+) -> None:
+    ds = fragment_in_files(ds, ["id", "list.x"], ["part.a"])
+    table = ds.to_table(columns=columns)
+    assert table.to_pydict() == expected
+    taken = ds.take(row_offsets=[2, 0], columns=columns)
+    assert taken.to_pydict() == {name: [each[2], each[0]] for name, each in expected.items()}
+
+
+def test_a_part_of_fixed_size_lists_in_no_file_is_null_but_the_lists_are_there() -> None:
+    point = pa.struct([("x", pa.int8()), ("y", pa.int8())])
+    schema = pa.schema([("id", pa.int64()), ("p", pa.list_(point, 2))])
+    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
+    held = project(made.table.schema, ["id", "p.x"])
+    rows = [{"id": 1, "p": [{"x": 1}, None]}, {"id": 2, "p": None}]
+    (written,) = write_fragments(
+        [pa.RecordBatch.from_pylist(rows, to_arrow(held))],
+        WriteTarget(made.table.store, held, FileVersion.V2_2),
+    )
+    ds = Dataset(append_fragments(made.table, [written]).table)
+    assert ds.to_table(["p.y"])["p"].to_pylist() == [[{"y": None}, None], None]
+    assert ds.to_table()["p"].to_pylist() == [[{"x": 1, "y": None}, None], None]
+
+
 def test_a_column_in_no_file_is_null_and_filtered_as_such(ds: Dataset) -> None:
     ds = fragment_in_files(ds, ["id"])
     assert ds.to_table()["part"].null_count == 3

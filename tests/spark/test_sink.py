@@ -396,8 +396,39 @@ def test_a_type_that_cannot_be_stored_is_refused_before_anything_is_made(
     spark: Any, uri: str
 ) -> None:
     with pytest.raises(UnsupportedFeatureError, match="'m'"):
-        sink_rows(spark, uri, "SELECT map('a', 1) AS m", 0)
+        sink_rows(spark, uri, "SELECT make_ym_interval(1, 2) AS m", 0)
     assert not Path(uri).exists()
+
+
+def test_maps_are_stored_and_read_again(spark: Any, uri: str) -> None:
+    rows = "SELECT 1L AS id, map('a', named_struct('n', array(1, NULL)), 'b', NULL) AS m"
+    sink_rows(spark, uri, f"{rows} UNION ALL SELECT 2L, NULL UNION ALL SELECT 3L, map()", 0)
+    stored = lance_stream.open_dataset(uri).to_table().sort_by("id")
+    assert stored.schema.field("m").type == pa.map_(
+        pa.string(), pa.struct([("n", pa.list_(pa.int32()))])
+    )
+    assert stored["m"].to_pylist() == [[("a", {"n": [1, None]}), ("b", None)], None, []]
+    read = spark.read.format("lance-stream").load(uri).orderBy("id").collect()
+    assert [
+        row.m and {key: value and list(value.n) for key, value in row.m.items()} for row in read
+    ] == [
+        {"a": [1, None], "b": None},
+        None,
+        {},
+    ]
+
+
+def test_extension_types_are_fed_by_what_they_are_made_of(spark: Any, uri: str) -> None:
+    schema = pa.schema([("id", pa.int64()), ("key", pa.uuid()), ("flag", pa.bool8())])
+    lance_stream.create_dataset(uri, schema)
+    sink_rows(
+        spark, uri, "SELECT 1L AS id, CAST('0123456789abcdef' AS BINARY) AS key, 1Y AS flag", 0
+    )
+    table = lance_stream.open_dataset(uri).to_table()
+    assert table.schema == schema
+    assert table["key"].combine_chunks().storage.to_pylist() == [b"0123456789abcdef"]
+    (row,) = spark.read.format("lance-stream").load(uri).collect()
+    assert (bytes(row.key), row.flag) == (b"0123456789abcdef", 1)
 
 
 # --- what is refused at once

@@ -37,6 +37,17 @@ CARRIED = [
     (pa.list_(pa.float16(), 3), pa.list_(pa.float32()), spark.ArrayType(spark.FloatType())),
     (pa.large_list(pa.uint8()), pa.list_(pa.int16()), spark.ArrayType(spark.ShortType())),
     (pa.null(), pa.null(), spark.NullType()),
+    (
+        pa.map_(pa.uint8(), pa.list_(pa.float16(), 2)),
+        pa.map_(pa.int16(), pa.list_(pa.float32())),
+        spark.MapType(spark.ShortType(), spark.ArrayType(spark.FloatType())),
+    ),
+    (
+        pa.list_(pa.struct([("x", pa.uint8())]), 2),
+        pa.list_(pa.struct([("x", pa.int16())])),
+        spark.ArrayType(spark.StructType([spark.StructField("x", spark.ShortType())])),
+    ),
+    (pa.uuid(), pa.binary(), spark.BinaryType()),
 ]
 
 HALF = np.float16(0.5)  # what old pyarrow wants a float16 to be made of
@@ -46,6 +57,19 @@ VALUES = [
     (pa.array([2**64 - 1, None], pa.uint64()), [Decimal(2**64 - 1), None]),
     (pa.array([HALF, None], pa.float16()), [0.5, None]),
     (pa.array([b"abcd", None], pa.binary(4)), [b"abcd", None]),
+    (
+        pa.array(
+            [[("a", [1, None])], None, [], [("b", None), ("c", [])]],
+            pa.map_(pa.large_string(), pa.large_list(pa.uint8())),
+        ),
+        None,
+    ),
+    (
+        pa.array(
+            [[{"x": 1}, None], None, [{"x": 2}] * 2], pa.list_(pa.struct([("x", pa.uint8())]), 2)
+        ),
+        None,
+    ),
     (pa.array(["x", None, "y"]).dictionary_encode(), ["x", None, "y"]),
     (pa.array([[HALF, None], None, [HALF, HALF]], pa.list_(pa.float16(), 2)), None),
     (pa.array([["a"], None, [], [None]], pa.large_list(pa.large_string())), None),
@@ -133,6 +157,7 @@ def test_a_new_table_stores_what_the_dataframe_has() -> None:
                 "place",
                 spark.StructType([spark.StructField("price", spark.DecimalType(10, 2))]),
             ),
+            spark.StructField("tags", spark.MapType(spark.StringType(), spark.LongType(), False)),
         ]
     )
     assert stored_schema(schema).equals(
@@ -143,6 +168,9 @@ def test_a_new_table_stores_what_the_dataframe_has() -> None:
                 pa.field("at", pa.timestamp("us", "UTC")),
                 pa.field("vector", pa.list_(pa.field("item", pa.float32(), nullable=False))),
                 pa.field("place", pa.struct([("price", pa.decimal128(10, 2))])),
+                pa.field(
+                    "tags", pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))
+                ),
             ]
         )
     )
@@ -152,7 +180,6 @@ def test_a_new_table_stores_what_the_dataframe_has() -> None:
     "kind",
     [
         spark.VariantType(),
-        spark.MapType(spark.StringType(), spark.LongType()),
         spark.YearMonthIntervalType(),
     ],
     ids=lambda kind: kind.simpleString(),
