@@ -12,7 +12,7 @@ import pytest
 
 import lance_stream
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
-from lance_stream.spark import lance_sink
+from lance_stream.spark import lance_sink, register
 
 pytestmark = pytest.mark.spark
 
@@ -405,10 +405,11 @@ def test_maps_are_stored_and_read_again(spark: Any, uri: str) -> None:
     sink_rows(spark, uri, f"{rows} UNION ALL SELECT 2L, NULL UNION ALL SELECT 3L, map()", 0)
     stored = lance_stream.open_dataset(uri).to_table().sort_by("id")
     assert stored.schema.field("m").type == pa.map_(
-        pa.string(), pa.struct([("n", pa.list_(pa.int32()))])
+        pa.string(), pa.struct([pa.field("n", pa.list_(pa.int32()), nullable=False)])
     )
     assert stored["m"].to_pylist() == [[("a", {"n": [1, None]}), ("b", None)], None, []]
-    read = spark.read.format("lance-stream").load(uri).orderBy("id").collect()
+    register(spark)
+    read = spark.read.format("lance").load(uri).orderBy("id").collect()
     assert [
         row.m and {key: value and list(value.n) for key, value in row.m.items()} for row in read
     ] == [
@@ -427,7 +428,8 @@ def test_extension_types_are_fed_by_what_they_are_made_of(spark: Any, uri: str) 
     table = lance_stream.open_dataset(uri).to_table()
     assert table.schema == schema
     assert table["key"].combine_chunks().storage.to_pylist() == [b"0123456789abcdef"]
-    (row,) = spark.read.format("lance-stream").load(uri).collect()
+    register(spark)
+    (row,) = spark.read.format("lance").load(uri).collect()
     assert (bytes(row.key), row.flag) == (b"0123456789abcdef", 1)
 
 
