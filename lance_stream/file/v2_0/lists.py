@@ -43,6 +43,10 @@ class ListChunk:
     lists: pa.Array
     lengths: npt.NDArray[np.int64]
 
+    def slice(self, start: int, stop: int) -> "ListChunk":
+        """Return some of the lists, without a copy."""
+        return ListChunk(self.lists.slice(start, stop - start), self.lengths[start:stop])
+
 
 def list_encoding(encoding: pb.ArrayEncoding) -> pb.List:
     """Return the message of a page of a list's column.

@@ -10,7 +10,7 @@ from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.columns import ColumnMetadata, unpack_encoding
 from lance_stream.file.v2_0.lists import list_encoding
-from lance_stream.file.v2_0.pages import PageBuffers
+from lance_stream.file.v2_0.pages import NOTHING_KNOWN, KnownRanges, PageBuffers
 from lance_stream.file.v2_0.rows import MAX_PLACE, Rows
 from lance_stream.schema.fields import Field
 
@@ -73,9 +73,9 @@ class PagedColumn:
             self._encodings[page] = unpack_encoding(self._pages[page].encoding, pb.ArrayEncoding)
         return self._encodings[page]
 
-    def buffers(self, page: int) -> PageBuffers:
-        """Return where a page's buffers stand."""
-        return PageBuffers(self._pages[page].buffers, self._of_column, self._of_file)
+    def buffers(self, page: int, known: KnownRanges = NOTHING_KNOWN) -> PageBuffers:
+        """Return where a page's buffers stand, and what of them was read already."""
+        return PageBuffers(self._pages[page].buffers, self._of_column, self._of_file, known)
 
     @cached_property
     def kind(self) -> str | None:

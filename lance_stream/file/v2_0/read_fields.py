@@ -13,7 +13,7 @@ Source: encodings_v2_0.proto; files that the reference wrote.
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,10 @@ from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.v2_0.array_encodings import decode_array
 from lance_stream.file.v2_0.binary import check_text, is_binary_like
 from lance_stream.file.v2_0.end_offsets import NO_SPANS, Spans
+from lance_stream.file.v2_0.indices_ahead import indices_ahead, read_all
 from lance_stream.file.v2_0.lists import list_encoding, read_lists
 from lance_stream.file.v2_0.paged_columns import PagedColumn
+from lance_stream.file.v2_0.pages import NOTHING_KNOWN, KnownRanges
 from lance_stream.file.v2_0.rows import Rows
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
@@ -35,7 +37,11 @@ T = TypeVar("T", bound=np.generic)
 
 
 def read_field(
-    field: Field, columns: Mapping[int, PagedColumn], num_rows: int, rows: Rows
+    field: Field,
+    columns: Mapping[int, PagedColumn],
+    num_rows: int,
+    rows: Rows,
+    known: KnownRanges = NOTHING_KNOWN,
 ) -> Asking[pa.Array]:
     """Return rows of a field as an array of its Arrow type.
 
@@ -45,6 +51,7 @@ def read_field(
             that have none read as nulls.
         num_rows: How many rows the field must have.
         rows: Those asked for.
+        known: What was read already.
 
     Raises:
         CorruptDataError: The file is damaged.
@@ -58,18 +65,22 @@ def read_field(
     if field.logical_type == STRUCT:
         if columns[field.id].kind == "packed_struct":
             return (yield from _read_packed(field, columns[field.id], rows))
-        return (yield from _read_struct(field, arrow, columns, num_rows, rows))
+        return (yield from _read_struct(field, arrow, columns, num_rows, rows, known))
     if field.children:
-        return (yield from _read_lists(field, arrow, columns, rows))
-    return (yield from _read_leaf(arrow, columns[field.id], rows))
+        return (yield from _read_lists(field, arrow, columns, rows, known))
+    return (yield from _read_leaf(arrow, columns[field.id], rows, known))
 
 
-def _read_leaf(arrow: pa.DataType, column: PagedColumn, rows: Rows) -> Asking[pa.Array]:
+def _read_leaf(
+    arrow: pa.DataType, column: PagedColumn, rows: Rows, known: KnownRanges = NOTHING_KNOWN
+) -> Asking[pa.Array]:
     if column.bytes_of_strings is not None:
-        return (yield from _read_strings_in_lists(arrow, column, column.bytes_of_strings, rows))
+        return (
+            yield from _read_strings_in_lists(arrow, column, column.bytes_of_strings, rows, known)
+        )
     arrays = yield from together(
         [
-            decode_array(column.encoding(page), arrow, column.buffers(page), part)
+            decode_array(column.encoding(page), arrow, column.buffers(page, known), part)
             for page, part in column.split(rows)
         ]
     )
@@ -82,10 +93,11 @@ def _read_struct(
     columns: Mapping[int, PagedColumn],
     num_rows: int,
     rows: Rows,
+    known: KnownRanges,
 ) -> Asking[pa.Array]:
     children = yield from together(
         [
-            read_field(each, columns, num_rows, rows)
+            read_field(each, columns, num_rows, rows, known)
             if each.id in columns
             else _read_nothing(each, rows)
             for each in field.children
@@ -122,23 +134,38 @@ def _read_nothing(field: Field, rows: Rows) -> Asking[pa.Array]:
 
 
 def _read_lists(
-    field: Field, arrow: pa.DataType, columns: Mapping[int, PagedColumn], rows: Rows
+    field: Field,
+    arrow: pa.DataType,
+    columns: Mapping[int, PagedColumn],
+    rows: Rows,
+    known: KnownRanges,
 ) -> Asking[pa.Array]:
     column = columns[field.id]
-    spans = yield from _read_spans(column, rows)
     (item,) = field.children
+    ahead = indices_ahead(item, columns, column, rows)
+    both: list[Asking[Any]] = [
+        _read_spans(column, rows, known),
+        known.answering(read_all(ahead)),
+    ]
+    spans, found = yield from together(both)
     num_items = int(column.item_starts[-1])
-    items = yield from read_field(item, columns, num_items, spans.items())
+    items = yield from read_field(
+        item, columns, num_items, spans.items(), known.and_also(ahead, found)
+    )
     offsets = spans.arrow_offsets(arrow, "items of lists")
     return pa.Array.from_buffers(arrow, len(rows), [spans.validity(), offsets], children=[items])
 
 
 def _read_strings_in_lists(
-    arrow: pa.DataType, column: PagedColumn, bytes_column: PagedColumn, rows: Rows
+    arrow: pa.DataType,
+    column: PagedColumn,
+    bytes_column: PagedColumn,
+    rows: Rows,
+    known: KnownRanges,
 ) -> Asking[pa.Array]:
     if not is_binary_like(arrow):
         raise CorruptDataError(f"lists of bytes are stored for a column of type {arrow}")
-    spans = yield from _read_spans(column, rows)
+    spans = yield from _read_spans(column, rows, known)
     bytes_column.check_num_rows(int(column.item_starts[-1]))
     data = yield from _read_leaf(pa.uint8(), bytes_column, spans.items())
     if data.null_count:
@@ -152,13 +179,16 @@ def _read_strings_in_lists(
     return array
 
 
-def _read_spans(column: PagedColumn, rows: Rows) -> Asking[Spans]:
+def _read_spans(column: PagedColumn, rows: Rows, known: KnownRanges) -> Asking[Spans]:
     """Read where the items of some lists stand, counted from the file's first one."""
     parts = column.split(rows)
     spans_of_pages = yield from together(
         [
             read_lists(
-                list_encoding(column.encoding(page)), column.buffers(page), part, decode_array
+                list_encoding(column.encoding(page)),
+                column.buffers(page, known),
+                part,
+                decode_array,
             )
             for page, part in parts
         ]

@@ -5,7 +5,8 @@ were gathered, without copying values. Each column makes pages at its own pace.
 
     leaf        gathers arrays; pages of values. A packed struct is one
     struct      hands its parts on; one empty page at the end
-    list        gathers lengths and hands the items on; pages of end offsets
+    list        gathers lengths and hands the items on; pages of end offsets, small enough for
+                what is below them to be read ahead (see `indices_ahead`)
 
 Source:  encodings_v2_0.proto; files that the reference wrote.
 Differs: Version 2.0 cannot hold structs that are null; as in the reference, they are refused.
@@ -14,15 +15,19 @@ Differs: Version 2.0 cannot hold structs that are null; as in the reference, the
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.errors import InvalidInputError
-from lance_stream.file.columns import EncodedPage, pack_encoding
+from lance_stream.file.columns import EncodedPage, fields_with_column, pack_encoding
 from lance_stream.file.encoding_options import EncodingOptions, parse_encoding_options
 from lance_stream.file.v2_0.choose import encode_page
+from lance_stream.file.v2_0.indices_ahead import MAX_INDICES_OF_PAGE, indices_below
 from lance_stream.file.v2_0.lists import ListChunk, encode_lists, take_apart
 from lance_stream.file.v2_0.pages import NewPage
+from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
 from lance_stream.schema.logical_types import STRUCT
@@ -57,6 +62,9 @@ class FieldWriter:
 class _Writer(Protocol):
     def append(self, array: pa.Array) -> list[EncodedPage]: ...
 
+    def end_page(self) -> list[EncodedPage]:
+        """End the pages of lists, so that they hold the items of no two pages further up."""
+
     def finish(self) -> list[EncodedPage]: ...
 
 
@@ -90,6 +98,9 @@ class _LeafWriter:
     def finish(self) -> list[EncodedPage]:
         return self._flush() if self._chunks or not self._wrote_a_page else []
 
+    def end_page(self) -> list[EncodedPage]:
+        return []
+
     def _flush(self) -> list[EncodedPage]:
         chunks = self._chunks or [pa.nulls(0, self._arrow)]
         self._chunks, self._gathered_bytes, self._wrote_a_page = [], 0, True
@@ -110,7 +121,7 @@ class _StructWriter:
         next_column = column + 1
         for child in field.children:
             self._children.append(_writer_of(child, next_column, max_page_bytes))
-            next_column += sum(1 for _ in child.walk())
+            next_column += sum(1 for _ in fields_with_column(child, FileVersion.V2_0))
 
     def append(self, array: pa.Array) -> list[EncodedPage]:
         if array.null_count:
@@ -124,6 +135,9 @@ class _StructWriter:
             pages += child.append(array.field(place))
         return pages
 
+    def end_page(self) -> list[EncodedPage]:
+        return [page for child in self._children for page in child.end_page()]
+
     def finish(self) -> list[EncodedPage]:
         header = pb.ArrayEncoding(struct=pb.SimpleStruct())
         pages = [_encoded_page(self._column, NewPage(), self._num_rows, header)]
@@ -134,19 +148,60 @@ class _StructWriter:
 
 class _ListWriter:
     def __init__(self, field: Field, column: int, max_page_bytes: int) -> None:
+        self._field = field
         self._column = column
         self._max_page_lists = max(max_page_bytes // END_OFFSET_BYTES, 1)
         self._items = _writer_of(field.children[0], column + 1, max_page_bytes)
         self._chunks: list[ListChunk] = []
         self._num_gathered = 0
+        self._indices_below = 0
         self._wrote_a_page = False
 
     def append(self, array: pa.Array) -> list[EncodedPage]:
         chunk, items = take_apart(array)
+        before = indices_below(array, self._field, np.arange(len(array) + 1))
+        if before is None:
+            self._gather(chunk)
+            pages = [self._page()] if self._num_gathered >= self._max_page_lists else []
+            return pages + self._items.append(items)
+        return self._append_with_indices(chunk, items, before)
+
+    def _append_with_indices(
+        self, chunk: ListChunk, items: pa.Array, before: npt.NDArray[np.int64]
+    ) -> list[EncodedPage]:
+        """Take in lists, and end pages where enough end offsets stand below them.
+
+        Args:
+            chunk: The lists.
+            items: Their items.
+            before: (num_lists + 1,) how many end offsets stand below the lists before each place.
+        """
+        pages: list[EncodedPage] = []
+        item_stops = np.cumsum(chunk.lengths)
+        start, first_item = 0, 0
+        while start < len(before) - 1:
+            room = min(MAX_INDICES_OF_PAGE, self._max_page_lists) - self._indices_below
+            stop = int(np.searchsorted(before, before[start] + room, "right")) - 1
+            if stop <= start and self._num_gathered:
+                pages += self.end_page()
+                continue
+            stop = max(stop, start + 1)
+            self._gather(chunk.slice(start, stop))
+            self._indices_below += int(before[stop] - before[start])
+            last_item = int(item_stops[stop - 1])
+            pages += self._items.append(items.slice(first_item, last_item - first_item))
+            start, first_item = stop, last_item
+            if self._num_gathered >= self._max_page_lists:
+                pages += self.end_page()
+        return pages
+
+    def end_page(self) -> list[EncodedPage]:
+        pages = [self._page()] if self._chunks else []
+        return pages + self._items.end_page()
+
+    def _gather(self, chunk: ListChunk) -> None:
         self._chunks.append(chunk)
-        self._num_gathered += len(array)
-        pages = [self._page()] if self._num_gathered >= self._max_page_lists else []
-        return pages + self._items.append(items)
+        self._num_gathered += len(chunk.lengths)
 
     def finish(self) -> list[EncodedPage]:
         pages = [self._page()] if self._chunks or not self._wrote_a_page else []
@@ -155,7 +210,8 @@ class _ListWriter:
     def _page(self) -> EncodedPage:
         page, num_lists = NewPage(), self._num_gathered
         encoding = encode_lists(self._chunks, page)
-        self._chunks, self._num_gathered, self._wrote_a_page = [], 0, True
+        self._chunks, self._num_gathered, self._indices_below = [], 0, 0
+        self._wrote_a_page = True
         return _encoded_page(self._column, page, num_lists, encoding)
 
 

@@ -1,0 +1,171 @@
+"""Reading the indices of nested fields ahead, so that a row of them costs two rounds of requests.
+
+What is in a list of strings is found in three steps, each told by the one before: the ends of the
+lists, the ends of the strings, their bytes. But the metadata of a page of lists say among which
+items its lists lie. So the ends of all these items are asked for together with the ends of the
+lists, as long as they are few:
+
+    round 1     the ends of the lists; the ends of all strings of the lists' page
+    round 2     the bytes of the strings
+
+The same goes for lists of lists, and for the items of dictionaries. We write pages of lists with
+few enough indices below (`MAX_INDICES_OF_PAGE`); the reference does not, and where its pages are
+too large, each depth of nesting costs a round of its own.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream._proto import encodings_v2_0_pb2 as pb
+from lance_stream.byte_ranges import Asking, Buffer, ByteRange
+from lance_stream.file.v2_0.binary import is_binary_like
+from lance_stream.file.v2_0.end_offsets import offsets_of
+from lance_stream.file.v2_0.flat import is_compressed, plain_flat
+from lance_stream.file.v2_0.lists import list_encoding
+from lance_stream.file.v2_0.paged_columns import PagedColumn
+from lance_stream.file.v2_0.pages import PageBuffers
+from lance_stream.file.v2_0.rows import Rows
+from lance_stream.schema.fields import Field
+from lance_stream.schema.logical_types import STRUCT
+
+MAX_AHEAD_BYTES: Final = 512 << 10
+"""What may be read ahead for a field, though little of it may be needed."""
+
+MAX_INDICES_OF_PAGE: Final = 32 << 10
+"""How many end offsets stand below the lists of a page that we write, unless one list has more."""
+
+_END_BYTES: Final = 8
+
+
+def indices_ahead(
+    item: Field, columns: Mapping[int, PagedColumn], column: PagedColumn, rows: Rows
+) -> list[ByteRange]:
+    """Return where the indices of the items of some lists can stand; nothing if they are too many.
+
+    Args:
+        item: The field of the items.
+        columns: The columns of that field and of those below it, by field id.
+        column: The column of the lists.
+        rows: The lists.
+
+    Raises:
+        BadDataError: Page metadata are damaged.
+    """
+    ranges: list[ByteRange] = []
+    all_are_needed = True
+    for page, part in column.split(rows):
+        items = Rows(int(column.item_starts[page]), int(column.item_starts[page + 1]))
+        ranges += _indices_of(item, columns, items)
+        num_lists = int(column.row_starts[page + 1] - column.row_starts[page])
+        all_are_needed &= len(part) == num_lists
+    if not all_are_needed and sum(each.size_bytes for each in ranges) > MAX_AHEAD_BYTES:
+        return []
+    return [each for each in ranges if each.size_bytes]
+
+
+def read_all(ranges: list[ByteRange]) -> Asking[list[Buffer]]:
+    """Read ranges in one round."""
+    return (yield ranges)
+
+
+def indices_before(
+    array: pa.Array, field: Field, places: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64] | None:
+    """Return how many end offsets stand in an array and below it before some places.
+
+    Args:
+        array: Values of a field.
+        field: The field.
+        places: (n,) ascending, up to the array's length.
+
+    Returns:
+        (n,) counts; None if such a field has no end offsets.
+    """
+    if field.is_leaf:
+        return places if is_binary_like(array.type) else None
+    if field.logical_type == STRUCT:
+        counts = None
+        for place, child in enumerate(field.children):
+            below = indices_before(array.field(place), child, places)
+            if below is not None:
+                counts = below if counts is None else counts + below
+        return counts
+    below = indices_below(array, field, places)
+    return places if below is None else places + below
+
+
+def indices_below(
+    lists: pa.Array, field: Field, places: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64] | None:
+    """Return the same as `indices_before`, without the end offsets of the lists themselves."""
+    offsets = offsets_of(lists)
+    first = int(offsets[0])
+    items = lists.values.slice(first, int(offsets[-1]) - first)
+    return indices_before(items, field.children[0], offsets[places].astype(np.int64) - first)
+
+
+def _indices_of(field: Field, columns: Mapping[int, PagedColumn], rows: Rows) -> list[ByteRange]:
+    """Return where the indices stand of a range of rows of a field, and of all that is below."""
+    column = columns.get(field.id)
+    if column is None or not len(rows):
+        return []
+    parts = column.split(rows)
+    if field.is_leaf and column.kind != "list":
+        return [
+            each
+            for page, part in parts
+            for each in _indices_of_values(column.encoding(page), column.buffers(page), part)
+        ]
+    if field.logical_type == STRUCT:
+        if column.kind == "packed_struct":
+            return []
+        return [each for child in field.children for each in _indices_of(child, columns, rows)]
+    ranges: list[ByteRange] = []
+    for page, part in parts:
+        offsets = list_encoding(column.encoding(page)).offsets
+        ranges += _ends(offsets, column.buffers(page), part)
+        items = Rows(int(column.item_starts[page]), int(column.item_starts[page + 1]))
+        for child in field.children:
+            ranges += _indices_of(child, columns, items)
+    return ranges
+
+
+def _indices_of_values(
+    encoding: pb.ArrayEncoding, page: PageBuffers, rows: Rows
+) -> list[ByteRange]:
+    kind = encoding.WhichOneof("array_encoding")
+    if kind == "nullable":
+        nullable = encoding.nullable
+        if nullable.WhichOneof("nullability") == "no_nulls":
+            return _indices_of_values(nullable.no_nulls.values, page, rows)
+        if nullable.WhichOneof("nullability") == "some_nulls":
+            return _indices_of_values(nullable.some_nulls.values, page, rows)
+    if kind == "fsst":
+        return _indices_of_values(encoding.fsst.binary, page, rows)
+    if kind == "binary":
+        return _ends(encoding.binary.indices, page, rows)
+    if kind == "dictionary":
+        items = Rows(0, encoding.dictionary.num_dictionary_items)
+        return _indices_of_values(encoding.dictionary.items, page, items)
+    return []
+
+
+def _ends(encoding: pb.ArrayEncoding, page: PageBuffers, rows: Rows) -> list[ByteRange]:
+    """Return where the end offsets of a range of rows stand, and the one before."""
+    flat = plain_flat(encoding)
+    if flat is None:
+        return []
+    buffer = page.find(flat.buffer)
+    if is_compressed(flat):
+        return [buffer]
+    wanted = rows.with_predecessors()
+    return [
+        ByteRange(
+            min(buffer.start + wanted.start * _END_BYTES, buffer.stop),
+            min(buffer.start + wanted.stop * _END_BYTES, buffer.stop),
+        )
+    ]
