@@ -156,17 +156,24 @@ def _to_dictionary_array(indices: pa.Array, items: pa.Array) -> pa.Array:
 
 
 def _to_plain_array(places: npt.NDArray[np.unsignedinteger], items: pa.Array) -> pa.Array:
-    is_null = places == 0
     if is_binary_like(items.type) and not has_wide_offsets(items.type) and len(items):
-        lengths = np.concatenate(([0], np.diff(offsets_of(items))))
-        total = int(lengths[places].sum())
-        if total > MAX_INT32_OFFSET:
-            raise InvalidInputError(
-                f"{len(places)} rows hold {total} bytes, more than one array of {items.type} can "
-                f"hold ({MAX_INT32_OFFSET}); read fewer rows at a time"
-            )
-    indices = pa.array(places.astype(np.int64) - 1, mask=is_null)
-    return pc.take(items, indices, boundscheck=False)
+        _check_total_bytes(places, items)
+    if len(places) and int(places.min()) > 0:
+        return pc.take(items, pa.array(places - 1), boundscheck=False)
+    with_null = pa.concat_arrays([pa.nulls(1, items.type), items])
+    return pc.take(with_null, pa.array(places), boundscheck=False)
+
+
+def _check_total_bytes(places: npt.NDArray[np.unsignedinteger], items: pa.Array) -> None:
+    lengths = np.append(0, np.diff(offsets_of(items)))
+    if len(places) * int(lengths.max()) <= MAX_INT32_OFFSET:
+        return
+    total = int(lengths[places].sum())
+    if total > MAX_INT32_OFFSET:
+        raise InvalidInputError(
+            f"{len(places)} rows hold {total} bytes, more than one array of {items.type} can "
+            f"hold ({MAX_INT32_OFFSET}); read fewer rows at a time"
+        )
 
 
 def _place_of_null(items: pa.Array) -> int | None:

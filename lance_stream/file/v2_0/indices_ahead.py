@@ -29,6 +29,7 @@ from lance_stream.file.v2_0.lists import list_encoding
 from lance_stream.file.v2_0.paged_columns import PagedColumn
 from lance_stream.file.v2_0.pages import PageBuffers
 from lance_stream.file.v2_0.rows import Rows
+from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
 from lance_stream.schema.logical_types import STRUCT
 
@@ -62,9 +63,10 @@ def indices_ahead(
         ranges += _indices_of(item, columns, items)
         num_lists = int(column.row_starts[page + 1] - column.row_starts[page])
         all_are_needed &= len(part) == num_lists
-    if not all_are_needed and sum(each.size_bytes for each in ranges) > MAX_AHEAD_BYTES:
+    merged = _merged(ranges)
+    if not all_are_needed and sum(each.size_bytes for each in merged) > MAX_AHEAD_BYTES:
         return []
-    return [each for each in ranges if each.size_bytes]
+    return merged
 
 
 def read_all(ranges: list[ByteRange]) -> Asking[list[Buffer]]:
@@ -72,40 +74,63 @@ def read_all(ranges: list[ByteRange]) -> Asking[list[Buffer]]:
     return (yield ranges)
 
 
-def indices_before(
-    array: pa.Array, field: Field, places: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64] | None:
-    """Return how many end offsets stand in an array and below it before some places.
-
-    Args:
-        array: Values of a field.
-        field: The field.
-        places: (n,) ascending, up to the array's length.
-
-    Returns:
-        (n,) counts; None if such a field has no end offsets.
-    """
+def has_indices(field: Field) -> bool:
+    """Whether end offsets stand in a field or below it; those of dictionaries do not count."""
     if field.is_leaf:
-        return places if is_binary_like(array.type) else None
-    if field.logical_type == STRUCT:
-        counts = None
-        for place, child in enumerate(field.children):
-            below = indices_before(array.field(place), child, places)
-            if below is not None:
-                counts = below if counts is None else counts + below
-        return counts
-    below = indices_below(array, field, places)
-    return places if below is None else places + below
+        return is_binary_like(field_to_arrow(field).type)
+    return field.logical_type != STRUCT or any(has_indices(each) for each in field.children)
 
 
 def indices_below(
-    lists: pa.Array, field: Field, places: npt.NDArray[np.int64]
+    lists: pa.Array, field: Field, places: npt.NDArray[np.int64] | None = None
 ) -> npt.NDArray[np.int64] | None:
-    """Return the same as `indices_before`, without the end offsets of the lists themselves."""
+    """Return how many end offsets stand below lists before some places, without their own.
+
+    Args:
+        lists: Values of a field of lists.
+        field: The field.
+        places: (n,) ascending, up to the number of lists; None: all of them.
+
+    Returns:
+        (n,) counts; None if there are no end offsets.
+    """
     offsets = offsets_of(lists)
     first = int(offsets[0])
     items = lists.values.slice(first, int(offsets[-1]) - first)
-    return indices_before(items, field.children[0], offsets[places].astype(np.int64) - first)
+    at = (offsets if places is None else offsets[places]).astype(np.int64)
+    if first:
+        at -= first
+    return _indices_before(items, field.children[0], at)
+
+
+def _indices_before(
+    array: pa.Array, field: Field, places: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64] | None:
+    """Return the same for values of any field, those of the field itself counted too."""
+    if not has_indices(field):
+        return None
+    if field.is_leaf:
+        return places
+    if field.logical_type != STRUCT:
+        below = indices_below(array, field, places)
+        return places if below is None else places + below
+    counts = np.zeros(len(places), np.int64)
+    for place, child in enumerate(field.children):
+        of_child = _indices_before(array.field(place), child, places)
+        if of_child is not None:
+            counts += of_child
+    return counts
+
+
+def _merged(ranges: list[ByteRange]) -> list[ByteRange]:
+    """Return ranges in ascending order, those that touch each other as one, without empty ones."""
+    merged: list[ByteRange] = []
+    for each in sorted(each for each in ranges if each.size_bytes):
+        if merged and each.start <= merged[-1].stop:
+            merged[-1] = ByteRange(merged[-1].start, max(merged[-1].stop, each.stop))
+        else:
+            merged.append(each)
+    return merged
 
 
 def _indices_of(field: Field, columns: Mapping[int, PagedColumn], rows: Rows) -> list[ByteRange]:

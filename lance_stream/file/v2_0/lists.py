@@ -37,15 +37,15 @@ class ListChunk:
 
     Attributes:
         lists: The array, for its nulls.
-        lengths: (num_lists,) items of each.
+        bounds: (num_lists + 1,) where each begins and the last ends, counted from anywhere.
     """
 
     lists: pa.Array
-    lengths: npt.NDArray[np.int64]
+    bounds: npt.NDArray[np.signedinteger]
 
     def slice(self, start: int, stop: int) -> "ListChunk":
         """Return some of the lists, without a copy."""
-        return ListChunk(self.lists.slice(start, stop - start), self.lengths[start:stop])
+        return ListChunk(self.lists.slice(start, stop - start), self.bounds[start : stop + 1])
 
 
 def list_encoding(encoding: pb.ArrayEncoding) -> pb.List:
@@ -78,12 +78,14 @@ def read_lists(encoding: pb.List, page: PageBuffers, rows: Rows, decode: Decode)
 
 def encode_lists(chunks: Sequence[ListChunk], page: NewPage) -> pb.ArrayEncoding:
     """Add the end offsets of some arrays of lists."""
-    lengths = [each.lengths for each in chunks]
-    ends = np.cumsum(np.concatenate(lengths) if lengths else np.zeros(0, np.int64))
-    num_items = int(ends[-1]) if len(ends) else 0
-    stored, null_adjustment = encode_end_offsets(
-        ends.astype(np.uint64), [each.lists for each in chunks]
-    )
+    ends = np.empty(sum(len(each.lists) for each in chunks), np.uint64)
+    done, num_items = 0, 0
+    for each in chunks:
+        first, last = int(each.bounds[0]), int(each.bounds[-1])
+        stop = done + len(each.lists)
+        np.add(each.bounds[1:], num_items - first, out=ends[done:stop], casting="unsafe")
+        done, num_items = stop, num_items + last - first
+    stored, null_adjustment = encode_end_offsets(ends, [each.lists for each in chunks])
     offsets = flat_encoding(64, page.add([as_bytes(stored)]))
     return pb.ArrayEncoding(
         list=pb.List(
@@ -97,12 +99,13 @@ def encode_lists(chunks: Sequence[ListChunk], page: NewPage) -> pb.ArrayEncoding
 
 
 def take_apart(lists: pa.Array) -> tuple[ListChunk, pa.Array]:
-    """Return an array of lists as lengths and items, without the items of null lists."""
-    offsets = offsets_of(lists).astype(np.int64)
-    lengths = np.diff(offsets)
+    """Return an array of lists as bounds and items, without the items of null lists."""
+    bounds = offsets_of(lists)
     if lists.null_count:
+        lengths = np.diff(bounds)
         is_null = nulls_of(lists)
         if bool(lengths[is_null].any()):
-            return ListChunk(lists, np.where(is_null, 0, lengths)), lists.flatten()
-    first, last = int(offsets[0]), int(offsets[-1])
-    return ListChunk(lists, lengths), lists.values.slice(first, last - first)
+            ends = np.cumsum(np.where(is_null, 0, lengths), dtype=np.int64)
+            return ListChunk(lists, np.append(np.int64(0), ends)), lists.flatten()
+    first, last = int(bounds[0]), int(bounds[-1])
+    return ListChunk(lists, bounds), lists.values.slice(first, last - first)

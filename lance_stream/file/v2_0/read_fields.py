@@ -206,7 +206,9 @@ def _spans_in_file(spans_of_pages: Sequence[tuple[Spans, int]]) -> Spans:
     if not spans_of_pages:
         return NO_SPANS
     first = spans_of_pages[0][0].first + spans_of_pages[0][1]
-    stops = _joined([spans.stops + before for spans, before in spans_of_pages])
+    stops = _joined(
+        [spans.stops + before if before else spans.stops for spans, before in spans_of_pages]
+    )
     is_null = None
     if any(spans.is_null is not None for spans, _ in spans_of_pages):
         is_null = _joined(

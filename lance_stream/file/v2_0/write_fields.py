@@ -5,7 +5,7 @@ were gathered, without copying values. Each column makes pages at its own pace.
 
     leaf        gathers arrays; pages of values. A packed struct is one
     struct      hands its parts on; one empty page at the end
-    list        gathers lengths and hands the items on; pages of end offsets, small enough for
+    list        gathers bounds and hands the items on; pages of end offsets, small enough for
                 what is below them to be read ahead (see `indices_ahead`)
 
 Source:  encodings_v2_0.proto; files that the reference wrote.
@@ -24,7 +24,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.file.columns import EncodedPage, fields_with_column, pack_encoding
 from lance_stream.file.encoding_options import EncodingOptions, parse_encoding_options
 from lance_stream.file.v2_0.choose import encode_page
-from lance_stream.file.v2_0.indices_ahead import MAX_INDICES_OF_PAGE, indices_below
+from lance_stream.file.v2_0.indices_ahead import MAX_INDICES_OF_PAGE, has_indices, indices_below
 from lance_stream.file.v2_0.lists import ListChunk, encode_lists, take_apart
 from lance_stream.file.v2_0.pages import NewPage
 from lance_stream.file.versions import FileVersion
@@ -152,6 +152,7 @@ class _ListWriter:
         self._column = column
         self._max_page_lists = max(max_page_bytes // END_OFFSET_BYTES, 1)
         self._items = _writer_of(field.children[0], column + 1, max_page_bytes)
+        self._has_indices_below = has_indices(field.children[0])
         self._chunks: list[ListChunk] = []
         self._num_gathered = 0
         self._indices_below = 0
@@ -159,7 +160,7 @@ class _ListWriter:
 
     def append(self, array: pa.Array) -> list[EncodedPage]:
         chunk, items = take_apart(array)
-        before = indices_below(array, self._field, np.arange(len(array) + 1))
+        before = indices_below(array, self._field) if self._has_indices_below else None
         if before is None:
             self._gather(chunk)
             pages = [self._page()] if self._num_gathered >= self._max_page_lists else []
@@ -177,8 +178,7 @@ class _ListWriter:
             before: (num_lists + 1,) how many end offsets stand below the lists before each place.
         """
         pages: list[EncodedPage] = []
-        item_stops = np.cumsum(chunk.lengths)
-        start, first_item = 0, 0
+        start = 0
         while start < len(before) - 1:
             room = min(MAX_INDICES_OF_PAGE, self._max_page_lists) - self._indices_below
             stop = int(np.searchsorted(before, before[start] + room, "right")) - 1
@@ -188,9 +188,9 @@ class _ListWriter:
             stop = max(stop, start + 1)
             self._gather(chunk.slice(start, stop))
             self._indices_below += int(before[stop] - before[start])
-            last_item = int(item_stops[stop - 1])
-            pages += self._items.append(items.slice(first_item, last_item - first_item))
-            start, first_item = stop, last_item
+            first, first_item, last_item = chunk.bounds[[0, start, stop]].tolist()
+            pages += self._items.append(items.slice(first_item - first, last_item - first_item))
+            start = stop
             if self._num_gathered >= self._max_page_lists:
                 pages += self.end_page()
         return pages
@@ -201,7 +201,7 @@ class _ListWriter:
 
     def _gather(self, chunk: ListChunk) -> None:
         self._chunks.append(chunk)
-        self._num_gathered += len(chunk.lengths)
+        self._num_gathered += len(chunk.lists)
 
     def finish(self) -> list[EncodedPage]:
         pages = [self._page()] if self._chunks or not self._wrote_a_page else []
