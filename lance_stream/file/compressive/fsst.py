@@ -8,10 +8,10 @@ A value is a sequence of
 The encoded values are themselves stored by the variable codec; the symbol table, one a page, in
 the encoding. Values stay apart, so the codec serves mini-block and full-zip pages alike.
 
-Decoding is one gather for all values: numpy finds the escapes (every second of a run of 255s is
-one, as no value ends within a pair), Arrow's `take` looks the codes up in a table of byte strings,
-and the offsets of its result say where each value ends. Many codes without an escape are looked up
-two at a time, in a table of all 65,536 pairs, which takes a quarter less time.
+Decoding is one gather for all values: Arrow's `take` looks the codes up in a table of byte strings,
+and the offsets of its result say where each value ends. Escapes (every second of a run of 255s is
+one, as no value ends within a pair) stand for nothing there; their bytes are put in afterwards.
+Many codes are looked up two at a time, in a table of all 65,536 pairs, which takes a quarter less.
 
 Encoding (`fsst_matching`, by symbols that `fsst_training` chose) walks all values at once, about
 1 MiB at a time. Long values are walked in pieces, so that there are always many at once.
@@ -24,7 +24,6 @@ from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -46,6 +45,9 @@ from lance_stream.file.data_blocks import INT32, INT64, Bytes, Offsets, Variable
 LEAST_CODES_FOR_PAIRS = 1 << 19
 """From here on the table of pairs, which costs 2 milliseconds, is worth it."""
 
+
+LEAST_SLICE_BYTES = 256
+"""Shorter slices between escapes are not copied one by one."""
 
 MIN_BYTES = 16 * 1024
 """Less than this is left as it is: a symbol table alone has 2,312 bytes."""
@@ -143,22 +145,29 @@ def decode(block: VariableWidthBlock, table: SymbolTable) -> VariableWidthBlock:
     if not table.is_on or block.offsets[-1] == 0:
         return block
     codes = block.data[: int(block.offsets[-1])]
-    is_large = len(codes) * MAX_SYMBOL_BYTES > INT32_MAX
     escapes = _escapes(codes)
-    if len(escapes):
-        num_before = np.searchsorted(escapes, block.offsets)
+    num_before = np.searchsorted(escapes, block.offsets) if len(escapes) else None
+    literals = codes[:0]
+    if num_before is not None:
         if (np.append(-2, escapes)[num_before] == block.offsets - 1).any():
             raise CorruptDataError("an FSST value ends after an escape, without its byte")
-        literals = _with_literals(codes, escapes)
-        offsets, data = _looked_up(literals, _single_codes(table, is_large=is_large))
-        offsets = offsets[block.offsets - num_before]
-    elif len(codes) < LEAST_CODES_FOR_PAIRS or is_large:
-        offsets, data = _looked_up(codes, _single_codes(table, is_large=is_large))
-        offsets = offsets.take(block.offsets)
+        literals = codes[escapes + 1]
+        codes = codes.copy()
+        codes[escapes + 1] = ESCAPE  # which stands for nothing until the bytes are put in
+    is_large = len(codes) * MAX_SYMBOL_BYTES > INT32_MAX
+    if len(codes) < LEAST_CODES_FOR_PAIRS or is_large:
+        ends, data = _looked_up(codes, _single_codes(table, is_large=is_large))
+        offsets, places = ends.take(block.offsets), ends.take(escapes)
     else:
         pairs = np.append(codes, np.uint8(ESCAPE)) if len(codes) % 2 else codes
-        offsets, data = _looked_up(pairs.view("<u2"), _pairs_of_codes(table))
-        offsets = offsets.take(block.offsets >> 1) + _first_of_pair(codes, block.offsets, table)
+        ends, data = _looked_up(pairs.view("<u2"), _pairs_of_codes(table))
+        offsets, places = (
+            ends.take(each >> 1) + _first_of_pair(codes, each, table)
+            for each in (block.offsets, escapes)
+        )
+    if num_before is not None:
+        data = _with_literals(data[: int(offsets[-1])], places, literals)
+        offsets = offsets + num_before
     if block.offsets.dtype == np.int64 or offsets[-1] <= INT32_MAX:
         offsets = offsets.astype(block.offsets.dtype, copy=False)
     return VariableWidthBlock(block.num_values, offsets, data[: int(offsets[-1])])
@@ -176,11 +185,16 @@ def _escapes(codes: Bytes) -> Places:
     return np.compress(is_first_of_pair, places)
 
 
-def _with_literals(codes: Bytes, escapes: Places) -> npt.NDArray[np.uint16]:
-    """Take the escapes out and raise the bytes behind them by 256."""
-    wide = codes.astype(np.uint16)
-    wide[escapes + 1] += 256
-    return np.delete(wide, escapes)
+def _with_literals(data: Bytes, places: Places, literals: Bytes) -> Bytes:
+    """Put bytes in before others: slice by slice if they are few."""
+    if len(places) * LEAST_SLICE_BYTES > len(data):
+        return np.insert(data, places, literals)
+    source, single = data.data, literals.data
+    bounds = [0, *places.tolist(), len(data)]
+    pieces = [source[: bounds[1]]]
+    for place in range(len(places)):
+        pieces += (single[place : place + 1], source[bounds[place + 1] : bounds[place + 2]])
+    return np.frombuffer(b"".join(pieces), dtype=np.uint8)
 
 
 def _first_of_pair(codes: Bytes, offsets: Offsets, table: SymbolTable) -> Offsets:
@@ -212,11 +226,10 @@ def _looked_up(codes: Words, strings: pa.Array) -> tuple[Offsets, Bytes]:
 
 @lru_cache(maxsize=64)
 def _single_codes(table: SymbolTable, *, is_large: bool) -> pa.Array:
-    """Return 512 byte strings: the symbols, nulls up to 256, and every single byte."""
-    missing = [None] * (256 - len(table.symbols))
-    literals = [bytes([byte]) for byte in range(256)]
+    """Return 256 byte strings: the symbols, nulls, and nothing for an escape."""
+    missing = [None] * (ESCAPE - len(table.symbols))
     kind = pa.large_binary() if is_large else pa.binary()
-    return pa.array([*table.symbols, *missing, *literals], type=kind)
+    return pa.array([*table.symbols, *missing, b""], type=kind)
 
 
 @lru_cache(maxsize=4)

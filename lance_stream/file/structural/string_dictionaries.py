@@ -32,6 +32,8 @@ MAX_DISTINCT_PART = 0.9
 """A sample of which more is distinct says nothing of how many distinct values there are."""
 
 _SAMPLE_VALUES = 4096
+_SAMPLE_BYTES = 1 << 18
+_MIN_SAMPLE_VALUES = 256
 _STRIDE = 2654435761
 _NUM_BLOCKS = 16
 _BLOCK_VALUES = 64
@@ -71,7 +73,7 @@ def encode_in_dictionary(
     if count < MIN_VALUES or not most_items:
         return None
     values = _array_of(block, live)
-    expected = _distinct_values(values)
+    expected = _distinct_values(values, total)
     if expected > most_items:
         return None
     expected_runs = int(_run_rate(values) * count)
@@ -121,11 +123,12 @@ def _array_of(block: VariableWidthBlock, live: Mask | None) -> pa.Array:
     )
 
 
-def _distinct_values(values: pa.Array) -> float:
+def _distinct_values(values: pa.Array, num_bytes: int) -> float:
     """Return how many distinct values there are by a sample; infinite if it does not tell."""
     count = len(values)
-    if count > _SAMPLE_VALUES:
-        places = np.arange(_SAMPLE_VALUES, dtype=np.int64) * _STRIDE % count
+    most = max(_MIN_SAMPLE_VALUES, min(_SAMPLE_VALUES, _SAMPLE_BYTES * count // max(1, num_bytes)))
+    if count > most:
+        places = np.arange(most, dtype=np.int64) * _STRIDE % count
         values = values.take(pa.array(places))
     size = len(values) - values.null_count
     seen = len(values.drop_null().unique())

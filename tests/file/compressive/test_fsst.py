@@ -57,13 +57,19 @@ def tables_and_values(draw: st.DrawFn) -> tuple[SymbolTable, list[bytes]]:
 
 
 @settings(max_examples=80, deadline=None)
-@given(case=tables_and_values(), offsets=st.sampled_from([np.int32, np.int64]), pairs=st.booleans())
+@given(
+    case=tables_and_values(),
+    offsets=st.sampled_from([np.int32, np.int64]),
+    pairs=st.booleans(),
+    slices=st.booleans(),
+)
 def test_all_values_decode_as_one_by_one(
-    case: tuple[SymbolTable, list[bytes]], offsets: type, pairs: bool
+    case: tuple[SymbolTable, list[bytes]], offsets: type, pairs: bool, slices: bool
 ) -> None:
     table, values = case
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fsst, "LEAST_CODES_FOR_PAIRS", 0 if pairs else 2**40)
+        patch.setattr(fsst, "LEAST_SLICE_BYTES", 0 if slices else 2**20)
         block = fsst.decode(block_of(values, offsets), table)
     assert block.offsets.dtype == offsets
     assert values_of(block) == [decoded_slowly(value, table) for value in values]
