@@ -12,7 +12,8 @@ A zstd decoder runs through frames that stand one after the other, so all pieces
 by one call, however many they are.
 
 A stored size is believed only as far as the pieces could grow at most (zstd: 128 KiB for every 3
-bytes; lz4: 255 times), and as what is encoded in them can need.
+bytes; lz4: 255 times), and as what is encoded in them can need; all pieces together, as
+`MAX_TOTAL_RATIO` says.
 
 Source:  encodings21.General in the proto; RFC 8878 for the head of a zstd frame.
 Differs: We write an empty piece of zstd as one, the reference as a frame of nothing; it reads both,
@@ -38,6 +39,10 @@ LZ4 = "lz4"
 
 MAX_RAW_BYTES = 1 << 32
 """What one call may decompress to, at most."""
+
+MAX_SMALL_RAW_BYTES = 1 << 29
+MAX_TOTAL_RATIO = 1024
+"""And at most so much, unless that is no more than so many times the compressed bytes."""
 
 ZSTD_MAGIC = 0xFD2FB528
 FRAME_HEAD_BYTES = 18
@@ -239,9 +244,10 @@ def _check_sizes(
         raise CorruptDataError(
             f"{sizes[place]} bytes of {scheme} say that they decompress to {raw_sizes[place]}"
         )
-    if raw_sizes.sum(dtype=np.float64) > MAX_RAW_BYTES:
+    most = min(MAX_RAW_BYTES, max(MAX_SMALL_RAW_BYTES, MAX_TOTAL_RATIO * int(sizes.sum())))
+    if raw_sizes.sum(dtype=np.float64) > most:
         raise CorruptDataError(
-            f"{scheme} pieces say that they decompress to over {MAX_RAW_BYTES} bytes"
+            f"{sizes.sum()} bytes of {scheme} say that they decompress to over {most}"
         )
 
 

@@ -132,3 +132,11 @@ def test_a_piece_too_large_for_lz4_is_invalid_input() -> None:
     sizes = np.array([general.MAX_LZ4_BYTES + 1])
     with pytest.raises(InvalidInputError, match="zstd"):
         general.encode_chunks(ChunkedBuffer(np.zeros(0, np.uint8), sizes * 0, sizes), "lz4", None)
+
+
+def test_small_pieces_that_say_they_are_gigabytes_together_are_bad_data() -> None:
+    piece = zstd(bytes(1 << 20), prefix=1 << 20)
+    assert len(piece) < 200
+    whole = block_of([piece] * 513)
+    with pytest.raises(CorruptDataError, match="over 536870912"):
+        general.decode_per_value(whole, "zstd")
