@@ -367,8 +367,10 @@ def look_up(
     if len(items) == 0:
         return nulls(len(places), arrow_type)
     if is_variable_width(arrow_type):
-        counts = np.bincount(places, minlength=len(items)).astype(np.int64)
-        _check_offsets_fit(int(counts @ np.diff(_offsets_of(items)).astype(np.int64)), arrow_type)
+        sizes = np.diff(_offsets_of(items)).astype(np.int64)
+        if len(places) * int(sizes.max()) > MAX_OFFSET:
+            counts = np.bincount(places, minlength=len(items)).astype(np.int64)
+            _check_offsets_fit(int(counts @ sizes), arrow_type)
     return items.take(pa.array(places))
 
 
