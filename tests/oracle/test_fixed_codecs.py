@@ -1,6 +1,7 @@
 """pylance reads what we encode, each codec of values of fixed width by its name in the file."""
 
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -247,3 +248,73 @@ def test_pylance_reads_levels_and_indices(tmp_path: Path, case: str, version: Fi
     some = [0, 17, 1023, 1024, 1025, 4095, 8099]
     assert theirs.take_rows(some).to_table()["x"].to_pylist() == whole.take(some).to_pylist()
     assert opened.take(some)[0].to_pylist() == whole.take(some).to_pylist()
+
+
+VALUES: list[pa.Scalar] = [
+    pa.scalar(True),
+    pa.scalar(1, pa.int8()),
+    pa.scalar(2, pa.uint16()),
+    pa.scalar(-3, pa.int32()),
+    pa.scalar(2**63, pa.uint64()),
+    pa.scalar(np.float16(1.5), pa.float16()),
+    pa.scalar(-0.0, pa.float64()),
+    pa.scalar(Decimal("1.5"), pa.decimal128(10, 2)),
+    pa.scalar(Decimal("1.5"), pa.decimal256(40, 2)),
+    pa.scalar(5, pa.date32()),
+    pa.scalar(5, pa.time32("s")),
+    pa.scalar(5, pa.time64("ns")),
+    pa.scalar(5, pa.timestamp("us", "UTC")),
+    pa.scalar(5, pa.duration("ms")),
+    pa.scalar("abc"),
+    pa.scalar("x" * 100),
+    pa.scalar(""),
+    pa.scalar("abc", pa.large_string()),
+    pa.scalar(b"x" * 50, pa.large_binary()),
+    pa.scalar(b"12345", pa.binary(5)),
+    pa.scalar(b"1" * 40, pa.binary(40)),
+    pa.scalar([1.0, 2.0], pa.list_(pa.float32(), 2)),
+    pa.scalar([1, None], pa.list_(pa.int8(), 2)),
+    pa.scalar([True, False], pa.list_(pa.bool_(), 2)),
+]
+
+
+def repeated(value: pa.Scalar, count: int) -> pa.Array:
+    return pa.concat_arrays([pa.array([value.as_py()], value.type)] * count)
+
+
+def shapes_of(value: pa.Scalar) -> dict[str, pa.Array]:
+    """One value in all shapes that 100 rows can have."""
+    plain = repeated(value, 100)
+    nullable = pa.concat_arrays(
+        [repeated(value, 40), pa.nulls(20, value.type), repeated(value, 40)]
+    )
+    offsets = pa.array([*range(0, 80, 2), *[80] * 60, 100], pa.int32())
+    mask = pa.array(np.arange(100) % 3 == 0)
+    return {
+        "plain": plain,
+        "nullable": nullable,
+        "list": pa.ListArray.from_arrays(offsets, plain),
+        "list of nullable": pa.ListArray.from_arrays(offsets, nullable, mask=mask),
+        "struct": pa.StructArray.from_arrays([nullable], ["y"], mask=mask),
+    }
+
+
+@pytest.mark.parametrize("version", [V2_1, V2_2], ids=str)
+def test_one_value_of_every_type_in_every_shape(tmp_path: Path, version: FileVersion) -> None:
+    columns = {
+        f"{place} {shape}": array
+        for place, value in enumerate(VALUES)
+        for shape, array in shapes_of(value).items()
+    }
+    table = pa.table(columns)
+    path = str(tmp_path / "theirs.lance")
+    with LanceFileWriter(path, table.schema, version=str(version)) as writer:
+        writer.write_batch(table)
+    opened = FILES.open(Path(path).read_bytes())
+    for name, array in zip(columns, opened.read(0, 100), strict=True):
+        assert array.to_pylist() == columns[name].to_pylist(), name
+    data, _ = FILES.write(table, version)
+    (tmp_path / "ours.lance").write_bytes(data)
+    theirs = LanceFileReader(str(tmp_path / "ours.lance")).read_all().to_table()
+    for name in columns:
+        assert theirs[name].to_pylist() == columns[name].to_pylist(), name

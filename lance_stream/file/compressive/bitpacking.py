@@ -17,6 +17,8 @@ Which of the two a tail is, the length of the buffer tells.
 Source:  encodings21.InlineBitpacking, encodings21.OutOfLineBitpacking in the proto.
 """
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
@@ -38,6 +40,14 @@ _MOST_STRETCHES = 64
 of a width are packed at once and then put to their places."""
 
 
+_FEW_CHUNKS = 4
+"""So few chunks of a width are unpacked value by value, together with those of other such widths:
+to unpack a width by rows has a price that many chunks share."""
+
+_RARE_CHUNKS = 32
+"""We write no width for fewer chunks if another one costs little."""
+
+
 def decode_inline_chunks(
     buffer: ChunkedBuffer, num_values: Counts, bits_per_word: int
 ) -> FixedWidthBlock:
@@ -51,7 +61,19 @@ def decode_inline_chunks(
         raise CorruptDataError(f"a bit-packed chunk has {num_values.max()} values, over {VALUES}")
     widths = _widths(buffer, num_values, word)
     values = np.empty((len(num_values), VALUES), dtype=word)
-    for width in np.unique(widths).tolist():
+    by_width, counts = np.unique(widths, return_counts=True)
+    is_aligned = not (buffer.starts % word.itemsize).any() and len(buffer.data) % word.itemsize == 0
+    rare = by_width[counts <= _FEW_CHUNKS] if is_aligned else by_width[:0]
+    if len(rare) > 1:
+        places = np.flatnonzero(np.isin(widths, rare))
+        values[places] = fastlanes.pick(
+            buffer.data.view(word),
+            (buffer.starts[places] // word.itemsize + 1)[:, None],
+            widths[places].astype(np.int64)[:, None],
+            np.arange(VALUES)[None],
+        )
+        by_width = by_width[counts > _FEW_CHUNKS]
+    for width in by_width.tolist():
         places = np.flatnonzero(widths == width)
         first, stop = int(places[0]), int(places[-1]) + 1
         words = joined(chosen(buffer, places)).view(word).reshape(len(places), -1)[:, 1:]
@@ -137,14 +159,14 @@ def decode_out_of_line(
 
 
 def encode_inline_chunks(block: FixedWidthBlock) -> tuple[ChunkedBuffer, Counts]:
-    """Pack values into chunks of 1,024, each as narrow as its largest value.
+    """Pack values into chunks of 1,024, each about as narrow as its largest value.
 
     Returns:
         The bytes of the chunks, and how many values each has.
     """
     words = block.words()
     word_bytes = words.itemsize
-    widths = chunk_widths(words)
+    widths = _levelled(chunk_widths(words))
     sizes = inline_sizes(widths, word_bytes)
     chunks = consecutive(np.empty(int(sizes.sum()), dtype=np.uint8), sizes)
     packed = chunks.data.view(words.dtype)
@@ -172,6 +194,28 @@ def encode_inline_chunks(block: FixedWidthBlock) -> tuple[ChunkedBuffer, Counts]
     num_values = np.full(len(widths), VALUES, dtype=np.int64)
     num_values[-1:] = block.num_values - VALUES * (len(widths) - 1)
     return chunks, num_values
+
+
+def _levelled(widths: Counts) -> Counts:
+    """Widen chunks of rare widths to the next width, as long as it costs 1 % of the page at most.
+
+    Each width of a page costs its readers some calls, however few chunks have it.
+    """
+    counts = np.bincount(widths)
+    present = np.flatnonzero(counts).tolist()
+    allowed = int(widths.sum()) // 100
+    wider = np.arange(len(counts))
+    for narrow, wide in pairwise(present):
+        count = int(counts[narrow])
+        cost = count * (wide - narrow)
+        if count < _RARE_CHUNKS and cost <= allowed:
+            allowed -= cost
+            counts[wide] += count
+            wider[narrow] = wide
+    for width in reversed(present):
+        wider[width] = wider[wider[width]]
+    levelled: Counts = wider[widths]
+    return levelled
 
 
 def encode_out_of_line(words: Words, width: int) -> Bytes:

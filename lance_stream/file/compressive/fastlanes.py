@@ -90,16 +90,16 @@ def pick(
     bits_per_packed: npt.NDArray[np.int64],
     places: npt.NDArray[np.int64],
 ) -> Words:
-    """Unpack single values of blocks of any widths.
+    """Unpack single values of blocks of any widths; arguments are broadcast.
 
     Args:
         words: Words of T bits that hold all blocks.
-        starts: (num_values,) the first word of the block that each value is in.
-        bits_per_packed: (num_values,) the width of that block.
-        places: (num_values,) the place of each in its block, below 1,024.
+        starts: The first word of the block that each value is in.
+        bits_per_packed: The width of that block.
+        places: The place of each in its block, below 1,024.
 
     Returns:
-        (num_values,) words of T bits.
+        A word of T bits for each value.
     """
     word = words.dtype
     word_bits = word.itemsize * 8
