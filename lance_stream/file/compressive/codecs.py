@@ -573,15 +573,7 @@ def _rle_mini_block(
 ) -> DataBlock:
     values, lengths = message.values, message.run_lengths
     if _is_flat(values) and _is_flat(lengths):
-        num_runs = buffers[1].sizes * 8 // _flat_bits(lengths)
-        if (num_runs * _flat_bits(values) != buffers[0].sizes * 8).any():
-            raise CorruptDataError("a run-length chunk has not as many values as lengths")
-        return rle.decode_chunks(
-            flat.decode_chunks(buffers[0], num_runs, _flat_bits(values)),
-            flat.decode_chunks(buffers[1], num_runs, _flat_bits(lengths)),
-            num_runs,
-            num_values,
-        )
+        return rle.decode_chunks(*_flat_runs(message, buffers), num_values)
     runs = [
         _runs(message, joined(one_value), joined(one_length))
         for one_value, one_length in zip(_each(buffers[0]), _each(buffers[1]), strict=True)
@@ -591,6 +583,29 @@ def _rle_mini_block(
         _concatenated([each[1] for each in runs], _block_bits(lengths)),
         np.array([each[1].num_values for each in runs], dtype=np.int64),
         num_values,
+    )
+
+
+def _rle_pick(
+    message: Rle, buffers: Sequence[ChunkedBuffer], num_values: Counts, places: Counts
+) -> DataBlock | None:
+    if _is_flat(message.values) and _is_flat(message.run_lengths):
+        return rle.pick_chunks(*_flat_runs(message, buffers), num_values, places)
+    return None
+
+
+def _flat_runs(
+    message: Rle, buffers: Sequence[ChunkedBuffer]
+) -> tuple[FixedWidthBlock, FixedWidthBlock, Counts]:
+    """Return values and lengths of the runs of chunks, and how many each has."""
+    value_bits, length_bits = _flat_bits(message.values), _flat_bits(message.run_lengths)
+    num_runs = buffers[1].sizes * 8 // length_bits
+    if (num_runs * value_bits != buffers[0].sizes * 8).any():
+        raise CorruptDataError("a run-length chunk has not as many values as lengths")
+    return (
+        flat.decode_chunks(buffers[0], num_runs, value_bits),
+        flat.decode_chunks(buffers[1], num_runs, length_bits),
+        num_runs,
     )
 
 
@@ -874,7 +889,7 @@ CODECS: dict[str, Codec] = {
     "out_of_line_bitpacking": Codec(block=_out_of_line_block),
     "inline_bitpacking": Codec(_inline_mini_block, _inline_block, pick=_inline_pick),
     "fsst": Codec(_fsst_mini_block, per_value=_fsst_per_value),
-    "rle": Codec(_rle_mini_block, _rle_block, num_mini_block_buffers=lambda _: 2),
+    "rle": Codec(_rle_mini_block, _rle_block, num_mini_block_buffers=lambda _: 2, pick=_rle_pick),
     "byte_stream_split": Codec(_split_mini_block),
     "general": Codec(_general_mini_block, _general_block, _general_per_value, _num_general_buffers),
     "fixed_size_list": Codec(_list_mini_block, _list_block, _list_per_value, _num_list_buffers),

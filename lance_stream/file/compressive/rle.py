@@ -136,28 +136,56 @@ def decode_chunks(
     Raises:
         CorruptDataError: A length is 0, or a chunk's lengths add up to less than its values.
     """
-    stops = np.cumsum(_checked_lengths(values, lengths), dtype=np.int64)
-    last_runs = np.cumsum(num_runs) - 1
-    if (num_runs <= 0).any():
-        if (num_values[num_runs <= 0] > 0).any():
-            raise CorruptDataError("a run-length chunk has values, but no runs")
-        last_runs, num_runs, num_values = (
-            each[num_runs > 0] for each in (last_runs, num_runs, num_values)
+    stops, sums = _stops_of(values, lengths, num_runs, num_values)
+    if (sums > num_values).any():
+        stops = np.minimum(
+            stops - np.repeat(starts_of(sums), num_runs), np.repeat(num_values, num_runs)
         )
-    chunk_stops = stops[last_runs]
-    chunk_starts = np.concatenate([np.zeros(1, dtype=np.int64), chunk_stops[:-1]])[: len(num_runs)]
-    sums = chunk_stops - chunk_starts
+        stops += np.repeat(starts_of(num_values), num_runs)
+    return _repeated(values, np.diff(stops, prepend=0))
+
+
+def pick_chunks(
+    values: FixedWidthBlock,
+    lengths: FixedWidthBlock,
+    num_runs: Counts,
+    num_values: Counts,
+    places: Counts,
+) -> FixedWidthBlock:
+    """Decode single values of the chosen chunks of a page.
+
+    Args:
+        values: As in `decode_chunks`.
+        lengths: As in `decode_chunks`.
+        num_runs: As in `decode_chunks`.
+        num_values: As in `decode_chunks`.
+        places: Which values, counted over all chunks.
+
+    Raises:
+        CorruptDataError: As in `decode_chunks`.
+    """
+    stops, sums = _stops_of(values, lengths, num_runs, num_values)
+    firsts = starts_of(num_values)
+    chunks = np.searchsorted(firsts + num_values, places, side="right")
+    at = starts_of(sums)[chunks] + places - firsts[chunks]
+    picked = values.words()[np.searchsorted(stops, at, side="right")]
+    return FixedWidthBlock(values.bits_per_value, len(picked), picked.view(np.uint8))
+
+
+def _stops_of(
+    values: FixedWidthBlock, lengths: FixedWidthBlock, num_runs: Counts, num_values: Counts
+) -> tuple[Counts, Counts]:
+    """Return where each run stops, counted over all runs, and what each chunk's add up to."""
+    stops = np.cumsum(_checked_lengths(values, lengths), dtype=np.int64)
+    bounds = np.append(0, stops)
+    last_runs = np.cumsum(num_runs)
+    sums: Counts = bounds[last_runs] - bounds[last_runs - num_runs]
     if (sums < num_values).any():
         place = int(np.argmax(sums < num_values))
         raise CorruptDataError(
             f"the runs of a chunk add up to {sums[place]}, but it has {num_values[place]} values"
         )
-    if (sums > num_values).any():
-        stops = np.minimum(
-            stops - np.repeat(chunk_starts, num_runs), np.repeat(num_values, num_runs)
-        )
-        stops += np.repeat(starts_of(num_values), num_runs)
-    return _repeated(values, np.diff(stops, prepend=0))
+    return stops, sums
 
 
 def decode(values: FixedWidthBlock, lengths: FixedWidthBlock, num_values: int) -> FixedWidthBlock:

@@ -171,7 +171,13 @@ def _only_value(block: DataBlock) -> DataBlock | None:
 def _repeats(rows: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> bool:
     """Say whether all rows are the same; a few are looked at before all are."""
     sample = rows[:: max(1, len(rows) // _SAMPLE)]
-    return bool((sample == rows[0]).all()) and bool((rows == rows[0]).all())
+    if not (sample == rows[0]).all():
+        return False
+    width = rows.shape[1]
+    data = rows.reshape(-1)
+    if width in (2, 4, 8):
+        data, width = data.view(f"<u{width}"), 1
+    return bool((data[width:] == data[:-width]).all())
 
 
 def _dictionary_blocks(values: pa.Array, valid: Mask | None) -> tuple[FixedWidthBlock, DataBlock]:

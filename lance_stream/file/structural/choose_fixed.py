@@ -78,7 +78,8 @@ DICTIONARY_GAIN = 0.8
 """A dictionary has to be so much smaller than the next best codec: it is read whole."""
 
 SMALL_ENOUGH = 1 / 16
-"""Neither is one tried for values of which so little is left already."""
+"""Runs of which so little is left are taken without a look at what is packed, and no dictionary is
+tried for so little."""
 
 _SAMPLE_BLOCKS = 32
 _BLOCK_VALUES = 128
@@ -182,6 +183,8 @@ def _encode_words(
         if options.rle_threshold is None or runs < options.rle_threshold * len(words):
             runs_block = replace(block, data=filled.view(np.uint8))
             candidates.append(encode_runs(runs_block, MAX_VALUE_BYTES))
+            if _size_of(candidates[0]) <= SMALL_ENOUGH * raw_bytes:
+                return candidates[0]
     if sample.bits <= MOST_OF_RAW * bits:
         filled = words if live is None else _filled_with_zeros(words, live)
         widths = bitpacking.chunk_widths(filled)
@@ -229,6 +232,9 @@ def _sample_blocks(values: npt.NDArray[S]) -> npt.NDArray[S]:
 
 def _filled_forward(words: Words, live: Mask) -> Words:
     """Return values with each null one as the last one before it that is not null."""
+    first = words[int(np.argmax(live))]
+    if bool(((words == first) | ~live).all()):
+        return np.full(len(words), first)
     places = np.where(live, np.arange(len(words), dtype=np.int64), 0)
     places[: int(np.argmax(live))] = int(np.argmax(live))
     return words[np.maximum.accumulate(places)]
