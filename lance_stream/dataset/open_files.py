@@ -16,6 +16,8 @@ import pyarrow as pa
 from lance_stream.byte_ranges import ReadRanges, answer
 from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.reader import FileReader, open_file
+from lance_stream.file.v0_1.statistics import PageBounds
+from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
@@ -87,6 +89,11 @@ class OpenFiles:
         asking = self.reader(file).page_starts(fields, file.column_of())
         return answer(asking, self._ranges_of(file))
 
+    def page_bounds(self, file: DataFile, fields: Sequence[Field]) -> PageBounds | None:
+        """Return between which bounds the values of some leaves lie; None if nothing says it."""
+        held = [each for each in fields if each.id in file.field_ids]
+        return answer(self.reader(file).page_bounds(held), self._ranges_of(file))
+
     def num_rows(self, file: DataFile) -> int:
         """Return how many rows a data file says it has."""
         return self.reader(file).metadata.num_rows
@@ -142,10 +149,15 @@ class OpenFiles:
 
     def _open(self, file: DataFile) -> FileReader:
         try:
-            return answer(open_file(file.size_bytes or self.size_of(file)), self._ranges_of(file))
+            return answer(open_file(self._size_bytes_of(file)), self._ranges_of(file))
         except BadDataError as error:
             error.add_note(f"data file {file.path!r}")
             raise
+
+    def _size_bytes_of(self, file: DataFile) -> int:
+        """Return how large a file is; what manifests say of files of 0.1 is not always true."""
+        is_first = file.file_version <= FileVersion.V0_1.data_file_numbers
+        return self.size_of(file) if is_first or not file.size_bytes else file.size_bytes
 
     def _ranges_of(self, file: DataFile) -> ReadRanges:
         store, base = self._store_of(file.base_id)

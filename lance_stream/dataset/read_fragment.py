@@ -14,7 +14,7 @@ as many as make about 32 MB.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 import numpy as np
@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from lance_stream.dataset.field_parts import Part, assemble, part_in, with_witnesses
 from lance_stream.dataset.open_files import OpenFiles
+from lance_stream.dataset.page_skipping import RowRanges, bounded_leaves, ranges_that_may_match
 from lance_stream.dataset.predicates import Expression, evaluate_predicate, parse_expression
 from lance_stream.errors import BadDataError, CorruptDataError
 from lance_stream.schema.arrow_schemas import field_to_arrow, to_arrow
@@ -235,12 +236,15 @@ class FragmentReader:
                     f"fragment {fragment.id} has {num_rows} rows, but row offset "
                     f"{int(offsets[-1])} is asked for"
                 )
+            offsets = self._ranges_that_may_match(num_rows).choose(offsets)
             for first in range(0, len(offsets), batch_size):
                 yield _selection_of(offsets[first : first + batch_size])
             return
         dead = self._dead_offsets(num_rows)
         stop = num_rows if unit.stop is None else min(unit.stop, num_rows)
-        for first, last in self._batches(unit.start, stop, num_rows):
+        within = self._ranges_that_may_match(num_rows).within(unit.start, stop)
+        batches = chain.from_iterable(self._batches(*each, num_rows) for each in within)
+        for first, last in batches:
             selection = Selection(first, last)
             if len(dead):
                 low, high = np.searchsorted(dead, [first, last])
@@ -250,6 +254,19 @@ class FragmentReader:
                     selection = selection.where(alive)
             if selection.num_rows:
                 yield selection
+
+    def _ranges_that_may_match(self, num_rows: int) -> RowRanges:
+        """Return the rows that the filter may choose, as far as bounds of pages can tell."""
+        everything = RowRanges.all_of(num_rows)
+        leaves = bounded_leaves(self._predicate, self._filter_fields)
+        if self._predicate is None or not leaves:
+            return everything
+        for file in self._fragment.files:
+            bounds = self._unit.files.page_bounds(file, list(leaves.values()))
+            if bounds is not None:
+                found = ranges_that_may_match(self._predicate, leaves, bounds)
+                everything = everything.intersection(found)
+        return everything
 
     def _batches(self, start: int, stop: int, num_rows: int) -> Iterator[tuple[int, int]]:
         """Yield the first row of each batch and one past its last.

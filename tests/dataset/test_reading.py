@@ -22,7 +22,7 @@ from lance_stream.storage.store import Store
 from tests.contracts.watched_stores import WatchedStore
 
 NUM_ROWS = 20_000
-VERSIONS = ["2.0", "2.1", "2.2"]
+VERSIONS = ["0.1", "2.0", "2.1", "2.2"]
 
 
 def make_rows(num_rows: int = NUM_ROWS) -> pa.Table:
@@ -190,6 +190,10 @@ def test_a_file_that_is_shorter_than_said_is_named(ds: Dataset) -> None:
     fragment = ds.table.manifest.fragments[0]
     files = OpenFiles(ds.table.store)
     wrong = replace(fragment.files[0], size_bytes=fragment.files[0].size_bytes + 8)
+    if ds.file_version == "0.1":  # writers noted wrong sizes of these, so their size is asked
+        (array,) = files.read(wrong, ds.table.schema.fields[:1], 0, 5)
+        assert array.to_pylist() == [0, 1, 2, 3, 4]
+        return
     with pytest.raises(BadDataError) as caught:
         files.read(wrong, ds.table.schema.fields[:1], 0, 5)
     assert any(wrong.path in note for note in caught.value.__notes__)

@@ -41,7 +41,7 @@ class OpenedFile:
 
     def column_of(self) -> dict[int, int]:
         fields: Iterable[Field] = self.schema.walk()
-        if self.reader.metadata.version is not FileVersion.V2_0:
+        if self.reader.metadata.version not in {FileVersion.V0_1, FileVersion.V2_0}:
             fields = (leaf for field in self.schema.fields for leaf in field.leaves())
         return {field.id: column for column, field in enumerate(fields)}
 

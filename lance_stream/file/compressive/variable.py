@@ -19,8 +19,9 @@ A block (items of a dictionary) is
 Per value, the layout has parted values from lengths already.
 
 Source:  encodings21.Variable in the proto.
-Differs: Earlier writers put one byte for the bits and the number of values after it into a
-         block's head. Such files were never of a released version: they are refused as damaged.
+Differs: Writers of 2.1 before it was stable put one byte for the bits and the number of values
+         (u32 or u64) after it into a block's head, before `start`. It is told by the three bytes
+         after the first: those are 0 in the later head.
 """
 
 import numpy as np
@@ -97,18 +98,20 @@ def decode(buffer: Bytes, num_values: int) -> VariableWidthBlock:
     Raises:
         CorruptDataError: Its head or its offsets do not fit to its size or number of values.
     """
-    bits_per_offset = int(buffer[:4].view("<u4")[0]) if len(buffer) >= 4 else 0
+    is_early = bool(buffer[1:4].any())
+    bits_per_offset = int(buffer[0]) if len(buffer) >= 4 else 0
     width = check_bits_per_offset(bits_per_offset)
-    if len(buffer) < 2 * width:
+    head_bytes = 1 + 2 * width if is_early else 2 * width
+    if len(buffer) < head_bytes:
         raise CorruptDataError(f"a block of {len(buffer)} bytes is too short for its head")
-    word = word_of(bits_per_offset)
-    start = int(buffer[width : 2 * width].view(word)[0])
-    if start != (num_values + 3) * width or start > len(buffer):
+    stated = np.frombuffer(buffer[head_bytes - width : head_bytes].tobytes(), f"<u{width}")
+    start = int(stated[0])
+    if start != head_bytes + (num_values + 1) * width or start > len(buffer):
         raise CorruptDataError(
             f"a block of {len(buffer)} bytes with {num_values} values says that "
             f"the values start at {start}"
         )
-    offsets = np.ascontiguousarray(buffer[2 * width : start]).view(f"<i{width}")
+    offsets = np.ascontiguousarray(buffer[head_bytes:start]).view(f"<i{width}")
     data = buffer[start:]
     check_offsets(offsets, len(data))
     return VariableWidthBlock(num_values, offsets, data[: int(offsets[-1])])

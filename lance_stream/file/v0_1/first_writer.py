@@ -179,7 +179,11 @@ def _statistics_arrays(arrow: pa.DataType, noted: list[BatchStatistics]) -> list
 
 
 def _joined(arrays: list[pa.Array]) -> pa.Array:
-    if pa.types.is_dictionary(arrays[0].type):
-        chunked = pa.chunked_array(arrays).unify_dictionaries()
-        return pa.concat_arrays(chunked.chunks)
-    return pa.concat_arrays(arrays)
+    if not pa.types.is_dictionary(arrays[0].type):
+        return pa.concat_arrays(arrays)
+    try:
+        return pa.concat_arrays(pa.chunked_array(arrays).unify_dictionaries().chunks)
+    except pa.ArrowInvalid as error:
+        raise InvalidInputError(
+            f"a {arrays[0].type} has more different values than its indices can tell apart: {error}"
+        ) from None

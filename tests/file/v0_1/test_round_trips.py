@@ -1,0 +1,198 @@
+"""Files of version 0.1 in memory: rows back, and what reading them costs."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.file.v0_1.first_writer import MAX_BATCH_ROWS
+from lance_stream.file.versions import FileVersion
+from lance_stream.schema.fields import Field
+
+V0_1 = FileVersion.V0_1
+
+
+def table_of(num_rows: int) -> pa.Table:
+    numbers = np.arange(num_rows)
+    lengths = numbers % 4
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    items = np.arange(int(offsets[-1]))
+    return pa.table(
+        {
+            "id": numbers,
+            "flag": numbers % 3 == 0,
+            "name": pa.array([None if n % 5 == 2 else f"name {n}" for n in range(num_rows)]),
+            "vector": pa.FixedSizeListArray.from_arrays(pa.array(np.arange(3 * num_rows) / 2), 3),
+            "flags": pa.FixedSizeListArray.from_arrays(
+                pa.array(np.arange(5 * num_rows) % 3 > 0), 5
+            ),
+            "list": pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(items)),
+            "bits": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(items % 7 < 3)),
+            "words": pa.ListArray.from_arrays(
+                pa.array(offsets, pa.int32()), pa.array([f"w{n}" for n in items])
+            ),
+            "part": pa.StructArray.from_arrays(
+                [pa.array(numbers / 4), pa.array([f"p{n}" for n in numbers])], ["a", "b"]
+            ),
+            "nothing": pa.nulls(num_rows),
+            "code": pa.array([f"c{n % 6}" for n in numbers]).dictionary_encode(),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def table() -> pa.Table:
+    return table_of(2500)
+
+
+@pytest.fixture(scope="module")
+def data(files: Any, table: pa.Table) -> bytes:
+    """Four batches of 700 rows at most."""
+    row_bytes = table.nbytes // table.num_rows
+    written: bytes = files.write(table, version=V0_1, max_page_bytes=700 * row_bytes)[0]
+    return written
+
+
+def arrays_of(table: pa.Table) -> list[Any]:
+    return [each.to_pylist() for each in table.columns]
+
+
+def lists_of(arrays: list[pa.Array]) -> list[Any]:
+    for each in arrays:
+        each.validate(full=True)
+    return [each.to_pylist() for each in arrays]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_any_range_and_any_rows_come_back(
+    files: Any, data: bytes, table: pa.Table, drawn: st.DataObject
+) -> None:
+    opened = files.open(data)
+    start = drawn.draw(st.integers(0, 2500))
+    stop = drawn.draw(st.integers(start, 2500))
+    assert lists_of(opened.read(start, stop)) == arrays_of(table.slice(start, stop - start))
+    places = sorted(drawn.draw(st.sets(st.integers(0, 2499), max_size=40)))
+    assert lists_of(opened.take(places)) == arrays_of(table.take(pa.array(places, pa.int64())))
+
+
+def test_arrays_have_exactly_the_fields_types(files: Any, data: bytes, table: pa.Table) -> None:
+    arrays = files.open(data).read(0, 2500)
+    assert [each.type for each in arrays] == table.schema.types
+
+
+def test_batches_have_one_size_but_for_the_last(files: Any, data: bytes) -> None:
+    starts = files.open(data).reader._first.tail.batch_offsets
+    sizes = np.diff(starts)
+    assert len(sizes) > 2
+    assert len(set(sizes[:-1].tolist())) == 1
+    narrow = files.written(pa.table({"n": np.arange(20_000)}), version=V0_1)
+    assert narrow.reader._first.tail.batch_offsets.tolist() == [
+        0,
+        MAX_BATCH_ROWS,
+        2 * MAX_BATCH_ROWS,
+        20_000,
+    ]
+
+
+def test_a_small_file_is_read_by_the_request_that_opens_it(files: Any) -> None:
+    opened = files.written(table_of(20), version=V0_1)
+    opened.read(0, 20)
+    assert len(opened.rounds) == 1
+
+
+@pytest.fixture(scope="module")
+def wide_file(files: Any) -> bytes:
+    numbers = np.arange(200_000)
+    offsets = pa.array(np.arange(0, 400_001, 2), pa.int32())
+    table = pa.table(
+        {
+            "id": numbers,
+            "wide": numbers / 3,
+            "text": pa.array(numbers).cast(pa.string()),
+            "flag": numbers % 2 == 0,
+            "list": pa.ListArray.from_arrays(offsets, pa.array(np.arange(400_000))),
+        }
+    )
+    written: bytes = files.write(table, version=V0_1)[0]
+    return written
+
+
+@pytest.mark.parametrize(
+    ("column", "rounds", "most_bytes"),
+    [("id", 1, 24), ("flag", 1, 3), ("text", 2, 200), ("list", 2, 200)],
+)
+def test_rows_of_an_open_file_cost_two_rounds_at_most(
+    files: Any, wide_file: bytes, column: str, rounds: int, most_bytes: int
+) -> None:
+    opened = files.open(wide_file)
+    opened.take([0], [column])  # the page table is known from here on
+    before, opened.rounds = opened.bytes_read, []
+    assert before < 100_000
+    (array,) = opened.take([5, 77_777, 150_000], [column])
+    assert len(array) == 3
+    assert len(opened.rounds) == rounds
+    assert opened.bytes_read <= most_bytes
+
+
+def test_one_column_of_many_reads_only_its_bytes(files: Any, wide_file: bytes) -> None:
+    opened = files.open(wide_file)
+    opened.rounds.clear()
+    opened.read(0, 200_000, ["wide"])
+    assert opened.bytes_read <= 8 * 200_000 + 16 * 25
+
+
+def test_a_column_that_is_not_there_is_named(files: Any, data: bytes) -> None:
+    opened = files.open(data)
+    with pytest.raises(NotFoundError, match="'unheard'"):
+        opened.reader.read([Field("unheard", "int8", id=99)], opened.column_of(), 0, 1).send(None)
+
+
+def test_a_file_without_rows_is_read(files: Any) -> None:
+    opened = files.written(table_of(5).slice(0, 0), version=V0_1)
+    assert opened.num_rows == 0
+    assert [len(each) for each in opened.read(0, 0)] == [0] * 11
+
+
+def test_dictionaries_of_a_file_grow_together(files: Any) -> None:
+    chunks = [["a", "b"], ["b", None, "c"], ["d", "a"]]
+    table = pa.table({"d": pa.chunked_array([pa.array(c).dictionary_encode() for c in chunks])})
+    (array,) = files.written(table, version=V0_1).read(0, 7)
+    assert array.to_pylist() == ["a", "b", "b", None, "c", "d", "a"]
+
+
+def test_more_values_than_indices_can_tell_apart_are_refused(files: Any) -> None:
+    arrow = pa.dictionary(pa.int8(), pa.string())
+    chunks = [
+        pa.DictionaryArray.from_arrays(
+            pa.array(range(100), pa.int8()), [f"{start + n}" for n in range(100)]
+        )
+        for start in (0, 100)
+    ]
+    table = pa.table({"d": pa.chunked_array(chunks, arrow)})
+    with pytest.raises(InvalidInputError, match="more different values"):
+        files.write(table, version=V0_1, max_page_bytes=100)
+
+
+@pytest.mark.parametrize(
+    ("array", "problem"),
+    [
+        (pa.array([1, None]), "'x' has 1 nulls"),
+        (pa.array([[1], None]), "'x' has 1 nulls"),
+        (pa.array([[1, None]]), "'item' has 1 nulls"),
+        (pa.array([{"a": 1}, None]), "'x' has 1 nulls"),
+        (pa.array([[1, None]], pa.list_(pa.int8(), 2)), "1 items"),
+        (pa.array(["", "a"]), "'x' has an empty value"),
+        (pa.array([b"", b"a"]), "'x' has an empty value"),
+        (pa.array(["", "a"]).dictionary_encode(), "'x' has an empty value"),
+        (pa.array([1, None]).dictionary_encode(), "'x' has 1 nulls"),
+        (pa.array([1.5, 2]).dictionary_encode(), "no dictionary of double"),
+    ],
+)
+def test_what_the_version_cannot_hold_is_refused(files: Any, array: pa.Array, problem: str) -> None:
+    with pytest.raises(InvalidInputError, match=problem):
+        files.write(pa.table({"x": array}), version=V0_1)

@@ -1,0 +1,94 @@
+"""Bounds of pages: what is noted, and what of it is believed."""
+
+import datetime
+import math
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lance_stream.byte_ranges import answer
+from lance_stream.file.v0_1.statistics import BatchStatistics, cut, gather, known_bounds, raised
+from lance_stream.file.versions import FileVersion
+from lance_stream.schema.fields import Field
+
+
+@pytest.mark.parametrize(
+    ("array", "least", "most"),
+    [
+        (pa.array([3, -1, 7], pa.int8()), -1, 7),
+        (pa.array([3, 2**64 - 1], pa.uint64()), 3, 2**64 - 1),
+        (pa.array([True, True]), True, True),
+        (pa.array([True, False]), False, True),
+        (pa.array([1.5, math.nan, -2.0]), -2.0, 1.5),
+        (pa.array([math.nan, math.nan]), -math.inf, math.inf),
+        (pa.array([math.inf, 1.0], pa.float32()), 1.0, math.inf),
+        (pa.array([Decimal("1.50"), Decimal("-2.25")]), Decimal("-2.25"), Decimal("1.50")),
+        (
+            pa.array([5, 1], pa.int32()).cast(pa.date32()),
+            datetime.date(1970, 1, 2),
+            datetime.date(1970, 1, 6),
+        ),
+        (pa.array(["b", None, "a"]), "a", "b"),
+        (pa.array([None, None], pa.string()), None, None),
+    ],
+)
+def test_the_bounds_of_a_page(array: pa.Array, least: Any, most: Any) -> None:
+    assert gather(array) == BatchStatistics(array.null_count, least, most)
+
+
+def test_zeros_are_bounded_by_both_zeros() -> None:
+    for zero in (0.0, -0.0):
+        found = gather(pa.array([zero, zero]))
+        assert math.copysign(1, found.least) == -1
+        assert math.copysign(1, found.most) == 1
+
+
+@given(st.text() | st.text("ab\u07ff\uffff\U0010ffff", min_size=10, max_size=80))
+def test_cut_bounds_of_texts_stay_bounds(text: str) -> None:
+    least, most = cut(text), raised(text)
+    assert len(least.encode()) <= 64
+    assert least.encode() <= text.encode()
+    if most is not None:
+        assert len(most.encode()) <= 64
+        assert most.encode() >= text.encode()
+
+
+@given(st.binary(max_size=90) | st.binary(max_size=9).map(lambda each: b"\xff" * 60 + each))
+def test_cut_bounds_of_bytes_stay_bounds(data: bytes) -> None:
+    assert cut(data) <= data
+    most = raised(data)
+    assert most is None or most >= data
+    assert most is not None or data.startswith(b"\xff" * 64)
+
+
+def test_bounds_over_nulls_are_not_believed_except_of_byte_strings() -> None:
+    counts, least, most = pa.array([0, 1]), pa.array([1, 5]), pa.array([2, 9])
+    bounds = known_bounds(Field("x", "int64"), counts, least, most)
+    assert bounds.least.to_pylist() == [1, None]
+    assert bounds.most.to_pylist() == [2, None]
+    texts = pa.array(["a", "b"])
+    assert known_bounds(Field("x", "string"), counts, texts, texts).least == texts
+
+
+def test_the_bounds_of_a_file_are_read_back(files: Any) -> None:
+    table = pa.table(
+        {
+            "n": pa.array(range(20_000), pa.int32()),
+            "s": pa.array([f"{n:05d}" for n in range(20_000)]),
+            "part": pa.array([{"a": n / 2} for n in range(20_000)]),
+            "list": pa.array([[n] for n in range(20_000)]),
+        }
+    )
+    opened = files.written(table, version=FileVersion.V0_1)
+    leaves = [each for each in opened.schema.walk() if not each.children]
+    bounds = answer(opened.reader.page_bounds(leaves), opened.read_ranges)
+    assert bounds.batch_offsets.tolist() == [0, 8192, 16384, 20_000]
+    number, text, _, part, _, _ = opened.schema.walk()
+    assert set(bounds.of_field) == {number.id, text.id, part.id}
+    assert bounds.of_field[number.id].least.to_pylist() == [0, 8192, 16384]
+    assert bounds.of_field[text.id].most.to_pylist() == ["08191", "16383", "19999"]
+    assert bounds.of_field[part.id].least.to_pylist() == [0.0, 4096.0, 8192.0]
