@@ -33,9 +33,10 @@ from lance_stream.file.structural.leaf_rows import (
     LeafRows,
     RowsAsked,
     as_range,
+    last_of,
     spread,
 )
-from lance_stream.file.structural.pages import PagesOfColumn
+from lance_stream.file.structural.pages import MAX_ROWS, PagesOfColumn
 from lance_stream.schema.arrow_schemas import field_to_arrow, mixes_fixed_size_lists
 from lance_stream.schema.fields import Field
 from lance_stream.schema.logical_types import (
@@ -156,6 +157,8 @@ def _entries(rows: RowsAsked, entries_per_row: int) -> RowsAsked:
     """Return the rows of a leaf's pages that make up some rows of the file."""
     if entries_per_row == 1:
         return rows
+    if (last_of(rows) + 1) * entries_per_row > MAX_ROWS:
+        raise CorruptDataError(f"a row is said to have {entries_per_row} items")
     if len(rows) * entries_per_row > MAX_ARROW_ROWS:
         raise InvalidInputError(
             f"{len(rows)} rows of {entries_per_row} items each do not fit into one Arrow array; "

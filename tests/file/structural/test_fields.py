@@ -11,11 +11,17 @@ from hypothesis import strategies as st
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.byte_ranges import ByteRange
-from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.errors import (
+    BadDataError,
+    CorruptDataError,
+    InvalidInputError,
+    UnsupportedFeatureError,
+)
 from lance_stream.file.structural.pages import LAYOUTS, REFUSED_LAYOUTS
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import field_from_arrow
 from lance_stream.schema.fields import Field
+from tests.file.structural.conftest import Column
 
 EMPTY_AND_NUMBER = pa.struct([("a", pa.struct([])), ("b", pa.int8())])
 LEAF = st.none() | st.integers(-5, 5)
@@ -351,3 +357,79 @@ def test_a_null_among_the_keys_of_a_map_is_bad_data(columns: Any) -> None:
 def _with_ids_of(one: Field, other: Field) -> Field:
     children = tuple(map(_with_ids_of, one.children, other.children))
     return replace(one, id=other.id, children=children)
+
+
+@pytest.mark.parametrize("kind", [DEEP, DEEP_POINTS, TAGS], ids=["lists", "points", "maps"])
+def test_a_flipped_byte_gives_values_or_bad_data(columns: Any, kind: pa.DataType) -> None:
+    random = np.random.default_rng(0)
+    item = {"x": 1, "s": "ab"}
+    rows: Any = {
+        DEEP: {"a": 1, "b": [{"c": ["x", None], "d": 5}, None], "e": {"f": [[1, 2], []]}},
+        DEEP_POINTS: {"p": [{"q": [item, None]}, None, {"q": None}]},
+        TAGS: [("a", [[(1, {"x": 2}), (3, None)], None]), ("b", None)],
+    }[kind]
+    values = pa.array([rows, None] * 20, kind)
+    sound = columns.write(values, max_page_bytes=400)
+    outcomes = set()
+    for place in random.integers(0, len(sound.data), 150).tolist():
+        flipped = bytearray(sound.data)
+        flipped[place] ^= 1 << int(random.integers(8))
+        damaged = Column(sound.field, sound.pages, bytes(flipped))
+        try:
+            read = damaged.read(0, len(values))
+            read.validate()
+            assert len(read) == len(values)
+            outcomes.add("values")
+        except BadDataError:
+            outcomes.add("bad data")
+    assert outcomes == {"values", "bad data"}
+
+
+def test_absurd_lengths_of_fixed_size_lists_are_bad_data_before_memory_is_asked_for(
+    columns: Any,
+) -> None:
+    column = columns.write(pa.array([[{"x": 1, "s": None}] * 2] * 3, POINTS))
+    large = replace(column.field, logical_type="fixed_size_list:struct:2147483647")
+    (struct,) = large.children
+    inner = replace(struct, children=(replace(large, id=90, children=(struct,)),))
+    deep = replace(large, children=(replace(inner, id=91),))
+    deeper = replace(large, children=(replace(inner, children=(replace(deep, id=92),)),))
+    for field in (large, deep, deeper):
+        column.field = field
+        for rows in ([0, 2], [2]):
+            with pytest.raises((BadDataError, InvalidInputError)):
+                column.take(rows)
+        with pytest.raises((BadDataError, InvalidInputError)):
+            column.read(0, 3)
+
+
+def test_neighbouring_pages_of_several_kinds_are_read_as_one(columns: Any) -> None:
+    """Some share an encoding, some have nulls, one has a dictionary, one is constant."""
+    parts = [
+        pa.array([[1, 2], [3]] * 40),
+        pa.array([[4, 5], [6, 7]] * 40),
+        pa.array([[1, None], None, []] * 30),
+        pa.array([None, []] * 30, pa.list_(pa.int64())),
+        pa.array([[8], [9, 10, 11]] * 40),
+        pa.array([[12]] * 9),
+    ]
+    values = pa.concat_arrays(parts)
+    for version in (FileVersion.V2_1, FileVersion.V2_2):
+        column = columns.write(*parts, version=version, max_page_bytes=1)
+        assert len(column.pages[0]) == len(parts)
+        for start, stop in [(0, len(values)), (70, 200), (85, 90), (79, 81), (330, len(values))]:
+            assert column.read(start, stop).equals(values[start:stop])
+        for places in ([0, 79, 80, 240, len(values) - 1], [1, 3, 81]):
+            assert column.take(places).equals(values.take(pa.array(places)))
+
+
+def test_damage_in_one_of_several_pages_is_noted_with_its_place(columns: Any) -> None:
+    parts = [pa.array([[n, n + 1], [n + 2]] * 40) for n in range(4)]
+    column = columns.write(*parts, max_page_bytes=1)
+    assert [len(pages) for pages in column.pages] == [4]
+    head = column.pages[0][2].buffers[1].start
+    column.data = column.data[:head] + b"\xff\xff" + column.data[head + 2 :]
+    with pytest.raises(CorruptDataError) as refused:
+        column.read(0, 320)
+    assert refused.value.__notes__ == ["page 2 of 4 of the column"]
+    assert column.read(0, 160).equals(pa.concat_arrays(parts[:2]))
