@@ -43,10 +43,11 @@ class Reading:
         schema: Its columns.
         num_rows: Its rows.
         rounds: The ranges of each round of requests so far.
+        answers: Gives the bytes of ranges without counting them.
     """
 
     def __init__(self, data: bytes) -> None:
-        self._answers = read_from(data)
+        self.answers = read_from(data)
         self.rounds: list[list[ByteRange]] = []
         self.reader: FileReader = answer(open_file(len(data)), self._ranges)
         metadata = self.reader.metadata
@@ -62,7 +63,7 @@ class Reading:
 
     def _ranges(self, ranges: Sequence[ByteRange]) -> list[Buffer]:
         self.rounds.append(list(ranges))
-        return self._answers(ranges)
+        return self.answers(ranges)
 
     @property
     def bytes_read(self) -> int:
