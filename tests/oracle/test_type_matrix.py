@@ -89,11 +89,9 @@ def holds_values(array: pa.Array) -> bool:
 
 
 MAPS = r"(list<)?map.*|struct of map"
-STRUCTS = r"struct.*|(large_)?list<(struct|packed).*"
+STRUCTS = r"struct.*|(large_)?list<struct.*"
 
 REFUSALS = (
-    # What we do not have yet.
-    Refusal(".*packed.*", VERSIONS, ours="packed structs are not", theirs=NEVER),
     # What neither writer of the version can hold.
     Refusal(
         f"{MAPS}",
@@ -117,7 +115,29 @@ REFUSALS = (
         why="a struct of 2.0 has no place for its nulls",
         when=holds_null_structs,
     ),
+    Refusal(
+        "packed texts",
+        (V2_0,),
+        ours="values of whole bytes, not string",
+        theirs="only implemented for fixed-width",
+        why="a packed struct of 2.0 holds values of fixed width",
+    ),
+    Refusal(
+        "packed (texts|vectors)",
+        (V2_1,),
+        ours="hold only values of fixed width",
+        theirs="Variable packed struct encoding is not enabled",
+        why="packed structs of values of any width came with 2.2",
+        shapes="^(?!no row)",
+    ),
     # What pylance cannot write, and we can.
+    Refusal(
+        "list<packed>",
+        (V2_0,),
+        theirs=NEVER,
+        why="pylance panics at pages of empty lists of packed structs",
+        shapes="^(one row|constant)$",
+    ),
     Refusal(
         "miniblock .*(string|binary).*",
         (V2_1,),

@@ -512,20 +512,16 @@ def _asked_for() -> list[Column]:
             for name, arrow in compressible.items()
             if "zstd" not in name
         ]
-    # pylance packs no parts that may be null.
-    x, y, z = (
-        pa.field(name, arrow, False)
-        for name, arrow in (("x", pa.int32()), ("y", pa.float64()), ("z", pa.uint8()))
-    )
-    narrow = pa.struct([x, y, z])
-    item = pa.field("item", pa.float32(), False)
-    vectors = pa.struct([pa.field("v", pa.list_(item, 4), False), x])
-    texts = pa.struct([x, pa.field("t", pa.string(), False)])
+    # pylance packs no nulls in most versions.
+    narrow = pa.struct([("x", pa.int32()), ("y", pa.float64()), ("z", pa.uint8())])
+    vectors = pa.struct([("v", pa.list_(pa.float32(), 4)), ("n", pa.int16())])
+    texts = pa.struct([("n", pa.int32()), ("t", pa.string())])
+    inside = pa.list_(pa.field("item", narrow, metadata=PACKED))
     found += [
-        Column("packed", narrow, PACKED),
-        Column("packed vectors", vectors, PACKED),
-        Column("packed texts", texts, PACKED),
-        Column("list<packed>", pa.list_(pa.field("item", narrow, metadata=PACKED))),
+        Column("packed", narrow, PACKED, nullable=False),
+        Column("packed vectors", vectors, PACKED, nullable=False),
+        Column("packed texts", texts, PACKED, nullable=False),
+        Column("list<packed>", inside, nullable=False),
     ]
     return found
 
