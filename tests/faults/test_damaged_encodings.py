@@ -87,6 +87,10 @@ def vectors_of_the_greatest_length(parts: Parts) -> None:
     parts.descriptor.schema.fields[0].logical_type = f"fixed_size_list:float:{2**31 - 1}"
 
 
+def values_of_the_greatest_width(parts: Parts) -> None:
+    parts.descriptor.schema.fields[0].logical_type = f"fixed_size_binary:{2**31 - 1}"
+
+
 FOUND: dict[str, tuple[str, str, FileVersion, Callable[[Parts], None]]] = {
     "more items than a machine word counts": (
         *("list<int32>", "some nulls", FileVersion.V2_2),
@@ -95,6 +99,10 @@ FOUND: dict[str, tuple[str, str, FileVersion, Callable[[Parts], None]]] = {
     "null vectors of two billion items": (
         *("fsl<float, 1>", "all null", FileVersion.V2_1),
         vectors_of_the_greatest_length,
+    ),
+    "null values of two gigabytes": (
+        *("fixed_size_binary[1]", "all null", FileVersion.V2_0),
+        values_of_the_greatest_width,
     ),
 }
 """What was found once: a column, a shape, a version, and a change."""

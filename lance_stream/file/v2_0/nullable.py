@@ -14,6 +14,7 @@ import pyarrow as pa
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking, together
 from lance_stream.errors import CorruptDataError
+from lance_stream.file.arrow_blocks import nulls
 from lance_stream.file.v2_0.flat import arrow_buffer, flat_encoding, pack_bits
 from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
 from lance_stream.file.v2_0.rows import Rows
@@ -26,12 +27,13 @@ def decode_nullable(
 
     Raises:
         CorruptDataError: Neither of the three is stored, or the values have nulls of their own.
+        InvalidInputError: So many nulls do not fit into memory.
     """
     kind = encoding.WhichOneof("nullability")
     if kind == "no_nulls":
         return (yield from decode(encoding.no_nulls.values, arrow, page, rows))
     if kind == "all_nulls":
-        return pa.nulls(len(rows), arrow)
+        return nulls(len(rows), arrow)
     if kind != "some_nulls":
         raise CorruptDataError("a page does not say whether its values are null")
     validity, values = yield from together(
