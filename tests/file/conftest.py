@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.byte_ranges import ByteRange, answer
+from lance_stream.file.columns import fields_with_column
 from lance_stream.file.reader import FileReader, open_file
 from lance_stream.file.versions import FileVersion
 from lance_stream.file.writer import FileWriter, WrittenFile
@@ -40,9 +41,12 @@ class OpenedFile:
         return sum(each.size_bytes for ranges in self.rounds for each in ranges)
 
     def column_of(self) -> dict[int, int]:
+        version = self.reader.metadata.version
         fields: Iterable[Field] = self.schema.walk()
-        if self.reader.metadata.version not in {FileVersion.V0_1, FileVersion.V2_0}:
-            fields = (leaf for field in self.schema.fields for leaf in field.leaves())
+        if version is not FileVersion.V0_1:
+            fields = (
+                held for each in self.schema.fields for held in fields_with_column(each, version)
+            )
         return {field.id: column for column, field in enumerate(fields)}
 
     def read(self, start: int, stop: int, columns: Sequence[str] | None = None) -> list[pa.Array]:

@@ -50,9 +50,30 @@ def all_kinds() -> pa.Table:
     )
 
 
-@pytest.fixture(scope="module")
-def sound(files: Any) -> bytes:
-    data: bytes = files.write(all_kinds(), max_page_bytes=300)[0]
+def all_choices() -> pa.Table:
+    """What is encoded in another way on request, or because it pays."""
+    words = [f"https://example.org/{n}" for n in range(150)]
+    columns = {"few": ({}, pa.array(["one", None, "three"] * 50))}
+    for scheme in ("zstd", "lz4", "fsst"):
+        columns[scheme] = ({"lance-encoding:compression": scheme}, pa.array(words))
+    points = pa.array([{"x": n, "y": [n, -n]} for n in range(150)], POINT)
+    columns["packed"] = ({"lance-encoding:packed": "true"}, points)
+    columns["texts"] = ({}, pa.array([words[: n % 4] for n in range(150)]))
+    schema = pa.schema(
+        [pa.field(name, array.type, metadata=kept) for name, (kept, array) in columns.items()]
+    )
+    return pa.table([array for _, array in columns.values()], schema=schema)
+
+
+POINT = pa.struct([("x", pa.int32()), ("y", pa.list_(pa.int16(), 2))])
+
+
+@pytest.fixture(scope="module", params=["kinds", "choices"])
+def sound(files: Any, request: pytest.FixtureRequest) -> bytes:
+    if request.param == "kinds":
+        data: bytes = files.write(all_kinds(), max_page_bytes=300)[0]
+    else:
+        data = files.write(all_choices())[0]
     return data
 
 
@@ -76,7 +97,7 @@ def test_the_sound_file_reads(files: Any, sound: bytes) -> None:
 
 
 def test_every_prefix_of_a_file_is_found_to_be_cut_short(files: Any, sound: bytes) -> None:
-    assert not any(read_everything(files, sound[:size]) for size in range(0, len(sound), 11))
+    assert not any(read_everything(files, sound[:size]) for size in range(0, len(sound), 23))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -84,13 +105,13 @@ def test_flipped_bits_are_found_or_do_no_harm(files: Any, sound: bytes, seed: in
     chance = random.Random(seed)
     metadata_start = decode_footer(sound[-FOOTER_BYTES:], len(sound)).metadata_start
     refused = 0
-    for _ in range(250):
+    for _ in range(150):
         damaged = bytearray(sound)
         for _ in range(chance.choice([1, 1, 1, 3])):
             first = metadata_start if chance.random() < 0.7 else 0
             damaged[chance.randrange(first, len(damaged))] ^= 1 << chance.randrange(8)
         refused += not read_everything(files, bytes(damaged))
-    assert refused > 50
+    assert refused > 30
 
 
 def test_no_stored_number_can_do_harm(files: Any, sound: bytes) -> None:
@@ -99,7 +120,7 @@ def test_no_stored_number_can_do_harm(files: Any, sound: bytes) -> None:
     for damaged in files_with_extreme_numbers(sound, chance):
         tried += 1
         refused += not read_everything(files, damaged)
-    assert tried > 300
+    assert tried > 100
     assert refused > tried / 2
 
 

@@ -1,0 +1,32 @@
+"""Files of version 2.0 from before it was stable: strings as lists of bytes, packed, compressed.
+
+The archives stand beside this file; `make_early_2_0.py` made them, PROVENANCE.md says of each.
+"""
+
+import tarfile
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+
+ARCHIVES: Final = sorted((Path(__file__).parent / "early_2_0").glob("*.tar.xz"))
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda each: each.name.removesuffix(".tar.xz"))
+def test_tables_of_an_early_writer_are_read_exactly(archive: Path, tmp_path: Path) -> None:
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path, filter="data")
+    expected = pa.ipc.open_file(str(tmp_path / "expected.arrow")).read_all()
+    table = lance_stream.open_dataset(str(tmp_path / "table.lance"))
+    assert table.to_table().to_pydict() == expected.to_pydict()
+    assert table.to_table().schema.equals(expected.schema)
+    places = [0, 5, 333, 699]
+    assert table.take(places).to_pydict() == expected.take(pa.array(places)).to_pydict()
+
+
+def test_each_encoding_that_only_early_writers_made_is_there() -> None:
+    names = {each.name.removesuffix(".tar.xz") for each in ARCHIVES}
+    assert names == {"0.12.3-plain", "0.12.3-zstd", "0.14.1-zstd", "0.15.0-bitpacked"}
