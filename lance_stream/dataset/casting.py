@@ -17,6 +17,7 @@ float16, time units and zones, large types, dictionaries), and what widens.
     map, list of structs of two                map: key and value in this order
     struct                                     struct, its parts matched by name
     null                                       any column; nulls are checked as values
+    struct (data, uri, ...)                    blobs, if each value has data and no URI
 
 What is known from the types alone is refused by `check_castable`, before any file is written: an
 unknown column, a missing column that must not be null, a type that narrows. What only the values
@@ -31,6 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.schema.fields import BLOB_KEY
 
 
 def check_castable(incoming: pa.Schema, table: pa.Schema) -> None:
@@ -62,7 +64,10 @@ def cast_batch(batch: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
         if place < 0:
             columns.append(pa.nulls(batch.num_rows, wanted.type))
             continue
-        column = _cast(batch.column(place), wanted.type, wanted.name)
+        column = batch.column(place)
+        if _is_blob_input(column.type, wanted):
+            column = _bytes_of_blobs(column, wanted.name)
+        column = _cast(column, wanted.type, wanted.name)
         _check_nulls(column, wanted, wanted.name)
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=table)
@@ -92,7 +97,7 @@ def _check_names(names: Sequence[str], wanted: Sequence[pa.Field], where: str) -
 
 def _check_type(incoming: pa.DataType, wanted: pa.Field, path: str) -> None:
     target = wanted.type
-    if incoming.equals(target):
+    if incoming.equals(target) or _is_blob_input(incoming, wanted):
         return
     if isinstance(incoming, pa.BaseExtensionType):
         incoming = incoming.storage_type
@@ -121,6 +126,32 @@ def _check_type(incoming: pa.DataType, wanted: pa.Field, path: str) -> None:
         return
     if not _fits(incoming, target):
         raise _mismatch(incoming, target, path)
+
+
+def _is_blob_input(incoming: pa.DataType, wanted: pa.Field) -> bool:
+    """Say whether blobs come in the form that the reference takes them in."""
+    if BLOB_KEY.encode() not in (wanted.metadata or {}):
+        return False
+    if isinstance(incoming, pa.BaseExtensionType):
+        incoming = incoming.storage_type
+    names = [each.name for each in incoming] if pa.types.is_struct(incoming) else []
+    return names in (["data", "uri"], ["data", "uri", "position", "size"])
+
+
+def _bytes_of_blobs(array: pa.Array, path: str) -> pa.Array:
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    valid, data, uris = array.is_valid(), array.field(0), array.field(1)
+    if pc.any(pc.and_(valid, uris.is_valid())).as_py():
+        raise InvalidInputError(
+            f"column {path!r} names blobs by their URI, but only bytes are written; read them, "
+            "and pass them as data"
+        )
+    if pc.any(pc.and_(valid, data.is_null())).as_py():
+        raise InvalidInputError(
+            f"column {path!r} has blobs with neither data nor URI; a null is a null struct"
+        )
+    return pc.if_else(valid, data, pa.scalar(None, data.type)) if array.null_count else data
 
 
 def _mismatch(incoming: pa.DataType, target: pa.DataType, path: str) -> InvalidInputError:

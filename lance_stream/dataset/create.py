@@ -12,6 +12,7 @@ from lance_stream.dataset.commit_verb import commit_operation
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.write_fragments import check_dictionaries
 from lance_stream.errors import CommitConflictError, InvalidInputError, NotFoundError
+from lance_stream.file.blobs import with_blobs_of
 from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import DEFAULT_FILE_VERSION, FileVersion
 from lance_stream.schema.arrow_schemas import (
@@ -44,7 +45,7 @@ def create_table(
         raise InvalidInputError(f"a schema is a pyarrow.Schema, not a {type(schema).__name__}")
     version = DEFAULT_FILE_VERSION if file_version is None else FileVersion.parse(file_version)
     version.check_supported()
-    tree = new_schema(with_primary_key(schema, primary_key or ()))
+    tree = new_schema(with_primary_key(schema, primary_key or ()), version)
     check_types(tree.fields, version)
     check_dictionaries(tree, version, {})
     store = open_store(uri, storage_options)
@@ -78,7 +79,7 @@ def create_table(
     )
 
 
-def new_schema(schema: pa.Schema, first_id: int = 0) -> Schema:
+def new_schema(schema: pa.Schema, version: FileVersion, first_id: int = 0) -> Schema:
     """Return the tree of a new table's columns, numbered from `first_id` on.
 
     Raises:
@@ -94,7 +95,7 @@ def new_schema(schema: pa.Schema, first_id: int = 0) -> Schema:
             f"a column must not be called {', '.join(map(repr, taken))}: the name stands for what "
             "the table itself knows of a row"
         )
-    tree = assign_ids(from_arrow(schema), first_id)
+    tree = assign_ids(with_blobs_of(from_arrow(schema), version), first_id)
     to_arrow(tree)  # refuses what cannot be read back
     return tree
 

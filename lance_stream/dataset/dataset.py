@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lance_stream.dataset import (
     append,
+    blobs,
     changes,
     configure,
     create,
@@ -23,6 +24,7 @@ from lance_stream.dataset import scan as scanning
 from lance_stream.dataset.arrow_input import ArrowInput
 from lance_stream.dataset.opening import VersionSpec
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.take import Numbers
 from lance_stream.schema.extension_types import (
     reader_with_extensions,
     table_with_extensions,
@@ -118,6 +120,7 @@ class Dataset:
         with_row_address: bool = False,
         with_row_versions: bool = False,
         batch_size: int | None = None,
+        blob_handling: str = "bytes",
     ) -> pa.RecordBatchReader:
         """Return the rows, in batches, as they are read.
 
@@ -128,6 +131,9 @@ class Dataset:
             with_row_address: Add `_rowaddr`: fragment id << 32 | row offset.
             with_row_versions: Add `_row_created_at_version` and `_row_last_updated_at_version`.
             batch_size: The most rows in a batch; None for as many as make about 32 MB.
+            blob_handling: How blob columns are given: as their "bytes", a batch ending where they
+                become about 32 MB; or as "descriptors", structs of where the bytes lie (see
+                `take_blobs` for blobs as files).
 
         Raises:
             NotFoundError: A column is not there.
@@ -143,6 +149,7 @@ class Dataset:
                 with_row_address=with_row_address,
                 with_row_versions=with_row_versions,
                 batch_size=batch_size,
+                blob_handling=blob_handling,
             )
         )
 
@@ -155,6 +162,7 @@ class Dataset:
         with_row_address: bool = False,
         with_row_versions: bool = False,
         batch_size: int | None = None,
+        blob_handling: str = "bytes",
     ) -> pa.Table:
         """Return the rows, all at once; the arguments are those of `scan`."""
         return self.scan(
@@ -164,13 +172,15 @@ class Dataset:
             with_row_address=with_row_address,
             with_row_versions=with_row_versions,
             batch_size=batch_size,
+            blob_handling=blob_handling,
         ).read_all()
 
     def take(
         self,
-        row_offsets: take.Numbers | None = None,
-        row_ids: take.Numbers | None = None,
+        row_offsets: Numbers | None = None,
+        row_ids: Numbers | None = None,
         columns: Sequence[str] | None = None,
+        blob_handling: str = "bytes",
     ) -> pa.Table:
         """Return some rows, in the order asked for; a row may be asked for twice.
 
@@ -178,14 +188,45 @@ class Dataset:
             row_offsets: Places of rows, counted from 0 over the live rows in scan order.
             row_ids: Or their row ids: stable ones, or addresses in a table without them.
             columns: As in `scan`.
+            blob_handling: As in `scan`.
 
         Raises:
             NotFoundError: There is no such row or column.
             InvalidInputError: Neither or both are given, or they are no whole numbers.
         """
         return table_with_extensions(
-            take.take(self.table, row_offsets=row_offsets, row_ids=row_ids, columns=columns)
+            take.take(
+                self.table,
+                row_offsets=row_offsets,
+                row_ids=row_ids,
+                columns=columns,
+                blob_handling=blob_handling,
+            )
         )
+
+    def take_blobs(
+        self,
+        column: str,
+        row_offsets: Numbers | None = None,
+        row_ids: Numbers | None = None,
+    ) -> list[blobs.BlobFile | None]:
+        """Return the blobs of some rows as files that are not loaded, in the order asked for.
+
+        Args:
+            column: A blob column: one with the metadata `lance-encoding:blob`.
+            row_offsets: As in `take`.
+            row_ids: As in `take`.
+
+        Returns:
+            For each row a readable and seekable file that knows its `size` and reads just the
+            bytes that are asked of it, each time by one request; None for a null.
+
+        Raises:
+            NotFoundError: There is no such row or column.
+            InvalidInputError: The column holds no blobs; or as in `take`.
+            BadDataError: A file is damaged, or has what is not supported.
+        """
+        return blobs.take_blobs(self.table, column, row_offsets=row_offsets, row_ids=row_ids)
 
     def changes(
         self,

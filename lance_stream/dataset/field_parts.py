@@ -38,7 +38,7 @@ def with_witnesses(field: Field, whole: Field, held: Container[int]) -> Field:
         whole: The column as the table has it.
         held: The ids of the fields that lie in any file.
     """
-    if not field.children:
+    if field.is_leaf:
         return field
     whole_of = {each.id: each for each in whole.children}
     if any(leaf.id in held for leaf in field.leaves()):
@@ -52,7 +52,7 @@ def with_witnesses(field: Field, whole: Field, held: Container[int]) -> Field:
 
 def _path_to_held(field: Field, held: Container[int]) -> Field | None:
     """Return a field with one leaf that is held, and what stands around that; None if none is."""
-    if not field.children:
+    if field.is_leaf:
         return field if field.id in held else None
     for child in field.children:
         found = _path_to_held(child, held)

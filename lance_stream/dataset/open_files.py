@@ -35,6 +35,7 @@ from lance_stream.table.paths import check_stored_path, data_file_path, deletion
 T = TypeVar("T")
 
 MAX_OPEN_FILES: Final = 256
+MAX_KNOWN_SIZES: Final = 1 << 14
 
 
 class OpenFiles:
@@ -57,6 +58,7 @@ class OpenFiles:
         self.storage_options = dict(storage_options or {})
         self._readers = _Kept(MAX_OPEN_FILES)
         self._dead = _Kept(MAX_OPEN_FILES)
+        self._sizes = _Kept(MAX_KNOWN_SIZES)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OpenFiles, (self.store, self.base_paths, self.storage_options)
@@ -146,6 +148,23 @@ class OpenFiles:
         """Return how large a data file is where it lies."""
         store, base = self._store_of(file.base_id)
         return store.size(data_file_path(file.path, base))
+
+    def place_of(self, file: DataFile) -> tuple[Store, str]:
+        """Return where a data file lies."""
+        store, base = self._store_of(file.base_id)
+        return store, data_file_path(file.path, base)
+
+    def store_of_base(self, base_id: int) -> Store:
+        """Return the store of a base path that the manifest declares."""
+        return self._store_of(base_id)[0]
+
+    def known_size(self, store: Store, path: str) -> int:
+        """Return how large a file beside the data files is; asked for once.
+
+        Raises:
+            NotFoundError: It is not there.
+        """
+        return self._sizes.get(store.uri, path, make=lambda: store.size(path))
 
     def _open(self, file: DataFile) -> FileReader:
         try:

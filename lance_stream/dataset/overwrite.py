@@ -27,7 +27,7 @@ def overwrite(table: TableVersion, data: ArrowInput) -> TableVersion:
     schema = table.schema
     if not _has_same_columns(rows.schema, table.arrow_schema):
         # field ids go on, so that a data file of an older version is never taken for a column
-        schema = new_schema(rows.schema, table.schema.max_field_id() + 1)
+        schema = new_schema(rows.schema, table.file_version, table.schema.max_field_id() + 1)
     check_types(schema.fields, table.file_version)
     target = WriteTarget(
         table.store, schema, table.file_version, dictionaries=table.manifest.dictionaries

@@ -22,12 +22,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.dataset.blob_places import blob_places, read_blobs
 from lance_stream.dataset.field_parts import Part, assemble, part_in, with_witnesses
 from lance_stream.dataset.open_files import OpenFiles
 from lance_stream.dataset.page_skipping import RowRanges, bounded_leaves, ranges_that_may_match
 from lance_stream.dataset.predicates import Expression, evaluate_predicate, parse_expression
-from lance_stream.errors import BadDataError, CorruptDataError
+from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError
 from lance_stream.schema.arrow_schemas import field_to_arrow, to_arrow
+from lance_stream.schema.blobs import description_of, is_description, with_descriptions
 from lance_stream.schema.fields import Field, Schema
 from lance_stream.schema.projections import project
 from lance_stream.schema.system_columns import (
@@ -36,7 +38,7 @@ from lance_stream.schema.system_columns import (
     ROW_ID,
     ROW_LAST_UPDATED_AT_VERSION,
 )
-from lance_stream.table.fragments import StoredSequence, decode_fragment
+from lance_stream.table.fragments import DataFile, StoredSequence, decode_fragment
 from lance_stream.table.row_addresses import pack_addresses
 from lance_stream.table.row_ids import RowIdSequence, decode_row_ids
 from lance_stream.table.row_versions import RowVersionSequence, decode_row_versions
@@ -47,6 +49,12 @@ BATCH_BYTES: Final = 32 << 20
 """About how much a batch holds when its number of rows is not given."""
 
 MAX_BATCH_ROWS: Final = 1 << 20
+
+BYTES: Final = "bytes"
+"""Blob columns are large_binary."""
+
+DESCRIPTORS: Final = "descriptors"
+"""Blob columns are what the files hold: where the bytes are."""
 
 TAKE_BELOW: Final = 1 / 8
 """Rows are taken by offset where fewer than this part of a range of rows is wanted."""
@@ -77,6 +85,7 @@ class WorkUnit:
         stop: One past the last; None for the fragment's end.
         filter: A SQL expression; rows for which it is not true are left out.
         batch_size: The most rows in a batch; None for as many as make about 32 MB.
+        blob_handling: Whether blob columns are given as `BYTES` or as `DESCRIPTORS`.
     """
 
     files: OpenFiles
@@ -91,11 +100,31 @@ class WorkUnit:
     stop: int | None = None
     filter: str | None = None
     batch_size: int | None = None
+    blob_handling: str = BYTES
 
     @property
     def arrow_schema(self) -> pa.Schema:
         """The schema of the batches."""
-        return output_schema(project(self.schema, self.columns), self.system_columns)
+        schema = projected(self.schema, self.columns, self.blob_handling)
+        return output_schema(schema, self.system_columns)
+
+
+def check_blob_handling(blob_handling: str) -> None:
+    """Raise unless it is a way to give blobs.
+
+    Raises:
+        InvalidInputError: It is none.
+    """
+    if blob_handling not in (BYTES, DESCRIPTORS):
+        raise InvalidInputError(
+            f"blob_handling is {BYTES!r} or {DESCRIPTORS!r}, not {blob_handling!r}"
+        )
+
+
+def projected(schema: Schema, columns: Sequence[str], blob_handling: str) -> Schema:
+    """Return the schema of the columns asked for, in the order asked for."""
+    part = project(schema, columns)
+    return with_descriptions(part) if blob_handling == DESCRIPTORS else part
 
 
 def output_schema(schema: Schema, system_columns: Sequence[str]) -> pa.Schema:
@@ -202,7 +231,7 @@ class FragmentReader:
     def __init__(self, unit: WorkUnit) -> None:
         self._unit = unit
         self._fragment = decode_fragment(unit.fragment)
-        self._output = project(unit.schema, unit.columns).fields
+        self._output = projected(unit.schema, unit.columns, unit.blob_handling).fields
         self._arrow = unit.arrow_schema
         if len(set(self._arrow.names)) != len(self._arrow.names):
             raise CorruptDataError(
@@ -226,6 +255,14 @@ class FragmentReader:
 
     def selections(self) -> Iterator[Selection]:
         """Yield the live rows (or the rows given) batch by batch; the filter is not asked yet."""
+        has_blobs = any(map(_has_bytes, self._output))
+        for selection in self._selections():
+            if has_blobs:
+                yield from self._by_size_of_blobs(selection)
+            else:
+                yield selection
+
+    def _selections(self) -> Iterator[Selection]:
         unit, fragment = self._unit, self._fragment
         num_rows = self._physical_rows()
         if unit.offsets is not None:
@@ -352,7 +389,7 @@ class FragmentReader:
             ]
             if not held:
                 continue
-            wanted = [part for _, part in held]
+            wanted = [description_of(part) if _has_bytes(part) else part for _, part in held]
             try:
                 if offsets is None:
                     arrays = self._unit.files.read(data_file, wanted, start, stop)
@@ -365,12 +402,46 @@ class FragmentReader:
                 )
                 raise
             for (place, part), array in zip(held, arrays, strict=True):
+                if _has_bytes(part):
+                    array = self._bytes_of(part, data_file, array)
                 parts[place].append(Part(part, array))
         num_rows = stop - start if offsets is None else len(offsets)
         return [
             self._checked(field, assemble(field, pieces, num_rows))
             for field, pieces in zip(fields, parts, strict=True)
         ]
+
+    def _bytes_of(self, field: Field, file: DataFile, descriptions: pa.Array) -> pa.Array:
+        try:
+            return read_blobs(blob_places(descriptions, file, self._unit.files))
+        except BadDataError as error:
+            error.add_note(
+                f"column {field.name!r} of data file {file.path!r} of fragment "
+                f"{self._fragment.id}, version {self._unit.version}"
+            )
+            raise
+
+    def _by_size_of_blobs(self, selection: Selection) -> Iterator[Selection]:
+        """Yield a selection in parts that hold about as many bytes of blobs as a batch may."""
+        sizes = np.zeros(selection.num_rows, np.uint64)
+        for field in self._output:
+            if _has_bytes(field):
+                (descriptions,) = self._columns([description_of(field)], selection)
+                place = descriptions.type.get_field_index("size")
+                some = descriptions.field(place).fill_null(0).to_numpy(zero_copy_only=False)
+                sizes += np.minimum(some, BATCH_BYTES).astype(np.uint64)
+        before = np.cumsum(sizes)
+        if not len(before) or int(before[-1]) <= BATCH_BYTES:
+            yield selection
+            return
+        start = 0
+        while start < len(before):
+            done = int(before[start - 1]) if start else 0
+            stop = max(int(np.searchsorted(before, done + BATCH_BYTES, "right")), start + 1)
+            rows = np.zeros(selection.num_rows, np.bool_)
+            rows[start:stop] = True
+            yield selection.where(rows)
+            start = stop
 
     def _checked(self, field: Field, array: pa.Array) -> pa.Array:
         """Refuse what a file holds under another type; Arrow would cast it silently later."""
@@ -431,6 +502,11 @@ class FragmentReader:
         if selection.offsets is None:
             return pa.array(sequence.slice(selection.start, selection.stop))
         return pa.array(sequence.take(selection.offsets))
+
+
+def _has_bytes(field: Field) -> bool:
+    """Say whether a column is one of blobs, to be given as bytes."""
+    return field.is_blob and not is_description(field)
 
 
 def _chosen(arrays: Sequence[pa.Array], selection: Selection) -> list[pa.Array]:

@@ -15,10 +15,13 @@ import pyarrow as pa
 
 from lance_stream.dataset.predicates import parse_predicate
 from lance_stream.dataset.read_fragment import (
+    BYTES,
     READABLE_SYSTEM_COLUMNS,
     FragmentReader,
     WorkUnit,
+    check_blob_handling,
     output_schema,
+    projected,
 )
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError
@@ -43,6 +46,7 @@ def plan_scan(
     *,
     system_columns: Sequence[str] = (),
     batch_size: int | None = None,
+    blob_handling: str = BYTES,
 ) -> list[WorkUnit]:
     """Return the work units that together read the live rows of a version, in order.
 
@@ -52,6 +56,7 @@ def plan_scan(
         filter: A SQL expression; rows for which it is not true are left out.
         system_columns: Names of `READABLE_SYSTEM_COLUMNS` that follow the columns.
         batch_size: The most rows in a batch; None for as many as make about 32 MB.
+        blob_handling: `read_fragment.BYTES` or `DESCRIPTORS`.
 
     Raises:
         NotFoundError: A column is not there.
@@ -73,6 +78,7 @@ def plan_scan(
             system_columns=tuple(system_columns),
             filter=filter,
             batch_size=batch_size,
+            blob_handling=blob_handling,
         )
         for place in range(len(table.manifest.fragments))
     ]
@@ -100,6 +106,7 @@ def scan(
     with_row_address: bool = False,
     with_row_versions: bool = False,
     batch_size: int | None = None,
+    blob_handling: str = BYTES,
 ) -> pa.RecordBatchReader:
     """Return the live rows of a version; see `Dataset.scan`."""
     asked = {
@@ -109,8 +116,17 @@ def scan(
         ROW_LAST_UPDATED_AT_VERSION: with_row_versions,
     }
     system_columns = tuple(name for name in READABLE_SYSTEM_COLUMNS if asked[name])
-    units = plan_scan(table, columns, filter, system_columns=system_columns, batch_size=batch_size)
-    arrow = output_schema(project(table.schema, names_of(table, columns)), system_columns)
+    check_blob_handling(blob_handling)
+    units = plan_scan(
+        table,
+        columns,
+        filter,
+        system_columns=system_columns,
+        batch_size=batch_size,
+        blob_handling=blob_handling,
+    )
+    schema = projected(table.schema, names_of(table, columns), blob_handling)
+    arrow = output_schema(schema, system_columns)
     return pa.RecordBatchReader.from_batches(arrow, read_units(units))
 
 

@@ -11,11 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.dataset.read_fragment import output_schema
+from lance_stream.dataset.read_fragment import (
+    BYTES,
+    check_blob_handling,
+    output_schema,
+    projected,
+)
 from lance_stream.dataset.scan import names_of, read_units
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.schema.projections import project
 from lance_stream.table.row_addresses import pack_addresses, unpack_addresses
 
 Numbers: TypeAlias = Any
@@ -30,18 +34,15 @@ def take(
     row_offsets: Numbers | None = None,
     row_ids: Numbers | None = None,
     columns: Sequence[str] | None = None,
+    blob_handling: str = BYTES,
 ) -> pa.Table:
     """Return some rows, in the order asked for; see `Dataset.take`."""
-    if (row_offsets is None) == (row_ids is None):
-        raise InvalidInputError("take needs either row_offsets or row_ids")
+    check_blob_handling(blob_handling)
     names = names_of(table, columns)
-    arrow = output_schema(project(table.schema, names), ())
+    arrow = output_schema(projected(table.schema, names, blob_handling), ())
     if not names:
         raise InvalidInputError("take needs a column at least")
-    if row_offsets is not None:
-        addresses = _addresses_of_places(table, _numbers(row_offsets, "row_offsets"))
-    else:
-        addresses = _addresses_of_ids(table, _numbers(row_ids, "row_ids"))
+    addresses = addresses_of(table, row_offsets=row_offsets, row_ids=row_ids)
     wanted, inverse = np.unique(addresses, return_inverse=True)
     fragment_ids, offsets = unpack_addresses(wanted)
     place_of = table.manifest.fragments.place_of
@@ -50,13 +51,32 @@ def take(
         low, high = np.searchsorted(fragment_ids, [fragment_id, fragment_id + 1])
         units.append(
             table.unit(
-                place_of[fragment_id], columns=names, offsets=offsets[low:high].astype(np.uint32)
+                place_of[fragment_id],
+                columns=names,
+                offsets=offsets[low:high].astype(np.uint32),
+                blob_handling=blob_handling,
             )
         )
     rows = pa.Table.from_batches(read_units(units), arrow)
     if not _is_ascending(inverse):
         rows = rows.combine_chunks().take(pa.array(inverse))
     return rows
+
+
+def addresses_of(
+    table: TableVersion, *, row_offsets: Numbers | None, row_ids: Numbers | None
+) -> npt.NDArray[np.uint64]:
+    """Return the addresses of rows that are given by place or by row id.
+
+    Raises:
+        NotFoundError: There is no such row.
+        InvalidInputError: Neither or both are given, or they are no whole numbers.
+    """
+    if (row_offsets is None) == (row_ids is None):
+        raise InvalidInputError("take needs either row_offsets or row_ids")
+    if row_offsets is not None:
+        return _addresses_of_places(table, _numbers(row_offsets, "row_offsets"))
+    return _addresses_of_ids(table, _numbers(row_ids, "row_ids"))
 
 
 def _is_ascending(places: npt.NDArray[np.intp]) -> bool:

@@ -1,7 +1,8 @@
 """The worker's side of writing: Arrow batches become data files, and fragments that name them.
 
 No version knows the files yet; a commit makes them part of the table (`append`, `overwrite`). A
-file is whole, or not there; when writing fails, the files that were finished before are deleted.
+file is whole, or not there; when writing fails, the files that were finished before are deleted,
+and with each data file its side files of blobs (`blob_files`).
 
 A fragment comes back with id 0 and without row ids and row versions: those are given when it is
 committed, from the version that is the newest then. It goes from worker to driver as bytes
@@ -16,6 +17,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from lance_stream.dataset.blob_files import BlobFiles
 from lance_stream.dataset.casting import cast_batch, check_castable
 from lance_stream.errors import InvalidInputError, LanceStreamError
 from lance_stream.file.versions import FileVersion
@@ -24,7 +26,7 @@ from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.schema.fields import Schema
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments import DataFile, Fragment
-from lance_stream.table.paths import data_file_name, data_file_path
+from lance_stream.table.paths import blob_folder, data_file_name, data_file_path
 
 MAX_ROWS_PER_FILE: Final = 1 << 20
 MAX_BYTES_PER_FILE: Final = 4 << 30
@@ -100,11 +102,14 @@ def write_fragments(batches: Iterable[pa.RecordBatch], target: WriteTarget) -> l
 
 
 def delete_files(store: Store, fragments: Iterable[Fragment]) -> None:
-    """Delete the data files of fragments that are known to belong to no version, best effort."""
+    """Delete the files of fragments that are known to belong to no version, best effort."""
     for fragment in fragments:
         for file in fragment.files:
             with suppress(OSError, LanceStreamError):
                 store.delete(data_file_path(file.path))
+                folder = blob_folder(data_file_path(file.path))
+                for each in store.list_names(folder):
+                    store.delete(f"{folder}/{each}")
 
 
 def _cast(batches: Iterable[pa.RecordBatch], target: WriteTarget) -> Iterator[pa.RecordBatch]:
@@ -168,14 +173,21 @@ def _files_of(batches: Iterator[pa.RecordBatch], target: WriteTarget) -> Iterato
 def _write_file(rows: _Rows, target: WriteTarget) -> Fragment:
     name = data_file_name(secrets.token_bytes(16))
     writer = FileWriter(target.schema, target.file_version, dictionaries=target.dictionaries)
-    with target.store.open_writer(data_file_path(name)) as file:
+    path = data_file_path(name)
+    with (
+        BlobFiles(target.store, path, target.schema) as blobs,
+        target.store.open_writer(path) as file,
+    ):
+        size_bytes = 0
         for batch in rows:
-            for buffer in writer.write(batch):
+            for buffer in writer.write(blobs.prepare(batch)):
                 file.write(buffer)
-                rows.size_bytes += buffer.nbytes
+                size_bytes += buffer.nbytes
+            rows.size_bytes = size_bytes + blobs.size_bytes
         buffers, written = writer.finish()
         for buffer in buffers:
             file.write(buffer)
+        blobs.close()
     data_file = DataFile(
         path=name,
         field_ids=written.field_ids,

@@ -142,23 +142,26 @@ def fields_with_column(field: Field, version: FileVersion) -> Iterator[Field]:
     return _parents_too(field) if version is FileVersion.V2_0 else field.leaves()
 
 
-def check_plain_values(column: ColumnMetadata) -> None:
-    """Raise unless a column's encoding says that its pages hold the values.
+def holds_blobs(column: ColumnMetadata) -> bool:
+    """Return whether a column's pages hold descriptions of blobs, in files of version 2.0.
 
-    A zone map may stand beside them: it says which values lie where, and is not needed.
+    A zone map may stand beside the values: it says which values lie where, and is not needed.
 
     Raises:
-        UnsupportedFeatureError: The column holds blobs.
+        UnsupportedFeatureError: The column holds neither values nor descriptions of blobs.
     """
     if not column.encoding:
-        return
+        return False
     message = unpack_encoding(column.encoding, encodings_v2_0_pb2.ColumnEncoding)
     kind = message.WhichOneof("column_encoding")
-    while kind == "zone_index":
-        message = message.zone_index.inner
+    found = False
+    while kind in {"zone_index", "blob"}:
+        found = found or kind == "blob"
+        message = message.blob.inner if kind == "blob" else message.zone_index.inner
         kind = message.WhichOneof("column_encoding")
     if kind not in {None, "values"}:
         raise UnsupportedFeatureError(f"columns with the encoding {kind!r} are not supported yet")
+    return found
 
 
 def pack_encoding(message: Message) -> bytes:

@@ -28,11 +28,12 @@ from lance_stream.errors import (
     NotFoundError,
     UnsupportedFeatureError,
 )
+from lance_stream.file.blobs import check_descriptions, with_nulls
 from lance_stream.file.columns import (
     ColumnMetadata,
-    check_plain_values,
     decode_column_metadata,
     fields_with_column,
+    holds_blobs,
 )
 from lance_stream.file.footer import (
     FOOTER_BYTES,
@@ -53,6 +54,7 @@ from lance_stream.file.v2_0 import read_fields as v2_0
 from lance_stream.file.v2_0.paged_columns import PagedColumn
 from lance_stream.file.v2_0.rows import Rows
 from lance_stream.file.versions import FileVersion
+from lance_stream.schema.blobs import is_description
 from lance_stream.schema.fields import Field, Schema
 
 TAIL_BYTES: Final = 64 << 10
@@ -231,13 +233,23 @@ class FileReader:
             raise UnsupportedFeatureError(
                 f"files of version {self.metadata.version} hold no {foreign}"
             )
+        if field.is_blob and not is_description(field):
+            raise InvalidInputError(
+                f"the bytes of {field.name!r} are stored apart: read where, by the field that "
+                "`schema.blobs.description_of` makes of it"
+            )
         whole = with_whole_structs(field, self.metadata.schema)
         array = yield from self._read_whole(whole, columns, rows)
+        if field.is_blob and self.metadata.version is FileVersion.V2_0:
+            array = with_nulls(array)
         return without_parts(array, whole, field)
 
     def _read_whole(self, field: Field, columns: Mapping[int, int], rows: Rows) -> Asking[pa.Array]:
         num_rows = self.metadata.num_rows
         if self.metadata.version is FileVersion.V2_0:
+            for each in field.walk():
+                if each.id in columns:
+                    check_descriptions(each, self._columns[columns[each.id]])
             paged_columns = {
                 field_id: self._paged_column(index, field_id) for field_id, index in columns.items()
             }
@@ -257,9 +269,14 @@ class FileReader:
     def _paged_column(self, index: int, field_id: int) -> PagedColumn:
         if index not in self._paged_columns:
             self._paged_columns[index] = PagedColumn(
-                self._columns[index], self.metadata.buffer_ranges, self._stored_fields.get(field_id)
+                self._columns[index], self.metadata.buffer_ranges, self._stored_field(field_id)
             )
         return self._paged_columns[index]
+
+    def _stored_field(self, field_id: int) -> Field | None:
+        stored = self._stored_fields.get(field_id)
+        # The file's own schema says what the blobs are, not what describes them.
+        return None if stored is None or stored.is_blob else stored
 
     def _load_bytes_of_strings(
         self, fields: Sequence[Field], columns: Sequence[Mapping[int, int]]
@@ -312,7 +329,7 @@ class FileReader:
             buffers = yield [self.metadata.column_ranges[index] for index in wanted]
             for index, buffer in zip(wanted, buffers, strict=True):
                 column = decode_column_metadata(buffer, self._footer.metadata_start)
-                check_plain_values(column)
+                holds_blobs(column)  # refuses what holds neither values nor descriptions
                 self._columns[index] = column
         return [self._columns[index] for index in indices]
 

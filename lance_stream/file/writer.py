@@ -11,20 +11,26 @@ Source: file format document, "Writing a file"; files that the reference wrote.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 
-from lance_stream._proto import encodings_v2_0_pb2
 from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.errors import InvalidInputError
+from lance_stream.file.blobs import (
+    BlobFieldWriter,
+    FieldWriter,
+    check_blob_column,
+    column_encoding,
+    describe,
+    stored_schema,
+)
 from lance_stream.file.columns import (
     ColumnMetadata,
     EncodedPage,
     Page,
     encode_column_metadata,
     fields_with_column,
-    pack_encoding,
 )
 from lance_stream.file.encoding_options import check_encoding_options
 from lance_stream.file.footer import (
@@ -41,6 +47,7 @@ from lance_stream.file.v0_1.first_writer import FirstFileWriter
 from lance_stream.file.v2_0 import write_fields as v2_0_fields
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import to_arrow
+from lance_stream.schema.blobs import PREPARED_V2, check_blobs, description_of
 from lance_stream.schema.fields import Field, Schema
 from lance_stream.schema.logical_types import MAP, STRUCT
 
@@ -92,8 +99,11 @@ class FileWriter:
     ) -> None:
         version.check_supported()
         check_types(schema.fields, version)
+        check_blobs(schema)
         for each in schema.fields:
             check_encoding_options(each)
+            if each.is_blob:
+                check_blob_column(each, version)
         self._schema = schema
         self._arrow_schema = to_arrow(schema)
         self._version = version
@@ -121,7 +131,7 @@ class FileWriter:
             InvalidInputError: The batch has another schema, a null where none may be, or what
                 files of this version cannot hold.
         """
-        if not batch.schema.equals(self._arrow_schema):
+        if not self._takes(batch.schema):
             raise InvalidInputError(
                 f"a batch has the schema {batch.schema.to_string()}, but the file has "
                 f"{self._arrow_schema.to_string()}"
@@ -134,7 +144,11 @@ class FileWriter:
             raise InvalidInputError(f"a file holds at most {MAX_ROWS} rows; begin another")
         self._num_rows += batch.num_rows
         appended: list[Buffer] = []
-        for place, array in enumerate(batch.columns):
+        for place, (field, array) in enumerate(
+            zip(self._schema.fields, batch.columns, strict=True)
+        ):
+            if field.is_blob:
+                array = self._place_blobs(field, array, appended)
             self._place(place, self._writers[place].append(array), appended)
         return appended
 
@@ -157,6 +171,24 @@ class FileWriter:
             version=self._version,
         )
 
+    def _takes(self, schema: pa.Schema) -> bool:
+        """Say whether a batch has the file's schema; some of its blobs may be stored already."""
+        if schema.equals(self._arrow_schema):
+            return True
+        return schema.names == self._arrow_schema.names and all(
+            one.type == other.type or (field.is_blob_v2 and one.type == PREPARED_V2)
+            for one, other, field in zip(
+                schema, self._arrow_schema, self._schema.fields, strict=True
+            )
+        )
+
+    def _place_blobs(self, field: Field, array: pa.Array, appended: list[Buffer]) -> pa.Array:
+        """Append the bytes of blobs, and return their descriptions."""
+        self._append([memoryview(bytes(padding_to_alignment(self._position)))], appended)
+        described = describe(field, array, self._position, self._version)
+        self._append([described.data], appended)
+        return described.descriptions
+
     def _place(self, field: int, pages: Sequence[EncodedPage], appended: list[Buffer]) -> None:
         for page in pages:
             ranges = tuple(self._append_aligned(parts, appended) for parts in page.buffers)
@@ -165,12 +197,12 @@ class FileWriter:
             )
 
     def _append_metadata(self, appended: list[Buffer]) -> None:
-        descriptor = encode_file_descriptor(self._schema, self._num_rows)
+        descriptor = encode_file_descriptor(stored_schema(self._schema), self._num_rows)
         global_ranges = [self._append_aligned([memoryview(descriptor)], appended)]
         metadata_start = self._position
         column_ranges = [
-            self._append([memoryview(encode_column_metadata(_column(pages)))], appended)
-            for pages in self._pages
+            self._append([memoryview(encode_column_metadata(column))], appended)
+            for column in self._column_metadata()
         ]
         footer = Footer(
             metadata_start=metadata_start,
@@ -179,6 +211,12 @@ class FileWriter:
             version=self._version,
         )
         self._append([memoryview(encode_footer(footer))], appended)
+
+    def _column_metadata(self) -> list[ColumnMetadata]:
+        return [
+            ColumnMetadata(tuple(pages), column_encoding(field, self._version))
+            for field, pages in zip(self._column_fields, self._pages, strict=True)
+        ]
 
     def _append_aligned(self, parts: Sequence[memoryview], appended: list[Buffer]) -> ByteRange:
         self._append([memoryview(bytes(padding_to_alignment(self._position)))], appended)
@@ -191,12 +229,6 @@ class FileWriter:
                 appended.append(part)
                 self._position += part.nbytes
         return ByteRange(start, self._position)
-
-
-class _FieldWriter(Protocol):
-    def append(self, array: pa.Array) -> list[EncodedPage]: ...
-
-    def finish(self) -> list[EncodedPage]: ...
 
 
 def check_nulls(field: Field, array: pa.Array) -> None:
@@ -214,6 +246,8 @@ def check_nulls(field: Field, array: pa.Array) -> None:
             f"the column {field.name!r} may not be null, but {array.null_count} of "
             f"{len(array)} values are"
         )
+    if field.is_blob:
+        return
     if field.logical_type == STRUCT:
         if array.null_count:
             array = array.filter(array.is_valid())
@@ -228,13 +262,14 @@ def check_nulls(field: Field, array: pa.Array) -> None:
         check_nulls(child, part)
 
 
-def _column(pages: Sequence[Page]) -> ColumnMetadata:
-    encoding = encodings_v2_0_pb2.ColumnEncoding()
-    encoding.values.SetInParent()
-    return ColumnMetadata(tuple(pages), pack_encoding(encoding))
+def _field_writer(field: Field, version: FileVersion, max_page_bytes: int) -> FieldWriter:
+    if field.is_blob:
+        inner = _plain_writer(description_of(field), version, max_page_bytes)
+        return BlobFieldWriter(field, inner, version)
+    return _plain_writer(field, version, max_page_bytes)
 
 
-def _field_writer(field: Field, version: FileVersion, max_page_bytes: int) -> _FieldWriter:
+def _plain_writer(field: Field, version: FileVersion, max_page_bytes: int) -> FieldWriter:
     if version is FileVersion.V2_0:
         return v2_0_fields.FieldWriter(field, max_page_bytes)
     return structural_fields.FieldWriter(field, version, max_page_bytes)

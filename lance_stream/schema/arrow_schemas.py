@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.schema import logical_types as names
+from lance_stream.schema.blobs import surface_field
 from lance_stream.schema.extension_types import storage_field
 from lance_stream.schema.fields import Field, Schema
 
@@ -135,6 +136,8 @@ def field_to_arrow(each: Field) -> pa.Field:
         UnsupportedFeatureError: Its type is not known, or not supported yet.
         CorruptDataError: It has too few or too many fields below it.
     """
+    if each.is_blob_v2:
+        return surface_field(each)
     try:
         arrow = _arrow_type(each)
     except (CorruptDataError, UnsupportedFeatureError) as error:
@@ -190,8 +193,6 @@ def _describe_map(arrow: pa.MapType) -> tuple[str, tuple[Field, ...]]:
 def _arrow_type(each: Field) -> pa.DataType:
     kind = each.logical_type
     if kind == names.STRUCT:
-        if each.is_blob:
-            raise UnsupportedFeatureError("blob columns are not supported yet")
         return pa.struct([field_to_arrow(child) for child in each.children])
     if kind == names.MAP:
         return _map_type(each)
@@ -205,8 +206,6 @@ def _arrow_type(each: Field) -> pa.DataType:
         return pa.list_(item, names.fixed_size_list_length(kind))
     if each.children:
         raise CorruptDataError(f"the type {kind!r} has no parts, but fields stand below it")
-    if _is_blob(each):
-        raise UnsupportedFeatureError("blob columns are not supported yet")
     return names.logical_to_leaf(kind)
 
 
@@ -227,12 +226,6 @@ def _only_child(each: Field) -> Field:
             "stored"
         )
     return each.children[0]
-
-
-def _is_blob(each: Field) -> bool:
-    return each.metadata.get("lance-encoding:blob", b"false").lower() == b"true" or (
-        each.logical_type.startswith("blob")
-    )
 
 
 def _primary_key_position(name: str, metadata: Mapping[str, bytes]) -> int | None:

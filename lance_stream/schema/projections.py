@@ -94,7 +94,7 @@ def _path_of(schema: Schema, column: str) -> tuple[str, ...]:
 def _through_lists(each: Field) -> Sequence[Field]:
     while _is_list(each):
         each = each.children[0]
-    return () if each.logical_type == MAP else each.children
+    return () if each.logical_type == MAP or each.is_blob else each.children
 
 
 def _is_list(each: Field) -> bool:

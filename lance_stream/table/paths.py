@@ -183,6 +183,21 @@ def data_file_path(path: str, base: BasePath | None = None) -> str:
     return path if base is not None and not base.is_dataset_root else f"{DATA_DIRECTORY}/{path}"
 
 
+def blob_folder(data_file: str) -> str:
+    """Return the folder of a data file's side files, given `data_file_path`."""
+    return data_file.removesuffix(".lance")
+
+
+def blob_file_path(data_file: str, blob_id: int) -> str:
+    """Return where a side file of blobs lies.
+
+    Args:
+        data_file: Where the data file lies, as `data_file_path` says.
+        blob_id: The side file's number among those of the data file, a u32.
+    """
+    return f"{blob_folder(data_file)}/{f'{blob_id:032b}'[::-1]}.blob"
+
+
 def transaction_file_name(read_version: int, uuid: str) -> str:
     """Return the name of a transaction's file."""
     return f"{read_version}-{uuid}.txn"

@@ -6,10 +6,10 @@ from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.columns import (
     ColumnMetadata,
     Page,
-    check_plain_values,
     decode_column_metadata,
     encode_column_metadata,
     fields_with_column,
+    holds_blobs,
     pack_encoding,
     unpack_encoding,
 )
@@ -68,22 +68,25 @@ def test_an_encoding_names_its_kind() -> None:
         unpack_encoding(packed, encodings_v2_1_pb2.PageLayout)
 
 
-def test_a_column_of_blobs_is_refused_by_name() -> None:
+def test_a_column_tells_whether_it_holds_blobs() -> None:
     encoding = encodings_v2_0_pb2.ColumnEncoding()
-    encoding.blob.SetInParent()
-    with pytest.raises(UnsupportedFeatureError, match="blob"):
-        check_plain_values(ColumnMetadata((), pack_encoding(encoding)))
+    encoding.values.SetInParent()
+    assert not holds_blobs(ColumnMetadata((), pack_encoding(encoding)))
+    assert not holds_blobs(ColumnMetadata((), b""))
+    blobs = encodings_v2_0_pb2.ColumnEncoding()
+    blobs.blob.inner.CopyFrom(encoding)
+    assert holds_blobs(ColumnMetadata((), pack_encoding(blobs)))
     around = encodings_v2_0_pb2.ColumnEncoding()
-    around.zone_index.inner.CopyFrom(encoding)
-    with pytest.raises(UnsupportedFeatureError, match="blob"):
-        check_plain_values(ColumnMetadata((), pack_encoding(around)))
+    around.zone_index.rows_per_zone = 100
+    around.zone_index.inner.CopyFrom(blobs)
+    assert holds_blobs(ColumnMetadata((), pack_encoding(around)))
 
 
 def test_a_zone_map_beside_plain_values_does_no_harm() -> None:
     encoding = encodings_v2_0_pb2.ColumnEncoding()
     encoding.zone_index.rows_per_zone = 100
     encoding.zone_index.inner.values.SetInParent()
-    check_plain_values(ColumnMetadata((), pack_encoding(encoding)))
+    assert not holds_blobs(ColumnMetadata((), pack_encoding(encoding)))
 
 
 def test_parents_have_columns_in_2_0_only() -> None:

@@ -260,18 +260,6 @@ def test_a_damaged_logical_type_is_bad_data(logical_type: str, error: type[Excep
     assert "column: 'c'" in refused.value.__notes__
 
 
-@pytest.mark.parametrize(
-    "stored",
-    [
-        Field("c", "large_binary", metadata={"lance-encoding:blob": b"true"}),
-    ],
-    ids=lambda stored: stored.logical_type,
-)
-def test_stored_features_that_come_later_are_refused(stored: Field) -> None:
-    with pytest.raises(UnsupportedFeatureError):
-        arrow_schemas.field_to_arrow(stored)
-
-
 ENTRIES = Field("entries", "struct", children=(Field("k", "int8"), Field("v", "int8")))
 
 

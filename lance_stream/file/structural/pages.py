@@ -4,7 +4,7 @@
         mini_block_layout   mini_block.MiniBlockPage
         full_zip_layout     full_zip.FullZipPage
         constant_layout     constant.ConstantPage
-        blob_layout         refused
+        blob_layout         blob.BlobPage, around another layout
         sparse_layout       refused; only 2.3 has it
 
 Source: encodings21.PageLayout in the proto.
@@ -12,6 +12,7 @@ Source: encodings21.PageLayout in the proto.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ from lance_stream.byte_ranges import Asking, together
 from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.columns import Page, unpack_encoding
 from lance_stream.file.levels import NULLABLE_ITEM, Places
+from lance_stream.file.structural.blob import BlobPage, check_is_description
 from lance_stream.file.structural.constant import ConstantPage
 from lance_stream.file.structural.full_zip import FullZipPage
 from lance_stream.file.structural.leaf_rows import (
@@ -51,15 +53,21 @@ class OpenPage(Protocol):
         ...
 
 
+def _open_blob_page(message: pb.BlobLayout, page: Page, leaf: LeafColumn) -> BlobPage:
+    check_is_description(leaf)
+    inner = replace(leaf, is_list=(False,))
+    return BlobPage(message, _open_layout(message.inner_layout, page, inner), leaf)
+
+
 LAYOUTS: dict[str, Callable[[Any, Page, LeafColumn], OpenPage]] = {
     "mini_block_layout": MiniBlockPage,
     "full_zip_layout": FullZipPage,
     "constant_layout": ConstantPage,
+    "blob_layout": _open_blob_page,
 }
 """What reads each layout, by its name in the proto."""
 
 REFUSED_LAYOUTS = {
-    "blob_layout": "blob columns are not supported yet",
     "sparse_layout": "the sparse layout belongs to the unstable file version 2.3",
 }
 """Layouts that we know and do not read, with the reason."""
@@ -72,7 +80,10 @@ def open_page(page: Page, leaf: LeafColumn) -> OpenPage:
         CorruptDataError: The layout contradicts itself or the column's type.
         UnsupportedFeatureError: The layout, or a codec in it, is none that we read, by name.
     """
-    message = unpack_encoding(page.encoding, pb.PageLayout)
+    return _open_layout(unpack_encoding(page.encoding, pb.PageLayout), page, leaf)
+
+
+def _open_layout(message: pb.PageLayout, page: Page, leaf: LeafColumn) -> OpenPage:
     name = message.WhichOneof("layout")
     if name is None:
         raise UnsupportedFeatureError("a page has a layout that is not known")

@@ -200,11 +200,10 @@ def test_every_layout_of_the_format_is_read_or_refused_by_name() -> None:
 RANDOM = np.random.default_rng(5).bytes(5001)
 
 
-@pytest.mark.parametrize("name", ["blob_layout", "sparse_layout"])
-def test_a_layout_that_we_do_not_read_is_refused_by_its_name(columns: Any, name: str) -> None:
+def test_a_layout_that_we_do_not_read_is_refused_by_its_name(columns: Any) -> None:
     message = pb.PageLayout()
-    getattr(message, name).SetInParent()
-    with pytest.raises(UnsupportedFeatureError, match=name):
+    message.sparse_layout.SetInParent()
+    with pytest.raises(UnsupportedFeatureError, match="sparse_layout"):
         columns.made_of(pa.int8(), message, 1).read(0, 1)
     with pytest.raises(UnsupportedFeatureError, match="not known"):
         columns.made_of(pa.int8(), pb.PageLayout(), 1).read(0, 1)

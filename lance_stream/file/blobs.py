@@ -1,0 +1,235 @@
+"""Blobs in a data file: bytes between the pages, and the descriptions that a column holds of them.
+
+    write       a batch's bytes are appended as they come, in one piece; only descriptions are
+                gathered to pages. So the memory that a file's writer needs does not grow with them
+    read        descriptions; whoever has them knows where to read
+
+Up to 2.1 a description is (position, size); a null has size 0 and a position that is not 0. From
+2.2 on it has a kind, too, and can be null itself (see `schema.blobs`).
+
+Source:  files that the reference wrote.
+Differs: The reference aligns each value's bytes to 64; we write those of a batch without gaps.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream._proto import encodings_v2_0_pb2
+from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.file.columns import ColumnMetadata, EncodedPage, holds_blobs, pack_encoding
+from lance_stream.file.structural.blob import NULL_POSITION, in_blob_layout
+from lance_stream.file.versions import FileVersion
+from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.blobs import (
+    INLINE,
+    PREPARED_V2,
+    as_v1,
+    as_v2,
+    check_blobs,
+    description_of,
+)
+from lance_stream.schema.fields import Field, Schema
+
+NULL_POSITION_V2_0 = 1
+"""The position of a null in a file of version 2.0."""
+
+
+class Described(NamedTuple):
+    """A batch of blobs, taken apart.
+
+    Attributes:
+        data: The bytes to append where the descriptions say.
+        descriptions: What the column holds.
+    """
+
+    data: memoryview
+    descriptions: pa.Array
+
+
+class FieldWriter(Protocol):
+    """What gathers rows to pages, whatever the version."""
+
+    def append(self, array: pa.Array) -> list[EncodedPage]:
+        """Take in rows, and return the pages that are full."""
+        ...
+
+    def finish(self) -> list[EncodedPage]:
+        """Return the pages of the rows that are left."""
+        ...
+
+
+class BlobFieldWriter:
+    """Gathers descriptions to pages.
+
+    Args:
+        field: The blob column.
+        inner: What gathers descriptions to pages of structs.
+        version: The file's version.
+    """
+
+    def __init__(self, field: Field, inner: FieldWriter, version: FileVersion) -> None:
+        self._in_layout = version is FileVersion.V2_1
+        self._nullable = field.nullable
+        self._inner = inner
+
+    def append(self, array: pa.Array) -> list[EncodedPage]:
+        """Take in descriptions, and return the pages that are full."""
+        return self._wrapped(self._inner.append(array))
+
+    def finish(self) -> list[EncodedPage]:
+        """Return the pages of the descriptions that are left."""
+        return self._wrapped(self._inner.finish())
+
+    def _wrapped(self, pages: list[EncodedPage]) -> list[EncodedPage]:
+        if not self._in_layout:
+            return pages
+        return [
+            replace(each, encoding=in_blob_layout(each.encoding, nullable=self._nullable))
+            for each in pages
+        ]
+
+
+def check_blob_column(field: Field, version: FileVersion) -> None:
+    """Raise unless files of a version hold blobs as a column has them.
+
+    Raises:
+        InvalidInputError: They do not.
+    """
+    wanted = version not in (FileVersion.V0_1, FileVersion.V2_0, FileVersion.V2_1)
+    if version is FileVersion.V0_1 or field.is_blob_v2 != wanted:
+        raise InvalidInputError(
+            f"column {field.name!r}: files of version {version} hold no blobs of this form; leave "
+            "its metadata of blobs out, or write the table in another version"
+        )
+
+
+def with_blobs_of(schema: Schema, version: FileVersion) -> Schema:
+    """Return a new table's schema, its blob columns as tables of a version have them.
+
+    Raises:
+        InvalidInputError: A column cannot be one of blobs, or files of the version hold none.
+    """
+    check_blobs(schema)
+    older = version in (FileVersion.V0_1, FileVersion.V2_0, FileVersion.V2_1)
+    change = as_v1 if older else as_v2
+    fields = tuple(change(each) for each in schema.fields)
+    for each in fields:
+        if each.is_blob:
+            check_blob_column(each, version)
+    return replace(schema, fields=fields)
+
+
+def stored_type(field: Field) -> pa.DataType:
+    """Return the type of the descriptions that a blob column's pages hold."""
+    return field_to_arrow(description_of(field)).type
+
+
+def stored_schema(schema: Schema) -> Schema:
+    """Return the schema that a file states: descriptions in place of blobs from 2.2 on."""
+    return replace(
+        schema,
+        fields=tuple(description_of(each) if each.is_blob_v2 else each for each in schema.fields),
+    )
+
+
+def describe(field: Field, array: pa.Array, position: int, version: FileVersion) -> Described:
+    """Take blobs apart.
+
+    Args:
+        field: Their column.
+        array: large_binary; from 2.2 on perhaps `schema.blobs.PREPARED_V2`, where some bytes are
+            stored elsewhere already.
+        position: Where in the file the bytes are going to be appended.
+        version: The file's version.
+
+    Returns:
+        The bytes, without a copy if there is none below a null, and the descriptions.
+    """
+    if field.is_blob_v2:
+        return _describe_v2(field, array, position)
+    starts, sizes, data = _spans(array)
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    null_position = NULL_POSITION_V2_0 if version is FileVersion.V2_0 else NULL_POSITION
+    positions = np.where(sizes > 0, starts + position, np.where(valid, 0, null_position))
+    parts = [pa.array(positions.astype(np.uint64)), pa.array(sizes.astype(np.uint64))]
+    return Described(data, _structs(field, parts, None))
+
+
+def _describe_v2(field: Field, array: pa.Array, position: int) -> Described:
+    if array.type != PREPARED_V2:
+        starts, sizes, data = _spans(array)
+        kinds = np.full(len(array), INLINE, np.uint8)
+        positions, ids = starts + position, np.zeros(len(array), np.uint32)
+    else:
+        starts, sizes, data = _spans(array.field(1))
+        kinds, elsewhere, lengths, ids = (
+            pc.fill_null(array.field(place), 0).to_numpy(zero_copy_only=False)
+            for place in (0, 2, 3, 4)
+        )
+        inline = kinds == INLINE
+        positions = np.where(inline, starts + position, elsewhere)
+        sizes = np.where(inline, sizes, lengths)
+    parts = [
+        pa.array(kinds),
+        pa.array(positions.astype(np.uint64)),
+        pa.array(sizes.astype(np.uint64)),
+        pa.array(ids),
+        pa.array([""]).take(pa.array(np.zeros(len(array), np.int8))),
+    ]
+    return Described(data, _structs(field, parts, array.is_null() if array.null_count else None))
+
+
+def _spans(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], memoryview]:
+    """Return where the values start among their bytes, their sizes, and the bytes."""
+    if len(array) == 0:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), memoryview(b"")
+    if array.null_count:
+        array = pc.fill_null(array, b"")
+    offsets = np.frombuffer(array.buffers()[1], np.int64)[array.offset :][: len(array) + 1]
+    first, last = int(offsets[0]), int(offsets[-1])
+    data = memoryview(array.buffers()[2])[first:last] if last > first else memoryview(b"")
+    return offsets[:-1] - first, np.diff(offsets), data
+
+
+def _structs(field: Field, parts: list[pa.Array], missing: pa.Array | None) -> pa.Array:
+    arrow_type = stored_type(field)
+    return pa.StructArray.from_arrays(parts, fields=list(arrow_type), mask=missing)
+
+
+def column_encoding(field: Field, version: FileVersion) -> bytes:
+    """Return what the metadata of a column say of the whole of it."""
+    encoding = encodings_v2_0_pb2.ColumnEncoding()
+    if field.is_blob and version is FileVersion.V2_0:
+        encoding.blob.inner.values.SetInParent()
+    else:
+        encoding.values.SetInParent()
+    return pack_encoding(encoding)
+
+
+def check_descriptions(field: Field, column: ColumnMetadata) -> None:
+    """Raise unless a column of a file of version 2.0 holds blobs just where the table does.
+
+    Raises:
+        CorruptDataError: The file and the table disagree.
+    """
+    if holds_blobs(column) != field.is_blob:
+        raise CorruptDataError(
+            f"the column {field.name!r} {'has' if field.is_blob else 'has no'} blobs in the table, "
+            "but the file disagrees"
+        )
+
+
+def with_nulls(descriptions: pa.Array) -> pa.Array:
+    """Return the descriptions of a file of version 2.0, those of nulls made null."""
+    positions, sizes = (descriptions.field(place) for place in (0, 1))
+    missing = pc.and_(pc.equal(sizes, 0), pc.not_equal(positions, 0))
+    if not pc.any(missing).as_py():
+        return descriptions
+    return pa.StructArray.from_arrays(
+        [positions, sizes], fields=list(descriptions.type), mask=missing
+    )
