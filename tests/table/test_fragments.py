@@ -62,11 +62,13 @@ def test_data_overlays_are_kept_and_told() -> None:
     assert table_pb2.DataFragment.FromString(encode_fragment(fragment)) == message
 
 
-def test_a_file_of_the_first_version_needs_no_column_indices_but_cannot_be_read() -> None:
-    file = data_file_from_proto(table_pb2.DataFile(path="a", fields=[0, 1]))
+def test_a_file_of_the_first_version_needs_no_column_indices() -> None:
+    file = data_file_from_proto(table_pb2.DataFile(path="a", fields=[3, -2, 5]))
     assert file.column_indices == ()
-    with pytest.raises(UnsupportedFeatureError, match=r"0\.1"):
-        file.column_of()
+    assert file.column_of() == {3: 0, 5: 2}
+    lost = data_file_from_proto(table_pb2.DataFile(path="a", fields=[-2, 5]))
+    with pytest.raises(UnsupportedFeatureError, match=r"0\.1 is void"):
+        lost.column_of()
 
 
 @pytest.mark.parametrize(
