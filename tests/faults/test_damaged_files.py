@@ -173,12 +173,12 @@ def test_damage_costs_neither_time_nor_memory(tmp_path: Path, writer: str, versi
     make_table(uri, writer, version)
     started = time.monotonic()
     done = subprocess.run(
-        [sys.executable, __file__, uri, "400"], capture_output=True, text=True, timeout=400
+        [sys.executable, __file__, uri, "150"], capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     read, refused = map(int, done.stdout.split()[-2:])
-    assert read + refused == 400
-    assert refused > 40, f"after {time.monotonic() - started:.0f} s"
+    assert read + refused == 150
+    assert refused > 15, f"after {time.monotonic() - started:.0f} s"
 
 
 @pytest.mark.parametrize("version", FILE_VERSIONS)

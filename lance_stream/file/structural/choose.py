@@ -108,7 +108,8 @@ def encode_page(
         if value is not None:
             return encode_value_page(levels, value)
     if isinstance(block, VariableWidthBlock):
-        return encode_string_page(levels, block, version, options)
+        is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+        return encode_string_page(levels, block, version, options, is_text=is_text)
     if isinstance(block, FixedWidthBlock) and options.structural_encoding != FULLZIP:
         chosen = encode_fixed_values(block, live, version, options)
         if chosen is not None:

@@ -66,8 +66,9 @@ MIN_COMPRESSED_BYTES = 4096
 MIN_COMPRESSED_MEAN_BYTES = 512
 """Neither is one by one what is shorter on average."""
 
-MAX_COMPRESSED_PART = 0.92
-"""What compression leaves of the samples at most, or it is not worth its time."""
+MAX_COMPRESSED_PART = {True: 0.92, False: 0.6}
+"""What compression leaves of the samples at most, or it is not worth its time: of strings, and of
+binary, of which the reference leaves all."""
 
 DICTIONARY_BONUS = 1.25
 """A dictionary may be this much larger than compressed values: it is read and taken from faster."""
@@ -83,7 +84,12 @@ _SAMPLE_BYTES = 8 * 1024
 
 
 def encode_string_page(
-    levels: Levels, block: VariableWidthBlock, version: FileVersion, options: EncodingOptions
+    levels: Levels,
+    block: VariableWidthBlock,
+    version: FileVersion,
+    options: EncodingOptions,
+    *,
+    is_text: bool = True,
 ) -> EncodedLayout | None:
     """Encode the rows of a page of one leaf column of byte strings.
 
@@ -92,6 +98,7 @@ def encode_string_page(
         block: One for each visible entry; null ones have any filler. At least one is not null.
         version: 2.1 or 2.2.
         options: What the column's metadata asks for.
+        is_text: Whether they are strings, not binary.
 
     Returns:
         The page; None if it has to be cut into pages of fewer rows.
@@ -104,7 +111,7 @@ def encode_string_page(
         if encoded_page is not None:
             return encoded_page
     if scheme is None:
-        scheme = ZSTD if part < MAX_COMPRESSED_PART else NONE
+        scheme = ZSTD if part < MAX_COMPRESSED_PART[is_text] else NONE
     if _suits_chunks(block, options, is_compressed=scheme != NONE, large=large):
         for encoded in _in_chunks(block, scheme, options, large=large):
             layout = encode_mini_block_page(levels, encoded, None, has_large_chunk=large)
