@@ -29,7 +29,7 @@ from lance_stream.storage.store import Store
 from lance_stream.table.apply import Commit, Creation, apply
 from lance_stream.table.conflicts import Verdict, check
 from lance_stream.table.manifest import WRITER_LIBRARY, Manifest, WriterVersion, encode_manifest
-from lance_stream.table.operations import operation_name
+from lance_stream.table.operations import Restore, operation_name
 from lance_stream.table.paths import transaction_file_name, transaction_path
 from lance_stream.table.transaction import Transaction, decode_transaction, encode_transaction
 
@@ -120,7 +120,7 @@ def commit(
             checked = newest.version
         if file is None or file.transaction is not transaction:
             file = _write_transaction(log.store, transaction, world)
-        made = _next_version(newest, file, creation, config_entries, world)
+        made = _next_version(log, newest, file, creation, config_entries, world)
         if publish_and_know(
             log,
             made.version,
@@ -212,6 +212,7 @@ def _write_transaction(store: Store, transaction: Transaction, world: World) -> 
 
 
 def _next_version(
+    log: VersionLog,
     newest: Manifest | None,
     file: _TransactionFile,
     creation: Creation | None,
@@ -219,9 +220,10 @@ def _next_version(
     world: World,
 ) -> Manifest:
     version = newest.version + 1 if newest else 1
+    operation = file.transaction.operation
     return apply(
         newest,
-        file.transaction.operation,
+        operation,
         Commit(
             timestamp_nanos=world.now_nanos(),
             transaction_file=file.name,
@@ -232,6 +234,7 @@ def _next_version(
             config_entries=config_entries(version) if config_entries else {},
         ),
         creation,
+        log.read(operation.version) if isinstance(operation, Restore) else None,
     )
 
 

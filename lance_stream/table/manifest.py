@@ -26,6 +26,7 @@ Differs: The offset of the inline transaction is field 23 in files of Lance 14, 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from struct import Struct
 from typing import overload
 
@@ -151,6 +152,21 @@ class FragmentList(Sequence[Fragment]):
                 raws.append(encode_fragment(instead))
         made = FragmentList(raws)
         made._decoded = decoded
+        return made
+
+    def sorted_by_id(self) -> "FragmentList":
+        """Return the list in the order of the fragments' ids; the same one if it is.
+
+        Raises:
+            CorruptDataError: The bytes of a fragment are damaged.
+        """
+        if all(first < then for first, then in pairwise(self.ids)):
+            return self
+        order = sorted(range(len(self)), key=self.ids.__getitem__)
+        made = FragmentList(self.raws[place] for place in order)
+        made._decoded = {
+            at: self._decoded[place] for at, place in enumerate(order) if place in self._decoded
+        }
         return made
 
     def raw(self, place: int) -> bytes:

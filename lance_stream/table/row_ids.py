@@ -91,6 +91,20 @@ class Ranges:
         ids += np.arange(len(self), dtype=np.uint64)
         return ids
 
+    def find(self, ids: Ids) -> Offsets:
+        """Return the offset of each id in the segment, or -1."""
+        if len(self.starts) == 1:
+            order, starts = None, self.starts
+        else:
+            order = np.argsort(self.starts, kind="stable")
+            starts = self.starts[order]
+        near = np.searchsorted(starts, ids, side="right") - 1
+        which = np.maximum(near, 0) if order is None else order[np.maximum(near, 0)]
+        is_there = (near >= 0) & (ids < self.stops[which])
+        behind = (self.stops[which] - np.where(is_there, ids, self.stops[which])).astype(np.int64)
+        found: Offsets = np.where(is_there, self.ends[which] - behind, -1)
+        return found
+
 
 @dataclass(frozen=True, eq=False)
 class RangeWithHoles:
@@ -120,6 +134,17 @@ class RangeWithHoles:
     def to_array(self) -> Ids:
         """Return all ids."""
         return self.take(np.arange(len(self), dtype=np.int64))
+
+    def find(self, ids: Ids) -> Offsets:
+        """Return the offset of each id in the segment, or -1."""
+        before = np.searchsorted(self.holes, ids)
+        is_hole = np.zeros(len(ids), np.bool_)
+        if len(self.holes):
+            is_hole = self.holes[np.minimum(before, len(self.holes) - 1)] == ids
+        is_there = (ids >= np.uint64(self.start)) & (ids < np.uint64(self.stop)) & ~is_hole
+        places = np.where(is_there, ids, np.uint64(self.start)) - np.uint64(self.start)
+        found: Offsets = np.where(is_there, places.astype(np.int64) - before, -1)
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +179,10 @@ class RangeWithBitmap:
         bits = np.unpackbits(np.frombuffer(self.bitmap, np.uint8), bitorder="little")
         return np.flatnonzero(bits).astype(np.uint64) + np.uint64(self.start)
 
+    def find(self, ids: Ids) -> Offsets:
+        """Return the offset of each id in the segment, or -1."""
+        return _find_among(self.to_array(), ids)
+
 
 @dataclass(frozen=True, eq=False)
 class Values:
@@ -176,6 +205,10 @@ class Values:
     def to_array(self) -> Ids:
         """Return all ids."""
         return self.values
+
+    def find(self, ids: Ids) -> Offsets:
+        """Return the offset of each id in the segment, or -1."""
+        return _find_among(self.values, ids)
 
 
 Segment: TypeAlias = Ranges | RangeWithHoles | RangeWithBitmap | Values
@@ -286,6 +319,25 @@ class RowIdSequence:
         if not 0 <= start <= stop <= self.num_ids:
             raise InvalidInputError(f"rows {start} to {stop} are not among {self.num_ids}")
         return self.take(np.arange(start, stop, dtype=np.int64))
+
+    def find(self, ids: npt.ArrayLike) -> Offsets:
+        """Return where rows with some ids stand.
+
+        Costs little for ranges, however long they are.
+
+        Args:
+            ids: (n,) u64, in any order.
+
+        Returns:
+            (n,) i64 row offsets in the order of the ids; -1 where no row has the id.
+        """
+        wanted = np.asarray(ids, np.uint64)
+        found: Offsets = np.full(len(wanted), -1, np.int64)
+        for end, segment in zip(self._ends.tolist(), self.segments, strict=True):
+            inside = segment.find(wanted)
+            hit = inside >= 0
+            found[hit] = inside[hit] + (end - len(segment))
+        return found
 
     def without(self, offsets: npt.ArrayLike) -> "RowIdSequence":
         """Return the sequence without the rows at some offsets, as when dead rows are dropped."""
@@ -461,6 +513,13 @@ def _varint_sizes(values: Ids) -> npt.NDArray[np.int64]:
 
 def _frame(segment: rowids_pb2.U64Segment) -> bytes:
     return wire.frame(_SEGMENT, wire.serialize(segment))
+
+
+def _find_among(values: Ids, wanted: Ids) -> Offsets:
+    order = np.argsort(values, kind="stable")
+    places = np.searchsorted(values, wanted, sorter=order)
+    found: Offsets = order[np.minimum(places, len(values) - 1)]
+    return np.where(values[found] == wanted, found, -1)
 
 
 def _ranges(starts: Ids, stops: Ids) -> Ranges:

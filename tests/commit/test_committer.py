@@ -8,12 +8,21 @@ from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.commit.retries import Retries
 from lance_stream.errors import (
     IncompatibleConflictError,
+    InvalidInputError,
     NotFoundError,
     RetryableConflictError,
     UnsupportedFeatureError,
 )
 from lance_stream.table.manifest import encode_manifest
-from lance_stream.table.operations import Merge, Restore, Rewrite, RewriteGroup, UnknownOperation
+from lance_stream.table.operations import (
+    DataOverlay,
+    Merge,
+    Operation,
+    Restore,
+    Rewrite,
+    RewriteGroup,
+    UnknownOperation,
+)
 from lance_stream.table.transaction import decode_transaction
 from tests.commit.tables import (
     CREATION,
@@ -281,17 +290,32 @@ def test_an_older_table_under_the_same_place_is_noticed() -> None:
         commit(log, append(7, 4), world=make_world())
 
 
-def test_an_operation_that_cannot_be_made_yet_is_refused_and_nothing_is_published() -> None:
+@pytest.mark.parametrize(
+    ("operation", "error", "match"),
+    [
+        (Merge((), SCHEMA), InvalidInputError, "are missing"),
+        (Rewrite((RewriteGroup((), (new_fragment(3),)),)), InvalidInputError, "row ids"),
+        (DataOverlay(()), UnsupportedFeatureError, "cannot be committed"),
+        (UnknownOperation(199), UnsupportedFeatureError, "cannot be committed"),
+        (Restore(7), NotFoundError, "7"),
+    ],
+)
+def test_an_operation_that_does_not_fit_is_refused_and_nothing_is_published(
+    operation: Operation, error: type[Exception], match: str
+) -> None:
     log = create(10)
-    for operation in (
-        Restore(1),
-        Merge((), SCHEMA),
-        Rewrite((RewriteGroup((), (new_fragment(3),)),)),
-        UnknownOperation(199),
-    ):
-        with pytest.raises(UnsupportedFeatureError, match="cannot be committed"):
-            commit(log, transaction(1, operation), world=make_world())
+    with pytest.raises(error, match=match):
+        commit(log, transaction(1, operation), world=make_world())
     assert log.versions() == [1]
+
+
+def test_a_restore_brings_back_rows_and_no_used_id_again() -> None:
+    log = create(10)
+    commit_to(log, append(1, 4))
+    commit_to(log, transaction(2, Restore(1)))
+    restored = commit_to(log, append(3, 2))
+    assert [each.id for each in restored.fragments] == [0, 2]
+    assert restored.next_row_id == 16
 
 
 def test_an_append_after_an_overwrite_or_a_restore_no_longer_means_the_same() -> None:

@@ -22,6 +22,8 @@ STAMPS = ["_rowid", "_rowaddr", "_row_last_updated_at_version"]
 class History:
     """A table to which one thing after the other is done."""
 
+    kept_columns = ("id", "x")
+
     def __init__(self, uri: str, seed: int) -> None:
         self.uri, self.dice, self.next_key = uri, random.Random(seed), 20
         lance.write_dataset(
@@ -79,7 +81,7 @@ class History:
         self.ds.add_columns(pa.field(f"n{self.ds.version}", pa.int64()))
 
     def drop_column(self) -> None:
-        added = [name for name in self.ds.schema.names if name not in ("id", "x")]
+        added = [name for name in self.ds.schema.names if name not in self.kept_columns]
         if added:
             self.ds.drop_columns(added[:1])
 

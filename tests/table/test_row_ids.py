@@ -68,6 +68,14 @@ def test_any_part_of_a_sequence_is_had_without_the_rest(
     assert sequence.without(sorted(set(offsets))).to_array().tolist() == kept
 
 
+@given(id_lists, st.lists(st.one_of(near, far), max_size=30))
+def test_a_row_is_found_by_its_id(ids: list[int], others: list[int]) -> None:
+    sequence = decode_row_ids(encode_row_ids(u64(ids)))
+    wanted = [*others, *ids[::3]]
+    place_of = {each: place for place, each in enumerate(ids)}
+    assert sequence.find(u64(wanted)).tolist() == [place_of.get(each, -1) for each in wanted]
+
+
 @given(id_lists)
 def test_no_other_single_segment_would_be_smaller(ids: list[int]) -> None:
     if not ids:

@@ -1,0 +1,166 @@
+"""Operations on columns: they come, go, or get other values.
+
+    Merge              every fragment anew, with more data files, and the schema
+    Project            another schema; data files without a column left are dropped
+    DataReplacement    a data file in the place of another for the same columns
+
+A row whose values were replaced was updated in this version; a row that got a new column, too.
+
+Source:  facts of the format, section 4; measured on the reference.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import replace
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.schema.fields import Schema
+from lance_stream.table.apply import index_coverage
+from lance_stream.table.apply.new_fragments import (
+    check_file_version,
+    max_fragment_id,
+    uniform_stamps,
+    with_new_fragments,
+)
+from lance_stream.table.feature_flags import has_stable_row_ids
+from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.manifest import FragmentList, Manifest
+from lance_stream.table.operations import DataReplacement, Merge, Project
+
+DROPPED_FIELD = -2
+"""Stands in a data file's list of fields for one that a newer file holds."""
+
+
+def merge(start: Manifest, operation: Merge) -> Manifest:
+    """Return the version with the fragments and columns of a merge.
+
+    Raises:
+        InvalidInputError: A fragment of the table is missing among them, or has other rows.
+    """
+    before = {each.id: each for each in start.fragments}
+    merged: list[Fragment] = []
+    new: list[Fragment] = []
+    rewritten: dict[int, Collection[int]] = {}
+    for planned in operation.fragments:
+        old = before.pop(planned.id, None)
+        if old is None:
+            new.append(replace(planned, id=0))
+            continue
+        if old.physical_rows != planned.physical_rows:
+            raise InvalidInputError(
+                f"fragment {old.id} has {old.physical_rows} rows, but {planned.physical_rows} "
+                "after the merge"
+            )
+        for file in planned.files:
+            if file not in old.files:
+                check_file_version(start, file)
+        now = replace(old, files=planned.files)
+        if now.files != old.files:
+            rewritten[old.id] = _refiled(old, now)
+            if has_stable_row_ids(start):
+                now = replace(now, last_updated_at_versions=uniform_stamps(now, start.version))
+        merged.append(now)
+    if before:
+        raise InvalidInputError(
+            f"a merge states every fragment of the table, but {sorted(before)} are missing"
+        )
+    made = with_new_fragments(replace(start, schema=operation.schema), FragmentList.of(merged), new)
+    return _with_indices(made, rewritten)
+
+
+def project(start: Manifest, operation: Project) -> Manifest:
+    """Return the version with some columns left, or renamed."""
+    schema = Schema(operation.fields, start.schema.metadata)
+    left = {each.id for each in schema.walk()}
+    fragments = start.fragments
+    if not left.issuperset(each.id for each in start.schema.walk()):
+        changes: dict[int, Fragment | None] = {}
+        for at, fragment in enumerate(fragments):
+            files = tuple(each for each in fragment.files if not left.isdisjoint(each.field_ids))
+            if files != fragment.files:
+                changes[at] = replace(fragment, files=files)
+        fragments = fragments.replaced(changes)
+    made = replace(
+        start, schema=schema, fragments=fragments, max_fragment_id=max_fragment_id(start)
+    )
+    return _with_indices(made, {})
+
+
+def data_replacement(start: Manifest, operation: DataReplacement) -> Manifest:
+    """Return the version in which some columns of fragments stand in other files.
+
+    Raises:
+        InvalidInputError: A fragment is not there, or the files hold different columns.
+    """
+    if len({file.field_ids for _, file in operation.replacements}) > 1:
+        raise InvalidInputError("all files of a data replacement must hold the same columns")
+    places = start.fragments.place_of
+    changes: dict[int, Fragment | None] = {}
+    rewritten: dict[int, Collection[int]] = defaultdict(set)
+    for fragment_id, file in operation.replacements:
+        if fragment_id not in places:
+            raise InvalidInputError(
+                f"columns of fragment {fragment_id} are to be replaced, but version "
+                f"{start.version - 1} has no such fragment"
+            )
+        check_file_version(start, file)
+        at = places[fragment_id]
+        old = changes.get(at) or start.fragments[at]
+        now = replace(old, files=_replaced(old, file, start.schema))
+        if has_stable_row_ids(start):
+            now = replace(now, last_updated_at_versions=uniform_stamps(now, start.version))
+        changes[at] = now
+        rewritten[fragment_id] = {*rewritten[fragment_id], *file.field_ids}
+    made = replace(start, fragments=start.fragments.replaced(changes))
+    return _with_indices(made, rewritten)
+
+
+def _replaced(fragment: Fragment, file: DataFile, schema: Schema) -> tuple[DataFile, ...]:
+    """Return the files of a fragment, of which a new one answers for the columns it holds."""
+    for at, old in enumerate(fragment.files):
+        if old.field_ids == file.field_ids and old.file_version == file.file_version:
+            return (*fragment.files[:at], file, *fragment.files[at + 1 :])
+    held = {each for old in fragment.files for each in old.field_ids}
+    if held.isdisjoint(file.field_ids):
+        return (*fragment.files, file)
+    if not held.issuperset(file.field_ids):
+        raise InvalidInputError(
+            f"the data file {file.path!r} holds columns of fragment {fragment.id} together with "
+            "others that it does not have; replace them by two files"
+        )
+    if any(old.file_version[0] < 2 and not set(old.field_ids).isdisjoint(file.field_ids)
+           for old in fragment.files):  # fmt: skip
+        raise InvalidInputError(
+            f"columns of fragment {fragment.id} stand in a file of version 0.1, which can only be "
+            "replaced as a whole"
+        )
+    live = {each.id for each in schema.walk()}
+    kept = [_without(old, file.field_ids) for old in fragment.files]
+    return (*(each for each in kept if not live.isdisjoint(each.field_ids)), file)
+
+
+def _without(file: DataFile, field_ids: Collection[int]) -> DataFile:
+    if set(file.field_ids).isdisjoint(field_ids):
+        return file
+    left = tuple(DROPPED_FIELD if each in field_ids else each for each in file.field_ids)
+    return replace(file, field_ids=left)
+
+
+def _refiled(old: Fragment, now: Fragment) -> set[int]:
+    """Return the fields that stand in another file than before."""
+    before = {each: file.path for file in old.files for each in file.field_ids if each >= 0}
+    after = {each: file.path for file in now.files for each in file.field_ids if each >= 0}
+    return {each for each, path in after.items() if before.get(each, path) != path}
+
+
+def _with_indices(made: Manifest, rewritten: dict[int, Collection[int]]) -> Manifest:
+    if made.index_section is None:
+        return made
+    made = index_coverage.with_indices(
+        made,
+        lambda indices: index_coverage.without_rewritten_columns(indices, rewritten, made.schema),
+    )
+    return index_coverage.with_indices(
+        made,
+        lambda indices: index_coverage.relevant(indices, made.schema, made.fragments.ids),
+    )

@@ -1,0 +1,118 @@
+"""Operations that move rows without changing them.
+
+    ReserveFragments    ids that no new fragment will get: a compaction gives them to its own
+    Rewrite             fragments in the place of others, with the same rows, ids and stamps
+
+Source:  facts of the format, section 4; measured on the reference.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lance_stream.errors import IncompatibleConflictError, InvalidInputError
+from lance_stream.table.apply import index_coverage
+from lance_stream.table.apply.new_fragments import check_new_fragments, max_fragment_id
+from lance_stream.table.feature_flags import has_stable_row_ids
+from lance_stream.table.fragments import MAX_FRAGMENT_ID, Fragment
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.operations import ReserveFragments, Rewrite, RewriteGroup
+
+
+def reserve_fragments(start: Manifest, operation: ReserveFragments) -> Manifest:
+    """Return the version in which some fragment ids count as used.
+
+    Raises:
+        InvalidInputError: There are not so many left.
+    """
+    highest = max_fragment_id(start)
+    reserved = (-1 if highest is None else highest) + operation.num_fragments
+    if reserved > MAX_FRAGMENT_ID:
+        raise InvalidInputError(f"{operation.num_fragments} fragment ids are not left")
+    return replace(start, max_fragment_id=reserved if reserved >= 0 else None)
+
+
+def rewrite(start: Manifest, operation: Rewrite) -> Manifest:
+    """Return the version in which fragments stand in the place of others.
+
+    Raises:
+        IncompatibleConflictError: A fragment that is replaced is not there.
+        InvalidInputError: A fragment is replaced twice, a new one has an id that is taken, or
+            lacks the ids and stamps of its rows, or the rows of a group are not as many as they
+            were.
+    """
+    groups = operation.groups or _one_group(operation)
+    places = start.fragments.place_of
+    changes: dict[int, Fragment | None] = {}
+    for old in (each for group in groups for each in group.old_fragments):
+        if old.id not in places:
+            raise IncompatibleConflictError(
+                f"fragment {old.id} is to be rewritten, but version {start.version - 1} has no "
+                "such fragment",
+                start.version - 1,
+            )
+        if places[old.id] in changes:
+            raise InvalidInputError(f"fragment {old.id} is rewritten twice")
+        changes[places[old.id]] = None
+    groups = _with_ids(start, groups)
+    for group in groups:
+        _check_group(start, group)
+    left = start.fragments.replaced(changes)
+    new = [each for group in groups for each in group.new_fragments]
+    made = replace(
+        start,
+        fragments=left.appended(new).sorted_by_id(),
+        max_fragment_id=max([max_fragment_id(start) or 0, *(each.id for each in new)]),
+    )
+    return index_coverage.with_indices(
+        made,
+        lambda indices: index_coverage.with_rewritten_fragments(
+            indices,
+            groups,
+            operation.rewritten_indices,
+            stable_row_ids=has_stable_row_ids(made),
+        ),
+    )
+
+
+def _one_group(operation: Rewrite) -> tuple[RewriteGroup, ...]:
+    if not operation.old_fragments:
+        return ()
+    return (RewriteGroup(operation.old_fragments, operation.new_fragments),)
+
+
+def _with_ids(start: Manifest, groups: Sequence[RewriteGroup]) -> tuple[RewriteGroup, ...]:
+    """Give ids to the new fragments that have none; those reserved for them stay."""
+    highest = max_fragment_id(start)
+    next_id = 0 if highest is None else highest + 1
+    taken = set(start.fragments.ids)
+    done: list[RewriteGroup] = []
+    for group in groups:
+        new: list[Fragment] = []
+        for fragment in group.new_fragments:
+            given = fragment
+            if not fragment.id:
+                given = replace(fragment, id=next_id)
+                next_id += 1
+            if given.id in taken or given.id > MAX_FRAGMENT_ID:
+                raise InvalidInputError(f"a rewritten fragment cannot have the id {given.id}")
+            taken.add(given.id)
+            new.append(given)
+        done.append(RewriteGroup(group.old_fragments, tuple(new)))
+    return tuple(done)
+
+
+def _check_group(start: Manifest, group: RewriteGroup) -> None:
+    check_new_fragments(start, group.new_fragments)
+    stable = has_stable_row_ids(start)
+    if any(each.row_ids is None for each in group.new_fragments) and stable:
+        raise InvalidInputError("a rewritten fragment does not say the row ids of its rows")
+    old = sum(
+        start.fragments[start.fragments.place_of[each.id]].num_live_rows
+        for each in group.old_fragments
+    )
+    new = sum(each.physical_rows for each in group.new_fragments)
+    if old != new:
+        raise InvalidInputError(
+            f"{old} rows of the fragments {[each.id for each in group.old_fragments]} would be "
+            f"{new} rows after they are rewritten"
+        )

@@ -1,0 +1,227 @@
+"""New fragments get what only the newest version knows: ids, row ids, version stamps.
+
+    fragment id     one after the largest ever used
+    row ids         from next_row_id on; rows that moved here keep theirs, and stand first
+    created at      this version; the version that it was for rows that moved
+    last updated    this version
+
+Source:  facts of the format, section 4.
+Differs: Where a moved row was created is looked up in the fragments that the operation takes rows
+         from, and in the others only if it is not found there: an upsert into a table of 20,000
+         fragments decodes the few it changes.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.table.feature_flags import MIXED_FILE_VERSIONS, has_stable_row_ids
+from lance_stream.table.fragments import MAX_FRAGMENT_ID, DataFile, Fragment
+from lance_stream.table.manifest import FragmentList, Manifest
+from lance_stream.table.row_ids import Ids, RowIdSequence, decode_row_ids, encode_row_ids
+from lance_stream.table.row_versions import (
+    RowVersionSequence,
+    Versions,
+    decode_row_versions,
+    encode_row_versions,
+)
+
+Places: TypeAlias = npt.NDArray[np.intp]
+
+MAX_ROW_ID = (1 << 64) - 1
+
+
+def with_new_fragments(
+    start: Manifest, carried: FragmentList, fragments: Sequence[Fragment]
+) -> Manifest:
+    """Return the version with new fragments, of new rows only, behind those that it carries.
+
+    Raises:
+        InvalidInputError: A fragment is not new, or of another file version; or the table has used
+            up its ids.
+    """
+    for each in fragments:
+        if each.row_ids is not None:
+            raise InvalidInputError("a new fragment has row ids before it is committed")
+    return with_moved_rows(start, carried, fragments, ())
+
+
+def with_moved_rows(
+    start: Manifest,
+    carried: FragmentList,
+    fragments: Sequence[Fragment],
+    sources: Sequence[Fragment],
+) -> Manifest:
+    """Return the version with new fragments, in which rows that were changed may stand first.
+
+    Args:
+        start: The version being made.
+        carried: Its other fragments.
+        fragments: The new ones. Those whose first rows were in the table before state the row ids
+            of these, and of no others.
+        sources: The fragments that these rows were in, as they were.
+
+    Raises:
+        InvalidInputError: A fragment states ids that no row can have; and as in
+            `with_new_fragments`.
+    """
+    if not fragments:
+        return replace(start, fragments=carried, max_fragment_id=max_fragment_id(start))
+    check_new_fragments(start, fragments)
+    made = with_ids(start, fragments)
+    next_row_id = start.next_row_id
+    if has_stable_row_ids(start):
+        made, next_row_id = _with_row_ids(start, made, sources)
+    return replace(
+        start,
+        fragments=carried.appended(made),
+        max_fragment_id=max(each.id for each in made),
+        next_row_id=next_row_id,
+    )
+
+
+def with_ids(start: Manifest, fragments: Iterable[Fragment]) -> list[Fragment]:
+    """Return fragments with ids that no fragment of the table ever had.
+
+    Raises:
+        InvalidInputError: The table has used up its fragment ids.
+    """
+    highest = max_fragment_id(start)
+    next_id = 0 if highest is None else highest + 1
+    made = [replace(each, id=next_id + at) for at, each in enumerate(fragments)]
+    if made and made[-1].id > MAX_FRAGMENT_ID:
+        raise InvalidInputError(f"the table has used up its fragment ids: the last was {highest}")
+    return made
+
+
+def check_new_fragments(start: Manifest, fragments: Iterable[Fragment]) -> None:
+    """Raise unless fragments have rows, live ones, in files of the table's version.
+
+    Raises:
+        InvalidInputError: They do not.
+    """
+    for fragment in fragments:
+        if fragment.physical_rows < 1 or not fragment.files:
+            raise InvalidInputError("a new fragment has no rows, or no data file")
+        if fragment.deletion_file is not None:
+            raise InvalidInputError("a new fragment has dead rows before it is committed")
+        for file in fragment.files:
+            check_file_version(start, file)
+
+
+def check_file_version(start: Manifest, file: DataFile) -> None:
+    """Raise unless a data file is of the file version that the table's files have.
+
+    Raises:
+        InvalidInputError: It is not, and the table does not admit several.
+    """
+    major, minor = file.file_version
+    wanted = start.data_format.version
+    if major >= 2 and f"{major}.{minor}" != wanted:
+        if start.writer_feature_flags & MIXED_FILE_VERSIONS:
+            return
+        raise InvalidInputError(
+            f"the data file {file.path!r} is of file version {major}.{minor}, but the table's "
+            f"files are of version {wanted}"
+        )
+
+
+def max_fragment_id(manifest: Manifest) -> int | None:
+    """Return the largest fragment id ever used; old writers did not state it."""
+    if manifest.max_fragment_id is not None:
+        if manifest.max_fragment_id > MAX_FRAGMENT_ID:
+            raise CorruptDataError(f"the largest fragment id is {manifest.max_fragment_id}")
+        return manifest.max_fragment_id
+    return max(manifest.fragments.ids, default=None)
+
+
+def uniform_stamps(fragment: Fragment, version: int) -> bytes:
+    """Return the stamps that say one version of every row of a fragment."""
+    return encode_row_versions(RowVersionSequence.uniform(fragment.physical_rows, version))
+
+
+def _with_row_ids(
+    start: Manifest, fragments: Sequence[Fragment], sources: Sequence[Fragment]
+) -> tuple[list[Fragment], int]:
+    moved = [_moved_ids(start, each) for each in fragments]
+    created = _created_at(start, np.concatenate([np.empty(0, np.uint64), *moved]), sources)
+    made: list[Fragment] = []
+    next_row_id = start.next_row_id
+    for fragment, kept in zip(fragments, moved, strict=True):
+        num_new = fragment.physical_rows - len(kept)
+        if next_row_id + num_new > MAX_ROW_ID:
+            raise InvalidInputError(f"the table has used up its row ids: the next is {next_row_id}")
+        ids = RowIdSequence.from_range(next_row_id, next_row_id + num_new)
+        stamps = RowVersionSequence.uniform(num_new, start.version)
+        if len(kept):
+            ids = RowIdSequence.concat([RowIdSequence.from_array(kept), ids])
+            own, created = created[: len(kept)], created[len(kept) :]
+            stamps = RowVersionSequence.concat([RowVersionSequence.from_array(own), stamps])
+        made.append(
+            replace(
+                fragment,
+                row_ids=encode_row_ids(ids),
+                last_updated_at_versions=uniform_stamps(fragment, start.version),
+                created_at_versions=encode_row_versions(stamps),
+            )
+        )
+        next_row_id += num_new
+    return made, next_row_id
+
+
+def _moved_ids(start: Manifest, fragment: Fragment) -> Ids:
+    """Return the row ids of the rows that a fragment took over, its first ones."""
+    if fragment.row_ids is None:
+        return np.empty(0, np.uint64)
+    if not isinstance(fragment.row_ids, bytes):
+        raise UnsupportedFeatureError("row ids of a new fragment that stand in a file of their own")
+    ids = decode_row_ids(fragment.row_ids)
+    if len(ids) > fragment.physical_rows:
+        raise InvalidInputError(
+            f"a new fragment of {fragment.physical_rows} rows states {len(ids)} row ids"
+        )
+    kept = ids.to_array()
+    if len(kept) and int(kept.max()) >= start.next_row_id:
+        raise InvalidInputError(
+            f"a new fragment states the row id {int(kept.max())}, but the table has given none "
+            f"from {start.next_row_id} on"
+        )
+    return kept
+
+
+def _created_at(start: Manifest, ids: Ids, sources: Sequence[Fragment]) -> Versions:
+    """Return in which version each of some rows was created, (n,) u64.
+
+    A row that no fragment has counts as created now, as in the reference.
+    """
+    created: Versions = np.full(len(ids), start.version, np.uint64)
+    missing = np.arange(len(ids))
+    for fragment in sources:
+        missing = _fill_created(created, ids, missing, fragment)
+    others = start.fragments if len(missing) else ()
+    for fragment in others:
+        if not len(missing):
+            break
+        missing = _fill_created(created, ids, missing, fragment)
+    return created
+
+
+def _fill_created(created: Versions, ids: Ids, missing: Places, fragment: Fragment) -> Places:
+    """Fill in the versions of the rows that a fragment has; return which are still missing."""
+    if not len(missing) or fragment.row_ids is None:
+        return missing
+    stored_ids, stored_versions = fragment.row_ids, fragment.created_at_versions
+    if not isinstance(stored_ids, bytes) or not isinstance(stored_versions, bytes | None):
+        raise UnsupportedFeatureError(
+            f"the row ids or versions of fragment {fragment.id} stand outside the manifest; which "
+            "rows an operation moves cannot be told"
+        )
+    offsets = decode_row_ids(stored_ids, fragment.physical_rows).find(ids[missing])
+    hit = offsets >= 0
+    versions = decode_row_versions(stored_versions, fragment.physical_rows)
+    created[missing[hit]] = versions.take(offsets[hit])
+    return missing[~hit]

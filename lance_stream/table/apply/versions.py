@@ -1,0 +1,87 @@
+"""Operations on a version as a whole.
+
+    Restore        an older version's rows, columns and config; ids that were given stay given
+    CreateIndex    more indices, or other segments of them
+    UpdateBases    more places outside the table's directory
+
+Source:  facts of the format, section 4; measured on the reference.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.table import ledger
+from lance_stream.table.apply.new_fragments import max_fragment_id
+from lance_stream.table.feature_flags import (
+    FRAGMENT_REUSE_INDEX,
+    MIXED_FILE_VERSIONS,
+    check_writable,
+    has_stable_row_ids,
+)
+from lance_stream.table.indices import decode_index_section, encode_index_section
+from lance_stream.table.manifest import BasePath, Manifest
+from lance_stream.table.operations import CreateIndex, Restore, UpdateBases
+
+_STICKY = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_INDEX
+
+
+def restore(start: Manifest, operation: Restore, restored: Manifest | None) -> Manifest:
+    """Return the version that has what an older one had.
+
+    Differs: The ledger is the newest version's: batches that were written are not written again.
+
+    Raises:
+        InvalidInputError: The older version is not given, or has no stable row ids where the
+            newest has.
+        UnsupportedFeatureError: The older version uses a feature that we may not write.
+    """
+    if restored is None or restored.version != operation.version:
+        raise InvalidInputError(f"version {operation.version} is needed to restore it")
+    check_writable(restored)
+    if has_stable_row_ids(start) and not has_stable_row_ids(restored):
+        raise InvalidInputError(
+            f"version {operation.version} has no stable row ids; restoring it would take them "
+            "away from the rows of the table. Overwrite the table with its rows instead"
+        )
+    used = [each for each in map(max_fragment_id, (start, restored)) if each is not None]
+    return replace(
+        restored.heir(),
+        version=start.version,
+        max_fragment_id=max(used, default=None),
+        next_row_id=max(start.next_row_id, restored.next_row_id),
+        config={**restored.config, **ledger.newest_entries(restored.config, start.config)},
+        reader_feature_flags=restored.reader_feature_flags | start.reader_feature_flags & _STICKY,
+        writer_feature_flags=restored.writer_feature_flags | start.writer_feature_flags & _STICKY,
+    )
+
+
+def create_index(start: Manifest, operation: CreateIndex) -> Manifest:
+    """Return the version with other indices."""
+    gone = {each.uuid for each in (*operation.removed_indices, *operation.new_indices)}
+    section = start.index_section
+    before = () if section is None else decode_index_section(section)
+    after = [each for each in before if each.uuid not in gone] + list(operation.new_indices)
+    return replace(start, index_section=encode_index_section(after) if after else None)
+
+
+def update_bases(start: Manifest, operation: UpdateBases) -> Manifest:
+    """Return the version with more base paths.
+
+    Raises:
+        InvalidInputError: A name or path is there already.
+    """
+    bases = list(start.base_paths)
+    for new in operation.new_bases:
+        for old in bases:
+            if old.path == new.path or (old.name == new.name and new.name is not None):
+                raise InvalidInputError(
+                    f"the base path {new.path!r} ({new.name!r}) is there already: {old.path!r} "
+                    f"({old.name!r})"
+                )
+        bases.append(replace(new, id=new.id or _unused(bases)))
+    return replace(start, base_paths=tuple(bases))
+
+
+def _unused(bases: Iterable[BasePath]) -> int:
+    return max((each.id for each in bases), default=0) + 1

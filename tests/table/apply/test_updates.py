@@ -1,0 +1,280 @@
+"""Update, Rewrite, Merge, Project, DataReplacement: what the oracle's histories do not reach."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pyroaring import BitMap
+
+from lance_stream.errors import (
+    IncompatibleConflictError,
+    InvalidInputError,
+    UnsupportedFeatureError,
+)
+from lance_stream.table.apply import index_coverage
+from lance_stream.table.feature_flags import FRAGMENT_REUSE_INDEX
+from lance_stream.table.fragments import DeletionFile, DeletionFileType, Fragment
+from lance_stream.table.indices import IndexMetadata, decode_index_section, encode_index_section
+from lance_stream.table.manifest import FragmentList, Manifest
+from lance_stream.table.operations import (
+    DataReplacement,
+    Merge,
+    Project,
+    ReserveFragments,
+    Rewrite,
+    RewriteGroup,
+    RewrittenIndex,
+    Update,
+    UpdateMode,
+)
+from lance_stream.table.row_ids import encode_row_ids
+from tests.commit.tables import SCHEMA, new_fragment
+from tests.table.apply.test_next_version import ids, killing, stamps, table, then
+
+ID, X = (each.id for each in SCHEMA.fields)
+
+
+def moved(num_rows: int, *row_ids: int) -> Fragment:
+    return replace(new_fragment(num_rows), row_ids=encode_row_ids(list(row_ids)))
+
+
+def index(name: str, field_id: int, *fragment_ids: int, **given: Any) -> IndexMetadata:
+    uuid = given.pop("uuid", name.encode().ljust(16, b"."))
+    return IndexMetadata(uuid, (field_id,), name, 1, BitMap(fragment_ids).serialize(), **given)
+
+
+def with_index(manifest: Manifest, *indices: IndexMetadata) -> Manifest:
+    return replace(manifest, index_section=encode_index_section(indices))
+
+
+def covered(manifest: Manifest) -> dict[str, set[int]]:
+    assert manifest.index_section is not None
+    found = decode_index_section(manifest.index_section)
+    return {each.name: set(index_coverage.coverage(each)) for each in found}
+
+
+def test_an_updated_row_keeps_its_id_and_the_version_it_was_created_in() -> None:
+    old = then(table(3, 2), Update())
+    made = then(
+        old,
+        Update(
+            updated_fragments=(killing(old.fragments[0], 1),),
+            removed_fragment_ids=(1,),
+            new_fragments=(moved(5, 4, 1, 3),),
+        ),
+    )
+    assert [each.id for each in made.fragments] == [0, 2]
+    assert ids(made.fragments[1]) == [4, 1, 3, 5, 6]
+    assert stamps(made.fragments[1]) == ([1, 1, 1, 3, 3], [3] * 5)
+    assert made.next_row_id == 7
+
+
+def test_an_update_decodes_only_the_fragments_it_touches() -> None:
+    old = table(*[3] * 50)
+    fresh = replace(old, fragments=FragmentList(old.fragments.raws))
+    made = then(
+        fresh,
+        Update(updated_fragments=(killing(old.fragments[7], 1),), new_fragments=(moved(1, 22),)),
+    )
+    assert stamps(made.fragments[-1]) == ([1], [2])
+    assert fresh.fragments.num_decoded == 1
+
+
+def test_where_a_moved_row_was_created_is_found_in_any_fragment() -> None:
+    made = then(table(3, 2), Update(new_fragments=(moved(2, 4, 0),)))
+    assert stamps(made.fragments[-1]) == ([1, 1], [2, 2])
+
+
+def test_ids_that_were_never_given_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="row id 5, but the table has given none from 5"):
+        then(table(3, 2), Update(new_fragments=(moved(2, 1, 5),)))
+    with pytest.raises(InvalidInputError, match="of 1 rows states 2 row ids"):
+        then(table(3, 2), Update(new_fragments=(moved(1, 1, 2),)))
+
+
+def test_rows_from_a_write_ahead_log_are_refused() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="write-ahead log"):
+        then(table(3), Update(compacted_sstables=(b"x",)))
+
+
+def test_columns_rewritten_in_place_stamp_the_rows_that_are_named() -> None:
+    old = table(4)
+    planned = replace(old.fragments[0], files=(new_fragment(4).files[0],))
+    named = Update(
+        updated_fragments=(planned,),
+        fields_modified=(X,),
+        update_mode=UpdateMode.REWRITE_COLUMNS,
+        updated_fragment_offset_bitmaps={0: BitMap([1, 2]).serialize()},
+    )
+    assert stamps(then(old, named).fragments[0]) == ([1] * 4, [1, 2, 2, 1])
+    listed = replace(named, updated_fragment_offset_bitmaps={}, updated_fragment_offsets={0: (3,)})
+    assert stamps(then(old, listed).fragments[0]) == ([1] * 4, [1, 1, 1, 2])
+    with pytest.raises(InvalidInputError, match="row 4 of fragment 0"):
+        then(old, replace(listed, updated_fragment_offsets={0: (4,)}))
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        then(old, replace(named, updated_fragment_offset_bitmaps={0: b"no bitmap"}))
+
+
+def test_an_index_follows_rows_that_it_knew_all_of() -> None:
+    old = with_index(
+        table(3, 2), index("all", X, 0, 1), index("some", X, 0), index("key", ID, 0, 1)
+    )
+    made = then(
+        old,
+        Update(
+            updated_fragments=(killing(old.fragments[0], 1), killing(old.fragments[1], 1)),
+            new_fragments=(moved(1, 0), moved(2, 3)),
+            fields_for_preserving_frag_bitmap=(ID,),
+        ),
+    )
+    assert covered(made) == {"all": {0, 1, 2}, "some": {0}, "key": {0, 1}}
+
+
+def rewritten(old: Manifest, *fragment_ids: int, **given: Any) -> Rewrite:
+    chosen = [each for each in old.fragments if each.id in fragment_ids]
+    every = [row_id for each in chosen for row_id in ids(each)]
+    new = replace(moved(len(every), *every), **given)
+    return Rewrite((RewriteGroup(tuple(chosen), (new,)),))
+
+
+def test_a_rewrite_stands_where_its_ids_say() -> None:
+    old = then(table(3, 2), ReserveFragments(1))
+    old = then(old, Update(new_fragments=(new_fragment(1),)))
+    made = then(old, rewritten(old, 0, 1, id=2))
+    assert [(each.id, ids(each)) for each in made.fragments] == [(2, [0, 1, 2, 3, 4]), (3, [5])]
+    assert made.max_fragment_id == 3
+    without_reserve = then(old, rewritten(old, 0, 1))
+    assert [each.id for each in without_reserve.fragments] == [3, 4]
+
+
+def test_a_rewrite_that_loses_rows_or_ids_is_refused() -> None:
+    old = table(3, 2)
+    fine = rewritten(old, 0, 1)
+    (group,) = fine.groups
+    for new, match in (
+        (moved(4, 0, 1, 2, 3), "5 rows of the fragments"),
+        (replace(group.new_fragments[0], row_ids=None), "row ids"),
+        (replace(group.new_fragments[0], id=1), "cannot have the id 1"),
+        (killing(group.new_fragments[0], 1), "dead rows"),
+    ):
+        with pytest.raises(InvalidInputError, match=match):
+            then(old, Rewrite((replace(group, new_fragments=(new,)),)))
+    with pytest.raises(InvalidInputError, match="rewritten twice"):
+        then(old, Rewrite((group, group)))
+    with pytest.raises(IncompatibleConflictError, match="no such fragment"):
+        then(then(old, Update(removed_fragment_ids=(1,))), fine)
+
+
+def test_indices_that_say_addresses_do_not_follow_a_rewrite() -> None:
+    zones = ("/lance.table.ZoneMapIndexDetails", b"")
+    old = with_index(
+        table(3, 2, 1),
+        index("ids", X, 0, 1, 2),
+        index("zones", X, 0, 1, 2, details=zones),
+        index("split", X, 0, 2),
+        index("new", X, 0, 1, uuid=b"o" * 16),
+    )
+    operation = replace(
+        rewritten(old, 0, 1), rewritten_indices=(RewrittenIndex(b"o" * 16, b"n" * 16),)
+    )
+    made = then(old, operation)
+    assert covered(made) == {"ids": {2, 3}, "zones": {2}, "split": {2}, "new": {3}}
+    twice = replace(operation, rewritten_indices=operation.rewritten_indices * 2)
+    with pytest.raises(InvalidInputError, match="rewritten twice"):
+        then(old, twice)
+
+
+def test_a_rewrite_beside_a_history_of_moved_rows_is_refused() -> None:
+    reuse = index(index_coverage.FRAGMENT_REUSE, X, 0, index_version=1)
+    old = with_index(table(3, 2), reuse)
+    flagged = replace(
+        old,
+        reader_feature_flags=old.reader_feature_flags | FRAGMENT_REUSE_INDEX,
+        writer_feature_flags=old.writer_feature_flags | FRAGMENT_REUSE_INDEX,
+    )
+    with pytest.raises(UnsupportedFeatureError, match="history of moved rows"):
+        then(flagged, rewritten(flagged, 0, 1))
+
+
+def test_without_stable_row_ids_no_index_follows_a_rewrite() -> None:
+    old = with_index(table(3, 2, stable=False), index("ids", X, 0, 1))
+    group = RewriteGroup(tuple(old.fragments), (new_fragment(5),))
+    assert covered(then(old, Rewrite((group,)))) == {"ids": set()}
+
+
+def test_a_merge_states_every_fragment_and_the_same_rows() -> None:
+    old = table(3, 2)
+    with pytest.raises(InvalidInputError, match=r"\[1\] are missing"):
+        then(old, Merge((old.fragments[0],), SCHEMA))
+    with pytest.raises(InvalidInputError, match="3 rows, but 4"):
+        then(old, Merge((replace(old.fragments[0], physical_rows=4), old.fragments[1]), SCHEMA))
+
+
+def test_a_merge_stamps_only_fragments_with_other_files() -> None:
+    old = table(3, 2)
+    grown = replace(old.fragments[1], files=(*old.fragments[1].files, new_fragment(2).files[0]))
+    made = then(old, Merge((old.fragments[0], grown, new_fragment(1)), SCHEMA))
+    assert [stamps(each)[1] for each in made.fragments] == [[1, 1, 1], [2, 2], [2]]
+    assert [ids(each) for each in made.fragments] == [[0, 1, 2], [3, 4], [5]]
+
+
+def test_a_dropped_column_takes_its_files_and_indices_with_it() -> None:
+    (file,) = new_fragment(3).files
+    files = (
+        replace(file, path="a.lance", field_ids=(ID,), column_indices=(0,)),
+        replace(file, path="b.lance", field_ids=(X,), column_indices=(0,)),
+    )
+    start = table(3, 2)
+    old = replace(
+        start, fragments=start.fragments.replaced({0: replace(start.fragments[0], files=files)})
+    )
+    old = with_index(old, index("ids", ID, 0, 1), index("xs", X, 0, 1))
+    made = then(old, Project(SCHEMA.fields[:1]))
+    assert [len(each.files) for each in made.fragments] == [1, 1]
+    assert covered(made) == {"ids": {0, 1}}
+    assert [stamps(each)[1] for each in made.fragments] == [[1, 1, 1], [1, 1]]
+
+
+def test_data_is_replaced_as_a_whole_file_or_beside_it() -> None:
+    old = with_index(table(3, 2), index("ids", ID, 0, 1), index("xs", X, 0, 1))
+    (file,) = old.fragments[0].files
+    whole = replace(file, path="whole.lance")
+    made = then(old, DataReplacement(((0, whole),)))
+    assert [each.path for each in made.fragments[0].files] == ["whole.lance"]
+    assert stamps(made.fragments[0]) == ([1, 1, 1], [2, 2, 2])
+    assert stamps(made.fragments[1])[1] == [1, 1]
+    assert covered(made) == {"ids": {1}, "xs": {1}}
+    part = replace(file, path="part.lance", field_ids=(X,), column_indices=(0,))
+    made = then(old, DataReplacement(((0, part),)))
+    assert [each.field_ids for each in made.fragments[0].files] == [(ID, -2), (X,)]
+    assert covered(made) == {"ids": {0, 1}, "xs": {1}}
+    again = then(made, DataReplacement(((0, replace(part, path="again.lance")),)))
+    assert [each.path for each in again.fragments[0].files] == [file.path, "again.lance"]
+    for replacements, match in (
+        (((9, whole),), "no such fragment"),
+        (((0, whole), (1, part)), "the same columns"),
+        (((0, replace(part, field_ids=(X, 99), column_indices=(0, 1))),), "by two files"),
+        (((0, replace(whole, file_version=(2, 1))),), "file version 2.1"),
+    ):
+        with pytest.raises(InvalidInputError, match=match):
+            then(old, DataReplacement(replacements))
+
+
+def test_the_last_segment_of_an_index_stays_though_it_covers_nothing() -> None:
+    segments = [
+        index("xs", X, 0, uuid=b"a" * 16, created_at=5),
+        index("xs", X, 1, uuid=b"b" * 16, created_at=3),
+    ]
+    old = with_index(table(3, 2, 1), *segments)
+    dead = DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 7, 3)
+    half = then(old, Update(updated_fragments=(replace(old.fragments[0], deletion_file=dead),)))
+    assert [each.uuid for each in decode_index_section(half.index_section or b"")] == [b"b" * 16]
+    none = then(old, Update(removed_fragment_ids=(0, 1)))
+    assert [each.uuid for each in decode_index_section(none.index_section or b"")] == [b"b" * 16]
+
+
+def test_reserved_ids_are_not_given_to_others() -> None:
+    made = then(then(table(3), ReserveFragments(4)), Update(new_fragments=(new_fragment(1),)))
+    assert [each.id for each in made.fragments] == [0, 5]
+    with pytest.raises(InvalidInputError, match="not left"):
+        then(table(3), ReserveFragments(1 << 32))
