@@ -1,0 +1,239 @@
+"""Keys: which rows of a batch and of a table mean the same thing.
+
+A key is one or more columns. A `KeyLookup` is made of the keys of a batch, and says for rows of
+the table which row of the batch has their key: each key column becomes codes (its place among the
+batch's distinct values, by a hash table of Arrow's), and the codes of several columns become one,
+pair by pair. Nothing is sorted, and no value is looked at in Python.
+
+    batch     1, a    2, a    2, b            row    1, b    2, b    3, a
+    codes     0, 0    1, 0    1, 1            codes  0, 1    1, 1    -, 0
+    key       0       1       2               key    none    2       none
+
+Keys of different types are not compared: whoever has the batch has cast it to the table's types.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream.errors import InvalidInputError
+
+Places: TypeAlias = npt.NDArray[np.int64]
+
+NOWHERE = -1
+"""Stands for a place where there is none."""
+
+
+def check_key_type(name: str, arrow_type: pa.DataType) -> None:
+    """Raise unless a column can be (part of) a key.
+
+    Raises:
+        InvalidInputError: Its values have no equality that all programs share.
+    """
+    if pa.types.is_dictionary(arrow_type):
+        arrow_type = arrow_type.value_type
+    if not any(accepts(arrow_type) for accepts in _KEY_TYPES):
+        raise InvalidInputError(
+            f"the column {name!r} cannot be a key: it is a {arrow_type}. Keys are integers, "
+            "strings, bytes, dates, timestamps, decimals or booleans"
+        )
+
+
+_KEY_TYPES = (
+    pa.types.is_integer,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+    pa.types.is_decimal,
+    pa.types.is_boolean,
+)
+
+
+def check_no_null_keys(names: Sequence[str], keys: Sequence[pa.Array]) -> None:
+    """Raise if a key is null, or a part of it.
+
+    Args:
+        names: The key columns.
+        keys: (num_rows,) values of each.
+
+    Raises:
+        InvalidInputError: Some are; the message says how many, and shows one.
+    """
+    bad = np.zeros(len(keys[0]), np.bool_)
+    for each in keys:
+        if each.null_count:
+            bad |= pc.is_null(each).to_numpy(zero_copy_only=False)
+    num_bad = int(np.count_nonzero(bad))
+    if num_bad:
+        shown = _shown(names, keys, int(np.argmax(bad)))
+        raise InvalidInputError(
+            f"{num_bad} of {len(bad)} rows have no key, for example {shown}: null equals nothing, "
+            "so such a row would be inserted again each time. Filter these rows out, or fill in "
+            "the key"
+        )
+
+
+class KeyLookup:
+    """The distinct keys of a batch, and which rows have them.
+
+    Args:
+        keys: (num_rows,) values of each key column, none of them null.
+
+    Attributes:
+        key_of_row: (num_rows,) i64, the number of each row's key, from 0 in order of occurrence.
+        num_keys: How many distinct keys there are.
+    """
+
+    def __init__(self, keys: Sequence[pa.Array]) -> None:
+        self._columns: list[pa.Array] = []
+        self._pairs: list[tuple[int, pa.Array]] = []
+        codes: Places | None = None
+        for values in map(_plain, keys):
+            distinct = pc.unique(values)
+            own = _index_in(values, distinct)
+            self._columns.append(distinct)
+            if codes is None:
+                codes = own
+            else:
+                pairs = pa.array(codes * len(distinct) + own)
+                known = pc.unique(pairs)
+                self._pairs.append((len(distinct), known))
+                codes = _index_in(pairs, known)
+        if codes is None:
+            raise InvalidInputError("a key has at least one column")
+        self.key_of_row: Places = codes
+        self.num_keys = len(self._pairs[-1][1] if self._pairs else self._columns[0])
+
+    def find(self, keys: Sequence[pa.Array]) -> Places:
+        """Return the number of each row's key among the keys of the batch.
+
+        Args:
+            keys: (n,) values of each key column, of the types that the batch has; may be null.
+
+        Returns:
+            (n,) i64; -1 where the batch does not have the key.
+        """
+        found = _index_in(_plain(keys[0]), self._columns[0])
+        for values, distinct, (factor, known) in zip(
+            keys[1:], self._columns[1:], self._pairs, strict=True
+        ):
+            own = _index_in(_plain(values), distinct)
+            is_there = (found >= 0) & (own >= 0)
+            pairs = np.where(is_there, found * factor + own, NOWHERE)
+            found = _index_in(pa.array(pairs), known)
+        return found
+
+    def bounds(self) -> list[tuple[pa.Scalar, pa.Scalar]]:
+        """Return the least and the greatest value of each key column."""
+        extremes = [pc.min_max(each) for each in self._columns]
+        return [(each["min"], each["max"]) for each in extremes]
+
+
+@dataclass(frozen=True)
+class Winners:
+    """The row of each key that counts.
+
+    Attributes:
+        rows: (num_keys,) i64, for each key its row in the batch.
+        num_late: How many rows lost against a newer one of the batch.
+    """
+
+    rows: Places
+    num_late: int
+
+
+def only_rows(names: Sequence[str], keys: Sequence[pa.Array], lookup: KeyLookup) -> Winners:
+    """Return the row of each key where no key occurs twice.
+
+    Raises:
+        InvalidInputError: One does; the message says how many, and shows one.
+    """
+    num_rows = len(lookup.key_of_row)
+    if lookup.num_keys != num_rows:
+        counts = np.bincount(lookup.key_of_row, minlength=lookup.num_keys)
+        row = int(np.argmax(counts[lookup.key_of_row] > 1))
+        raise InvalidInputError(
+            f"{int(np.count_nonzero(counts > 1))} keys occur more than once in the batch, for "
+            f"example {_shown(names, keys, row)} {int(counts[lookup.key_of_row[row]])} times: "
+            "which row counts cannot be told. Name the column that orders them (sequence_by), or "
+            "leave one row a key"
+        )
+    return Winners(np.arange(num_rows, dtype=np.int64), 0)
+
+
+def newest_rows(
+    batch: pa.RecordBatch,
+    names: Sequence[str],
+    lookup: KeyLookup,
+    sequence_by: str,
+) -> Winners:
+    """Return the row of each key that has the greatest sequence.
+
+    Args:
+        batch: The rows.
+        names: The key columns.
+        lookup: The keys of the batch.
+        sequence_by: The column that orders rows of one key.
+
+    Raises:
+        InvalidInputError: A sequence is null; or two rows of a key have the same greatest one
+            and are not equal.
+    """
+    sequence = batch.column(sequence_by)
+    if sequence.null_count:
+        row = int(np.argmax(pc.is_null(sequence).to_numpy(zero_copy_only=False)))
+        shown = _shown(names, [batch.column(each) for each in names], row)
+        raise InvalidInputError(
+            f"{sequence.null_count} rows have no {sequence_by!r}, for example that of {shown}: "
+            "which row of a key is the newest cannot be told. Fill it in"
+        )
+    ranks = pc.rank(sequence, sort_keys="ascending", tiebreaker="dense").to_numpy()
+    best = np.zeros(lookup.num_keys, np.int64)
+    np.maximum.at(best, lookup.key_of_row, ranks.astype(np.int64))
+    wins = np.flatnonzero(ranks == best[lookup.key_of_row])
+    rows = np.full(lookup.num_keys, NOWHERE, np.int64)
+    rows[lookup.key_of_row[wins]] = wins
+    twins = wins[rows[lookup.key_of_row[wins]] != wins]
+    for twin in twins.tolist():
+        _check_same(batch, names, sequence_by, twin, int(rows[lookup.key_of_row[twin]]))
+    return Winners(rows, len(lookup.key_of_row) - len(rows))
+
+
+def _check_same(
+    batch: pa.RecordBatch, names: Sequence[str], sequence_by: str, row: int, other: int
+) -> None:
+    # As text: NaN is the same as NaN here.
+    if repr(batch.slice(row, 1).to_pylist()) != repr(batch.slice(other, 1).to_pylist()):
+        keys = [batch.column(each) for each in names]
+        raise InvalidInputError(
+            f"two different rows with {_shown(names, keys, row)} have the same {sequence_by!r}, "
+            f"{batch.column(sequence_by)[row]}: which one is newer cannot be told. Order them by "
+            "another column, or leave one row a key"
+        )
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+
+
+def _index_in(values: pa.Array, distinct: pa.Array) -> Places:
+    """Return where each value stands among distinct ones, or -1."""
+    found = pc.fill_null(pc.index_in(values, value_set=distinct), NOWHERE)
+    if values.null_count:
+        found = pc.if_else(pc.is_null(values), NOWHERE, found)
+    places: Places = found.to_numpy(zero_copy_only=False).astype(np.int64)
+    return places
+
+
+def _shown(names: Sequence[str], keys: Sequence[pa.Array], row: int) -> str:
+    parts = [f"{name}={each[row].as_py()!r}" for name, each in zip(names, keys, strict=True)]
+    return "(" + ", ".join(parts) + ")"
