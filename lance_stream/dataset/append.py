@@ -1,19 +1,22 @@
 """Appending: new rows behind the old ones, as new fragments.
 
-Rows that come from a stream bring the number of their micro-batch. It is looked up in the table's
-ledger before anything is written, and again on every attempt to commit; the ledger's new entry is
-part of the same version as the rows. So a batch is in the table once, or not at all.
+Rows that come from a stream bring the number of their micro-batch, and are in the table once, or
+not at all (see `micro_batches`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from lance_stream.commit.committer import Skipped
 from lance_stream.dataset.arrow_input import ArrowInput, read_input
 from lance_stream.dataset.casting import check_castable
 from lance_stream.dataset.commit_verb import commit_operation, planning_again
-from lance_stream.dataset.history import read_transaction
+from lance_stream.dataset.micro_batches import (
+    MicroBatch,
+    entries_of,
+    find_taken_in,
+    properties_of,
+)
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
@@ -25,31 +28,8 @@ from lance_stream.errors import (
 )
 from lance_stream.table import ledger
 from lance_stream.table.fragments import Fragment
-from lance_stream.table.manifest import WRITER_LIBRARY, Manifest
-from lance_stream.table.operations import Append, Restore
-
-APP_ID: Final = "lance_stream.app_id"
-BATCH_ID: Final = "lance_stream.batch_id"
-QUERY_ID: Final = "lance_stream.query_id"
-"""Properties of the transaction that takes in a micro-batch."""
-
-MAX_SEARCHED_VERSIONS: Final = 1000
-"""How far back a foreign restore is looked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
-    """Which micro-batch of which stream some rows are.
-
-    Attributes:
-        app_id: The stream.
-        batch_id: The batch's number, from 0.
-        query_id: The streaming query's own id; empty if the batch comes from none.
-    """
-
-    app_id: str
-    batch_id: int
-    query_id: str = ""
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.operations import Append
 
 
 @dataclass(frozen=True)
@@ -147,7 +127,7 @@ def append_fragments(
                 transaction_uuid=uuid,
                 properties={**(properties or {}), **properties_of(micro_batch)},
                 before_attempt=look_up,
-                config_entries=_entries_of(micro_batch),
+                config_entries=entries_of(micro_batch),
             )
         except CommitConflictError:
             planned_on = checkout(table, None)
@@ -168,82 +148,6 @@ def append_fragments(
     if not done.is_new:
         _delete_files_of_no_version(table, fragments)
     return done
-
-
-def find_taken_in(table: TableVersion, micro_batch: MicroBatch) -> ledger.LedgerEntry | None:
-    """Return what says that a version has taken in a micro-batch; None if nothing does.
-
-    That is the ledger. After a restore by another program the ledger is as old as what was
-    restored; then the transactions since are looked through for the batch's own.
-
-    Raises:
-        InvalidInputError: The number belongs to another query's batch.
-    """
-    app_id, batch_id = micro_batch.app_id, micro_batch.batch_id
-    decision = ledger.decide(table.manifest.config, app_id, batch_id, micro_batch.query_id)
-    if isinstance(decision, ledger.TakenIn):
-        return decision.entry
-    if decision.entry is None and batch_id == 0:
-        return None  # a stream that begins
-    version = _find_before_restore(
-        table, decision.search_after, ledger.derive_uuid(app_id, batch_id)
-    )
-    if version is None:
-        return None
-    return ledger.LedgerEntry(batch_id, micro_batch.query_id, version)
-
-
-def properties_of(micro_batch: MicroBatch | None) -> dict[str, str]:
-    """Return what the transaction that takes in a micro-batch notes."""
-    if micro_batch is None:
-        return {}
-    noted = {APP_ID: micro_batch.app_id, BATCH_ID: str(micro_batch.batch_id)}
-    return {**noted, QUERY_ID: micro_batch.query_id} if micro_batch.query_id else noted
-
-
-def _entries_of(micro_batch: MicroBatch | None) -> Callable[[int], Mapping[str, str]] | None:
-    if micro_batch is None:
-        return None
-    return lambda version: ledger.config_entries(
-        micro_batch.app_id,
-        ledger.LedgerEntry(micro_batch.batch_id, micro_batch.query_id, version),
-    )
-
-
-def _find_before_restore(table: TableVersion, after: int, uuid: str) -> int | None:
-    """Return the version that a transaction made, if a foreign restore took its entry away.
-
-    Raises:
-        InvalidInputError: There was such a restore, and versions before it are gone, so that
-            nobody can say whether the batch was taken in.
-    """
-    restored: int | None = None
-    gap: int | None = None
-    for version in range(table.version, max(after, table.version - MAX_SEARCHED_VERSIONS), -1):
-        try:
-            manifest = table.manifest if version == table.version else table.log.read(version)
-            transaction = read_transaction(table.store, manifest)
-        except NotFoundError:
-            gap = version
-            continue
-        except BadDataError:
-            continue
-        if transaction is None:
-            continue
-        if restored is not None and transaction.uuid == uuid:
-            return version
-        writer = manifest.writer_version
-        is_foreign = writer is None or writer.library != WRITER_LIBRARY
-        if is_foreign and isinstance(transaction.operation, Restore):
-            restored = restored or version
-    if restored is not None and gap is not None:
-        raise InvalidInputError(
-            f"version {restored} restored an older version, and with it an older ledger; whether "
-            f"the batch was taken in before cannot be known, for version {gap} has been cleaned "
-            "up. Nothing was written. Look whether the table has the batch's rows; if not, start "
-            "the stream with an app id of its own"
-        )
-    return None
 
 
 def _delete_files_of_no_version(table: TableVersion, fragments: Sequence[Fragment]) -> None:

@@ -138,6 +138,63 @@ class KeyLookup:
         return [(each["min"], each["max"]) for each in extremes]
 
 
+def hash_keys(keys: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
+    """Return a hash of each key, the same in every process and on every machine.
+
+    Args:
+        keys: (num_rows,) values of each key column, none of them null.
+
+    Returns:
+        (num_rows,) u64.
+    """
+    hashes = np.full(len(keys[0]), len(keys), np.uint64)
+    for values in map(_plain, keys):
+        hashes = _mixed(hashes ^ _hash_column(values))
+    return hashes
+
+
+def _hash_column(values: pa.Array) -> npt.NDArray[np.uint64]:
+    """Hash the bytes of each value, eight at a time, and how many they are."""
+    data, starts, sizes = _bytes_of(values)
+    hashes = sizes.astype(np.uint64)
+    active = np.arange(len(sizes))
+    padded = np.concatenate([data, np.zeros(8, np.uint8)])
+    for place in range(0, int(sizes.max(initial=0)), 8):
+        active = active[sizes[active] > place]
+        left = np.minimum(sizes[active] - place, 8)
+        eight = padded[(starts[active] + place)[:, None] + np.arange(8)]
+        eight[np.arange(8) >= left[:, None]] = 0
+        hashes[active] = _mixed(hashes[active] ^ eight.view("<u8")[:, 0])
+    return hashes
+
+
+def _bytes_of(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Places, Places]:
+    """Return bytes, and where in them the bytes of each value start and how many they are."""
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    kind = values.type
+    count, first = len(values), values.offset
+    offsets: npt.NDArray[np.signedinteger]
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        offsets = np.frombuffer(values.buffers()[1], np.int32)[first : first + count + 1]
+    elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        offsets = np.frombuffer(values.buffers()[1], np.int64)[first : first + count + 1]
+    else:
+        offsets = np.arange(first, first + count + 1) * (kind.bit_width // 8)
+    data = values.buffers()[-1]
+    raw = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    starts = offsets.astype(np.int64)
+    return raw, starts[:-1], np.diff(starts)
+
+
+def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return words of which each bit hangs on all bits of the given ones (splitmix64)."""
+    mixed = words + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
 @dataclass(frozen=True)
 class Winners:
     """The row of each key that counts.

@@ -27,14 +27,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from lance_stream.dataset.append import (
-    MicroBatch,
-    append_fragments,
-    find_taken_in,
-    write_target,
-)
+from lance_stream.dataset.append import append_fragments, write_target
 from lance_stream.dataset.casting import check_castable
 from lance_stream.dataset.create import create_table
+from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
 from lance_stream.dataset.opening import open_table
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments

@@ -12,6 +12,7 @@ from lance_stream.dataset.keys import (
     KeyLookup,
     check_key_type,
     check_no_null_keys,
+    hash_keys,
     newest_rows,
     only_rows,
 )
@@ -62,6 +63,23 @@ def test_a_row_is_found_by_all_columns_of_its_key(
     number_of = {key: number for number, key in enumerate(distinct)}
     wanted = [number_of.get(key, -1) for key in rows_of(table)]
     assert lookup.find(table).tolist() == wanted
+
+
+@given(keys_and_rows(), st.integers(0, 3))
+def test_equal_keys_have_equal_hashes_and_others_others(
+    given_keys: tuple[list[pa.Array], list[pa.Array]], start: int
+) -> None:
+    batch, _ = given_keys
+    sliced = [each.slice(start) for each in batch]
+    pairs = set(zip(hash_keys(sliced).tolist(), rows_of(sliced), strict=True))
+    assert len({hashed for hashed, _ in pairs}) == len({key for _, key in pairs}) == len(pairs)
+    assert hash_keys(batch)[start:].tolist() == hash_keys(sliced).tolist()
+
+
+def test_hashes_never_change() -> None:
+    # They stand in transactions: writers of several releases have to agree on them.
+    keys = [pa.array([1, -5]), pa.array(["", "a longer key than eight bytes"])]
+    assert hash_keys(keys).tolist() == [3268114855643547390, 13674178207171167827]
 
 
 def test_many_columns_of_many_values_do_not_overflow() -> None:

@@ -14,14 +14,13 @@ from lance_stream import CommitUncertainError, InvalidInputError
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.dataset.append import (
     Appended,
-    MicroBatch,
     append,
     append_fragments,
-    find_taken_in,
     write_target,
 )
 from lance_stream.dataset.configure import update_config
 from lance_stream.dataset.delete import delete
+from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
 from lance_stream.dataset.opening import checkout, open_table
 from lance_stream.dataset.overwrite import overwrite
 from lance_stream.dataset.table_versions import TableVersion

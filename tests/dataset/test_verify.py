@@ -11,7 +11,8 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
-from lance_stream.dataset.append import MicroBatch, append
+from lance_stream.dataset.append import append
+from lance_stream.dataset.micro_batches import MicroBatch
 from lance_stream.dataset.verify import RULES
 from lance_stream.schema.fields import Schema
 from lance_stream.table.feature_flags import DELETION_FILES, STABLE_ROW_IDS

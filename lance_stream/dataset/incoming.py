@@ -1,0 +1,175 @@
+"""A batch of changes, made ready to be held against a table: one row a key, in the table's types.
+
+    batch     id=1 op=u seq=1    id=2 op=d seq=5    id=1 op=u seq=4
+    keys      0                  1                  0
+    winner    (late)             delete             upsert
+
+Of the rows of one key the newest counts (`sequence_by`); without an order a key occurs once. Rows
+that delete carry their key and nothing else that matters. Columns of the table that the batch does
+not have keep their values in rows that are there, and are null in new ones.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.dataset.casting import cast_batch
+from lance_stream.dataset.keys import (
+    NOWHERE,
+    KeyLookup,
+    Places,
+    check_key_type,
+    check_no_null_keys,
+    newest_rows,
+    only_rows,
+)
+from lance_stream.dataset.predicates import evaluate_predicate, parse_predicate
+from lance_stream.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class UpsertRules:
+    """What a user says of the rows that come in.
+
+    Attributes:
+        on: The key columns.
+        sequence_by: The column that orders rows of one key; None if a key occurs once.
+        delete_when: A SQL condition on an incoming row: whether it deletes. None: none does.
+        except_columns: Columns of the incoming rows that are not stored.
+        skip_unchanged: Whether rows that would stay the same are left alone.
+    """
+
+    on: tuple[str, ...]
+    sequence_by: str | None = None
+    delete_when: str | None = None
+    except_columns: tuple[str, ...] = ()
+    skip_unchanged: bool = False
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """The rows that count, one for each key.
+
+    Attributes:
+        rules: What the user says of them.
+        lookup: Their keys.
+        rows: (num_upserts,) the rows to store, in the table's types and the order of its columns;
+            those of the table's columns that the batch has.
+        row_of_key: (num_keys,) i64, the row of each key in `rows`; -1 where it deletes.
+        sequence: (num_keys,) the sequence of each key's row, in the stored column's type; None if
+            there is none, or it is not stored.
+        num_rows: How many rows came in.
+        num_late: How many of them lost against a newer one of the same batch.
+    """
+
+    rules: UpsertRules
+    lookup: KeyLookup
+    rows: pa.RecordBatch
+    row_of_key: Places
+    sequence: pa.Array | None
+    num_rows: int
+    num_late: int
+
+    @property
+    def scanned_columns(self) -> tuple[str, ...]:
+        """The columns of the table that say which of its rows have which key, and how new."""
+        names = self.rules.on
+        if self.sequence is None or self.rules.sequence_by in names:
+            return names
+        return (*names, str(self.rules.sequence_by))
+
+
+def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Incoming:
+    """Return the rows of a batch that count.
+
+    Args:
+        batch: What came in.
+        table: The table's columns.
+        rules: What the user says of them.
+
+    Raises:
+        InvalidInputError: A column that is named is not there, or cannot be a key; a key is null
+            or occurs twice without an order; a value does not fit the table.
+    """
+    _check_names(batch.schema, table, rules)
+    keys = [batch.column(name) for name in rules.on]
+    check_no_null_keys(rules.on, keys)
+    key_schema = pa.schema([table.field(name) for name in rules.on])
+    keys = cast_batch(batch.select(list(rules.on)), key_schema).columns
+    lookup = KeyLookup(keys)
+    if rules.sequence_by is None:
+        winners = only_rows(rules.on, keys, lookup)
+    else:
+        winners = newest_rows(batch, rules.on, lookup, rules.sequence_by)
+    deletes = _deletes(batch, rules)[winners.rows]
+    upserts = winners.rows[~deletes]
+    row_of_key = np.full(lookup.num_keys, NOWHERE, np.int64)
+    row_of_key[~deletes] = np.arange(len(upserts))
+    stored = pa.schema([each for each in table if each.name in _stored_names(batch, rules)])
+    return Incoming(
+        rules=rules,
+        lookup=lookup,
+        rows=cast_batch(_chosen(batch.drop_columns(list(rules.except_columns)), upserts), stored),
+        row_of_key=row_of_key,
+        sequence=_stored_sequence(batch, table, rules, winners.rows),
+        num_rows=batch.num_rows,
+        num_late=winners.num_late,
+    )
+
+
+def _check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
+    if not rules.on:
+        raise InvalidInputError("an upsert needs at least one key column: name it in `on`")
+    repeated = sorted({name for name in batch.names if batch.names.count(name) > 1})
+    if repeated:
+        raise InvalidInputError(f"the column {repeated[0]!r} occurs more than once")
+    _check_there("the key column", rules.on, table, "the table")
+    _check_there("the key column", rules.on, batch, "the data")
+    for name in rules.on:
+        check_key_type(name, table.field(name).type)
+    if rules.sequence_by is not None:
+        _check_there("the column of sequence_by", [rules.sequence_by], batch, "the data")
+    _check_there("the column of except_columns", rules.except_columns, batch, "the data")
+    hidden = sorted(set(rules.on) & set(rules.except_columns))
+    if hidden:
+        raise InvalidInputError(f"the key column {hidden[0]!r} cannot be left out of the table")
+
+
+def _check_there(what: str, names: Sequence[str], schema: pa.Schema, where: str) -> None:
+    for name in names:
+        if name not in schema.names:
+            raise InvalidInputError(
+                f"{what}, {name!r}, is not in {where}, which has: {', '.join(schema.names)}"
+            )
+
+
+def _stored_names(batch: pa.RecordBatch, rules: UpsertRules) -> set[str]:
+    return set(batch.schema.names) - set(rules.except_columns)
+
+
+def _deletes(batch: pa.RecordBatch, rules: UpsertRules) -> npt.NDArray[np.bool_]:
+    if rules.delete_when is None:
+        return np.zeros(batch.num_rows, np.bool_)
+    condition = parse_predicate(rules.delete_when, batch.schema)
+    chosen = evaluate_predicate(condition, batch).fill_null(False)
+    deletes: npt.NDArray[np.bool_] = chosen.to_numpy(zero_copy_only=False)
+    return deletes
+
+
+def _stored_sequence(
+    batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules, rows: Places
+) -> pa.Array | None:
+    name = rules.sequence_by
+    if name is None or name in rules.except_columns or name not in table.names:
+        return None
+    chosen = _chosen(batch.select([name]), rows)
+    return cast_batch(chosen, pa.schema([table.field(name)])).column(0)
+
+
+def _chosen(batch: pa.RecordBatch, rows: Places) -> pa.RecordBatch:
+    if len(rows) == batch.num_rows and bool((rows == np.arange(len(rows))).all()):
+        return batch
+    return batch.take(pa.array(rows))

@@ -1,0 +1,169 @@
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lance_stream
+from lance_stream.dataset.append import append
+from lance_stream.dataset.incoming import UpsertRules
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.upsert import upsert
+from lance_stream.dataset.verify import verify
+from lance_stream.errors import InvalidInputError
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("seq", pa.int64()),
+        pa.field("x", pa.float64()),
+        pa.field("tags", pa.list_(pa.string())),
+    ]
+)
+CDC = UpsertRules(("id",), sequence_by="seq", delete_when="op = 'd'", except_columns=("op",))
+
+changes = st.lists(
+    st.fixed_dictionaries(
+        {
+            "id": st.integers(0, 9),
+            "seq": st.integers(0, 20),
+            "x": st.sampled_from([None, 0.0, 1.5, float("nan")]),
+            "tags": st.sampled_from([None, [], ["a"], ["a", None]]),
+            "op": st.sampled_from(["u", "u", "d", None]),
+        }
+    ),
+    min_size=1,
+    max_size=8,
+    unique_by=lambda row: (row["id"], row["seq"]),
+)
+WITH_OP = SCHEMA.append(pa.field("op", pa.string()))
+
+
+def new_table() -> TableVersion:
+    return lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA).table
+
+
+def content(table: TableVersion) -> list[dict[str, Any]]:
+    found = lance_stream.Dataset(table).to_table().to_pylist()
+    return sorted(found, key=lambda row: row["id"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(changes, min_size=1, max_size=4), st.booleans())
+def test_cdc_batches_do_what_a_dictionary_does(
+    batches: list[list[dict[str, Any]]], skip_unchanged: bool
+) -> None:
+    table = new_table()
+    model: dict[int, dict[str, Any]] = {}
+    rules = UpsertRules(**{**CDC.__dict__, "skip_unchanged": skip_unchanged})
+    for rows in batches:
+        newest = {}
+        for row in sorted(rows, key=lambda row: row["seq"]):
+            newest[row["id"]] = row
+        late = len(rows) - len(newest)
+        inserted = deleted = 0
+        for key, row in newest.items():
+            stored = {name: row[name] for name in SCHEMA.names}
+            if key in model and row["seq"] < model[key]["seq"]:
+                late += 1
+            elif row["op"] == "d":
+                deleted += model.pop(key, None) is not None
+            else:
+                inserted += key not in model
+                model[key] = stored
+        done = upsert(table, pa.Table.from_pylist(rows, WITH_OP), rules)
+        assert (done.num_inserted, done.num_deleted, done.num_late) == (inserted, deleted, late)
+        table = done.table
+        assert repr(content(table)) == repr([model[key] for key in sorted(model)])
+    assert verify(table) == []
+
+
+def small() -> TableVersion:
+    rows = {"id": [1, 2, 3], "seq": [5, 5, None], "x": [1.0, float("nan"), None]}
+    return append(new_table(), pa.table({**rows, "tags": [["a"], None, []]})).table
+
+
+def test_rows_that_stay_the_same_are_left_alone() -> None:
+    table = small()
+    same = pa.Table.from_pylist(content(table), SCHEMA)
+    rules = UpsertRules(("id",), skip_unchanged=True)
+    done = upsert(table, same, rules)
+    assert (done.num_updated, done.table.version) == (0, table.version)
+    changed = same.set_column(2, "x", pa.array([1.0, 2.0, None]))
+    done = upsert(table, changed, rules)
+    assert (done.num_updated, done.table.version) == (1, table.version + 1)
+
+
+def test_a_column_that_is_missing_keeps_its_values_and_is_null_in_new_rows() -> None:
+    done = upsert(small(), pa.table({"id": [9, 2], "x": [9.0, 8.0]}), UpsertRules(("id",)))
+    assert repr(content(done.table)) == repr(
+        [
+            {"id": 1, "seq": 5, "x": 1.0, "tags": ["a"]},
+            {"id": 2, "seq": 5, "x": 8.0, "tags": None},
+            {"id": 3, "seq": None, "x": None, "tags": []},
+            {"id": 9, "seq": None, "x": 9.0, "tags": None},
+        ]
+    )
+
+
+def test_a_stored_row_without_a_sequence_is_older_than_any() -> None:
+    rows = pa.table({"id": [3], "seq": [-7], "x": [1.0]})
+    done = upsert(small(), rows, UpsertRules(("id",), sequence_by="seq"))
+    assert (done.num_updated, done.num_late) == (1, 0)
+
+
+def test_rows_that_delete_need_no_more_than_their_key() -> None:
+    rows = pa.table({"id": [1, 7], "op": ["d", "d"]})
+    rules = UpsertRules(("id",), delete_when="op = 'd'", except_columns=("op",))
+    done = upsert(small(), rows, rules)
+    assert (done.num_deleted, [row["id"] for row in content(done.table)]) == (1, [2, 3])
+    again = upsert(done.table, rows, rules)
+    assert again.table.version == done.table.version
+
+
+def test_a_key_that_several_rows_have_changes_all_of_them() -> None:
+    table = append(small(), pa.table({"id": [1], "x": [0.0]})).table
+    done = upsert(table, pa.table({"id": [1], "x": [4.0]}), UpsertRules(("id",)))
+    assert [row["x"] for row in content(done.table)][:2] == [4.0, 4.0]
+    assert done.num_updated == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "rules", "match"),
+    [
+        ({"id": [1, 1]}, UpsertRules(("id",)), "1 keys occur more than once"),
+        ({"id": [1, None]}, UpsertRules(("id",)), "1 of 2 rows have no key"),
+        ({"id": [1]}, UpsertRules(()), "at least one key column"),
+        ({"id": [1]}, UpsertRules(("key",)), "'key', is not in the table"),
+        ({"x": [1.0]}, UpsertRules(("id",)), "'id', is not in the data"),
+        ({"x": [1.0]}, UpsertRules(("x",)), "'x' cannot be a key"),
+        ({"id": [1]}, UpsertRules(("id",), sequence_by="at"), "'at', is not in the data"),
+        ({"id": [1]}, UpsertRules(("id",), except_columns=("op",)), "'op', is not in the data"),
+        ({"id": [1]}, UpsertRules(("id",), except_columns=("id",)), "cannot be left out"),
+        ({"id": [1], "op": ["d"]}, UpsertRules(("id",)), "no column 'op'"),
+        ({"id": [1], "x": ["one"]}, UpsertRules(("id",)), "'x' is string"),
+        ({"id": [1]}, UpsertRules(("id",), delete_when="op = 'd'"), "op"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_nothing_is_changed(
+    rows: dict[str, Any], rules: UpsertRules, match: str
+) -> None:
+    table = small()
+    with pytest.raises((InvalidInputError, lance_stream.NotFoundError), match=match):
+        upsert(table, pa.table(rows), rules)
+    assert open_newest(table) == table.version
+
+
+def open_newest(table: TableVersion) -> int:
+    return table.log.latest()
+
+
+def test_two_who_change_the_same_row_do_so_one_after_the_other() -> None:
+    table = small()
+    stale = table
+    upsert(table, pa.table({"id": [1], "x": [2.0]}), UpsertRules(("id",)))
+    done = upsert(stale, pa.table({"id": [1, 2], "x": [3.0, 3.0]}), UpsertRules(("id",)))
+    assert [row["x"] for row in content(done.table)][:2] == [3.0, 3.0]
+    assert done.table.version == table.version + 2

@@ -1,0 +1,125 @@
+"""Upserts on twins of one table, ours and pylance's: the same rows, ids, stamps and feed."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.dataset.incoming import UpsertRules
+from lance_stream.dataset.opening import open_table
+from lance_stream.dataset.upsert import Upserted, upsert
+from lance_stream.dataset.verify import verify
+from lance_stream.storage.locations import open_store
+from tests.oracle.test_applied import check_applied
+
+pytestmark = pytest.mark.oracle
+
+STAMPS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
+
+
+class Twins:
+    """One history written twice: by us, and by pylance."""
+
+    def __init__(self, path: Path, rows: pa.Table, **options: Any) -> None:
+        self.ours, self.theirs = str(path / "ours"), str(path / "theirs")
+        for uri in (self.ours, self.theirs):
+            lance.write_dataset(
+                rows, uri, enable_stable_row_ids=True, max_rows_per_file=7, **options
+            )
+
+    def upsert(self, rows: pa.Table, *on: str) -> Upserted:
+        merge = lance.dataset(self.theirs).merge_insert(list(on))
+        counted = merge.when_matched_update_all().when_not_matched_insert_all().execute(rows)
+        done = upsert(open_table(self.ours), rows, UpsertRules(on))
+        assert (done.num_inserted, done.num_updated) == (
+            counted["num_inserted_rows"],
+            counted["num_updated_rows"],
+        )
+        self.check()
+        return done
+
+    def check(self) -> None:
+        ours, theirs = lance.dataset(self.ours), lance.dataset(self.theirs)
+        assert ours.version == theirs.version
+        assert rows_of(ours) == rows_of(theirs)
+        ours.validate()
+        assert verify(open_table(self.ours)) == []
+        log = ObjectStoreLog(open_store(self.ours))
+        check_applied(log, ours.version)
+
+
+def rows_of(ds: Any) -> list[dict[str, Any]]:
+    table = ds.to_table(columns=[*ds.schema.names, *STAMPS])
+    return sorted(table.to_pylist(), key=lambda row: row["_rowid"])
+
+
+def rows(keys: Any, value: float) -> pa.Table:
+    keys = list(keys)
+    return pa.table(
+        {
+            "id": pa.array(keys, pa.int64()),
+            "group": pa.array([f"g{key % 3}" for key in keys]),
+            "x": pa.array([value + key for key in keys], pa.float64()),
+        }
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("on", [("id",), ("group", "id")])
+def test_random_upserts(tmp_path: Path, seed: int, on: tuple[str, ...]) -> None:
+    dice = random.Random(seed)
+    twins = Twins(tmp_path, rows(range(20), 0))
+    for step in range(6):
+        keys = dice.sample(range(35), dice.randint(1, 15))
+        twins.upsert(rows(keys, step * 100), *on)
+        if dice.random() < 0.3:
+            for uri in (twins.ours, twins.theirs):
+                lance.dataset(uri).delete(f"id % 5 = {step % 5}")
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_whole_fragments_are_changed(tmp_path: Path, version: str) -> None:
+    twins = Twins(tmp_path, rows(range(20), 0), data_storage_version=version)
+    twins.upsert(rows(range(7), 1), "id")
+    twins.upsert(rows(range(40), 2), "id")
+
+
+def test_some_columns_are_changed_and_the_others_kept(tmp_path: Path) -> None:
+    twins = Twins(tmp_path, rows(range(20), 0))
+    twins.upsert(rows([3, 19, 7], 5).drop_columns(["group"]), "id")
+
+
+def test_pylance_goes_on_where_we_stopped(tmp_path: Path) -> None:
+    twins = Twins(tmp_path, rows(range(20), 0))
+    twins.upsert(rows([1, 2, 30], 5), "id")
+    for uri in (twins.ours, twins.theirs):
+        ds = lance.dataset(uri)
+        ds.update({"x": "x + 1"}, where="id < 4")
+        lance.dataset(uri).optimize.compact_files(target_rows_per_fragment=100)
+    assert rows_of(lance.dataset(twins.ours)) == rows_of(lance.dataset(twins.theirs))
+    twins.upsert(rows([1, 2, 30, 31], 6), "id")
+
+
+def test_a_key_that_pylance_inserts_at_the_same_time_is_not_inserted_twice(
+    tmp_path: Path,
+) -> None:
+    key = pa.field("id", pa.int64(), False, {"lance-schema:unenforced-primary-key": "true"})
+    schema = pa.schema([key, pa.field("x", pa.float64())])
+    uri = str(tmp_path / "t")
+
+    def table(*keys: int) -> pa.Table:
+        return pa.table({"id": list(keys), "x": [float(each) for each in keys]}, schema)
+
+    lance.write_dataset(table(1, 2), uri, enable_stable_row_ids=True)
+    stale, ours = lance.dataset(uri), open_table(uri)
+    merge = stale.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+    assert upsert(ours, table(2, 3), UpsertRules(("id",))).num_inserted == 1
+    merge.execute(table(3, 4))
+    assert sorted(lance.dataset(uri).to_table()["id"].to_pylist()) == [1, 2, 3, 4]
+    again = upsert(ours, table(4, 5), UpsertRules(("id",)))
+    assert (again.num_inserted, again.num_updated) == (1, 1)
+    assert sorted(lance.dataset(uri).to_table()["id"].to_pylist()) == [1, 2, 3, 4, 5]
