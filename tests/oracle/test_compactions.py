@@ -1,0 +1,56 @@
+"""After a compaction of ours pylance sees the same rows, ids and stamps, and its indices hold."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+
+from lance_stream.dataset.compact import compact, plan
+from lance_stream.dataset.opening import open_table
+from lance_stream.dataset.verify import verify
+from tests.oracle.test_applied import INDEXED_ACTS, IndexedHistory
+from tests.oracle.test_diffs import ACTS, History
+
+pytestmark = pytest.mark.oracle
+
+STAMPS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
+
+
+def rows_of(uri: str) -> list[dict[str, Any]]:
+    ds = lance.dataset(uri)
+    found = ds.to_table(columns=[*ds.schema.names, *STAMPS]).to_pylist()
+    return sorted(found, key=lambda row: row["_rowid"])
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("target_rows", [6, 100])
+def test_nothing_but_the_fragments_changes(tmp_path: Path, seed: int, target_rows: int) -> None:
+    dice = random.Random(seed)
+    uri = str(tmp_path / "t")
+    history = History(uri, seed)
+    for _ in range(6):
+        dice.choice(ACTS)(history)
+        before = rows_of(uri)
+        done = compact(open_table(uri), target_rows)
+        assert rows_of(uri) == before
+        lance.dataset(uri).validate()
+        assert verify(done.table) == []
+        if done.num_removed:
+            assert plan(open_table(uri), target_rows) == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_queries_by_index_find_what_scans_find(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    uri = str(tmp_path / "t")
+    history = IndexedHistory(uri, seed)
+    for _ in range(5):
+        dice.choice(INDEXED_ACTS)(history)
+        compact(open_table(uri), 100)
+        ds = lance.dataset(uri)
+        for condition in ("id = 7", "id >= 5 AND id < 12", "y = 1", "x > 0.5"):
+            by_index = ds.to_table(filter=condition)
+            by_scan = ds.scanner(filter=condition, use_scalar_index=False).to_table()
+            assert sorted(map(repr, by_index.to_pylist())) == sorted(map(repr, by_scan.to_pylist()))
