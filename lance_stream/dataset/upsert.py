@@ -13,9 +13,8 @@ inserted keys in the transaction, if the key columns are the table's primary key
 Source: facts of the format, section 4; measured on the reference.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,10 +23,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream.commit.committer import Skipped
-from lance_stream.commit.rebasing import write_deletion_file
 from lance_stream.commit.world import REAL_WORLD, World
 from lance_stream.dataset.append import write_target
 from lance_stream.dataset.arrow_input import ArrowInput, read_input
+from lance_stream.dataset.changed_rows import (
+    Addresses,
+    delete_deletion_files,
+    read_rows,
+    row_ids_of,
+    with_row_ids,
+    without_rows,
+)
 from lance_stream.dataset.commit_verb import commit_operation, planning_again
 from lance_stream.dataset.incoming import Incoming, UpsertRules, prepare
 from lance_stream.dataset.keys import KeyLookup, Places, hash_keys
@@ -35,16 +41,10 @@ from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.read_fragment import WorkUnit, read_unit
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
-from lance_stream.errors import CommitConflictError, InvalidInputError, LanceStreamError
+from lance_stream.errors import CommitConflictError, InvalidInputError
 from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.storage.store import Store
-from lance_stream.table.fragments import Fragment
 from lance_stream.table.operations import KeyExistenceFilter, Update, UpdateMode
-from lance_stream.table.paths import deletion_file_path
-from lance_stream.table.row_addresses import unpack_addresses
-from lance_stream.table.row_ids import Ids, encode_row_ids
-
-Addresses = npt.NDArray[np.uint64]
 
 
 class Matches(NamedTuple):
@@ -167,10 +167,7 @@ class PlannedUpsert:
     def delete_files(self, store: Store) -> None:
         """Delete the files of a plan that is known not to have been committed, best effort."""
         delete_files(store, self.operation.new_fragments)
-        for fragment in self.operation.updated_fragments:
-            if fragment.deletion_file is not None:
-                with suppress(OSError, LanceStreamError):
-                    store.delete(deletion_file_path(fragment.id, fragment.deletion_file))
+        delete_deletion_files(store, self.operation.updated_fragments)
 
 
 @dataclass(frozen=True)
@@ -269,9 +266,9 @@ def plan_upsert(
         decision = _without_unchanged(table, incoming, decision)
     new = write_fragments(_rows_to_write(table, incoming, decision), target)
     if table.has_stable_row_ids:
-        new = _with_row_ids(new, _row_ids_of(table, decision.changed))
+        new = with_row_ids(new, row_ids_of(table, decision.changed))
     leaving = np.sort(np.concatenate([decision.changed, decision.deleted]))
-    updated, removed = _without_rows(table, leaving, world)
+    updated, removed = without_rows(table, leaving, world)
     changed_fields = {
         part.id
         for field in table.schema.fields
@@ -298,7 +295,7 @@ def _rows_to_write(
     if not missing:
         yield incoming.rows.take(pa.array(decision.changed_rows))
     elif len(decision.changed):
-        for kept in _read_rows(table, decision.changed, missing):
+        for kept in read_rows(table, decision.changed, missing):
             rows = decision.changed_rows[done : done + kept.num_rows]
             done += kept.num_rows
             own = incoming.rows.take(pa.array(rows))
@@ -309,25 +306,11 @@ def _rows_to_write(
         yield incoming.rows.take(pa.array(decision.inserted_rows))
 
 
-def _read_rows(
-    table: TableVersion, addresses: Addresses, columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    """Yield some columns of rows, in the order of their addresses, which ascend."""
-    places = table.manifest.fragments.place_of
-    units = [
-        table.unit(places[fragment_id], columns=tuple(columns), offsets=offsets)
-        for fragment_id, offsets in _by_fragment(addresses)
-    ]
-    # Fragments may stand in another order than their ids: one after the other, by address.
-    for unit in units:
-        yield from read_unit(unit)
-
-
 def _without_unchanged(table: TableVersion, incoming: Incoming, decision: Decision) -> Decision:
     names = incoming.rows.schema.names
     differs: list[npt.NDArray[np.bool_]] = [np.empty(0, np.bool_)]
     done = 0
-    for stored in _read_rows(table, decision.changed, names):
+    for stored in read_rows(table, decision.changed, names):
         rows = pa.array(decision.changed_rows[done : done + stored.num_rows])
         done += stored.num_rows
         differs.append(differing_rows(stored, incoming.rows.take(rows)))
@@ -359,53 +342,6 @@ def _differs(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
         found = pc.and_not(found, both)
     differs: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
     return differs
-
-
-def _row_ids_of(table: TableVersion, addresses: Addresses) -> Ids:
-    """Return the stable row ids of rows, in the order of their addresses, which ascend."""
-    places = table.manifest.fragments.place_of
-    found = [
-        table.row_ids(table.manifest.fragments[places[fragment_id]]).take(offsets)
-        for fragment_id, offsets in _by_fragment(addresses)
-    ]
-    return np.concatenate([np.empty(0, np.uint64), *found])
-
-
-def _with_row_ids(fragments: Iterable[Fragment], row_ids: Ids) -> list[Fragment]:
-    """Say the row ids of the rows that were there before, which stand first."""
-    made: list[Fragment] = []
-    for fragment in fragments:
-        own, row_ids = row_ids[: fragment.physical_rows], row_ids[fragment.physical_rows :]
-        made.append(replace(fragment, row_ids=encode_row_ids(own)) if len(own) else fragment)
-    return made
-
-
-def _without_rows(
-    table: TableVersion, addresses: Addresses, world: World
-) -> tuple[tuple[Fragment, ...], tuple[int, ...]]:
-    """Write deletion files; return the fragments that have them, and the ids of empty ones."""
-    places = table.manifest.fragments.place_of
-    updated: list[Fragment] = []
-    removed: list[int] = []
-    for fragment_id, offsets in _by_fragment(addresses):
-        fragment = table.manifest.fragments[places[fragment_id]]
-        num_rows = table.physical_rows(fragment)
-        dead = np.union1d(table.dead_offsets(fragment), offsets).astype(np.uint32)
-        if len(dead) == num_rows:
-            removed.append(fragment_id)
-            continue
-        file = write_deletion_file(table.store, fragment_id, dead, table.version, world.random_id())
-        updated.append(replace(fragment, deletion_file=file, physical_rows=num_rows))
-    return tuple(updated), tuple(removed)
-
-
-def _by_fragment(addresses: Addresses) -> Iterator[tuple[int, npt.NDArray[np.uint32]]]:
-    fragment_ids, offsets = unpack_addresses(addresses)
-    distinct, firsts = np.unique(fragment_ids, return_index=True)
-    stops = [*firsts[1:].tolist(), len(offsets)]
-    # Without a row there is no fragment, and one stop too many.
-    for fragment_id, start, stop in zip(distinct.tolist(), firsts.tolist(), stops, strict=False):
-        yield fragment_id, offsets[start:stop].astype(np.uint32)
 
 
 def _inserted_keys(

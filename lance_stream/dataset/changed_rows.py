@@ -1,0 +1,119 @@
+"""Rows that are changed or die: read where they stand, left behind there, named by their ids.
+
+What an upsert, an update and a delete have in common. Rows are named by their addresses, ascending,
+so that those of one fragment stand together.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.commit.rebasing import write_deletion_file
+from lance_stream.commit.world import World
+from lance_stream.dataset.read_fragment import read_unit
+from lance_stream.dataset.scan import check_filter, read_units
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.errors import LanceStreamError
+from lance_stream.schema.system_columns import ROW_ADDRESS
+from lance_stream.storage.store import Store
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.paths import deletion_file_path
+from lance_stream.table.row_addresses import unpack_addresses
+from lance_stream.table.row_ids import Ids, encode_row_ids
+
+Addresses: TypeAlias = npt.NDArray[np.uint64]
+
+
+def chosen_rows(table: TableVersion, predicate: str) -> Addresses:
+    """Return the addresses of the rows for which a condition is true, ascending.
+
+    Raises:
+        NotFoundError: The condition names a column that is not there.
+        InvalidInputError: The condition is not understood.
+    """
+    check_filter(table, predicate)
+    units = [
+        table.unit(place, columns=(), system_columns=(ROW_ADDRESS,), filter=predicate)
+        for place in range(len(table.manifest.fragments))
+    ]
+    found = [batch.column(0).to_numpy(zero_copy_only=False) for batch in read_units(units)]
+    return np.sort(np.concatenate([np.empty(0, np.uint64), *found]))
+
+
+def read_rows(
+    table: TableVersion, addresses: Addresses, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield some columns of rows, in the order of their addresses, which ascend."""
+    places = table.manifest.fragments.place_of
+    units = [
+        table.unit(places[fragment_id], columns=tuple(columns), offsets=offsets)
+        for fragment_id, offsets in by_fragment(addresses)
+    ]
+    # Fragments may stand in another order than their ids: one after the other, by address.
+    for unit in units:
+        yield from read_unit(unit)
+
+
+def row_ids_of(table: TableVersion, addresses: Addresses) -> Ids:
+    """Return the stable row ids of rows, in the order of their addresses, which ascend."""
+    places = table.manifest.fragments.place_of
+    found = [
+        table.row_ids(table.manifest.fragments[places[fragment_id]]).take(offsets)
+        for fragment_id, offsets in by_fragment(addresses)
+    ]
+    return np.concatenate([np.empty(0, np.uint64), *found])
+
+
+def with_row_ids(fragments: Iterable[Fragment], row_ids: Ids) -> list[Fragment]:
+    """Say the row ids of the rows that were there before, which stand first."""
+    made: list[Fragment] = []
+    for fragment in fragments:
+        own, row_ids = row_ids[: fragment.physical_rows], row_ids[fragment.physical_rows :]
+        made.append(replace(fragment, row_ids=encode_row_ids(own)) if len(own) else fragment)
+    return made
+
+
+def without_rows(
+    table: TableVersion, addresses: Addresses, world: World
+) -> tuple[tuple[Fragment, ...], tuple[int, ...]]:
+    """Write deletion files; return the fragments that have them, and the ids of empty ones."""
+    places = table.manifest.fragments.place_of
+    dying: list[tuple[Fragment, npt.NDArray[np.uint32]]] = []
+    removed: list[int] = []
+    for fragment_id, offsets in by_fragment(addresses):
+        fragment = table.manifest.fragments[places[fragment_id]]
+        num_rows = table.physical_rows(fragment)
+        dead = np.union1d(table.dead_offsets(fragment), offsets).astype(np.uint32)
+        if len(dead) == num_rows:
+            removed.append(fragment_id)
+        else:
+            dying.append((replace(fragment, physical_rows=num_rows), dead))
+    # Nothing is written before all has been read.
+    updated = []
+    for fragment, dead in dying:
+        file = write_deletion_file(table.store, fragment.id, dead, table.version, world.random_id())
+        updated.append(replace(fragment, deletion_file=file))
+    return tuple(updated), tuple(removed)
+
+
+def by_fragment(addresses: Addresses) -> Iterator[tuple[int, npt.NDArray[np.uint32]]]:
+    """Yield fragment ids, ascending, with the row offsets that the addresses name in each."""
+    fragment_ids, offsets = unpack_addresses(addresses)
+    distinct, firsts = np.unique(fragment_ids, return_index=True)
+    stops = [*firsts[1:].tolist(), len(offsets)]
+    # Without a row there is no fragment, and one stop too many.
+    for fragment_id, start, stop in zip(distinct.tolist(), firsts.tolist(), stops, strict=False):
+        yield fragment_id, offsets[start:stop].astype(np.uint32)
+
+
+def delete_deletion_files(store: Store, fragments: Iterable[Fragment]) -> None:
+    """Delete the deletion files of fragments that no version names, best effort."""
+    for fragment in fragments:
+        if fragment.deletion_file is not None:
+            with suppress(OSError, LanceStreamError):
+                store.delete(deletion_file_path(fragment.id, fragment.deletion_file))
