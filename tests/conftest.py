@@ -1,4 +1,7 @@
-"""One Spark session for a whole run, made when the first test asks for it; and small streams."""
+"""One Spark session for a whole run, made when the first test asks for it; and small streams.
+
+Examples of Hypothesis have no deadline: how busy the machine is says nothing about the code.
+"""
 
 import logging
 import os
@@ -10,6 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import settings
+
+settings.register_profile("without a deadline", deadline=None)
+settings.load_profile("without a deadline")
 
 _CONF_DIR = Path(__file__).parent / "spark" / "conf"
 

@@ -11,17 +11,22 @@ from lance_stream.dataset import (
     append,
     blobs,
     changes,
+    compact,
     configure,
     create,
     delete,
     history,
     opening,
     overwrite,
+    restore,
     take,
+    update,
+    upsert,
     verify,
 )
 from lance_stream.dataset import scan as scanning
 from lance_stream.dataset.arrow_input import ArrowInput
+from lance_stream.dataset.incoming import UpsertRules
 from lance_stream.dataset.opening import VersionSpec
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.take import Numbers
@@ -309,6 +314,83 @@ class Dataset:
             CommitError: Others were in the way each time.
         """
         return Dataset(delete.delete(self.table, predicate))
+
+    def upsert(
+        self,
+        data: ArrowInput,
+        on: Sequence[str],
+        sequence_by: str | None = None,
+        delete_when: str | None = None,
+        except_columns: Sequence[str] = (),
+        *,
+        skip_unchanged: bool = False,
+    ) -> "Dataset":
+        """Change the rows whose keys come in, and insert the others, in one version.
+
+        A changed row keeps its row id and the version it was created in. Columns that the data
+        does not have keep their values, and are null in new rows. Where nothing changes, no
+        version is made.
+
+        Args:
+            data: As in `append`; collected in memory.
+            on: The key columns: integers, strings, bytes, dates, timestamps, decimals, booleans.
+            sequence_by: The column that orders rows of one key: of the data the newest row counts,
+                and one older than the stored row changes nothing. None: a key occurs once.
+            delete_when: A SQL expression over the data: whether a row deletes the one it names.
+            except_columns: Columns of the data that are not stored.
+            skip_unchanged: Leave rows alone that would stay the same.
+
+        Raises:
+            InvalidInputError: A key is null, or occurs twice without an order; a column is not
+                there; a value does not fit. Nothing is changed.
+            CommitError: Others were in the way each time.
+        """
+        rules = UpsertRules(
+            tuple(on), sequence_by, delete_when, tuple(except_columns), skip_unchanged
+        )
+        return Dataset(upsert.upsert(self.table, data, rules).table)
+
+    def update(self, values: Mapping[str, str], where: str | None = None) -> "Dataset":
+        """Give columns of the rows that a SQL expression chooses the values of others.
+
+        Rows keep their row ids. Where none is chosen, no version is made.
+
+        Args:
+            values: For each column to change a SQL expression over the row as it was.
+            where: Which rows; None for all.
+
+        Raises:
+            NotFoundError: A column is not there.
+            InvalidInputError: An expression is not understood, or its value does not fit.
+            CommitError: Others were in the way each time.
+        """
+        return Dataset(update.update(self.table, values, where))
+
+    def restore(self, version: int) -> "Dataset":
+        """Bring back what an older version had, as a new version.
+
+        Row ids and fragment ids that were given since are not given again, and what streams have
+        been taken in stays taken in.
+
+        Raises:
+            NotFoundError: There is no such version (any more).
+            CommitError: Others were in the way each time.
+        """
+        return Dataset(restore.restore(self.table, version))
+
+    def compact(self, target_rows: int = compact.TARGET_ROWS) -> "Dataset":
+        """Write small fragments, and those with many dead rows, anew.
+
+        No row changes: ids and stamps stay, and the change feed shows nothing. Where there is
+        nothing to do, no version is made.
+
+        Args:
+            target_rows: How many rows a fragment is to have.
+
+        Raises:
+            CommitError: Others were in the way each time.
+        """
+        return Dataset(compact.compact(self.table, target_rows).table)
 
     def update_config(self, entries: Mapping[str, str | None]) -> "Dataset":
         """Set entries of the table's configuration; None takes one away.

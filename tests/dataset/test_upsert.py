@@ -167,3 +167,21 @@ def test_two_who_change_the_same_row_do_so_one_after_the_other() -> None:
     done = upsert(stale, pa.table({"id": [1, 2], "x": [3.0, 3.0]}), UpsertRules(("id",)))
     assert [row["x"] for row in content(done.table)][:2] == [3.0, 3.0]
     assert done.table.version == table.version + 2
+
+
+def test_the_verbs_of_a_dataset_lead_here() -> None:
+    ds = lance_stream.Dataset(small())
+    changed = ds.upsert(pa.table({"id": [3, 4], "x": [3.5, 4.5]}), on=["id"])
+    assert changed.update({"x": "x + 1"}, where="id > 2").version == ds.version + 2
+    assert changed.compact().version == ds.version + 3
+    final = changed.restore(ds.version)
+    assert final.version == ds.version + 4
+    assert repr(content(final.table)) == repr(content(ds.table))
+    feed = final.changes(ds.version, pre_images=False).read_all().to_pydict()
+    assert feed["_change_type"] == [
+        "update_postimage", "insert", "update_postimage", "update_postimage",
+        "delete", "update_postimage",
+    ]  # fmt: skip
+    assert feed["_commit_version"] == [3, 3, 4, 4, 6, 6]
+    with pytest.raises(lance_stream.NotFoundError, match="99"):
+        final.restore(99)

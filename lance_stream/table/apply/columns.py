@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.schema.fields import Schema
+from lance_stream.schema.fields import TOMBSTONED_ID, Schema
 from lance_stream.table.apply import index_coverage
 from lance_stream.table.apply.new_fragments import (
     check_file_version,
@@ -26,9 +26,6 @@ from lance_stream.table.feature_flags import has_stable_row_ids
 from lance_stream.table.fragments import DataFile, Fragment
 from lance_stream.table.manifest import FragmentList, Manifest
 from lance_stream.table.operations import DataReplacement, Merge, Project
-
-DROPPED_FIELD = -2
-"""Stands in a data file's list of fields for one that a newer file holds."""
 
 
 def merge(start: Manifest, operation: Merge) -> Manifest:
@@ -142,7 +139,7 @@ def _replaced(fragment: Fragment, file: DataFile, schema: Schema) -> tuple[DataF
 def _without(file: DataFile, field_ids: Collection[int]) -> DataFile:
     if set(file.field_ids).isdisjoint(field_ids):
         return file
-    left = tuple(DROPPED_FIELD if each in field_ids else each for each in file.field_ids)
+    left = tuple(TOMBSTONED_ID if each in field_ids else each for each in file.field_ids)
     return replace(file, field_ids=left)
 
 

@@ -17,8 +17,8 @@ import numpy as np
 from pyroaring import BitMap
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.schema.fields import TOMBSTONED_ID
 from lance_stream.table.apply import index_coverage
-from lance_stream.table.apply.columns import DROPPED_FIELD
 from lance_stream.table.apply.new_fragments import (
     max_fragment_id,
     with_moved_rows,
@@ -128,7 +128,7 @@ def _with_dead_rows(now: Fragment, planned: Fragment) -> Fragment:
 
 def _with_new_columns(now: Fragment, planned: Fragment) -> Fragment:
     # A file is dropped once newer ones hold all that it held.
-    files = tuple(each for each in planned.files if set(each.field_ids) != {DROPPED_FIELD})
+    files = tuple(each for each in planned.files if set(each.field_ids) != {TOMBSTONED_ID})
     return replace(now, files=files, deletion_file=planned.deletion_file)
 
 
