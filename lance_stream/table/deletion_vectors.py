@@ -89,7 +89,7 @@ def decode_deletion_vector(
             are not as many as the manifest says.
         UnsupportedFeatureError: There are more than 2^29.
     """
-    decode = _decode_arrow if file_type is DeletionFileType.ARROW_ARRAY else _decode_roaring
+    decode = _decode_arrow if file_type is DeletionFileType.ARROW_ARRAY else decode_bitmap
     dead = decode(bytes(data), physical_rows)
     if len(dead) and int(dead[-1]) >= physical_rows:
         raise CorruptDataError(
@@ -122,15 +122,26 @@ def _decode_arrow(data: bytes, physical_rows: int) -> Offsets:
         raise CorruptDataError(f"a deletion file is not an Arrow file: {error}") from error
 
 
-def _decode_roaring(data: bytes, physical_rows: int) -> Offsets:
+def decode_bitmap(data: bytes, most: int) -> Offsets:
     """Return the numbers of a roaring bitmap.
 
     Done here, container by container, because the library trusts the sizes that it reads.
+
+    Args:
+        data: The bitmap.
+        most: How many numbers it can have.
+
+    Returns:
+        (n,) u32, ascending and unique.
+
+    Raises:
+        CorruptDataError: It is no roaring bitmap, or has more numbers.
+        UnsupportedFeatureError: There are more than 2^29.
     """
     try:
-        return _read_containers(data, physical_rows)
+        return _read_containers(data, most)
     except (struct.error, IndexError, ValueError) as error:
-        raise CorruptDataError(f"a deletion file is not a roaring bitmap: {error}") from error
+        raise CorruptDataError(f"these bytes are not a roaring bitmap: {error}") from error
 
 
 def _read_containers(data: bytes, physical_rows: int) -> Offsets:

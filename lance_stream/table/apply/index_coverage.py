@@ -24,6 +24,7 @@ from pyroaring import BitMap
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.schema.fields import Schema
+from lance_stream.table.deletion_vectors import decode_bitmap
 from lance_stream.table.indices import IndexMetadata, decode_index_section, encode_index_section
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import RewriteGroup, RewrittenIndex
@@ -34,6 +35,7 @@ WRITE_AHEAD_LOG = "__lance_mem_wal"
 
 Indices = tuple[IndexMetadata, ...]
 
+_MOST_FRAGMENTS = 1 << 26
 _SAYS_ADDRESSES = ("ZoneMapIndexDetails", "BloomFilterIndexDetails")
 _BTREE = "BTreeIndexDetails"
 _FM = "lance.index.pb.FMIndexDetails"
@@ -214,11 +216,10 @@ def coverage(index: IndexMetadata) -> BitMap:
         CorruptDataError: Its bitmap is damaged.
     """
     try:
-        return BitMap.deserialize(index.fragment_bitmap)
-    except ValueError as error:
-        raise CorruptDataError(
-            f"the fragment bitmap of the index {index.name!r} is damaged: {error}"
-        ) from None
+        return BitMap(decode_bitmap(index.fragment_bitmap, _MOST_FRAGMENTS))
+    except CorruptDataError as error:
+        error.add_note(f"the fragment bitmap of the index {index.name!r}")
+        raise
 
 
 def _age(index: IndexMetadata) -> tuple[bool, int, int]:

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
-from pyroaring import BitMap
 
-from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.schema.fields import TOMBSTONED_ID
 from lance_stream.table.apply import index_coverage
 from lance_stream.table.apply.new_fragments import (
@@ -24,6 +23,7 @@ from lance_stream.table.apply.new_fragments import (
     with_moved_rows,
     with_new_fragments,
 )
+from lance_stream.table.deletion_vectors import decode_bitmap
 from lance_stream.table.feature_flags import has_stable_row_ids
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import DataFormat, FragmentList, Manifest
@@ -194,8 +194,8 @@ def _changed_offsets(
     bitmap = operation.updated_fragment_offset_bitmaps.get(fragment.id)
     if bitmap is not None:
         try:
-            offsets = np.array(BitMap.deserialize(bitmap), np.int64)
-        except ValueError as error:
+            offsets = decode_bitmap(bitmap, fragment.physical_rows).astype(np.int64)
+        except CorruptDataError as error:
             raise InvalidInputError(
                 f"the offsets of the changed rows of fragment {fragment.id} cannot be read: {error}"
             ) from None
