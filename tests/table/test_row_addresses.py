@@ -85,12 +85,15 @@ def test_more_rows_than_memory_holds_are_refused_before_they_are_made() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("factor", [1, 1000])
-def test_ten_million_ids_are_indexed_in_under_two_seconds(factor: int) -> None:
+def test_ten_million_ids_are_indexed_in_the_time_of_sorting_them(factor: int) -> None:
     ids = np.random.default_rng(1).permutation(10_000_000).astype(np.uint64) * np.uint64(factor)
     # One hundred fragments, each with ids of all ages, as after many updates and a compaction.
     parts = [RowIdSequence.from_array(np.sort(part)) for part in np.split(ids, 100)]
     start = time.process_time()
+    np.argsort(ids)
+    sorting = time.process_time() - start
+    start = time.process_time()
     index = RowIdIndex(FragmentRows(each, part) for each, part in enumerate(parts))
     seconds = time.process_time() - start
     assert index.find(ids[::1000])[1].all()
-    assert seconds < 2
+    assert seconds < 4 * sorting
