@@ -363,6 +363,8 @@ def wrong_refusals(folder: Path, case: Case, refusal: Refusal) -> list[str]:
 
 def test_every_entry_of_the_table_of_refusals_means_some_case() -> None:
     for each in REFUSALS:
+        if each.columns == "extension json" and not hasattr(pa, "json_"):
+            continue  # an Arrow that is too old to have the type
         found = {
             version
             for version in each.versions
