@@ -75,7 +75,8 @@ def test_random_upserts(tmp_path: Path, seed: int, on: tuple[str, ...]) -> None:
     twins = Twins(tmp_path, rows(range(20), 0))
     for step in range(6):
         keys = dice.sample(range(35), dice.randint(1, 15))
-        twins.upsert(rows(keys, step * 100), *on)
+        done = twins.upsert(rows(keys, step * 100), *on)
+        assert done.num_inserted + done.num_updated == len(keys)
         if dice.random() < 0.3:
             for uri in (twins.ours, twins.theirs):
                 lance.dataset(uri).delete(f"id % 5 = {step % 5}")
@@ -84,13 +85,14 @@ def test_random_upserts(tmp_path: Path, seed: int, on: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 def test_whole_fragments_are_changed(tmp_path: Path, version: str) -> None:
     twins = Twins(tmp_path, rows(range(20), 0), data_storage_version=version)
-    twins.upsert(rows(range(7), 1), "id")
-    twins.upsert(rows(range(40), 2), "id")
+    assert twins.upsert(rows(range(7), 1), "id").num_updated == 7
+    assert twins.upsert(rows(range(40), 2), "id").num_inserted == 20
 
 
 def test_some_columns_are_changed_and_the_others_kept(tmp_path: Path) -> None:
     twins = Twins(tmp_path, rows(range(20), 0))
-    twins.upsert(rows([3, 19, 7], 5).drop_columns(["group"]), "id")
+    done = twins.upsert(rows([3, 19, 7], 5).drop_columns(["group"]), "id")
+    assert done.num_updated == 3
 
 
 def test_pylance_goes_on_where_we_stopped(tmp_path: Path) -> None:

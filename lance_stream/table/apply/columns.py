@@ -125,8 +125,8 @@ def _replaced(fragment: Fragment, file: DataFile, schema: Schema) -> tuple[DataF
             f"the data file {file.path!r} holds columns of fragment {fragment.id} together with "
             "others that it does not have; replace them by two files"
         )
-    if any(old.file_version[0] < 2 and not set(old.field_ids).isdisjoint(file.field_ids)
-           for old in fragment.files):  # fmt: skip
+    wanted = set(file.field_ids)
+    if any(each.file_version[0] < 2 and wanted & set(each.field_ids) for each in fragment.files):
         raise InvalidInputError(
             f"columns of fragment {fragment.id} stand in a file of version 0.1, which can only be "
             "replaced as a whole"
