@@ -492,3 +492,16 @@ def test_a_stored_path_that_leads_outside_is_refused(tmp_path: Path) -> None:
         with pytest.raises(CorruptDataError, match="not a path below"):
             damaged.to_table()
         assert {each.rule for each in damaged.verify()} >= {"stored paths"}
+
+
+@pytest.mark.parametrize("version", ["0.1", "2.0", "2.1", "2.2"])
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list])
+def test_lists_without_a_list_in_them_may_have_no_offset_at_all(version: str, kind: Any) -> None:
+    inner = kind(pa.int64())
+    children = [pa.array([], pa.int64())]
+    empty = pa.Array.from_buffers(inner, 0, [None, pa.py_buffer(b"")], children=children)
+    lists = pa.ListArray.from_arrays(pa.array([0, 0, 0], pa.int32()), empty)
+    table = pa.table({"lists": lists})
+    uri = f"memory://{uuid.uuid4()}/t"
+    ds = lance_stream.create_dataset(uri, table.schema, version).append(table)
+    assert ds.to_table()["lists"].to_pylist() == [[], []]

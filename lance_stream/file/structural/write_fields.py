@@ -16,7 +16,14 @@ from lance_stream.file.arrow_blocks import is_list, valid_mask, with_validity
 from lance_stream.file.columns import EncodedPage, pack_encoding
 from lance_stream.file.data_blocks import INT32, INT64
 from lance_stream.file.encoding_options import parse_encoding_options
-from lance_stream.file.levels import NULLABLE_ITEM, LayerWriter, Levels, Mask, layers_of
+from lance_stream.file.levels import (
+    NULLABLE_ITEM,
+    LayerWriter,
+    Levels,
+    Mask,
+    Places,
+    layers_of,
+)
 from lance_stream.file.structural.choose import encode_page
 from lance_stream.file.structural.constant import encode_null_page
 from lance_stream.file.structural.encoded_layouts import EncodedLayout
@@ -196,9 +203,7 @@ def _leaves(
 def _leaves_of_list(
     array: pa.Array, item: Field, layers: LayerWriter, dead: Mask | None
 ) -> Iterator[_Leaf]:
-    word = INT64 if pa.types.is_large_list(array.type) else INT32
-    stored = np.frombuffer(array.buffers()[1], word)[array.offset :][: len(array) + 1]
-    offsets = stored.astype(np.int64)
+    offsets = _list_offsets(array)
     lengths = np.diff(offsets)
     gone = _either(dead, valid_mask(array))
     if gone is not None:
@@ -213,6 +218,14 @@ def _leaves_of_list(
         )
     layers = layers.lists(lengths, None if gone is None else ~gone)
     yield from _leaves(items, item, layers, None)
+
+
+def _list_offsets(array: pa.Array) -> Places:
+    if len(array) == 0:
+        return np.zeros(1, np.int64)  # Arrow allows an empty array to have no offset at all.
+    word = INT64 if pa.types.is_large_list(array.type) else INT32
+    stored = np.frombuffer(array.buffers()[1], word)[array.offset :][: len(array) + 1]
+    return stored.astype(np.int64)
 
 
 def _from_start(array: pa.Array) -> pa.Array:
