@@ -67,8 +67,10 @@ BeforeAttempt = Callable[[Manifest | None], str | None]
 """Looks at the newest version (None: no table yet) before each attempt. A reason skips the commit;
 an error stops it."""
 
-ConfigEntries = Callable[[int], Mapping[str, str]]
-"""Returns the config entries that go in with the commit, given the version being made."""
+ConfigEntries = Callable[[Manifest | None, int], Mapping[str, str]]
+"""Returns the config entries that go in with the commit, given the newest version (None: no table
+yet) and the number of the one being made. Asked on each attempt, so that an entry which several
+writers have a part in can be made of the newest one."""
 
 
 def commit(
@@ -90,7 +92,7 @@ def commit(
         creation: What a new table is; for a transaction with read version 0.
         before_attempt: Asked on every attempt, of the newest version, whether there is still
             something to do.
-        config_entries: Config entries that go in with the same version.
+        config_entries: Asked on every attempt for the config entries that go in with the version.
         retries: How often and how soon to try again after losing to another writer.
         world: Clock and chance.
 
@@ -231,7 +233,7 @@ def _next_version(
                 file.data if len(file.data) <= MAX_INLINE_TRANSACTION_BYTES else None
             ),
             writer_version=_writer_version(),
-            config_entries=config_entries(version) if config_entries else {},
+            config_entries=config_entries(newest, version) if config_entries else {},
         ),
         creation,
         log.read(operation.version) if isinstance(operation, Restore) else None,

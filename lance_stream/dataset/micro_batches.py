@@ -5,10 +5,10 @@ to commit; the ledger's new entry is part of the same version as the rows. So a 
 table once, or not at all.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from lance_stream.commit.committer import ConfigEntries
 from lance_stream.dataset.history import read_transaction
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
@@ -71,11 +71,11 @@ def properties_of(micro_batch: MicroBatch | None) -> dict[str, str]:
     return {**noted, QUERY_ID: micro_batch.query_id} if micro_batch.query_id else noted
 
 
-def entries_of(micro_batch: MicroBatch | None) -> Callable[[int], Mapping[str, str]] | None:
+def entries_of(micro_batch: MicroBatch | None) -> ConfigEntries | None:
     """Return what gives the ledger's entry for a version that takes in a micro-batch."""
     if micro_batch is None:
         return None
-    return lambda version: ledger.config_entries(
+    return lambda _newest, version: ledger.config_entries(
         micro_batch.app_id,
         ledger.LedgerEntry(micro_batch.batch_id, micro_batch.query_id, version),
     )

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lance_stream.commit.committer import MAX_INLINE_TRANSACTION_BYTES, commit
+from lance_stream.commit.committer import MAX_INLINE_TRANSACTION_BYTES, ConfigEntries, commit
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.commit.retries import Retries
 from lance_stream.errors import (
@@ -13,7 +13,7 @@ from lance_stream.errors import (
     RetryableConflictError,
     UnsupportedFeatureError,
 )
-from lance_stream.table.manifest import encode_manifest
+from lance_stream.table.manifest import Manifest, encode_manifest
 from lance_stream.table.operations import (
     DataOverlay,
     Merge,
@@ -202,9 +202,31 @@ def test_an_error_of_the_hook_stops_the_commit() -> None:
 def test_config_entries_go_in_with_the_version_that_is_made() -> None:
     log = create(10)
     commit_to(log, append(1, 1))
-    manifest = commit_to(log, append(1, 4), config_entries=lambda version: {"at": str(version)})
+    manifest = commit_to(log, append(1, 4), config_entries=lambda _, version: {"at": str(version)})
     assert manifest.config == {"at": "3"}
     assert manifest.writer_feature_flags & 8
+
+
+def test_an_entry_of_several_writers_is_made_of_the_newest_one_on_each_attempt() -> None:
+    log = create(10)
+
+    def adding(name: str) -> ConfigEntries:
+        def entries(newest: Manifest | None, _version: int) -> dict[str, str]:
+            assert newest is not None
+            return {"writers": newest.config.get("writers", "") + name}
+
+        return entries
+
+    store = WatchedStore(log.store)
+
+    def overtake(call: str, path: str) -> None:
+        if call == "create_once" and path.endswith(".manifest"):
+            store.before = lambda _call, _path: None
+            commit_to(log, append(1, 1), config_entries=adding("b"))
+
+    store.before = overtake
+    manifest = commit_to(ObjectStoreLog(store), append(1, 4), config_entries=adding("a"))
+    assert (manifest.version, manifest.config) == (3, {"writers": "ba"})
 
 
 def test_many_lost_attempts_end_in_an_error_that_says_so() -> None:

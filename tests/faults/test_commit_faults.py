@@ -62,7 +62,7 @@ def take_in(store: Store, batch_id: int, version: int | None = None) -> str:
             version or log.latest(), ledger.derive_uuid(APP, batch_id), Append((fragment,))
         ),
         before_attempt=is_in,
-        config_entries=lambda made: ledger.config_entries(
+        config_entries=lambda _newest, made: ledger.config_entries(
             APP, ledger.LedgerEntry(batch_id, QUERY, made)
         ),
         world=make_world(),

@@ -136,7 +136,7 @@ class Story:
             taken = isinstance(decision, ledger.TakenIn)
             return f"batch {batch_id} of {app_id} is in the table" if taken else None
 
-        def entries(made: int) -> dict[str, str]:
+        def entries(_newest: Manifest | None, made: int) -> dict[str, str]:
             return ledger.config_entries(app_id, ledger.LedgerEntry(batch_id, "query", made))
 
         return planned, {"before_attempt": is_in, "config_entries": entries}
