@@ -1,13 +1,14 @@
 """A table as users hold it: one object, a verb a method, each a module of its own."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
 from lance_stream.dataset import (
+    add_columns,
     append,
     blobs,
     changes,
@@ -365,6 +366,22 @@ class Dataset:
             CommitError: Others were in the way each time.
         """
         return Dataset(update.update(self.table, values, where))
+
+    def add_columns(self, columns: pa.Field | Iterable[pa.Field]) -> "Dataset":
+        """Add nullable columns, in which every row there is reads null.
+
+        No data file is touched. Columns that the table has with the same type are left as they
+        are; where it has all of them, no version is made.
+
+        Args:
+            columns: A field, fields, or a schema.
+
+        Raises:
+            InvalidInputError: A column must not be null, has the name of another type's column, or
+                a name or type that a column cannot have.
+            CommitError: Others were in the way each time.
+        """
+        return Dataset(add_columns.add_columns(self.table, add_columns.as_schema(columns)))
 
     def restore(self, version: int) -> "Dataset":
         """Bring back what an older version had, as a new version.

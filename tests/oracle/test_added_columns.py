@@ -1,0 +1,78 @@
+"""Columns added to twins of one table, ours and pylance's: the same schema, rows and operations."""
+
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_stream.commit.committer import read_transaction
+from lance_stream.dataset.add_columns import add_columns
+from lance_stream.dataset.opening import open_table
+from lance_stream.table.operations import Merge
+from tests.oracle.test_upserts import Twins, rows
+
+pytestmark = pytest.mark.oracle
+
+ADDED = [
+    [pa.field("b", pa.string())],
+    [pa.field("s", pa.struct([pa.field("y", pa.int32(), nullable=False)]))],
+    [pa.field("l", pa.list_(pa.int64())), pa.field("v", pa.list_(pa.float32(), 2))],
+]
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_the_reference_commits_the_same(tmp_path: Path, version: str) -> None:
+    twins = Twins(tmp_path, rows(range(20), 0), data_storage_version=version)
+    for uri in (twins.ours, twins.theirs):
+        lance.dataset(uri).create_scalar_index("id", "BTREE")
+        lance.dataset(uri).delete("id = 3")
+    without_structs = version == "2.0"  # whose files do not tell a struct that is null
+    for columns in ADDED[:1] + ADDED[2:] if without_structs else ADDED:
+        add_columns(open_table(twins.ours), pa.schema(columns))
+        lance.dataset(twins.theirs).add_columns(pa.schema(columns))
+        twins.check()
+        ours, theirs = open_table(twins.ours), open_table(twins.theirs)
+        assert ours.schema == theirs.schema
+        made = [read_transaction(each.log, each.manifest) for each in (ours, theirs)]
+        operations = [each.operation for each in made if each is not None]
+        assert all(isinstance(each, Merge) and each.preserves_nullability for each in operations)
+        assert len(operations) == 2
+    for uri in (twins.ours, twins.theirs):
+        ds = lance.dataset(uri)
+        assert ds.to_table(filter="id = 5").num_rows == 1
+        ds.update({"b": "'new'"}, where="id = 5")
+        assert lance.dataset(uri).to_table(filter="b = 'new'")["id"].to_pylist() == [5]
+
+
+def test_the_number_of_a_dropped_column_is_not_given_again(tmp_path: Path) -> None:
+    twins = Twins(tmp_path, rows(range(20), 0))
+    for uri in (twins.ours, twins.theirs):
+        lance.dataset(uri).drop_columns(["x"])
+    field = pa.field("x", pa.float64())
+    added = add_columns(open_table(twins.ours), pa.schema([field]))
+    lance.dataset(twins.theirs).add_columns(field)
+    twins.check()
+    assert added.schema.fields[-1].id == open_table(twins.theirs).schema.fields[-1].id == 3
+    assert lance.dataset(twins.ours).to_table()["x"].null_count == 20
+
+
+def test_rows_that_the_reference_appends_meanwhile_read_null(tmp_path: Path) -> None:
+    twins = Twins(tmp_path, rows(range(5), 0))
+    stale = open_table(twins.ours)
+    lance.write_dataset(rows([7], 0), twins.ours, mode="append")
+    added = add_columns(stale, pa.schema([pa.field("b", pa.string())]))
+    assert added.version == stale.version + 2
+    table = lance.dataset(twins.ours).to_table()
+    assert (table.num_rows, table["b"].null_count) == (6, 6)
+
+
+def test_the_reference_and_we_add_columns_at_once(tmp_path: Path) -> None:
+    twins = Twins(tmp_path, rows(range(5), 0))
+    theirs = lance.dataset(twins.ours)
+    add_columns(open_table(twins.ours), pa.schema([pa.field("b", pa.string())]))
+    with pytest.raises(OSError, match=r"(?i)conflict|retry"):
+        theirs.add_columns(pa.field("c", pa.string()))
+    theirs.checkout_latest()
+    theirs.add_columns(pa.field("c", pa.string()))
+    assert lance.dataset(twins.ours).schema.names == ["id", "group", "x", "b", "c"]
