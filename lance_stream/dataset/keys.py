@@ -91,16 +91,17 @@ class KeyLookup:
     Attributes:
         key_of_row: (num_rows,) i64, the number of each row's key, from 0 in order of occurrence.
         num_keys: How many distinct keys there are.
+        distinct: The distinct values of each key column, in order of occurrence.
     """
 
     def __init__(self, keys: Sequence[pa.Array]) -> None:
-        self._columns: list[pa.Array] = []
+        self.distinct: list[pa.Array] = []
         self._pairs: list[tuple[int, pa.Array]] = []
         codes: Places | None = None
         for values in map(_plain, keys):
             distinct = pc.unique(values)
             own = _index_in(values, distinct)
-            self._columns.append(distinct)
+            self.distinct.append(distinct)
             if codes is None:
                 codes = own
             else:
@@ -111,7 +112,7 @@ class KeyLookup:
         if codes is None:
             raise InvalidInputError("a key has at least one column")
         self.key_of_row: Places = codes
-        self.num_keys = len(self._pairs[-1][1] if self._pairs else self._columns[0])
+        self.num_keys = len(self._pairs[-1][1] if self._pairs else self.distinct[0])
 
     def find(self, keys: Sequence[pa.Array]) -> Places:
         """Return the number of each row's key among the keys of the batch.
@@ -122,9 +123,9 @@ class KeyLookup:
         Returns:
             (n,) i64; -1 where the batch does not have the key.
         """
-        found = _index_in(_plain(keys[0]), self._columns[0])
+        found = _index_in(_plain(keys[0]), self.distinct[0])
         for values, distinct, (factor, known) in zip(
-            keys[1:], self._columns[1:], self._pairs, strict=True
+            keys[1:], self.distinct[1:], self._pairs, strict=True
         ):
             own = _index_in(_plain(values), distinct)
             is_there = (found >= 0) & (own >= 0)
@@ -132,9 +133,22 @@ class KeyLookup:
             found = _index_in(pa.array(pairs), known)
         return found
 
+    def key_columns(self) -> list[pa.Array]:
+        """Return the (num_keys,) values of each key column, by the number of the key."""
+        columns: list[pa.Array] = []
+        codes: Places | None = None
+        for place in range(len(self._pairs), 0, -1):
+            factor, known = self._pairs[place - 1]
+            pairs = known.to_numpy() if codes is None else known.to_numpy()[codes]
+            codes = pairs // factor
+            columns.append(self.distinct[place].take(pa.array(pairs % factor)))
+        first = self.distinct[0]
+        columns.append(first if codes is None else first.take(pa.array(codes)))
+        return columns[::-1]
+
     def bounds(self) -> list[tuple[pa.Scalar, pa.Scalar]]:
         """Return the least and the greatest value of each key column."""
-        extremes = [pc.min_max(each) for each in self._columns]
+        extremes = [pc.min_max(each) for each in self.distinct]
         return [(each["min"], each["max"]) for each in extremes]
 
 
@@ -155,7 +169,7 @@ def hash_keys(keys: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
 
 def _hash_column(values: pa.Array) -> npt.NDArray[np.uint64]:
     """Hash the bytes of each value, eight at a time, and how many they are."""
-    data, starts, sizes = _bytes_of(values)
+    data, starts, sizes = bytes_of(values)
     hashes = sizes.astype(np.uint64)
     active = np.arange(len(sizes))
     padded = np.concatenate([data, np.zeros(8, np.uint8)])
@@ -168,7 +182,7 @@ def _hash_column(values: pa.Array) -> npt.NDArray[np.uint64]:
     return hashes
 
 
-def _bytes_of(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Places, Places]:
+def bytes_of(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Places, Places]:
     """Return bytes, and where in them the bytes of each value start and how many they are."""
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
