@@ -1,46 +1,59 @@
 """Compaction: rows of small fragments, and of those with many dead rows, in fewer new fragments.
 
 No row changes: row ids and version stamps go with the rows, the dead rows are left behind, and
-readers of the feed see nothing. Fragments are put together with their neighbours only, and only
-with those that the same indices cover, so that indices can follow them.
+readers of the feed see nothing.
 
-    candidates    fewer rows than wanted, or more than a tenth of them dead
-    groups        neighbours among the candidates, up to the number of rows wanted; one alone only
-                  if it has dead rows to leave behind
-    commit        one Rewrite for all groups; who changes one of the fragments meanwhile wins, and
-                  the group is planned again
+    prepare     plan on some version, and write the files: long, and in nobody's way  (`rewrites`)
+    follow      see what became of the old fragments in the newest version
+    commit      one Rewrite for all groups; if another writer was faster, follow again
+
+Others go on writing meanwhile, and what was prepared is not lost by that:
+
+    rows of an old fragment died       they are dead in the new one, too
+    an old fragment has other files,   it stays as it is; its rows are dead in the new one
+    or is gone, or lives again
+    more than half of the rows died    the group is given up; it would be written again at once
+    indices came for some of a group   the group is given up, because they could not follow
 
 Source: facts of the format, section 4; measured on the reference.
+Differs: The reference gives a compaction up if one of its rows was deleted or changed meanwhile.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
-from lance_stream.commit.committer import Skipped
-from lance_stream.dataset.append import write_target
-from lance_stream.dataset.commit_verb import commit_operation, planning_again
+from lance_stream.commit.committer import BeforeAttempt, Committed, commit
+from lance_stream.commit.rebasing import write_deletion_file
+from lance_stream.commit.retries import RETRIES, Retries
+from lance_stream.commit.world import REAL_WORLD, World
+from lance_stream.dataset.changed_rows import delete_deletion_files
+from lance_stream.dataset.commit_verb import MAX_PLANS
+from lance_stream.dataset.compaction_plan import TARGET_ROWS, CompactionRules, coverage_of
 from lance_stream.dataset.opening import checkout
-from lance_stream.dataset.scan import read_units
+from lance_stream.dataset.rewrites import Prepared, PreparedGroup, WriteTasks, prepare, write_here
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.write_fragments import delete_files, write_fragments
-from lance_stream.errors import CommitConflictError, InvalidInputError
-from lance_stream.table.apply.index_coverage import coverage
-from lance_stream.table.fragments import Fragment
-from lance_stream.table.indices import decode_index_section
-from lance_stream.table.operations import Rewrite, RewriteGroup
-from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
-from lance_stream.table.row_versions import (
-    RowVersionSequence,
-    decode_row_versions,
-    encode_row_versions,
+from lance_stream.dataset.write_fragments import delete_files
+from lance_stream.errors import (
+    CommitConflictError,
+    CommitUncertainError,
+    InvalidInputError,
+    LanceStreamError,
+    RetryableConflictError,
 )
+from lance_stream.table.apply.new_fragments import max_fragment_id
+from lance_stream.table.carried_rows import Offsets, by_new_fragment, killed_since
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.operations import Rewrite, RewriteGroup
+from lance_stream.table.transaction import Transaction
 
-TARGET_ROWS: Final = 1 << 20
-"""How many rows a fragment is to have."""
+MOST_DEAD_BEFORE_COMMIT: Final = 0.5
+"""A group of which more than this part of the rows died before it was committed is given up."""
 
-MOST_DEAD: Final = 0.1
-"""A fragment of which more than this part of the rows is dead is written anew."""
+_ONE_ATTEMPT = Retries(max_attempts=1, first_delay_seconds=0.0)
 
 
 @dataclass(frozen=True)
@@ -51,137 +64,218 @@ class Compacted:
         table: The version that was made; where there was nothing to do, the newest one.
         num_removed: How many fragments are gone.
         num_added: How many have come.
+        num_given_up: How many groups were prepared for nothing.
     """
 
     table: TableVersion
     num_removed: int = 0
     num_added: int = 0
+    num_given_up: int = 0
 
 
-def compact(table: TableVersion, target_rows: int = TARGET_ROWS) -> Compacted:
+def compact(
+    table: TableVersion,
+    target_rows: int = TARGET_ROWS,
+    write: WriteTasks = write_here,
+    world: World = REAL_WORLD,
+) -> Compacted:
     """Write small fragments, and those with many dead rows, anew; see `Dataset.compact`.
 
     Args:
         table: Any version; the newest one is compacted.
         target_rows: How many rows a fragment is to have.
+        write: Who writes the new files.
+        world: Clock and chance.
     """
-    if target_rows < 1:
-        raise InvalidInputError(f"a fragment has at least one row, not {target_rows}")
-
-    def attempt() -> Compacted:
-        newest = checkout(table, None)
-        groups = [rewrite_group(newest, each, target_rows) for each in plan(newest, target_rows)]
-        if not groups:
-            return Compacted(newest)
-        new = [each for group in groups for each in group.new_fragments]
-        try:
-            result = commit_operation(table.log, newest.version, Rewrite(tuple(groups)))
-        except CommitConflictError:
-            delete_files(table.store, new)  # known to have failed
-            raise
-        if isinstance(result, Skipped):
-            raise InvalidInputError(f"nothing was compacted: {result.reason}")
-        num_removed = sum(len(each.old_fragments) for each in groups)
-        return Compacted(table.at(result.manifest), num_removed, len(new))
-
-    return planning_again(attempt)
+    rules = CompactionRules(target_rows)
+    num_removed = num_added = 0
+    for _ in range(MAX_PLANS):
+        prepared = prepare(checkout(table, None), rules, write)
+        done = commit_prepared(prepared, world=world)
+        num_removed += done.num_removed
+        num_added += done.num_added
+        if not done.num_given_up:
+            return replace(done, num_removed=num_removed, num_added=num_added)
+    raise RetryableConflictError(
+        f"{MAX_PLANS} times in a row others changed the fragments that were compacted. Try again "
+        "when fewer rows change, or with a smaller target_rows",
+        done.table.version,
+    )
 
 
-def plan(table: TableVersion, target_rows: int = TARGET_ROWS) -> list[tuple[int, ...]]:
-    """Return which fragments are to be put together, as places in the manifest."""
-    fragments = table.manifest.fragments
-    live = [table.num_live_rows(each) for each in fragments]
-    physical = [table.physical_rows(each) for each in fragments]
-    covered_by = _coverage_of(table)
-    groups: list[list[int]] = []
-    open_group: list[int] = []
-    for place, fragment in enumerate(fragments):
-        many_dead = live[place] < (1 - MOST_DEAD) * physical[place]
-        if live[place] >= target_rows and not many_dead:
-            open_group = []
-            continue
-        fits = (
-            open_group
-            and sum(live[each] for each in open_group) + live[place] <= target_rows
-            and covered_by(fragments[open_group[0]].id) == covered_by(fragment.id)
-        )
-        if not fits:
-            open_group = []
-            groups.append(open_group)
-        open_group.append(place)
-
-    def pays(group: Sequence[int]) -> bool:
-        return len(group) > 1 or any(
-            live[each] < (1 - MOST_DEAD) * physical[each] for each in group
-        )
-
-    return [tuple(each) for each in groups if pays(each)]
-
-
-def rewrite_group(
-    table: TableVersion, places: Sequence[int], target_rows: int = TARGET_ROWS
-) -> RewriteGroup:
-    """Write the live rows of some fragments into new ones.
+def commit_prepared(
+    prepared: Prepared,
+    turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+    world: World = REAL_WORLD,
+    retries: Retries = RETRIES,
+) -> Compacted:
+    """Put what was prepared into the newest version, as far as it is still of use.
 
     Args:
-        table: The version that the fragments are of.
-        places: Where they stand in its manifest.
-        target_rows: How many rows a new fragment has at most.
+        prepared: The files and what they hold. Those that are not committed are deleted, as long
+            as it is known.
+        turn: Entered for each attempt, and left to wait for the next: who shares it is kept
+            waiting for one commit at most.
+        world: Clock and chance.
+        retries: How often, and how soon.
+
+    Returns:
+        What became of it. Where nothing was of use, no version is made.
 
     Raises:
-        BadDataError: A file is damaged, or has what is not supported; no file is left behind.
+        RetryableConflictError: Others were faster each time.
+        CommitUncertainError: The store did not say whether the version landed; the files stay.
     """
-    old = [table.manifest.fragments[place] for place in places]
-    units = [table.unit(place, columns=tuple(table.schema.names)) for place in places]
-    new = write_fragments(
-        read_units(units), replace(write_target(table), max_rows_per_file=target_rows)
+    store = prepared.table.store
+    try:
+        for attempt in range(1, retries.max_attempts + 1):
+            with turn():
+                followed = _follow(checkout(prepared.table, None), prepared, world)
+                committed = _try_to_commit(followed, world) if followed.groups else None
+            if committed is not None or not followed.groups:
+                break
+            world.sleep(retries.delay_seconds(attempt, world.chance()))
+        else:
+            raise RetryableConflictError(
+                f"{retries.max_attempts} times in a row another writer was faster than this "
+                "compaction. Try again, or let fewer writers commit at once",
+                followed.table.version,
+            )
+    except CommitUncertainError:
+        raise
+    except LanceStreamError:
+        prepared.delete_files(store)  # known to have failed
+        raise
+    kept = {file.path for each in followed.new_fragments for file in each.files}
+    delete_files(
+        store,
+        [
+            each
+            for group in prepared.groups
+            for each in group.new
+            if not any(file.path in kept for file in each.files)
+        ],
     )
-    if table.has_stable_row_ids:
-        new = list(_with_lineage(table, old, new))
-    return RewriteGroup(tuple(old), tuple(new))
+    return Compacted(
+        followed.table if committed is None else followed.table.at(committed.manifest),
+        sum(len(each.old_fragments) for each in followed.groups),
+        len(followed.new_fragments),
+        len(prepared.groups) - len(followed.groups),
+    )
 
 
-def _with_lineage(
-    table: TableVersion, old: Sequence[Fragment], new: Sequence[Fragment]
-) -> Iterator[Fragment]:
-    """Yield new fragments with the row ids and stamps of their rows, in the order of the old."""
-    dead = [table.dead_offsets(each) for each in old]
-    ids = [table.row_ids(each).without(gone) for each, gone in zip(old, dead, strict=True)]
-    row_ids = RowIdSequence.concat(ids).to_array()
-    created, updated = (
-        RowVersionSequence.concat(
-            _stamps(table, each, name).without(gone) for each, gone in zip(old, dead, strict=True)
-        ).to_array()
-        for name in ("created_at_versions", "last_updated_at_versions")
+@dataclass(frozen=True)
+class _Followed:
+    """What was prepared, as it fits a newer version.
+
+    Attributes:
+        table: The version.
+        groups: What is left of the groups.
+    """
+
+    table: TableVersion
+    groups: tuple[RewriteGroup, ...]
+
+    @property
+    def new_fragments(self) -> list[Fragment]:
+        return [each for group in self.groups for each in group.new_fragments]
+
+    @property
+    def has_deletion_files(self) -> bool:
+        return any(each.deletion_file is not None for each in self.new_fragments)
+
+
+def _follow(newest: TableVersion, prepared: Prepared, world: World) -> _Followed:
+    """Find what is of use in the newest version, and write the deletion files it takes."""
+    covered_by = coverage_of(newest)
+    found = [_still_there(newest, group) for group in prepared.groups]
+    of_use = [
+        (old, new, dead)
+        for old, new, dead in found
+        if old
+        and len({covered_by(each.id) for each in old}) == 1
+        and sum(map(len, dead)) <= MOST_DEAD_BEFORE_COMMIT * sum(each.physical_rows for each in new)
+    ]
+    if not any(len(each) for _, _, dead in of_use for each in dead):
+        return _Followed(newest, tuple(RewriteGroup(old, new) for old, new, _ in of_use))
+    # A deletion file is named after its fragment, so that the ids have to be known before.
+    next_id = (max_fragment_id(newest.manifest) or 0) + 1
+    groups: list[RewriteGroup] = []
+    for old, new, dead in of_use:
+        made: list[Fragment] = []
+        for fragment, offsets in zip(new, dead, strict=True):
+            if len(offsets) == fragment.physical_rows:
+                continue
+            made.append(_with_dead_rows(newest, replace(fragment, id=next_id), offsets, world))
+            next_id += 1
+        groups.append(RewriteGroup(old, tuple(made)))
+    return _Followed(newest, tuple(groups))
+
+
+def _still_there(
+    newest: TableVersion, group: PreparedGroup
+) -> tuple[tuple[Fragment, ...], tuple[Fragment, ...], list[Offsets]]:
+    """Return the old fragments of a group that can be replaced, the new ones, and their dead."""
+    old: list[Fragment] = []
+    places = []
+    for planned, rows in zip(group.old, group.rows, strict=True):
+        now = newest.manifest.fragments.by_id(planned.id)
+        same = now is not None and replace(now, deletion_file=planned.deletion_file) == planned
+        killed = killed_since(rows, newest.dead_offsets(now)) if now and same else None
+        if now is not None and killed is not None:
+            old.append(now)
+        places.append(killed_since(rows, None) if killed is None else killed)
+    dead = by_new_fragment(
+        [each for each in places if each is not None],
+        [each.num_written for each in group.rows],
+        [each.physical_rows for each in group.new],
     )
-    first = 0
-    for fragment in new:
-        rows = slice(first, first + fragment.physical_rows)
-        first = rows.stop
-        yield replace(
-            fragment,
-            row_ids=encode_row_ids(row_ids[rows]),
-            created_at_versions=encode_row_versions(RowVersionSequence.from_array(created[rows])),
-            last_updated_at_versions=encode_row_versions(
-                RowVersionSequence.from_array(updated[rows])
-            ),
+    return tuple(old), group.new, dead
+
+
+def _with_dead_rows(
+    newest: TableVersion, fragment: Fragment, dead: Offsets, world: World
+) -> Fragment:
+    if not len(dead):
+        return fragment
+    file = write_deletion_file(newest.store, fragment.id, dead, newest.version, world.random_id())
+    return replace(fragment, deletion_file=file)
+
+
+def _try_to_commit(followed: _Followed, world: World) -> Committed | None:
+    """Commit, or delete the deletion files; None if another writer was faster."""
+    table = followed.table
+    transaction = Transaction(table.version, str(uuid.uuid4()), Rewrite(followed.groups))
+    try:
+        result = commit(
+            table.log,
+            transaction,
+            before_attempt=_ids_are_free(table) if followed.has_deletion_files else None,
+            retries=_ONE_ATTEMPT,
+            world=world,
         )
+    except CommitUncertainError:
+        raise
+    except LanceStreamError as error:
+        delete_deletion_files(table.store, followed.new_fragments)  # known to have failed
+        if isinstance(error, CommitConflictError):
+            return None
+        raise
+    if not isinstance(result, Committed):
+        raise InvalidInputError(f"nothing was compacted: {result.reason}")
+    return result
 
 
-def _stamps(table: TableVersion, fragment: Fragment, name: str) -> RowVersionSequence:
-    stored = getattr(fragment, name)
-    data = None if stored is None else table.files.sequence(stored)
-    return decode_row_versions(data, table.physical_rows(fragment))
+def _ids_are_free(table: TableVersion) -> BeforeAttempt:
+    """Return what stops a commit if fragments have come since the new ones were given ids."""
+    highest = max_fragment_id(table.manifest)
 
+    def check(newest: Manifest | None) -> str | None:
+        if newest is not None and max_fragment_id(newest) != highest:
+            raise RetryableConflictError(
+                "fragments have come since those of this compaction were given ids. Plan it again",
+                newest.version,
+            )
+        return None
 
-def _coverage_of(table: TableVersion) -> Callable[[int], frozenset[bytes]]:
-    """Return what says which indices cover a fragment, by their uuids."""
-    section = table.manifest.index_section
-    known = {
-        each.uuid: coverage(each)
-        for each in (() if section is None else decode_index_section(section))
-        if each.fragment_bitmap
-    }
-    return lambda fragment_id: frozenset(
-        uuid for uuid, fragment_ids in known.items() if fragment_id in fragment_ids
-    )
+    return check

@@ -13,6 +13,7 @@ from lance_stream.dataset import (
     blobs,
     changes,
     compact,
+    compaction_plan,
     configure,
     create,
     delete,
@@ -395,11 +396,12 @@ class Dataset:
         """
         return Dataset(restore.restore(self.table, version))
 
-    def compact(self, target_rows: int = compact.TARGET_ROWS) -> "Dataset":
+    def compact(self, target_rows: int = compaction_plan.TARGET_ROWS) -> "Dataset":
         """Write small fragments, and those with many dead rows, anew.
 
         No row changes: ids and stamps stay, and the change feed shows nothing. Where there is
-        nothing to do, no version is made.
+        nothing to do, no version is made. Others may delete and change rows meanwhile: what was
+        written is not lost by that.
 
         Args:
             target_rows: How many rows a fragment is to have.

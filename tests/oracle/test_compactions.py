@@ -7,11 +7,13 @@ from typing import Any
 import lance
 import pytest
 
-from lance_stream.dataset.compact import compact, plan
+from lance_stream.dataset.compact import commit_prepared, compact
+from lance_stream.dataset.compaction_plan import CompactionRules, plan
 from lance_stream.dataset.opening import open_table
+from lance_stream.dataset.rewrites import prepare
 from lance_stream.dataset.verify import verify
 from tests.oracle.test_applied import INDEXED_ACTS, IndexedHistory
-from tests.oracle.test_diffs import ACTS, History
+from tests.oracle.test_diffs import ACTS, History, changes_of
 
 pytestmark = pytest.mark.oracle
 
@@ -22,6 +24,14 @@ def rows_of(uri: str) -> list[dict[str, Any]]:
     ds = lance.dataset(uri)
     found = ds.to_table(columns=[*ds.schema.names, *STAMPS]).to_pylist()
     return sorted(found, key=lambda row: row["_rowid"])
+
+
+def check_indices(uri: str) -> None:
+    ds = lance.dataset(uri)
+    for condition in ("id = 7", "id >= 5 AND id < 12", "y = 1", "x > 0.5"):
+        by_index = ds.to_table(filter=condition)
+        by_scan = ds.scanner(filter=condition, use_scalar_index=False).to_table()
+        assert sorted(map(repr, by_index.to_pylist())) == sorted(map(repr, by_scan.to_pylist()))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -38,7 +48,42 @@ def test_nothing_but_the_fragments_changes(tmp_path: Path, seed: int, target_row
         lance.dataset(uri).validate()
         assert verify(done.table) == []
         if done.num_removed:
-            assert plan(open_table(uri), target_rows) == []
+            assert plan(open_table(uri), CompactionRules(target_rows)) == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_prepared_compaction_follows_what_pylance_did_meanwhile(
+    tmp_path: Path, seed: int
+) -> None:
+    dice = random.Random(seed)
+    uri = str(tmp_path / "t")
+    history = History(uri, seed)
+    for _ in range(6):
+        dice.choice(ACTS)(history)
+        prepared = prepare(open_table(uri), CompactionRules(dice.choice([6, 100])))
+        for _ in range(dice.randint(1, 2)):
+            dice.choice(ACTS)(history)
+        before, version = rows_of(uri), history.ds.version
+        done = commit_prepared(prepared)
+        assert rows_of(uri) == before
+        lance.dataset(uri).validate()
+        assert verify(done.table) == []
+        if done.table.version > version:
+            found = changes_of(open_table(uri).log, done.table.version)
+            assert (found.inserts, found.updates, found.deletes) == ((), (), ())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_queries_by_index_hold_for_a_compaction_that_followed(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    uri = str(tmp_path / "t")
+    history = IndexedHistory(uri, seed)
+    for _ in range(5):
+        dice.choice(INDEXED_ACTS)(history)
+        prepared = prepare(open_table(uri), CompactionRules(100))
+        dice.choice(INDEXED_ACTS)(history)
+        commit_prepared(prepared)
+        check_indices(uri)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -49,8 +94,4 @@ def test_queries_by_index_find_what_scans_find(tmp_path: Path, seed: int) -> Non
     for _ in range(5):
         dice.choice(INDEXED_ACTS)(history)
         compact(open_table(uri), 100)
-        ds = lance.dataset(uri)
-        for condition in ("id = 7", "id >= 5 AND id < 12", "y = 1", "x > 0.5"):
-            by_index = ds.to_table(filter=condition)
-            by_scan = ds.scanner(filter=condition, use_scalar_index=False).to_table()
-            assert sorted(map(repr, by_index.to_pylist())) == sorted(map(repr, by_scan.to_pylist()))
+        check_indices(uri)

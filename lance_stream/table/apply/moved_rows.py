@@ -102,7 +102,11 @@ def _with_ids(start: Manifest, groups: Sequence[RewriteGroup]) -> tuple[RewriteG
 
 
 def _check_group(start: Manifest, group: RewriteGroup) -> None:
-    check_new_fragments(start, group.new_fragments)
+    # Rows that died while they were rewritten are dead in the new fragments.
+    alive = [replace(each, deletion_file=None) for each in group.new_fragments]
+    check_new_fragments(start, alive)
+    if not all(each.num_live_rows > 0 for each in group.new_fragments):
+        raise InvalidInputError("a rewritten fragment has no live row")
     stable = has_stable_row_ids(start)
     if any(each.row_ids is None for each in group.new_fragments) and stable:
         raise InvalidInputError("a rewritten fragment does not say the row ids of its rows")
@@ -110,7 +114,7 @@ def _check_group(start: Manifest, group: RewriteGroup) -> None:
         start.fragments[start.fragments.place_of[each.id]].num_live_rows
         for each in group.old_fragments
     )
-    new = sum(each.physical_rows for each in group.new_fragments)
+    new = sum(each.num_live_rows for each in group.new_fragments)
     if old != new:
         raise InvalidInputError(
             f"{old} rows of the fragments {[each.id for each in group.old_fragments]} would be "

@@ -12,12 +12,13 @@ from lance_stream.errors import (
     UnsupportedFeatureError,
 )
 from lance_stream.table.apply import index_coverage
-from lance_stream.table.feature_flags import FRAGMENT_REUSE_INDEX
+from lance_stream.table.feature_flags import DELETION_FILES, FRAGMENT_REUSE_INDEX
 from lance_stream.table.fragments import DeletionFile, DeletionFileType, Fragment
 from lance_stream.table.indices import IndexMetadata, decode_index_section, encode_index_section
 from lance_stream.table.manifest import FragmentList, Manifest
 from lance_stream.table.operations import (
     DataReplacement,
+    Delete,
     Merge,
     Project,
     ReserveFragments,
@@ -155,7 +156,8 @@ def test_a_rewrite_that_loses_rows_or_ids_is_refused() -> None:
         (moved(4, 0, 1, 2, 3), "5 rows of the fragments"),
         (replace(group.new_fragments[0], row_ids=None), "row ids"),
         (replace(group.new_fragments[0], id=1), "cannot have the id 1"),
-        (killing(group.new_fragments[0], 1), "dead rows"),
+        (killing(group.new_fragments[0], 1), "5 rows of the fragments"),
+        (killing(group.new_fragments[0], 5), "no live row"),
     ):
         with pytest.raises(InvalidInputError, match=match):
             then(old, Rewrite((replace(group, new_fragments=(new,)),)))
@@ -163,6 +165,19 @@ def test_a_rewrite_that_loses_rows_or_ids_is_refused() -> None:
         then(old, Rewrite((group, group)))
     with pytest.raises(IncompatibleConflictError, match="no such fragment"):
         then(then(old, Update(removed_fragment_ids=(1,))), fine)
+
+
+def test_rows_that_died_while_they_were_rewritten_are_dead_in_the_new_fragment() -> None:
+    old = table(3, 2)
+    (group,) = rewritten(old, 0, 1).groups
+    dying = then(old, Delete((killing(old.fragments[0], 1),), ()))
+    carried = replace(group, new_fragments=(killing(replace(group.new_fragments[0], id=2), 1),))
+    made = then(dying, Rewrite((carried,)))
+    (fragment,) = made.fragments
+    assert (fragment.id, fragment.num_live_rows, ids(fragment)) == (2, 4, [0, 1, 2, 3, 4])
+    assert made.reader_feature_flags & DELETION_FILES
+    with pytest.raises(InvalidInputError, match="4 rows of the fragments"):
+        then(dying, Rewrite((group,)))
 
 
 def test_indices_that_say_addresses_do_not_follow_a_rewrite() -> None:
