@@ -15,16 +15,19 @@ A rule is one of these words, or looks into the two operations first (`retry_if`
 Source:  the table format's "Conflict Resolution"; facts of the format, section 5, measured on the
          reference.
 Differs: The reference folds some changes into an index under way; we let such an index be planned
-         again. It lets a clone follow anything; a clone is the first version of a table, and
-         follows nothing.
+         again. It plans a rewrite of indexed fragments again after a new index on them; ours, which
+         rewrites no index, follows it. It lets a clone follow anything; a clone is the first
+         version of a table, and follows nothing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from lance_stream.errors import IncompatibleConflictError, RetryableConflictError
+from lance_stream.table.apply.index_coverage import coverage, is_system_index
+from lance_stream.table.indices import IndexMetadata
 from lance_stream.table.operations import (
     Append,
     Clone,
@@ -229,11 +232,44 @@ def _replaces_same_field(ours: DataReplacement, theirs: DataReplacement) -> bool
     )
 
 
-def _makes_same_index(ours: CreateIndex, theirs: CreateIndex) -> bool:
-    def names(operation: CreateIndex) -> set[str]:
-        return {each.name for each in operation.new_indices + operation.removed_indices}
+def _changes_same_index(ours: CreateIndex, theirs: CreateIndex) -> bool:
+    """Whether one makes what the other makes or drops; to drop the same twice does no harm."""
+    added = _names(ours.new_indices), _names(theirs.new_indices)
+    dropped = _names(ours.removed_indices), _names(theirs.removed_indices)
+    replaced = {each.uuid for each in ours.removed_indices} & {
+        each.uuid for each in theirs.removed_indices
+    }
+    names = {each.name for each in ours.removed_indices if each.uuid in replaced}
+    return not (
+        added[0].isdisjoint(added[1])
+        and (added[0] - dropped[0]).isdisjoint(dropped[1])
+        and (added[1] - dropped[1]).isdisjoint(dropped[0])
+        and names.isdisjoint(added[0] | added[1])
+    )
 
-    return not names(ours).isdisjoint(names(theirs))
+
+def _names(indices: Iterable[IndexMetadata]) -> set[str]:
+    return {each.name for each in indices}
+
+
+def _indexes_moved_rows(ours: CreateIndex, theirs: Rewrite) -> bool:
+    """Whether an index of ours answers for rows that theirs has moved."""
+    moved = touched_fragments(theirs)
+    return any(
+        is_system_index(each) or not each.fragment_bitmap or not moved.isdisjoint(coverage(each))
+        for each in ours.new_indices
+    )
+
+
+def _rewrites_indices_beside(ours: Rewrite, theirs: CreateIndex) -> bool:
+    """Whether ours moves indices with its rows, and does not know one that theirs made.
+
+    Without that the new index is dealt with as ours is applied: it follows the rows, or no longer
+    covers them.
+    """
+    return any(
+        is_system_index(each) or not each.fragment_bitmap for each in theirs.new_indices
+    ) or bool(ours.rewritten_indices and _indexes_moved_rows(theirs, ours))
 
 
 def _has_log_index(ours: Operation, theirs: Operation) -> bool:
@@ -475,8 +511,8 @@ RULES: Mapping[type[KnownOperation], Mapping[type[KnownOperation], Rule]] = Mapp
             Append: yes,
             Delete: yes,
             Overwrite: no,
-            CreateIndex: retry_if(_makes_same_index),
-            Rewrite: retry,
+            CreateIndex: retry_if(_changes_same_index),
+            Rewrite: retry_if(_indexes_moved_rows),
             Merge: retry_if(_has_log_index),
             Restore: no,
             ReserveFragments: yes,
@@ -493,7 +529,7 @@ RULES: Mapping[type[KnownOperation], Mapping[type[KnownOperation], Rule]] = Mapp
             Append: yes,
             Delete: retry_if(_same_fragments),
             Overwrite: no,
-            CreateIndex: retry,
+            CreateIndex: retry_if(_rewrites_indices_beside),
             Rewrite: retry_if(_same_fragments),
             Merge: retry,
             Restore: no,

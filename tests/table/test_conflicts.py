@@ -1,6 +1,7 @@
 import itertools
 
 import pytest
+from pyroaring import BitMap
 
 from lance_stream.errors import IncompatibleConflictError, RetryableConflictError
 from lance_stream.table.conflicts import RULES, Verdict, check, judge
@@ -25,6 +26,7 @@ from lance_stream.table.operations import (
     Restore,
     Rewrite,
     RewriteGroup,
+    RewrittenIndex,
     UnknownOperation,
     Update,
     UpdateBases,
@@ -67,8 +69,9 @@ def update_columns(*fragment_ids: int, fields: tuple[int, ...] = (1,)) -> Update
     )
 
 
-def compact(*fragment_ids: int) -> Rewrite:
-    return Rewrite((RewriteGroup(tuple(map(fragment, fragment_ids)), (fragment(99),)),))
+def compact(*fragment_ids: int, index_too: bool = False) -> Rewrite:
+    groups = (RewriteGroup(tuple(map(fragment, fragment_ids)), (fragment(99),)),)
+    return Rewrite(groups, (RewrittenIndex(b"1" * 16, b"2" * 16),) if index_too else ())
 
 
 def replace_data(fragment_id: int, *field_ids: int) -> DataReplacement:
@@ -77,8 +80,26 @@ def replace_data(fragment_id: int, *field_ids: int) -> DataReplacement:
     )
 
 
-def index(name: str = "by_x", field_id: int = 1) -> CreateIndex:
-    return CreateIndex((IndexMetadata(b"1" * 16, (field_id,), name, 1),))
+def index(
+    name: str = "by_x", field_id: int = 1, covers: tuple[int, ...] | None = None
+) -> CreateIndex:
+    return CreateIndex((index_metadata(name, field_id, covers),))
+
+
+def index_metadata(
+    name: str = "by_x", field_id: int = 1, covers: tuple[int, ...] | None = None, uuid: int = 1
+) -> IndexMetadata:
+    bitmap = b"" if covers is None else BitMap(covers).serialize()
+    return IndexMetadata(bytes([uuid]) * 16, (field_id,), name, 1, bitmap)
+
+
+def drop_index(name: str = "by_x", uuid: int = 1) -> CreateIndex:
+    return CreateIndex((), (index_metadata(name, uuid=uuid),))
+
+
+def replace_index(name: str = "by_x", uuid: int = 2) -> CreateIndex:
+    new = index_metadata(name, covers=(0,), uuid=uuid)
+    return CreateIndex((new,), (index_metadata(name),))
 
 
 def config(**entries: str | None) -> UpdateConfig:
@@ -218,6 +239,24 @@ FINER = [
     (index(field_id=1), project(0), RETRY),
     (index("__lance_mem_wal"), MERGE, RETRY),
     (MERGE, index("__lance_mem_wal"), RETRY),
+    # indices: made, dropped, made anew, beside each other and beside rows that move
+    (index(covers=(0,)), compact(0), RETRY),
+    (index(covers=(0,)), compact(1), YES),
+    (index("__lance_frag_reuse", covers=(1,)), compact(0), RETRY),
+    (drop_index(), compact(0), YES),
+    (compact(0), drop_index(), YES),
+    (compact(0), index(covers=(0,)), YES),
+    (compact(0), index("__lance_frag_reuse", covers=(1,)), RETRY),
+    (compact(0, index_too=True), index(covers=(0,)), RETRY),
+    (compact(0, index_too=True), index(covers=(1,)), YES),
+    (drop_index(), drop_index(), YES),
+    (index(), drop_index(), RETRY),
+    (drop_index(), index(), RETRY),
+    (index("by_id"), drop_index(), YES),
+    (replace_index(), drop_index(), RETRY),
+    (drop_index(), replace_index(), RETRY),
+    (replace_index(), drop_index(uuid=7), YES),
+    (replace_index(), replace_index(uuid=3), RETRY),
     # overlays
     (OVERLAY, delete(0), YES),
     (OVERLAY, delete(whole=(0,)), RETRY),
