@@ -1,0 +1,294 @@
+"""Every operation after every other, on tables with data: stories of one line for each pair.
+
+    # What the story says.
+    we plan delete 1
+
+    append 20,21      yes       0,2..5,6..10,20,21
+    upsert 1,30       retry     0,2..5,6..10,30
+
+The first act is planned on a table; then somebody does the act of the line, and the first one is
+committed. The line says what becomes of it, and which rows there are in the end: after
+`retry` those after planning it again by the same verb, where there is one. A row whose x is not
+half its id has a quote behind its id. Columns and indices that came or went, and config, follow
+the rows.
+
+Each pair is played twice, on a table whose rows have stable ids, and the ends have to agree in
+rows, ids and stamps:
+
+    pylance does theirs, we commit ours
+    we commit theirs, pylance does its own kind of ours with a handle that knows nothing of it
+
+Where pylance decides otherwise, the line ends with `pylance:` and its word. After every pair both
+readers see the same rows, both find the table sound, and a query by index finds what a scan finds.
+"""
+
+import itertools
+import re
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lance
+import pytest
+
+import lance_stream
+from lance_stream.commit import committer
+from lance_stream.commit.committer import Committed, commit
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.errors import (
+    IncompatibleConflictError,
+    LanceStreamError,
+    RetryableConflictError,
+)
+from lance_stream.storage.locations import open_store
+from lance_stream.table.apply import APPLY
+from lance_stream.table.conflicts import Verdict
+from lance_stream.table.operations import (
+    OPERATIONS,
+    Clone,
+    DataOverlay,
+    UnknownOperation,
+    UpdateMemWalState,
+)
+from tests.commit.tables import make_world, publish_foreign
+from tests.scenarios.acts import ACTS, INDICES, PLANNED_ON, SCHEMA, Planned, Stage
+
+STORIES = sorted((Path(__file__).parent / "pairs").glob("*.txt"))
+STAMPS = ["_row_created_at_version", "_row_last_updated_at_version"]
+QUERIES = {
+    "id": "id >= 4 AND id < 31",
+    "x": "x > 0.6 AND x < 90",
+    "g": "g = 1",
+    "h": "h = 1",
+}
+
+
+PYLANCE_BREAKS = {("index x again", "drop x")}
+"""It leaves an index on a column that is gone, and can no longer read its own list of indices."""
+
+
+class Line(NamedTuple):
+    theirs: str
+    answer: str
+
+
+class Story(NamedTuple):
+    ours: str
+    lines: list[Line]
+
+
+class End(NamedTuple):
+    """How a pair ended: what became of our act, and what is in the table then."""
+
+    verdict: str
+    told: str
+    rows: list[tuple[Any, ...]]
+
+
+def read_story(text: str) -> Story:
+    told = [line for line in text.splitlines() if line and not line.startswith("#")]
+    match = re.fullmatch(r"we plan (.*)", told[0])
+    assert match, told[0]
+    lines = [Line(*re.split(r" {2,}", line, maxsplit=1)) for line in told[1:]]
+    return Story(match[1], [Line(each.theirs, each.answer.strip()) for each in lines])
+
+
+class Player:
+    """Plays pairs on copies of one table."""
+
+    def __init__(self, folder: Path, *, stable_row_ids: bool) -> None:
+        self.stage = Stage(folder, stable_row_ids=stable_row_ids)
+        self.stable_row_ids = stable_row_ids
+        self.verdicts: list[Verdict] = []
+
+    def check(self, ours: Any, theirs: Any, version: int) -> Verdict:
+        self.verdicts.append(committer_check(ours, theirs, version))
+        return self.verdicts[-1]
+
+    def we_follow(self, ours: str, theirs: str) -> End:
+        """Somebody does theirs, then we commit ours."""
+        plan = self.stage.plan(ours)
+        table = self.stage.copy(plan)
+        act = ACTS[theirs]
+        if act.by_pylance is not None:
+            act.by_pylance(lance.dataset(str(table)))
+        else:
+            publish_foreign(log_of(table), act.operation, {"timestamp_nanos": time.time_ns()})
+        verdict = self.commit(table, plan)
+        verb = ACTS[ours].by_us
+        if verdict == "retry" and verb is not None:
+            verb(lance_stream.open_dataset(str(table)))
+        assert lance_stream.open_dataset(str(table)).verify() == []
+        lance.dataset(str(table)).validate()
+        return self.end(table, verdict)
+
+    def pylance_follows(self, ours: str, theirs: str) -> End | None:
+        """We commit theirs, then pylance does ours with a handle that does not know it."""
+        verb = ACTS[ours].by_pylance
+        unknown = ACTS[theirs].kind is UnknownOperation
+        if verb is None or unknown or (ours, theirs) in PYLANCE_BREAKS:
+            return None
+        plan = self.stage.plan(theirs)
+        table = self.stage.copy(plan)
+        stale = lance.dataset(str(table))
+        if self.commit(table, plan) != "yes":
+            return None
+        try:
+            verb(stale)
+        except OSError as error:
+            word = "no" if "incompatible" in str(error).lower() else "retry"
+            return End(word, "", [])
+        return self.end(table, "yes")
+
+    def play(self, ours: str, theirs: str) -> str:
+        """Play a pair both ways; return what the story says of it."""
+        end = self.we_follow(ours, theirs)
+        other = self.pylance_follows(ours, theirs)
+        word = "yes" if end.verdict == "rebase" else end.verdict
+        if other is None or other.verdict == word:
+            if other is not None and word == "yes":
+                assert other.rows == end.rows
+                assert other.told == end.told
+            return f"{end.verdict:<9} {end.told}"
+        return f"{end.verdict:<9} {end.told}    pylance: {other.verdict}"
+
+    def commit(self, table: Path, plan: Planned) -> str:
+        self.verdicts = []
+        try:
+            done = commit(log_of(table), plan.transaction, world=make_world())
+        except RetryableConflictError:
+            return "retry"
+        except IncompatibleConflictError:
+            return "no"
+        except LanceStreamError as error:
+            return type(error).__name__
+        assert isinstance(done, Committed), done
+        return "rebase" if Verdict.REBASE in self.verdicts else "yes"
+
+    def end(self, table: Path, verdict: str) -> End:
+        ds = lance_stream.open_dataset(str(table))
+        theirs = lance.dataset(str(table))
+        system = [*STAMPS] if self.stable_row_ids else []
+        expected = theirs.to_table(columns=[*theirs.schema.names, "_rowid", *system])
+        actual = ds.to_table(with_row_id=True, with_row_versions=self.stable_row_ids)
+        assert actual.select(expected.column_names).to_pylist() == expected.to_pylist()
+        check_queries(theirs)
+        found = sorted(expected.to_pylist(), key=lambda row: (row["id"], row["_rowid"]))
+        row_ids = {row["_rowid"] for row in found}
+        assert len(row_ids) == len(found)
+        kept = [tuple(aged(name, value) for name, value in row.items()) for row in found]
+        return End(verdict, tell(ds, theirs, found), kept)
+
+
+committer_check = committer.check
+
+
+def aged(name: str, value: Any) -> Any:
+    """A version that was made by one of the two acts is new, whatever its number."""
+    return "new" if name in STAMPS and value > PLANNED_ON else value
+
+
+def log_of(table: Path) -> ObjectStoreLog:
+    return ObjectStoreLog(open_store(str(table)))
+
+
+def check_queries(ds: Any) -> None:
+    """Every index says what a scan says."""
+    for column in ds.schema.names:
+        if column not in QUERIES:
+            continue
+        found = [
+            ds.scanner(filter=QUERIES[column], columns=["id"], use_scalar_index=by_index)
+            for by_index in (True, False)
+        ]
+        by_index, by_scan = (sorted(each.to_table()["id"].to_pylist()) for each in found)
+        assert by_index == by_scan, QUERIES[column]
+
+
+def tell(ds: Any, theirs: Any, found: list[dict[str, Any]]) -> str:
+    keys = [
+        (row["id"], "" if row.get("x", row["id"] / 2) == row["id"] / 2 else "'") for row in found
+    ]
+    parts = [spans(keys) or "none"]
+    columns = ds.schema.names
+    parts += [f"+{name}" for name in columns if name not in SCHEMA.names]
+    parts += [f"-{name}" for name in SCHEMA.names if name not in columns]
+    indices = {each.name for each in theirs.describe_indices()}
+    normal = {f"{name}_idx" for name in INDICES}
+    parts += [f"+{name}" for name in sorted(indices - normal)]
+    parts += [f"-{name}" for name in sorted(normal - indices)]
+    parts += [f"{key}={value}" for key, value in sorted(ds.config.items())]
+    return " ".join(parts)
+
+
+def spans(keys: list[tuple[int, str]]) -> str:
+    """Write ids as runs start..stop, half open; those with a quote one by one."""
+    parts: list[str] = []
+    run: list[int] = []
+    for key, quote in [*keys, (-1, "")]:
+        if run and (quote or key != run[-1] + 1):
+            parts.append(str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1] + 1}")
+            run = []
+        if quote:
+            parts.append(f"{key}{quote}")
+        else:
+            run.append(key)
+    return ",".join(parts)
+
+
+@pytest.fixture(scope="module")
+def player(tmp_path_factory: pytest.TempPathFactory) -> Player:
+    return Player(tmp_path_factory.mktemp("pairs"), stable_row_ids=True)
+
+
+@pytest.fixture(scope="module")
+def address_player(tmp_path_factory: pytest.TempPathFactory) -> Player:
+    return Player(tmp_path_factory.mktemp("address-pairs"), stable_row_ids=False)
+
+
+TOLD = {path.stem: read_story(path.read_text()) for path in STORIES}
+OF_THE_SINK = ("append", "delete", "overwrite", "upsert", "compact")
+
+
+def pairs(*names: str) -> list[Any]:
+    """Every line of some stories; those of rarer operations count as slow."""
+    return [
+        pytest.param(
+            TOLD[name].ours,
+            line,
+            id=f"{name}-{line.theirs}",
+            marks=() if name in OF_THE_SINK else pytest.mark.slow,
+        )
+        for name in names
+        for line in TOLD[name].lines
+    ]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("ours", "line"), pairs(*TOLD))
+def test_pairs(ours: str, line: Line, player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committer, "check", player.check)
+    assert player.play(ours, line.theirs) == line.answer
+
+
+@pytest.mark.oracle
+@pytest.mark.slow
+@pytest.mark.parametrize(("ours", "line"), pairs("append", "delete", "upsert", "compact"))
+def test_pairs_where_rows_have_no_stable_ids(
+    ours: str, line: Line, address_player: Player, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "check", address_player.check)
+    end = address_player.we_follow(ours, line.theirs)
+    assert f"{end.verdict:<9} {end.told}" == line.answer.split("    pylance:")[0]
+
+
+def test_every_pair_of_operations_is_in_a_story() -> None:
+    """Each operation of the format follows each; ours are all that we can commit."""
+    told = {
+        (ACTS[story.ours].kind, ACTS[line.theirs].kind)
+        for story in TOLD.values()
+        for line in story.lines
+    }
+    theirs = {*OPERATIONS.values(), UnknownOperation} - {DataOverlay}
+    ours = {*APPLY, Clone, UpdateMemWalState}
+    assert told == set(itertools.product(ours, theirs))
