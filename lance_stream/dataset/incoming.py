@@ -11,6 +11,7 @@ not have keep their values in rows that are there, and are null in new ones.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,8 @@ class UpsertRules:
         delete_when: A SQL condition on an incoming row: whether it deletes. None: none does.
         except_columns: Columns of the incoming rows that are not stored.
         skip_unchanged: Whether rows that would stay the same are left alone.
+        tombstones: How long deletes are remembered, so that a row which is older than the delete
+            of its key, and comes after it, changes nothing. None: they are not.
     """
 
     on: tuple[str, ...]
@@ -47,6 +50,7 @@ class UpsertRules:
     delete_when: str | None = None
     except_columns: tuple[str, ...] = ()
     skip_unchanged: bool = False
+    tombstones: timedelta | None = None
 
 
 @dataclass(frozen=True)
@@ -56,20 +60,24 @@ class Incoming:
     Attributes:
         rules: What the user says of them.
         lookup: Their keys.
+        keys: (num_keys,) values of each key column, in the table's types.
         rows: (num_upserts,) the rows to store, in the table's types and the order of its columns;
             those of the table's columns that the batch has.
         row_of_key: (num_keys,) i64, the row of each key in `rows`; -1 where it deletes.
         sequence: (num_keys,) the sequence of each key's row, in the stored column's type; None if
             there is none, or it is not stored.
+        order: (num_keys,) the same as it came in, stored or not; None if there is none.
         num_rows: How many rows came in.
         num_late: How many of them lost against a newer one of the same batch.
     """
 
     rules: UpsertRules
     lookup: KeyLookup
+    keys: tuple[pa.Array, ...]
     rows: pa.RecordBatch
     row_of_key: Places
     sequence: pa.Array | None
+    order: pa.Array | None
     num_rows: int
     num_late: int
 
@@ -98,12 +106,13 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
     keys = [batch.column(name) for name in rules.on]
     check_no_null_keys(rules.on, keys)
     key_schema = pa.schema([table.field(name) for name in rules.on])
-    keys = cast_batch(batch.select(list(rules.on)), key_schema).columns
-    lookup = KeyLookup(keys)
-    if rules.sequence_by is None:
-        winners = only_rows(rules.on, keys, lookup)
+    key_rows = cast_batch(batch.select(list(rules.on)), key_schema)
+    lookup = KeyLookup(key_rows.columns)
+    by = rules.sequence_by
+    if by is None:
+        winners = only_rows(rules.on, key_rows.columns, lookup)
     else:
-        winners = newest_rows(batch, rules.on, lookup, rules.sequence_by)
+        winners = newest_rows(batch, rules.on, lookup, by)
     deletes = _deletes(batch, rules)[winners.rows]
     upserts = winners.rows[~deletes]
     row_of_key = np.full(lookup.num_keys, NOWHERE, np.int64)
@@ -112,9 +121,11 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
     return Incoming(
         rules=rules,
         lookup=lookup,
+        keys=tuple(_chosen(key_rows, winners.rows).columns),
         rows=cast_batch(_chosen(batch.drop_columns(list(rules.except_columns)), upserts), stored),
         row_of_key=row_of_key,
         sequence=_stored_sequence(batch, table, rules, winners.rows),
+        order=None if by is None else _chosen(batch.select([by]), winners.rows).column(0),
         num_rows=batch.num_rows,
         num_late=winners.num_late,
     )
@@ -132,6 +143,12 @@ def _check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None
         check_key_type(name, table.field(name).type)
     if rules.sequence_by is not None:
         _check_there("the column of sequence_by", [rules.sequence_by], batch, "the data")
+    if rules.tombstones is not None and (rules.sequence_by is None or rules.delete_when is None):
+        raise InvalidInputError(
+            "tombstones remember deletes and in which order they came: name the condition of "
+            "deletes (delete_when) and the column that orders rows of one key (sequence_by), or "
+            "leave tombstones out"
+        )
     _check_there("the column of except_columns", rules.except_columns, batch, "the data")
     hidden = sorted(set(rules.on) & set(rules.except_columns))
     if hidden:

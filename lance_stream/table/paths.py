@@ -10,6 +10,7 @@ All paths are relative to the table's directory and use "/":
     _transactions/{read version}-{uuid}.txn
     _deletions/{fragment id}-{read version}-{id}.arrow|bin
     _refs/tags/{tag}.json
+    _lance_stream/tombstones/{32 hex digits}.arrow          ours: see `tombstones`
 
 V2 names sort the newest version first. A table has one scheme; both in one directory is an error.
 
@@ -35,6 +36,7 @@ TRANSACTIONS_DIRECTORY = "_transactions"
 DELETIONS_DIRECTORY = "_deletions"
 INDICES_DIRECTORY = "_indices"
 TAGS_DIRECTORY = "_refs/tags"
+TOMBSTONES_DIRECTORY = "_lance_stream/tombstones"
 LATEST_VERSION_HINT = "_versions/latest_version_hint.json"
 
 _DRIVE_OR_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -239,6 +241,20 @@ def parse_deletion_file_name(name: str) -> DeletionFileName | None:
             fragment_id, read_version, file_id = map(int, numbers)
             return DeletionFileName(fragment_id, read_version, file_id, file_type)
     return None
+
+
+def tombstone_file_name(random: bytes) -> str:
+    """Return the name of a new file of remembered deletes.
+
+    Args:
+        random: 16 random bytes.
+    """
+    return f"{random.hex()}.arrow"
+
+
+def tombstone_path(name: str) -> str:
+    """Return where a file of remembered deletes lies."""
+    return f"{TOMBSTONES_DIRECTORY}/{name}"
 
 
 def tag_path(tag: str) -> str:

@@ -1,4 +1,5 @@
 import uuid
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -145,6 +146,16 @@ def test_a_key_that_several_rows_have_changes_all_of_them() -> None:
         ({"id": [1], "op": ["d"]}, UpsertRules(("id",)), "no column 'op'"),
         ({"id": [1], "x": ["one"]}, UpsertRules(("id",)), "'x' is string"),
         ({"id": [1]}, UpsertRules(("id",), delete_when="op = 'd'"), "op"),
+        (
+            {"id": [1], "seq": [1]},
+            UpsertRules(("id",), sequence_by="seq", tombstones=timedelta(days=1)),
+            "delete_when",
+        ),
+        (
+            {"id": [1], "seq": [1]},
+            UpsertRules(("id",), delete_when="seq = 1", tombstones=timedelta(days=1)),
+            "sequence_by",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_and_nothing_is_changed(

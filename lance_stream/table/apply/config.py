@@ -1,7 +1,8 @@
 """Config and metadata: entries are set, taken away, or replaced as a whole.
 
-Differs: Replacing the whole config keeps the ledger's entries: without them a stream would write
-         its last batches twice. An entry that is named is still taken away.
+Differs: Replacing the whole config keeps our own entries: without the ledger's a stream would write
+         its last batches twice, without the tombstones' a late row would undo a delete. An entry
+         that is named is still taken away.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,10 +11,11 @@ from typing import Any
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.fields import Field, Schema
-from lance_stream.table import ledger
+from lance_stream.table import ledger, tombstones
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import MapUpdate, UpdateConfig
 
+_OURS = (ledger.PREFIX, tombstones.CONFIG_KEY)
 _PRIMARY_KEY = (
     "lance-schema:unenforced-primary-key",
     "lance-schema:unenforced-primary-key:position",
@@ -31,7 +33,7 @@ def update_config(start: Manifest, operation: UpdateConfig) -> Manifest:
     for key in operation.old_delete_keys:
         config.pop(key, None)
     if operation.config is not None:
-        kept = {key: value for key, value in config.items() if key.startswith(ledger.PREFIX)}
+        kept = {key: value for key, value in config.items() if key.startswith(_OURS)}
         if operation.config.replace:
             config = kept
         config = _updated(config, replace(operation.config, replace=False), str)

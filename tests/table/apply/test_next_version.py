@@ -5,6 +5,7 @@ import pytest
 
 from lance_stream.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 from lance_stream.schema.fields import Field, Schema
+from lance_stream.table import tombstones
 from lance_stream.table.apply import APPLY, Commit, Creation, apply
 from lance_stream.table.feature_flags import DELETION_FILES, STABLE_ROW_IDS, TABLE_CONFIG
 from lance_stream.table.fragments import DeletionFile, DeletionFileType, Fragment
@@ -232,8 +233,14 @@ def test_config_and_metadata_are_replaced_as_a_whole() -> None:
     assert made.schema.metadata == {"c": b"3"}
 
 
-def test_replacing_the_whole_config_keeps_the_ledger() -> None:
-    entry = config_entries("flights", LedgerEntry(41, "q", 7))
+@pytest.mark.parametrize(
+    "entry",
+    [
+        config_entries("flights", LedgerEntry(41, "q", 7)),
+        tombstones.config_entries(tombstones.Tombstones(("id",), "seq", "int64")),
+    ],
+)
+def test_replacing_the_whole_config_keeps_our_own_entries(entry: dict[str, str]) -> None:
     (key,) = entry
     old = replace(table(3), config={"a": "1", **entry})
     assert then(old, UpdateConfig(MapUpdate((), replace=True))).config == entry

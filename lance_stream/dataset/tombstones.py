@@ -1,0 +1,346 @@
+"""Remembered deletes: is a row older than the last delete of its key?
+
+    delete id=7 seq=5        remembered: (7, 5, now), in a file of the commit that deletes
+    upsert id=7 seq=4        late: it changes nothing
+    upsert id=7 seq=5        late: of equals the delete wins
+    upsert id=7 seq=6        brings the key back; the delete stays remembered until it is too old
+
+A delete is remembered whether or not the table has its key, for it may arrive before the insert.
+One that is older than the stored row, or than a delete remembered before, is late itself.
+
+What a version remembers says its config (`table.tombstones`), the deletes themselves stand in
+files (`tombstone_files`). A commit that deletes writes one file; it is part of the version that
+names it, and of the versions after.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream.commit.world import REAL_WORLD, World
+from lance_stream.dataset.casting import cast_batch, check_castable
+from lance_stream.dataset.keys import NOWHERE, KeyLookup, Places, hash_keys
+from lance_stream.dataset.open_files import OpenFiles
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.tombstone_files import (
+    FORGET,
+    KEPT,
+    SEQUENCE,
+    Deletes,
+    encode_deletes,
+    plain_type,
+    plain_values,
+    schema_of,
+)
+from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
+from lance_stream.schema.logical_types import leaf_to_logical, logical_to_leaf
+from lance_stream.storage.store import Store, StoredFile
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.paths import TOMBSTONES_DIRECTORY, tombstone_file_name, tombstone_path
+from lance_stream.table.tombstones import (
+    TombstoneFile,
+    Tombstones,
+    check_is_of,
+    config_entries,
+    files_to_join,
+    is_of,
+    read_tombstones,
+    with_change,
+    without_expired,
+)
+
+GRACE: Final = timedelta(days=7)
+"""How old a file is at least that nobody can still be about to commit."""
+
+
+# --- what a version remembers
+
+
+@dataclass(frozen=True)
+class RememberedDeletes:
+    """The deletes that a version remembers, of one set of key columns.
+
+    Attributes:
+        place: Where the table lies.
+        schema: The columns of deletes, as `schema_of` says them.
+        on: The key columns.
+        sequence_by: The column that orders rows of one key.
+        files: The files that hold them.
+        oldest_ms: Deletes before this moment are forgotten.
+    """
+
+    place: OpenFiles
+    schema: pa.Schema
+    on: tuple[str, ...]
+    sequence_by: str
+    files: tuple[TombstoneFile, ...]
+    oldest_ms: int = 0
+
+    def last_sequences(self, lookup: KeyLookup, keys: Sequence[pa.Array]) -> pa.Array:
+        """Return the greatest sequence at which each key of a batch was deleted.
+
+        Args:
+            lookup: The keys of the batch.
+            keys: (num_keys,) values of each key column, of the types of `schema`.
+
+        Returns:
+            (num_keys,) sequences; null where no delete is remembered.
+        """
+        wanted = np.unique(hash_keys([plain_values(each) for each in keys]))
+        numbers: list[Places] = [np.empty(0, np.int64)]
+        sequences: list[pa.Array] = []
+        for file in self.files:
+            deletes = KEPT.get(self.place, file, self.schema)
+            rows = deletes.rows_that_may_be(wanted)
+            rows = rows[deletes.deleted_at_ms[rows] >= self.oldest_ms]
+            if not len(rows):
+                continue
+            chosen = Deletes(deletes.rows.take(pa.array(rows)))
+            found = lookup.find(chosen.keys)
+            hit = np.flatnonzero(found != NOWHERE)
+            numbers.append(found[hit])
+            sequences.append(chosen.sequence.take(pa.array(hit)))
+        if not sequences:
+            return pa.nulls(lookup.num_keys, self.schema.field(SEQUENCE).type)
+        found_sequences = pa.concat_arrays(sequences)
+        best = rows_of_greatest(np.concatenate(numbers), found_sequences, lookup.num_keys)
+        return found_sequences.take(pa.array(best, mask=best == NOWHERE))
+
+    def are_late(
+        self, lookup: KeyLookup, keys: Sequence[pa.Array], sequence: pa.Array
+    ) -> npt.NDArray[np.bool_]:
+        """Return which keys of a batch come with a row that is not newer than their last delete.
+
+        Args:
+            lookup: The keys of the batch.
+            keys: (num_keys,) values of each key column.
+            sequence: (num_keys,) the sequence of each key's row.
+        """
+        if not self.files:
+            return np.zeros(lookup.num_keys, np.bool_)
+        last = self.last_sequences(lookup, keys)
+        found = pc.fill_null(pc.less_equal(self.as_stored(sequence), last), False)
+        late: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
+        return late
+
+    def as_stored(self, sequence: pa.Array) -> pa.Array:
+        """Return sequences in the type in which they are remembered.
+
+        Raises:
+            InvalidInputError: One does not fit.
+        """
+        wanted = pa.schema([pa.field(self.sequence_by, self.schema.field(SEQUENCE).type)])
+        batch = pa.RecordBatch.from_arrays([sequence], [self.sequence_by])
+        return cast_batch(batch, wanted).column(0)
+
+
+def rows_of_greatest(numbers: Places, values: pa.Array, count: int) -> Places:
+    """Return which row has the greatest value of each number.
+
+    Args:
+        numbers: (n,) i64, from 0 up to but not including `count`.
+        values: (n,) values, none null.
+        count: How many numbers there are.
+
+    Returns:
+        (count,) i64 rows; -1 where a number does not occur. Of equals it is one.
+    """
+    ranks = pc.rank(values, sort_keys="ascending", tiebreaker="first").to_numpy().astype(np.int64)
+    best = np.zeros(count, np.int64)
+    np.maximum.at(best, numbers, ranks)
+    row_of_rank = np.full(len(ranks) + 1, NOWHERE, np.int64)
+    row_of_rank[ranks] = np.arange(len(ranks))
+    rows: Places = row_of_rank[best]
+    return rows
+
+
+def open_remembered(
+    table: TableVersion,
+    on: Sequence[str],
+    sequence_by: str,
+    sequence: pa.DataType,
+    *,
+    age: timedelta | None,
+    now_ms: int,
+) -> RememberedDeletes:
+    """Return the deletes that a version remembers and that count for an upsert; reads no file.
+
+    Args:
+        table: The version.
+        on: The key columns.
+        sequence_by: The column that orders rows of one key.
+        sequence: Its type in the table; or, where it is not stored, in the data.
+        age: How long deletes are remembered; None if the upsert remembers none. What others
+            remember counts all the same, if they do so by the same columns.
+        now_ms: Milliseconds since 1970-01-01 UTC.
+
+    Raises:
+        InvalidInputError: Deletes are to be remembered by these columns, but the table remembers
+            some by others, or by sequences of another type.
+        CorruptDataError: The config's entry is not one.
+    """
+    known = read_tombstones(table.manifest.config)
+    files: tuple[TombstoneFile, ...] = ()
+    oldest_ms = 0 if age is None else max(now_ms - age // timedelta(milliseconds=1), 0)
+    wanted = _storable(sequence)
+    if known is not None and known.files:
+        if age is not None:
+            check_is_of(known, on, sequence_by)
+        if is_of(known, on, sequence_by):
+            files = without_expired(known.files, oldest_ms)
+            wanted = _common_type(wanted, logical_to_leaf(known.sequence_type), sequence_by)
+    return RememberedDeletes(
+        table.files,
+        schema_of(on, table.arrow_schema, wanted),
+        tuple(on),
+        sequence_by,
+        files,
+        oldest_ms,
+    )
+
+
+def _storable(sequence: pa.DataType) -> pa.DataType:
+    return logical_to_leaf(leaf_to_logical(plain_type(sequence)))
+
+
+def _common_type(ours: pa.DataType, known: pa.DataType, name: str) -> pa.DataType:
+    """Return the wider one of two types of sequences.
+
+    Raises:
+        InvalidInputError: Neither holds the values of the other.
+    """
+    for one, other in ((known, ours), (ours, known)):
+        with suppress(InvalidInputError):
+            check_castable(pa.schema([(name, one)]), pa.schema([(name, other)]))
+            return other
+    raise InvalidInputError(
+        f"the table remembers deletes in the order of {name!r} as {known}, but here it is {ours}, "
+        f"and neither holds the values of the other. Cast the column to {known}. {FORGET}"
+    )
+
+
+# --- what a commit remembers
+
+
+@dataclass(frozen=True)
+class PlannedTombstones:
+    """What a commit remembers besides, its file written.
+
+    Attributes:
+        added: The new file, if there is one, and the columns.
+        joined: The names of files whose deletes the new one holds, too.
+        oldest_ms: Files without a delete since then are forgotten.
+    """
+
+    added: Tombstones
+    joined: frozenset[str] = field(default_factory=frozenset)
+    oldest_ms: int = 0
+
+    def entries(self, newest: Manifest | None, _version: int) -> Mapping[str, str]:
+        """Return the config entry that goes in with the commit, made of the newest version's.
+
+        Raises:
+            InvalidInputError: Another writer remembers deletes by other columns meanwhile.
+        """
+        known = None if newest is None else read_tombstones(newest.config)
+        made = with_change(known, self.added, self.joined, self.oldest_ms)
+        return config_entries(made) if made.files or known else {}
+
+    def delete_files(self, store: Store) -> None:
+        """Delete the file of a plan that is known not to have been committed, best effort."""
+        for each in self.added.files:
+            with suppress(OSError, LanceStreamError):
+                store.delete(tombstone_path(each.name))
+
+
+def plan_tombstones(
+    remembered: RememberedDeletes,
+    keys: Sequence[pa.Array],
+    sequence: pa.Array,
+    now_ms: int,
+    world: World = REAL_WORLD,
+) -> PlannedTombstones:
+    """Write the file of the deletes of a batch, if there are any.
+
+    Args:
+        remembered: What the version remembers that the batch is planned on.
+        keys: (n,) values of each key column, of the deletes that are not late.
+        sequence: (n,) their sequences.
+        now_ms: When they are, in milliseconds since 1970-01-01 UTC.
+        world: Chance, for the file's name.
+    """
+    added = Tombstones(
+        remembered.on,
+        remembered.sequence_by,
+        leaf_to_logical(remembered.schema.field(SEQUENCE).type),
+    )
+    if not len(sequence):
+        return PlannedTombstones(added, oldest_ms=remembered.oldest_ms)
+    times = pa.array(np.full(len(sequence), now_ms, np.int64))
+    new = pa.RecordBatch.from_arrays(
+        [*map(plain_values, keys), remembered.as_stored(sequence), times],
+        schema=remembered.schema,
+    )
+    joined = files_to_join(remembered.files, len(sequence))
+    deletes = _joined(remembered, new, joined)
+    random = world.random_id() << 64 | world.random_id()
+    file = TombstoneFile(
+        tombstone_file_name(random.to_bytes(16, "big")), now_ms, deletes.rows.num_rows
+    )
+    remembered.place.store.write(tombstone_path(file.name), encode_deletes(deletes))
+    KEPT.add(remembered.place, file, deletes)
+    return PlannedTombstones(
+        replace(added, files=(file,)),
+        frozenset(each.name for each in joined),
+        remembered.oldest_ms,
+    )
+
+
+def _joined(
+    remembered: RememberedDeletes, new: pa.RecordBatch, joined: Sequence[TombstoneFile]
+) -> Deletes:
+    """Return new deletes and those of some files: of each key the newest, none that is too old."""
+    if not joined:
+        return Deletes(new)
+    olds = [KEPT.get(remembered.place, each, remembered.schema) for each in joined]
+    kept = [each.rows.filter(pa.array(each.deleted_at_ms >= remembered.oldest_ms)) for each in olds]
+    rows = pa.Table.from_batches([*kept, new]).combine_chunks().to_batches()[0]
+    deletes = Deletes(rows)
+    lookup = KeyLookup(deletes.keys)
+    newest = rows_of_greatest(lookup.key_of_row, deletes.sequence, lookup.num_keys)
+    return Deletes(rows.take(pa.array(newest)))
+
+
+def unreferenced_tombstones(
+    table: TableVersion, older_than: timedelta = GRACE, world: World = REAL_WORLD
+) -> list[StoredFile]:
+    """Return the files of remembered deletes that no version of the history names.
+
+    Args:
+        table: Any version.
+        older_than: How old they are at least: a younger one may be about to be committed.
+        world: The clock.
+
+    Raises:
+        InvalidInputError: The age is not longer than nothing.
+        BadDataError: A version cannot be read, so that nobody knows what it names.
+    """
+    if older_than < timedelta(0):
+        raise InvalidInputError(f"{older_than} is no age")
+    latest = world.now_nanos() / 1e9 - older_than.total_seconds()
+    files = [each for each in table.store.list(TOMBSTONES_DIRECTORY) if each.modified <= latest]
+    named: set[str] = set()
+    for version in table.log.versions() if files else ():
+        try:
+            known = read_tombstones(table.log.read(version).config)
+        except NotFoundError:
+            continue  # cleaned up since it was listed
+        named |= {tombstone_path(each.name) for each in known.files} if known else set()
+    return [each for each in files if each.path not in named]

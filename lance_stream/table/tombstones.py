@@ -1,0 +1,212 @@
+"""Tombstones: the deletes that a table remembers, so that a late row does not undo one.
+
+A deleted row leaves nothing behind that an older insert or update of its key, which arrives late,
+could be held against. So deletes are remembered for a while: key, sequence, and when it was. Files
+beside the data hold them, and an entry of the table's config says which of the files count:
+
+    key      lance_stream.tombstones
+    value    {"on": ["id"], "sequence_by": "seq", "sequence_type": "int64",
+              "files": [{"name": "0b1c….arrow", "ms": 1763740000000, "rows": 12}]}     JSON
+
+The entry is set in the same commit as the deletes, carried from manifest to manifest, and goes
+back with a restore. Of several writers each adds its file to what the newest version names. A
+file never changes; when there are many small ones, the next one takes in their rows
+(`files_to_join`), so that there are at most `MAX_FILES_A_TIER` of each order of magnitude.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeGuard
+
+from lance_stream.errors import CorruptDataError, InvalidInputError
+
+CONFIG_KEY: Final = "lance_stream.tombstones"
+"""The config key of the entry."""
+
+MAX_FILES_A_TIER: Final = 7
+MAX_ROWS_TO_JOIN: Final = 1 << 20
+"""A file of so many rows is not written again."""
+
+_NAME = re.compile(r"[0-9a-f]{32}\.arrow")
+_MAX_NUMBER = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TombstoneFile:
+    """One file of remembered deletes.
+
+    Attributes:
+        name: Its name (see `paths.tombstone_path`).
+        newest_ms: When the newest of them was, in milliseconds since 1970-01-01 UTC.
+        num_rows: How many there are.
+    """
+
+    name: str
+    newest_ms: int
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstones:
+    """The deletes that a version remembers.
+
+    Attributes:
+        on: The key columns.
+        sequence_by: The column that orders rows of one key.
+        sequence_type: The format's name of its type (see `schema.logical_types`).
+        files: The files that hold them.
+    """
+
+    on: tuple[str, ...]
+    sequence_by: str
+    sequence_type: str
+    files: tuple[TombstoneFile, ...] = ()
+
+
+def read_tombstones(config: Mapping[str, str]) -> Tombstones | None:
+    """Return what a version remembers; None if nothing was ever remembered.
+
+    Raises:
+        CorruptDataError: The config's entry is not one.
+    """
+    return _parse(config[CONFIG_KEY]) if CONFIG_KEY in config else None
+
+
+def config_entries(tombstones: Tombstones) -> dict[str, str]:
+    """Return the config entry that says what a version remembers."""
+    value = {
+        "on": list(tombstones.on),
+        "sequence_by": tombstones.sequence_by,
+        "sequence_type": tombstones.sequence_type,
+        "files": [
+            {"name": each.name, "ms": each.newest_ms, "rows": each.num_rows}
+            for each in tombstones.files
+        ],
+    }
+    return {CONFIG_KEY: json.dumps(value)}
+
+
+def is_of(tombstones: Tombstones, on: Sequence[str], sequence_by: str | None) -> bool:
+    """Return whether deletes were remembered by these key columns and this order."""
+    return set(tombstones.on) == set(on) and tombstones.sequence_by == sequence_by
+
+
+def check_is_of(tombstones: Tombstones, on: Sequence[str], sequence_by: str) -> None:
+    """Raise unless deletes can be remembered by these key columns and this order.
+
+    Raises:
+        InvalidInputError: The table remembers some by others.
+    """
+    if tombstones.files and not is_of(tombstones, on, sequence_by):
+        raise InvalidInputError(
+            f"the table remembers deletes by the key {_listed(tombstones.on)} in the order of "
+            f"{tombstones.sequence_by!r}, but this upsert is by {_listed(on)} in the order of "
+            f"{sequence_by!r}: a delete of the one is not found by the other. Nothing was "
+            f"written. Upsert by the same columns; or leave out `tombstones`; or forget what was "
+            f"deleted by taking the key {CONFIG_KEY!r} out of the table's config"
+        )
+
+
+def without_expired(files: Iterable[TombstoneFile], oldest_ms: int) -> tuple[TombstoneFile, ...]:
+    """Return the files that hold a delete which is not older than a moment."""
+    return tuple(each for each in files if each.newest_ms >= oldest_ms)
+
+
+def with_change(
+    newest: Tombstones | None, added: Tombstones, joined: Iterable[str], oldest_ms: int
+) -> Tombstones:
+    """Return what the next version remembers.
+
+    Args:
+        newest: What the newest version remembers, whoever made it.
+        added: What the commit adds, and by which columns.
+        joined: The names of files whose rows the added ones hold, too.
+        oldest_ms: Files without a delete since then are forgotten.
+
+    Raises:
+        InvalidInputError: The newest version remembers by other columns.
+    """
+    if newest is None:
+        return added
+    check_is_of(newest, added.on, added.sequence_by)
+    names = set(joined)
+    kept = [each for each in newest.files if each.name not in names]
+    return replace(added, files=(*without_expired(kept, oldest_ms), *added.files))
+
+
+def files_to_join(files: Iterable[TombstoneFile], num_rows: int) -> tuple[TombstoneFile, ...]:
+    """Return the files whose rows a new file is to take in, so that small ones do not pile up.
+
+    Files are told apart by the order of magnitude of their rows, to the base 8. Where the new file
+    would be one too many of its order, it takes in that order and all lower ones; so a delete is
+    written again once for each order, and not with each commit.
+
+    Args:
+        files: The files there are.
+        num_rows: How many rows the new one has of its own.
+    """
+    small = [each for each in files if each.num_rows < MAX_ROWS_TO_JOIN]
+    joined: list[TombstoneFile] = []
+    for tier in range(_tier(MAX_ROWS_TO_JOIN)):
+        own = [each for each in small if _tier(each.num_rows) == tier]
+        total = num_rows + sum(each.num_rows for each in joined)
+        if len(own) + (_tier(total) == tier) > MAX_FILES_A_TIER:
+            joined = [each for each in small if _tier(each.num_rows) <= tier]
+    return tuple(joined)
+
+
+def _tier(num_rows: int) -> int:
+    return (max(num_rows, 1).bit_length() - 1) // 3
+
+
+def _listed(names: Iterable[str]) -> str:
+    return "(" + ", ".join(names) + ")"
+
+
+def _parse(value: str) -> Tombstones:
+    try:
+        parsed = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise CorruptDataError(
+            f"the config entry {CONFIG_KEY!r} is not JSON: {value[:200]!r}"
+        ) from error
+    if isinstance(parsed, dict):
+        on, files = parsed.get("on"), parsed.get("files")
+        sequence_by, sequence_type = parsed.get("sequence_by"), parsed.get("sequence_type")
+        if (
+            _are_names(on)
+            and isinstance(sequence_by, str)
+            and isinstance(sequence_type, str)
+            and isinstance(files, list)
+            and all(map(_is_file, files))
+        ):
+            return Tombstones(
+                tuple(on),
+                sequence_by,
+                sequence_type,
+                tuple(TombstoneFile(each["name"], each["ms"], each["rows"]) for each in files),
+            )
+    raise CorruptDataError(
+        f"the config entry {CONFIG_KEY!r} does not say which deletes are remembered: "
+        f"{value[:200]!r}. Take it out of the table's config if another program put it there"
+    )
+
+
+def _are_names(value: object) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)
+
+
+def _is_file(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("name"), str)
+        and _NAME.fullmatch(value["name"]) is not None
+        and _is_number(value.get("ms"))
+        and _is_number(value.get("rows"))
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_NUMBER

@@ -1,0 +1,159 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.table.tombstones import (
+    CONFIG_KEY,
+    MAX_FILES_A_TIER,
+    MAX_ROWS_TO_JOIN,
+    TombstoneFile,
+    Tombstones,
+    check_is_of,
+    config_entries,
+    files_to_join,
+    is_of,
+    read_tombstones,
+    with_change,
+    without_expired,
+)
+
+
+def file(number: int, newest_ms: int = 0, num_rows: int = 1) -> TombstoneFile:
+    return TombstoneFile(f"{number:032x}.arrow", newest_ms, num_rows)
+
+
+def by_id(*files: TombstoneFile) -> Tombstones:
+    return Tombstones(("id",), "seq", "int64", files)
+
+
+names = st.text(st.characters(exclude_categories=("Cs",)), min_size=1)
+files = st.builds(file, st.integers(0, 1 << 100), st.integers(0, 1 << 50), st.integers(0, 1 << 40))
+
+
+@given(
+    st.builds(
+        Tombstones,
+        st.lists(names, min_size=1).map(tuple),
+        names,
+        st.just("timestamp:us:UTC"),
+        st.lists(files, max_size=5).map(tuple),
+    )
+)
+def test_what_is_remembered_comes_back_from_the_config(tombstones: Tombstones) -> None:
+    entries = config_entries(tombstones)
+    assert list(entries) == [CONFIG_KEY]
+    assert read_tombstones({"lance.auto": "1", **entries}) == tombstones
+
+
+def test_the_entry_has_a_fixed_form_and_may_say_more() -> None:
+    entry = json.loads(config_entries(by_id(file(1, 5, 7)))[CONFIG_KEY])
+    assert entry == {
+        "on": ["id"],
+        "sequence_by": "seq",
+        "sequence_type": "int64",
+        "files": [{"name": f"{1:032x}.arrow", "ms": 5, "rows": 7}],
+    }
+    later = {**entry, "more": 1, "files": [{**entry["files"][0], "bytes": 9}]}
+    assert read_tombstones({CONFIG_KEY: json.dumps(later)}) == by_id(file(1, 5, 7))
+    assert read_tombstones({"lance_stream.ledger.app": "{}"}) is None
+
+
+GOOD = {"on": ["id"], "sequence_by": "seq", "sequence_type": "int64", "files": []}
+GOOD_FILE = {"name": f"{1:032x}.arrow", "ms": 5, "rows": 7}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "[" * 100_000,
+        "[]",
+        "null",
+        {**GOOD, "on": []},
+        {**GOOD, "on": "id"},
+        {**GOOD, "on": [1]},
+        {**GOOD, "sequence_by": None},
+        {**GOOD, "sequence_type": 3},
+        {**GOOD, "files": {}},
+        *(
+            {**GOOD, "files": [each]}
+            for each in (
+                3,
+                {**GOOD_FILE, "name": "../../etc/passwd"},
+                {**GOOD_FILE, "name": f"{1:032x}.arrow\n"},
+                {**GOOD_FILE, "name": None},
+                {**GOOD_FILE, "ms": -1},
+                {**GOOD_FILE, "ms": True},
+                {**GOOD_FILE, "rows": 1.5},
+                {**GOOD_FILE, "rows": 1 << 63},
+            )
+        ),
+    ],
+)
+def test_an_entry_that_is_none_is_refused(value: Any) -> None:
+    with pytest.raises(CorruptDataError, match=CONFIG_KEY):
+        read_tombstones({CONFIG_KEY: value if isinstance(value, str) else json.dumps(value)})
+
+
+def test_other_columns_are_refused_with_a_way_out_as_long_as_there_are_deletes() -> None:
+    known = Tombstones(("a", "b"), "seq", "int64", (file(1),))
+    assert is_of(known, ("b", "a"), "seq")
+    check_is_of(known, ("b", "a"), "seq")
+    for on, sequence_by in ((("a",), "seq"), (("a", "b"), "at")):
+        assert not is_of(known, on, sequence_by)
+        with pytest.raises(InvalidInputError) as caught:
+            check_is_of(known, on, sequence_by)
+        for part in ("(a, b)", "'seq'", "Nothing was written", CONFIG_KEY, "leave out"):
+            assert part in str(caught.value)
+        check_is_of(Tombstones(("a", "b"), "seq", "int64"), on, sequence_by)
+
+
+def test_each_writer_adds_to_what_the_newest_version_names() -> None:
+    newest = by_id(file(1, 10), file(2, 20), file(3, 30))
+    made = with_change(
+        newest, by_id(file(4, 40)), joined=[file(2).name, file(9).name], oldest_ms=15
+    )
+    assert made == by_id(file(3, 30), file(4, 40))
+    assert with_change(None, by_id(file(4, 40)), joined=[], oldest_ms=15) == by_id(file(4, 40))
+    assert with_change(newest, by_id(), joined=[], oldest_ms=30) == by_id(file(3, 30))
+
+
+def test_columns_can_be_changed_once_all_deletes_are_forgotten() -> None:
+    added = Tombstones(("key",), "at", "double", (file(4, 40),))
+    assert with_change(by_id(), added, joined=[], oldest_ms=0) == added
+    with pytest.raises(InvalidInputError, match="by the key"):
+        with_change(by_id(file(1, 10)), added, joined=[], oldest_ms=0)
+
+
+def test_a_file_is_forgotten_when_its_newest_delete_is_too_old() -> None:
+    assert without_expired([file(1, 99), file(2, 100), file(3, 101)], 100) == (
+        file(2, 100),
+        file(3, 101),
+    )
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=300))
+def test_files_do_not_pile_up_and_no_delete_is_written_often(sizes: list[int]) -> None:
+    there: list[TombstoneFile] = []
+    written = 0
+    for number, size in enumerate(sizes):
+        joined = files_to_join(there, size)
+        rows = size + sum(each.num_rows for each in joined)
+        there = [each for each in there if each not in joined] + [file(number, 0, rows)]
+        written += rows
+    total = sum(sizes)
+    num_tiers = (total.bit_length() + 2) // 3
+    assert sum(each.num_rows for each in there) == total
+    assert len(there) <= MAX_FILES_A_TIER * num_tiers
+    assert written <= total * (num_tiers + 1)
+
+
+def test_large_files_are_left_alone() -> None:
+    large = [file(each, num_rows=MAX_ROWS_TO_JOIN) for each in range(20)]
+    assert files_to_join(large, MAX_ROWS_TO_JOIN) == ()
+    assert files_to_join([*large, *map(file, range(20, 27))], 1) == tuple(map(file, range(20, 27)))
