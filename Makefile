@@ -5,7 +5,7 @@ VENV        ?= .venv
 BIN         := $(VENV)/bin
 INSTALLED   := $(VENV)/.installed
 FLOORS      := .venv-floors
-PROTOS      := file file2 table rowids transaction encodings_v2_0 encodings_v2_1
+PROTOS      := file file2 table rowids transaction encodings_v2_0 encodings_v2_1 outlines
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help

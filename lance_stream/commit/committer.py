@@ -123,13 +123,15 @@ def commit(
         if file is None or file.transaction is not transaction:
             file = _write_transaction(log.store, transaction, world)
         made = _next_version(log, newest, file, creation, config_entries, world)
+        data = encode_manifest(made)
         if publish_and_know(
             log,
             made.version,
-            encode_manifest(made),
+            data,
             file.name,
             lambda tries: world.sleep(retries.delay_seconds(tries, world.chance())),
         ):
+            log.remember(made, data)
             return Committed(made, attempt)
         world.sleep(retries.delay_seconds(attempt, world.chance()))
     raise RetryableConflictError(

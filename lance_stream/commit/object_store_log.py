@@ -10,6 +10,7 @@ listing on stores that cannot sort; here it is written for its sake, and never r
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from lance_stream.commit.manifest_memory import MANIFESTS
 from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError, NotFoundError
 from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest, decode_manifest
@@ -19,8 +20,8 @@ from lance_stream.table.paths import (
     NamingScheme,
     is_detached,
     manifest_path,
+    newest_manifest,
     parse_manifest_name,
-    scheme_of,
 )
 
 _TRIES = 5
@@ -39,14 +40,17 @@ class ObjectStoreLog:
 
     def latest(self) -> int:
         """Return the newest version; see `VersionLog.latest`."""
-        return self.versions()[-1]
+        newest, _ = self._list()
+        if newest is None:
+            raise NotFoundError(f"there is no dataset at {self.store.uri}")
+        return newest
 
     def versions(self) -> list[int]:
         """Return every version that is there, ascending; see `VersionLog.versions`."""
-        versions = self._list()
-        if not versions:
+        newest, names = self._list()
+        if newest is None:
             raise NotFoundError(f"there is no dataset at {self.store.uri}")
-        return versions
+        return sorted(each.version for name in names if (each := parse_manifest_name(name)))
 
     def read(self, version: int) -> Manifest:
         """Return the manifest of a version; see `VersionLog.read`."""
@@ -64,7 +68,7 @@ class ObjectStoreLog:
         for _ in range(_TRIES):
             version = self.latest()
             with suppress(NotFoundError):
-                return self._read(version, self._scheme or NamingScheme.V2)
+                return self._read(version, self._scheme or NamingScheme.V2, is_newest=True)
             # It went away after it was listed: the table was deleted, and perhaps made anew.
         raise NotFoundError(f"the dataset at {self.store.uri} goes away while it is being opened")
 
@@ -75,8 +79,10 @@ class ObjectStoreLog:
         """
         if version < 1 or is_detached(version):
             raise InvalidInputError(f"{version} cannot be the version of a table")
-        if (version == 1 or self._scheme is None) and self._list() and version == 1:
-            return False
+        if version == 1 or self._scheme is None:
+            newest, _ = self._list()
+            if version == 1 and newest is not None:
+                return False
         path = manifest_path(version, self._scheme or NamingScheme.V2)
         if not self.store.create_once(path, manifest):
             return False
@@ -85,17 +91,28 @@ class ObjectStoreLog:
             self.store.write(LATEST_VERSION_HINT, b'{"version":%d}' % version)
         return True
 
-    def _list(self) -> list[int]:
+    def remember(self, manifest: Manifest, data: bytes) -> None:
+        """Take note of a version that was published; see `VersionLog.remember`."""
+        path = manifest_path(manifest.version, self._scheme or NamingScheme.V2)
+        MANIFESTS.remember(self.store, path, manifest, data)
+
+    def _list(self) -> tuple[int | None, list[str]]:
+        """Return the newest version, and the names of all; notice the scheme that they have."""
         names = self.store.list_names(VERSIONS_DIRECTORY)
         try:
-            self._scheme = scheme_of(names)
+            newest = newest_manifest(names)
         except BadDataError as error:
             error.add_note(f"dataset {self.store.uri}")
             raise
-        return sorted(each.version for name in names if (each := parse_manifest_name(name)))
+        self._scheme = newest.scheme if newest else None
+        return (newest.version if newest else None), names
 
-    def _read(self, version: int, scheme: NamingScheme) -> Manifest:
+    def _read(self, version: int, scheme: NamingScheme, *, is_newest: bool = False) -> Manifest:
+        """Return a version's manifest; the newest one is remembered, for it is asked for again."""
         path = manifest_path(version, scheme)
+        known = MANIFESTS.recall(self.store, path)
+        if known is not None:
+            return known
         data = self.store.read(path)
         try:
             manifest = decode_manifest(data)
@@ -106,4 +123,6 @@ class ObjectStoreLog:
         except BadDataError as error:
             error.add_note(f"manifest {self.store.uri}/{path}")
             raise
+        if is_newest:
+            MANIFESTS.remember(self.store, path, manifest, data)
         return manifest

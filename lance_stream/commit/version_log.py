@@ -13,8 +13,9 @@ from lance_stream.table.manifest import Manifest
 class VersionLog(Protocol):
     """The versions of one table.
 
-    A log keeps nothing in memory that another writer could change, and nothing that would outlive
-    the table: one that was deleted and made anew under the same location is read anew.
+    A log believes nothing from memory that another writer could have changed, and nothing that
+    would outlive the table: one that was deleted and made anew under the same location is read
+    anew.
     """
 
     @property
@@ -67,5 +68,14 @@ class VersionLog(Protocol):
 
         Raises:
             OSError: Or another: it is not known whether it was published.
+        """
+        ...
+
+    def remember(self, manifest: Manifest, data: bytes) -> None:
+        """Take note of a version that was published, so that reading it soon costs less.
+
+        Args:
+            manifest: The version.
+            data: Its manifest, as it was published.
         """
         ...

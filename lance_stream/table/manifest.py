@@ -13,9 +13,7 @@ A manifest file is, with all numbers little-endian:
 Both earlier sections are found by their byte offset in the Manifest message (index_section,
 transaction_section). Offset 0 is a valid place: presence is tested, never truth.
 
-The index section is carried as undecoded bytes. So is each fragment (`FragmentList`): a table of
-20,000 fragments is opened, appended to and written again without decoding the fragments that it
-carries over.
+The index section is carried as undecoded bytes. So is each fragment (see `fragment_list`).
 
 Source:  table.proto, message Manifest; facts of the format, section 1.2.
 Differs: The offset of the inline transaction is field 23 in files of Lance 14, and was field 21
@@ -23,22 +21,20 @@ Differs: The offset of the inline transaction is field 23 in files of Lance 14, 
          said, as the reference says nothing.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import pairwise
 from struct import Struct
-from typing import overload
 
 import pyarrow as pa
+from google.protobuf.timestamp_pb2 import Timestamp
 
-from lance_stream._proto import table_pb2
+from lance_stream._proto import outlines_pb2, table_pb2
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.schema.dictionaries import decode_dictionary, encode_dictionary
 from lance_stream.schema.fields import Schema, fields_from_proto, fields_to_proto
 from lance_stream.schema.logical_types import logical_to_leaf
 from lance_stream.table import wire
-from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
+from lance_stream.table.fragment_list import FragmentList as FragmentList
 
 MAGIC = b"LANC"
 FOOTER = Struct("<QHH4s")
@@ -51,7 +47,6 @@ writer version for one of its oldest.
 
 _FRAME_VERSION = (0, 2)
 _LENGTH = Struct("<I")
-_FRAGMENTS = 2
 _NANOS = 1_000_000_000
 # google.protobuf.Timestamp: from 0001-01-01 to 9999-12-31.
 _MIN_SECONDS, _MAX_SECONDS = -62_135_596_800, 253_402_300_799
@@ -96,170 +91,6 @@ class BasePath:
     path: str
     name: str | None = None
     is_dataset_root: bool = False
-
-
-class FragmentList(Sequence[Fragment]):
-    """The fragments of a version, each kept as its message's bytes and decoded when asked for.
-
-    Two lists can be compared fragment by fragment as bytes (`raw`); bytes that are equal say that
-    the fragment is unchanged. Indexing decodes, and remembers what it decoded.
-
-    Args:
-        raws: The bytes of one DataFragment message each.
-    """
-
-    def __init__(self, raws: Iterable[bytes] = ()) -> None:
-        self.raws = tuple(raws)
-        self._decoded: dict[int, Fragment] = {}
-
-    @classmethod
-    def of(cls, fragments: Iterable[Fragment]) -> "FragmentList":
-        """Return the list of the given fragments."""
-        if isinstance(fragments, FragmentList):
-            return fragments
-        known = tuple(fragments)
-        made = cls(encode_fragment(each) for each in known)
-        made._decoded = dict(enumerate(known))
-        return made
-
-    def appended(self, fragments: Iterable[Fragment]) -> "FragmentList":
-        """Return a list with more fragments at its end; none of these here is decoded."""
-        more = FragmentList.of(fragments)
-        made = FragmentList(self.raws + more.raws)
-        made._decoded = {**self._decoded}
-        made._decoded.update((len(self) + at, each) for at, each in more._decoded.items())
-        return made
-
-    def replaced(self, changes: Mapping[int, Fragment | None]) -> "FragmentList":
-        """Return a list where some places have another fragment, or none any more.
-
-        Args:
-            changes: For a place in this list the fragment that stands there instead, or None to
-                leave it out. The order is kept.
-        """
-        raws: list[bytes] = []
-        decoded: dict[int, Fragment] = {}
-        for place, raw in enumerate(self.raws):
-            if place not in changes:
-                known = self._decoded.get(place)
-                if known is not None:
-                    decoded[len(raws)] = known
-                raws.append(raw)
-                continue
-            instead = changes[place]
-            if instead is not None:
-                decoded[len(raws)] = instead
-                raws.append(encode_fragment(instead))
-        made = FragmentList(raws)
-        made._decoded = decoded
-        return made
-
-    def sorted_by_id(self) -> "FragmentList":
-        """Return the list in the order of the fragments' ids; the same one if it is.
-
-        Raises:
-            CorruptDataError: The bytes of a fragment are damaged.
-        """
-        if all(first < then for first, then in pairwise(self.ids)):
-            return self
-        order = sorted(range(len(self)), key=self.ids.__getitem__)
-        made = FragmentList(self.raws[place] for place in order)
-        made._decoded = {
-            at: self._decoded[place] for at, place in enumerate(order) if place in self._decoded
-        }
-        return made
-
-    def raw(self, place: int) -> bytes:
-        """Return the bytes of one fragment's message."""
-        return self.raws[place]
-
-    @cached_property
-    def ids(self) -> tuple[int, ...]:
-        """The id of each fragment, found without decoding the rest of it.
-
-        Raises:
-            CorruptDataError: The bytes of a fragment are damaged.
-        """
-        parse = table_pb2.DataFragment
-        return tuple(wire.parse_message(parse, raw).id for raw in self.raws)
-
-    @cached_property
-    def place_of(self) -> dict[int, int]:
-        """Where in the list the fragment with an id stands.
-
-        Raises:
-            CorruptDataError: Two fragments have the same id.
-        """
-        places = {fragment_id: place for place, fragment_id in enumerate(self.ids)}
-        if len(places) != len(self.ids):
-            raise CorruptDataError("two fragments of one version have the same id")
-        return places
-
-    def by_id(self, fragment_id: int) -> Fragment | None:
-        """Return the fragment with an id, or None."""
-        place = self.place_of.get(fragment_id)
-        return None if place is None else self[place]
-
-    @cached_property
-    def num_live_rows(self) -> int:
-        """Physical rows less dead ones, as the manifest tells them; decodes no fragment.
-
-        Raises:
-            CorruptDataError: The bytes of a fragment are damaged.
-        """
-        messages = (wire.parse_message(table_pb2.DataFragment, raw) for raw in self.raws)
-        return sum(each.physical_rows - each.deletion_file.num_deleted_rows for each in messages)
-
-    @cached_property
-    def has_deletion_files(self) -> bool:
-        """Whether any fragment has a deletion file.
-
-        Joined messages are one message with the fields of all: one parse answers for all
-        fragments, and decodes none.
-        """
-        merged = wire.parse_message(table_pb2.DataFragment, b"".join(self.raws))
-        return merged.HasField("deletion_file")
-
-    @property
-    def num_decoded(self) -> int:
-        """How many of the fragments have been decoded so far."""
-        return len(self._decoded)
-
-    def __len__(self) -> int:
-        return len(self.raws)
-
-    @overload
-    def __getitem__(self, place: int) -> Fragment: ...
-    @overload
-    def __getitem__(self, place: slice) -> "FragmentList": ...
-    def __getitem__(self, place: int | slice) -> "Fragment | FragmentList":
-        if isinstance(place, slice):
-            places = range(len(self.raws))[place]
-            part = FragmentList(self.raws[place])
-            part._decoded = {
-                at: self._decoded[each] for at, each in enumerate(places) if each in self._decoded
-            }
-            return part
-        place = range(len(self.raws))[place]
-        known = self._decoded.get(place)
-        if known is None:
-            known = self._decoded[place] = decode_fragment(self.raws[place])
-        return known
-
-    def __iter__(self) -> Iterator[Fragment]:
-        return (self[place] for place in range(len(self.raws)))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, FragmentList) and self.raws == other.raws
-
-    def __hash__(self) -> int:
-        return hash(self.raws)
-
-    def __repr__(self) -> str:
-        return f"<{len(self.raws)} fragments, {len(self._decoded)} of them decoded>"
-
-    def __reduce__(self) -> tuple[type["FragmentList"], tuple[tuple[bytes, ...]]]:
-        return FragmentList, (self.raws,)
 
 
 @dataclass(frozen=True)
@@ -447,12 +278,26 @@ def encode_manifest(manifest: Manifest) -> bytes:
                 stored.dictionary.offset = dictionaries[stored.id]
                 stored.dictionary.length = len(manifest.dictionaries[stored.id])
         rest = wire.serialize(message)
+        fragments = wire.serialize(outlines_pb2.ManifestOutline(fragments=manifest.fragments.raws))
     except (ValueError, TypeError) as error:
         raise InvalidInputError(f"the manifest cannot be written: {error}") from error
-    fragments = wire.join_frames(_FRAGMENTS, manifest.fragments.raws)
-    position = add_section(b"".join((rest, fragments, manifest.unknown)))
+    # What a version has to itself stands last, as in the reference's files: the last bytes of a
+    # manifest tell it from every other one (see `commit.manifest_memory`).
+    position = add_section(b"".join((fragments, rest, manifest.unknown)))
     parts.append(FOOTER.pack(position, *_FRAME_VERSION, MAGIC))
     return b"".join(parts)
+
+
+def own_marks(manifest: Manifest) -> tuple[bytes, ...]:
+    """Return bytes that stand in the message of this version, and together in no other one's.
+
+    They are the time at which it was made and the name of its transaction's file, as every
+    serializer writes them; none where the manifest lacks one of them.
+    """
+    if manifest.timestamp_nanos is None or not manifest.transaction_file:
+        return ()
+    timestamp = wire.serialize(_timestamp(manifest.timestamp_nanos))
+    return timestamp, manifest.transaction_file.encode()
 
 
 def base_path_to_proto(base: BasePath) -> table_pb2.BasePath:
@@ -497,9 +342,7 @@ def _message(
         transaction_section=transaction_section,
     )
     if manifest.timestamp_nanos is not None:
-        message.timestamp.seconds, message.timestamp.nanos = divmod(
-            manifest.timestamp_nanos, _NANOS
-        )
+        message.timestamp.CopyFrom(_timestamp(manifest.timestamp_nanos))
         message.timestamp.SetInParent()
     if manifest.writer_version is not None:
         writer = manifest.writer_version
@@ -514,21 +357,17 @@ def _message(
     return message
 
 
-def _split_manifest(body: bytes) -> tuple[bytes, list[bytes], bytes]:
+def _split_manifest(body: bytes) -> tuple[bytes, tuple[bytes, ...], bytes]:
     """Return the fields that we know but for the fragments; the fragments; the unknown fields."""
-    raws: list[bytes] = []
+    outline = wire.parse_message(outlines_pb2.ManifestOutline, body)
+    raws = tuple(outline.fragments)
+    outline.ClearField("fragments")
+    others = wire.serialize(outline)
     rest: list[bytes] = []
     unknown: list[bytes] = []
     known = table_pb2.Manifest.DESCRIPTOR.fields_by_number
-    for number, wire_type, start, value_start, stop in wire.split_message(body):
-        if number == _FRAGMENTS:
-            if wire_type != wire.LENGTH_DELIMITED:
-                raise CorruptDataError(f"a fragment of the manifest has wire type {wire_type}")
-            raws.append(body[value_start:stop])
-        elif number in known:
-            rest.append(body[start:stop])
-        else:
-            unknown.append(body[start:stop])
+    for number, _, start, _, stop in wire.split_message(others):
+        (rest if number in known else unknown).append(others[start:stop])
     return b"".join(rest), raws, b"".join(unknown)
 
 
@@ -554,6 +393,11 @@ def _dictionaries(message: table_pb2.Manifest, data: bytes) -> dict[int, pa.Arra
         for each in message.fields
         if each.logical_type.startswith("dict:") and each.HasField("dictionary")
     }
+
+
+def _timestamp(nanos: int) -> Timestamp:
+    seconds, rest = divmod(nanos, _NANOS)
+    return Timestamp(seconds=seconds, nanos=rest)
 
 
 def _nanos(message: table_pb2.Manifest) -> int:

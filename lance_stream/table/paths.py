@@ -22,7 +22,7 @@ Source: the table format's "Dataset Directory" and "Manifest Naming Schemes".
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -42,6 +42,7 @@ LATEST_VERSION_HINT = "_versions/latest_version_hint.json"
 _DRIVE_OR_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _MANIFEST = ".manifest"
 _V2_DIGITS = 20
+_V2_LENGTH = _V2_DIGITS + len(_MANIFEST)
 _MAX_U64 = (1 << 64) - 1
 _DETACHED = 1 << 63
 _RANDOM_BYTES = 16
@@ -143,6 +144,24 @@ def scheme_of(names: Iterable[str]) -> NamingScheme | None:
             "the newest cannot be known; rename the ones of one scheme"
         )
     return next(iter(examples), None)
+
+
+def newest_manifest(names: Sequence[str]) -> ManifestName | None:
+    """Return the newest version that names stand for; None if none does.
+
+    Args:
+        names: The file names in `_versions`, sorted.
+
+    Raises:
+        CorruptDataError: Both schemes occur.
+    """
+    # Names of scheme V2 are equally long, and the newest sorts first: the names of a long history
+    # are not parsed.
+    others = [name for name in names if len(name) != _V2_LENGTH]
+    if scheme_of(others) is None:
+        return next(filter(None, map(parse_manifest_name, names)), None)
+    scheme_of(names)
+    return max(filter(None, map(parse_manifest_name, others)))
 
 
 def data_file_name(random: bytes) -> str:

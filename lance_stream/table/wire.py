@@ -23,8 +23,8 @@ from lance_stream.errors import CorruptDataError
 
 VARINT, FIXED64, LENGTH_DELIMITED, FIXED32 = 0, 1, 2, 5
 
-_MAX_FIELD_NUMBER = (1 << 29) - 1
-_MAX_VARINT_BYTES = 10
+MAX_FIELD_NUMBER = (1 << 29) - 1
+MAX_VARINT_BYTES = 10
 
 M = TypeVar("M", bound=Message)
 
@@ -64,7 +64,7 @@ def split_message(data: bytes) -> list[WireField]:
         else:
             tag, place = read_varint(data, place)
         number, wire_type = tag >> 3, tag & 7
-        if not 0 < number <= _MAX_FIELD_NUMBER:
+        if not 0 < number <= MAX_FIELD_NUMBER:
             raise CorruptDataError(f"a message has the field number {number} at byte {start}")
         if wire_type == LENGTH_DELIMITED:
             if place < end and data[place] < 0x80:
@@ -102,7 +102,7 @@ def read_varint(data: bytes, place: int) -> tuple[int, int]:
     if place < end and data[place] < 0x80:
         return data[place], place + 1
     value = shift = 0
-    for at in range(place, min(place + _MAX_VARINT_BYTES, end)):
+    for at in range(place, min(place + MAX_VARINT_BYTES, end)):
         byte = data[at]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:

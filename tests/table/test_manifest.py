@@ -1,4 +1,3 @@
-import pickle
 from dataclasses import replace
 
 import pytest
@@ -10,8 +9,6 @@ from lance_stream.table import manifest as manifests
 from lance_stream.table import wire
 from lance_stream.table.fragments import (
     DataFile,
-    DeletionFile,
-    DeletionFileType,
     Fragment,
     encode_fragment,
 )
@@ -165,41 +162,6 @@ def test_twenty_thousand_fragments_are_opened_appended_to_and_written_without_de
     assert opened.fragments.num_decoded == again.fragments.num_decoded == 0
     assert again.fragments[20_000] == fragment(20_000)
     assert again.fragments.num_decoded == 1
-
-
-def test_a_fragment_is_decoded_once() -> None:
-    fragments = FragmentList(FragmentList.of([fragment(1)]).raws)
-    assert fragments[0] is fragments[0]
-    assert fragments[-1] is fragments[0]
-
-
-def test_fragments_are_replaced_and_left_out_by_place() -> None:
-    fragments = FragmentList.of(fragment(each) for each in range(4))
-    changed = fragments.replaced({1: None, 3: fragment(3, physical_rows=99)})
-    assert changed.ids == (0, 2, 3)
-    assert [each.physical_rows for each in changed] == [10, 10, 99]
-    assert changed[:2] == FragmentList.of([fragment(0), fragment(2)])
-    assert changed.by_id(2) == fragment(2)
-    assert changed.by_id(1) is None
-
-
-def test_two_fragments_with_one_id_are_corrupt() -> None:
-    with pytest.raises(CorruptDataError, match="same id"):
-        FragmentList.of([fragment(1), fragment(1)]).by_id(1)
-
-
-def test_one_deletion_file_among_many_fragments_is_seen() -> None:
-    dead = DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 2, 3)
-    plain = [fragment(each) for each in range(5)]
-    assert not FragmentList.of(plain).has_deletion_files
-    for place in range(5):
-        some = [*plain[:place], fragment(place, deletion_file=dead), *plain[place + 1 :]]
-        assert FragmentList.of(some).has_deletion_files
-
-
-def test_a_fragment_list_survives_pickling() -> None:
-    fragments = FragmentList.of([fragment(0), fragment(1)])
-    assert pickle.loads(pickle.dumps(fragments)) == fragments
 
 
 def test_a_base_path_that_is_not_declared_is_corrupt() -> None:

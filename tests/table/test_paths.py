@@ -68,6 +68,23 @@ def test_one_naming_scheme_is_found_and_two_are_refused() -> None:
         paths.scheme_of([*v1, *v2])
 
 
+@pytest.mark.parametrize("scheme", NamingScheme)
+def test_the_newest_version_is_the_one_with_the_largest_number(scheme: NamingScheme) -> None:
+    others = ["latest_version_hint.json", "d9223372036854775813.manifest", "x", "a" * 29, ""]
+    versions = [1, 2, 9, 10, 11, 99, 100]
+    for count in range(1, len(versions) + 1):
+        names = [paths.manifest_name(each, scheme) for each in versions[:count]]
+        found = paths.newest_manifest(sorted([*names, *others]))
+        assert found == (versions[count - 1], scheme)
+    assert paths.newest_manifest(sorted(others)) is None
+
+
+def test_no_version_is_the_newest_among_names_of_two_schemes() -> None:
+    names = [paths.manifest_name(1, NamingScheme.V1), paths.manifest_name(2, NamingScheme.V2)]
+    with pytest.raises(CorruptDataError, match="both naming schemes"):
+        paths.newest_manifest(sorted(names))
+
+
 @given(st.binary(min_size=16, max_size=16))
 def test_the_name_of_a_data_file_says_what_it_was_made_of(random: bytes) -> None:
     name = paths.data_file_name(random)

@@ -1,0 +1,311 @@
+"""The fragments of a version: bytes that are carried on, and decoded one by one when asked for.
+
+A table of 20,000 fragments is opened, appended to and written again without decoding the fragments
+that it carries over. What a commit must know of all of them (`FragmentNumbers`: ids, rows, dead
+rows) is read from the bytes at once, and goes from a version to the next with the bytes.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream._proto import table_pb2
+from lance_stream.errors import CorruptDataError
+from lance_stream.table import wire
+from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
+from lance_stream.table.wire_columns import Mask, Numbers, Spans, walk
+
+Places: TypeAlias = npt.NDArray[np.intp]
+
+_ID, _DELETION_FILE, _PHYSICAL_ROWS = 1, 3, 4
+_NUM_DELETED_ROWS = 4
+# Fewer messages are read as fast one by one.
+_FEW = 256
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentNumbers:
+    """What is to be said of n fragments in numbers, in their order.
+
+    Attributes:
+        ids: (n,) u64, their ids.
+        physical_rows: (n,) u64, the rows in their files; 0 where an old writer did not say.
+        dead_rows: (n,) u64, the offsets in their deletion files; 0 where an old writer did not
+            say, and without such a file.
+        has_deletion_file: (n,) whether they have one.
+    """
+
+    ids: Numbers
+    physical_rows: Numbers
+    dead_rows: Numbers
+    has_deletion_file: Mask
+
+    @classmethod
+    def of(cls, raws: Sequence[bytes]) -> "FragmentNumbers":
+        """Return the numbers of fragments.
+
+        Args:
+            raws: The bytes of one DataFragment message each.
+
+        Raises:
+            CorruptDataError: The bytes of a fragment are damaged. Not all damage is seen here, but
+                what is returned is what a fragment says that can be decoded.
+        """
+        if len(raws) < _FEW:
+            return cls._parsed_alone(raws)
+        data = np.frombuffer(b"".join(raws), np.uint8)
+        stops = np.fromiter(accumulate(map(len, raws)), np.int64, len(raws))
+        messages = Spans(np.concatenate([np.zeros(1, np.int64), stops])[: len(raws)], stops)
+        walked = walk(data, messages, (_ID, _PHYSICAL_ROWS), (_DELETION_FILE,))
+        files = walked.spans[_DELETION_FILE]
+        has_file = files.starts >= 0
+        within = walk(
+            data, Spans(files.starts[has_file], files.stops[has_file]), (_NUM_DELETED_ROWS,)
+        )
+        dead_rows = np.zeros(len(raws), np.uint64)
+        dead_rows[has_file] = within.numbers[_NUM_DELETED_ROWS]
+        walked.is_odd[has_file] |= within.is_odd
+        made = cls(walked.numbers[_ID], walked.numbers[_PHYSICAL_ROWS], dead_rows, has_file)
+        odd = np.flatnonzero(walked.is_odd)
+        return made._with(odd, cls._parsed_alone([raws[place] for place in odd.tolist()]))
+
+    @classmethod
+    def _parsed_alone(cls, raws: Iterable[bytes]) -> "FragmentNumbers":
+        messages = [wire.parse_message(table_pb2.DataFragment, raw) for raw in raws]
+        return cls(
+            np.array([each.id for each in messages], np.uint64),
+            np.array([each.physical_rows for each in messages], np.uint64),
+            np.array([each.deletion_file.num_deleted_rows for each in messages], np.uint64),
+            np.array([each.HasField("deletion_file") for each in messages], np.bool_),
+        )
+
+    @classmethod
+    def of_decoded(cls, fragments: Sequence[Fragment]) -> "FragmentNumbers":
+        """Return the numbers of fragments that have been decoded, or made."""
+        files = [each.deletion_file for each in fragments]
+        return cls(
+            np.array([each.id for each in fragments], np.uint64),
+            np.array([each.physical_rows for each in fragments], np.uint64),
+            np.array([each.num_deleted_rows if each else 0 for each in files], np.uint64),
+            np.array([each is not None for each in files], np.bool_),
+        )
+
+    def _with(self, places: Places, others: "FragmentNumbers") -> "FragmentNumbers":
+        """Return the numbers with other fragments at some places."""
+        if not len(places):
+            return self
+        made = self.take(np.arange(len(self.ids)))
+        for mine, theirs in zip(made._columns(), others._columns(), strict=True):
+            mine[places] = theirs
+        return made
+
+    def replaced(self, changes: Mapping[int, Fragment]) -> "FragmentNumbers":
+        """Return the numbers of the list in which other fragments stand at some places."""
+        places = np.array(list(changes), np.intp)
+        return self._with(places, FragmentNumbers.of_decoded(list(changes.values())))
+
+    def _columns(self) -> tuple[Numbers, Numbers, Numbers, Mask]:
+        return self.ids, self.physical_rows, self.dead_rows, self.has_deletion_file
+
+    @classmethod
+    def joined(cls, parts: Sequence["FragmentNumbers"]) -> "FragmentNumbers":
+        """Return the numbers of several lists of fragments, one list behind the other."""
+        ids, physical_rows, dead_rows, has_file = zip(
+            *(each._columns() for each in parts), strict=True
+        )
+        return cls(
+            np.concatenate(ids),
+            np.concatenate(physical_rows),
+            np.concatenate(dead_rows),
+            np.concatenate(has_file),
+        )
+
+    def take(self, places: Places) -> "FragmentNumbers":
+        """Return the numbers of some of the fragments."""
+        return FragmentNumbers(
+            self.ids[places],
+            self.physical_rows[places],
+            self.dead_rows[places],
+            self.has_deletion_file[places],
+        )
+
+
+class FragmentList(Sequence[Fragment]):
+    """The fragments of a version, each kept as its message's bytes and decoded when asked for.
+
+    Two lists can be compared fragment by fragment as bytes (`raw`); bytes that are equal say that
+    the fragment is unchanged. Indexing decodes, and remembers what it decoded.
+
+    Args:
+        raws: The bytes of one DataFragment message each.
+    """
+
+    def __init__(self, raws: Iterable[bytes] = ()) -> None:
+        self.raws = tuple(raws)
+        self._decoded: dict[int, Fragment] = {}
+
+    @classmethod
+    def of(cls, fragments: Iterable[Fragment]) -> "FragmentList":
+        """Return the list of the given fragments."""
+        if isinstance(fragments, FragmentList):
+            return fragments
+        known = tuple(fragments)
+        made = cls(encode_fragment(each) for each in known)
+        made._decoded = dict(enumerate(known))
+        return made
+
+    def appended(self, fragments: Iterable[Fragment]) -> "FragmentList":
+        """Return a list with more fragments at its end; none of these here is decoded."""
+        more = FragmentList.of(fragments)
+        made = FragmentList(self.raws + more.raws)
+        made._decoded = {**self._decoded}
+        made._decoded.update((len(self) + at, each) for at, each in more._decoded.items())
+        if "numbers" in self.__dict__:
+            made.numbers = FragmentNumbers.joined([self.numbers, more.numbers])
+        return made
+
+    def replaced(self, changes: Mapping[int, Fragment | None]) -> "FragmentList":
+        """Return a list where some places have another fragment, or none any more.
+
+        Args:
+            changes: For a place in this list the fragment that stands there instead, or None to
+                leave it out. The order is kept.
+        """
+        if not changes:
+            return self
+        instead = {place: each for place, each in changes.items() if each is not None}
+        raws = list(self.raws)
+        for place, fragment in instead.items():
+            raws[place] = encode_fragment(fragment)
+        made = FragmentList(raws)
+        made._decoded = {**self._decoded, **instead}
+        if "numbers" in self.__dict__:
+            made.numbers = self.numbers.replaced(instead)
+        if len(instead) == len(changes):
+            return made
+        is_left = np.ones(len(raws), np.bool_)
+        is_left[[place for place, each in changes.items() if each is None]] = False
+        return made._take(np.flatnonzero(is_left))
+
+    def sorted_by_id(self) -> "FragmentList":
+        """Return the list in the order of the fragments' ids; the same one if it is.
+
+        Raises:
+            CorruptDataError: The bytes of a fragment are damaged.
+        """
+        ids = self.numbers.ids
+        if bool((ids[:-1] < ids[1:]).all()):
+            return self
+        return self._take(np.argsort(ids, kind="stable"))
+
+    def raw(self, place: int) -> bytes:
+        """Return the bytes of one fragment's message."""
+        return self.raws[place]
+
+    @cached_property
+    def numbers(self) -> FragmentNumbers:
+        """What is to be said of the fragments in numbers; decodes none.
+
+        Raises:
+            CorruptDataError: The bytes of a fragment are damaged.
+        """
+        if len(self._decoded) == len(self.raws):
+            return FragmentNumbers.of_decoded([self._decoded[at] for at in range(len(self.raws))])
+        return FragmentNumbers.of(self.raws)
+
+    @cached_property
+    def ids(self) -> tuple[int, ...]:
+        """The id of each fragment, found without decoding the rest of it.
+
+        Raises:
+            CorruptDataError: The bytes of a fragment are damaged.
+        """
+        return tuple(self.numbers.ids.tolist())
+
+    @cached_property
+    def place_of(self) -> dict[int, int]:
+        """Where in the list the fragment with an id stands.
+
+        Raises:
+            CorruptDataError: Two fragments have the same id.
+        """
+        places = dict(zip(self.ids, range(len(self.raws)), strict=True))
+        if len(places) != len(self.ids):
+            raise CorruptDataError("two fragments of one version have the same id")
+        return places
+
+    def by_id(self, fragment_id: int) -> Fragment | None:
+        """Return the fragment with an id, or None."""
+        place = self.place_of.get(fragment_id)
+        return None if place is None else self[place]
+
+    @property
+    def num_live_rows(self) -> int:
+        """Physical rows less dead ones, as the manifest tells them; decodes no fragment.
+
+        Raises:
+            CorruptDataError: The bytes of a fragment are damaged.
+        """
+        return int(self.numbers.physical_rows.sum()) - int(self.numbers.dead_rows.sum())
+
+    @property
+    def has_deletion_files(self) -> bool:
+        """Whether any fragment has a deletion file; decodes none.
+
+        Raises:
+            CorruptDataError: The bytes of a fragment are damaged.
+        """
+        return bool(self.numbers.has_deletion_file.any())
+
+    @property
+    def num_decoded(self) -> int:
+        """How many of the fragments have been decoded so far."""
+        return len(self._decoded)
+
+    def __len__(self) -> int:
+        return len(self.raws)
+
+    @overload
+    def __getitem__(self, place: int) -> Fragment: ...
+    @overload
+    def __getitem__(self, place: slice) -> "FragmentList": ...
+    def __getitem__(self, place: int | slice) -> "Fragment | FragmentList":
+        if isinstance(place, slice):
+            return self._take(np.arange(len(self.raws))[place])
+        place = range(len(self.raws))[place]
+        known = self._decoded.get(place)
+        if known is None:
+            known = self._decoded[place] = decode_fragment(self.raws[place])
+        return known
+
+    def _take(self, places: Places) -> "FragmentList":
+        """Return the list of the fragments at some places, with what is known of them."""
+        made = FragmentList(map(self.raws.__getitem__, places.tolist()))
+        if self._decoded:
+            known = self._decoded
+            made._decoded = {
+                at: known[place] for at, place in enumerate(places.tolist()) if place in known
+            }
+        if "numbers" in self.__dict__:
+            made.numbers = self.numbers.take(places)
+        return made
+
+    def __iter__(self) -> Iterator[Fragment]:
+        return (self[place] for place in range(len(self.raws)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FragmentList) and self.raws == other.raws
+
+    def __hash__(self) -> int:
+        return hash(self.raws)
+
+    def __repr__(self) -> str:
+        return f"<{len(self.raws)} fragments, {len(self._decoded)} of them decoded>"
+
+    def __reduce__(self) -> tuple[type["FragmentList"], tuple[tuple[bytes, ...]]]:
+        return FragmentList, (self.raws,)

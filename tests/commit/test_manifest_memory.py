@@ -1,0 +1,133 @@
+"""What a process remembers of manifests is held against the files, and bounded."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lance_stream.commit import object_store_log
+from lance_stream.commit.manifest_memory import TAIL_BYTES, ManifestMemory
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.errors import NotFoundError
+from lance_stream.storage.locations import open_store
+from lance_stream.table.manifest import decode_manifest, encode_manifest
+from lance_stream.table.paths import manifest_path
+from tests.commit.tables import append, commit_to, create, make_store
+from tests.contracts.watched_stores import WatchedStore
+
+
+@pytest.fixture(autouse=True)
+def memory(monkeypatch: pytest.MonkeyPatch) -> ManifestMemory:
+    fresh = ManifestMemory()
+    monkeypatch.setattr(object_store_log, "MANIFESTS", fresh)
+    return fresh
+
+
+def calls_of_a_look(log: ObjectStoreLog) -> list[str]:
+    store = WatchedStore(log.store)
+    ObjectStoreLog(store).read_latest()
+    return [call for call, _ in store.calls]
+
+
+def test_a_version_that_was_committed_here_is_not_read_whole_again() -> None:
+    log = create(3)
+    made = commit_to(log, append(1, 3))
+    assert calls_of_a_look(log) == ["list_names", "read_ranges"]
+    assert log.read_latest() is made
+    assert decode_manifest(log.store.read(manifest_path(2))) == made
+
+
+def test_a_version_of_another_writer_is_read_once(memory: ManifestMemory) -> None:
+    log = create(3)
+    data = log.store.read(manifest_path(1))
+    other = replace(decode_manifest(data), version=2, transaction_file="1-x.txn")
+    assert log.publish(2, encode_manifest(other))
+    assert calls_of_a_look(log) == ["list_names", "read"]
+    assert calls_of_a_look(log) == ["list_names", "read_ranges"]
+
+
+def test_many_fragments_and_what_is_known_of_them_are_carried_from_commit_to_commit() -> None:
+    log = create(*[1] * 500)
+    opened = log.read_latest()
+    _ = opened.fragments.numbers
+    made = commit_to(log, append(1, 3))
+    again = log.read_latest()
+    assert again is made
+    assert "numbers" in again.fragments.__dict__
+    assert again.fragments.num_decoded <= 501
+
+
+def test_a_table_that_was_made_anew_is_read_anew(tmp_path: Path) -> None:
+    log = create(*[2] * 2000, store=open_store(tmp_path / "t"))
+    old = log.read_latest()
+    assert (tmp_path / "t" / manifest_path(1)).stat().st_size > TAIL_BYTES
+    shutil.rmtree(tmp_path / "t")
+    with pytest.raises(NotFoundError):
+        log.read_latest()
+    create(*[2] * 2000, store=open_store(tmp_path / "t"))
+    new = log.read_latest()
+    assert new.transaction_file != old.transaction_file
+    assert new.fragments != old.fragments
+
+
+@pytest.mark.parametrize("change", [b"", b"more"])
+def test_a_manifest_that_has_become_shorter_or_longer_is_read_anew(change: bytes) -> None:
+    log = create(3)
+    path = manifest_path(1)
+    data = log.store.read(path)
+    log.store.write(path, data + change if change else data[:-1])
+    store = WatchedStore(log.store)
+    with pytest.raises(Exception, match="manifest"):
+        ObjectStoreLog(store).read_latest()
+    assert [call for call, _ in store.calls] == ["list_names", "read_ranges", "read"]
+
+
+def test_a_manifest_that_does_not_say_when_or_by_what_it_was_made_is_not_remembered(
+    memory: ManifestMemory,
+) -> None:
+    store = make_store()
+    for changes in ({"timestamp_nanos": None}, {"transaction_file": ""}):
+        manifest = replace(create(3).read_latest(), **changes)
+        data = encode_manifest(manifest)
+        store.write("m", data)
+        memory.remember(store, "m", manifest, data)
+        assert memory.recall(store, "m") is None
+
+
+def test_a_manifest_whose_end_says_too_little_is_not_remembered(memory: ManifestMemory) -> None:
+    store = make_store()
+    manifest = replace(
+        create(3).read_latest(), unknown=b"\xfa\x0f" + b"\x80\x80\x04" + b"x" * TAIL_BYTES
+    )
+    data = encode_manifest(manifest)
+    assert decode_manifest(data) == manifest
+    store.write("m", data)
+    memory.remember(store, "m", manifest, data)
+    assert memory.recall(store, "m") is None
+
+
+def test_only_the_last_manifest_of_a_table_is_remembered(memory: ManifestMemory) -> None:
+    log = create(3)
+    commit_to(log, append(1, 3))
+    assert memory.recall(log.store, manifest_path(1)) is None
+    assert memory.recall(log.store, manifest_path(2)) is not None
+
+
+def test_few_tables_are_remembered_and_few_bytes() -> None:
+    logs = [create(3) for _ in range(4)]
+    manifests = [each.read_latest() for each in logs]
+    data = [each.store.read(manifest_path(1)) for each in logs]
+
+    def remembered(memory: ManifestMemory) -> list[bool]:
+        for log, manifest, each in zip(logs, manifests, data, strict=True):
+            memory.remember(log.store, manifest_path(1), manifest, each)
+            # The first table is looked at all the time.
+            memory.recall(logs[0].store, manifest_path(1))
+        return [memory.recall(each.store, manifest_path(1)) is not None for each in logs]
+
+    size = max(map(len, data))
+    assert remembered(ManifestMemory()) == [True, True, True, True]
+    assert remembered(ManifestMemory(max_tables=2)) == [True, False, False, True]
+    assert remembered(ManifestMemory(max_bytes=2 * size + size // 2)) == [True, False, False, True]
+    assert remembered(ManifestMemory(max_bytes=size // 2)) == [False] * 4

@@ -1,0 +1,181 @@
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lance_stream.errors import BadDataError, CorruptDataError
+from lance_stream.table import wire
+from lance_stream.table.fragment_list import FragmentList, FragmentNumbers
+from lance_stream.table.fragments import (
+    DataFile,
+    DeletionFile,
+    DeletionFileType,
+    Fragment,
+    decode_fragment,
+    encode_fragment,
+)
+
+MANY = 300
+"""So many fragments are read all at once, not one by one."""
+
+
+def fragment(fragment_id: int, **changes: object) -> Fragment:
+    file = DataFile(f"{fragment_id}.lance", (0, 1), (0, 1), (2, 2), 1000)
+    return replace(Fragment(fragment_id, (file,), 10), **changes)
+
+
+def dead(num_rows: int) -> DeletionFile:
+    return DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 2, num_rows)
+
+
+def varied(count: int) -> list[Fragment]:
+    """Fragments without, with and with large numbers, and unknown fields."""
+    return [
+        fragment(
+            place * 7 % (1 << 32),
+            physical_rows=(0, 10, 1 << 20)[place % 3],
+            deletion_file=dead((0, 3, 10)[place % 3]) if place % 5 == 0 else None,
+            row_ids=b"i" * (place % 200),
+            unknown=wire.frame(99, b"later") if place % 31 == 0 else b"",
+        )
+        for place in range(count)
+    ]
+
+
+def numbers_of(fragments: FragmentList) -> list[tuple[int, int, int, bool]]:
+    each = fragments.numbers
+    columns = (each.ids, each.physical_rows, each.dead_rows, each.has_deletion_file)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def expected_of(fragments: list[Fragment]) -> list[tuple[int, int, int, bool]]:
+    return [
+        (
+            each.id,
+            each.physical_rows,
+            each.deletion_file.num_deleted_rows if each.deletion_file else 0,
+            each.deletion_file is not None,
+        )
+        for each in fragments
+    ]
+
+
+def test_a_fragment_is_decoded_once() -> None:
+    fragments = FragmentList(FragmentList.of([fragment(1)]).raws)
+    assert fragments[0] is fragments[0]
+    assert fragments[-1] is fragments[0]
+
+
+def test_fragments_are_replaced_and_left_out_by_place() -> None:
+    fragments = FragmentList.of(fragment(each) for each in range(4))
+    changed = fragments.replaced({1: None, 3: fragment(3, physical_rows=99)})
+    assert changed.ids == (0, 2, 3)
+    assert [each.physical_rows for each in changed] == [10, 10, 99]
+    assert changed[:2] == FragmentList.of([fragment(0), fragment(2)])
+    assert changed.by_id(2) == fragment(2)
+    assert changed.by_id(1) is None
+
+
+def test_two_fragments_with_one_id_are_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match="same id"):
+        FragmentList.of([fragment(1), fragment(1)]).by_id(1)
+
+
+def test_one_deletion_file_among_many_fragments_is_seen() -> None:
+    plain = [fragment(each) for each in range(5)]
+    assert not FragmentList.of(plain).has_deletion_files
+    for place in range(5):
+        some = [*plain[:place], fragment(place, deletion_file=dead(3)), *plain[place + 1 :]]
+        assert FragmentList.of(some).has_deletion_files
+
+
+def test_a_fragment_list_survives_pickling() -> None:
+    fragments = FragmentList.of([fragment(0), fragment(1)])
+    assert pickle.loads(pickle.dumps(fragments)) == fragments
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, MANY])
+def test_the_numbers_are_what_the_fragments_say_and_none_is_decoded(count: int) -> None:
+    known = varied(count)
+    fragments = FragmentList(map(encode_fragment, known))
+    assert numbers_of(fragments) == expected_of(known)
+    assert fragments.ids == tuple(each.id for each in known)
+    assert fragments.num_decoded == 0
+    assert numbers_of(FragmentList.of(known)) == expected_of(known)
+
+
+def test_the_parts_of_a_deletion_file_are_united_as_the_decoder_does_it() -> None:
+    raws = [encode_fragment(each) for each in varied(MANY)]
+    # protobuf unites an embedded message that comes twice.
+    raws[3] += wire.frame(3, b"\x10\x05\x20\x02") + wire.frame(3, b"\x18\x07")
+    fragments = FragmentList(raws)
+    assert numbers_of(fragments) == expected_of([decode_fragment(each) for each in raws])
+    assert fragments.numbers.dead_rows[3] == 2
+
+
+@pytest.mark.parametrize("place", [0, 7, MANY - 1])
+def test_a_fragment_that_is_cut_short_is_corrupt(place: int) -> None:
+    raws = [encode_fragment(each) for each in varied(MANY)]
+    raws[place] = raws[place][:-1]
+    with pytest.raises(CorruptDataError):
+        _ = FragmentList(raws).numbers
+
+
+def test_damaged_fragments_have_the_numbers_that_they_are_decoded_with_or_are_refused() -> None:
+    random = np.random.default_rng(5)
+    raws = [encode_fragment(each) for each in varied(MANY)]
+    compared = 0
+    for _ in range(300):
+        place = int(random.integers(len(raws)))
+        damaged = bytearray(raws[place])
+        damaged[int(random.integers(len(damaged)))] ^= 1 << int(random.integers(8))
+        try:
+            stands = expected_of([decode_fragment(bytes(damaged))])
+        except BadDataError:
+            continue
+        fragments = FragmentList([*raws[:place], bytes(damaged), *raws[place + 1 :]])
+        assert numbers_of(fragments)[place : place + 1] == stands
+        compared += 1
+    assert compared > 20
+
+
+def test_what_is_known_of_the_fragments_goes_on_with_them() -> None:
+    known = varied(MANY)
+    fragments = FragmentList(map(encode_fragment, known))
+    _ = fragments.numbers, fragments[4]
+    new = [fragment(5000, deletion_file=dead(2)), fragment(4000)]
+    lists = {
+        "appended": (fragments.appended(new), [*known, *new]),
+        "replaced": (fragments.replaced({4: new[0]}), [*known[:4], new[0], *known[5:]]),
+        "left out": (
+            fragments.replaced({0: None, 4: new[0], 9: None}),
+            [*known[1:4], new[0], *known[5:9], *known[10:]],
+        ),
+        "cut": (fragments[3:90:2], known[3:90:2]),
+        "untouched": (fragments.replaced({}), known),
+    }
+    for name, (made, expected) in lists.items():
+        assert "numbers" in made.__dict__, name
+        assert numbers_of(made) == expected_of(expected), name
+        assert made.raws == tuple(map(encode_fragment, expected)), name
+        decoded = made.num_decoded
+        assert 0 < decoded <= 3 or name == "cut", name
+        assert list(made) == expected, name
+    assert numbers_of(fragments) == expected_of(known)
+
+
+def test_fragments_are_sorted_by_id() -> None:
+    fragments = FragmentList(map(encode_fragment, reversed(varied(MANY))))
+    _ = fragments[0]
+    made = fragments.sorted_by_id()
+    assert list(made) == varied(MANY)
+    assert made.ids == tuple(each.id for each in varied(MANY))
+    assert made.sorted_by_id() is made
+
+
+def test_the_sum_of_rows_and_of_dead_rows_is_told() -> None:
+    fragments = FragmentList.of([fragment(1, deletion_file=dead(3)), fragment(2)])
+    assert fragments.num_live_rows == 17
+    assert FragmentList().num_live_rows == 0
+    assert FragmentNumbers.of([]).ids.tolist() == []
