@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Final
 
 from lance_stream.commit.committer import BeforeAttempt, Committed, commit
@@ -40,7 +41,6 @@ from lance_stream.errors import (
     CommitConflictError,
     CommitUncertainError,
     InvalidInputError,
-    LanceStreamError,
     RetryableConflictError,
 )
 from lance_stream.table.apply.new_fragments import max_fragment_id
@@ -126,6 +126,8 @@ def commit_prepared(
         RetryableConflictError: Others were faster each time.
         CommitUncertainError: The store did not say whether the version landed; the files stay.
     """
+    if not prepared.groups:
+        return Compacted(prepared.table)
     store = prepared.table.store
     try:
         for attempt in range(1, retries.max_attempts + 1):
@@ -143,7 +145,7 @@ def commit_prepared(
             )
     except CommitUncertainError:
         raise
-    except LanceStreamError:
+    except Exception:
         prepared.delete_files(store)  # known to have failed
         raise
     kept = {file.path for each in followed.new_fragments for file in each.files}
@@ -199,16 +201,20 @@ def _follow(newest: TableVersion, prepared: Prepared, world: World) -> _Followed
     if not any(len(each) for _, _, dead in of_use for each in dead):
         return _Followed(newest, tuple(RewriteGroup(old, new) for old, new, _ in of_use))
     # A deletion file is named after its fragment, so that the ids have to be known before.
-    next_id = (max_fragment_id(newest.manifest) or 0) + 1
+    ids = count((max_fragment_id(newest.manifest) or 0) + 1)
+    made: list[Fragment] = []
     groups: list[RewriteGroup] = []
-    for old, new, dead in of_use:
-        made: list[Fragment] = []
-        for fragment, offsets in zip(new, dead, strict=True):
-            if len(offsets) == fragment.physical_rows:
-                continue
-            made.append(_with_dead_rows(newest, replace(fragment, id=next_id), offsets, world))
-            next_id += 1
-        groups.append(RewriteGroup(old, tuple(made)))
+    try:
+        for old, new, dead in of_use:
+            first = len(made)
+            for fragment, offsets in zip(new, dead, strict=True):
+                if len(offsets) < fragment.physical_rows:
+                    given = replace(fragment, id=next(ids))
+                    made.append(_with_dead_rows(newest, given, offsets, world))
+            groups.append(RewriteGroup(old, tuple(made[first:])))
+    except Exception:
+        delete_deletion_files(newest.store, made)
+        raise
     return _Followed(newest, tuple(groups))
 
 
@@ -256,7 +262,7 @@ def _try_to_commit(followed: _Followed, world: World) -> Committed | None:
         )
     except CommitUncertainError:
         raise
-    except LanceStreamError as error:
+    except Exception as error:
         delete_deletion_files(table.store, followed.new_fragments)  # known to have failed
         if isinstance(error, CommitConflictError):
             return None

@@ -37,8 +37,9 @@ class CompactionRules:
         target_rows: How many rows a fragment is to have.
         most_dead: The part of a fragment's rows that may be dead, 0 to 1.
         by_steps: Whether rows still come in, so that small fragments wait for others of their size.
-        max_rows: How many rows are written at most, unless the first group has more; None for all.
-        max_bytes: How many bytes of data files are read at most, about; None for all.
+        max_rows: How many rows are written at most, unless one group has more; None for all.
+        max_bytes: About how many bytes of data files are read at most, unless one fragment has
+            more; None for all.
     """
 
     target_rows: int = TARGET_ROWS
@@ -73,7 +74,7 @@ def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_
     """Yield neighbours that fit together; as several groups if they had better wait for others."""
     covered_by = coverage_of(table)
     group: list[_Candidate] = []
-    group_rows, group_coverage = 0, frozenset[bytes]()
+    group_rows, group_bytes, group_coverage = 0, 0, frozenset[bytes]()
     for place, fragment in enumerate(table.manifest.fragments):
         live, physical = table.num_live_rows(fragment), table.physical_rows(fragment)
         has_many_dead = live < (1 - rules.most_dead) * physical
@@ -82,14 +83,19 @@ def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_
             group = []
             continue
         own_coverage = covered_by(fragment.id)
-        if group and (group_rows + live > rules.target_rows or group_coverage != own_coverage):
+        num_bytes = sum(each.size_bytes for each in fragment.files)
+        if group and (
+            group_rows + live > rules.target_rows
+            or (rules.max_bytes is not None and group_bytes + num_bytes > rules.max_bytes)
+            or group_coverage != own_coverage
+        ):
             yield [group]
             group = []
         if not group:
-            group_rows, group_coverage = 0, own_coverage
-        num_bytes = sum(each.size_bytes for each in fragment.files) * live // max(physical, 1)
+            group_rows, group_bytes, group_coverage = 0, 0, own_coverage
         group.append(_Candidate(place, live, has_many_dead, physical - live, num_bytes))
         group_rows += live
+        group_bytes += num_bytes
     yield list(_steps(group)) if rules.by_steps else [group]
 
 

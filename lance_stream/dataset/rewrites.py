@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import pyarrow as pa
+
 from lance_stream.dataset.append import write_target
 from lance_stream.dataset.compaction_plan import CompactionRules, plan
 from lance_stream.dataset.read_fragment import WorkUnit
@@ -81,13 +83,25 @@ class Prepared:
         delete_files(store, [each for group in self.groups for each in group.new])
 
 
-def write_task(task: RewriteTask) -> list[Fragment]:
+def write_task(
+    task: RewriteTask, before_each_batch: Callable[[], object] = lambda: None
+) -> list[Fragment]:
     """Write the live rows of a task's fragments into new ones: the worker's side.
+
+    Args:
+        task: What is to be done.
+        before_each_batch: May raise to end it early; no file is left behind then.
 
     Raises:
         BadDataError: A file is damaged, or has what is not supported; no file is left behind.
     """
-    return write_fragments(read_units(task.units), task.target)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in read_units(task.units):
+            before_each_batch()
+            yield batch
+
+    return write_fragments(batches(), task.target)
 
 
 def write_here(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:

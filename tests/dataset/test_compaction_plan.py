@@ -86,9 +86,13 @@ def test_a_round_takes_what_gains_most_for_its_cost() -> None:
     assert plan(table, CompactionRules(100)) == every
     assert plan(table, CompactionRules(100, max_rows=100)) == [every[1], every[2]]
     assert plan(table, CompactionRules(100, max_rows=1)) == [every[1]]
-    assert plan(table, CompactionRules(100, max_bytes=1)) == plan(
-        table, CompactionRules(100, max_rows=90)
-    )
+
+
+def test_a_round_and_each_group_have_so_many_bytes_at_most() -> None:
+    table = table_of(*[5] * 10)  # each file is said to have 1000 bytes
+    assert plan(table, CompactionRules(100, max_bytes=12_000)) == [tuple(range(10))]
+    assert plan(table, CompactionRules(100, max_bytes=4_000)) == [(0, 1, 2, 3)]
+    assert plan(table, CompactionRules(100, max_bytes=999)) == []
 
 
 def test_a_size_that_makes_no_sense_is_refused() -> None:
