@@ -122,6 +122,17 @@ def check_both_ways(folder: Path, version: FileVersion, array: pa.Array, cut: in
     assert_pylance_reads(folder / "ours.lance", table)
 
 
+@pytest.mark.parametrize("version", [FileVersion.V2_1, FileVersion.V2_2])
+def test_nothing_but_null_structs_of_what_must_not_be_null_is_the_same_to_both(
+    tmp_path: Path, version: FileVersion
+) -> None:
+    point = pa.struct([pa.field("x", pa.int64(), nullable=False)])
+    arrow = pa.struct([pa.field("a", point, nullable=False)])
+    array = pa.nulls(3, arrow)
+    check_both_ways(tmp_path, version, array, 1)
+    assert array.null_count == 3
+
+
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize(("count", "rate"), [(1, 0), (700, 0), (700, 0.3), (9, 1)])
 def test_maps_and_fixed_size_lists_of_structs_are_the_same_to_both(

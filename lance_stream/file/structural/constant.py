@@ -21,6 +21,7 @@ Differs: 2.1 has the layout only for pages without a value, and with raw levels.
          not tell a missing value from one that stands in a buffer: the number of buffers does.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from lance_stream.file.columns import Page
 from lance_stream.file.compressive import decode_block
 from lance_stream.file.data_blocks import Bytes, DataBlock, FixedWidthBlock, VariableWidthBlock
 from lance_stream.file.levels import (
+    ALL_VALID_ITEM,
     NULLABLE_ITEM,
     LevelArray,
     Levels,
@@ -52,6 +54,8 @@ from lance_stream.file.structural.leaf_rows import (
     pick_rows,
 )
 from lance_stream.file.structural.level_chunks import encode_level_block
+
+_ITEMS = {ALL_VALID_ITEM, NULLABLE_ITEM}
 
 MAX_INLINE_BYTES = 32
 """The reference puts longer values into a buffer of their own."""
@@ -188,9 +192,11 @@ def encode_null_page(levels: Levels, *, packs_levels: bool) -> EncodedLayout:
         levels: The page's levels.
         packs_levels: Whether they may be encoded, as in 2.2.
     """
-    message = pb.ConstantLayout(layers=levels.layers.kinds)  # type: ignore[arg-type]  # an int is one
+    levels = _null_in_each_layer(levels)
+    kinds = levels.layers.kinds
+    message = pb.ConstantLayout(layers=kinds)  # type: ignore[arg-type]  # an int is one
     buffers: tuple[tuple[memoryview, ...], ...] = ()
-    if levels.layers.kinds != (NULLABLE_ITEM,):
+    if kinds != (NULLABLE_ITEM,):
         stored: list[npt.NDArray[Any]] = []
         for name, stream in (("rep", levels.repetition), ("def", levels.definition)):
             if stream is None:
@@ -204,6 +210,21 @@ def encode_null_page(levels: Levels, *, packs_levels: bool) -> EncodedLayout:
                 stored.append(stream)
         buffers = tuple(part(each) for each in stored)
     return EncodedLayout(pb.PageLayout(constant_layout=message), buffers)
+
+
+def _null_in_each_layer(levels: Levels) -> Levels:
+    """Return levels of rows that are null as a whole as the reference has them.
+
+    Where no row has a value it looks for nulls in each layer, also in those of parts that must
+    not be null.
+    """
+    kinds, definition = levels.layers.kinds, levels.definition
+    if definition is None or levels.repetition is not None or not set(kinds) <= _ITEMS:
+        return levels
+    if kinds[-1] != NULLABLE_ITEM or bool((definition != kinds.count(NULLABLE_ITEM)).any()):
+        return levels
+    deepest = np.full(len(definition), len(kinds), np.uint16)
+    return replace(levels, layers=layers_of((NULLABLE_ITEM,) * len(kinds)), definition=deepest)
 
 
 def encode_value_page(levels: Levels, value: DataBlock) -> EncodedLayout:
