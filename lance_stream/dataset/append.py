@@ -5,18 +5,11 @@ not at all (see `micro_batches`).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from lance_stream.commit.committer import Skipped
 from lance_stream.dataset.arrow_input import ArrowInput, read_input
 from lance_stream.dataset.casting import check_castable
-from lance_stream.dataset.commit_verb import commit_operation, planning_again
-from lance_stream.dataset.micro_batches import (
-    MicroBatch,
-    entries_of,
-    find_taken_in,
-    properties_of,
-)
+from lance_stream.dataset.commit_verb import Outcome, commit_planned, planning_again
+from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
@@ -26,26 +19,8 @@ from lance_stream.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from lance_stream.table import ledger
 from lance_stream.table.fragments import Fragment
-from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import Append
-
-
-@dataclass(frozen=True)
-class Appended:
-    """What became of an append.
-
-    Attributes:
-        table: The version that was made; where none was, the newest one.
-        is_new: Whether a version was made.
-        taken_in_before: The version that had taken in the micro-batch before; None where none
-            had, or where it does not say.
-    """
-
-    table: TableVersion
-    is_new: bool
-    taken_in_before: int | None = None
 
 
 def write_target(table: TableVersion) -> WriteTarget:
@@ -58,9 +33,7 @@ def write_target(table: TableVersion) -> WriteTarget:
     )
 
 
-def append(
-    table: TableVersion, data: ArrowInput, micro_batch: MicroBatch | None = None
-) -> Appended:
+def append(table: TableVersion, data: ArrowInput, micro_batch: MicroBatch | None = None) -> Outcome:
     """Write rows into new data files and append them; see `Dataset.append`.
 
     Args:
@@ -72,7 +45,7 @@ def append(
     if micro_batch is not None:
         taken_in = find_taken_in(table, micro_batch)
         if taken_in is not None:
-            return Appended(table, is_new=False, taken_in_before=taken_in.version)
+            return Outcome(table, is_new=False, taken_in_before=taken_in.version)
     rows = read_input(data)
     check_castable(rows.schema, table.arrow_schema)
     return append_fragments(table, write_fragments(rows, write_target(table)), micro_batch)
@@ -83,7 +56,7 @@ def append_fragments(
     fragments: Sequence[Fragment],
     micro_batch: MicroBatch | None = None,
     properties: Mapping[str, str] | None = None,
-) -> Appended:
+) -> Outcome:
     """Append fragments that were written before, by `write_fragments` on whatever worker.
 
     Args:
@@ -102,43 +75,22 @@ def append_fragments(
         CommitError: The fragments did not become a version, or it is not known whether they did.
     """
     if not fragments:
-        return Appended(checkout(table, None), is_new=False)
-    taken_in: list[ledger.LedgerEntry] = []
-
-    def look_up(newest: Manifest | None) -> str | None:
-        if newest is None or micro_batch is None:
-            return None
-        entry = find_taken_in(table.at(newest), micro_batch)
-        if entry is None:
-            return None
-        taken_in.append(entry)
-        return f"batch {micro_batch.batch_id} of {micro_batch.app_id!r} has been taken in"
-
+        return Outcome(checkout(table, None), is_new=False)
     planned_on = table
-    uuid = ledger.derive_uuid(micro_batch.app_id, micro_batch.batch_id) if micro_batch else None
 
-    def attempt() -> Appended:
+    def attempt() -> Outcome:
         nonlocal planned_on
         try:
-            result = commit_operation(
-                table.log,
-                planned_on.version,
+            return commit_planned(
+                planned_on,
                 Append(tuple(fragments)),
-                transaction_uuid=uuid,
-                properties={**(properties or {}), **properties_of(micro_batch)},
-                before_attempt=look_up,
-                config_entries=entries_of(micro_batch),
+                micro_batch=micro_batch,
+                properties=properties,
             )
         except CommitConflictError:
             planned_on = checkout(table, None)
             _check_still_fits(fragments, planned_on)
             raise
-        if not isinstance(result, Skipped):
-            return Appended(table.at(result.manifest), is_new=True)
-        now = table if result.manifest is None else table.at(result.manifest)
-        return Appended(
-            now, is_new=False, taken_in_before=taken_in[-1].version if taken_in else None
-        )
 
     try:
         done = planning_again(attempt)

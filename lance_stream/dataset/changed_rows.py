@@ -4,7 +4,7 @@ What an upsert, an update and a delete have in common. Rows are named by their a
 so that those of one fragment stand together.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeAlias
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lance_stream.commit.rebasing import write_deletion_file
 from lance_stream.commit.world import World
-from lance_stream.dataset.read_fragment import read_unit
+from lance_stream.dataset.read_fragment import WorkUnit
 from lance_stream.dataset.scan import check_filter, read_units
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import LanceStreamError
@@ -46,17 +46,26 @@ def chosen_rows(table: TableVersion, predicate: str) -> Addresses:
 
 
 def read_rows(
-    table: TableVersion, addresses: Addresses, columns: Sequence[str]
+    table: TableVersion,
+    addresses: Addresses,
+    columns: Sequence[str],
+    read: Callable[[Sequence[WorkUnit]], Iterator[pa.RecordBatch]] = read_units,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield some columns of rows, in the order of their addresses, which ascend."""
+    """Yield some columns of rows, in the order of their addresses, which ascend.
+
+    Args:
+        table: The version that the addresses are of.
+        addresses: (n,) u64, ascending.
+        columns: The columns wanted.
+        read: Yields the rows of work units, in order.
+    """
     places = table.manifest.fragments.place_of
     units = [
         table.unit(places[fragment_id], columns=tuple(columns), offsets=offsets)
         for fragment_id, offsets in by_fragment(addresses)
     ]
     # Fragments may stand in another order than their ids: one after the other, by address.
-    for unit in units:
-        yield from read_unit(unit)
+    return read(units)
 
 
 def row_ids_of(table: TableVersion, addresses: Addresses) -> Ids:

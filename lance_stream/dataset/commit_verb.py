@@ -1,8 +1,16 @@
-"""What all verbs that write have in common: a transaction's uuid, the commit, planning again."""
+"""What all verbs that write have in common: a transaction's uuid, the commit, planning again.
 
+A verb plans on the newest version, writes files that no version names yet, and commits
+(`commit_planned`). If others were in the way it does all of it again (`planning_again`). The files
+of a plan that is known to have come to nothing are deleted; those of one of which nobody knows
+stay, for a later cleanup.
+"""
+
+import random
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from lance_stream.commit.committer import (
@@ -13,14 +21,27 @@ from lance_stream.commit.committer import (
     commit,
 )
 from lance_stream.commit.version_log import VersionLog
-from lance_stream.errors import RetryableConflictError
+from lance_stream.dataset.changed_rows import delete_deletion_files
+from lance_stream.dataset.micro_batches import (
+    MicroBatch,
+    entries_of,
+    find_taken_in,
+    properties_of,
+)
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.write_fragments import delete_files
+from lance_stream.errors import CommitConflictError, InvalidInputError, RetryableConflictError
+from lance_stream.storage.store import Store
+from lance_stream.table import ledger
 from lance_stream.table.apply import Creation
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import Operation
 from lance_stream.table.transaction import Transaction
 
 T = TypeVar("T")
 
-MAX_PLANS: Final = 10
+MAX_PLANS: Final = 20
 """How often a verb plans its operation on the newest version before it gives up."""
 
 
@@ -50,6 +71,102 @@ def commit_operation(
     )
 
 
+@dataclass(frozen=True)
+class Staged:
+    """The files of a plan, which no version names yet.
+
+    Attributes:
+        fragments: New fragments, with their data files.
+        dying: Fragments of the table that get new deletion files.
+    """
+
+    fragments: tuple[Fragment, ...] = ()
+    dying: tuple[Fragment, ...] = ()
+
+    def delete(self, store: Store) -> None:
+        """Delete the files; it is known that no version will ever name them. Best effort."""
+        delete_files(store, self.fragments)
+        delete_deletion_files(store, self.dying)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a plan.
+
+    Attributes:
+        table: The version that was made; where none was, the newest one.
+        is_new: Whether a version was made. If not, the table had the micro-batch already.
+        taken_in_before: The version that had taken in the micro-batch before; None where none
+            had, or where it does not say.
+        attempts: How many attempts the commit took; 1 when nobody was in the way.
+    """
+
+    table: TableVersion
+    is_new: bool
+    taken_in_before: int | None = None
+    attempts: int = 1
+
+
+def commit_planned(
+    table: TableVersion,
+    operation: Operation,
+    staged: Staged | None = None,
+    micro_batch: MicroBatch | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Commit what was planned on a version, once if it is a micro-batch.
+
+    Args:
+        table: The version.
+        operation: What is to be done.
+        staged: The files that were written for it by this very plan. They are deleted where it is
+            known that no version names them. None: the caller sees to that.
+        micro_batch: Which micro-batch it is, if it comes from a stream. If the table has it
+            already, which is looked up on every attempt, no version is made.
+        properties: Noted in the transaction.
+
+    Raises:
+        InvalidInputError: The batch's number belongs to another query's batch.
+        CommitConflictError: Others were in the way; nothing was done.
+        CommitUncertainError: Nobody knows whether it was done.
+    """
+    taken_in: list[ledger.LedgerEntry] = []
+
+    def look_up(newest: Manifest | None) -> str | None:
+        if newest is None or micro_batch is None:
+            return None
+        entry = find_taken_in(table.at(newest), micro_batch)
+        if entry is None:
+            return None
+        taken_in.append(entry)
+        return f"batch {micro_batch.batch_id} of {micro_batch.app_id!r} has been taken in"
+
+    try:
+        result = commit_operation(
+            table.log,
+            table.version,
+            operation,
+            transaction_uuid=(
+                ledger.derive_uuid(micro_batch.app_id, micro_batch.batch_id)
+                if micro_batch
+                else None
+            ),
+            properties={**(properties or {}), **properties_of(micro_batch)},
+            before_attempt=look_up,
+            config_entries=entries_of(micro_batch),
+        )
+    except (CommitConflictError, InvalidInputError):  # known to have failed
+        if staged is not None:
+            staged.delete(table.store)
+        raise
+    if not isinstance(result, Skipped):
+        return Outcome(table.at(result.manifest), is_new=True, attempts=result.attempts)
+    if staged is not None:
+        staged.delete(table.store)
+    now = table if result.manifest is None else table.at(result.manifest)
+    return Outcome(now, is_new=False, taken_in_before=taken_in[-1].version if taken_in else None)
+
+
 def planning_again(attempt: Callable[[], T]) -> T:
     """Run an attempt, which plans on the newest version and commits, until nobody is in the way.
 
@@ -60,5 +177,5 @@ def planning_again(attempt: Callable[[], T]) -> T:
         try:
             return attempt()
         except RetryableConflictError:
-            time.sleep(min(0.02 * 2**plan, 1.0))
+            time.sleep(random.random() * min(0.02 * 2**plan, 1.0))  # not all at once again
     return attempt()

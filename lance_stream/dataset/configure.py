@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from lance_stream.commit.committer import Skipped
-from lance_stream.dataset.commit_verb import commit_operation, planning_again
+from lance_stream.dataset.commit_verb import commit_planned, planning_again
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError
@@ -21,9 +20,6 @@ def update_config(table: TableVersion, entries: Mapping[str, str | None]) -> Tab
         if all(newest.manifest.config.get(key) == value for key, value in entries.items()):
             return newest
         operation = UpdateConfig(config=MapUpdate(tuple(entries.items())))
-        result = commit_operation(table.log, newest.version, operation)
-        if isinstance(result, Skipped):
-            raise InvalidInputError(f"the config was not changed: {result.reason}")
-        return table.at(result.manifest)
+        return commit_planned(newest, operation).table
 
     return planning_again(attempt)

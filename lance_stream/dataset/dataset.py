@@ -303,7 +303,7 @@ class Dataset:
             InvalidInputError: A type cannot be stored.
             CommitError: The rows did not become a version.
         """
-        return Dataset(overwrite.overwrite(self.table, data))
+        return Dataset(overwrite.overwrite(self.table, data).table)
 
     def delete(self, predicate: str) -> "Dataset":
         """Delete the rows of the newest version for which a SQL expression is true.

@@ -69,6 +69,7 @@ class Incoming:
         order: (num_keys,) the same as it came in, stored or not; None if there is none.
         num_rows: How many rows came in.
         num_late: How many of them lost against a newer one of the same batch.
+        table: The table's columns, as they were prepared for.
     """
 
     rules: UpsertRules
@@ -80,6 +81,7 @@ class Incoming:
     order: pa.Array | None
     num_rows: int
     num_late: int
+    table: pa.Schema
 
     @property
     def scanned_columns(self) -> tuple[str, ...]:
@@ -128,6 +130,7 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
         order=None if by is None else _chosen(batch.select([by]), winners.rows).column(0),
         num_rows=batch.num_rows,
         num_late=winners.num_late,
+        table=table,
     )
 
 

@@ -5,48 +5,87 @@ ones as inserted. Config, base paths and the file version stay. So does the sche
 key and what must not be null, where the new rows have the same columns of the same types.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pyarrow as pa
 
-from lance_stream.commit.committer import Skipped
+from lance_stream.dataset.append import write_target
 from lance_stream.dataset.arrow_input import ArrowInput, read_input
-from lance_stream.dataset.commit_verb import commit_operation, planning_again
+from lance_stream.dataset.commit_verb import Outcome, Staged, commit_planned, planning_again
 from lance_stream.dataset.create import new_schema
+from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
+from lance_stream.dataset.write_fragments import write_fragments
 from lance_stream.errors import CommitConflictError, InvalidInputError
 from lance_stream.file.type_support import check_types
 from lance_stream.schema.extension_types import storage_type
+from lance_stream.schema.fields import Schema
+from lance_stream.table.fragments import Fragment
 from lance_stream.table.operations import Overwrite
 
 
-def overwrite(table: TableVersion, data: ArrowInput) -> TableVersion:
-    """Put rows in place of all that a table has; see `Dataset.overwrite`."""
+def overwrite(
+    table: TableVersion, data: ArrowInput, micro_batch: MicroBatch | None = None
+) -> Outcome:
+    """Put rows in place of all that a table has; see `Dataset.overwrite`.
+
+    Args:
+        table: Any version; the newest one's rows are replaced.
+        data: The rows.
+        micro_batch: Which micro-batch they are, if they come from a stream.
+    """
     table = checkout(table, None)
+    if micro_batch is not None:
+        taken_in = find_taken_in(table, micro_batch)
+        if taken_in is not None:
+            return Outcome(table, is_new=False, taken_in_before=taken_in.version)
     rows = read_input(data)
     schema = table.schema
     if not _has_same_columns(rows.schema, table.arrow_schema):
         # field ids go on, so that a data file of an older version is never taken for a column
         schema = new_schema(rows.schema, table.file_version, table.schema.max_field_id() + 1)
     check_types(schema.fields, table.file_version)
-    target = WriteTarget(
-        table.store, schema, table.file_version, dictionaries=table.manifest.dictionaries
-    )
-    fragments = write_fragments(rows, target)
+    target = replace(write_target(table), schema=schema)
+    return overwrite_fragments(table, write_fragments(rows, target), schema, micro_batch)
 
-    def attempt() -> TableVersion:
-        result = commit_operation(
-            table.log, checkout(table, None).version, Overwrite(tuple(fragments), schema)
-        )
-        if isinstance(result, Skipped):
-            raise InvalidInputError(f"nothing was overwritten: {result.reason}")
-        return table.at(result.manifest)
 
+def overwrite_fragments(
+    table: TableVersion,
+    fragments: Sequence[Fragment],
+    schema: Schema,
+    micro_batch: MicroBatch | None = None,
+) -> Outcome:
+    """Put fragments in place of all that a table has, written before on whatever worker.
+
+    Args:
+        table: The version that was planned on.
+        fragments: What `write_fragments` returned; none empties the table.
+        schema: The columns that they were written with.
+        micro_batch: Which micro-batch they are, if they come from a stream. If the table has it
+            already, no version is made.
+
+    The files are deleted when it is known that no version names them.
+
+    Raises:
+        InvalidInputError: The batch number belongs to another query's batch.
+        CommitError: They did not become a version, or it is not known whether they did.
+    """
+    operation = Overwrite(tuple(fragments), schema)
+
+    def attempt() -> Outcome:
+        return commit_planned(checkout(table, None), operation, micro_batch=micro_batch)
+
+    staged = Staged(tuple(fragments))
     try:
-        return planning_again(attempt)
-    except CommitConflictError:
-        delete_files(table.store, fragments)  # known to have failed
+        done = planning_again(attempt)
+    except (CommitConflictError, InvalidInputError):  # known to have failed
+        staged.delete(table.store)
         raise
+    if not done.is_new:
+        staged.delete(table.store)
+    return done
 
 
 def _has_same_columns(one: pa.Schema, other: pa.Schema) -> bool:

@@ -10,25 +10,23 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
-from lance_stream.commit.committer import Skipped
 from lance_stream.commit.world import REAL_WORLD, World
 from lance_stream.dataset.append import write_target
 from lance_stream.dataset.casting import cast_batch
 from lance_stream.dataset.changed_rows import (
     Addresses,
     chosen_rows,
-    delete_deletion_files,
     read_rows,
     row_ids_of,
     with_row_ids,
     without_rows,
 )
-from lance_stream.dataset.commit_verb import commit_operation, planning_again
+from lance_stream.dataset.commit_verb import Staged, commit_planned, planning_again
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.predicates import Expression, evaluate, parse_expression
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.write_fragments import delete_files, write_fragments
-from lance_stream.errors import CommitConflictError, InvalidInputError, NotFoundError
+from lance_stream.dataset.write_fragments import write_fragments
+from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.table.operations import Update, UpdateMode
 
 
@@ -72,15 +70,7 @@ def update(
             fields_for_preserving_frag_bitmap=_fields_of(newest, values),
             update_mode=UpdateMode.REWRITE_ROWS,
         )
-        try:
-            result = commit_operation(table.log, newest.version, operation)
-        except CommitConflictError:  # known to have failed
-            delete_files(table.store, new)
-            delete_deletion_files(table.store, updated)
-            raise
-        if isinstance(result, Skipped):
-            raise InvalidInputError(f"nothing was changed: {result.reason}")
-        return table.at(result.manifest)
+        return commit_planned(newest, operation, Staged(tuple(new), updated)).table
 
     return planning_again(attempt)
 

@@ -3,62 +3,58 @@
     scan      of each fragment the key columns: which rows have a key of the batch    (workers)
     decide    rows to change, to insert, to delete, and rows that come too late
     write     the changed rows, in the order they stand in the table, then the new ones
-              deletion files for the places that the changed and deleted rows leave
+    plan      deletion files for the places that the changed and deleted rows leave
     commit    one Update: the changed rows keep row id and created-at version
 
-A batch that no longer fits, because others changed the same rows meanwhile, is planned again on
-the newest version. Two writers that insert the same new key are told apart by the hashes of the
-inserted keys in the transaction, if the key columns are the table's primary key.
+A batch that no longer fits, because others changed the table meanwhile, is planned again on the
+newest version: keys are looked up only in what came since, and where the same is to be done, the
+data files written before are taken. Two writers that insert the same new key are told apart by the
+hashes of the inserted keys in the transaction.
 
 Source: facts of the format, section 4; measured on the reference.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_stream.commit.committer import Skipped
 from lance_stream.commit.world import REAL_WORLD, World
 from lance_stream.dataset.append import write_target
 from lance_stream.dataset.arrow_input import ArrowInput, read_input
 from lance_stream.dataset.changed_rows import (
     Addresses,
-    delete_deletion_files,
     read_rows,
     row_ids_of,
     with_row_ids,
     without_rows,
 )
-from lance_stream.dataset.commit_verb import commit_operation, planning_again
+from lance_stream.dataset.commit_verb import Staged, commit_planned, planning_again
 from lance_stream.dataset.incoming import Incoming, UpsertRules, prepare
-from lance_stream.dataset.keys import KeyLookup, Places, hash_keys
+from lance_stream.dataset.keys import Places, hash_keys
+from lance_stream.dataset.matching import THREADS, Found, Matches, Workers
+from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
 from lance_stream.dataset.opening import checkout
-from lance_stream.dataset.read_fragment import WorkUnit, read_unit
+from lance_stream.dataset.phases import Phases
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.errors import CommitConflictError, InvalidInputError
-from lance_stream.schema.system_columns import ROW_ADDRESS
-from lance_stream.storage.store import Store
-from lance_stream.table.operations import KeyExistenceFilter, Update, UpdateMode
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.operations import (
+    BloomFilter,
+    KeyExistenceFilter,
+    Update,
+    UpdateMode,
+)
 
+MAX_KEY_HASHES: Final = 1 << 18
+"""So many inserted keys are listed by their hashes; more stand for any key."""
 
-class Matches(NamedTuple):
-    """Rows of the table that have a key of the batch.
-
-    Attributes:
-        addresses: (n,) u64 row addresses, ascending within a fragment.
-        keys: (n,) i64, the number of each row's key.
-        sequence: (n,) the stored sequence of each row; None if none is stored.
-    """
-
-    addresses: Addresses
-    keys: Places
-    sequence: pa.Array | None = None
+_ANY_KEY: Final = BloomFilter(b"\xff" * (16 << 10), (16 << 10) * 8, 8192, 0.00057)
 
 
 class Decision(NamedTuple):
@@ -77,42 +73,6 @@ class Decision(NamedTuple):
     inserted_rows: Places
     deleted: Addresses
     num_late: int
-
-
-def find_matches(unit: WorkUnit, lookup: KeyLookup, num_keys: int) -> Matches:
-    """Return the rows of a fragment that have a key of the batch.
-
-    Args:
-        unit: Reads the key columns, then the sequence if one is stored, then the row addresses.
-        lookup: The keys of the batch.
-        num_keys: How many of the columns are key columns.
-    """
-    found: list[Matches] = []
-    for batch in read_unit(unit):
-        keys = lookup.find(batch.columns[:num_keys])
-        hit = np.flatnonzero(keys >= 0)
-        if len(hit):
-            addresses = batch.column(batch.num_columns - 1).to_numpy()
-            has_sequence = batch.num_columns > num_keys + 1
-            sequence = batch.column(num_keys).take(pa.array(hit)) if has_sequence else None
-            found.append(Matches(addresses[hit], keys[hit], sequence))
-    return join_matches(found)
-
-
-def join_matches(parts: Iterable[Matches]) -> Matches:
-    """Return the matches of several fragments, in the order of their addresses."""
-    known = [each for each in parts if len(each.addresses)]
-    if not known:
-        return Matches(np.empty(0, np.uint64), np.empty(0, np.int64))
-    addresses = np.concatenate([each.addresses for each in known])
-    keys = np.concatenate([each.keys for each in known])
-    sequences = [each.sequence for each in known if each.sequence is not None]
-    sequence = pa.concat_arrays(sequences) if sequences else None
-    order = np.argsort(addresses, kind="stable")
-    if bool((order[1:] > order[:-1]).all()):
-        return Matches(addresses, keys, sequence)
-    taken = None if sequence is None else sequence.take(pa.array(order))
-    return Matches(addresses[order], keys[order], taken)
 
 
 def decide(incoming: Incoming, matches: Matches) -> Decision:
@@ -146,28 +106,40 @@ def _are_late(incoming: Incoming, matches: Matches) -> npt.NDArray[np.bool_]:
     return found
 
 
+class Written(NamedTuple):
+    """What a worker has done with (a part of) a batch: picklable.
+
+    Attributes:
+        fragments: New fragments: first the changed rows, in the order of their addresses, then
+            the new ones.
+        decision: What becomes of the rows.
+        inserted_keys: (m,) u64 hashes of the keys of the new rows.
+        num_unchanged: How many rows would not have changed, and were left alone.
+    """
+
+    fragments: tuple[Fragment, ...]
+    decision: Decision
+    inserted_keys: npt.NDArray[np.uint64]
+    num_unchanged: int = 0
+
+
 @dataclass(frozen=True)
-class PlannedUpsert:
-    """An upsert that was planned on a version, its files written.
+class PlannedUpdate:
+    """An Update that was planned on a version.
 
     Attributes:
         operation: What is to be committed.
-        decision: What becomes of the rows.
+        staged: The files that were written for it.
     """
 
     operation: Update
-    decision: Decision
+    staged: Staged
 
     @property
     def changes_anything(self) -> bool:
         """Whether there is anything to commit."""
         own = self.operation
         return bool(own.new_fragments or own.updated_fragments or own.removed_fragment_ids)
-
-    def delete_files(self, store: Store) -> None:
-        """Delete the files of a plan that is known not to have been committed, best effort."""
-        delete_files(store, self.operation.new_fragments)
-        delete_deletion_files(store, self.operation.updated_fragments)
 
 
 @dataclass(frozen=True)
@@ -176,103 +148,206 @@ class Upserted:
 
     Attributes:
         table: The version that was made; where none was, the newest one.
+        is_new: Whether a version was made.
+        taken_in_before: The version that had taken in the micro-batch before; None where none
+            had, or where it does not say.
+        attempts: How many attempts the commits of all plans took.
+        num_rows: How many rows came in.
         num_inserted: How many rows are new.
         num_updated: How many rows of the table have other values.
         num_deleted: How many rows of the table are gone.
+        num_unchanged: How many rows would not have changed, and were left alone.
         num_late: How many rows came in that are older than others, of the batch or the table.
+        fragments: The new fragments as they were written.
+        was_known: Whether the table had the micro-batch already, so that nothing was done.
     """
 
     table: TableVersion
+    is_new: bool = False
+    taken_in_before: int | None = None
+    attempts: int = 0
+    num_rows: int = 0
     num_inserted: int = 0
     num_updated: int = 0
     num_deleted: int = 0
+    num_unchanged: int = 0
     num_late: int = 0
+    fragments: tuple[Fragment, ...] = ()
+    was_known: bool = False
 
 
 def upsert(
-    table: TableVersion, data: ArrowInput, rules: UpsertRules, world: World = REAL_WORLD
+    table: TableVersion,
+    data: ArrowInput,
+    rules: UpsertRules,
+    micro_batch: MicroBatch | None = None,
+    *,
+    workers: Workers = THREADS,
+    phases: Phases | None = None,
+    world: World = REAL_WORLD,
 ) -> Upserted:
     """Change the rows of the table whose keys come in, and insert the others.
 
     Args:
         table: Any version; the newest one is changed.
-        data: The rows.
+        data: The rows; collected in memory.
         rules: What the user says of them.
+        micro_batch: Which micro-batch they are, if they come from a stream. If the table has it
+            already, nothing is done.
+        workers: Who reads the table's data files.
+        phases: Told how long it takes to "scan" the keys, to "write" and to "commit".
         world: Chance, for the names of deletion files.
 
     Raises:
-        InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
+        InvalidInputError: The rows do not fit the rules or the table, or the batch's number
+            belongs to another query's batch; nothing is changed.
         CommitError: It did not become a version, or it is not known whether it did.
     """
-    rows = read_input(data).read_all().combine_chunks()
-    batches = rows.to_batches()
-    batch = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
+    batch = _one_batch(read_input(data))
+    phases = phases or Phases()
+    found = Found(workers)
+    incoming: Incoming | None = None
+    written: Written | None = None
+    attempts = 0
+    newest = checkout(table, None)
 
     def attempt() -> Upserted:
-        newest = checkout(table, None)
-        incoming = prepare(batch, newest.arrow_schema, rules)
-        matches = join_matches(
-            find_matches(unit, incoming.lookup, len(rules.on))
-            for unit in key_units(newest, incoming)
+        nonlocal attempts, incoming, newest, written
+        if attempts:
+            newest = checkout(table, None)
+        attempts += 1
+        if micro_batch is not None and (entry := find_taken_in(newest, micro_batch)) is not None:
+            return Upserted(newest, taken_in_before=entry.version, was_known=True)
+        with phases("scan"):
+            if incoming is None or incoming.table != newest.arrow_schema:
+                incoming = prepare(batch, newest.arrow_schema, rules)
+            matches = found.look_up(newest, incoming)
+        with phases("write"):
+            decision, num_unchanged = decide_changes(newest, incoming, matches, workers)
+            if written is None or not _is_same_work(written.decision, decision):
+                if written is not None:
+                    delete_files(table.store, written.fragments)
+                    written = None
+                written = write_rows(
+                    newest, incoming, decision, write_target(newest), num_unchanged, workers
+                )
+            plan = plan_update(newest, [written], incoming.rules, incoming.rows.schema.names, world)
+        result = Upserted(
+            newest,
+            attempts=attempts,
+            num_rows=incoming.num_rows,
+            num_inserted=len(decision.inserted_rows),
+            num_updated=len(decision.changed),
+            num_deleted=len(decision.deleted),
+            num_unchanged=num_unchanged,
+            num_late=incoming.num_late + decision.num_late,
+            fragments=written.fragments,
         )
-        plan = plan_upsert(newest, incoming, matches, write_target(newest), world)
-        decision = plan.decision
-        num_late = incoming.num_late + decision.num_late
         if not plan.changes_anything:
-            return Upserted(newest, num_late=num_late)
-        try:
-            result = commit_operation(table.log, newest.version, plan.operation)
-        except CommitConflictError:
-            plan.delete_files(table.store)  # known to have failed
-            raise
-        if isinstance(result, Skipped):
-            raise InvalidInputError(f"nothing was changed: {result.reason}")
-        return Upserted(
-            table.at(result.manifest),
-            len(decision.inserted_rows),
-            len(decision.changed),
-            len(decision.deleted),
-            num_late,
+            return result
+        with phases("commit"):
+            done = commit_planned(newest, plan.operation, plan.staged, micro_batch)
+        attempts += done.attempts - 1
+        if not done.is_new:
+            return Upserted(done.table, taken_in_before=done.taken_in_before, was_known=True)
+        return replace(result, table=done.table, is_new=True, attempts=attempts)
+
+    try:
+        result = planning_again(attempt)
+    except (CommitConflictError, InvalidInputError):  # known to have failed
+        if written is not None:
+            delete_files(table.store, written.fragments)
+        raise
+    if result.was_known and written is not None:
+        delete_files(table.store, written.fragments)
+    return result
+
+
+def _one_batch(rows: pa.RecordBatchReader) -> pa.RecordBatch:
+    table = rows.read_all().combine_chunks()
+    batches = table.to_batches()
+    if len(batches) > 1:
+        raise InvalidInputError(
+            f"{table.num_rows} rows are too many for one upsert: a column of texts or bytes holds "
+            "more than 2 GiB. Upsert them in parts"
         )
-
-    return planning_again(attempt)
-
-
-def key_units(table: TableVersion, incoming: Incoming) -> list[WorkUnit]:
-    """Return what reads the keys of the table's rows, fragment by fragment."""
-    return [
-        table.unit(place, columns=incoming.scanned_columns, system_columns=(ROW_ADDRESS,))
-        for place in range(len(table.manifest.fragments))
-    ]
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 
-def plan_upsert(
-    table: TableVersion, incoming: Incoming, matches: Matches, target: WriteTarget, world: World
-) -> PlannedUpsert:
-    """Decide what becomes of the rows, and write the files that say so.
+def _is_same_work(before: Decision, now: Decision) -> bool:
+    return all(np.array_equal(one, other) for one, other in zip(before[:4], now[:4], strict=True))
+
+
+def decide_changes(
+    table: TableVersion, incoming: Incoming, matches: Matches, workers: Workers = THREADS
+) -> tuple[Decision, int]:
+    """Return what becomes of the rows of a batch, and how many are left alone as unchanged.
 
     Args:
         table: The version that the matches were found in.
         incoming: The rows that count.
         matches: The table's rows that have their keys.
-        target: Where new data files go.
-        world: Chance, for the names of deletion files.
+        workers: Who reads the table's data files.
+    """
+    decision = decide(incoming, matches)
+    if not incoming.rules.skip_unchanged:
+        return decision, 0
+    changing = _without_unchanged(table, incoming, decision, workers)
+    return changing, len(decision.changed) - len(changing.changed)
+
+
+def write_rows(
+    table: TableVersion,
+    incoming: Incoming,
+    decision: Decision,
+    target: WriteTarget,
+    num_unchanged: int = 0,
+    workers: Workers = THREADS,
+) -> Written:
+    """Write the changed rows, whole, and the new ones into new data files.
 
     Raises:
         InvalidInputError: New rows lack a column that must not be null; no file is left behind.
     """
-    decision = decide(incoming, matches)
-    if incoming.rules.skip_unchanged:
-        decision = _without_unchanged(table, incoming, decision)
-    new = write_fragments(_rows_to_write(table, incoming, decision), target)
-    if table.has_stable_row_ids:
-        new = with_row_ids(new, row_ids_of(table, decision.changed))
-    leaving = np.sort(np.concatenate([decision.changed, decision.deleted]))
-    updated, removed = without_rows(table, leaving, world)
+    fragments = write_fragments(_rows_to_write(table, incoming, decision, workers), target)
+    keys = {each.name for each in table.schema.fields if each.name in incoming.rules.on}
+    new = incoming.rows.select([name for name in table.schema.names if name in keys]).take(
+        pa.array(decision.inserted_rows)
+    )
+    return Written(tuple(fragments), decision, np.unique(hash_keys(new.columns)), num_unchanged)
+
+
+def plan_update(
+    table: TableVersion,
+    parts: Sequence[Written],
+    rules: UpsertRules,
+    stored: Sequence[str],
+    world: World = REAL_WORLD,
+) -> PlannedUpdate:
+    """Make one operation of what workers have written, and write the deletion files for it.
+
+    Args:
+        table: The version that was planned on.
+        parts: What was written; each row of the table is changed or deleted by one part at most.
+        rules: What the user says of the rows.
+        stored: The columns that came in and are stored.
+        world: Chance, for the names of deletion files.
+    """
+    new: list[Fragment] = []
+    changed = np.sort(np.concatenate([_NO_ADDRESSES, *(each.decision.changed for each in parts)]))
+    ids = row_ids_of(table, changed) if table.has_stable_row_ids else None
+    for part in parts:
+        if ids is None:
+            new += part.fragments
+        else:
+            own = ids[np.searchsorted(changed, part.decision.changed)]
+            new += with_row_ids(part.fragments, own)
+    deleted = [each.decision.deleted for each in parts]
+    updated, removed = without_rows(table, np.sort(np.concatenate([changed, *deleted])), world)
     changed_fields = {
         part.id
         for field in table.schema.fields
-        if field.name in incoming.rows.schema.names and field.name not in incoming.rules.on
+        if field.name in stored and field.name not in rules.on
         for part in field.walk()
     }
     operation = Update(
@@ -281,13 +356,16 @@ def plan_upsert(
         new_fragments=tuple(new),
         fields_for_preserving_frag_bitmap=tuple(sorted(changed_fields)),
         update_mode=UpdateMode.REWRITE_ROWS,
-        inserted_rows=_inserted_keys(table, incoming, decision),
+        inserted_rows=_inserted_keys(table, rules, [each.inserted_keys for each in parts]),
     )
-    return PlannedUpsert(operation, decision)
+    return PlannedUpdate(operation, Staged(dying=updated))
+
+
+_NO_ADDRESSES: Final = np.empty(0, np.uint64)
 
 
 def _rows_to_write(
-    table: TableVersion, incoming: Incoming, decision: Decision
+    table: TableVersion, incoming: Incoming, decision: Decision, workers: Workers
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changed rows, whole, and then the new ones."""
     missing = [each for each in table.arrow_schema.names if each not in incoming.rows.schema.names]
@@ -295,7 +373,7 @@ def _rows_to_write(
     if not missing:
         yield incoming.rows.take(pa.array(decision.changed_rows))
     elif len(decision.changed):
-        for kept in read_rows(table, decision.changed, missing):
+        for kept in read_rows(table, decision.changed, missing, workers.read):
             rows = decision.changed_rows[done : done + kept.num_rows]
             done += kept.num_rows
             own = incoming.rows.take(pa.array(rows))
@@ -306,11 +384,13 @@ def _rows_to_write(
         yield incoming.rows.take(pa.array(decision.inserted_rows))
 
 
-def _without_unchanged(table: TableVersion, incoming: Incoming, decision: Decision) -> Decision:
+def _without_unchanged(
+    table: TableVersion, incoming: Incoming, decision: Decision, workers: Workers
+) -> Decision:
     names = incoming.rows.schema.names
     differs: list[npt.NDArray[np.bool_]] = [np.empty(0, np.bool_)]
     done = 0
-    for stored in read_rows(table, decision.changed, names):
+    for stored in read_rows(table, decision.changed, names, workers.read):
         rows = pa.array(decision.changed_rows[done : done + stored.num_rows])
         done += stored.num_rows
         differs.append(differing_rows(stored, incoming.rows.take(rows)))
@@ -345,17 +425,10 @@ def _differs(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _inserted_keys(
-    table: TableVersion, incoming: Incoming, decision: Decision
-) -> KeyExistenceFilter | None:
-    """Return the keys of the new rows, where the table's primary key makes them unique."""
-    key = {each.name for each in table.schema.fields if each.primary_key_position is not None}
-    if key != set(incoming.rules.on):
-        return None
-    fields = [each for each in table.schema.fields if each.name in key]
-    new = incoming.rows.select([each.name for each in fields]).take(
-        pa.array(decision.inserted_rows)
-    )
-    hashes = hash_keys(new.columns)
-    return KeyExistenceFilter(
-        tuple(each.id for each in fields), key_hashes=tuple(np.unique(hashes).tolist())
-    )
+    table: TableVersion, rules: UpsertRules, hashes: Sequence[npt.NDArray[np.uint64]]
+) -> KeyExistenceFilter:
+    field_ids = tuple(each.id for each in table.schema.fields if each.name in rules.on)
+    distinct = np.unique(np.concatenate(hashes))
+    if len(distinct) > MAX_KEY_HASHES:
+        return KeyExistenceFilter(field_ids, bloom=_ANY_KEY)
+    return KeyExistenceFilter(field_ids, key_hashes=tuple(distinct.tolist()))

@@ -13,11 +13,11 @@ import lance_stream
 from lance_stream import CommitUncertainError, InvalidInputError
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.dataset.append import (
-    Appended,
     append,
     append_fragments,
     write_target,
 )
+from lance_stream.dataset.commit_verb import Outcome
 from lance_stream.dataset.configure import update_config
 from lance_stream.dataset.delete import delete
 from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
@@ -108,7 +108,7 @@ def test_files_that_an_earlier_call_committed_are_not_deleted(tmp_path: Path) ->
 
 
 def test_of_drivers_with_the_same_batch_one_succeeds(table: TableVersion) -> None:
-    done: list[Appended] = []
+    done: list[Outcome] = []
     gate = threading.Barrier(4)
 
     def drive() -> None:

@@ -1,0 +1,195 @@
+"""Finding the rows of a table that have a key of a batch: where workers look, and what is kept.
+
+    fragment          key columns, read by a worker        matches
+    ------------------------------------------------------------------------------------
+    0                 17, 4, 99, ...                       (address, number of the key)
+    1                 ...                                  ...
+
+Only the key columns are read, and the sequence if one is stored. A batch that is planned again,
+because others changed the table meanwhile, is looked up only in fragments that came or changed
+since (`Found`): an address stays what it is as long as its fragment's files do.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from lance_stream.dataset.changed_rows import Addresses
+from lance_stream.dataset.incoming import Incoming
+from lance_stream.dataset.keys import KeyLookup, Places
+from lance_stream.dataset.read_fragment import WorkUnit, read_unit
+from lance_stream.dataset.scan import NUM_THREADS, read_units
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.errors import NotFoundError
+from lance_stream.schema.system_columns import ROW_ADDRESS
+from lance_stream.table.fragments import Fragment, decode_fragment
+from lance_stream.table.row_addresses import unpack_addresses
+
+
+class Matches(NamedTuple):
+    """Rows of the table that have a key of the batch.
+
+    Attributes:
+        addresses: (n,) u64 row addresses, ascending within a fragment.
+        keys: (n,) i64, the number of each row's key.
+        sequence: (n,) the stored sequence of each row; None if none is stored.
+    """
+
+    addresses: Addresses
+    keys: Places
+    sequence: pa.Array | None = None
+
+    def where(self, chosen: Places) -> "Matches":
+        """Return some of them.
+
+        Args:
+            chosen: (m,) i64, which.
+        """
+        sequence = None if self.sequence is None else self.sequence.take(pa.array(chosen))
+        return Matches(self.addresses[chosen], self.keys[chosen], sequence)
+
+
+class Workers(Protocol):
+    """Who reads data files: threads of this process, or tasks on other machines."""
+
+    def find(
+        self, units: Sequence[WorkUnit], lookup: KeyLookup, num_keys: int
+    ) -> Sequence[Matches]:
+        """Return the matches of each unit; see `find_matches`."""
+        ...
+
+    def read(self, units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of units, in order."""
+        ...
+
+
+class Threads:
+    """Reads data files in threads of this process."""
+
+    def find(
+        self, units: Sequence[WorkUnit], lookup: KeyLookup, num_keys: int
+    ) -> Sequence[Matches]:
+        """Return the matches of each unit; see `find_matches`."""
+        if len(units) < 2:
+            return [find_matches(unit, lookup, num_keys) for unit in units]
+        look = partial(find_matches, lookup=lookup, num_keys=num_keys)
+        with ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="lance-stream-keys") as threads:
+            return list(threads.map(look, units))
+
+    def read(self, units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of units, in order."""
+        return read_units(units)
+
+
+THREADS = Threads()
+"""What reads where nothing else is asked for."""
+
+
+def find_matches(unit: WorkUnit, lookup: KeyLookup, num_keys: int) -> Matches:
+    """Return the rows of a fragment that have a key of the batch.
+
+    Args:
+        unit: Reads the key columns, then the sequence if one is stored, then the row addresses.
+        lookup: The keys of the batch.
+        num_keys: How many of the columns are key columns.
+    """
+    found: list[Matches] = []
+    for batch in read_unit(unit):
+        keys = lookup.find(batch.columns[:num_keys])
+        hit = np.flatnonzero(keys >= 0)
+        if len(hit):
+            addresses = batch.column(batch.num_columns - 1).to_numpy()
+            has_sequence = batch.num_columns > num_keys + 1
+            sequence = batch.column(num_keys).take(pa.array(hit)) if has_sequence else None
+            found.append(Matches(addresses[hit], keys[hit], sequence))
+    return join_matches(found)
+
+
+def join_matches(parts: Iterable[Matches]) -> Matches:
+    """Return the matches of several fragments, in the order of their addresses."""
+    known = [each for each in parts if len(each.addresses)]
+    if not known:
+        return Matches(np.empty(0, np.uint64), np.empty(0, np.int64))
+    addresses = np.concatenate([each.addresses for each in known])
+    keys = np.concatenate([each.keys for each in known])
+    sequences = [each.sequence for each in known if each.sequence is not None]
+    joined = Matches(addresses, keys, pa.concat_arrays(sequences) if sequences else None)
+    order = np.argsort(addresses, kind="stable")
+    return joined if bool((order[1:] > order[:-1]).all()) else joined.where(order)
+
+
+class Found:
+    """What has been found of one batch: kept while it is planned again.
+
+    Args:
+        workers: Who reads.
+    """
+
+    def __init__(self, workers: Workers = THREADS) -> None:
+        self._workers = workers
+        self._known: dict[int, tuple[bytes, Matches]] = {}
+        self._asked: tuple[object, ...] = ()
+        self.num_looked_in = 0
+
+    def look_up(self, table: TableVersion, incoming: Incoming) -> Matches:
+        """Return the rows of a version that have a key of the batch.
+
+        Args:
+            table: The version.
+            incoming: The batch; the same rows each time.
+        """
+        columns = incoming.scanned_columns
+        asked = tuple(table.arrow_schema.field(name) for name in columns)
+        if asked != self._asked:  # the first time, or the key columns are others
+            self._asked, self._known = asked, {}
+        matches: list[Matches] = []
+        places: list[int] = []
+        for place, fragment_id in enumerate(table.manifest.fragments.ids):
+            known = self._known.get(fragment_id)
+            kept = None if known is None else _still(table, place, *known)
+            if kept is None:
+                places.append(place)
+            else:
+                matches.append(kept)
+        self.num_looked_in = len(places)
+        units = [
+            table.unit(place, columns=columns, system_columns=(ROW_ADDRESS,)) for place in places
+        ]
+        found = self._workers.find(units, incoming.lookup, len(incoming.rules.on))
+        for place, unit, each in zip(places, units, found, strict=True):
+            self._known[table.manifest.fragments.ids[place]] = (unit.fragment, each)
+        return join_matches([*matches, *found])
+
+
+def _still(table: TableVersion, place: int, raw: bytes, matches: Matches) -> Matches | None:
+    """Return what was found in a fragment as far as it still lives; None if it must be read anew.
+
+    Args:
+        table: The version now.
+        place: Where the fragment stands in it.
+        raw: The fragment as it was.
+        matches: What was found in it.
+    """
+    now = table.manifest.fragments.raw(place)
+    if now == raw:
+        return matches
+    before, fragment = decode_fragment(raw), decode_fragment(now)
+    if _without_dead(before) != _without_dead(fragment):
+        return None
+    try:
+        died_before, dead = table.dead_offsets(before), table.dead_offsets(fragment)
+    except NotFoundError:
+        return None
+    if not bool(np.isin(died_before, dead).all()):
+        return None  # a restore: rows live again that were not looked at
+    _, offsets = unpack_addresses(matches.addresses)
+    return matches.where(np.flatnonzero(~np.isin(offsets, dead)))
+
+
+def _without_dead(fragment: Fragment) -> Fragment:
+    return replace(fragment, deletion_file=None)
