@@ -11,6 +11,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.commit.retries import Retries
+from lance_stream.dataset.commit_verb import MAX_PLANS
 from lance_stream.dataset.compact import Compacted, commit_prepared, compact
 from lance_stream.dataset.compaction_plan import CompactionRules
 from lance_stream.dataset.opening import checkout
@@ -218,8 +219,8 @@ def test_what_was_given_up_is_planned_again() -> None:
 def test_a_table_that_always_changes_is_given_up_in_the_end() -> None:
     table = new_table()
     overwrite: Act = lambda ds: ds.overwrite(rows(1)).append(rows(2))  # noqa: E731  # one of many
-    with pytest.raises(RetryableConflictError, match="10 times in a row others changed"):
-        compact(table, write=meddling(*[overwrite] * 10))
+    with pytest.raises(RetryableConflictError, match=f"{MAX_PLANS} times in a row"):
+        compact(table, write=meddling(*[overwrite] * MAX_PLANS))
     assert files_of_no_version(checkout(table, None)) == set()
 
 
