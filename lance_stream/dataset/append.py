@@ -89,7 +89,7 @@ def append_fragments(
             )
         except CommitConflictError:
             planned_on = checkout(table, None)
-            _check_still_fits(fragments, planned_on)
+            check_still_fits(fragments, planned_on)
             raise
 
     try:
@@ -119,8 +119,12 @@ def _delete_files_of_no_version(table: TableVersion, fragments: Sequence[Fragmen
     delete_files(table.store, fragments)
 
 
-def _check_still_fits(fragments: Sequence[Fragment], table: TableVersion) -> None:
-    """Raise unless data files still fit a table whose columns have been changed since."""
+def check_still_fits(fragments: Sequence[Fragment], table: TableVersion) -> None:
+    """Raise unless data files still fit a table whose columns have been changed since.
+
+    Raises:
+        InvalidInputError: They do not.
+    """
     held = {field_id for each in fragments for file in each.files for field_id in file.field_ids}
     leaves = {leaf.id for leaf in table.schema.walk()}
     missing = [

@@ -1,4 +1,4 @@
-"""Making a table: its first version, without rows."""
+"""Making a table: its first version, without rows; or with the ones that were written for it."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ import pyarrow as pa
 from lance_stream.commit.committer import Skipped
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.dataset.commit_verb import commit_operation
+from lance_stream.dataset.micro_batches import MicroBatch, entries_of, properties_of
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.write_fragments import check_dictionaries
 from lance_stream.errors import CommitConflictError, InvalidInputError, NotFoundError
@@ -25,6 +26,8 @@ from lance_stream.schema.field_ids import assign_ids
 from lance_stream.schema.fields import Schema
 from lance_stream.schema.system_columns import SYSTEM_COLUMNS
 from lance_stream.storage.locations import open_store
+from lance_stream.storage.store import Store
+from lance_stream.table import ledger
 from lance_stream.table.apply import Creation
 from lance_stream.table.manifest import DataFormat
 from lance_stream.table.operations import Overwrite
@@ -49,27 +52,71 @@ def create_table(
     check_types(tree.fields, version)
     check_dictionaries(tree, version, {})
     store = open_store(uri, storage_options)
-    log = ObjectStoreLog(store)
     try:
-        existing = log.latest()
+        existing = ObjectStoreLog(store).latest()
     except NotFoundError:
         pass
     else:
         raise _already_there(store.uri, existing)
+    made = create_with_fragments(
+        uri,
+        store,
+        Overwrite((), tree, config_upserts=check_config(config or {})),
+        version,
+        stable_row_ids=stable_row_ids,
+        storage_options=storage_options,
+    )
+    if made is None:
+        raise _already_there(store.uri, None)
+    return made
+
+
+def create_with_fragments(
+    uri: str | os.PathLike[str],
+    store: Store,
+    first: Overwrite,
+    version: FileVersion,
+    *,
+    stable_row_ids: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+    micro_batch: MicroBatch | None = None,
+) -> TableVersion | None:
+    """Make a table whose first version has rows already; None if there is a table.
+
+    Args:
+        uri: Where, as the user wrote it.
+        store: The same place.
+        first: The columns, numbered; and the fragments, written by `write_fragments`.
+        version: Of the data files.
+        stable_row_ids: Whether a row keeps its id for its whole life.
+        storage_options: What opening the store took.
+        micro_batch: Which micro-batch the rows are, if they come from a stream.
+
+    Raises:
+        CommitUncertainError: Nobody knows whether the table was made.
+    """
+    log = ObjectStoreLog(store)
     try:
         result = commit_operation(
             log,
             0,
-            Overwrite((), tree, config_upserts=check_config(config or {})),
+            first,
+            transaction_uuid=(
+                ledger.derive_uuid(micro_batch.app_id, micro_batch.batch_id)
+                if micro_batch
+                else None
+            ),
+            properties=properties_of(micro_batch),
             creation=Creation(
                 DataFormat("lance", version.manifest_name), stable_row_ids=stable_row_ids
             ),
             before_attempt=lambda newest: None if newest is None else "the table is there",
+            config_entries=entries_of(micro_batch),
         )
-    except CommitConflictError as error:
-        raise _already_there(store.uri, error.version) from error
+    except CommitConflictError:
+        return None
     if isinstance(result, Skipped):
-        raise _already_there(store.uri, result.manifest.version if result.manifest else None)
+        return None
     return TableVersion(
         uri=os.fspath(uri),
         storage_options=dict(storage_options or {}),

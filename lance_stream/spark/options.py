@@ -1,4 +1,6 @@
-"""Every option that a user can set on a source, in one table, and how its text is read.
+"""Every option that a user can set on a source or a writer, and how its text is read.
+
+Two tables: `_OPTIONS` of what is read, `_WRITE_OPTIONS` of what is written.
 
 Spark hands options over as text, under lower-cased names. A name that is not known is refused, and
 so is a value that cannot be meant, or that asks for what is not supported yet: an option that does
@@ -50,6 +52,32 @@ class SourceOptions:
     skip_change_commits: bool = False
 
 
+@dataclass(frozen=True)
+class WriteOptions:
+    """What a user asked a writer for.
+
+    Attributes:
+        uri: Where the table lies, or will.
+        storage_options: Settings of its store.
+        app_id: The name under which the table remembers a stream's batches; None for the
+            streaming query's own id.
+        txn_app_id: The name under which the table remembers a batch; None for not at all.
+        txn_version: The batch's number: a later one is larger.
+        file_version: Of the data files of a table that is made.
+        primary_key: The columns of its primary key; None for none.
+        add_columns: Whether columns that the table has not are added to it.
+    """
+
+    uri: str
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    app_id: str | None = None
+    txn_app_id: str | None = None
+    txn_version: int | None = None
+    file_version: str | None = None
+    primary_key: tuple[str, ...] | None = None
+    add_columns: bool = False
+
+
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
     """Read what a user set on a source.
 
@@ -61,13 +89,76 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
             exclude each other, or the path is missing.
         UnsupportedFeatureError: An option, or its value, is not supported yet.
     """
-    given = {name.lower(): text for name, text in options.items()}
+    values = _read(options, _OPTIONS, _WRITE_OPTIONS, "is for writing, not for reading")
+    if "uri" not in values:
+        raise InvalidInputError(
+            "the path of the table is missing: give it to load(), or as the option `path`"
+        )
+    parsed = SourceOptions(**values)
+    _check_together(parsed)
+    return parsed
+
+
+def parse_write_options(options: Mapping[str, str], streaming: bool) -> WriteOptions:
+    """Read what a user set on a writer.
+
+    Args:
+        options: Names and texts as Spark gives them; names in any case.
+        streaming: Whether a stream is written, rather than a batch.
+
+    Raises:
+        InvalidInputError: A name is not known, or is one of the other kind of writer; a text is no
+            value of its option; one of two that go together is missing; or the path is.
+    """
+    values = _read(options, _WRITE_OPTIONS, _OPTIONS, "is for reading, not for writing")
+    if "uri" not in values:
+        raise InvalidInputError(
+            "the path of the table is missing: give it to save() or start(), or as the option "
+            f"`path`. {_FORGETFUL}"
+        )
+    parsed = WriteOptions(**values)
+    if streaming and (parsed.txn_app_id is not None or parsed.txn_version is not None):
+        raise InvalidInputError(
+            "txnAppId and txnVersion name one write of a batch; a stream has its own numbers, and "
+            "is named by the option 'appId'"
+        )
+    if not streaming and parsed.app_id is not None:
+        raise InvalidInputError(
+            "the option 'appId' names a stream; a batch that must not be written twice is named "
+            "by 'txnAppId' and numbered by 'txnVersion'"
+        )
+    if (parsed.txn_app_id is None) != (parsed.txn_version is None):
+        raise InvalidInputError(
+            "txnAppId and txnVersion go together: the name of the one who writes, and a number "
+            "that grows from write to write"
+        )
+    return parsed
+
+
+_OF_THE_CATALOG = frozenset({"provider", "owner"})
+_FORGETFUL = (
+    "A table of Spark's own catalog forgets where it lies. For SELECT and INSERT use "
+    "CREATE TEMPORARY VIEW name USING format OPTIONS (path '...')"
+)
+
+
+def _read(
+    options: Mapping[str, str],
+    known: Mapping[str, "_Option"],
+    others: Mapping[str, "_Option"],
+    what_others_do: str,
+) -> dict[str, Any]:
+    """Return the values of options by attribute."""
     values: dict[str, Any] = {}
-    for name, text in given.items():
-        if name not in _OPTIONS:
-            known = ", ".join(sorted(each.name for each in _OPTIONS.values()))
-            raise InvalidInputError(f"there is no option {name!r}; there are: {known}")
-        option = _OPTIONS[name]
+    for name, text in ((name.lower(), text) for name, text in options.items()):
+        if name not in known:
+            if name in _OF_THE_CATALOG:
+                raise InvalidInputError(_FORGETFUL)
+            if name in others:
+                raise InvalidInputError(f"the option {others[name].name!r} {what_others_do}")
+            names = ", ".join(sorted(each.name for each in known.values()))
+            raise InvalidInputError(f"there is no option {name!r}; there are: {names}")
+        option = known[name]
         value = option.parse(option.name, text)
         if option.attribute is None:
             continue
@@ -76,13 +167,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
                 "versionAsOf, timestampAsOf and tag each name a version: set one of them"
             )
         values[option.attribute] = value
-    if "uri" not in values:
-        raise InvalidInputError(
-            "the path of the table is missing: give it to load(), or as the option `path`"
-        )
-    parsed = SourceOptions(**values)
-    _check_together(parsed)
-    return parsed
+    return values
 
 
 def check_for_batch(options: SourceOptions) -> None:
@@ -224,6 +309,15 @@ def _json_object(name: str, text: str) -> dict[str, Any]:
     return value
 
 
+def _schema_evolution(name: str, text: str) -> bool:
+    try:
+        return {"none": False, "add_columns": True}[text.strip().lower()]
+    except KeyError:
+        raise InvalidInputError(
+            f"the option {name!r} must be none or add_columns, not {text!r}"
+        ) from None
+
+
 def _one_path(name: str, text: str) -> None:
     raise InvalidInputError(f"a table has one path, but load() was given {name}: {text}")
 
@@ -241,30 +335,45 @@ def _only(*supported: str) -> Callable[[str, str], None]:
     return parse
 
 
-_OPTIONS = {
-    option.name.lower(): option
-    for option in (
-        _Option("path", "uri", _text),
-        _Option("paths", None, _one_path),
-        _Option("storageOptions", "storage_options", _json_object),
-        _Option("columns", "columns", _columns),
-        _Option("filter", "filter", _text),
-        _Option("versionAsOf", "version", _whole_number(1)),
-        _Option("timestampAsOf", "version", _timestamp),
-        _Option("tag", "version", _text),
-        _Option("readChangeFeed", "read_change_feed", _boolean),
-        _Option("startingVersion", "starting_version", _starting_version),
-        _Option("endingVersion", "ending_version", _whole_number(1)),
-        _Option("maxVersionsPerTrigger", "max_versions_per_trigger", _whole_number(1)),
-        _Option("skipChangeCommits", "skip_change_commits", _boolean),
-        # Known by name, to come: only what happens anyway is accepted.
-        _Option("startingTimestamp", None, _only()),
-        _Option("endingTimestamp", None, _only()),
-        _Option("deduplicationMode", None, _only("none")),
-        _Option("computeUpdates", None, _only("false")),
-        _Option("failOnDataLoss", None, _only("true")),
-        _Option("maxRowsPerTrigger", None, _only()),
-        _Option("maxBytesPerTrigger", None, _only()),
-        _Option("consumer", None, _only()),
-    )
-}
+def _by_name(*options: _Option) -> dict[str, _Option]:
+    return {option.name.lower(): option for option in options}
+
+
+_OPTIONS = _by_name(
+    _Option("path", "uri", _text),
+    _Option("paths", None, _one_path),
+    _Option("storageOptions", "storage_options", _json_object),
+    _Option("columns", "columns", _columns),
+    _Option("filter", "filter", _text),
+    _Option("versionAsOf", "version", _whole_number(1)),
+    _Option("timestampAsOf", "version", _timestamp),
+    _Option("tag", "version", _text),
+    _Option("readChangeFeed", "read_change_feed", _boolean),
+    _Option("startingVersion", "starting_version", _starting_version),
+    _Option("endingVersion", "ending_version", _whole_number(1)),
+    _Option("maxVersionsPerTrigger", "max_versions_per_trigger", _whole_number(1)),
+    _Option("skipChangeCommits", "skip_change_commits", _boolean),
+    # Known by name, to come: only what happens anyway is accepted.
+    _Option("startingTimestamp", None, _only()),
+    _Option("endingTimestamp", None, _only()),
+    _Option("deduplicationMode", None, _only("none")),
+    _Option("computeUpdates", None, _only("false")),
+    _Option("failOnDataLoss", None, _only("true")),
+    _Option("maxRowsPerTrigger", None, _only()),
+    _Option("maxBytesPerTrigger", None, _only()),
+    _Option("consumer", None, _only()),
+)
+
+_WRITE_OPTIONS = _by_name(
+    _Option("path", "uri", _text),
+    _Option("storageOptions", "storage_options", _json_object),
+    _Option("appId", "app_id", _text),
+    _Option("txnAppId", "txn_app_id", _text),
+    _Option("txnVersion", "txn_version", _whole_number(0)),
+    _Option("fileVersion", "file_version", _text),
+    _Option("primaryKey", "primary_key", _columns),
+    _Option("schemaEvolution", "add_columns", _schema_evolution),
+    # Spark's own, which it passes on
+    _Option("checkpointLocation", None, _text),
+    _Option("queryName", None, _text),
+)

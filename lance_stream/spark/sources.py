@@ -1,9 +1,11 @@
-"""The format "lance": which of the readers a load needs, and with which schema.
+"""The format "lance": which reader or writer is needed, and with which schema.
 
 spark.read                                   table_source.TableReader
 spark.read, readChangeFeed                   changes_source.ChangesReader
 spark.readStream, readChangeFeed             changes_source, the change feed as a stream
 spark.readStream                             changes_source, the rows appended as a stream
+df.write, INSERT into a temporary view       writers.BatchWriter
+writeStream                                  writers.StreamWriter
 """
 
 from typing import Any
@@ -14,11 +16,14 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
 )
 from pyspark.sql.functions import udtf
 from pyspark.sql.types import StructType
 
-from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.dataset.micro_batches import MicroBatch
+from lance_stream.errors import InvalidInputError
 from lance_stream.spark.changes_source import (
     ChangesReader,
     make_stream_reader,
@@ -30,10 +35,12 @@ from lance_stream.spark.options import (
     check_for_batch,
     check_for_stream,
     parse_options,
+    parse_write_options,
 )
 from lance_stream.spark.spark_types import carrier_schema, spark_schema, stored_schema
 from lance_stream.spark.table_changes import ChangesFunction
 from lance_stream.spark.table_source import TableReader, open_asked, schema_of_table
+from lance_stream.spark.writers import BatchWriter, StreamWriter, plan
 
 DEFAULT_NAME = "lance"
 
@@ -69,10 +76,10 @@ def _named(format_name: str) -> type["LanceSource"]:
 
 
 class LanceSource(DataSource):
-    """A Lance table as a source of Spark.
+    """A Lance table as a source and a target of Spark.
 
     Spark makes an object for each load, asks it for the schema, and pickles it from process to
-    process: what `schema` finds out, the readers know.
+    process: what `schema` finds out, the readers know. A writer is asked for without a schema.
 
     Args:
         options: What the user set.
@@ -114,20 +121,18 @@ class LanceSource(DataSource):
         check_for_stream(asked)
         return make_stream_reader(asked, _carried(schema))
 
-    def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002  # the signature is Spark's
-        """Refuse to write a batch."""
-        raise UnsupportedFeatureError(
-            "df.write.format('lance') comes with a later version of lance-stream; a stream is "
-            "written by writeStream.foreachBatch(lance_sink(uri)), and Arrow data by "
-            "lance_stream.open_dataset(uri).append(data)"
-        )
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return what writes a batch; fixes what its tasks do."""
+        asked = parse_write_options(self.options, streaming=False)
+        job = plan(asked, schema, overwrite)
+        if asked.txn_app_id is None or asked.txn_version is None:
+            return BatchWriter(job, None)
+        return BatchWriter(job, MicroBatch(asked.txn_app_id, asked.txn_version))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002  # the signature is Spark's
-        """Refuse to write a stream."""
-        raise UnsupportedFeatureError(
-            "writeStream.format('lance') comes with a later version of lance-stream; use "
-            "writeStream.foreachBatch(lance_sink(uri))"
-        )
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return what writes a micro-batch, or commits it; Spark asks for one for each."""
+        asked = parse_write_options(self.options, streaming=True)
+        return StreamWriter(plan(asked, schema, overwrite), asked.app_id)
 
     def _asked(self) -> SourceOptions:
         return parse_options(self.options)

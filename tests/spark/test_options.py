@@ -1,5 +1,6 @@
 """What a user writes as options of a source, and what is refused."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -7,9 +8,11 @@ import pytest
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.spark.options import (
     SourceOptions,
+    WriteOptions,
     check_for_batch,
     check_for_stream,
     parse_options,
+    parse_write_options,
 )
 
 PATH = {"path": "/data/events.lance"}
@@ -139,3 +142,65 @@ def test_a_batch_refuses_what_it_could_only_ignore(options: dict[str, str]) -> N
 def test_a_stream_refuses_what_it_could_only_ignore(options: dict[str, str]) -> None:
     with pytest.raises(InvalidInputError):
         check_for_stream(parse_options({**PATH, **options}))
+
+
+# --- writing
+
+
+def test_a_writer_takes_options_of_its_own() -> None:
+    given = {
+        **PATH,
+        "txnappid": "nightly",
+        "txnversion": "7",
+        "fileversion": "2.1",
+        "primarykey": "id, name",
+        "schemaevolution": "ADD_COLUMNS",
+        "storageoptions": '{"durable": "true"}',
+    }
+    assert parse_write_options(given, streaming=False) == WriteOptions(
+        "/data/events.lance",
+        storage_options={"durable": "true"},
+        txn_app_id="nightly",
+        txn_version=7,
+        file_version="2.1",
+        primary_key=("id", "name"),
+        add_columns=True,
+    )
+    stream = {**PATH, "appId": "mine", "checkpointLocation": "/c", "queryName": "q"}
+    options = parse_write_options({**stream, "schemaEvolution": "none"}, streaming=True)
+    assert options == WriteOptions("/data/events.lance", app_id="mine")
+
+
+@pytest.mark.parametrize(
+    ("options", "streaming", "match"),
+    [
+        ({}, False, "the path of the table is missing"),
+        ({**PATH, "appId": "mine"}, False, "'appId' names a stream"),
+        ({**PATH, "txnAppId": "a", "txnVersion": "1"}, True, "a stream has its own numbers"),
+        ({**PATH, "txnAppId": "a"}, False, "txnAppId and txnVersion go together"),
+        ({**PATH, "txnVersion": "1"}, False, "txnAppId and txnVersion go together"),
+        ({**PATH, "txnAppId": "a", "txnVersion": "-1"}, False, "'txnVersion' must be a whole"),
+        ({**PATH, "appId": " "}, True, "'appId' is empty"),
+        ({**PATH, "schemaEvolution": "yes"}, False, "'schemaEvolution' must be none or add_"),
+        ({**PATH, "mergeSchema": "true"}, False, "no option 'mergeschema'; there are: appId"),
+        ({**PATH, "versionAsOf": "1"}, False, "'versionAsOf' is for reading"),
+    ],
+)
+def test_a_writer_refuses_what_it_could_only_ignore(
+    options: dict[str, str], streaming: bool, match: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=match):
+        parse_write_options(options, streaming)
+
+
+def test_a_reader_refuses_options_of_a_writer() -> None:
+    with pytest.raises(InvalidInputError, match="'txnVersion' is for writing"):
+        parse_options({**PATH, "txnVersion": "1"})
+
+
+@pytest.mark.parametrize("parse", [parse_options, lambda given: parse_write_options(given, False)])
+def test_a_table_of_the_catalog_is_refused_with_the_way_out(
+    parse: Callable[[dict[str, str]], object],
+) -> None:
+    with pytest.raises(InvalidInputError, match="CREATE TEMPORARY VIEW"):
+        parse({**PATH, "provider": "lance", "owner": "root"})

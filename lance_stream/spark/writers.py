@@ -1,0 +1,202 @@
+"""The format "lance" as a writer: `df.write.format("lance")`, `writeStream.format("lance")`.
+
+    planning worker    a writer is made          the table is looked at: `dataset.write_jobs`
+    tasks              writer.write(batches)     data files; a `Part` says what was written
+    commit worker      writer.commit(parts)      one version
+                or     writer.abort(parts)       the files are deleted, if nobody tried to commit
+
+Spark runs these in different processes, none of them the user's. A batch's writer is made once,
+and pickled from one to the next. A stream's writer is made for each micro-batch twice, for the
+tasks and for the commit, so that what was planned comes back with each part.
+
+Of several attempts at a task Spark counts one, and hands over only that one's part. What others
+have written belongs to no version; cleanup finds it.
+
+Spark calls `abort` when a task fails, but also when `commit` does, and then nobody may know whether
+it landed. A task that failed has no part (None stands in its place), and without all parts nobody
+has tried to commit: only then files are deleted here. A commit deletes them itself when it is known
+to have failed.
+"""
+
+import logging
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from lance_stream.dataset.micro_batches import MicroBatch
+from lance_stream.dataset.write_fragments import write_fragments
+from lance_stream.dataset.write_jobs import WriteJob, commit_job, discard, plan_job
+from lance_stream.errors import InvalidInputError, LanceStreamError
+from lance_stream.spark.options import WriteOptions
+from lance_stream.spark.spark_types import stored_schema
+from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
+
+_log = logging.getLogger("lance_stream.spark.writers")
+
+
+@dataclass(frozen=True)
+class Part(WriterCommitMessage):
+    """What a task has written.
+
+    Attributes:
+        job: What it was part of.
+        fragments: What it wrote, encoded; no version names it yet.
+        query_id: The streaming query's own id; empty if Spark did not tell.
+        error: An error of ours, pickled: it would be the same at the second try, so it is no
+            failure to Spark.
+    """
+
+    job: WriteJob
+    fragments: tuple[bytes, ...] = ()
+    query_id: str = ""
+    error: bytes | None = None
+
+
+def plan(asked: WriteOptions, incoming: StructType, overwrite: bool) -> WriteJob:
+    """Say how rows come into the table that a user asked for, and check that they can.
+
+    Spark calls a column non-null when this very plan cannot make nulls. That says nothing of a
+    column of a table, for the next plan may: so a new table's columns may all be null.
+
+    Raises:
+        InvalidInputError: They cannot, or an option makes no sense for this table.
+    """
+    return plan_job(
+        asked.uri,
+        stored_schema(incoming.toNullable()),
+        overwrite=overwrite,
+        add_columns=asked.add_columns,
+        file_version=asked.file_version,
+        primary_key=asked.primary_key,
+        storage_options=asked.storage_options,
+    )
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame, and makes one version of it.
+
+    Args:
+        job: How its rows come into the table.
+        write: Under which name and number the table remembers it; None for not at all.
+    """
+
+    def __init__(self, job: WriteJob, write: MicroBatch | None) -> None:
+        self.job = job
+        self.numbered = write
+        self.skip = write is not None and job.has_taken_in(write)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
+        """Write what one task gets."""
+        return Part(self.job) if self.skip else _write(self.job, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Make a version of what the tasks wrote, unless the table has it."""
+        parts = _parts_of(messages)
+        if not self.skip:
+            _commit(self.job, parts, self.numbered)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Delete what the tasks wrote, if nobody has tried to commit."""
+        _abort(messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes a micro-batch, and makes one version of it, once.
+
+    Args:
+        job: How its rows come into the table; only used if this writer is sent to the tasks.
+        app_id: The name under which the table remembers the stream's batches; None for the
+            streaming query's own id.
+    """
+
+    def __init__(self, job: WriteJob, app_id: str | None) -> None:
+        self.job = job
+        self.app_id = app_id
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
+        """Write what one task gets; nothing if the table has the batch."""
+        query_id, batch_id = _told("sql.streaming.queryId"), _told("streaming.sql.batchId")
+        try:
+            batch = self._identify(int(batch_id or 0), query_id)
+            if batch_id and self.job.has_taken_in(batch):
+                return Part(self.job, query_id=query_id)
+        except LanceStreamError as error:
+            return Part(self.job, query_id=query_id, error=pickle.dumps(error))
+        return _write(self.job, iterator, query_id)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Make a version of what the tasks wrote, unless the table has the batch."""
+        parts = _parts_of(messages)
+        if parts:
+            _commit(parts[0].job, parts, self._identify(batchId, parts[0].query_id))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002  # the signature is Spark's
+        """Delete what the tasks wrote, if nobody has tried to commit."""
+        _abort(messages)
+
+    def _identify(self, batch_id: int, query_id: str) -> MicroBatch:
+        app_id = self.app_id or query_id
+        if not app_id:
+            raise InvalidInputError(
+                "the writer does not know which stream this batch belongs to: Spark did not tell "
+                "the id of the streaming query. Give the stream a name by the option 'appId'"
+            )
+        return MicroBatch(app_id, batch_id, query_id)
+
+
+def _write(job: WriteJob, batches: Iterable[pa.RecordBatch], query_id: str = "") -> Part:
+    try:
+        fragments = write_fragments(batches, job.target)
+    except LanceStreamError as error:
+        error.add_note("while a Spark task wrote its part of the rows; nothing was committed")
+        return Part(job, query_id=query_id, error=pickle.dumps(error))
+    return Part(job, tuple(map(encode_fragment, fragments)), query_id)
+
+
+def _commit(job: WriteJob, parts: Sequence[Part], batch: MicroBatch | None) -> None:
+    fragments = _fragments_of(parts)
+    done = commit_job(job, fragments, batch)
+    rows = sum(each.physical_rows for each in fragments)
+    what = f"{rows} rows" if batch is None else f"batch {batch.batch_id} of {batch.app_id!r}"
+    became = f"version {done.table.version}" if done.is_new else "nothing: it is in, or empty"
+    _log.info("%s: %s became %s", job.uri, what, became)
+
+
+def _abort(messages: Sequence[WriterCommitMessage | None]) -> None:
+    if any(each is None for each in messages):  # else the commit was tried
+        for part in messages:
+            if isinstance(part, Part):
+                discard(part.job, _fragments_of([part]))
+
+
+def _parts_of(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
+    """Return the parts of a job of which every task succeeded.
+
+    Raises:
+        LanceStreamError: What a task ran into; the files of the others are deleted.
+    """
+    parts = [each for each in messages if isinstance(each, Part)]
+    for part in parts:
+        if part.error is not None:
+            discard(part.job, _fragments_of(parts))
+            raise pickle.loads(part.error)
+    return parts
+
+
+def _fragments_of(parts: Sequence[Part]) -> list[Fragment]:
+    return [decode_fragment(each) for part in parts for each in part.fragments]
+
+
+def _told(name: str) -> str:
+    """Return what Spark tells the tasks of a job; empty where it does not."""
+    context = TaskContext.get()
+    return "" if context is None else context.getLocalProperty(name) or ""
