@@ -153,6 +153,8 @@ class IndexedTable:
 
     def compact_by_pylance(self) -> None:
         self.theirs.optimize.compact_files(target_rows_per_fragment=20)
+        # After its own, dead rows take the places of near ones.
+        self.index()
 
     # --- questions
 
@@ -181,7 +183,7 @@ class IndexedTable:
         wanted = np.array([self.dice.randint(0, 9) for _ in range(4)], np.float32)
         vectors = np.stack(rows["v"].to_numpy(zero_copy_only=False))
         distances = np.sort(((vectors - wanted) ** 2).sum(axis=1))[:5]
-        nearest = {"column": "v", "q": wanted, "k": 5, "nprobes": 2}
+        nearest = {"column": "v", "q": wanted, "k": 5, "nprobes": 100}
         found = self.theirs.to_table(nearest=nearest, columns=["id", "_distance"])
         assert np.allclose(np.sort(found["_distance"].to_numpy()), distances)
 
@@ -213,6 +215,20 @@ def test_indices_are_right_after(
     table.check()
     table.optimize()
     table.check()
+
+
+def test_dead_rows_that_a_compaction_leaves_behind_take_no_places_of_near_ones(
+    tmp_path: Path,
+) -> None:
+    uri = str(tmp_path / "t")
+    vectors = pa.array([[float(key)] * 4 for key in range(30)], SCHEMA.field("v").type)
+    rows = pa.table({"id": pa.array(range(30)), "v": vectors})
+    lance.write_dataset(rows, uri, max_rows_per_file=12, enable_stable_row_ids=True)
+    lance.dataset(uri).create_index("v", "IVF_FLAT", num_partitions=2)
+    ds = lance_stream.open_dataset(uri).delete("id < 3").compact()
+    nearest = {"column": "v", "q": np.zeros(4, np.float32), "k": 5}
+    assert len(ds.table.manifest.fragments) == 1
+    assert lance.dataset(uri).to_table(nearest=nearest)["id"].to_pylist() == [3, 4, 5, 6, 7]
 
 
 @pytest.mark.slow

@@ -8,13 +8,17 @@ indices say row ids, which stay with the rows as they move; some say row address
     rows move to a new fragment      it enters the coverage of indices that say row ids, are on no
                                      changed column, and covered every fragment the rows came from
     fragments are rewritten          indices that say row ids follow; of others the old fragments
-                                     leave the coverage
+                                     leave the coverage. Old fragments with dead rows stay in it,
+                                     beside the new ones: that a covered fragment is gone tells
+                                     readers that the index has rows which are dead
     a column is dropped              indices on it go
     an index covers nothing          it stays as the last segment of its name, as a definition to
                                      build again; else it goes
 
 Source:  table.proto, IndexMetadata; measured on the reference.
-Differs: Indices on parts of a rewritten struct lose the coverage, too.
+Differs: Indices on parts of a rewritten struct lose the coverage, too. After a rewrite that leaves
+         dead rows behind the reference forgets the old fragments, and its search for the nearest
+         vectors gives fewer than it was asked for: dead ones take their places.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -156,14 +160,13 @@ def with_rewritten_fragments(
             )
         replacement = replacements.get(index.uuid)
         if replacement is not None:
-            return replace(
-                _following(index, groups), uuid=replacement.new_id, files=replacement.new_files
-            )
+            following = _following(index, groups, has_dead_rows=False)
+            return replace(following, uuid=replacement.new_id, files=replacement.new_files)
         if is_system_index(index) or not index.fragment_bitmap:
             return index
         if not stable_row_ids or says_addresses(index):
             return _less(index, old)
-        return _following(index, groups)
+        return _following(index, groups, has_dead_rows=True)
 
     return tuple(map(change, indices))
 
@@ -236,15 +239,26 @@ def _less(index: IndexMetadata, gone: BitMap) -> IndexMetadata:
     return replace(index, fragment_bitmap=(covered - gone).serialize())
 
 
-def _following(index: IndexMetadata, groups: Sequence[RewriteGroup]) -> IndexMetadata:
-    """Return an index that covers the new fragments of a group if it covered all old ones."""
+def _following(
+    index: IndexMetadata, groups: Sequence[RewriteGroup], *, has_dead_rows: bool
+) -> IndexMetadata:
+    """Return an index that covers the new fragments of a group if it covered all old ones.
+
+    Args:
+        index: As it was.
+        groups: Which fragments took the place of which.
+        has_dead_rows: Whether the index still has the dead rows that the groups leave behind.
+    """
     before = covered = coverage(index)
     for group in groups:
         old = BitMap(each.id for each in group.old_fragments)
         if not old & before:
             continue
-        covered = covered - old
-        if old.issubset(before):
+        follows = old.issubset(before)
+        leaves_dead = any(each.deletion_file is not None for each in group.old_fragments)
+        if not (follows and leaves_dead and has_dead_rows):
+            covered = covered - old
+        if follows:
             covered |= BitMap(each.id for each in group.new_fragments)
     return replace(index, fragment_bitmap=covered.serialize())
 
