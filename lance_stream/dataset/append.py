@@ -18,6 +18,7 @@ from lance_stream.errors import (
     CommitConflictError,
     InvalidInputError,
     NotFoundError,
+    RetryableConflictError,
 )
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.operations import Append
@@ -87,7 +88,7 @@ def append_fragments(
                 micro_batch=micro_batch,
                 properties=properties,
             )
-        except CommitConflictError:
+        except RetryableConflictError:
             planned_on = checkout(table, None)
             check_still_fits(fragments, planned_on)
             raise
