@@ -47,6 +47,7 @@ bench: install java  ## ratios of speed against pylance and parquet, in one run
 	$(BIN)/python -m benchmarks.files
 	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m benchmarks.sink
+	$(BIN)/python -m benchmarks.growth
 
 protos: install  ## generate lance_stream/_proto from protos/
 	$(BIN)/python -m grpc_tools.protoc -Ilance_stream/_proto=protos --python_out=. --pyi_out=. \

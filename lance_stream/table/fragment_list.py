@@ -14,7 +14,7 @@ from typing import TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from lance_stream._proto import table_pb2
+from lance_stream._proto import outlines_pb2, table_pb2
 from lance_stream.errors import CorruptDataError
 from lance_stream.table import wire
 from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
@@ -167,6 +167,11 @@ class FragmentList(Sequence[Fragment]):
         made._decoded.update((len(self) + at, each) for at, each in more._decoded.items())
         if "numbers" in self.__dict__:
             made.numbers = FragmentNumbers.joined([self.numbers, more.numbers])
+        if "framed" in self.__dict__:
+            made.framed = self.framed + more.framed
+        if "place_of" in self.__dict__ and self.place_of.keys().isdisjoint(more.ids):
+            made.place_of = {**self.place_of}
+            made.place_of.update((each, len(self) + at) for each, at in more.place_of.items())
         return made
 
     def replaced(self, changes: Mapping[int, Fragment | None]) -> "FragmentList":
@@ -187,6 +192,10 @@ class FragmentList(Sequence[Fragment]):
         if "numbers" in self.__dict__:
             made.numbers = self.numbers.replaced(instead)
         if len(instead) == len(changes):
+            if "place_of" in self.__dict__ and all(
+                self.place_of.get(each.id) == place for place, each in instead.items()
+            ):
+                made.place_of = self.place_of
             return made
         is_left = np.ones(len(raws), np.bool_)
         is_left[[place for place, each in changes.items() if each is None]] = False
@@ -217,6 +226,11 @@ class FragmentList(Sequence[Fragment]):
         if len(self._decoded) == len(self.raws):
             return FragmentNumbers.of_decoded([self._decoded[at] for at in range(len(self.raws))])
         return FragmentNumbers.of(self.raws)
+
+    @cached_property
+    def framed(self) -> bytes:
+        """The fragments as fields of a Manifest message."""
+        return wire.serialize(outlines_pb2.ManifestOutline(fragments=self.raws))
 
     @cached_property
     def ids(self) -> tuple[int, ...]:

@@ -253,11 +253,11 @@ def encode_manifest(manifest: Manifest) -> bytes:
     """
     parts: list[bytes] = []
 
-    def add_section(body: bytes) -> int:
-        position = sum(len(part) for part in parts)
-        if len(body) >> 32:
-            raise InvalidInputError(f"a manifest's section of {len(body)} bytes is too large")
-        parts.extend((_LENGTH.pack(len(body)), body))
+    def add_section(*bodies: bytes) -> int:
+        position, size = sum(map(len, parts)), sum(map(len, bodies))
+        if size >> 32:
+            raise InvalidInputError(f"a manifest's section of {size} bytes is too large")
+        parts.extend((_LENGTH.pack(size), *bodies))
         return position
 
     dictionaries: dict[int, int] = {}
@@ -278,12 +278,12 @@ def encode_manifest(manifest: Manifest) -> bytes:
                 stored.dictionary.offset = dictionaries[stored.id]
                 stored.dictionary.length = len(manifest.dictionaries[stored.id])
         rest = wire.serialize(message)
-        fragments = wire.serialize(outlines_pb2.ManifestOutline(fragments=manifest.fragments.raws))
+        fragments = manifest.fragments.framed
     except (ValueError, TypeError) as error:
         raise InvalidInputError(f"the manifest cannot be written: {error}") from error
     # What a version has to itself stands last, as in the reference's files: the last bytes of a
     # manifest tell it from every other one (see `commit.manifest_memory`).
-    position = add_section(b"".join((fragments, rest, manifest.unknown)))
+    position = add_section(fragments, rest, manifest.unknown)
     parts.append(FOOTER.pack(position, *_FRAME_VERSION, MAGIC))
     return b"".join(parts)
 

@@ -54,3 +54,14 @@ def test_a_kind_of_column_makes_sound_values(name: str) -> None:
     table.validate(full=True)
     assert table.num_rows == 1000
     assert table.equals(KINDS[name].table(1000))
+
+
+@pytest.mark.oracle
+@pytest.mark.slow
+def test_the_benchmark_of_growth_holds_commits_into_many_fragments_against_few() -> None:
+    shown = run("benchmarks.growth", "--no-spark", "--fragments", "3", "40", "--rounds", "2")
+    for line in ("commit, ours", "commit, pylance", "bytes, ours"):
+        cells = re.search(rf"^{line} +([\d.]+) +([\d.]+)$", shown, re.MULTILINE)
+        assert cells is not None, shown
+        assert all(float(each) > 0 for each in cells.groups())
+    assert re.search(r"commit: -?[\d.]+ x; the aim is below 1\.5", shown), shown

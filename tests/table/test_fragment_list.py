@@ -143,7 +143,7 @@ def test_damaged_fragments_have_the_numbers_that_they_are_decoded_with_or_are_re
 def test_what_is_known_of_the_fragments_goes_on_with_them() -> None:
     known = varied(MANY)
     fragments = FragmentList(map(encode_fragment, known))
-    _ = fragments.numbers, fragments[4]
+    _ = fragments.numbers, fragments[4], fragments.framed, fragments.place_of
     new = [fragment(5000, deletion_file=dead(2)), fragment(4000)]
     lists = {
         "appended": (fragments.appended(new), [*known, *new]),
@@ -154,6 +154,10 @@ def test_what_is_known_of_the_fragments_goes_on_with_them() -> None:
         ),
         "cut": (fragments[3:90:2], known[3:90:2]),
         "untouched": (fragments.replaced({}), known),
+        "changed in place": (
+            fragments.replaced({4: replace(known[4], physical_rows=77)}),
+            [*known[:4], replace(known[4], physical_rows=77), *known[5:]],
+        ),
     }
     for name, (made, expected) in lists.items():
         assert "numbers" in made.__dict__, name
@@ -162,7 +166,17 @@ def test_what_is_known_of_the_fragments_goes_on_with_them() -> None:
         decoded = made.num_decoded
         assert 0 < decoded <= 3 or name == "cut", name
         assert list(made) == expected, name
+        assert made.framed == wire.join_frames(2, made.raws), name
+        assert made.place_of == {each.id: at for at, each in enumerate(expected)}, name
     assert numbers_of(fragments) == expected_of(known)
+
+
+def test_an_id_that_comes_twice_is_seen_however_the_list_was_made() -> None:
+    fragments = FragmentList.of([fragment(1), fragment(2)])
+    assert fragments.place_of == {1: 0, 2: 1}
+    for made in (fragments.appended([fragment(2)]), fragments.replaced({0: fragment(2)})):
+        with pytest.raises(CorruptDataError, match="same id"):
+            _ = made.place_of
 
 
 def test_fragments_are_sorted_by_id() -> None:
