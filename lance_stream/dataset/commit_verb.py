@@ -10,6 +10,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -30,7 +31,12 @@ from lance_stream.dataset.micro_batches import (
 )
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.write_fragments import delete_files
-from lance_stream.errors import CommitConflictError, InvalidInputError, RetryableConflictError
+from lance_stream.errors import (
+    CommitConflictError,
+    InvalidInputError,
+    LanceStreamError,
+    RetryableConflictError,
+)
 from lance_stream.storage.store import Store
 from lance_stream.table import ledger
 from lance_stream.table.apply import Creation
@@ -78,15 +84,20 @@ class Staged:
     Attributes:
         fragments: New fragments, with their data files.
         dying: Fragments of the table that get new deletion files.
+        others: Paths of other files.
     """
 
     fragments: tuple[Fragment, ...] = ()
     dying: tuple[Fragment, ...] = ()
+    others: tuple[str, ...] = ()
 
     def delete(self, store: Store) -> None:
         """Delete the files; it is known that no version will ever name them. Best effort."""
         delete_files(store, self.fragments)
         delete_deletion_files(store, self.dying)
+        for path in self.others:
+            with suppress(OSError, LanceStreamError):
+                store.delete(path)
 
 
 @dataclass(frozen=True)
@@ -113,6 +124,7 @@ def commit_planned(
     staged: Staged | None = None,
     micro_batch: MicroBatch | None = None,
     properties: Mapping[str, str] | None = None,
+    config_entries: ConfigEntries | None = None,
 ) -> Outcome:
     """Commit what was planned on a version, once if it is a micro-batch.
 
@@ -124,6 +136,7 @@ def commit_planned(
         micro_batch: Which micro-batch it is, if it comes from a stream. If the table has it
             already, which is looked up on every attempt, no version is made.
         properties: Noted in the transaction.
+        config_entries: Asked on every attempt for config entries that go in, besides the ledger's.
 
     Raises:
         InvalidInputError: The batch's number belongs to another query's batch.
@@ -153,7 +166,7 @@ def commit_planned(
             ),
             properties={**(properties or {}), **properties_of(micro_batch)},
             before_attempt=look_up,
-            config_entries=entries_of(micro_batch),
+            config_entries=_joined(entries_of(micro_batch), config_entries),
         )
     except (CommitConflictError, InvalidInputError):  # known to have failed
         if staged is not None:
@@ -165,6 +178,16 @@ def commit_planned(
         staged.delete(table.store)
     now = table if result.manifest is None else table.at(result.manifest)
     return Outcome(now, is_new=False, taken_in_before=taken_in[-1].version if taken_in else None)
+
+
+def _joined(*callbacks: ConfigEntries | None) -> ConfigEntries | None:
+    """Return what gives the config entries of all."""
+    given = [each for each in callbacks if each is not None]
+    if len(given) < 2:
+        return given[0] if given else None
+    return lambda newest, version: {
+        key: value for each in given for key, value in each(newest, version).items()
+    }
 
 
 def planning_again(attempt: Callable[[], T]) -> T:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from lance_stream.dataset import (
     verify,
 )
 from lance_stream.dataset import scan as scanning
+from lance_stream.dataset.ages import parse_age
 from lance_stream.dataset.arrow_input import ArrowInput
 from lance_stream.dataset.incoming import UpsertRules
 from lance_stream.dataset.opening import VersionSpec
@@ -326,6 +327,7 @@ class Dataset:
         except_columns: Sequence[str] = (),
         *,
         skip_unchanged: bool = False,
+        tombstones: str | timedelta | None = None,
     ) -> "Dataset":
         """Change the rows whose keys come in, and insert the others, in one version.
 
@@ -341,14 +343,23 @@ class Dataset:
             delete_when: A SQL expression over the data: whether a row deletes the one it names.
             except_columns: Columns of the data that are not stored.
             skip_unchanged: Leave rows alone that would stay the same.
+            tombstones: How long deletes are remembered ("7 days"), so that a row which comes after
+                the delete of its key, and is not newer, does not bring it back. What the table
+                remembers counts for every upsert by the same `on` and `sequence_by`.
 
         Raises:
             InvalidInputError: A key is null, or occurs twice without an order; a column is not
-                there; a value does not fit. Nothing is changed.
+                there; a value does not fit; the table remembers deletes by other columns. Nothing
+                is changed.
             CommitError: Others were in the way each time.
         """
         rules = UpsertRules(
-            tuple(on), sequence_by, delete_when, tuple(except_columns), skip_unchanged
+            tuple(on),
+            sequence_by,
+            delete_when,
+            tuple(except_columns),
+            skip_unchanged,
+            None if tombstones is None else parse_age(tombstones),
         )
         return Dataset(upsert.upsert(self.table, data, rules).table)
 

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from lance_stream.commit.world import REAL_WORLD, World
 from lance_stream.dataset.casting import cast_batch, check_castable
+from lance_stream.dataset.incoming import Incoming
 from lance_stream.dataset.keys import NOWHERE, KeyLookup, Places, hash_keys
 from lance_stream.dataset.open_files import OpenFiles
 from lance_stream.dataset.table_versions import TableVersion
@@ -39,12 +40,13 @@ from lance_stream.dataset.tombstone_files import (
     plain_values,
     schema_of,
 )
-from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
+from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.schema.logical_types import leaf_to_logical, logical_to_leaf
-from lance_stream.storage.store import Store, StoredFile
+from lance_stream.storage.store import StoredFile
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY, tombstone_file_name, tombstone_path
 from lance_stream.table.tombstones import (
+    CONFIG_KEY,
     TombstoneFile,
     Tombstones,
     check_is_of,
@@ -73,7 +75,9 @@ class RememberedDeletes:
         on: The key columns.
         sequence_by: The column that orders rows of one key.
         files: The files that hold them.
-        oldest_ms: Deletes before this moment are forgotten.
+        now_ms: When the upsert was planned, in milliseconds since 1970-01-01 UTC.
+        age_ms: How long deletes are remembered; None if the upsert remembers none, but minds
+            those that others have remembered.
     """
 
     place: OpenFiles
@@ -81,7 +85,45 @@ class RememberedDeletes:
     on: tuple[str, ...]
     sequence_by: str
     files: tuple[TombstoneFile, ...]
-    oldest_ms: int = 0
+    now_ms: int
+    age_ms: int | None
+
+    @property
+    def oldest_ms(self) -> int:
+        """Deletes before this moment are forgotten."""
+        return 0 if self.age_ms is None else max(self.now_ms - self.age_ms, 0)
+
+    @property
+    def is_remembering(self) -> bool:
+        """Whether the deletes of the upsert itself are to be remembered."""
+        return self.age_ms is not None
+
+    def undone_keys(self, incoming: Incoming) -> npt.NDArray[np.bool_]:
+        """Return which keys of a batch a remembered delete makes late; see `are_late`."""
+        return self.are_late(incoming.lookup, incoming.keys, _sequence_of(incoming))
+
+    def deletes_of(self, incoming: Incoming, chosen: Places) -> Deletes:
+        """Return some keys of a batch as deletes of now.
+
+        Args:
+            incoming: The rows that count.
+            chosen: (n,) i64, the numbers of the keys.
+        """
+        rows = pa.array(chosen)
+        return self.new_deletes(
+            [each.take(rows) for each in incoming.keys], _sequence_of(incoming).take(rows)
+        )
+
+    def new_deletes(self, keys: Sequence[pa.Array], sequence: pa.Array) -> Deletes:
+        """Return deletes of now.
+
+        Args:
+            keys: (n,) values of each key column.
+            sequence: (n,) their sequences.
+        """
+        times = pa.array(np.full(len(sequence), self.now_ms, np.int64))
+        columns = [*map(plain_values, keys), self.as_stored(sequence), times]
+        return Deletes(pa.RecordBatch.from_arrays(columns, schema=self.schema))
 
     def last_sequences(self, lookup: KeyLookup, keys: Sequence[pa.Array]) -> pa.Array:
         """Return the greatest sequence at which each key of a batch was deleted.
@@ -141,6 +183,10 @@ class RememberedDeletes:
         return cast_batch(batch, wanted).column(0)
 
 
+def _sequence_of(incoming: Incoming) -> pa.Array:
+    return incoming.order if incoming.sequence is None else incoming.sequence
+
+
 def rows_of_greatest(numbers: Places, values: pa.Array, count: int) -> Places:
     """Return which row has the greatest value of each number.
 
@@ -159,6 +205,37 @@ def rows_of_greatest(numbers: Places, values: pa.Array, count: int) -> Places:
     row_of_rank[ranks] = np.arange(len(ranks))
     rows: Places = row_of_rank[best]
     return rows
+
+
+def remembered_deletes(
+    table: TableVersion, incoming: Incoming, world: World = REAL_WORLD
+) -> RememberedDeletes | None:
+    """Return the deletes that a version remembers and that count for a batch; reads no file.
+
+    Args:
+        table: The version.
+        incoming: The rows that count.
+        world: The clock.
+
+    Returns:
+        None if the rows have no order, or nothing is remembered and nothing is to be.
+
+    Raises:
+        InvalidInputError: As `open_remembered`.
+        CorruptDataError: As `open_remembered`.
+    """
+    rules = incoming.rules
+    if rules.sequence_by is None:
+        return None
+    remembered = open_remembered(
+        table,
+        rules.on,
+        rules.sequence_by,
+        _sequence_of(incoming).type,
+        age=rules.tombstones,
+        now_ms=world.now_nanos() // 1_000_000,
+    )
+    return remembered if remembered.files or remembered.is_remembering else None
 
 
 def open_remembered(
@@ -188,26 +265,23 @@ def open_remembered(
     """
     known = read_tombstones(table.manifest.config)
     files: tuple[TombstoneFile, ...] = ()
-    oldest_ms = 0 if age is None else max(now_ms - age // timedelta(milliseconds=1), 0)
-    wanted = _storable(sequence)
+    wanted = logical_to_leaf(leaf_to_logical(plain_type(sequence)))
     if known is not None and known.files:
         if age is not None:
             check_is_of(known, on, sequence_by)
         if is_of(known, on, sequence_by):
-            files = without_expired(known.files, oldest_ms)
+            files = known.files
             wanted = _common_type(wanted, logical_to_leaf(known.sequence_type), sequence_by)
-    return RememberedDeletes(
-        table.files,
-        schema_of(on, table.arrow_schema, wanted),
-        tuple(on),
-        sequence_by,
-        files,
-        oldest_ms,
+    opened = RememberedDeletes(
+        place=table.files,
+        schema=schema_of(on, table.arrow_schema, wanted),
+        on=tuple(on),
+        sequence_by=sequence_by,
+        files=files,
+        now_ms=now_ms,
+        age_ms=None if age is None else age // timedelta(milliseconds=1),
     )
-
-
-def _storable(sequence: pa.DataType) -> pa.DataType:
-    return logical_to_leaf(leaf_to_logical(plain_type(sequence)))
+    return replace(opened, files=without_expired(files, opened.oldest_ms))
 
 
 def _common_type(ours: pa.DataType, known: pa.DataType, name: str) -> pa.DataType:
@@ -253,27 +327,30 @@ class PlannedTombstones:
         made = with_change(known, self.added, self.joined, self.oldest_ms)
         return config_entries(made) if made.files or known else {}
 
-    def delete_files(self, store: Store) -> None:
-        """Delete the file of a plan that is known not to have been committed, best effort."""
-        for each in self.added.files:
-            with suppress(OSError, LanceStreamError):
-                store.delete(tombstone_path(each.name))
+    @property
+    def properties(self) -> dict[str, str]:
+        """What the transaction notes.
+
+        It tells the transactions of two drivers apart that do one batch of which nothing but
+        remembered deletes comes.
+        """
+        names = [each.name for each in self.added.files]
+        return {CONFIG_KEY: ", ".join(names)} if names else {}
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Where the new file lies, if there is one."""
+        return tuple(tombstone_path(each.name) for each in self.added.files)
 
 
 def plan_tombstones(
-    remembered: RememberedDeletes,
-    keys: Sequence[pa.Array],
-    sequence: pa.Array,
-    now_ms: int,
-    world: World = REAL_WORLD,
+    remembered: RememberedDeletes, deletes: Sequence[Deletes], world: World = REAL_WORLD
 ) -> PlannedTombstones:
     """Write the file of the deletes of a batch, if there are any.
 
     Args:
         remembered: What the version remembers that the batch is planned on.
-        keys: (n,) values of each key column, of the deletes that are not late.
-        sequence: (n,) their sequences.
-        now_ms: When they are, in milliseconds since 1970-01-01 UTC.
+        deletes: Those of the batch that are not late; each key occurs once.
         world: Chance, for the file's name.
     """
     added = Tombstones(
@@ -281,21 +358,17 @@ def plan_tombstones(
         remembered.sequence_by,
         leaf_to_logical(remembered.schema.field(SEQUENCE).type),
     )
-    if not len(sequence):
+    num_new = sum(each.rows.num_rows for each in deletes)
+    if not num_new:
         return PlannedTombstones(added, oldest_ms=remembered.oldest_ms)
-    times = pa.array(np.full(len(sequence), now_ms, np.int64))
-    new = pa.RecordBatch.from_arrays(
-        [*map(plain_values, keys), remembered.as_stored(sequence), times],
-        schema=remembered.schema,
-    )
-    joined = files_to_join(remembered.files, len(sequence))
-    deletes = _joined(remembered, new, joined)
+    joined = files_to_join(remembered.files, num_new)
+    content = _joined(remembered, deletes, joined)
     random = world.random_id() << 64 | world.random_id()
     file = TombstoneFile(
-        tombstone_file_name(random.to_bytes(16, "big")), now_ms, deletes.rows.num_rows
+        tombstone_file_name(random.to_bytes(16, "big")), remembered.now_ms, content.rows.num_rows
     )
-    remembered.place.store.write(tombstone_path(file.name), encode_deletes(deletes))
-    KEPT.add(remembered.place, file, deletes)
+    remembered.place.store.write(tombstone_path(file.name), encode_deletes(content))
+    KEPT.add(remembered.place, file, content)
     return PlannedTombstones(
         replace(added, files=(file,)),
         frozenset(each.name for each in joined),
@@ -304,14 +377,17 @@ def plan_tombstones(
 
 
 def _joined(
-    remembered: RememberedDeletes, new: pa.RecordBatch, joined: Sequence[TombstoneFile]
+    remembered: RememberedDeletes, new: Sequence[Deletes], joined: Sequence[TombstoneFile]
 ) -> Deletes:
     """Return new deletes and those of some files: of each key the newest, none that is too old."""
-    if not joined:
-        return Deletes(new)
     olds = [KEPT.get(remembered.place, each, remembered.schema) for each in joined]
     kept = [each.rows.filter(pa.array(each.deleted_at_ms >= remembered.oldest_ms)) for each in olds]
-    rows = pa.Table.from_batches([*kept, new]).combine_chunks().to_batches()[0]
+    batches = [*kept, *(each.rows for each in new)]
+    rows = batches[0]
+    if len(batches) > 1:
+        rows = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    if not joined:
+        return Deletes(rows)
     deletes = Deletes(rows)
     lookup = KeyLookup(deletes.keys)
     newest = rows_of_greatest(lookup.key_of_row, deletes.sequence, lookup.num_keys)

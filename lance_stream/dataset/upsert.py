@@ -41,6 +41,13 @@ from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.phases import Phases
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.tombstone_files import Deletes
+from lance_stream.dataset.tombstones import (
+    PlannedTombstones,
+    RememberedDeletes,
+    plan_tombstones,
+    remembered_deletes,
+)
 from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.errors import CommitConflictError, InvalidInputError
 from lance_stream.table.fragments import Fragment
@@ -65,34 +72,48 @@ class Decision(NamedTuple):
         changed_rows: (n,) i64, for each its row among the incoming ones.
         inserted_rows: (m,) i64, the incoming rows that are new.
         deleted: (k,) u64 addresses of the rows that are deleted, ascending.
-        num_late: How many incoming rows are older than the stored one.
+        deleted_keys: (j,) i64, the keys that are deleted, whether or not the table has them.
+        num_late: How many incoming rows are older than the stored one, or than a delete.
     """
 
     changed: Addresses
     changed_rows: Places
     inserted_rows: Places
     deleted: Addresses
+    deleted_keys: Places
     num_late: int
 
 
-def decide(incoming: Incoming, matches: Matches) -> Decision:
+def decide(
+    incoming: Incoming, matches: Matches, is_undone: npt.NDArray[np.bool_] | None = None
+) -> Decision:
     """Return what becomes of the rows of a batch.
 
     A row that is older than the stored one changes nothing. Deletes of keys that are not there do
-    nothing. A key that several rows of the table have changes, or deletes, all of them.
+    nothing, but may be remembered. A key that several rows of the table have changes, or deletes,
+    all of them.
+
+    Args:
+        incoming: The rows that count.
+        matches: The table's rows that have their keys.
+        is_undone: (num_keys,) whether a remembered delete of the key is at least as new, so that
+            its row is late, too.
     """
-    is_late = _are_late(incoming, matches)
+    num_keys = len(incoming.row_of_key)
+    key_is_late = np.zeros(num_keys, np.bool_) if is_undone is None else is_undone.copy()
+    is_late = _are_late(incoming, matches) | key_is_late[matches.keys]
+    key_is_late[matches.keys[is_late]] = True
     rows = incoming.row_of_key[matches.keys]
     changes, deletes = (rows >= 0) & ~is_late, (rows < 0) & ~is_late
-    is_known = np.zeros(len(incoming.row_of_key), np.bool_)
-    is_known[matches.keys] = True
-    inserted = incoming.row_of_key[~is_known & (incoming.row_of_key >= 0)]
+    is_new = ~key_is_late
+    is_new[matches.keys] = False
     return Decision(
         matches.addresses[changes],
         rows[changes],
-        np.sort(inserted),
+        np.sort(incoming.row_of_key[is_new & (incoming.row_of_key >= 0)]),
         matches.addresses[deletes],
-        len(np.unique(matches.keys[is_late])),
+        np.flatnonzero((incoming.row_of_key < 0) & ~key_is_late),
+        int(np.count_nonzero(key_is_late)),
     )
 
 
@@ -113,14 +134,16 @@ class Written(NamedTuple):
         fragments: New fragments: first the changed rows, in the order of their addresses, then
             the new ones.
         decision: What becomes of the rows.
-        inserted_keys: (m,) u64 hashes of the keys of the new rows.
+        inserted_keys: (m,) u64 hashes of the keys of the new rows, and of the deletes.
         num_unchanged: How many rows would not have changed, and were left alone.
+        deletes: The deletes that are to be remembered; None if none are.
     """
 
     fragments: tuple[Fragment, ...]
     decision: Decision
     inserted_keys: npt.NDArray[np.uint64]
     num_unchanged: int = 0
+    deletes: Deletes | None = None
 
 
 @dataclass(frozen=True)
@@ -130,16 +153,21 @@ class PlannedUpdate:
     Attributes:
         operation: What is to be committed.
         staged: The files that were written for it.
+        tombstones: What is remembered besides; None if the upsert remembers nothing.
     """
 
     operation: Update
     staged: Staged
+    tombstones: PlannedTombstones | None = None
 
     @property
     def changes_anything(self) -> bool:
         """Whether there is anything to commit."""
         own = self.operation
-        return bool(own.new_fragments or own.updated_fragments or own.removed_fragment_ids)
+        is_remembering = self.tombstones is not None and bool(self.tombstones.added.files)
+        return is_remembering or bool(
+            own.new_fragments or own.updated_fragments or own.removed_fragment_ids
+        )
 
 
 @dataclass(frozen=True)
@@ -157,7 +185,9 @@ class Upserted:
         num_updated: How many rows of the table have other values.
         num_deleted: How many rows of the table are gone.
         num_unchanged: How many rows would not have changed, and were left alone.
-        num_late: How many rows came in that are older than others, of the batch or the table.
+        num_late: How many rows came in that are older than others, of the batch or the table, or
+            than a delete that the table remembers.
+        num_remembered: How many deletes the table remembers of this batch.
         fragments: The new fragments as they were written.
         was_known: Whether the table had the micro-batch already, so that nothing was done.
     """
@@ -172,6 +202,7 @@ class Upserted:
     num_deleted: int = 0
     num_unchanged: int = 0
     num_late: int = 0
+    num_remembered: int = 0
     fragments: tuple[Fragment, ...] = ()
     was_known: bool = False
 
@@ -196,7 +227,7 @@ def upsert(
             already, nothing is done.
         workers: Who reads the table's data files.
         phases: Told how long it takes to "scan" the keys, to "write" and to "commit".
-        world: Chance, for the names of deletion files.
+        world: Chance, for the names of files, and the clock, for deletes that are remembered.
 
     Raises:
         InvalidInputError: The rows do not fit the rules or the table, or the batch's number
@@ -222,16 +253,25 @@ def upsert(
             if incoming is None or incoming.table != newest.arrow_schema:
                 incoming = prepare(batch, newest.arrow_schema, rules)
             matches = found.look_up(newest, incoming)
+            remembered = remembered_deletes(newest, incoming, world)
         with phases("write"):
-            decision, num_unchanged = decide_changes(newest, incoming, matches, workers)
+            decision, num_unchanged = decide_changes(newest, incoming, matches, remembered, workers)
             if written is None or not _is_same_work(written.decision, decision):
                 if written is not None:
                     delete_files(table.store, written.fragments)
                     written = None
                 written = write_rows(
-                    newest, incoming, decision, write_target(newest), num_unchanged, workers
+                    newest,
+                    incoming,
+                    decision,
+                    write_target(newest),
+                    num_unchanged,
+                    remembered,
+                    workers,
                 )
-            plan = plan_update(newest, [written], incoming.rules, incoming.rows.schema.names, world)
+            plan = plan_update(
+                newest, [written], incoming.rules, incoming.rows.schema.names, remembered, world
+            )
         result = Upserted(
             newest,
             attempts=attempts,
@@ -241,12 +281,20 @@ def upsert(
             num_deleted=len(decision.deleted),
             num_unchanged=num_unchanged,
             num_late=incoming.num_late + decision.num_late,
+            num_remembered=0 if written.deletes is None else written.deletes.rows.num_rows,
             fragments=written.fragments,
         )
         if not plan.changes_anything:
             return result
         with phases("commit"):
-            done = commit_planned(newest, plan.operation, plan.staged, micro_batch)
+            done = commit_planned(
+                newest,
+                plan.operation,
+                plan.staged,
+                micro_batch,
+                properties=plan.tombstones.properties if plan.tombstones else None,
+                config_entries=plan.tombstones.entries if plan.tombstones else None,
+            )
         attempts += done.attempts - 1
         if not done.is_new:
             return Upserted(done.table, taken_in_before=done.taken_in_before, was_known=True)
@@ -275,11 +323,15 @@ def _one_batch(rows: pa.RecordBatchReader) -> pa.RecordBatch:
 
 
 def _is_same_work(before: Decision, now: Decision) -> bool:
-    return all(np.array_equal(one, other) for one, other in zip(before[:4], now[:4], strict=True))
+    return all(np.array_equal(one, other) for one, other in zip(before[:5], now[:5], strict=True))
 
 
 def decide_changes(
-    table: TableVersion, incoming: Incoming, matches: Matches, workers: Workers = THREADS
+    table: TableVersion,
+    incoming: Incoming,
+    matches: Matches,
+    remembered: RememberedDeletes | None = None,
+    workers: Workers = THREADS,
 ) -> tuple[Decision, int]:
     """Return what becomes of the rows of a batch, and how many are left alone as unchanged.
 
@@ -287,9 +339,11 @@ def decide_changes(
         table: The version that the matches were found in.
         incoming: The rows that count.
         matches: The table's rows that have their keys.
+        remembered: The deletes that the version remembers.
         workers: Who reads the table's data files.
     """
-    decision = decide(incoming, matches)
+    is_undone = None if remembered is None else remembered.undone_keys(incoming)
+    decision = decide(incoming, matches, is_undone)
     if not incoming.rules.skip_unchanged:
         return decision, 0
     changing = _without_unchanged(table, incoming, decision, workers)
@@ -302,19 +356,42 @@ def write_rows(
     decision: Decision,
     target: WriteTarget,
     num_unchanged: int = 0,
+    remembered: RememberedDeletes | None = None,
     workers: Workers = THREADS,
 ) -> Written:
     """Write the changed rows, whole, and the new ones into new data files.
+
+    Args:
+        table: The version that was planned on.
+        incoming: The rows that count.
+        decision: What becomes of them.
+        target: Where new data files go.
+        num_unchanged: How many rows were left alone.
+        remembered: The deletes that the version remembers, if those of the batch are to be, too.
+        workers: Who reads the table's data files.
 
     Raises:
         InvalidInputError: New rows lack a column that must not be null; no file is left behind.
     """
     fragments = write_fragments(_rows_to_write(table, incoming, decision, workers), target)
-    keys = {each.name for each in table.schema.fields if each.name in incoming.rules.on}
-    new = incoming.rows.select([name for name in table.schema.names if name in keys]).take(
-        pa.array(decision.inserted_rows)
+    new = pa.array(decision.inserted_rows)
+    keys = [[incoming.rows.column(name).take(new) for name in incoming.rules.on]]
+    deletes = None
+    if remembered is not None and remembered.is_remembering:
+        deletes = remembered.deletes_of(incoming, decision.deleted_keys)
+        keys.append(deletes.keys)
+    hashes = [_hashes(table, incoming.rules.on, each) for each in keys]
+    return Written(
+        tuple(fragments), decision, np.unique(np.concatenate(hashes)), num_unchanged, deletes
     )
-    return Written(tuple(fragments), decision, np.unique(hash_keys(new.columns)), num_unchanged)
+
+
+def _hashes(
+    table: TableVersion, on: Sequence[str], keys: Sequence[pa.Array]
+) -> npt.NDArray[np.uint64]:
+    """Return the hashes of keys; their columns count in the order of the table."""
+    by_name = dict(zip(on, keys, strict=True))
+    return hash_keys([by_name[name] for name in table.arrow_schema.names if name in by_name])
 
 
 def plan_update(
@@ -322,16 +399,20 @@ def plan_update(
     parts: Sequence[Written],
     rules: UpsertRules,
     stored: Sequence[str],
+    remembered: RememberedDeletes | None = None,
     world: World = REAL_WORLD,
 ) -> PlannedUpdate:
     """Make one operation of what workers have written, and write the deletion files for it.
+
+    The deletes that are to be remembered are written, too.
 
     Args:
         table: The version that was planned on.
         parts: What was written; each row of the table is changed or deleted by one part at most.
         rules: What the user says of the rows.
         stored: The columns that came in and are stored.
-        world: Chance, for the names of deletion files.
+        remembered: The deletes that the version remembers.
+        world: Chance, for the names of files.
     """
     new: list[Fragment] = []
     changed = np.sort(np.concatenate([_NO_ADDRESSES, *(each.decision.changed for each in parts)]))
@@ -358,7 +439,11 @@ def plan_update(
         update_mode=UpdateMode.REWRITE_ROWS,
         inserted_rows=_inserted_keys(table, rules, [each.inserted_keys for each in parts]),
     )
-    return PlannedUpdate(operation, Staged(dying=updated))
+    if remembered is None or not remembered.is_remembering:
+        return PlannedUpdate(operation, Staged(dying=updated))
+    deletes = [each.deletes for each in parts if each.deletes is not None]
+    tombstones = plan_tombstones(remembered, deletes, world)
+    return PlannedUpdate(operation, Staged(dying=updated, others=tombstones.paths), tombstones)
 
 
 _NO_ADDRESSES: Final = np.empty(0, np.uint64)

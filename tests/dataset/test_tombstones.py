@@ -46,7 +46,9 @@ def remember(
     """Return the table with the deletes of a batch, as if a commit had taken them in."""
     on = [name for name in table.arrow_schema.names if name != "seq"]
     known = open_remembered(table, on, "seq", sequence.type, age=age, now_ms=now_ms)
-    return taken_in(table, plan_tombstones(known, keys, sequence, now_ms, make_world()))
+    return taken_in(
+        table, plan_tombstones(known, [known.new_deletes(keys, sequence)], make_world())
+    )
 
 
 def taken_in(table: TableVersion, plan: PlannedTombstones) -> TableVersion:
@@ -182,8 +184,8 @@ def test_what_two_writers_remember_at_once_is_remembered_of_both() -> None:
     for number in range(7):
         table = remember(table, ids(number), pa.array([5]))
     known = open_remembered(table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
-    ours = plan_tombstones(known, ids(50), pa.array([5]), 0, make_world())
-    theirs = plan_tombstones(known, ids(60), pa.array([5]), 0, make_world())
+    ours = plan_tombstones(known, [known.new_deletes(ids(50), pa.array([5]))], make_world())
+    theirs = plan_tombstones(known, [known.new_deletes(ids(60), pa.array([5]))], make_world())
     assert len(ours.joined) == len(theirs.joined) == 7
     both = taken_in(taken_in(table, theirs), ours)
     assert len(config_files(both)) == 2
@@ -193,17 +195,8 @@ def test_what_two_writers_remember_at_once_is_remembered_of_both() -> None:
 def test_nothing_is_written_where_nothing_is_deleted() -> None:
     table = new_table()
     known = open_remembered(table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
-    plan = plan_tombstones(known, ids(), pa.array([], pa.int64()), 0)
+    plan = plan_tombstones(known, [known.new_deletes(ids(), pa.array([], pa.int64()))])
     assert plan.entries(table.manifest, 2) == {}
-    assert table.store.list("_lance_stream") == []
-
-
-def test_the_file_of_a_commit_that_failed_is_deleted() -> None:
-    table = new_table()
-    known = open_remembered(table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
-    plan = plan_tombstones(known, ids(1), pa.array([5]), 0)
-    assert len(table.store.list("_lance_stream")) == 1
-    plan.delete_files(table.store)
     assert table.store.list("_lance_stream") == []
 
 
@@ -346,7 +339,7 @@ def test_files_that_no_version_names_can_be_found_once_they_are_old() -> None:
     first = remember(ds.table, ids(1), pa.array([5]))
     ds = ds.update_config(first.manifest.config)
     known = open_remembered(ds.table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
-    lost = plan_tombstones(known, ids(2), pa.array([5]), 0)
+    lost = plan_tombstones(known, [known.new_deletes(ids(2), pa.array([5]))])
     ds = ds.update_config({CONFIG_KEY: None})  # an older version goes on naming the first
     now = [each.modified for each in ds.table.store.list("_lance_stream")]
     assert len(now) == 2
