@@ -169,6 +169,10 @@ def hash_keys(keys: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
 
 def _hash_column(values: pa.Array) -> npt.NDArray[np.uint64]:
     """Hash the bytes of each value, eight at a time, and how many they are."""
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    if any(accepts(values.type) for accepts in _FIXED_WIDTH):
+        return _hash_fixed_width(values)
     data, starts, sizes = bytes_of(values)
     hashes = sizes.astype(np.uint64)
     active = np.arange(len(sizes))
@@ -179,6 +183,22 @@ def _hash_column(values: pa.Array) -> npt.NDArray[np.uint64]:
         eight = padded[(starts[active] + place)[:, None] + np.arange(8)]
         eight[np.arange(8) >= left[:, None]] = 0
         hashes[active] = _mixed(hashes[active] ^ eight.view("<u8")[:, 0])
+    return hashes
+
+
+_FIXED_WIDTH = (pa.types.is_primitive, pa.types.is_fixed_size_binary, pa.types.is_decimal)
+
+
+def _hash_fixed_width(values: pa.Array) -> npt.NDArray[np.uint64]:
+    width, count = values.type.bit_width // 8, len(values)
+    data = values.buffers()[-1]
+    raw = np.frombuffer(b"" if data is None else data, np.uint8)
+    words = raw[values.offset * width : (values.offset + count) * width].reshape(count, width)
+    if width % 8:
+        words = np.pad(words, ((0, 0), (0, -width % 8)))
+    hashes = np.full(count, width, np.uint64)
+    for column in words.view("<u8").T:
+        hashes = _mixed(hashes ^ column)
     return hashes
 
 
@@ -204,9 +224,12 @@ def bytes_of(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Places, Places]:
 def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Return words of which each bit hangs on all bits of the given ones (splitmix64)."""
     mixed = words + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+    mixed ^= mixed >> np.uint64(30)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
 
 
 @dataclass(frozen=True)

@@ -135,25 +135,20 @@ class RememberedDeletes:
         Returns:
             (num_keys,) sequences; null where no delete is remembered.
         """
-        wanted = np.unique(hash_keys([plain_values(each) for each in keys]))
-        numbers: list[Places] = [np.empty(0, np.int64)]
-        sequences: list[pa.Array] = []
+        wanted = np.sort(hash_keys([plain_values(each) for each in keys]))
+        chosen = [pa.RecordBatch.from_pylist([], schema=self.schema)]
         for file in self.files:
             deletes = KEPT.get(self.place, file, self.schema)
             rows = deletes.rows_that_may_be(wanted)
             rows = rows[deletes.deleted_at_ms[rows] >= self.oldest_ms]
-            if not len(rows):
-                continue
-            chosen = Deletes(deletes.rows.take(pa.array(rows)))
-            found = lookup.find(chosen.keys)
-            hit = np.flatnonzero(found != NOWHERE)
-            numbers.append(found[hit])
-            sequences.append(chosen.sequence.take(pa.array(hit)))
-        if not sequences:
-            return pa.nulls(lookup.num_keys, self.schema.field(SEQUENCE).type)
-        found_sequences = pa.concat_arrays(sequences)
-        best = rows_of_greatest(np.concatenate(numbers), found_sequences, lookup.num_keys)
-        return found_sequences.take(pa.array(best, mask=best == NOWHERE))
+            if len(rows):
+                chosen.append(deletes.rows.take(pa.array(rows)))
+        found = Deletes(_one_batch(chosen))
+        numbers = lookup.find(found.keys)
+        hit = np.flatnonzero(numbers != NOWHERE)
+        sequence = found.sequence.take(pa.array(hit))
+        best = rows_of_greatest(numbers[hit], sequence, lookup.num_keys)
+        return sequence.take(pa.array(best, mask=best == NOWHERE))
 
     def are_late(
         self, lookup: KeyLookup, keys: Sequence[pa.Array], sequence: pa.Array
@@ -382,16 +377,20 @@ def _joined(
     """Return new deletes and those of some files: of each key the newest, none that is too old."""
     olds = [KEPT.get(remembered.place, each, remembered.schema) for each in joined]
     kept = [each.rows.filter(pa.array(each.deleted_at_ms >= remembered.oldest_ms)) for each in olds]
-    batches = [*kept, *(each.rows for each in new)]
-    rows = batches[0]
-    if len(batches) > 1:
-        rows = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    rows = _one_batch([*kept, *(each.rows for each in new)])
     if not joined:
         return Deletes(rows)
     deletes = Deletes(rows)
     lookup = KeyLookup(deletes.keys)
     newest = rows_of_greatest(lookup.key_of_row, deletes.sequence, lookup.num_keys)
     return Deletes(rows.take(pa.array(newest)))
+
+
+def _one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    columns = [
+        pa.concat_arrays(each) for each in zip(*(each.columns for each in batches), strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
 
 
 def unreferenced_tombstones(
