@@ -1,0 +1,294 @@
+"""Who takes part: a class for each sink, with the same verbs, as its users would write them.
+
+`load` makes a new table of the rows of a batch; `append` adds rows to it; `upsert` changes the rows
+whose ids are there and adds the others. What a sink cannot do is not among its verbs.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import lance
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+import lance_stream
+from benchmarks.sinks.workload import SCHEMA, Sums
+from lance_stream.spark import LanceSink, lance_sink
+
+MERGE = """
+    MERGE INTO {table} AS stored USING batch ON stored.id = batch.id
+    WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *
+"""
+
+
+SINK_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "load": {"create_options": {"primary_key": ["id"]}},
+    "append": {"create_options": {"primary_key": ["id"]}},
+    "upsert": {"mode": "upsert", "on": ["id"]},
+}
+"""What our sink is asked for, by verb."""
+
+
+class Contender:
+    """A sink that takes part.
+
+    Args:
+        folder: Where its tables lie.
+
+    Attributes:
+        name: Under which it is shown.
+        verbs: What it can do.
+        packages: What Spark loads for it, by Maven's coordinates.
+        extensions: Spark's SQL extensions that it needs.
+        keeps_rows: Whether there is a table in the end.
+    """
+
+    name: ClassVar[str]
+    verbs: ClassVar[tuple[str, ...]] = ("load", "append", "upsert")
+    packages: ClassVar[tuple[str, ...]] = ()
+    extensions: ClassVar[tuple[str, ...]] = ()
+    keeps_rows: ClassVar[bool] = True
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.num_tables = 0
+
+    @classmethod
+    def settings(cls, folder: Path) -> Mapping[str, str]:
+        """Return what the session must be set to, besides packages and extensions."""
+        del folder
+        return {}
+
+    @property
+    def target(self) -> str:
+        """Where the newest table lies."""
+        return str(self.folder / f"{self.name.replace(' ', '-')}-{self.num_tables}")
+
+    def begin_table(self, spark: SparkSession) -> None:
+        """Go on with a new table; not timed. A sink that makes tables itself does it later."""
+        del spark
+        self.num_tables += 1
+
+    def load(self, df: DataFrame, batch_id: int) -> None:
+        """Fill the new table."""
+        self.append(df, batch_id)
+
+    def append(self, df: DataFrame, batch_id: int) -> None:
+        """Add the rows to the table."""
+        raise NotImplementedError
+
+    def upsert(self, df: DataFrame, batch_id: int) -> None:
+        """Change the rows whose ids are there, and add the others."""
+        raise NotImplementedError
+
+    def sums(self, spark: SparkSession) -> Sums:
+        """Return the sums of the table's rows."""
+        row = self.read(spark).selectExpr("count(*)", "sum(id)", "sum(value)").first()
+        assert row is not None
+        return Sums(int(row[0]), int(row[1]), int(row[2]))
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Return the table's rows."""
+        raise NotImplementedError
+
+
+class Ours(Contender):
+    """lance-stream's sink: exactly once, with a change feed."""
+
+    name = "lance-stream"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.phases: dict[str, dict[str, list[float]]] = {}
+        self._sinks: dict[str, LanceSink] = {}
+
+    def begin_table(self, spark: SparkSession) -> None:
+        """Forget the sinks into the old table; the new one is made with its first rows."""
+        super().begin_table(spark)
+        self._sinks = {}
+
+    def load(self, df: DataFrame, batch_id: int) -> None:
+        """Fill the new table."""
+        self._run("load", df, batch_id)
+
+    def append(self, df: DataFrame, batch_id: int) -> None:
+        """Add the rows."""
+        self._run("append", df, batch_id)
+
+    def upsert(self, df: DataFrame, batch_id: int) -> None:
+        """Change and add rows."""
+        self._run("upsert", df, batch_id)
+
+    def _run(self, verb: str, df: DataFrame, batch_id: int) -> None:
+        if verb not in self._sinks:
+            self._sinks[verb] = lance_sink(self.target, **SINK_ARGUMENTS[verb])
+        sink = self._sinks[verb]
+        sink(df, batch_id)
+        assert sink.last_commit is not None
+        phases = self.phases.setdefault(verb, {})
+        for phase, seconds in sink.last_commit.seconds.items():
+            phases.setdefault(phase, []).append(seconds)
+
+    def sums(self, spark: SparkSession) -> Sums:
+        """Return the sums of the table's rows."""
+        del spark
+        rows = lance_stream.open_dataset(self.target).to_table(columns=["id", "value"])
+        return _sums(rows["id"], rows["value"])
+
+
+class Pylance(Contender):
+    """pylance called on the collected batch: one process, and not exactly once."""
+
+    name = "pylance"
+
+    def append(self, df: DataFrame, batch_id: int) -> None:
+        """Collect the rows and append them."""
+        del batch_id
+        lance.write_dataset(df.toArrow(), self.target, mode="append")
+
+    def upsert(self, df: DataFrame, batch_id: int) -> None:
+        """Collect the rows and merge them in."""
+        del batch_id
+        merge = lance.dataset(self.target).merge_insert("id")
+        merge.when_matched_update_all().when_not_matched_insert_all().execute(df.toArrow())
+
+    def sums(self, spark: SparkSession) -> Sums:
+        """Return the sums of the table's rows."""
+        del spark
+        rows = lance.dataset(self.target).to_table(columns=["id", "value"])
+        return _sums(rows["id"], rows["value"])
+
+
+class Parquet(Contender):
+    """Spark's own parquet sink, called in foreachBatch: not exactly once, no upserts."""
+
+    name = "parquet"
+    verbs = ("load", "append")
+
+    def append(self, df: DataFrame, batch_id: int) -> None:
+        """Add the rows."""
+        del batch_id
+        df.write.mode("append").parquet(self.target)
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Return the table's rows."""
+        return spark.read.parquet(self.target)
+
+
+class Iceberg(Contender):
+    """Iceberg, format 2, merge-on-read."""
+
+    name = "Iceberg"
+    packages = ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",)
+    extensions = ("org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",)
+
+    @classmethod
+    def settings(cls, folder: Path) -> Mapping[str, str]:
+        """Return the catalog that holds its tables."""
+        return {
+            "spark.sql.catalog.iceberg": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.iceberg.type": "hadoop",
+            "spark.sql.catalog.iceberg.warehouse": str(folder / "iceberg"),
+        }
+
+    @property
+    def target(self) -> str:
+        """The newest table's name."""
+        return f"iceberg.tables.number_{self.num_tables}"
+
+    def begin_table(self, spark: SparkSession) -> None:
+        """Make the table."""
+        super().begin_table(spark)
+        spark.sql(
+            f"CREATE TABLE {self.target} ({SCHEMA}) USING iceberg TBLPROPERTIES ("
+            "'format-version' = '2', 'write.merge.mode' = 'merge-on-read')"
+        )
+
+    def append(self, df: DataFrame, batch_id: int) -> None:
+        """Add the rows."""
+        del batch_id
+        df.writeTo(self.target).append()
+
+    def upsert(self, df: DataFrame, batch_id: int) -> None:
+        """Merge the rows in."""
+        del batch_id
+        df.createOrReplaceTempView("batch")
+        df.sparkSession.sql(MERGE.format(table=self.target))
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Return the table's rows."""
+        return spark.table(self.target)
+
+
+class Delta(Contender):
+    """Delta with deletion vectors and its change data feed."""
+
+    name = "Delta"
+    packages = ("io.delta:delta-spark_4.1_2.13:4.4.0",)
+    extensions = ("io.delta.sql.DeltaSparkSessionExtension",)
+    properties: ClassVar[str] = (
+        "'delta.enableDeletionVectors' = 'true', 'delta.enableChangeDataFeed' = 'true'"
+    )
+
+    @classmethod
+    def settings(cls, folder: Path) -> Mapping[str, str]:
+        """Return its catalog, and a number of state partitions that fits a small machine."""
+        del folder
+        return {
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "spark.databricks.delta.snapshotPartitions": "2",
+        }
+
+    def begin_table(self, spark: SparkSession) -> None:
+        """Make the table."""
+        super().begin_table(spark)
+        spark.sql(
+            f"CREATE TABLE delta.`{self.target}` ({SCHEMA}) USING delta "
+            f"TBLPROPERTIES ({self.properties})"
+        )
+
+    def append(self, df: DataFrame, batch_id: int) -> None:
+        """Add the rows."""
+        del batch_id
+        df.write.format("delta").mode("append").save(self.target)
+
+    def upsert(self, df: DataFrame, batch_id: int) -> None:
+        """Merge the rows in."""
+        del batch_id
+        df.createOrReplaceTempView("batch")
+        df.sparkSession.sql(MERGE.format(table=f"delta.`{self.target}`"))
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Return the table's rows."""
+        return spark.read.format("delta").load(self.target)
+
+
+class DeltaWithoutFeed(Delta):
+    """Delta with deletion vectors alone: it writes no change files."""
+
+    name = "Delta, no feed"
+    properties = "'delta.enableDeletionVectors' = 'true'"
+
+
+class Noop(Contender):
+    """Spark's sink that drops the rows: what reading them costs."""
+
+    name = "noop"
+    verbs = ("append",)
+    keeps_rows = False
+
+    def append(self, df: DataFrame, batch_id: int) -> None:
+        """Drop the rows."""
+        del batch_id
+        df.write.format("noop").mode("append").save()
+
+
+def _sums(ids: object, values: object) -> Sums:
+    return Sums(len(ids), pc.sum(ids).as_py() or 0, int(pc.sum(values).as_py() or 0))
+
+
+CONTENDERS: dict[str, type[Contender]] = {
+    each.name: each for each in (Ours, Pylance, Parquet, Iceberg, Delta, DeltaWithoutFeed, Noop)
+}
+"""All there are, by name."""

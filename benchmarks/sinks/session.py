@@ -1,0 +1,50 @@
+"""The Spark session that sinks are timed in."""
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from benchmarks.sinks.contenders import Contender
+
+ROOT = Path(__file__).parents[2]
+
+
+def make_session(
+    contenders: Iterable[type[Contender]], folder: Path, *, memory: str = "8g"
+) -> SparkSession:
+    """Start a quiet session of two cores, with what the contenders need.
+
+    Args:
+        contenders: Who takes part.
+        folder: Where their tables will lie.
+        memory: What the driver may take.
+    """
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "examples" / "conf"))
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("benchmark of sinks")
+        .config("spark.driver.memory", memory)
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.python.unix.domain.socket.enabled", "true")
+    )
+    contenders = tuple(contenders)
+    packages = sorted({name for each in contenders for name in each.packages})
+    extensions = sorted({name for each in contenders for name in each.extensions})
+    if packages:
+        builder = builder.config("spark.jars.packages", ",".join(packages))
+    if extensions:
+        builder = builder.config("spark.sql.extensions", ",".join(extensions))
+    for each in contenders:
+        for name, value in each.settings(folder).items():
+            builder = builder.config(name, value)
+    return builder.getOrCreate()

@@ -1,0 +1,135 @@
+"""Sinks take turns, batch by batch, in one streaming query.
+
+A slow second of the machine hits all of them, and each batch is the same for all. Before each turn,
+not timed, the JVM collects its garbage and the disk gets what is on its way to it, so that nobody
+pays for what another left behind. What is timed is the time inside foreachBatch.
+"""
+
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.sinks.contenders import Contender, Ours
+from benchmarks.sinks.workload import SCHEMA, Sums, Workload
+
+VERBS = ("load", "append", "upsert")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was measured.
+
+    Attributes:
+        seconds: By verb, then by contender: the seconds of each batch, in their order.
+        phases: By verb, then by phase of our sink, the same.
+    """
+
+    seconds: Mapping[str, Mapping[str, Sequence[float]]]
+    phases: Mapping[str, Mapping[str, Sequence[float]]]
+
+    def median(self, verb: str, name: str) -> float | None:
+        """Return the median of a contender's batches without the first, which starts workers."""
+        return settled_median(self.seconds.get(verb, {}).get(name, ()))
+
+    def settled_phases(self, verb: str) -> dict[str, float]:
+        """Return the median of each phase of our sink."""
+        return {
+            name: settled_median(seconds) or 0.0
+            for name, seconds in self.phases.get(verb, {}).items()
+        }
+
+
+def settled_median(seconds: Sequence[float]) -> float | None:
+    """Return the median of all but the first; None of none."""
+    counted = seconds[1:] or seconds
+    return statistics.median(counted) if counted else None
+
+
+def run_turns(
+    spark: SparkSession,
+    contenders: Sequence[Contender],
+    workload: Workload,
+    folder: Path,
+    expected: Sums,
+    *,
+    loads: int,
+    note: Callable[[str], None] = lambda _line: None,
+) -> Figures:
+    """Let the contenders load, append and upsert in turn, and compare what they hold in the end.
+
+    Args:
+        spark: The session.
+        contenders: Who takes part.
+        workload: What the files are.
+        folder: Where they lie; gets checkpoints.
+        expected: What a table must hold in the end.
+        loads: How often the table is loaded; the last one is gone on with.
+        note: Is told what was done, line by line.
+
+    Raises:
+        RuntimeError: A table does not hold what it should.
+    """
+    seconds: dict[str, dict[str, list[float]]] = {}
+    batches = {"append": workload.appends, "upsert": workload.upserts}
+    rounds = [("load", number) for number in range(loads if workload.table_rows else 0)]
+    rounds += [(verb, 0) for verb, number in batches.items() if number]
+    for verb, number in rounds:
+        if verb == "load" or not seconds:
+            for each in contenders:
+                each.begin_table(spark)
+        times = seconds.setdefault(verb, {})
+        able = [each for each in contenders if verb in each.verbs]
+        _stream(spark, folder, verb, number, _take_turns(able, verb, times))
+        note(f"{verb}: " + ", ".join(f"{name} {runs[-1]:.3f} s" for name, runs in times.items()))
+    for each in contenders:
+        did_all = workload.upserts == 0 or "upsert" in each.verbs
+        if did_all and each.keeps_rows and (found := each.sums(spark)) != expected:
+            raise RuntimeError(f"the table of {each.name} holds {found}, not {expected}")
+    phases = next((each.phases for each in contenders if isinstance(each, Ours)), {})
+    return Figures(seconds, phases)
+
+
+def _take_turns(
+    contenders: Sequence[Contender], verb: str, times: dict[str, list[float]]
+) -> Callable[[DataFrame, int], None]:
+    order = list(contenders)
+    shuffle = random.Random(len(order)).shuffle
+
+    def take_turns(df: DataFrame, batch_id: int) -> None:
+        shuffle(order)
+        for each in order:
+            run = getattr(each, verb)
+            df.sparkSession.sparkContext._jvm.System.gc()
+            os.sync()
+            start = time.perf_counter()
+            run(df, batch_id)
+            times.setdefault(each.name, []).append(time.perf_counter() - start)
+
+    return take_turns
+
+
+def _stream(
+    spark: SparkSession,
+    folder: Path,
+    verb: str,
+    number: int,
+    sink: Callable[[DataFrame, int], None],
+) -> None:
+    """Stream the files of a verb through a function: one a batch; those to load as one batch."""
+    reader = spark.readStream.schema(SCHEMA)
+    if verb != "load":
+        reader = reader.option("maxFilesPerTrigger", 1)
+    query = (
+        reader.parquet(str(folder / verb))
+        .writeStream.foreachBatch(sink)
+        .option("checkpointLocation", str(folder / "checkpoints" / f"{verb}-{number}"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
