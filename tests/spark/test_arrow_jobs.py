@@ -1,0 +1,81 @@
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from lance_stream.spark.arrow_jobs import map_in_arrow
+
+COLUMNS = StructType([StructField("pid", LongType()), StructField("archives", StringType())])
+
+
+def seen_in_worker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Give the worker's process id, and of which archives it has readers before anything else."""
+    import contextlib
+    import importlib
+    import os
+    import sys
+    import zipimport
+
+    archives = [
+        path
+        for path, reader in sys.path_importer_cache.items()
+        if isinstance(reader, zipimport.zipimporter)
+    ]
+    for _ in batches:
+        pass
+    # An import that is not there asks each reader: all archives on the path have one again.
+    with contextlib.suppress(ImportError):
+        importlib.import_module("no_such_module_anywhere")
+    yield pa.RecordBatch.from_pydict({"pid": [os.getpid()], "archives": ["\n".join(archives)]})
+
+
+@pytest.mark.spark
+def test_a_worker_forgets_its_readers_of_archives_between_tasks(spark: Any) -> None:
+    def task() -> Any:
+        return map_in_arrow(spark.range(3).coalesce(1), seen_in_worker, COLUMNS).collect()[0]
+
+    seen: dict[int, list[str]] = {}
+    for _ in range(8):  # until a worker comes a second time
+        row = task()
+        seen.setdefault(row.pid, []).append(row.archives)
+        if len(seen[row.pid]) == 3:
+            break
+    again = [archives for runs in seen.values() for archives in runs[1:]]
+    assert again
+    # what Spark itself imports between two tasks may bring a reader of its own archive back
+    assert max(len(archives.splitlines()) for archives in again) <= 2, again
+
+
+@pytest.mark.spark
+def test_a_module_of_an_archive_can_be_imported_after_its_reader_was_forgotten(
+    spark: Any, tmp_path: Path
+) -> None:
+    archive = tmp_path / "modules.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("first_of_archive.py", "VALUE = 1")
+        file.writestr("second_of_archive.py", "VALUE = 2")
+    path = str(archive)
+
+    def imports(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import importlib
+        import sys
+
+        for _ in batches:
+            pass
+        if path not in sys.path:
+            sys.path.append(path)
+        values = [
+            importlib.import_module(name).VALUE
+            for name in ("first_of_archive", "second_of_archive")
+        ]
+        for name in ("first_of_archive", "second_of_archive"):
+            del sys.modules[name]
+        yield pa.RecordBatch.from_pydict({"pid": [sum(values)], "archives": [""]})
+
+    for _ in range(2):
+        rows = map_in_arrow(spark.range(3).coalesce(1), imports, COLUMNS).collect()
+        assert [row.pid for row in rows] == [3]
