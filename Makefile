@@ -5,6 +5,7 @@ VENV        ?= .venv
 BIN         := $(VENV)/bin
 INSTALLED   := $(VENV)/.installed
 FLOORS      := .venv-floors
+RIVALS      := .venv-rivals
 PROTOS      := file file2 table rowids transaction encodings_v2_0 encodings_v2_1 outlines
 export SPARK_LOCAL_IP := 127.0.0.1
 
@@ -49,6 +50,14 @@ bench: install java  ## ratios of speed against pylance and parquet, in one run
 	$(BIN)/python -m benchmarks.sink
 	$(BIN)/python -m benchmarks.growth
 
+bench-rivals: install java $(RIVALS)/.installed  ## the same against Delta and Iceberg, on the PySpark that they have
+	$(BIN)/python -m benchmarks.rivals --rivals-python $(RIVALS)/bin/python $(RIVALS_ARGUMENTS)
+
+$(RIVALS)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(RIVALS)
+	$(RIVALS)/bin/pip install -q --disable-pip-version-check -e '.[dev]' 'pyspark>=4.1,<4.2'
+	@touch $@
+
 protos: install  ## generate lance_stream/_proto from protos/
 	$(BIN)/python -m grpc_tools.protoc -Ilance_stream/_proto=protos --python_out=. --pyi_out=. \
 		$(PROTOS:%=lance_stream/_proto/%.proto)
@@ -69,7 +78,7 @@ java-hint:
 	@$(PYTHON) scripts/check_java.py --hint
 
 clean:  ## remove environments, caches and what the demo made
-	rm -rf $(VENV) $(FLOORS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
+	rm -rf $(VENV) $(FLOORS) $(RIVALS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
 	find checkpoints -mindepth 1 ! -name README.md -delete
 
 .PHONY: help demo test test-floors check check-style fix bench protos install java java-hint clean

@@ -87,12 +87,23 @@ def run_turns(
         able = [each for each in contenders if verb in each.verbs]
         _stream(spark, folder, verb, number, _take_turns(able, verb, times))
         note(f"{verb}: " + ", ".join(f"{name} {runs[-1]:.3f} s" for name, runs in times.items()))
+    check_rows(spark, contenders, workload, expected)
+    phases = next((each.phases for each in contenders if isinstance(each, Ours)), {})
+    return Figures(seconds, phases)
+
+
+def check_rows(
+    spark: SparkSession, contenders: Sequence[Contender], workload: Workload, expected: Sums
+) -> None:
+    """Check that the tables of all who took part in everything hold what they should.
+
+    Raises:
+        RuntimeError: One does not.
+    """
     for each in contenders:
         did_all = workload.upserts == 0 or "upsert" in each.verbs
         if did_all and each.keeps_rows and (found := each.sums(spark)) != expected:
             raise RuntimeError(f"the table of {each.name} holds {found}, not {expected}")
-    phases = next((each.phases for each in contenders if isinstance(each, Ours)), {})
-    return Figures(seconds, phases)
 
 
 def _take_turns(

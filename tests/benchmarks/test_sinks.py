@@ -1,0 +1,101 @@
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.rivals.__main__ import bars, table
+from benchmarks.rivals.picture import Bar, draw
+from benchmarks.sinks.contenders import CONTENDERS
+from benchmarks.sinks.turns import Figures, check_rows, run_turns, settled_median
+from benchmarks.sinks.workload import Sums, Workload
+
+
+def files(folder: Path, verb: str) -> list[pa.Table]:
+    return [pq.read_table(path) for path in sorted((folder / verb).iterdir())]
+
+
+def test_the_sums_of_a_workload_are_those_of_a_table_that_took_all_batches(tmp_path: Path) -> None:
+    workload = Workload(table_rows=1000, batch_rows=100, appends=3, upserts=4)
+    expected = workload.write(tmp_path)
+    stored: dict[int, float] = {}
+    for verb in ("load", "append", "upsert"):
+        for batch in files(tmp_path, verb):
+            stored.update(zip(batch["id"].to_pylist(), batch["value"].to_pylist(), strict=True))
+    assert expected == Sums(1000 + 3 * 100 + 4 * 10, sum(stored), int(sum(stored.values())))
+    assert len(stored) == expected.num_rows
+
+
+def test_nine_rows_in_ten_of_an_upserted_batch_are_of_the_loaded_table(tmp_path: Path) -> None:
+    Workload(table_rows=1000, batch_rows=200, appends=1, upserts=2).write(tmp_path)
+    for batch in files(tmp_path, "upsert"):
+        ids = batch["id"].to_numpy()
+        assert len(np.unique(ids)) == 200
+        assert np.count_nonzero(ids < 1000) == 180
+
+
+def test_the_first_batch_is_not_counted_unless_it_is_the_only_one() -> None:
+    assert settled_median([9.0, 1.0, 3.0, 2.0]) == 2.0
+    assert settled_median([9.0]) == 9.0
+    assert settled_median([]) is None
+
+
+NEWEST = Figures({"append": {"lance-stream": [1, 0.1], "parquet": [1, 0.25]}}, {})
+THEIRS = Figures({"append": {"lance-stream": [1, 0.2], "Iceberg": [9, 0.4], "Delta": [9, 12]}}, {})
+
+
+def test_a_rival_is_told_against_ours_on_its_pyspark_and_on_the_newest() -> None:
+    lines = table(("4.3.0", NEWEST), ("4.1.4", THEIRS))
+    assert lines[0] == "| sink | PySpark | load | append | upsert |"
+    assert "| parquet | 4.3.0 |  | 250 ms: 2.5x |  |" in lines
+    assert "| lance-stream | 4.1.4 |  | **200 ms** |  |" in lines
+    assert "| Iceberg | 4.1.4 |  | 400 ms: 2.0x, 4.0x |  |" in lines
+    assert "| Delta | 4.1.4 |  | 12.0 s: 60.0x, 120.0x |  |" in lines
+
+
+def test_each_sink_is_drawn_on_the_newest_pyspark_that_it_has() -> None:
+    drawn = bars(("4.3.0", NEWEST), ("4.1.4", THEIRS))["append"]
+    assert [(each.label, round(each.value, 6)) for each in drawn] == [
+        ("lance-stream, PySpark 4.3", 1.0),
+        ("parquet, PySpark 4.3", 2.5),
+        ("Iceberg, PySpark 4.1", 4.0),
+        ("Delta, PySpark 4.1", 120.0),
+    ]
+
+
+def test_bars_are_as_long_as_what_they_tell() -> None:
+    svg = draw({"append": [Bar("ours", 1.0, True), Bar("a <rival>", 4.0, False)]})
+    space = "{http://www.w3.org/2000/svg}"
+    widths = [
+        float(each.attrib["width"]) for each in ElementTree.fromstring(svg).iter(f"{space}rect")
+    ]
+    assert widths[1] == pytest.approx(4 * widths[0], rel=1e-3)
+    assert "a &lt;rival&gt;" in svg
+
+
+@pytest.mark.spark
+@pytest.mark.oracle
+@pytest.mark.slow
+def test_sinks_that_take_turns_hold_the_same_rows(spark: Any, tmp_path: Path) -> None:
+    names = ("lance-stream", "pylance", "parquet", "noop")
+    workload = Workload(table_rows=2000, batch_rows=500, appends=2, upserts=0)
+    expected = workload.write(tmp_path)
+    contenders = [CONTENDERS[name](tmp_path) for name in names]
+    figures = run_turns(spark, contenders, workload, tmp_path, expected, loads=2)
+    assert {name: len(runs) for name, runs in figures.seconds["load"].items()} == {
+        "lance-stream": 2,
+        "pylance": 2,
+        "parquet": 2,
+    }
+    assert {name: len(runs) for name, runs in figures.seconds["append"].items()} == dict.fromkeys(
+        names, 2
+    )
+    assert min(each for runs in figures.seconds["append"].values() for each in runs) > 0
+    assert {"plan", "write", "commit"} <= set(figures.phases["append"])
+    wrong = expected._replace(ids=expected.ids + 1)
+    for each in contenders[:3]:
+        with pytest.raises(RuntimeError, match=f"the table of {each.name} holds"):
+            check_rows(spark, [each], workload, wrong)
