@@ -117,39 +117,50 @@ def encode_deletes(deletes: Deletes) -> bytes:
     return data
 
 
-def decode_deletes(data: bytes, schema: pa.Schema, num_rows: int) -> Deletes:
-    """Return the deletes that a file holds.
+def decode_deletes(data: bytes, names: Sequence[str], num_rows: int) -> pa.RecordBatch:
+    """Return the rows that a file holds, of the types that it has.
 
     Args:
         data: The whole file.
-        schema: The columns and their types, as `schema_of` says them; the file's are cast.
+        names: The columns, as `column_names` says them.
         num_rows: How many there are.
 
     Raises:
         CorruptDataError: The file is damaged, or holds something else.
-        InvalidInputError: It holds values of other types, which these cannot stand for.
     """
     try:
         with pa.ipc.open_file(pa.BufferReader(data)) as reader:
-            if reader.num_record_batches != 1 or set(reader.schema.names) != set(schema.names):
+            if reader.num_record_batches != 1 or sorted(reader.schema.names) != sorted(names):
                 raise CorruptDataError(
                     f"a file of remembered deletes has {reader.num_record_batches} batches of "
-                    f"{', '.join(reader.schema.names)}; expected is one of "
-                    f"{', '.join(schema.names)}"
+                    f"{', '.join(reader.schema.names)}; expected is one of {', '.join(names)}"
                 )
             batch = reader.get_batch(0)
         batch.validate(full=True)
-        if batch.num_rows != num_rows:
-            raise CorruptDataError(
-                f"a file of remembered deletes holds {batch.num_rows} of them, but the table's "
-                f"config says {num_rows}"
-            )
     except (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError) as error:
         raise CorruptDataError(f"a file of remembered deletes is damaged: {error}") from error
+    if batch.num_rows != num_rows:
+        raise CorruptDataError(
+            f"a file of remembered deletes holds {batch.num_rows} of them, but the table's config "
+            f"says {num_rows}"
+        )
     if any(each.null_count for each in batch.columns):
         raise CorruptDataError("a file of remembered deletes holds nulls")
+    return batch
+
+
+def cast_deletes(rows: pa.RecordBatch, schema: pa.Schema) -> Deletes:
+    """Return the rows of a file as deletes whose columns have certain types.
+
+    Args:
+        rows: As `decode_deletes` gives them.
+        schema: The columns and their types, as `schema_of` says them.
+
+    Raises:
+        InvalidInputError: A column cannot be cast to its type.
+    """
     try:
-        return Deletes(cast_batch(batch, schema))
+        return Deletes(cast_batch(rows, schema))
     except InvalidInputError as error:
         raise InvalidInputError(
             f"the table remembers deletes by keys or sequences of other types than the ones of "
@@ -157,24 +168,22 @@ def decode_deletes(data: bytes, schema: pa.Schema, num_rows: int) -> Deletes:
         ) from error
 
 
+def column_names(on: Sequence[str]) -> list[str]:
+    """Return the columns of a file of deletes, given the key columns."""
+    return [*(_KEY_PREFIX + each for each in on), SEQUENCE, DELETED_AT]
+
+
 def schema_of(on: Sequence[str], table: pa.Schema, sequence: pa.DataType) -> pa.Schema:
-    """Return the columns of remembered deletes.
+    """Return the columns of remembered deletes, with their types.
 
     Args:
         on: The key columns.
         table: The table's columns.
         sequence: The type of the sequences.
     """
-    return pa.schema(
-        [
-            *(
-                pa.field(_KEY_PREFIX + each, plain_type(table.field(each).type), False)
-                for each in on
-            ),
-            pa.field(SEQUENCE, plain_type(sequence), False),
-            pa.field(DELETED_AT, pa.int64(), False),
-        ]
-    )
+    types = [*(plain_type(table.field(each).type) for each in on), plain_type(sequence), pa.int64()]
+    pairs = zip(column_names(on), types, strict=True)
+    return pa.schema([pa.field(name, each, nullable=False) for name, each in pairs])
 
 
 def plain_type(arrow_type: pa.DataType) -> pa.DataType:
@@ -203,7 +212,7 @@ class KeptFiles:
             if key in self._files:
                 self._files.move_to_end(key)
                 return self._files[key]
-        found = _read(place, file, schema)
+        found = cast_deletes(read_deletes(place, file, schema.names), schema)
         self.add(place, file, found)
         return found
 
@@ -222,10 +231,20 @@ KEPT: Final = KeptFiles(MAX_KEPT_BYTES)
 """The files that this process has read."""
 
 
-def _read(place: OpenFiles, file: TombstoneFile, schema: pa.Schema) -> Deletes:
+def read_deletes(place: OpenFiles, file: TombstoneFile, names: Sequence[str]) -> pa.RecordBatch:
+    """Return the rows that a file holds, of the types that it has.
+
+    Args:
+        place: Where the table lies.
+        file: The file.
+        names: The columns, as `column_names` says them.
+
+    Raises:
+        CorruptDataError: The file is damaged, or not there, or holds something else.
+    """
     path = tombstone_path(file.name)
     try:
-        return decode_deletes(_bytes_of(place, path), schema, file.num_rows)
+        return decode_deletes(_bytes_of(place, path), names, file.num_rows)
     except CorruptDataError as error:
         error.add_note(f"file {path!r} of {place.store.uri}")
         raise

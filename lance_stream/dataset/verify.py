@@ -5,7 +5,7 @@ breaks it. A rule that meets damaged bytes reports them and ends; the other rule
 
 Checked is one version, its files and the names beside them: the manifest as a whole, every
 fragment, the metadata of every data file (not its values), every deletion file, the sequences of
-row ids and row versions, the transaction, the ledger.
+row ids and row versions, the transaction, the ledger, the deletes that are remembered.
 """
 
 from collections import Counter
@@ -17,7 +17,8 @@ import numpy as np
 
 from lance_stream.dataset.scan import NUM_THREADS
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.errors import BadDataError, NotFoundError
+from lance_stream.dataset.tombstone_files import column_names, read_deletes
+from lance_stream.errors import BadDataError, CorruptDataError, NotFoundError
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import TOMBSTONED_ID
@@ -32,6 +33,7 @@ from lance_stream.table.fragments import DataFile, Fragment, LineageColumn
 from lance_stream.table.indices import decode_index_section
 from lance_stream.table.ledger import read_entries
 from lance_stream.table.row_versions import decode_row_versions
+from lance_stream.table.tombstones import read_tombstones
 from lance_stream.table.transaction import decode_transaction
 
 
@@ -171,6 +173,15 @@ def _ledger(table: TableVersion) -> Broken:
                 f"it says that version {entry.version} took in batch {entry.batch_id}, but this "
                 f"is version {table.version}",
             )
+
+
+def _tombstones(table: TableVersion) -> Broken:
+    known = read_tombstones(table.manifest.config)
+    for file in known.files if known else ():
+        try:
+            read_deletes(table.files, file, column_names(known.on if known else ()))
+        except CorruptDataError as error:
+            yield paths.tombstone_path(file.name), str(error)
 
 
 # --- fragments
@@ -372,6 +383,7 @@ RULES: Mapping[str, Callable[[TableVersion], Broken]] = {
     "transaction": _transaction,
     "indices": _indices,
     "ledger": _ledger,
+    "tombstones": _tombstones,
     "fragment ids": _fragment_ids,
     "fields of files": _fields_of_files,
     "stored paths": _stored_paths,

@@ -21,6 +21,7 @@ from lance_stream.table.indices import IndexMetadata, encode_index_section
 from lance_stream.table.ledger import LedgerEntry, config_entries
 from lance_stream.table.manifest import DataFormat, FragmentList, Manifest, encode_manifest
 from lance_stream.table.paths import (
+    TOMBSTONES_DIRECTORY,
     NamingScheme,
     data_file_path,
     deletion_file_path,
@@ -29,6 +30,7 @@ from lance_stream.table.paths import (
 )
 from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
+from lance_stream.table.tombstones import CONFIG_KEY
 from lance_stream.table.transaction import decode_transaction, encode_transaction
 
 
@@ -128,6 +130,16 @@ def versions(*stamps: int) -> bytes:
     return encode_row_versions(RowVersionSequence.from_array(np.array(stamps, np.uint64)))
 
 
+def remembering(ds: Dataset) -> str:
+    """Return the path of the file of a delete that the table remembers from now on."""
+    deletes = pa.table({"id": [77], "at": [1]})
+    rules: dict[str, Any] = {"on": ["id"], "sequence_by": "at", "except_columns": ["at"]}
+    made = ds.upsert(deletes, delete_when="at = 1", tombstones="1 day", **rules)
+    assert made.verify() == []
+    (file,) = ds.table.store.list(TOMBSTONES_DIRECTORY)
+    return file.path
+
+
 def index_of(field_id: int = 0, dataset_version: int = 1) -> bytes:
     return encode_index_section(
         [IndexMetadata(bytes(16), (field_id,), "an index", dataset_version)]
@@ -167,6 +179,11 @@ BREAKS: Mapping[str, list[Callable[[Dataset], Dataset]]] = {
     "ledger": [
         lambda ds: rewritten(ds, config={"lance_stream.ledger.app": "no JSON"}),
         lambda ds: rewritten(ds, config=config_entries("app", LedgerEntry(3, "q", version=99))),
+    ],
+    "tombstones": [
+        lambda ds: rewritten(ds, config={CONFIG_KEY: "no JSON"}),
+        lambda ds: without(ds, remembering(ds)),
+        lambda ds: cut_short(ds, remembering(ds)),
     ],
     "fragment ids": [
         lambda ds: with_fragment(ds, 0, id=1),
