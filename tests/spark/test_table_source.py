@@ -206,8 +206,3 @@ def test_a_wrong_option_ends_in_an_error_of_ours(
 def test_a_table_that_is_not_there_ends_in_an_error_of_ours(session: Any, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"NotFoundError"):
         load(session, str(tmp_path / "nothing"))
-
-
-def test_writing_through_the_format_says_what_to_use(session: Any, uri: str) -> None:
-    with pytest.raises(Exception, match=r"(?s)UnsupportedFeatureError.*lance_sink"):
-        session.range(1).write.format("lance").mode("append").save(uri)
