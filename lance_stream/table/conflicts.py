@@ -16,7 +16,8 @@ Source:  the table format's "Conflict Resolution"; facts of the format, section 
          reference.
 Differs: The reference folds some changes into an index under way; we let such an index be planned
          again. It plans a rewrite of indexed fragments again after a new index on them; ours, which
-         rewrites no index, follows it. It lets a clone follow anything; a clone is the first
+         rewrites no index, follows it. It plans an upsert again after rows that were only changed,
+         or if it inserts none itself. It lets a clone follow anything; a clone is the first
          version of a table, and follows nothing.
 """
 
@@ -27,6 +28,7 @@ from typing import Any, TypeAlias
 
 from lance_stream.errors import IncompatibleConflictError, RetryableConflictError
 from lance_stream.table.apply.index_coverage import coverage, is_system_index
+from lance_stream.table.apply.new_fragments import has_only_moved_rows
 from lance_stream.table.indices import IndexMetadata
 from lance_stream.table.operations import (
     Append,
@@ -180,10 +182,9 @@ def _more_than_rows_died(ours: Delete | Update, theirs: Delete | Update) -> bool
 
 def _may_insert_same_keys(ours: Update, theirs: Update) -> bool:
     """Whether ours keeps its keys unique, and theirs may have inserted one of them."""
-    keys = ours.inserted_rows
-    if keys is None:
+    keys, others = ours.inserted_rows, theirs.inserted_rows
+    if keys is None or keys.key_hashes == () or not _inserts_rows(theirs):
         return False
-    others = theirs.inserted_rows
     if (
         others is None
         or keys.field_ids != others.field_ids
@@ -192,6 +193,15 @@ def _may_insert_same_keys(ours: Update, theirs: Update) -> bool:
     ):
         return True
     return not set(keys.key_hashes).isdisjoint(others.key_hashes)
+
+
+def _inserts_unique_keys(ours: Update, _theirs: Append) -> bool:
+    return ours.inserted_rows is not None and ours.inserted_rows.key_hashes != ()
+
+
+def _inserts_rows(update: Update) -> bool:
+    """Whether some row of the new fragments was not in the table before, as far as can be told."""
+    return not all(map(has_only_moved_rows, update.new_fragments))
 
 
 def _drops_modified_field(ours: Update, theirs: Project) -> bool:
@@ -598,7 +608,7 @@ RULES: Mapping[type[KnownOperation], Mapping[type[KnownOperation], Rule]] = Mapp
             DataOverlay: yes,
         },
         Update: {
-            Append: retry_if(lambda ours, _: ours.inserted_rows is not None),
+            Append: retry_if(_inserts_unique_keys),
             Delete: _dead_rows,
             Overwrite: no,
             CreateIndex: yes,

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import pytest
 from pyroaring import BitMap
@@ -34,6 +35,7 @@ from lance_stream.table.operations import (
     UpdateMemWalState,
     UpdateMode,
 )
+from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.transaction import Transaction
 from tests.commit.tables import SCHEMA
 
@@ -116,6 +118,10 @@ OVERWRITE = Overwrite((fragment(0),), SCHEMA)
 MERGE = Merge((fragment(0),), SCHEMA, preserves_nullability=True)
 RESTORE = Restore(1)
 DROP = project(0)
+MOVED = Update(
+    updated_fragments=(fragment(1, dead=1),),
+    new_fragments=(replace(fragment(0), row_ids=encode_row_ids(RowIdSequence.from_range(10, 20))),),
+)
 OVERLAY = DataOverlay(((0, ()),))
 FIELD_METADATA = UpdateConfig(field_metadata={1: MapUpdate((("a", "b"),))})
 SCHEMA_METADATA = UpdateConfig(schema_metadata=MapUpdate((("a", "b"),)))
@@ -218,6 +224,10 @@ FINER = [
     (upsert(0, keys=(1, 2)), upsert(1), RETRY),
     (upsert(0, keys=(1, 2)), APPEND, RETRY),
     (upsert(0), upsert(1, keys=(1,)), YES),
+    (upsert(0, keys=()), upsert(1), YES),
+    (upsert(0, keys=()), APPEND, YES),
+    (upsert(0, keys=(1, 2)), MOVED, YES),
+    (upsert(0, keys=(1, 2)), replace(MOVED, updated_fragments=(fragment(0, dead=1),)), REBASE),
     # columns that others dropped, replaced, indexed
     (update_columns(0, fields=(1,)), project(0), RETRY),
     (update_columns(0, fields=(0,)), project(0), YES),

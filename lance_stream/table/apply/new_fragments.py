@@ -139,6 +139,14 @@ def max_fragment_id(manifest: Manifest) -> int | None:
     return max(manifest.fragments.ids, default=None)
 
 
+def has_only_moved_rows(planned: Fragment) -> bool:
+    """Say whether a new fragment states a row id for each row: all were in the table before."""
+    return (
+        isinstance(planned.row_ids, bytes)
+        and len(decode_row_ids(planned.row_ids)) == planned.physical_rows
+    )
+
+
 def uniform_stamps(fragment: Fragment, version: int) -> bytes:
     """Return the stamps that say one version of every row of a fragment."""
     return encode_row_versions(RowVersionSequence.uniform(fragment.physical_rows, version))

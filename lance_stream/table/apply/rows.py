@@ -19,6 +19,7 @@ from lance_stream.errors import CorruptDataError, InvalidInputError, Unsupported
 from lance_stream.schema.fields import TOMBSTONED_ID
 from lance_stream.table.apply import index_coverage
 from lance_stream.table.apply.new_fragments import (
+    has_only_moved_rows,
     max_fragment_id,
     with_moved_rows,
     with_new_fragments,
@@ -28,7 +29,6 @@ from lance_stream.table.feature_flags import has_stable_row_ids
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import DataFormat, FragmentList, Manifest
 from lance_stream.table.operations import Append, Delete, Overwrite, Update, UpdateMode
-from lance_stream.table.row_ids import decode_row_ids
 from lance_stream.table.row_versions import (
     RowVersionSequence,
     decode_row_versions,
@@ -223,7 +223,7 @@ def _with_indices_after_update(
         )
     if operation.update_mode is UpdateMode.REWRITE_ROWS and has_stable_row_ids(made):
         new = made.fragments[len(made.fragments) - len(operation.new_fragments) :]
-        planned = map(_has_only_moved_rows, operation.new_fragments)
+        planned = map(has_only_moved_rows, operation.new_fragments)
         pure = [each.id for each, is_pure in zip(new, planned, strict=True) if is_pure]
         made = index_coverage.with_indices(
             made,
@@ -232,13 +232,6 @@ def _with_indices_after_update(
             ),
         )
     return _with_relevant_indices(made)
-
-
-def _has_only_moved_rows(planned: Fragment) -> bool:
-    return (
-        isinstance(planned.row_ids, bytes)
-        and len(decode_row_ids(planned.row_ids)) == planned.physical_rows
-    )
 
 
 def _with_relevant_indices(made: Manifest) -> Manifest:
