@@ -55,6 +55,7 @@ SCHEMA = pa.schema(
         pa.field("g", pa.int64()),
     ]
 )
+PRIMARY_KEY = SCHEMA.field("id").with_metadata({"lance-schema:unenforced-primary-key": "true"})
 PLANNED_ON = 5
 FOLDERS = ("data", "_deletions", "_indices")
 INDICES = {"id": "BTREE", "x": "BTREE", "g": "BITMAP"}
@@ -93,12 +94,15 @@ def rows(keys: Iterable[int], add: float = 0) -> pa.Table:
     return pa.table(dict(zip(SCHEMA.names, values, strict=True)), SCHEMA)
 
 
-def make_table(uri: str, *, stable_row_ids: bool) -> None:
-    lance.write_dataset(
-        rows(range(10)), uri, max_rows_per_file=6, enable_stable_row_ids=stable_row_ids
-    )
+def make_table(uri: str, *, stable_row_ids: bool, primary_key: bool) -> None:
+    first = rows(range(10))
+    if primary_key:
+        first = first.cast(SCHEMA.set(0, PRIMARY_KEY))
+    lance.write_dataset(first, uri, max_rows_per_file=6, enable_stable_row_ids=stable_row_ids)
     lance.dataset(uri).delete("id = 5")
     for column, kind in INDICES.items():
+        # With an index on the key pylance's upserts do not say which keys they inserted.
+        column = "x" if primary_key and column == "id" else column
         lance.dataset(uri).create_scalar_index(column, kind)
 
 
@@ -108,12 +112,13 @@ class Stage:
     Args:
         folder: Where they lie.
         stable_row_ids: Whether its rows have stable ids.
+        primary_key: Whether the id is its primary key; it has no index then.
     """
 
-    def __init__(self, folder: Path, *, stable_row_ids: bool = True) -> None:
+    def __init__(self, folder: Path, *, stable_row_ids: bool, primary_key: bool) -> None:
         self.folder, self._numbers = folder, count()
         self.template = folder / "template"
-        make_table(str(self.template), stable_row_ids=stable_row_ids)
+        make_table(str(self.template), stable_row_ids=stable_row_ids, primary_key=primary_key)
         self._plans: dict[tuple[str, bool], Planned] = {}
 
     def copy(self, *plans: Planned) -> Path:
@@ -244,7 +249,11 @@ ACTS: dict[str, Act] = {
     "drop the index of g": Act(CreateIndex, lambda ds: ds.drop_index("g_idx")),
     "compact": Act(Rewrite, lambda ds: ds.optimize.compact_files(), lambda ds: ds.compact()),
     "add y": Act(Merge, lambda ds: ds.add_columns({"y": "x * 2"})),
-    "add z without values": Act(Merge, lambda ds: ds.add_columns(pa.field("z", pa.int32()))),
+    "add z without values": Act(
+        Merge,
+        lambda ds: ds.add_columns(pa.field("z", pa.int32())),
+        lambda ds: ds.add_columns(pa.field("z", pa.int32())),
+    ),
     "restore 1": Act(
         Restore, lambda ds: low_level(ds, lance.LanceOperation.Restore(1)), lambda ds: ds.restore(1)
     ),
@@ -252,7 +261,7 @@ ACTS: dict[str, Act] = {
     "upsert 1,30": upsert([1, 30]),
     "upsert 2,30": upsert([2, 30]),
     "upsert 7,31": upsert([7, 31]),
-    "update 1": update("id = 1"),
+    "update 7": update("id = 7"),
     "update all": update("true"),
     "rewrite x of fragment 0": Act(Update, rewrite_column),
     "drop x": Act(Project, lambda ds: ds.drop_columns(["x"])),

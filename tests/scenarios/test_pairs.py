@@ -12,6 +12,8 @@ committed. The line says what becomes of it, and which rows there are in the end
 half its id has a quote behind its id. Columns and indices that came or went, and config, follow
 the rows.
 
+`by primary key` says that the id is the table's primary key, which pylance heeds, too.
+
 Each pair is played twice, on a table whose rows have stable ids, and the ends have to agree in
 rows, ids and stamps:
 
@@ -67,6 +69,10 @@ PYLANCE_BREAKS = {("index x again", "drop x")}
 """It leaves an index on a column that is gone, and can no longer read its own list of indices."""
 
 
+NOT_KNOWN_TO_HAVE_MOVED = {("upsert 1,30", "update 7")}
+"""Pairs of which ours has to be planned again where no row ids tell moved rows from new ones."""
+
+
 class Line(NamedTuple):
     theirs: str
     answer: str
@@ -74,6 +80,7 @@ class Line(NamedTuple):
 
 class Story(NamedTuple):
     ours: str
+    by_primary_key: bool
     lines: list[Line]
 
 
@@ -87,18 +94,22 @@ class End(NamedTuple):
 
 def read_story(text: str) -> Story:
     told = [line for line in text.splitlines() if line and not line.startswith("#")]
-    match = re.fullmatch(r"we plan (.*)", told[0])
+    match = re.fullmatch(r"we plan (.*?)( by primary key)?", told[0])
     assert match, told[0]
     lines = [Line(*re.split(r" {2,}", line, maxsplit=1)) for line in told[1:]]
-    return Story(match[1], [Line(each.theirs, each.answer.strip()) for each in lines])
+    lines = [Line(each.theirs, each.answer.strip()) for each in lines]
+    return Story(match[1], bool(match[2]), lines)
 
 
 class Player:
     """Plays pairs on copies of one table."""
 
-    def __init__(self, folder: Path, *, stable_row_ids: bool) -> None:
-        self.stage = Stage(folder, stable_row_ids=stable_row_ids)
+    def __init__(
+        self, folder: Path, *, stable_row_ids: bool = True, primary_key: bool = False
+    ) -> None:
+        self.stage = Stage(folder, stable_row_ids=stable_row_ids, primary_key=primary_key)
         self.stable_row_ids = stable_row_ids
+        self.indices = {f"{name}_idx" for name in INDICES if name != "id" or not primary_key}
         self.verdicts: list[Verdict] = []
 
     def check(self, ours: Any, theirs: Any, version: int) -> Verdict:
@@ -177,7 +188,7 @@ class Player:
         row_ids = {row["_rowid"] for row in found}
         assert len(row_ids) == len(found)
         kept = [tuple(aged(name, value) for name, value in row.items()) for row in found]
-        return End(verdict, tell(ds, theirs, found), kept)
+        return End(verdict, tell(ds, theirs, found, self.indices), kept)
 
 
 committer_check = committer.check
@@ -205,7 +216,7 @@ def check_queries(ds: Any) -> None:
         assert by_index == by_scan, QUERIES[column]
 
 
-def tell(ds: Any, theirs: Any, found: list[dict[str, Any]]) -> str:
+def tell(ds: Any, theirs: Any, found: list[dict[str, Any]], normal: set[str]) -> str:
     keys = [
         (row["id"], "" if row.get("x", row["id"] / 2) == row["id"] / 2 else "'") for row in found
     ]
@@ -214,7 +225,6 @@ def tell(ds: Any, theirs: Any, found: list[dict[str, Any]]) -> str:
     parts += [f"+{name}" for name in columns if name not in SCHEMA.names]
     parts += [f"-{name}" for name in SCHEMA.names if name not in columns]
     indices = {each.name for each in theirs.describe_indices()}
-    normal = {f"{name}_idx" for name in INDICES}
     parts += [f"+{name}" for name in sorted(indices - normal)]
     parts += [f"-{name}" for name in sorted(normal - indices)]
     parts += [f"{key}={value}" for key, value in sorted(ds.config.items())]
@@ -238,7 +248,12 @@ def spans(keys: list[tuple[int, str]]) -> str:
 
 @pytest.fixture(scope="module")
 def player(tmp_path_factory: pytest.TempPathFactory) -> Player:
-    return Player(tmp_path_factory.mktemp("pairs"), stable_row_ids=True)
+    return Player(tmp_path_factory.mktemp("pairs"))
+
+
+@pytest.fixture(scope="module")
+def key_player(tmp_path_factory: pytest.TempPathFactory) -> Player:
+    return Player(tmp_path_factory.mktemp("key-pairs"), primary_key=True)
 
 
 @pytest.fixture(scope="module")
@@ -247,14 +262,14 @@ def address_player(tmp_path_factory: pytest.TempPathFactory) -> Player:
 
 
 TOLD = {path.stem: read_story(path.read_text()) for path in STORIES}
-OF_THE_SINK = ("append", "delete", "overwrite", "upsert", "compact")
+OF_THE_SINK = ("append", "delete", "overwrite", "upsert", "upsert_by_primary_key", "compact")
 
 
 def pairs(*names: str) -> list[Any]:
     """Every line of some stories; those of rarer operations count as slow."""
     return [
         pytest.param(
-            TOLD[name].ours,
+            TOLD[name],
             line,
             id=f"{name}-{line.theirs}",
             marks=() if name in OF_THE_SINK else pytest.mark.slow,
@@ -265,21 +280,27 @@ def pairs(*names: str) -> list[Any]:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(("ours", "line"), pairs(*TOLD))
-def test_pairs(ours: str, line: Line, player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("story", "line"), pairs(*TOLD))
+def test_pairs(
+    story: Story, line: Line, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    player = request.getfixturevalue("key_player" if story.by_primary_key else "player")
     monkeypatch.setattr(committer, "check", player.check)
-    assert player.play(ours, line.theirs) == line.answer
+    assert player.play(story.ours, line.theirs) == line.answer
 
 
 @pytest.mark.oracle
 @pytest.mark.slow
-@pytest.mark.parametrize(("ours", "line"), pairs("append", "delete", "upsert", "compact"))
+@pytest.mark.parametrize(("story", "line"), pairs("append", "delete", "upsert", "compact"))
 def test_pairs_where_rows_have_no_stable_ids(
-    ours: str, line: Line, address_player: Player, monkeypatch: pytest.MonkeyPatch
+    story: Story, line: Line, address_player: Player, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(committer, "check", address_player.check)
-    end = address_player.we_follow(ours, line.theirs)
-    assert f"{end.verdict:<9} {end.told}" == line.answer.split("    pylance:")[0]
+    end = address_player.we_follow(story.ours, line.theirs)
+    answer = line.answer.split("    pylance:")[0]
+    if (story.ours, line.theirs) in NOT_KNOWN_TO_HAVE_MOVED:
+        answer = answer.replace("yes  ", "retry")
+    assert f"{end.verdict:<9} {end.told}" == answer
 
 
 def test_every_pair_of_operations_is_in_a_story() -> None:
