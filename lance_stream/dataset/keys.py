@@ -1,32 +1,48 @@
 """Keys: which rows of a batch and of a table mean the same thing.
 
 A key is one or more columns. A `KeyLookup` is made of the keys of a batch, and says for rows of
-the table which row of the batch has their key: each key column becomes codes (its place among the
+the table which key of the batch they have. Each key column becomes codes (its place among the
 batch's distinct values, by a hash table of Arrow's), and the codes of several columns become one,
-pair by pair. Nothing is sorted, and no value is looked at in Python.
+pair by pair. No value is looked at in Python.
 
     batch     1, a    2, a    2, b            row    1, b    2, b    3, a
     codes     0, 0    1, 0    1, 1            codes  0, 1    1, 1    -, 0
     key       0       1       2               key    none    2       none
+
+Most rows of a table have no key of the batch, and are told apart before that by a word made of
+their key (`key_filter`). The few that are left are searched for by their words, too, as long as no
+two keys of the batch share one, and what is found is compared.
 
 Keys of different types are not compared: whoever has the batch has cast it to the table's types.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.dataset.key_filter import (
+    MAX_KEYS,
+    KeyFilter,
+    KeyWords,
+    are_exact,
+    bytes_of,
+    key_words,
+)
 from lance_stream.errors import InvalidInputError
 
 Places: TypeAlias = npt.NDArray[np.int64]
 
 NOWHERE = -1
 """Stands for a place where there is none."""
+
+# From so many rows a key on, making a hash table of the keys pays.
+_SEARCHED_FOR_A_KEY = 4
 
 
 def check_key_type(name: str, arrow_type: pa.DataType) -> None:
@@ -123,11 +139,59 @@ class KeyLookup:
         Returns:
             (n,) i64; -1 where the batch does not have the key.
         """
-        found = _index_in(_plain(keys[0]), self.distinct[0])
+        numbers = np.full(len(keys[0]), NOWHERE, np.int64)
+        rows, found = self.find_rows(keys)
+        numbers[rows] = found
+        return numbers
+
+    def find_rows(self, keys: Sequence[pa.Array]) -> tuple[Places, Places]:
+        """Return the rows that have a key of the batch, ascending, and the numbers of their keys.
+
+        Args:
+            keys: As those of `find`.
+        """
+        columns = [_plain(each) for each in keys]
+        search = self._search
+        if search is None:
+            numbers = self._numbers(columns)
+            rows = np.flatnonzero(numbers >= 0)
+            return rows, numbers[rows]
+        rows, words = search.filter.candidates(columns)
+        if not len(rows):
+            return rows, rows
+        if search.words is None or len(rows) > _SEARCHED_FOR_A_KEY * self.num_keys:
+            taken = [each.take(pa.array(rows)) for each in columns]
+            numbers = self._numbers(taken)
+            hits = numbers >= 0
+            return rows[hits], numbers[hits]
+        places = np.minimum(np.searchsorted(search.words, words), self.num_keys - 1)
+        hits = search.words[places] == words
+        rows, numbers = rows[hits], search.numbers[places[hits]]
+        same = _are_same(columns, search.columns, rows, numbers)
+        return rows[same], numbers[same]
+
+    @cached_property
+    def _search(self) -> "_Search | None":
+        """What rows are searched by; None where the keys are too many for it, or none."""
+        if not 0 < self.num_keys <= MAX_KEYS:
+            return None
+        columns = self.key_columns()
+        words = key_words(columns)
+        order = np.argsort(words)
+        in_order = words[order]
+        is_unique = bool((in_order[1:] > in_order[:-1]).all())
+        return _Search(columns, KeyFilter(words), in_order if is_unique else None, order)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A worker makes it itself, faster than it could be sent.
+        return {name: value for name, value in self.__dict__.items() if name != "_search"}
+
+    def _numbers(self, keys: Sequence[pa.Array]) -> Places:
+        found = _index_in(keys[0], self.distinct[0])
         for values, distinct, (factor, known) in zip(
             keys[1:], self.distinct[1:], self._pairs, strict=True
         ):
-            own = _index_in(_plain(values), distinct)
+            own = _index_in(values, distinct)
             is_there = (found >= 0) & (own >= 0)
             pairs = np.where(is_there, found * factor + own, NOWHERE)
             found = _index_in(pa.array(pairs), known)
@@ -150,6 +214,37 @@ class KeyLookup:
         """Return the least and the greatest value of each key column."""
         extremes = [pc.min_max(each) for each in self.distinct]
         return [(each["min"], each["max"]) for each in extremes]
+
+
+def _are_same(
+    columns: Sequence[pa.Array], keys: Sequence[pa.Array], rows: Places, numbers: Places
+) -> npt.NDArray[np.bool_]:
+    """Return which rows have the key that has the same word."""
+    same = np.ones(len(rows), np.bool_)
+    is_exact = are_exact(columns)
+    if is_exact and not columns[0].null_count:
+        return same
+    for values, own in zip(columns, keys, strict=True):
+        there = values.take(pa.array(rows))
+        equal = pc.is_valid(there) if is_exact else pc.equal(there, own.take(pa.array(numbers)))
+        same &= pc.fill_null(equal, False).to_numpy(zero_copy_only=False)
+    return same
+
+
+class _Search(NamedTuple):
+    """What rows are searched by.
+
+    Attributes:
+        columns: (num_keys,) values of each key column.
+        filter: Leaves out most rows.
+        words: (num_keys,) the words of the keys, ascending; None where two share one.
+        numbers: (num_keys,) the numbers of the keys in that order.
+    """
+
+    columns: list[pa.Array]
+    filter: KeyFilter
+    words: KeyWords | None
+    numbers: Places
 
 
 def hash_keys(keys: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
@@ -200,25 +295,6 @@ def _hash_fixed_width(values: pa.Array) -> npt.NDArray[np.uint64]:
     for column in words.view("<u8").T:
         hashes = _mixed(hashes ^ column)
     return hashes
-
-
-def bytes_of(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Places, Places]:
-    """Return bytes, and where in them the bytes of each value start and how many they are."""
-    if pa.types.is_boolean(values.type):
-        values = values.cast(pa.uint8())
-    kind = values.type
-    count, first = len(values), values.offset
-    offsets: npt.NDArray[np.signedinteger]
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        offsets = np.frombuffer(values.buffers()[1], np.int32)[first : first + count + 1]
-    elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
-        offsets = np.frombuffer(values.buffers()[1], np.int64)[first : first + count + 1]
-    else:
-        offsets = np.arange(first, first + count + 1) * (kind.bit_width // 8)
-    data = values.buffers()[-1]
-    raw = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
-    starts = offsets.astype(np.int64)
-    return raw, starts[:-1], np.diff(starts)
 
 
 def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -1,5 +1,6 @@
 import datetime
 import decimal
+import pickle
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,16 @@ from lance_stream.dataset.keys import (
 )
 from lance_stream.errors import InvalidInputError
 
+# The first and the last eight bytes are the same.
+TWINS = ("12345678--middle--12345678", "12345678++middle++12345678")
+
 values = {
     pa.int64(): st.integers(-3, 3),
     pa.uint8(): st.integers(0, 3),
-    pa.string(): st.sampled_from(["", "a", "b", "\0"]),
-    pa.large_binary(): st.sampled_from([b"", b"a", b"\xff"]),
+    pa.string(): st.sampled_from(["", "a", "b", "\0", *TWINS]),
+    pa.large_binary(): st.sampled_from([b"", b"a", b"\xff", *(each.encode() for each in TWINS)]),
+    pa.binary(8): st.sampled_from([b"12345678", b"\0" * 8]),
+    pa.binary(26): st.sampled_from([each.encode() for each in TWINS]),
     pa.binary(2): st.sampled_from([b"aa", b"\0\0"]),
     pa.bool_(): st.booleans(),
     pa.date32(): st.dates(datetime.date(2024, 1, 1), datetime.date(2024, 1, 3)),
@@ -63,6 +69,40 @@ def test_a_row_is_found_by_all_columns_of_its_key(
     number_of = {key: number for number, key in enumerate(distinct)}
     wanted = [number_of.get(key, -1) for key in rows_of(table)]
     assert lookup.find(table).tolist() == wanted
+
+
+@given(keys_and_rows(), st.integers(0, 3), st.booleans())
+def test_however_few_or_many_rows_there_are_each_is_found(
+    given_keys: tuple[list[pa.Array], list[pa.Array]], start: int, through_a_pickle: bool
+) -> None:
+    batch, table = given_keys
+    lookup = KeyLookup(batch)
+    sliced = [each.slice(start) for each in table]
+    wanted = lookup.find(sliced)
+    many = [pa.concat_arrays([each] * 20) for each in sliced]
+    if through_a_pickle:
+        lookup = pickle.loads(pickle.dumps(lookup))
+    rows, numbers = lookup.find_rows(many)
+    assert lookup.find(many).tolist() == wanted.tolist() * 20
+    assert rows.tolist() == [at for at, number in enumerate(wanted.tolist() * 20) if number >= 0]
+    assert numbers.tolist() == [each for each in wanted.tolist() * 20 if each >= 0]
+
+
+def test_twins_are_told_apart_whichever_the_batch_has() -> None:
+    rows = pa.array([*TWINS, None, TWINS[0]])
+    assert KeyLookup([pa.array(TWINS[:1])]).find([rows]).tolist() == [0, -1, -1, 0]
+    assert KeyLookup([pa.array(TWINS)]).find([rows]).tolist() == [0, 1, -1, 0]
+
+
+def test_a_batch_of_too_many_keys_for_the_filter_finds_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lance_stream.dataset.keys.MAX_KEYS", 3)
+    keys = [pa.array([5, 6, 7, 8]), pa.array(list("aabb"))]
+    lookup = KeyLookup(keys)
+    assert lookup._search is None
+    assert lookup.find([each[::-1] for each in keys]).tolist() == [3, 2, 1, 0]
+    assert KeyLookup([pa.array([], pa.int64())]).find([pa.array([1])]).tolist() == [-1]
 
 
 @given(keys_and_rows(), st.integers(0, 3))

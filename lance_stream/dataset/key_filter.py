@@ -1,0 +1,183 @@
+"""Which rows of a table may have a key of a batch: a quick look, before the one that is sure.
+
+Each key becomes a word, and some bits of the word's product with a large odd number tell a place in
+a table of booleans that says whether a key of the batch is there:
+
+    key  ->  word (u64)  ->  word * ODD >> shift  ->  is there a key?
+
+A word holds all of a value of at most 8 bytes, the first and the last 8 bytes of a longer one.
+Rows that meet a place by chance are asked again, by another number and another table. The tables
+are small enough for a processor's caches, and rows go through them in parts that are, too: most
+rows cost a few nanoseconds, a part of what a hash table with the values costs, and no hash table
+is made anew for each small fragment.
+"""
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Rows: TypeAlias = npt.NDArray[np.int64]
+KeyWords: TypeAlias = npt.NDArray[np.uint64]
+
+MAX_KEYS: Final = 1 << 21
+"""For more keys than this the table would be too full, or too large, to be of use."""
+
+_ODD: Final = np.uint64(0x9E3779B97F4A7C15)
+_OTHER_ODD: Final = np.uint64(0xD6E8FEB86659FD93)
+_ROWS_AT_ONCE: Final = 1 << 15
+_PLACES_FOR_A_KEY: Final = 16
+_MIN_BITS: Final = 10
+_MAX_BITS: Final = 22
+_WORD_BYTES: Final = 8
+
+
+class KeyFilter:
+    """Says which rows may have a key of a batch.
+
+    Args:
+        words: (num_keys,) what `key_words` makes of the keys.
+    """
+
+    def __init__(self, words: KeyWords) -> None:
+        wanted = (_PLACES_FOR_A_KEY * max(len(words), 1) - 1).bit_length()
+        self._shift = np.uint64(64 - min(max(wanted, _MIN_BITS), _MAX_BITS))
+        num_places = 1 << (64 - int(self._shift))
+        self._is_there, self._is_also_there = np.zeros((2, num_places), np.bool_)
+        self._is_there[(words * _ODD) >> self._shift] = True
+        self._is_also_there[(words * _OTHER_ODD) >> self._shift] = True
+
+    def candidates(self, keys: Sequence[pa.Array]) -> tuple[Rows, KeyWords]:
+        """Return the rows that may have one of the keys, ascending, and their words.
+
+        Args:
+            keys: (num_rows,) values of each key column, as `key_words` takes them.
+        """
+        num_rows = len(keys[0])
+        scratch = np.empty(min(num_rows, _ROWS_AT_ONCE), np.uint64)
+        found, found_words = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+        for start in range(0, num_rows, _ROWS_AT_ONCE):
+            words = key_words([each.slice(start, _ROWS_AT_ONCE) for each in keys])
+            places = scratch[: len(words)]
+            np.multiply(words, _ODD, out=places)
+            np.right_shift(places, self._shift, out=places)
+            # as signed numbers, which numpy takes for places as they are
+            rows = np.flatnonzero(self._is_there[places.view(np.int64)])
+            if not len(rows):
+                continue
+            # those that have met a place by chance seldom do so twice
+            words = words[rows]
+            stay = self._is_also_there[(words * _OTHER_ODD) >> self._shift]
+            found.append(rows[stay] + start)
+            found_words.append(words[stay])
+        return np.concatenate(found), np.concatenate(found_words)
+
+
+def are_exact(keys: Sequence[pa.Array]) -> bool:
+    """Return whether equal words mean equal keys."""
+    return len(keys) == 1 and _is_small_number(keys[0].type)
+
+
+def key_words(keys: Sequence[pa.Array]) -> KeyWords:
+    """Return a word for each key; equal keys have equal words.
+
+    Args:
+        keys: (num_rows,) values of each key column, no dictionaries. What stands for a null is
+            any word.
+    """
+    words = _words_of(keys[0])
+    for values in keys[1:]:
+        words = words * _OTHER_ODD
+        words ^= words >> np.uint64(32)
+        words += _words_of(values)
+    return words
+
+
+def _is_small_number(arrow_type: pa.DataType) -> bool:
+    if pa.types.is_fixed_size_binary(arrow_type):
+        return False
+    try:
+        return int(arrow_type.bit_width) <= 8 * _WORD_BYTES
+    except ValueError:
+        return False
+
+
+def _words_of(values: pa.Array) -> KeyWords:
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    if not len(values):
+        return np.empty(0, np.uint64)
+    if _is_small_number(values.type):
+        data = np.frombuffer(values.buffers()[1], f"i{values.type.bit_width // 8}")
+        own = data[values.offset : values.offset + len(values)]
+        return own.view(np.uint64) if own.itemsize == _WORD_BYTES else own.astype(np.uint64)
+    raw, offsets = _bytes_and_offsets(values)
+    width = int(offsets[1]) - int(offsets[0])
+    if width >= _WORD_BYTES and bool((np.diff(offsets) == width).all()):
+        return _words_of_one_width(raw, int(offsets[0]), len(values), width)
+    starts = offsets.astype(np.int64)
+    return _words_of_any_width(raw, starts[:-1], np.diff(starts))
+
+
+def _words_of_one_width(
+    raw: npt.NDArray[np.uint8], start: int, num_rows: int, width: int
+) -> KeyWords:
+    """Return words of values that lie one after the other: they need not be gathered."""
+    lasts = np.ndarray((num_rows,), "<u8", raw, start + width - _WORD_BYTES, (width,))
+    firsts = np.ndarray((num_rows,), "<u8", raw, start, (width,))
+    words: KeyWords = lasts * _OTHER_ODD
+    words += firsts
+    words ^= np.uint64(width)
+    return words
+
+
+def _words_of_any_width(raw: npt.NDArray[np.uint8], starts: Rows, sizes: Rows) -> KeyWords:
+    shortest = int(sizes.min())
+    if shortest < _WORD_BYTES:
+        # so that what stands behind a short value can be read
+        raw = np.concatenate([raw, np.zeros(_WORD_BYTES, np.uint8)])
+    eights = np.ndarray((len(raw) - _WORD_BYTES + 1,), "<u8", raw, strides=(1,))
+    firsts = eights[starts]
+    lasts = eights[np.maximum(starts + sizes - _WORD_BYTES, starts)]
+    if shortest < _WORD_BYTES:
+        short = np.flatnonzero(sizes < _WORD_BYTES)
+        missing = (8 * (_WORD_BYTES - sizes[short])).astype(np.uint64)
+        # a shift by 64 bits is none
+        own = np.where(sizes[short] > 0, (firsts[short] << missing) >> missing, np.uint64(0))
+        firsts[short] = lasts[short] = own
+    words: KeyWords = lasts * _OTHER_ODD
+    words += firsts
+    words ^= sizes.astype(np.uint64)
+    return words
+
+
+def bytes_of(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Rows, Rows]:
+    """Return bytes, and where in them the bytes of each value start and how many they are.
+
+    Args:
+        values: (n,) of a type whose values are bytes, or have a width.
+    """
+    raw, offsets = _bytes_and_offsets(values)
+    starts = offsets.astype(np.int64)
+    return raw, starts[:-1], np.diff(starts)
+
+
+def _bytes_and_offsets(
+    values: pa.Array,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.signedinteger]]:
+    """Return bytes, and where those of each value begin, and one past the last."""
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    kind = values.type
+    first, stop = values.offset, values.offset + len(values) + 1
+    offsets: npt.NDArray[np.signedinteger]
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        offsets = np.frombuffer(values.buffers()[1], np.int32)[first:stop]
+    elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        offsets = np.frombuffer(values.buffers()[1], np.int64)[first:stop]
+    else:
+        offsets = np.arange(first, stop) * (kind.bit_width // 8)
+    data = values.buffers()[-1]
+    return np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8), offsets
