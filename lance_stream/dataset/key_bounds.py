@@ -40,7 +40,7 @@ from lance_stream.dataset.ordered_values import (
 )
 from lance_stream.errors import UnsupportedFeatureError
 from lance_stream.schema.arrow_schemas import field_to_arrow
-from lance_stream.schema.fields import Field
+from lance_stream.schema.fields import Field, Schema
 from lance_stream.table.fragments import Fragment, has_overlays
 from lance_stream.table.manifest import FragmentList
 from lance_stream.table.paths import parse_data_file_name
@@ -139,6 +139,12 @@ def _chance_of(path: str) -> bytes | None:
     return found
 
 
+def key_fields(schema: Schema, on: Sequence[str]) -> list[Field]:
+    """Return the key columns of a table, in the order in which they are named."""
+    fields = {each.name: each for each in schema.fields}
+    return [fields[name] for name in on]
+
+
 class BoundsLearner:
     """Learns bounds from rows of one fragment, batch by batch.
 
@@ -175,6 +181,24 @@ class BoundsLearner:
             for field, place, found in zip(self._fields, self._places, self._found, strict=True)
             if place is not None
         ]
+
+
+def bounds_of_written(
+    fragments: Iterable[Fragment], fields: Sequence[Field], keys: Sequence[pa.Array]
+) -> list[FileBounds]:
+    """Return bounds of files that were written of some rows.
+
+    Args:
+        fragments: What was written; each of them holds some of the rows, and no others.
+        fields: The key columns.
+        keys: (n,) values of each key column in all the rows.
+    """
+    told: list[FileBounds] = []
+    for each in fragments:
+        learner = BoundsLearner(each, fields)
+        learner.see(keys)
+        told += [one._replace(num_seen=each.physical_rows) for one in learner.learnt()]
+    return told
 
 
 def _around(bounds: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, bytes] | None:

@@ -19,7 +19,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from lance_stream.dataset.key_bounds import ColumnBounds, FileBounds, FileColumn, KeyBounds
+from lance_stream.dataset.key_bounds import (
+    ColumnBounds,
+    FileBounds,
+    FileColumn,
+    KeyBounds,
+    key_fields,
+)
 from lance_stream.dataset.ordered_values import width_of
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.schema.arrow_schemas import field_to_arrow
@@ -62,8 +68,7 @@ def key_bounds(table: TableVersion, on: Sequence[str]) -> KeyBounds:
         table: Any version.
         on: Names of its key columns.
     """
-    fields = {each.name: each for each in table.schema.fields}
-    return KeyBounds([_column_bounds(table.store, fields[name]) for name in on])
+    return KeyBounds([_column_bounds(table.store, each) for each in key_fields(table.schema, on)])
 
 
 def _column_bounds(store: Store, field: Field) -> ColumnBounds | None:

@@ -5,9 +5,10 @@
     0                 17, 4, 99, ...                       (address, number of the key)
     1                 ...                                  ...
 
-Only the key columns are read, and the sequence if one is stored. A batch that is planned again,
-because others changed the table meanwhile, is looked up only in fragments that came or changed
-since (`Found`): an address stays what it is as long as its fragment's files do.
+Only the key columns are read, and the sequence if one is stored. Fragments whose keys are known to
+lie elsewhere are not read (`key_bounds`); of the others that is learnt on the way. A batch that is
+planned again, because others changed the table meanwhile, is looked up only in fragments that came
+or changed since (`Found`): an address stays what it is as long as its fragment's files do.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +22,9 @@ import pyarrow as pa
 
 from lance_stream.dataset.changed_rows import Addresses
 from lance_stream.dataset.incoming import Incoming
+from lance_stream.dataset.key_bounds import BoundsLearner, FileBounds, key_fields
 from lance_stream.dataset.keys import KeyLookup, Places
+from lance_stream.dataset.known_key_bounds import key_bounds, save_key_bounds
 from lance_stream.dataset.read_fragment import WorkUnit, read_unit
 from lance_stream.dataset.scan import NUM_THREADS, read_units
 from lance_stream.dataset.table_versions import TableVersion
@@ -38,11 +41,13 @@ class Matches(NamedTuple):
         addresses: (n,) u64 row addresses, ascending within a fragment.
         keys: (n,) i64, the number of each row's key.
         sequence: (n,) the stored sequence of each row; None if none is stored.
+        learnt: Between which bounds all keys of the fragment lie, dead ones too.
     """
 
     addresses: Addresses
     keys: Places
     sequence: pa.Array | None = None
+    learnt: tuple[FileBounds, ...] = ()
 
     def where(self, chosen: Places) -> "Matches":
         """Return some of them.
@@ -99,15 +104,37 @@ def find_matches(unit: WorkUnit, lookup: KeyLookup, num_keys: int) -> Matches:
         num_keys: How many of the columns are key columns.
     """
     found: list[Matches] = []
+    learner = _learner(unit, num_keys) if unit.with_dead_rows else None
     for batch in read_unit(unit):
-        keys = lookup.find(batch.columns[:num_keys])
-        hit = np.flatnonzero(keys >= 0)
-        if len(hit):
+        keys = batch.columns[:num_keys]
+        if learner is not None:
+            learner.see(keys)
+        rows, numbers = lookup.find_rows(keys)
+        if len(rows):
             addresses = batch.column(batch.num_columns - 1).to_numpy()
             has_sequence = batch.num_columns > num_keys + 1
-            sequence = batch.column(num_keys).take(pa.array(hit)) if has_sequence else None
-            found.append(Matches(addresses[hit], keys[hit], sequence))
-    return join_matches(found)
+            sequence = batch.column(num_keys).take(pa.array(rows)) if has_sequence else None
+            found.append(Matches(addresses[rows], numbers, sequence))
+    matches = join_matches(found)
+    if learner is None:
+        return matches
+    return _alive(unit, matches)._replace(learnt=tuple(learner.learnt()))
+
+
+def _learner(unit: WorkUnit, num_keys: int) -> BoundsLearner:
+    keys = key_fields(unit.schema, unit.columns[:num_keys])
+    return BoundsLearner(decode_fragment(unit.fragment), keys)
+
+
+def _alive(unit: WorkUnit, matches: Matches) -> Matches:
+    """Return the matches that are not dead."""
+    fragment = decode_fragment(unit.fragment)
+    if fragment.deletion_file is None or not len(matches.addresses):
+        return matches
+    num_rows = fragment.physical_rows or unit.files.num_rows(fragment.files[0])
+    dead = unit.files.dead_offsets(fragment, num_rows)
+    _, offsets = unpack_addresses(matches.addresses)
+    return matches.where(np.flatnonzero(~np.isin(offsets, dead)))
 
 
 def join_matches(parts: Iterable[Matches]) -> Matches:
@@ -149,20 +176,31 @@ class Found:
             self._asked, self._known = asked, {}
         matches: list[Matches] = []
         places: list[int] = []
-        for place, fragment_id in enumerate(table.manifest.fragments.ids):
-            known = self._known.get(fragment_id)
+        fragments = table.manifest.fragments
+        bounds = key_bounds(table, incoming.rules.on)
+        for place in np.flatnonzero(bounds.may_hold(fragments, incoming.lookup)).tolist():
+            known = self._known.get(fragments.ids[place])
             kept = None if known is None else _still(table, place, *known)
             if kept is None:
                 places.append(place)
             else:
                 matches.append(kept)
         self.num_looked_in = len(places)
+        are_unknown = bounds.are_unknown(fragments)
         units = [
-            table.unit(place, columns=columns, system_columns=(ROW_ADDRESS,)) for place in places
+            table.unit(
+                place,
+                columns=columns,
+                system_columns=(ROW_ADDRESS,),
+                with_dead_rows=bool(are_unknown[place]),
+            )
+            for place in places
         ]
         found = self._workers.find(units, incoming.lookup, len(incoming.rules.on))
         for place, unit, each in zip(places, units, found, strict=True):
-            self._known[table.manifest.fragments.ids[place]] = (unit.fragment, each)
+            self._known[fragments.ids[place]] = (unit.fragment, each)
+        bounds.learn(learnt for each in found for learnt in each.learnt)
+        save_key_bounds(table, bounds)
         return join_matches([*matches, *found])
 
 

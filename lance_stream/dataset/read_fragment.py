@@ -86,6 +86,7 @@ class WorkUnit:
         filter: A SQL expression; rows for which it is not true are left out.
         batch_size: The most rows in a batch; None for as many as make about 32 MB.
         blob_handling: Whether blob columns are given as `BYTES` or as `DESCRIPTORS`.
+        with_dead_rows: Whether dead rows are given, too, where no offsets are.
     """
 
     files: OpenFiles
@@ -101,6 +102,7 @@ class WorkUnit:
     filter: str | None = None
     batch_size: int | None = None
     blob_handling: str = BYTES
+    with_dead_rows: bool = False
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -460,6 +462,8 @@ class FragmentReader:
         return self._unit.files.num_rows(self._fragment.files[0])
 
     def _dead_offsets(self, num_rows: int) -> Offsets:
+        if self._unit.with_dead_rows:
+            return np.empty(0, np.int64)
         return self._unit.files.dead_offsets(self._fragment, num_rows).astype(np.int64)
 
     def _default_batch_size(self, num_rows: int) -> int:

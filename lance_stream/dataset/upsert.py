@@ -35,7 +35,9 @@ from lance_stream.dataset.changed_rows import (
 )
 from lance_stream.dataset.commit_verb import Staged, commit_planned, planning_again
 from lance_stream.dataset.incoming import Incoming, UpsertRules, prepare
+from lance_stream.dataset.key_bounds import FileBounds, bounds_of_written, key_fields
 from lance_stream.dataset.keys import Places, hash_keys
+from lance_stream.dataset.known_key_bounds import key_bounds
 from lance_stream.dataset.matching import THREADS, Found, Matches, Workers
 from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
 from lance_stream.dataset.opening import checkout
@@ -137,6 +139,7 @@ class Written(NamedTuple):
         inserted_keys: (m,) u64 hashes of the keys of the new rows, and of the deletes.
         num_unchanged: How many rows would not have changed, and were left alone.
         deletes: The deletes that are to be remembered; None if none are.
+        learnt: Between which bounds the keys of the new files lie.
     """
 
     fragments: tuple[Fragment, ...]
@@ -144,6 +147,7 @@ class Written(NamedTuple):
     inserted_keys: npt.NDArray[np.uint64]
     num_unchanged: int = 0
     deletes: Deletes | None = None
+    learnt: tuple[FileBounds, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -381,8 +385,15 @@ def write_rows(
         deletes = remembered.deletes_of(incoming, decision.deleted_keys)
         keys.append(deletes.keys)
     hashes = [_hashes(table, incoming.rules.on, each) for each in keys]
+    fields = key_fields(table.schema, incoming.rules.on)
+    own = incoming.rows.select(list(incoming.rules.on)).columns
     return Written(
-        tuple(fragments), decision, np.unique(np.concatenate(hashes)), num_unchanged, deletes
+        tuple(fragments),
+        decision,
+        np.unique(np.concatenate(hashes)),
+        num_unchanged,
+        deletes,
+        tuple(bounds_of_written(fragments, fields, own)),
     )
 
 
@@ -439,6 +450,8 @@ def plan_update(
         update_mode=UpdateMode.REWRITE_ROWS,
         inserted_rows=_inserted_keys(table, rules, [each.inserted_keys for each in parts]),
     )
+    # Also if it is not committed: a file's bounds are what they are.
+    key_bounds(table, rules.on).learn(learnt for each in parts for learnt in each.learnt)
     if remembered is None or not remembered.is_remembering:
         return PlannedUpdate(operation, Staged(dying=updated))
     deletes = [each.deletes for each in parts if each.deletes is not None]
