@@ -74,7 +74,7 @@ class Deletes:
     def _by_hash(self) -> tuple[npt.NDArray[np.uint64], Places]:
         """The hashes of all keys, ascending, and for each the row that has it."""
         hashes = hash_keys(self.keys)
-        order = np.argsort(hashes, kind="stable")
+        order = np.argsort(hashes)
         return hashes[order], order
 
     def rows_that_may_be(self, hashes: npt.NDArray[np.uint64]) -> Places:

@@ -19,7 +19,7 @@ from lance_stream.dataset.micro_batches import MicroBatch
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.upsert import Upserted, upsert
 from lance_stream.dataset.verify import verify
-from lance_stream.errors import CommitConflictError, InvalidInputError
+from lance_stream.errors import CommitConflictError, CommitUncertainError, InvalidInputError
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY, VERSIONS_DIRECTORY
 from lance_stream.table.tombstones import CONFIG_KEY, read_tombstones
 from tests.commit.tables import make_world
@@ -87,7 +87,7 @@ def last_state(happened: Sequence[Event]) -> dict[int, str]:
     return dict(sorted(state.items()))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(events, st.randoms(use_true_random=False))
 def test_whatever_the_order_in_which_events_arrive_the_table_ends_up_the_same(
     happened: list[Event], dice: random.Random
@@ -119,7 +119,7 @@ def on_publication(table: TableVersion, act: Callable[[], object]) -> TableVersi
     return replace(table, store=store, log=ObjectStoreLog(store))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(events, events, events)
 def test_two_writers_at_once_end_up_where_one_would(
     before: list[Event], ours: list[Event], theirs: list[Event]
@@ -297,3 +297,81 @@ def test_the_verb_of_a_dataset_takes_an_age() -> None:
     assert ds.upsert(batch((1, 4, "u")), on=["id"], **how).count_rows() == 0
     with pytest.raises(InvalidInputError, match="is no age"):
         ds.upsert(batch((1, 5, "d")), on=["id"], tombstones="a week", **how)
+
+
+def watched(table: TableVersion, at: int, act: Callable[[], object]) -> TableVersion:
+    """Return the table as a writer sees it for whom something happens before one of its calls."""
+    store = WatchedStore(table.store)
+
+    def look(_call: str, _path: str) -> None:
+        if len(store.calls) == at:
+            act()
+
+    store.before = look
+    return replace(table, store=store, log=ObjectStoreLog(store))
+
+
+def number_of_calls(*happened: Event, before: Sequence[Event]) -> int:
+    store = watched(take_in(new_table(), *before).table, 0, lambda: None)
+    take_in(store, *happened, micro_batch=MicroBatch("app", 0))
+    assert isinstance(store.store, WatchedStore)
+    return len(store.store.calls)
+
+
+BEFORE: list[Event] = [(1, 1, "u"), (2, 1, "u"), (3, 5, "d")]
+OURS: list[Event] = [(1, 6, "d"), (3, 4, "u"), (4, 6, "d"), (5, 3, "u"), (6, 7, "u")]
+THEIRS: list[Event] = [(1, 5, "u"), (4, 5, "u"), (5, 4, "d"), (6, 6, "d"), (2, 2, "d")]
+
+
+def test_wherever_another_writer_comes_in_the_table_ends_up_the_same() -> None:
+    wanted = last_state([*BEFORE, *OURS, *THEIRS])
+    num_calls = number_of_calls(*OURS, before=BEFORE)
+    assert num_calls > 8
+    for at in range(1, num_calls + 1):
+        table = take_in(new_table(), *BEFORE).table
+        stale = watched(table, at, lambda table=table: take_in(table, *THEIRS))
+        take_in(stale, *OURS, micro_batch=MicroBatch("app", 0))
+        assert content(table) == wanted
+        assert named_files(table) == tombstone_files(table)
+
+
+class KilledError(BaseException):
+    """The process is gone: nothing is tidied up."""
+
+
+def test_wherever_a_writer_dies_its_successor_does_the_batch_once() -> None:
+    def die() -> None:
+        raise KilledError
+
+    num_calls = number_of_calls(*OURS, before=BEFORE)
+    versions = set()
+    for at in range(1, num_calls + 1):
+        table = take_in(new_table(), *BEFORE).table
+        with pytest.raises(KilledError):
+            take_in(watched(table, at, die), *OURS, micro_batch=MicroBatch("app", 0))
+        versions.add(table.log.latest() - table.version)
+        take_in(table, *OURS, micro_batch=MicroBatch("app", 0))
+        assert table.log.latest() == table.version + 1
+        assert content(table) == last_state([*BEFORE, *OURS])
+        assert named_files(table) <= tombstone_files(table)
+        assert verify(Dataset(table).checkout(None).table) == []
+    assert versions == {0, 1}  # some died before, some after the version was there
+
+
+def test_a_file_stays_when_it_is_not_known_whether_its_commit_landed() -> None:
+    table = take_in(new_table(), (1, 5, "d")).table
+    store = WatchedStore(table.store)
+
+    def lose_the_answer(call: str, path: str) -> None:
+        if call == "create_once" and path.startswith(VERSIONS_DIRECTORY):
+            store.before = fail
+            raise OSError("no answer")
+
+    def fail(_call: str, _path: str) -> None:
+        raise OSError("no connection")
+
+    store.after = lose_the_answer
+    with pytest.raises(CommitUncertainError):
+        take_in(replace(table, store=store, log=ObjectStoreLog(store)), (2, 5, "d"))
+    assert take_in(table, (2, 4, "u")).num_late == 1
+    assert len(named_files(table)) == 2
