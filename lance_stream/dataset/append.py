@@ -16,10 +16,12 @@ from lance_stream.dataset.write_fragments import WriteTarget, delete_files, writ
 from lance_stream.errors import (
     BadDataError,
     CommitConflictError,
+    IncompatibleConflictError,
     InvalidInputError,
     NotFoundError,
     RetryableConflictError,
 )
+from lance_stream.schema.fields import Schema
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.operations import Append
 
@@ -87,14 +89,20 @@ def append_fragments(
                 Append(tuple(fragments)),
                 micro_batch=micro_batch,
                 properties=properties,
+                check=lambda newest: check_same_names(table.schema, newest.schema),
             )
         except RetryableConflictError:
             planned_on = checkout(table, None)
-            check_still_fits(fragments, planned_on)
+            check_still_fits(fragments, table.schema, planned_on)
+            raise
+        except IncompatibleConflictError:
+            if micro_batch is not None:  # it comes after what was in the way
+                planned_on = checkout(table, None)
+                _check_is_like(table, planned_on)
             raise
 
     try:
-        done = planning_again(attempt)
+        done = planning_again(attempt, micro_batch)
     except (CommitConflictError, InvalidInputError):
         _delete_files_of_no_version(table, fragments)
         raise
@@ -120,17 +128,43 @@ def _delete_files_of_no_version(table: TableVersion, fragments: Sequence[Fragmen
     delete_files(table.store, fragments)
 
 
-def check_still_fits(fragments: Sequence[Fragment], table: TableVersion) -> None:
+def check_same_names(written: Schema, now: Schema) -> None:
+    """Raise if a column was replaced by another of its name: its values would be lost in silence.
+
+    Args:
+        written: The columns that data files were written with.
+        now: The columns of the table to which they are to be added.
+
+    Raises:
+        InvalidInputError: One was replaced.
+    """
+    if now == written:
+        return
+    ids = {each.name: each.id for each in written.fields}
+    for each in now.fields:
+        if ids.get(each.name, each.id) != each.id:
+            raise InvalidInputError(
+                f"the column {each.name!r} was replaced by another while the rows were written; "
+                "write them again"
+            )
+
+
+def check_still_fits(fragments: Sequence[Fragment], written: Schema, newest: TableVersion) -> None:
     """Raise unless data files still fit a table whose columns have been changed since.
+
+    Args:
+        fragments: What was written.
+        written: The columns it was written with.
+        newest: The version to which it is to be added.
 
     Raises:
         InvalidInputError: They do not.
     """
     held = {field_id for each in fragments for file in each.files for field_id in file.field_ids}
-    leaves = {leaf.id for leaf in table.schema.walk()}
+    leaves = {leaf.id for leaf in newest.schema.walk()}
     missing = [
         each.name
-        for each in table.schema.fields
+        for each in newest.schema.fields
         if not each.nullable and not any(part.id in held for part in each.walk())
     ]
     if missing:
@@ -138,7 +172,28 @@ def check_still_fits(fragments: Sequence[Fragment], table: TableVersion) -> None
             f"the column {missing[0]!r}, which must not be null, was added to the table while the "
             "rows were written; write them again"
         )
+    check_same_names(written, newest.schema)
     if not held & leaves:
         raise InvalidInputError(
             "the table's columns were replaced while the rows were written; write them again"
+        )
+
+
+def _check_is_like(table: TableVersion, newest: TableVersion) -> None:
+    """Raise unless a table that was overwritten or restored is like the one files were made for.
+
+    Other programs begin to count columns anew when they overwrite, so that the same number can
+    mean another column.
+
+    Raises:
+        InvalidInputError: It has other columns or another file version, or is another table.
+    """
+    if (
+        newest.version < table.version
+        or newest.schema != table.schema
+        or newest.file_version is not table.file_version
+    ):
+        raise InvalidInputError(
+            f"the table {newest.uri} was overwritten with other columns while the rows were "
+            "written, or made anew; write them again"
         )

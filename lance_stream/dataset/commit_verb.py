@@ -125,6 +125,7 @@ def commit_planned(
     micro_batch: MicroBatch | None = None,
     properties: Mapping[str, str] | None = None,
     config_entries: ConfigEntries | None = None,
+    check: Callable[[Manifest], None] | None = None,
 ) -> Outcome:
     """Commit what was planned on a version, once if it is a micro-batch.
 
@@ -137,6 +138,8 @@ def commit_planned(
             already, which is looked up on every attempt, no version is made.
         properties: Noted in the transaction.
         config_entries: Asked on every attempt for config entries that go in, besides the ledger's.
+        check: Looks at the newest version before each attempt, and raises if the files do not
+            fit it.
 
     Raises:
         InvalidInputError: The batch's number belongs to another query's batch.
@@ -146,13 +149,16 @@ def commit_planned(
     taken_in: list[ledger.LedgerEntry] = []
 
     def look_up(newest: Manifest | None) -> str | None:
-        if newest is None or micro_batch is None:
+        if newest is None:
             return None
-        entry = find_taken_in(table.at(newest), micro_batch)
-        if entry is None:
-            return None
-        taken_in.append(entry)
-        return f"batch {micro_batch.batch_id} of {micro_batch.app_id!r} has been taken in"
+        if micro_batch is not None:
+            entry = find_taken_in(table.at(newest), micro_batch)
+            if entry is not None:
+                taken_in.append(entry)
+                return f"batch {micro_batch.batch_id} of {micro_batch.app_id!r} has been taken in"
+        if check is not None:
+            check(newest)
+        return None
 
     try:
         result = commit_operation(
@@ -190,15 +196,25 @@ def _joined(*callbacks: ConfigEntries | None) -> ConfigEntries | None:
     }
 
 
-def planning_again(attempt: Callable[[], T]) -> T:
+def planning_again(attempt: Callable[[], T], micro_batch: MicroBatch | None = None) -> T:
     """Run an attempt, which plans on the newest version and commits, until nobody is in the way.
+
+    A micro-batch has no opinion on what the table held before it: if others overwrote or restored
+    the table meanwhile, it is planned again as if they had come first. Other verbs no longer mean
+    the same then.
+
+    Args:
+        attempt: Plans and commits.
+        micro_batch: Which micro-batch it takes in, if its rows come from a stream.
 
     Raises:
         RetryableConflictError: Others were in the way `MAX_PLANS` times.
+        IncompatibleConflictError: It no longer means the same.
     """
+    in_the_way = RetryableConflictError if micro_batch is None else CommitConflictError
     for plan in range(1, MAX_PLANS):
         try:
             return attempt()
-        except RetryableConflictError:
+        except in_the_way:
             time.sleep(random.random() * min(0.02 * 2**plan, 1.0))  # not all at once again
     return attempt()

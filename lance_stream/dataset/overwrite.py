@@ -79,7 +79,7 @@ def overwrite_fragments(
 
     staged = Staged(tuple(fragments))
     try:
-        done = planning_again(attempt)
+        done = planning_again(attempt, micro_batch)
     except (CommitConflictError, InvalidInputError):  # known to have failed
         staged.delete(table.store)
         raise

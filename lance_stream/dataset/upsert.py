@@ -243,11 +243,12 @@ def upsert(
     found = Found(workers)
     incoming: Incoming | None = None
     written: Written | None = None
+    written_on = None
     attempts = 0
     newest = checkout(table, None)
 
     def attempt() -> Upserted:
-        nonlocal attempts, incoming, newest, written
+        nonlocal attempts, incoming, newest, written, written_on
         if attempts:
             newest = checkout(table, None)
         attempts += 1
@@ -260,10 +261,11 @@ def upsert(
             remembered = remembered_deletes(newest, incoming, world)
         with phases("write"):
             decision, num_unchanged = decide_changes(newest, incoming, matches, remembered, workers)
-            if written is None or not _is_same_work(written.decision, decision):
+            if written is None or not _is_same_work(written, written_on, newest, decision):
                 if written is not None:
                     delete_files(table.store, written.fragments)
                     written = None
+                written_on = newest
                 written = write_rows(
                     newest,
                     incoming,
@@ -305,7 +307,7 @@ def upsert(
         return replace(result, table=done.table, is_new=True, attempts=attempts)
 
     try:
-        result = planning_again(attempt)
+        result = planning_again(attempt, micro_batch)
     except (CommitConflictError, InvalidInputError):  # known to have failed
         if written is not None:
             delete_files(table.store, written.fragments)
@@ -326,8 +328,33 @@ def _one_batch(rows: pa.RecordBatchReader) -> pa.RecordBatch:
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 
-def _is_same_work(before: Decision, now: Decision) -> bool:
-    return all(np.array_equal(one, other) for one, other in zip(before[:5], now[:5], strict=True))
+def _is_same_work(
+    written: Written, on: TableVersion | None, newest: TableVersion, decision: Decision
+) -> bool:
+    """Return whether writing the rows again would give the same files.
+
+    Args:
+        written: What was written.
+        on: The version that it was planned on.
+        newest: The version that is planned on now.
+        decision: What becomes of the rows of the batch in it.
+    """
+    pairs = zip(written.decision[:5], decision[:5], strict=True)
+    if on is None or newest.version < on.version or newest.schema != on.schema:
+        return False
+    if newest.file_version != on.file_version:
+        return False
+    if not all(np.array_equal(one, other) for one, other in pairs):
+        return False
+    # Changed rows hold values of the table, too, which others may have replaced in their place.
+    touched = {int(each) for each in np.unique(decision.changed >> np.uint64(32))}
+    return _files_of(on, touched) == _files_of(newest, touched)
+
+
+def _files_of(table: TableVersion, fragment_ids: set[int]) -> dict[int, object]:
+    fragments = table.manifest.fragments
+    places = [place for place, each in enumerate(fragments.ids) if each in fragment_ids]
+    return {fragments.ids[place]: fragments[place].files for place in places}
 
 
 def decide_changes(

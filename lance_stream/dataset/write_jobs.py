@@ -193,7 +193,7 @@ def _as_planned(job: WriteJob, fragments: Sequence[Fragment]) -> TableVersion:
     if job.overwrite:
         return newest
     if fragments:
-        check_still_fits(fragments, newest)
+        check_still_fits(fragments, job.target.schema, newest)
     with suppress(NotFoundError):  # cleaned up: what came since is not known
         return checkout(newest, job.version)
     return newest

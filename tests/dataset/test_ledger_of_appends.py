@@ -146,15 +146,34 @@ def test_what_comes_between_plan_and_commit_does_not_hinder(
     assert not append_fragments(table, write(table, 1), batch(0)).is_new
 
 
-def test_an_overwrite_between_plan_and_commit_refuses_the_append(tmp_path: Path) -> None:
+def test_an_overwrite_between_plan_and_commit_refuses_an_append_of_no_stream(
+    tmp_path: Path,
+) -> None:
     table = lance_stream.create_dataset(tmp_path / "t", SCHEMA).table
     fragments = write(table, 1)
     overwrite(table, rows(5))
     with pytest.raises(lance_stream.IncompatibleConflictError):
-        append_fragments(table, fragments, batch(0))
+        append_fragments(table, fragments)
     assert ids_of(table) == [5]
     assert len(list((tmp_path / "t" / "data").iterdir())) == 1, "the refused file is deleted"
     assert append(table, rows(6), batch(0)).is_new
+
+
+def test_an_overwrite_between_plan_and_commit_comes_before_the_micro_batch(
+    table: TableVersion,
+) -> None:
+    fragments = write(table, 1)
+    overwrite(table, rows(5))
+    assert append_fragments(table, fragments, batch(0)).is_new
+    assert sorted(ids_of(table)) == [1, 5]
+
+
+def test_an_overwrite_with_other_columns_refuses_the_micro_batch(table: TableVersion) -> None:
+    fragments = write(table, 1)
+    overwrite(table, pa.table({"other": [1.5]}))
+    with pytest.raises(lance_stream.InvalidInputError, match="write them again"):
+        append_fragments(table, fragments, batch(0))
+    assert find_taken_in(checkout(table, None), batch(0)) is None
 
 
 def test_the_ledger_outlives_the_version_that_took_the_batch_in(table: TableVersion) -> None:

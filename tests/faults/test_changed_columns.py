@@ -1,0 +1,106 @@
+"""Others change a table's columns between the plan of a batch and its commit."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.dataset.append import append
+from lance_stream.dataset.incoming import UpsertRules
+from lance_stream.dataset.micro_batches import MicroBatch
+from lance_stream.dataset.opening import open_table
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.upsert import upsert
+from lance_stream.errors import InvalidInputError
+from tests.contracts.watched_stores import WatchedStore
+from tests.faults.drivers import check_sound, make_table, open_dataset
+
+BATCH = MicroBatch("app", 0)
+ROWS = pa.table({"id": [4, 9], "value": ["new", "new"], "seq": [7, 8]})
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return make_table(str(tmp_path / "table"))
+
+
+def opened_with(uri: str, meanwhile: Callable[[Any], Any]) -> TableVersion:
+    """Open a table to which pylance does something just before the first commit of ours."""
+    table = open_table(uri)
+
+    def watch(call: str, path: str) -> None:
+        if call == "create_once" and path.startswith("_transactions/"):
+            store.before = lambda _call, _path: None
+            meanwhile(lance.dataset(uri))
+
+    store = WatchedStore(table.store, before=watch)
+    return replace(table, store=store, log=ObjectStoreLog(store))
+
+
+def rows_of(uri: str) -> list[dict[str, Any]]:
+    ours = open_dataset(uri).to_table().sort_by("id").to_pylist()
+    theirs = lance.dataset(uri).to_table().sort_by("id").to_pylist()
+    assert ours == theirs
+    return ours
+
+
+def put_in_anew(table: Any) -> None:
+    """Replace a column by another of the same name and type."""
+    table.drop_columns(["seq"])
+    table.add_columns({"seq": "nullif(id * 100, -1)"})
+
+
+@pytest.mark.parametrize("columns", [["id", "value", "seq"], ["id", "value"]])
+def test_changed_rows_keep_the_values_of_a_column_that_came_meanwhile(
+    uri: str, columns: list[str]
+) -> None:
+    table = opened_with(uri, lambda table: table.add_columns({"twice": "nullif(id * 2, -1)"}))
+    upsert(table, ROWS.select(columns), UpsertRules(("id",)), BATCH)
+    rows = {row["id"]: row for row in rows_of(uri)}
+    assert [rows[key]["value"] for key in (0, 4, 9)] == ["start", "new", "new"]
+    assert [rows[key]["twice"] for key in (0, 4, 9)] == [0, 8, None]
+    check_sound(uri)
+
+
+def test_changed_rows_keep_the_values_of_a_column_that_was_replaced_meanwhile(uri: str) -> None:
+    upsert(opened_with(uri, put_in_anew), ROWS.select(["id", "value"]), UpsertRules(("id",)), BATCH)
+    rows = {row["id"]: row for row in rows_of(uri)}
+    assert rows[4] == {"id": 4, "value": "new", "seq": 400}
+    assert rows[9] == {"id": 9, "value": "new", "seq": None}
+    check_sound(uri)
+
+
+def test_values_for_a_column_that_was_replaced_meanwhile_go_into_the_new_one(uri: str) -> None:
+    upsert(opened_with(uri, put_in_anew), ROWS, UpsertRules(("id",)), BATCH)
+    rows = {row["id"]: row for row in rows_of(uri)}
+    assert [rows[key]["seq"] for key in (4, 9)] == [7, 8]
+    check_sound(uri)
+
+
+@pytest.mark.parametrize("by", ["nullif(id * 100, -1)", "nullif(value, '')"])
+def test_appended_values_for_a_column_that_was_replaced_are_not_lost_in_silence(
+    uri: str, by: str
+) -> None:
+    def replace_column(table: Any) -> None:
+        table.drop_columns(["seq"])
+        table.add_columns({"seq": by})
+
+    with pytest.raises(InvalidInputError, match="'seq' was replaced by another"):
+        append(opened_with(uri, replace_column), ROWS, BATCH)
+    assert len(rows_of(uri)) == 6
+    check_sound(uri)
+
+
+def test_an_append_goes_on_when_a_column_that_it_has_no_values_for_comes_or_goes(uri: str) -> None:
+    def come_and_go(table: Any) -> None:
+        table.add_columns({"twice": "nullif(id * 2, -1)"})
+        table.drop_columns(["seq"])
+
+    append(opened_with(uri, come_and_go), ROWS.select(["id", "value"]), BATCH)
+    assert {row["id"]: row["twice"] for row in rows_of(uri)}[9] is None
+    check_sound(uri)
