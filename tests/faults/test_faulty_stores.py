@@ -1,0 +1,230 @@
+"""A store that fails, answers late, or answers after all is over: each batch is in once."""
+
+import uuid
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+
+from lance_stream.errors import CommitUncertainError
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.store import Store
+from tests.contracts.watched_stores import WatchedStore
+from tests.faults.drivers import (
+    APP,
+    FIRST_VERSION,
+    MODES,
+    START,
+    Driver,
+    batch_for,
+    check_sound,
+    copy_table,
+    make_table,
+    named_files,
+    newest_batch,
+    open_dataset,
+    rows_at,
+    take_in,
+    versions_of,
+)
+
+pytestmark = pytest.mark.parametrize("mode", MODES)
+
+
+@pytest.fixture
+def copy(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+    """A function that gives a fresh table, each time the same. Retries do not wait."""
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    root = f"memory://{uuid.uuid4()}"
+    original = make_table(f"{root}/table")
+    numbers = count()
+    return lambda: copy_table(original, f"{root}/copy-{next(numbers)}")
+
+
+def cut() -> None:
+    raise OSError("the wire is cut")
+
+
+def count_calls(mode: str, uri: str) -> int:
+    store = WatchedStore(open_store(uri))
+    take_in(mode, uri, store)
+    return len(store.calls)
+
+
+def once_at(number: int, act: Callable[[], None]) -> Callable[[str, str], None]:
+    numbers = count()
+    return lambda _call, _path: act() if next(numbers) == number else None
+
+
+def check_in_once(mode: str, uri: str) -> None:
+    """The table has the first batch, and no version but its own came to be."""
+    assert rows_at(uri) == MODES[mode].model(START, batch_for(mode, APP, 0))
+    assert versions_of(uri) == FIRST_VERSION + 1
+    assert newest_batch(uri) == 0
+
+
+def check_whole(uri: str) -> None:
+    """Whatever a version names is there, and right; other files may have been left behind."""
+    table = open_dataset(uri)
+    assert table.verify() == []
+    assert named_files(table.table) <= {each.path for each in table.table.store.list()}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_error_at_any_call_and_a_second_try_put_a_batch_in_once(
+    mode: str, when: str, copy: Callable[[], str]
+) -> None:
+    outcomes = set()
+    for number in range(count_calls(mode, copy())):
+        uri = copy()
+        store = WatchedStore(open_store(uri))
+        setattr(store, when, once_at(number, cut))
+        try:
+            take_in(mode, uri, store)
+            outcomes.add("in at once")
+        except OSError:
+            outcomes.add("failed")
+        assert rows_at(uri) in (START, MODES[mode].model(START, batch_for(mode, APP, 0)))
+        take_in(mode, uri)
+        check_in_once(mode, uri)
+        check_whole(uri)
+    assert outcomes == {"in at once", "failed"}
+
+
+def test_a_store_that_goes_away_at_any_call_and_comes_back_has_the_batch_once(
+    mode: str, copy: Callable[[], str]
+) -> None:
+    landed = set()
+    for number in range(count_calls(mode, copy())):
+        uri = copy()
+        numbers = count()
+        store = WatchedStore(
+            open_store(uri),
+            before=lambda _call, _path, n=number, at=numbers: cut() if next(at) >= n else None,
+        )
+        try:
+            take_in(mode, uri, store)
+        except (OSError, CommitUncertainError):
+            landed.add(versions_of(uri) > FIRST_VERSION)
+        take_in(mode, uri)
+        check_in_once(mode, uri)
+        check_whole(uri)
+    assert landed == {False}, "without an answer to the publication nothing lands in this store"
+
+
+class LateStore(WatchedStore):
+    """A store whose requests to publish time out, and are carried out when `arrive` is called."""
+
+    def create_once(self, path: str, data: Any) -> bool:
+        if not path.endswith(".manifest"):
+            return super().create_once(path, data)
+        self.under_way.append((path, bytes(data)))
+        raise TimeoutError("no answer")
+
+    def arrive(self) -> list[bool]:
+        return [self.inner.create_once(*each) for each in self.under_way]
+
+    @property
+    def under_way(self) -> list[tuple[str, bytes]]:
+        return self.__dict__.setdefault("_under_way", [])
+
+
+def test_a_publication_that_arrives_after_the_driver_gave_up_is_found_by_the_next(
+    mode: str, copy: Callable[[], str]
+) -> None:
+    uri = copy()
+    late = LateStore(open_store(uri))
+    with pytest.raises(CommitUncertainError, match="may or may not have been published"):
+        take_in(mode, uri, late)
+    assert sum(late.arrive()) == 1
+    check_in_once(mode, uri)
+    take_in(mode, uri)
+    check_in_once(mode, uri)
+    check_sound(uri)
+
+
+def test_a_publication_that_arrives_at_any_step_of_the_next_driver_is_in_once(
+    mode: str, copy: Callable[[], str]
+) -> None:
+    arrived_first = set()
+    for stopped_at in count():
+        uri = copy()
+        late = LateStore(open_store(uri))
+        with pytest.raises(CommitUncertainError):
+            take_in(mode, uri, late)
+
+        def act(store: Store, uri: str = uri) -> None:
+            take_in(mode, uri, store)
+
+        successor = Driver(act, open_store(uri))
+        is_done = successor.go_on(stopped_at)
+        arrived_first.add(sum(late.arrive()))
+        successor.finish()
+        check_in_once(mode, uri)
+        check_whole(uri)
+        if is_done:
+            break
+    assert arrived_first == {0, 1}
+
+
+def test_a_store_that_answers_after_others_have_moved_on_has_the_batch_once(
+    mode: str, copy: Callable[[], str]
+) -> None:
+    """The publication lands, two more versions follow, and only then comes an error as answer."""
+    uri = copy()
+
+    def move_on(call: str, path: str) -> None:
+        if call == "create_once" and path.endswith(".manifest"):
+            take_in(mode, uri, app_id="trains")
+            take_in(mode, uri, batch_id=1)
+            cut()
+
+    take_in(mode, uri, WatchedStore(open_store(uri), after=move_on))
+    expected = START
+    for app_id, batch_id in ((APP, 0), ("trains", 0), (APP, 1)):
+        expected = MODES[mode].model(expected, batch_for(mode, app_id, batch_id))
+    assert rows_at(uri) == expected
+    assert versions_of(uri) == FIRST_VERSION + 3
+    check_sound(uri)
+
+
+def test_a_request_that_the_client_sends_twice_is_one(mode: str, copy: Callable[[], str]) -> None:
+    uri = copy()
+
+    class Twice(WatchedStore):
+        def create_once(self, path: str, data: Any) -> bool:
+            return super().create_once(path, data) and super().create_once(path, data)
+
+    take_in(mode, uri, Twice(open_store(uri)))
+    check_in_once(mode, uri)
+    check_sound(uri)
+
+
+def test_files_of_a_loser_that_cannot_be_deleted_stay_and_do_no_harm(
+    mode: str, copy: Callable[[], str]
+) -> None:
+    uri = copy()
+
+    def act(store: Store) -> None:
+        take_in(mode, uri, store)
+
+    store = WatchedStore(open_store(uri))
+    real = store.inner.delete
+    failures: list[str] = []
+
+    def fail(path: str) -> None:
+        failures.append(path)
+        raise PermissionError(path)
+
+    store.delete = fail
+    loser = Driver(act, store)
+    loser.go_on(4)
+    take_in(mode, uri)
+    loser.finish()
+    assert failures, "the loser had files to delete"
+    check_in_once(mode, uri)
+    check_whole(uri)
+    for path in failures:
+        real(path)
+    check_sound(uri)

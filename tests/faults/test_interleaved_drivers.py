@@ -1,0 +1,193 @@
+"""Two drivers, stopped at every step: the same batch is in once, different batches are both in."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from itertools import count, product
+
+import pytest
+
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.store import Store
+from tests.faults.drivers import (
+    APP,
+    FIRST_VERSION,
+    MODES,
+    START,
+    Driver,
+    all_orders,
+    batch_for,
+    check_sound,
+    copy_table,
+    make_table,
+    newest_batch,
+    rows_at,
+    take_in,
+    versions_of,
+)
+
+OTHER_APP = "trains"
+
+
+@pytest.fixture
+def copy(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+    """A function that gives a fresh table, each time the same. Retries do not wait."""
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    root = f"memory://{uuid.uuid4()}"
+    original = make_table(f"{root}/table")
+    numbers = count()
+    return lambda: copy_table(original, f"{root}/copy-{next(numbers)}")
+
+
+def driver(uri: str, mode: str, app_id: str = APP, batch_id: int = 0) -> Driver:
+    def act(store: Store) -> None:
+        take_in(mode, uri, store, app_id, batch_id)
+
+    return Driver(act, open_store(uri))
+
+
+def count_steps(copy: Callable[[], str], mode: str) -> int:
+    alone = driver(copy(), mode)
+    alone.finish()
+    return alone.num_calls
+
+
+def grid(copy: Callable[[], str], ours: str, theirs: str) -> Iterator[tuple[int, int]]:
+    """Yield after how many steps the first driver stops, and the second meanwhile."""
+    yield from product(range(count_steps(copy, ours)), range(1, count_steps(copy, theirs) + 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_two_drivers_of_one_batch_put_it_in_once_whichever_way_their_steps_fall(
+    mode: str, copy: Callable[[], str]
+) -> None:
+    expected = MODES[mode].model(START, batch_for(mode, APP, 0))
+    for first, second in grid(copy, mode, mode):
+        uri = copy()
+        one, other = driver(uri, mode), driver(uri, mode)
+        one.go_on(first)
+        other.go_on(second)
+        one.finish()
+        other.finish()
+        assert rows_at(uri) == expected, (first, second)
+        assert versions_of(uri) == FIRST_VERSION + 1
+        assert newest_batch(uri) == 0
+        check_sound(uri)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), list(product(MODES, MODES)))
+def test_two_streams_are_both_taken_in_as_if_one_came_after_the_other(
+    ours: str, theirs: str, copy: Callable[[], str]
+) -> None:
+    orders = all_orders(
+        START, [(ours, batch_for(ours, APP, 0)), (theirs, batch_for(theirs, OTHER_APP, 0))]
+    )
+    met = set()
+    for first in range(count_steps(copy, ours)):
+        uri = copy()
+        one = driver(uri, ours)
+        one.go_on(first)
+        take_in(theirs, uri, app_id=OTHER_APP)
+        one.finish()
+        check_both_in(uri, orders)
+        met.add(tuple(rows_at(uri)))
+    assert tuple(orders[1]) in met, "theirs came first"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [("upsert", "upsert"), ("cdc", "cdc"), ("append", "overwrite")]
+)
+def test_two_streams_that_stop_each_other_in_turn_are_both_taken_in(
+    ours: str, theirs: str, copy: Callable[[], str]
+) -> None:
+    orders = all_orders(
+        START, [(ours, batch_for(ours, APP, 0)), (theirs, batch_for(theirs, OTHER_APP, 0))]
+    )
+    for first, second in grid(copy, ours, theirs):
+        uri = copy()
+        one, other = driver(uri, ours), driver(uri, theirs, OTHER_APP)
+        one.go_on(first)
+        other.go_on(second)
+        one.finish()
+        other.finish()
+        check_both_in(uri, orders)
+
+
+def check_both_in(uri: str, orders: list[list[tuple[int, str, int]]]) -> None:
+    assert rows_at(uri) in orders
+    assert (newest_batch(uri), newest_batch(uri, OTHER_APP)) == (0, 0)
+    check_sound(uri)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_zombie_that_wakes_up_after_its_successor_changes_nothing(
+    mode: str, copy: Callable[[], str]
+) -> None:
+    for stopped_at in range(count_steps(copy, mode)):
+        uri = copy()
+        zombie = driver(uri, mode)
+        zombie.go_on(stopped_at)
+        for batch_id in range(3):
+            take_in(mode, uri, batch_id=batch_id)
+        before = (rows_at(uri), versions_of(uri))
+        zombie.finish()
+        assert (rows_at(uri), versions_of(uri)) == before, stopped_at
+        assert newest_batch(uri) == 2
+        check_sound(uri)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_zombie_whose_batch_landed_hears_so_late_and_does_nothing_more(
+    mode: str, copy: Callable[[], str]
+) -> None:
+    """It stops just after it has published, and its successor goes on from there."""
+    num_steps = count_steps(copy, mode)
+    uri = copy()
+    zombie = driver(uri, mode)
+    zombie.go_on(num_steps - 1)  # all but the hint
+    assert versions_of(uri) == FIRST_VERSION + 1
+    for batch_id in range(3):
+        take_in(mode, uri, batch_id=batch_id)
+    before = rows_at(uri)
+    zombie.finish()
+    assert rows_at(uri) == before
+    assert versions_of(uri) == FIRST_VERSION + 3
+    check_sound(uri)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_three_drivers_of_one_batch_within_each_other_put_it_in_once(
+    mode: str, copy: Callable[[], str]
+) -> None:
+    expected = MODES[mode].model(START, batch_for(mode, APP, 0))
+    num_steps = count_steps(copy, mode)
+    for first in range(num_steps):
+        uri = copy()
+        drivers = [driver(uri, mode) for _ in range(3)]
+        for place, each in enumerate(drivers):
+            each.go_on((first + 3 * place) % num_steps)
+        for each in drivers:
+            each.finish()
+        assert rows_at(uri) == expected
+        assert versions_of(uri) == FIRST_VERSION + 1
+        check_sound(uri)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_driver_that_is_overtaken_by_its_successor_s_next_batch_loses_nothing(
+    mode: str, copy: Callable[[], str]
+) -> None:
+    """Batch 0 is in; a zombie does it again while the successor is in the middle of batch 1."""
+    batches = [batch_for(mode, APP, batch_id) for batch_id in range(2)]
+    expected = MODES[mode].model(MODES[mode].model(START, batches[0]), batches[1])
+    for stopped_at in range(count_steps(copy, mode)):
+        uri = copy()
+        take_in(mode, uri)
+        successor = driver(uri, mode, batch_id=1)
+        successor.go_on(stopped_at)
+        take_in(mode, uri)  # the zombie
+        successor.finish()
+        assert rows_at(uri) == expected
+        assert versions_of(uri) == FIRST_VERSION + 2
+        check_sound(uri)
