@@ -21,6 +21,7 @@ from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import LanceStreamError
 from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.storage.store import Store
+from lance_stream.table.ascending import union
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.paths import deletion_file_path
 from lance_stream.table.row_addresses import unpack_addresses
@@ -97,7 +98,7 @@ def without_rows(
     for fragment_id, offsets in by_fragment(addresses):
         fragment = table.manifest.fragments[places[fragment_id]]
         num_rows = table.physical_rows(fragment)
-        dead = np.union1d(table.dead_offsets(fragment), offsets).astype(np.uint32)
+        dead = union(table.dead_offsets(fragment), offsets)
         if len(dead) == num_rows:
             removed.append(fragment_id)
         else:

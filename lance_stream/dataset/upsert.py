@@ -52,6 +52,7 @@ from lance_stream.dataset.tombstones import (
 )
 from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.errors import CommitConflictError, InvalidInputError
+from lance_stream.table.ascending import distinct
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.operations import (
     BloomFilter,
@@ -417,7 +418,7 @@ def write_rows(
     return Written(
         tuple(fragments),
         decision,
-        np.unique(np.concatenate(hashes)),
+        distinct(np.concatenate(hashes)),
         num_unchanged,
         deletes,
         tuple(bounds_of_written(fragments, fields, own)),
@@ -553,7 +554,7 @@ def _inserted_keys(
     table: TableVersion, rules: UpsertRules, hashes: Sequence[npt.NDArray[np.uint64]]
 ) -> KeyExistenceFilter:
     field_ids = tuple(each.id for each in table.schema.fields if each.name in rules.on)
-    distinct = np.unique(np.concatenate(hashes))
-    if len(distinct) > MAX_KEY_HASHES:
+    listed = distinct(np.concatenate(hashes))
+    if len(listed) > MAX_KEY_HASHES:
         return KeyExistenceFilter(field_ids, bloom=_ANY_KEY)
-    return KeyExistenceFilter(field_ids, key_hashes=tuple(distinct.tolist()))
+    return KeyExistenceFilter(field_ids, key_hashes=tuple(listed.tolist()))

@@ -29,6 +29,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.table.ascending import distinct
 from lance_stream.table.fragments import DeletionFileType
 from lance_stream.table.row_ids import MAX_MATERIALIZED
 
@@ -58,7 +59,7 @@ def encode_deletion_vector(offsets: npt.ArrayLike) -> tuple[DeletionFileType, by
     given = np.asarray(offsets)
     if not len(given) or int(given.min()) < 0 or int(given.max()) >> 32:
         raise InvalidInputError("a deletion file holds row offsets of 32 bits, at least one")
-    dead = np.unique(given.astype(np.uint32))
+    dead = distinct(given.astype(np.uint32))
     if len(dead) >= BITMAP_THRESHOLD:
         return DeletionFileType.BITMAP, bytes(BitMap(dead).serialize())
     sink = pa.BufferOutputStream()
@@ -117,7 +118,7 @@ def _decode_arrow(data: bytes, physical_rows: int) -> Offsets:
         column = batch.column(0)
         if column.null_count:
             raise CorruptDataError("a deletion file holds nulls")
-        return np.unique(column.to_numpy(zero_copy_only=False))
+        return distinct(column.to_numpy(zero_copy_only=False))
     except (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError) as error:
         raise CorruptDataError(f"a deletion file is not an Arrow file: {error}") from error
 

@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.table.ascending import difference
 from lance_stream.table.feature_flags import has_stable_row_ids
 from lance_stream.table.fragments import (
     DeletionFile,
@@ -301,8 +302,8 @@ def _compare(
     killed = revived = none
     if before.deletion_file != after.deletion_file:
         dead_before, dead_after = read.dead(before), read.dead(after)
-        killed = np.setdiff1d(dead_after, dead_before).astype(np.uint32, copy=False)
-        revived = np.setdiff1d(dead_before, dead_after).astype(np.uint32, copy=False)
+        killed = difference(dead_after, dead_before).astype(np.uint32, copy=False)
+        revived = difference(dead_before, dead_after).astype(np.uint32, copy=False)
     same_stamps = before.last_updated_at_versions == after.last_updated_at_versions
     is_replaced = _is_replaced(before, after, field_ids)
     if same_stamps and not is_replaced:

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream.errors import RetryableConflictError
+from lance_stream.table.ascending import difference, union
 from lance_stream.table.fragments import DeletionFile
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import Delete, Update
@@ -106,7 +107,8 @@ def unite(
     Raises:
         RetryableConflictError: A row that we kill was killed, or moved, by somebody else.
     """
-    twice = np.intersect1d(np.setdiff1d(ours, read), newest)
+    new = difference(ours, read)
+    twice = difference(new, difference(new, newest))
     if len(twice):
         raise RetryableConflictError(
             f"{len(twice)} rows of fragment {files.fragment_id} were to be deleted or changed, "
@@ -114,7 +116,7 @@ def unite(
             f"{twice[:_NUM_EXAMPLES].tolist()}. Plan the operation again on that version",
             version,
         )
-    return np.union1d(ours, newest).astype(np.uint32, copy=False)
+    return union(ours, newest).astype(np.uint32, copy=False)
 
 
 def rebased(

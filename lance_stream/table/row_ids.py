@@ -33,6 +33,7 @@ import numpy.typing as npt
 from lance_stream._proto import rowids_pb2
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.table import wire
+from lance_stream.table.ascending import distinct, union
 from lance_stream.table.fragments import MAX_PHYSICAL_ROWS
 
 Ids: TypeAlias = npt.NDArray[np.uint64]
@@ -425,7 +426,7 @@ def encode_row_ids(ids: RowIdSequence | npt.ArrayLike) -> bytes:
     descents = np.flatnonzero(values[1:] <= values[:-1]) + 1
     is_long = stops - firsts >= _LONG_RUN
     around_runs = np.concatenate((firsts[is_long], stops[is_long]))
-    for cuts in (descents, np.union1d(descents, around_runs)):
+    for cuts in (descents, union(descents, distinct(around_runs))):
         if len(cuts) <= _MAX_PIECES:
             inner = cuts[(cuts > 0) & (cuts < len(values))]
             pieces = np.split(values, inner)

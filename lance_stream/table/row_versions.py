@@ -23,6 +23,7 @@ import numpy.typing as npt
 from lance_stream._proto import rowids_pb2
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.table import wire
+from lance_stream.table.ascending import distinct
 from lance_stream.table.fragments import MAX_PHYSICAL_ROWS
 from lance_stream.table.row_ids import MAX_MATERIALIZED, decode_segments
 
@@ -134,7 +135,7 @@ class RowVersionSequence:
 
     def without(self, offsets: npt.ArrayLike) -> "RowVersionSequence":
         """Return the sequence without the rows at some offsets, as when dead rows are dropped."""
-        gone = np.unique(np.asarray(offsets, np.int64))
+        gone = distinct(np.asarray(offsets, np.int64))
         which = np.searchsorted(self._ends, gone, side="right")
         return RowVersionSequence(
             self.lengths - np.bincount(which, minlength=len(self.lengths))[: len(self.lengths)],

@@ -1,0 +1,53 @@
+"""Numbers that ascend and are unique: dead rows' offsets, row ids. Sets of them, by merging.
+
+NumPy's own `unique`, `union1d` and `setdiff1d` put whole numbers into a hash table (from NumPy 2.3
+on), which takes 30 to 150 times as long where the numbers are in order or nearly so: the union with
+45,000 offsets takes 9 ms instead of 0.2.
+"""
+
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Number = TypeVar("Number", bound=np.integer[Any])
+Numbers: TypeAlias = npt.NDArray[Number]
+
+
+def distinct(numbers: Numbers[Number]) -> Numbers[Number]:
+    """Return the distinct ones of some numbers, ascending; quick if they ascend in a few runs.
+
+    Args:
+        numbers: (n,) in any order; not changed, and given back if they ascend already.
+    """
+    if bool((numbers[1:] > numbers[:-1]).all()):
+        return numbers
+    ordered = np.sort(numbers, kind="stable")
+    is_first = np.empty(len(ordered), np.bool_)
+    is_first[0] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    return ordered[is_first]
+
+
+def union(one: Numbers[Number], other: Numbers[Number]) -> Numbers[Number]:
+    """Return the numbers that are among one or the other, ascending.
+
+    Args:
+        one: (n,) ascending.
+        other: (m,) ascending, of the same type.
+    """
+    return distinct(np.concatenate([one, other]))
+
+
+def difference(one: Numbers[Number], other: Numbers[Number]) -> Numbers[Number]:
+    """Return the numbers of one that are not among the other, ascending.
+
+    Args:
+        one: (n,) ascending and unique.
+        other: (m,) ascending and unique.
+    """
+    if not len(one) or not len(other):
+        return one
+    places = np.minimum(np.searchsorted(other, one), len(other) - 1)
+    left: Numbers[Number] = one[other[places] != one]
+    return left
