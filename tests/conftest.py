@@ -77,21 +77,35 @@ class FileStream:
         if self.schema is None:
             self.schema = self.spark.read.parquet(str(path)).schema
 
-    def start(self, sink: Callable[[Any, int], None], checkpoint: str = "main") -> Any:
-        """Start a query that gives each file to a function, and ends when all are read."""
+    def read(self) -> Any:
+        """Return the stream of the files, one a micro-batch."""
+        reader = self.spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1)
+        return reader.parquet(str(self.files))
+
+    def start(
+        self, sink: Callable[[Any, int], None], checkpoint: str = "main", df: Any = None
+    ) -> Any:
+        """Start a query that gives each file to a function, and ends when all are read.
+
+        Args:
+            sink: The function.
+            checkpoint: Names the checkpoint.
+            df: What is made of `read()`, written in output mode "complete"; None for itself.
+        """
+        rows, output_mode = (self.read(), "append") if df is None else (df, "complete")
         return (
-            self.spark.readStream.schema(self.schema)
-            .option("maxFilesPerTrigger", 1)
-            .parquet(str(self.files))
-            .writeStream.foreachBatch(sink)
+            rows.writeStream.foreachBatch(sink)
+            .outputMode(output_mode)
             .option("checkpointLocation", str(self.checkpoints / checkpoint))
             .trigger(availableNow=True)
             .start()
         )
 
-    def run(self, sink: Callable[[Any, int], None], checkpoint: str = "main") -> str:
+    def run(
+        self, sink: Callable[[Any, int], None], checkpoint: str = "main", df: Any = None
+    ) -> str:
         """Run such a query to its end, and return its id."""
-        query = self.start(sink, checkpoint)
+        query = self.start(sink, checkpoint, df)
         query.awaitTermination()
         return str(query.id)
 

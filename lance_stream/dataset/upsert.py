@@ -239,7 +239,7 @@ def upsert(
             belongs to another query's batch; nothing is changed.
         CommitError: It did not become a version, or it is not known whether it did.
     """
-    batch = _one_batch(read_input(data))
+    batch = one_batch(read_input(data).read_all())
     phases = phases or Phases()
     found = Found(workers)
     incoming: Incoming | None = None
@@ -318,8 +318,13 @@ def upsert(
     return result
 
 
-def _one_batch(rows: pa.RecordBatchReader) -> pa.RecordBatch:
-    table = rows.read_all().combine_chunks()
+def one_batch(rows: pa.Table) -> pa.RecordBatch:
+    """Return the rows of a table as one batch.
+
+    Raises:
+        InvalidInputError: A column is too large for one.
+    """
+    table = rows.combine_chunks()
     batches = table.to_batches()
     if len(batches) > 1:
         raise InvalidInputError(

@@ -12,13 +12,19 @@ cache (`sys.path_importer_cache`) and makes them again when an import needs one,
 it has in memory. So a task forgets them when it is done, and the next one has nothing to read.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+from lance_stream.errors import LanceStreamError
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 ArrowFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Runs in a worker, once a task: gets the batches of one partition, and gives others."""
@@ -65,6 +71,42 @@ def _forgetting_archives(function: ArrowFunction) -> ArrowFunction:
                 sys.path_importer_cache.pop(path, None)
 
     return run
+
+
+def run_in_tasks(spark: SparkSession, items: Sequence[T], function: Callable[[T], R]) -> list[R]:
+    """Return what a function makes of each item, in order; each item is a task.
+
+    Args:
+        spark: The session.
+        items: Pickled to the workers.
+        function: Pickled to the workers; what it returns is pickled, too. An error of ours that
+            it raises is raised here; others are Spark's to handle.
+    """
+    if not items:
+        return []
+    pickled = [pickle.dumps(each) for each in items]
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for place in batch.column(0).to_pylist():
+                try:
+                    result = pickle.dumps((True, function(pickle.loads(pickled[place]))))
+                except LanceStreamError as error:
+                    result = pickle.dumps((False, error))
+                yield pa.RecordBatch.from_pydict({"place": [place], "result": [result]})
+
+    frame = spark.range(0, len(items), 1, len(items))
+    rows = map_in_arrow(frame, work, _RESULTS).collect()
+    results: list[R] = []
+    for row in sorted(rows, key=lambda each: each.place):
+        is_good, result = pickle.loads(row.result)
+        if not is_good:
+            raise result
+        results.append(result)
+    return results
+
+
+_RESULTS = StructType([StructField("place", LongType()), StructField("result", BinaryType())])
 
 
 def _quoted(name: str) -> str:

@@ -17,7 +17,7 @@ import pytest
 import lance_stream
 from lance_stream.errors import CommitUncertainError, NotFoundError
 from lance_stream.spark import lance_sink
-from lance_stream.spark import sink as sinks
+from lance_stream.spark.sink import modes as sinks
 
 pytestmark = pytest.mark.spark
 

@@ -216,7 +216,7 @@ def test_an_older_batch_through_spark_connect_is_stopped_and_not_left_out(
     df = spark.createDataFrame([(1,)], "id long")
     for batch_id in (0, 1):
         lance_sink(uri, app_id="a")(df, batch_id)
-    monkeypatch.setattr("lance_stream.spark.sink._is_in_connect_stream", lambda: True)
+    monkeypatch.setattr("lance_stream.spark.sink.replays._is_in_connect_stream", lambda: True)
     lance_sink(uri, app_id="a")(df, 1)
     with pytest.raises(InvalidInputError, match="checkpoint is new"):
         lance_sink(uri, app_id="a")(df, 0)
@@ -233,7 +233,7 @@ def test_settings_of_the_session_are_put_back(spark: Any, uri: str) -> None:
 def test_little_data_is_written_by_one_task_after_the_first_batch(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lance_stream.spark.sink.SLOW_SECONDS", 600.0)
+    monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SLOW_SECONDS", 600.0)
     sink = lance_sink(uri, app_id="a")
     files = []
     for batch_id in range(2):
@@ -247,7 +247,7 @@ def test_little_data_is_written_by_one_task_after_the_first_batch(
 def test_a_batch_that_takes_long_to_compute_keeps_its_tasks(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lance_stream.spark.sink.SLOW_SECONDS", 0.0)
+    monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SLOW_SECONDS", 0.0)
     sink = lance_sink(uri, app_id="a")
     for batch_id in range(3):
         sink(spark.range(batch_id * 100, batch_id * 100 + 100, 1, 4), batch_id)
@@ -439,14 +439,14 @@ def test_extension_types_are_fed_by_what_they_are_made_of(spark: Any, uri: str) 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"mode": "upsert"}, UnsupportedFeatureError),
-        ({"mode": "overwrite"}, UnsupportedFeatureError),
         ({"mode": "apend"}, InvalidInputError),
-        ({"on": ["id"]}, UnsupportedFeatureError),
-        ({"sequence_by": "at"}, UnsupportedFeatureError),
-        ({"delete_when": "op = 'd'"}, UnsupportedFeatureError),
-        ({"except_columns": ["op"]}, UnsupportedFeatureError),
-        ({"schema_evolution": "add_columns"}, UnsupportedFeatureError),
+        ({"mode": "upsert"}, InvalidInputError),
+        ({"on": ["id"]}, InvalidInputError),
+        ({"on": [""]}, InvalidInputError),
+        ({"sequence_by": "at"}, InvalidInputError),
+        ({"delete_when": "op = 'd'"}, InvalidInputError),
+        ({"skip_unchanged": True}, InvalidInputError),
+        ({"except_columns": ["op", "op"]}, InvalidInputError),
         ({"schema_evolution": "all"}, InvalidInputError),
         ({"compact_every": 10}, UnsupportedFeatureError),
         ({"app_id": " "}, InvalidInputError),

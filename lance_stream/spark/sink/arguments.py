@@ -1,0 +1,125 @@
+"""What a user says of a sink, checked before the first batch comes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lance_stream.dataset.incoming import UpsertRules
+from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.file.versions import FileVersion
+
+MODES: Final = ("append", "upsert", "overwrite")
+
+SCHEMA_EVOLUTIONS: Final = ("none", "add_columns")
+
+CREATE_OPTIONS: Final = ("schema", "primary_key", "config", "stable_row_ids")
+"""What `create_options` may hold."""
+
+_ONLY_UPSERTS: Final = ("on", "sequence_by", "delete_when", "skip_unchanged")
+
+
+@dataclass(frozen=True)
+class SinkArguments:
+    """What a user says of a sink; plain values, which can be pickled.
+
+    Attributes:
+        uri: Where the table lies.
+        mode: One of `MODES`.
+        on: The key columns of an upsert.
+        sequence_by: The column that orders rows of one key.
+        delete_when: A condition in Spark's SQL on an incoming row: whether it deletes.
+        except_columns: Columns of the batch that are not stored.
+        skip_unchanged: Whether rows that would stay the same are left alone.
+        schema_evolution: One of `SCHEMA_EVOLUTIONS`.
+        app_id: The stream's name in the ledger; None for the query's own id.
+        compact_every: After how many batches small fragments are merged; None for never.
+        file_version: Of a new table's data files.
+        storage_options: Settings of the store.
+        create_options: How a new table is made.
+    """
+
+    uri: str
+    mode: str = "append"
+    on: tuple[str, ...] = ()
+    sequence_by: str | None = None
+    delete_when: str | None = None
+    except_columns: tuple[str, ...] = ()
+    skip_unchanged: bool = False
+    schema_evolution: str = "none"
+    app_id: str | None = None
+    compact_every: int | None = None
+    file_version: str | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    create_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_one_of("mode", self.mode, MODES)
+        _check_one_of("schema_evolution", self.schema_evolution, SCHEMA_EVOLUTIONS)
+        if self.mode == "upsert" and not self.on:
+            raise InvalidInputError(
+                "lance_sink(mode='upsert') needs the key columns that say which rows are the "
+                "same: on=['id']"
+            )
+        if self.mode != "upsert":
+            for name in _ONLY_UPSERTS:
+                if getattr(self, name):
+                    raise InvalidInputError(
+                        f"lance_sink({name}={getattr(self, name)!r}) is for mode='upsert', not "
+                        f"for {self.mode!r}"
+                    )
+        hidden = sorted({*self.on} & {*self.except_columns})
+        if hidden:
+            raise InvalidInputError(f"the key column {hidden[0]!r} cannot be left out of the table")
+        if self.app_id is not None and (
+            not isinstance(self.app_id, str) or not self.app_id.strip()
+        ):
+            raise InvalidInputError(f"app_id is a name, not {self.app_id!r}")
+        if self.compact_every is not None:
+            raise UnsupportedFeatureError(
+                f"lance_sink(compact_every={self.compact_every!r}) comes with a later version of "
+                "lance-stream"
+            )
+        unknown = sorted(set(self.create_options) - set(CREATE_OPTIONS))
+        if unknown:
+            raise InvalidInputError(
+                f"create_options has no {', '.join(map(repr, unknown))}; it has: "
+                f"{', '.join(CREATE_OPTIONS)}"
+            )
+        if self.file_version is not None:
+            FileVersion.parse(self.file_version).check_supported()
+
+    def upsert_rules(self, delete_when: str | None) -> UpsertRules:
+        """Return the rules of the upsert.
+
+        Args:
+            delete_when: The column that says whether a row deletes; it is not stored.
+        """
+        helpers = () if delete_when is None else (delete_when,)
+        return UpsertRules(
+            on=self.on,
+            sequence_by=self.sequence_by,
+            delete_when=None if delete_when is None else f"{delete_when} = true",
+            except_columns=(*self.except_columns, *helpers),
+            skip_unchanged=self.skip_unchanged,
+        )
+
+
+def names(value: str | Sequence[str] | None, argument: str) -> tuple[str, ...]:
+    """Return column names that may be given as one text, as several, or not at all.
+
+    Raises:
+        InvalidInputError: They are no names.
+    """
+    given = (value,) if isinstance(value, str) else tuple(value or ())
+    if not all(isinstance(each, str) and each for each in given):
+        raise InvalidInputError(f"{argument} is a list of columns, not {value!r}")
+    if len(set(given)) != len(given):
+        raise InvalidInputError(f"{argument}={list(given)} names a column twice")
+    return given
+
+
+def _check_one_of(argument: str, value: object, known: Sequence[str]) -> None:
+    if value not in known:
+        raise InvalidInputError(
+            f"{argument} is one of {', '.join(map(repr, known))}, not {value!r}"
+        )

@@ -1,0 +1,102 @@
+"""A batch into data files: one Spark job, whose tasks write what they get, and say what it was."""
+
+import pickle
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
+from lance_stream.errors import LanceStreamError
+from lance_stream.spark.arrow_jobs import ArrowFunction, map_in_arrow, settings
+from lance_stream.spark.sink.reports import SinkCommit
+from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
+
+BYTES_PER_TASK: Final = 32 << 20
+"""Less data than this is not worth a second task: each costs a round through Python."""
+
+SLOW_SECONDS: Final = 1.0
+"""A write that takes longer is busy with computing the rows, and needs all the tasks it can get."""
+
+RECORDS_PER_BATCH: Final = {"spark.sql.execution.arrow.maxRecordsPerBatch": "100000"}
+"""Rows of an Arrow batch on its way to Python: fewer and larger batches than Spark's 10,000."""
+
+
+class TaskCount:
+    """How many tasks write a batch.
+
+    A stream's batches resemble each other, so the last one's size tells. But fewer tasks also
+    compute the rows, and where that is the work they must not be fewer: a batch that takes long
+    keeps its partitions, and so do all after the first one that took long with few.
+    """
+
+    def __init__(self) -> None:
+        self._few_tasks_help = True
+
+    def after(self, last: SinkCommit | None) -> int | None:
+        """Return how many tasks write a batch at most; None for as many as it has partitions.
+
+        Args:
+            last: What became of the batch before.
+        """
+        if last is None or not last.num_files or not self._few_tasks_help:
+            return None
+        if last.seconds["write"] > SLOW_SECONDS:
+            return None
+        return max(1, -(-last.bytes_written // BYTES_PER_TASK))
+
+    def learn(self, num_tasks: int | None, seconds: float) -> None:
+        """Take notice of how long a batch took with so many tasks."""
+        if num_tasks is not None and seconds > SLOW_SECONDS:
+            self._few_tasks_help = False
+
+
+def write_batch(df: DataFrame, target: WriteTarget, num_tasks: int | None) -> list[Fragment]:
+    """Write the rows of a batch into data files that no version names yet.
+
+    Args:
+        df: The batch.
+        target: Where the files go.
+        num_tasks: How many tasks write at most; None for as many as it has partitions.
+
+    Raises:
+        InvalidInputError: A value does not fit the table; no file is left behind.
+    """
+    if num_tasks is not None:
+        df = df.coalesce(num_tasks)
+    with settings(df.sparkSession, RECORDS_PER_BATCH):
+        rows = map_in_arrow(df, _writing(target), _OUTCOME).collect()
+    fragments = [decode_fragment(bytes(row.fragment)) for row in rows if row.fragment]
+    for row in rows:
+        if row.error is not None:
+            delete_files(target.store, fragments)
+            raise pickle.loads(row.error)
+    return fragments
+
+
+_OUTCOME: Final = StructType(
+    [StructField("fragment", BinaryType()), StructField("error", BinaryType())]
+)
+_OUTCOME_SCHEMA: Final = pa.schema([("fragment", pa.binary()), ("error", pa.binary())])
+
+
+def _writing(target: WriteTarget) -> ArrowFunction:
+    """Return the function that writes one partition in a worker; one row a file comes back.
+
+    An error of ours comes back as a row, too: it would be the same at the second try, so Spark
+    need not make one, and the driver can raise it as what it is. Others are Spark's to handle.
+    """
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            fragments = write_fragments(batches, target)
+            rows = [{"fragment": encode_fragment(each)} for each in fragments]
+        except LanceStreamError as error:
+            error.add_note("while a Spark task wrote its part of a batch; nothing was committed")
+            rows = [{"error": pickle.dumps(error)}]
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, schema=_OUTCOME_SCHEMA)
+
+    return write

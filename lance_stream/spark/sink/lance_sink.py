@@ -1,0 +1,177 @@
+"""The function that a user gives to foreachBatch, and the way of a batch through it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
+from lance_stream.dataset.opening import open_table
+from lance_stream.dataset.phases import Phases
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.errors import NotFoundError
+from lance_stream.spark.sink.arguments import SinkArguments, names
+from lance_stream.spark.sink.batch_writing import TaskCount
+from lance_stream.spark.sink.modes import MODES, Batch
+from lance_stream.spark.sink.replays import check_is_replay, identify, remember
+from lance_stream.spark.sink.reports import SinkCommit, log_commit
+
+
+def lance_sink(
+    uri: str,
+    mode: str = "append",
+    on: str | Sequence[str] | None = None,
+    sequence_by: str | None = None,
+    delete_when: str | None = None,
+    except_columns: Sequence[str] | None = None,
+    schema_evolution: str = "none",
+    app_id: str | None = None,
+    compact_every: int | None = None,
+    file_version: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    create_options: Mapping[str, Any] | None = None,
+    *,
+    skip_unchanged: bool = False,
+) -> "LanceSink":
+    """Return a function for `writeStream.foreachBatch` that puts a stream into a Lance table.
+
+    Each micro-batch becomes one version, exactly once: a batch that Spark runs again is left out.
+    A batch that changes nothing makes no version. The table is made with the first row, with
+    stable row ids.
+
+    Columns are matched by name. A missing nullable column becomes nulls; an unknown column, a type
+    that narrows, or a null where none may be is refused, and nothing is written. What Spark loses
+    of the table's types (fixed-size lists, unsigned integers, float16, units, zones) is given back.
+
+    Args:
+        uri: Where the table lies, for the driver and for all workers.
+        mode: "append": the rows are new. "upsert": rows whose key is there are changed in place of
+            their row id, others are inserted. "overwrite": the rows take the place of all that
+            were there, for the output mode "complete".
+        on: For upserts: the key columns; integers, strings, bytes, dates, timestamps, decimals or
+            booleans, and never null. A new table has them as its primary key.
+        sequence_by: For upserts: the column that orders rows of one key. The newest row of a batch
+            counts; one that is older than the stored row loses, if the column is stored. Without
+            it a key may occur once in a batch.
+        delete_when: For upserts: a condition in Spark's SQL on an incoming row, for example
+            "op = 'd'": where it is true the row of that key is deleted.
+        except_columns: Columns of the batch that are not stored.
+        schema_evolution: "add_columns": columns that the table does not have are added to it, and
+            are null in the rows that are there. "none": they are refused.
+        app_id: The name under which the table remembers this stream's batches. By default the
+            streaming query's own id, which is as old as its checkpoint. One of your own survives
+            a lost checkpoint, and is needed through Spark Connect, where Spark does not tell the
+            query's id.
+        compact_every: Comes later.
+        file_version: Of a new table's data files, for example "2.1"; by default "2.2".
+        storage_options: Settings of the store.
+        create_options: How a new table is made: `schema` (a `pyarrow.Schema` to use instead of
+            the DataFrame's; for example with fixed-size lists), `primary_key`, `config`,
+            `stable_row_ids`.
+        skip_unchanged: For upserts: leave rows alone that would stay the same.
+
+    In an upsert, columns that the batch does not have keep their values.
+
+    Raises:
+        InvalidInputError: An argument makes no sense.
+    """
+    return LanceSink(
+        SinkArguments(
+            uri=uri,
+            mode=mode,
+            on=names(on, "on"),
+            sequence_by=sequence_by,
+            delete_when=delete_when,
+            except_columns=names(except_columns, "except_columns"),
+            skip_unchanged=skip_unchanged,
+            schema_evolution=schema_evolution,
+            app_id=app_id,
+            compact_every=compact_every,
+            file_version=file_version,
+            storage_options=dict(storage_options or {}),
+            create_options=dict(create_options or {}),
+        )
+    )
+
+
+class LanceSink:
+    """A function of a micro-batch and its number; see `lance_sink`, which makes it.
+
+    Holds plain values only: Spark Connect pickles it and calls it in another process.
+
+    Args:
+        arguments: What the user says.
+
+    Attributes:
+        last_commit: What became of the last batch that this object was called with.
+    """
+
+    def __init__(self, arguments: SinkArguments) -> None:
+        self.arguments = arguments
+        self.last_commit: SinkCommit | None = None
+        self._tasks = TaskCount()
+
+    @property
+    def uri(self) -> str:
+        """Where the table lies."""
+        return self.arguments.uri
+
+    @property
+    def app_id(self) -> str | None:
+        """The stream's name; None for the query's own id."""
+        return self.arguments.app_id
+
+    def __repr__(self) -> str:
+        mode = "" if self.arguments.mode == "append" else f", mode={self.arguments.mode!r}"
+        app = "" if self.app_id is None else f", app_id={self.app_id!r}"
+        return f"lance_sink({self.uri!r}{mode}{app})"
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Put a micro-batch into the table, unless it is in.
+
+        Args:
+            df: Its rows.
+            batch_id: Its number in the stream; a later batch has a larger one.
+
+        Raises:
+            InvalidInputError: The rows do not fit the table, the stream has no name, or the
+                number belongs to another query's batch. Nothing was committed.
+            CommitError: The rows were written, but did not become a version.
+        """
+        phases = Phases()
+        micro_batch = identify(df, batch_id, self.app_id)
+        commit = SinkCommit(batch_id, micro_batch.app_id)
+        with phases("plan"):
+            table = self._open()
+            entry = None if table is None else find_taken_in(table, micro_batch)
+            if table is not None and entry is not None:
+                check_is_replay(table, entry, micro_batch, df)
+        if entry is not None:
+            commit = replace(commit, version=entry.version, skipped=True)
+        else:
+            commit = self._take_in(df, micro_batch, table, commit, phases)
+            remember(self.uri, micro_batch, df)
+        self.last_commit = replace(commit, seconds=phases.seconds)
+        log_commit(self.uri, self.last_commit)
+
+    def _take_in(
+        self,
+        df: DataFrame,
+        micro_batch: MicroBatch,
+        table: TableVersion | None,
+        commit: SinkCommit,
+        phases: Phases,
+    ) -> SinkCommit:
+        batch = Batch(df, micro_batch, self.arguments, phases, self.last_commit, self._tasks)
+        with phases("plan"):
+            table = batch.prepare_table(table)
+        if table is None:  # no row, and no table
+            return commit
+        return MODES[self.arguments.mode](batch, table, commit)
+
+    def _open(self) -> TableVersion | None:
+        try:
+            return open_table(self.uri, storage_options=self.arguments.storage_options)
+        except NotFoundError:
+            return None

@@ -1,0 +1,64 @@
+"""Who reads a table's data files for the sink: threads of the driver, or Spark's tasks.
+
+With a local master the driver is the only worker there is, and a round through Python processes
+would be for nothing. On a cluster the driver never reads data files.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from lance_stream.dataset.keys import KeyLookup
+from lance_stream.dataset.matching import THREADS, Matches, Workers, find_matches
+from lance_stream.dataset.read_fragment import WorkUnit, read_unit
+from lance_stream.spark.arrow_jobs import run_in_tasks
+from lance_stream.spark.work_units import number_of_tasks, pack, size_of
+
+
+def workers_of(spark: SparkSession) -> Workers:
+    """Return who reads data files in a session."""
+    with suppress(Exception):  # Spark Connect has no SparkContext, and says so in many ways
+        if (spark.sparkContext.master or "").split("[")[0] == "local":
+            return THREADS
+    return SparkTasks(spark)
+
+
+class SparkTasks:
+    """Reads data files in Spark's tasks.
+
+    Args:
+        spark: The session.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def find(
+        self, units: Sequence[WorkUnit], lookup: KeyLookup, num_keys: int
+    ) -> Sequence[Matches]:
+        """Return the matches of each unit; see `find_matches`."""
+        look = partial(_find_all, lookup=lookup, num_keys=num_keys)
+        found = run_in_tasks(self._spark, _portions(units), look)
+        return [each for portion in found for each in portion]
+
+    def read(self, units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of units, in order."""
+        for batches in run_in_tasks(self._spark, _portions(units), _read_all):
+            yield from batches
+
+
+def _portions(units: Sequence[WorkUnit]) -> list[tuple[WorkUnit, ...]]:
+    sized = [(unit, size_of(unit)[1]) for unit in units]
+    num_tasks = number_of_tasks(sum(size for _, size in sized))
+    return [each.units for each in pack(sized, num_tasks)]
+
+
+def _find_all(units: Sequence[WorkUnit], lookup: KeyLookup, num_keys: int) -> list[Matches]:
+    return [find_matches(unit, lookup, num_keys) for unit in units]
+
+
+def _read_all(units: Sequence[WorkUnit]) -> list[pa.RecordBatch]:
+    return [batch for unit in units for batch in read_unit(unit)]

@@ -1,0 +1,338 @@
+"""Upserts, deletes, CDC and overwrites by the sink."""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame
+
+import lance_stream
+from lance_stream.errors import InvalidInputError
+from lance_stream.spark import LanceSink, lance_sink
+from lance_stream.spark.sink import modes, spark_workers
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return str(tmp_path / "table")
+
+
+@contextmanager
+def driver_that_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setattr(modes, "COLLECTED_ROWS", 0)
+        patch.setattr(modes, "SURELY_FEW_ROWS", -1)
+        yield
+
+
+@pytest.fixture(params=["collected on a local master", "collected on a cluster", "by tasks"])
+def way(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Each of the ways on which an upsert finds and writes its rows."""
+    if request.param == "collected on a cluster":
+        monkeypatch.setattr(modes, "workers_of", spark_workers.SparkTasks)
+    if request.param == "by tasks":
+        with driver_that_holds_nothing(monkeypatch):
+            yield request.param
+    else:
+        yield request.param
+
+
+def feed(spark: Any, sink: LanceSink, batch_id: int, schema: str, *rows: Any) -> None:
+    sink(spark.createDataFrame(list(rows), schema), batch_id)
+
+
+def rows_of(uri: str) -> list[tuple[Any, ...]]:
+    table = lance_stream.open_dataset(uri).to_table()
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+def lineage_of(uri: str) -> dict[Any, tuple[int, int, int]]:
+    """Return row id, created-at and last-updated-at by the first column."""
+    ds = lance_stream.open_dataset(uri)
+    table = ds.scan(with_row_id=True, with_row_versions=True).read_all()
+    names = table.schema.names
+    return {
+        row[names[0]]: (
+            row["_rowid"],
+            row["_row_created_at_version"],
+            row["_row_last_updated_at_version"],
+        )
+        for row in table.to_pylist()
+    }
+
+
+@pytest.mark.usefixtures("way")
+def test_rows_are_changed_in_place_of_their_ids_and_others_are_inserted(
+    spark: Any, uri: str
+) -> None:
+    sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
+    feed(spark, sink, 0, "id long, x string", (1, "a"), (2, "b"), (3, "c"))
+    before = lineage_of(uri)
+    feed(spark, sink, 1, "id long, x string", (2, "B"), (4, "d"))
+    ds = lance_stream.open_dataset(uri)
+    assert rows_of(uri) == [(1, "a"), (2, "B"), (3, "c"), (4, "d")]
+    after = lineage_of(uri)
+    assert after[1] == before[1]
+    assert after[2] == (before[2][0], before[2][1], ds.version)
+    assert after[4][1:] == (ds.version, ds.version)
+    commit = sink.last_commit
+    assert commit is not None
+    assert commit.version == ds.version
+    assert (commit.rows_in, commit.rows_updated, commit.rows_inserted) == (2, 1, 1)
+    assert commit.attempts == 1
+    assert ds.verify() == []
+    assert [each.operation for each in ds.versions()][-1] == "Update"
+
+
+@pytest.mark.usefixtures("way")
+def test_a_batch_that_comes_again_is_left_out(spark: Any, uri: str) -> None:
+    sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
+    feed(spark, sink, 0, "id long, x string", (1, "a"))
+    feed(spark, sink, 1, "id long, x string", (1, "b"), (2, "b"))
+    version = lance_stream.open_dataset(uri).version
+    again = lance_sink(uri, mode="upsert", on="id", app_id="a")
+    feed(spark, again, 1, "id long, x string", (1, "b"), (2, "b"))
+    assert again.last_commit is not None
+    assert again.last_commit.skipped
+    assert again.last_commit.version == version
+    assert lance_stream.open_dataset(uri).version == version
+
+
+CDC = "id long, x string, seq long, op string"
+
+
+def cdc_sink(uri: str, **more: Any) -> LanceSink:
+    return lance_sink(
+        uri,
+        mode="upsert",
+        on=["id"],
+        sequence_by="seq",
+        delete_when="op = 'd'",
+        except_columns=["op"],
+        app_id="a",
+        **more,
+    )
+
+
+@pytest.mark.usefixtures("way")
+def test_one_batch_of_changes_is_one_version(spark: Any, uri: str) -> None:
+    sink = cdc_sink(uri)
+    feed(spark, sink, 0, CDC, *[(i, "a", 1, "c") for i in range(5)])
+    version = lance_stream.open_dataset(uri).version
+    feed(
+        spark,
+        sink,
+        1,
+        CDC,
+        (0, "late", 0, "u"),
+        (1, "old", 2, "u"),
+        (1, "new", 3, "u"),
+        (2, "gone", 2, "d"),
+        (3, None, 2, None),
+        (7, "new", 1, "c"),
+        (8, "never there", 9, "d"),
+    )
+    assert lance_stream.open_dataset(uri).version == version + 1
+    assert rows_of(uri) == [(0, "a", 1), (1, "new", 3), (3, None, 2), (4, "a", 1), (7, "new", 1)]
+    commit = sink.last_commit
+    assert commit is not None
+    told = (commit.rows_in, commit.rows_inserted, commit.rows_updated, commit.rows_deleted)
+    assert told == (7, 1, 2, 1)
+    assert commit.rows_late == 2
+    assert lance_stream.open_dataset(uri).verify() == []
+
+
+@pytest.mark.usefixtures("way")
+def test_columns_that_do_not_come_keep_their_values(spark: Any, uri: str) -> None:
+    sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
+    feed(spark, sink, 0, "id long, x string, y int", (1, "a", 1), (2, "b", 2))
+    feed(spark, sink, 1, "id long, y int", (2, 20), (3, 30))
+    assert rows_of(uri) == [(1, "a", 1), (2, "b", 20), (3, None, 30)]
+
+
+@pytest.mark.usefixtures("way")
+def test_rows_that_would_stay_the_same_are_left_alone(spark: Any, uri: str) -> None:
+    sink = lance_sink(uri, mode="upsert", on="id", app_id="a", skip_unchanged=True)
+    feed(spark, sink, 0, "id long, x string", (1, "a"), (2, None), (3, "c"))
+    before = lineage_of(uri)
+    feed(spark, sink, 1, "id long, x string", (1, "a"), (2, None), (3, "C"))
+    assert sink.last_commit is not None
+    assert (sink.last_commit.rows_unchanged, sink.last_commit.rows_updated) == (2, 1)
+    after = lineage_of(uri)
+    assert (after[1], after[2]) == (before[1], before[2])
+    version = lance_stream.open_dataset(uri).version
+    feed(spark, sink, 2, "id long, x string", (1, "a"))
+    assert lance_stream.open_dataset(uri).version == version
+    assert sink.last_commit.version is None
+
+
+@pytest.mark.usefixtures("way")
+def test_composite_keys_of_many_types(spark: Any, uri: str) -> None:
+    schema = pa.schema(
+        [
+            ("a", pa.uint16()),
+            ("b", pa.large_string()),
+            ("c", pa.decimal128(10, 2)),
+            ("d", pa.timestamp("ms", "UTC")),
+            ("e", pa.bool_()),
+            ("f", pa.binary(2)),
+            ("g", pa.date32()),
+            ("v", pa.int32()),
+        ]
+    )
+    keys = ["a", "b", "c", "d", "e", "f", "g"]
+    sink = lance_sink(uri, mode="upsert", on=keys, app_id="a", create_options={"schema": schema})
+
+    def rows(value: int, *numbers: int) -> DataFrame:
+        df: DataFrame = spark.createDataFrame([(i, value) for i in numbers], "i int, v int")
+        return df.selectExpr(
+            "cast(i as smallint) a",
+            "concat('k', i) b",
+            "cast(i as decimal(8, 1)) c",
+            "timestamp_millis(i) d",
+            "i % 2 = 0 e",
+            "unhex(lpad(hex(i), 4, '0')) f",
+            "date_add(date'2026-01-01', i) g",
+            "v",
+        )
+
+    sink(rows(1, 0, 1, 2, 3), 0)
+    sink(rows(2, 2, 3, 4), 1)
+    assert sorted(lance_stream.open_dataset(uri).to_table()["v"].to_pylist()) == [1, 1, 2, 2, 2]
+    assert sink.last_commit is not None
+    assert (sink.last_commit.rows_updated, sink.last_commit.rows_inserted) == (2, 1)
+
+
+REFUSED = {
+    "null key": ([(None, "a"), (1, "b")], "1 of 2 rows have no key"),
+    "twice": ([(1, "a"), (1, "b")], "occur more than once"),
+}
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_has_no_meaning_is_refused_and_nothing_is_written(
+    spark: Any, uri: str, case: str
+) -> None:
+    rows, message = REFUSED[case]
+    sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
+    feed(spark, sink, 0, "id long, x string", (5, "a"))
+    files = sorted(each.name for each in Path(uri, "data").iterdir())
+    version = lance_stream.open_dataset(uri).version
+    with pytest.raises(InvalidInputError, match=message):
+        feed(spark, sink, 1, "id long, x string", *rows)
+    assert lance_stream.open_dataset(uri).version == version
+    assert sorted(each.name for each in Path(uri, "data").iterdir()) == files
+
+
+def test_equal_sequences_are_refused_unless_the_rows_are_the_same(spark: Any, uri: str) -> None:
+    sink = cdc_sink(uri)
+    feed(spark, sink, 0, CDC, (1, "a", 1, "u"), (1, "a", 1, "u"))
+    assert rows_of(uri) == [(1, "a", 1)]
+    with pytest.raises(InvalidInputError, match="which one is newer cannot be told"):
+        feed(spark, sink, 1, CDC, (1, "b", 2, "u"), (1, "c", 2, "u"))
+
+
+def test_a_condition_that_is_none_is_refused(spark: Any, uri: str) -> None:
+    sink = lance_sink(uri, mode="upsert", on="id", app_id="a", delete_when="no_such = 1")
+    with pytest.raises(InvalidInputError, match="delete_when='no_such = 1' is no condition"):
+        feed(spark, sink, 0, "id long", (1,))
+
+
+def test_a_key_column_that_is_not_there_is_named(spark: Any, uri: str) -> None:
+    sink = lance_sink(uri, mode="upsert", on="key", app_id="a")
+    with pytest.raises(InvalidInputError, match="the batch has no column 'key'; it has: id"):
+        feed(spark, sink, 0, "id long", (1,))
+
+
+def test_a_new_table_has_the_key_as_its_primary_key(spark: Any, uri: str) -> None:
+    sink = lance_sink(uri, mode="upsert", on=["b", "a"], app_id="a")
+    feed(spark, sink, 0, "a long, b string, c int", (1, "x", 1))
+    fields = lance_stream.open_dataset(uri).table.schema.fields
+    assert {each.name: each.primary_key_position for each in fields} == {
+        "a": 2,
+        "b": 1,
+        "c": None,
+    }
+
+
+def test_helper_columns_are_not_stored_by_appends_either(spark: Any, uri: str) -> None:
+    sink = lance_sink(uri, except_columns=["op"], app_id="a")
+    feed(spark, sink, 0, "id long, op string", (1, "c"))
+    assert lance_stream.open_dataset(uri).schema.names == ["id"]
+
+
+# --- overwrite
+
+
+def test_the_rows_of_a_complete_output_take_the_place_of_all(file_stream: Any, uri: str) -> None:
+    file_stream.add(pa.table({"k": [1, 1, 2]}))
+    file_stream.add(pa.table({"k": [2, 2, 3]}))
+    counts = file_stream.read().groupBy("k").count()
+    file_stream.run(lance_sink(uri, mode="overwrite"), df=counts)
+    ds = lance_stream.open_dataset(uri)
+    assert rows_of(uri) == [(1, 2), (2, 3), (3, 1)]
+    assert [each.operation for each in ds.versions()] == ["Overwrite"] * 3
+    assert ds.verify() == []
+
+
+def test_row_ids_go_on_over_an_overwrite_and_a_replay_is_left_out(spark: Any, uri: str) -> None:
+    sink = lance_sink(uri, mode="overwrite", app_id="a")
+    feed(spark, sink, 0, "id long", (1,), (2,))
+    feed(spark, sink, 1, "id long", (3,))
+    version = lance_stream.open_dataset(uri).version
+    feed(spark, lance_sink(uri, mode="overwrite", app_id="a"), 1, "id long", (3,))
+    assert lance_stream.open_dataset(uri).version == version
+    assert lineage_of(uri) == {3: (2, version, version)}
+    assert sink.last_commit is not None
+    assert (sink.last_commit.rows_inserted, sink.last_commit.rows_deleted) == (1, 2)
+
+
+def test_an_empty_output_empties_the_table(spark: Any, uri: str) -> None:
+    sink = lance_sink(uri, mode="overwrite", app_id="a")
+    feed(spark, sink, 0, "id long", (1,))
+    feed(spark, sink, 1, "id long")
+    assert lance_stream.open_dataset(uri).count_rows() == 0
+    version = lance_stream.open_dataset(uri).version
+    feed(spark, sink, 2, "id long")
+    assert lance_stream.open_dataset(uri).version == version
+
+
+# --- columns that come
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_new_columns_are_added_where_that_is_asked_for(spark: Any, uri: str, mode: str) -> None:
+    on = "id" if mode == "upsert" else None
+    sink = lance_sink(uri, mode=mode, on=on, schema_evolution="add_columns", app_id="a")
+    feed(spark, sink, 0, "id long", (1,))
+    feed(spark, sink, 1, "id long, x string", (2, "b"))
+    feed(spark, sink, 2, "id long", (3,))
+    assert rows_of(uri) == [(1, None), (2, "b"), (3, None)]
+    with pytest.raises(InvalidInputError, match="'x'"):
+        feed(spark, sink, 3, "id long, x long", (4, 4))
+    fixed = lance_sink(uri, mode=mode, on=on, app_id="b")
+    with pytest.raises(InvalidInputError, match="the table has no column 'y'"):
+        feed(spark, fixed, 0, "id long, y string", (4, "d"))
+
+
+# --- what is told
+
+
+def test_the_log_has_a_line_for_each_batch(
+    spark: Any, uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
+    with caplog.at_level(logging.INFO, "lance_stream.sink"):
+        feed(spark, sink, 0, "id long", (1,), (2,))
+    (record,) = [each for each in caplog.records if each.name == "lance_stream.sink"]
+    told = json.loads(record.getMessage().removeprefix("lance_sink "))
+    assert (told["table"], told["batch_id"], told["rows_inserted"]) == (uri, 0, 2)
+    assert set(told["seconds"]) == {"plan", "collect", "scan", "write", "commit"}
