@@ -321,10 +321,10 @@ class Dataset:
     def upsert(
         self,
         data: ArrowInput,
-        on: Sequence[str],
+        on: str | Sequence[str],
         sequence_by: str | None = None,
         delete_when: str | None = None,
-        except_columns: Sequence[str] = (),
+        except_columns: str | Sequence[str] = (),
         *,
         skip_unchanged: bool = False,
         tombstones: str | timedelta | None = None,
@@ -337,7 +337,8 @@ class Dataset:
 
         Args:
             data: As in `append`; collected in memory.
-            on: The key columns: integers, strings, bytes, dates, timestamps, decimals, booleans.
+            on: The key column, or columns: integers, strings, bytes, dates, timestamps, decimals,
+                booleans.
             sequence_by: The column that orders rows of one key: of the data the newest row counts,
                 and one older than the stored row changes nothing. None: a key occurs once.
             delete_when: A SQL expression over the data: whether a row deletes the one it names.
@@ -354,10 +355,10 @@ class Dataset:
             CommitError: Others were in the way each time.
         """
         rules = UpsertRules(
-            tuple(on),
+            _names(on),
             sequence_by,
             delete_when,
-            tuple(except_columns),
+            _names(except_columns),
             skip_unchanged,
             None if tombstones is None else parse_age(tombstones),
         )
@@ -495,3 +496,7 @@ def open_dataset(
             protocol.
     """
     return Dataset(opening.open_table(uri, version, storage_options))
+
+
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)

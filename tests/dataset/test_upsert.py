@@ -196,3 +196,10 @@ def test_the_verbs_of_a_dataset_lead_here() -> None:
     assert feed["_commit_version"] == [3, 3, 4, 4, 6, 6]
     with pytest.raises(lance_stream.NotFoundError, match="99"):
         final.restore(99)
+
+
+def test_one_key_column_and_one_that_is_not_stored_may_be_named_alone() -> None:
+    rows = pa.table({"id": [1, 7], "x": [9.0, 8.0], "op": ["u", "u"]})
+    ds = lance_stream.Dataset(small()).upsert(rows, on="id", except_columns="op")
+    assert {row["id"]: row["x"] for row in content(ds.table)}[7] == 8.0
+    assert ds.to_table(filter="id = 1")["x"].to_pylist() == [9.0]
