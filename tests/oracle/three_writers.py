@@ -9,6 +9,7 @@ handle that is as old. Then the model looks at each version that was made, and k
     what a verb changed is what it means on the version it was planned on, or on the one before its
     own; never on another, and never where somebody else has changed a row of it meanwhile
     rows that it did not mean to change keep values, ids and stamps
+    a micro-batch is in once, whoever brings it, and how often, and beside whom
     the primary key stays unique, both readers agree, indices say what scans say
     snapshot(a) + changes(a, b) = snapshot(b)
 """
@@ -30,8 +31,12 @@ import pyarrow as pa
 
 import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.dataset.append import append
 from lance_stream.dataset.dataset import Dataset
+from lance_stream.dataset.incoming import UpsertRules
+from lance_stream.dataset.micro_batches import MicroBatch
 from lance_stream.dataset.opening import open_table
+from lance_stream.dataset.upsert import upsert
 from lance_stream.errors import CommitConflictError
 from lance_stream.storage.store import Store
 from tests.contracts.watched_stores import Watch, WatchedStore
@@ -100,13 +105,25 @@ class Effect:
 
 @dataclass(frozen=True)
 class Verb:
-    """Something a writer does, by us and by pylance, and what it means."""
+    """Something a writer does, by us and by pylance, and what it means.
+
+    Attributes:
+        name: What is told of it.
+        by_us: Does it to an open dataset of ours.
+        by_pylance: Does it, or something like it, to an open dataset of pylance's.
+        effect: What it does to the rows that it was planned on.
+        by_pylance_means: The same of what pylance does, if that is something else.
+        batch: The number of the micro-batch that it is by us.
+        rows: What comes in.
+    """
 
     name: str
     by_us: Callable[[Any], object]
     by_pylance: Callable[[Any], object]
     effect: Callable[[Rows], Effect]
     by_pylance_means: Callable[[Rows], Effect] | None = None
+    batch: int | None = None
+    rows: pa.Table | None = None
 
 
 def table_of(rows: Iterable[Values]) -> pa.Table:
@@ -126,6 +143,8 @@ class ThreeWriters:
         self.uri, self.dice = str(Path(folder) / "table"), random.Random(seed)
         self.next_key, self.next_appended = 24, 1000
         self.busy: set[str] = set()
+        self.batches: dict[int, Verb] = {}
+        self.batches_in: set[int] = set()
         self.told: list[str] = [f"seed {seed}"]
         lance.write_dataset(
             table_of(map(self.values, range(24))),
@@ -182,7 +201,7 @@ class ThreeWriters:
 
     def verb(self) -> Verb:
         makers = (
-            [self.append, self.delete, self.update, self.upsert, self.upsert, self.cdc] * 3
+            [self.append, self.delete, self.update, self.upsert, self.batch, self.cdc] * 3
             + [self.compact] * 3
             + [self.configure, self.add_column, self.overwrite, self.restore]
         )
@@ -196,6 +215,7 @@ class ThreeWriters:
             lambda ds: ds.append(rows),
             lambda ds: lance.write_dataset(rows, ds, mode="append"),
             lambda _: Effect(added=new),
+            rows=rows,
         )
 
     def condition(self) -> tuple[str, Callable[[Values], bool]]:
@@ -254,7 +274,8 @@ class ThreeWriters:
             f"upsert {[each[0] for each in new]}",
             lambda ds: ds.upsert(rows, on=["id"]),
             by_pylance,
-            lambda rows: upserted(rows, new, set()),
+            lambda there: upserted(there, new, set()),
+            rows=rows,
         )
 
     def cdc(self) -> Verb:
@@ -282,6 +303,36 @@ class ThreeWriters:
             lambda rows: upserted(rows, others, doomed),
             lambda rows: upserted(rows, [], doomed),
         )
+
+    def batch(self) -> Verb:
+        """The next micro-batch of a stream, or one that is in already; by pylance no batch."""
+        number = max(self.batches_in, default=-1) + 1
+        if number and self.dice.random() < 0.25:
+            number = self.dice.choice(sorted(self.batches_in))
+        if number not in self.batches:
+            self.batches[number] = self.new_batch(number)
+        other = self.append()
+        return replace(
+            self.batches[number],
+            name=f"{self.batches[number].name}, or {other.name}",
+            by_pylance=other.by_pylance,
+            by_pylance_means=other.effect,
+        )
+
+    def new_batch(self, number: int) -> Verb:
+        told = MicroBatch("stream", number, "query")
+        upserted = self.upsert()
+        appended = self.append()
+        verb = self.dice.choice([upserted, appended])
+        rows = verb.rows
+
+        def by_us(ds: Any) -> None:
+            if verb is appended:
+                append(ds.table, rows, told)
+            else:
+                upsert(ds.table, rows, UpsertRules(("id",)), told)
+
+        return replace(verb, name=f"batch {number}: {verb.name}", by_us=by_us, batch=number)
 
     def compact(self) -> Verb:
         num_rows = self.dice.choice([12, 1000])
@@ -397,6 +448,11 @@ class ThreeWriters:
     # --- the model
 
     def check(self, who: str, verb: Verb, planned_on: int, made: int | None) -> None:
+        if verb.batch is not None and who != "pylance":
+            assert (made is None) == (verb.batch in self.batches_in), f"batch {verb.batch}"
+            self.batches_in.add(verb.batch)
+            if made is None:
+                return
         if made is None:
             effects = [self.effect(who, verb, each) for each in (planned_on, self.latest)]
             assert any(each.is_empty for each in effects), f"{verb.name} did nothing"
