@@ -256,6 +256,32 @@ class ColumnBounds:
             )
             self.unsaved_work += sum(each.num_rows + _ROWS_FOR_A_FILE for each in new.values())
 
+    def inherit(self, old: Iterable[Fragment], new: Iterable[Fragment]) -> None:
+        """Learn of new files whose rows are all out of old ones.
+
+        Args:
+            old: The fragments with the old files; if one of them is not known, nothing is learnt.
+            new: Fragments with the new files.
+        """
+        places = [file_column(each, self.field.id) for each in old]
+        with self._lock:
+            rows = [self._row_of_file.get(each, UNKNOWN) if each else UNKNOWN for each in places]
+            lows, highs = _as_bytes(self._lows[rows]), _as_bytes(self._highs[rows])
+        if not rows or UNKNOWN in rows:
+            return
+        low, high = min(lows), max(highs)
+        self.add(
+            FileBounds(
+                self.field.id,
+                place,
+                (low, high) if low <= high else None,
+                each.physical_rows,
+                each.physical_rows,
+            )
+            for each in new
+            if (place := file_column(each, self.field.id)) is not None
+        )
+
     def note_saved(self) -> None:
         """Note that all that is known is saved."""
         with self._lock:

@@ -31,6 +31,7 @@ from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
 from lance_stream.storage.store import Store
+from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import FragmentList
 
 KEY_BOUNDS_DIRECTORY: Final = "_lance_stream/key_bounds"
@@ -89,6 +90,22 @@ def _column_bounds(store: Store, field: Field) -> ColumnBounds | None:
         while len(_known) > MAX_COLUMNS:
             _known.popitem(last=False)
     return known
+
+
+def inherit_key_bounds(
+    table: TableVersion, old: Sequence[Fragment], new: Sequence[Fragment]
+) -> None:
+    """Let new files have the bounds of old ones, out of which all their rows are.
+
+    Args:
+        table: Where they lie.
+        old: Fragments of the table.
+        new: Fragments with the new files, which are written.
+    """
+    with _known_lock:
+        known = [each for (uri, _, _), each in _known.items() if uri == table.store.uri]
+    for each in known:
+        each.inherit(old, new)
 
 
 def save_key_bounds(table: TableVersion, bounds: KeyBounds) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from lance_stream.dataset.append import write_target
 from lance_stream.dataset.compaction_plan import CompactionRules, plan
+from lance_stream.dataset.known_key_bounds import inherit_key_bounds
 from lance_stream.dataset.read_fragment import WorkUnit
 from lance_stream.dataset.scan import read_units
 from lance_stream.dataset.table_versions import TableVersion
@@ -148,6 +149,7 @@ def prepare(
 
 def _group(table: TableVersion, places: Sequence[int], new: Sequence[Fragment]) -> PreparedGroup:
     old = tuple(table.manifest.fragments[place] for place in places)
+    inherit_key_bounds(table, old, new)
     rows = tuple(RewrittenRows(table.physical_rows(each), table.dead_offsets(each)) for each in old)
     if table.has_stable_row_ids:
         new = _with_lineage(table, old, rows, new)

@@ -208,6 +208,40 @@ def test_columns_without_bounds_leave_it_to_the_others() -> None:
         assert bounds.may_hold(listed, lookup).tolist() == [may]
 
 
+@pytest.mark.parametrize(
+    ("rows_of", "may"),
+    [
+        ([[5], [9], None], [True] * 4),
+        ([[5], [9], [2]], [False, True, True, False]),
+        ([[5], [None], [None]], [False, False, True, False]),
+        ([[None], [None], [None]], [False] * 4),
+    ],
+)
+def test_new_files_lie_between_the_bounds_of_all_old_ones(
+    rows_of: list[list[Any] | None], may: list[bool]
+) -> None:
+    (field,) = key_fields(pa.int64())
+    column = ColumnBounds(field)
+    old = [fragment_of(at, (field,), 1) for at in range(3)]
+    for fragment, keys in zip(old, rows_of, strict=True):
+        if keys is not None:
+            learner = BoundsLearner(fragment, [field])
+            learner.see([pa.array(keys, pa.int64())])
+            column.add(learner.learnt())
+    new = fragment_of(9, (field,), 3)
+    column.inherit(old, [new])
+    column.inherit([], [fragment_of(10, (field,), 3)])
+    listed = FragmentList.of([new])
+    found = [
+        KeyBounds([column]).may_hold(listed, KeyLookup([pa.array([key])])).tolist()
+        for key in (1, 2, 5, 10)
+    ]
+    is_known = rows_of[2] is not None
+    assert KeyBounds([column]).are_unknown(listed).tolist() == [not is_known]
+    assert [each for (each,) in found] == may
+    assert column.num_known == sum(each is not None for each in rows_of) + is_known
+
+
 def many_files(num_files: int) -> Iterator[Fragment]:
     fields = key_fields(pa.int64())
     return (fragment_of(at, fields, 1) for at in range(num_files))

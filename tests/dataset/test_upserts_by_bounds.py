@@ -120,6 +120,16 @@ def test_rows_that_a_restore_brings_back_are_found() -> None:
     assert data_files_read(store) == {path_of(now, 2)}
 
 
+def test_compacted_files_have_the_bounds_of_those_they_were_made_of() -> None:
+    table = upsert(ordered_by_time(), rows(9000, 9001), ON_ID).table
+    ds = lance_stream.Dataset(table).delete("id >= 300 and id < 350").compact(target_rows=300)
+    assert len(ds.table.manifest.fragments) < NUM_FRAGMENTS // 2
+    now, store = watched(ds.table)
+    done = upsert(now, rows(340, 360, 1.0), ON_ID)
+    assert (done.num_updated, done.num_inserted) == (10, 10)
+    assert len(data_files_read(store)) == 1
+
+
 def test_dead_rows_are_not_matched_while_their_bounds_are_learnt() -> None:
     deleted = lance_stream.Dataset(ordered_by_time()).delete("id < 5")
     done = upsert(deleted.table, rows(3, 7, 1.0), ON_ID)
