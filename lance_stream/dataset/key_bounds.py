@@ -35,7 +35,9 @@ from lance_stream.dataset.ordered_values import (
     Words,
     as_words,
     bounds_of,
+    extremes_of,
     in_order,
+    ordered_words,
     width_of,
 )
 from lance_stream.errors import UnsupportedFeatureError
@@ -56,6 +58,8 @@ UNKNOWN: Final = -1
 _FORGET_FROM: Final = 1 << 12
 # About how many rows could be read in the time that opening a file takes.
 _ROWS_FOR_A_FILE: Final = 1 << 14
+# About so many keys are tried before all are.
+_SAMPLE_KEYS: Final = 512
 # Up to so many keys are compared with boxes at a time, and in all.
 _PAIRS_AT_ONCE: Final = 1 << 20
 _MOST_PAIRS: Final = 1 << 25
@@ -310,22 +314,15 @@ class ColumnBounds:
                 self._row_of_fragment = {raw: used[raw] for raw in raws if raw in used}
             return rows
 
-    def spans(self, rows: Places, keys: Words) -> tuple[Places, Places]:
-        """Return which keys lie within bounds.
+    def between(self, rows: Places) -> "_Bounds":
+        """Return bounds.
 
         Args:
             rows: (n,) rows of bounds; `UNKNOWN` is taken for `ANYWHERE`.
-            keys: (m,) what stands for the keys, sorted.
-
-        Returns:
-            (n,) the place of the first key, and (n,) one past that of the last. None lies within
-            where the first is not before the last.
         """
-        with self._lock:
-            lows, highs = self._lows, self._highs
         rows = np.where(rows == UNKNOWN, ANYWHERE, rows)
-        firsts = np.searchsorted(keys, lows[rows], "left")
-        return firsts, np.searchsorted(keys, highs[rows], "right")
+        with self._lock:
+            return _Bounds(self._lows[rows], self._highs[rows])
 
     def known_files(self, fragments: FragmentList) -> list[tuple[FileColumn, bytes, bytes]]:
         """Return the files of some fragments that are known, and their bounds as bytes."""
@@ -389,29 +386,62 @@ class KeyBounds:
 
     def may_hold(self, fragments: FragmentList, lookup: KeyLookup) -> Mask:
         """Return which fragments may hold a key of a batch."""
-        if not lookup.num_keys:
-            return np.zeros(len(fragments), np.bool_)
-        may = np.ones(len(fragments), np.bool_)
+        may = np.full(len(fragments), lookup.num_keys > 0)
         rows = [each.rows_of(fragments) for each in self.columns]
-        own = [
-            (place, column, row)
-            for place, column, row in zip(self._places, self.columns, rows, strict=True)
-            if bool((row > ANYWHERE).any())
-        ]
-        if not own:
+        told = [at for at, own in enumerate(rows) if bool((own > ANYWHERE).any())]
+        if not lookup.num_keys or not told:
             return may
-        distinct = lookup.key_columns() if len(own) > 1 else None
-        boxes: list[_Side] = []
-        for place, column, row in own:
-            values = lookup.distinct[place] if distinct is None else distinct[place]
-            order, keys = in_order(values)
-            firsts, stops = column.spans(row, keys)
-            may &= firsts < stops
-            boxes.append(_Side(firsts, stops, order))
-        if len(boxes) > 1:
-            places = np.flatnonzero(may)
-            may[places] = _hold_a_key(boxes, places)
+        keys = [lookup.key_columns[self._places[at]] for at in told]
+        bounds = [self.columns[at].between(rows[at]) for at in told]
+        for each, values in zip(bounds, keys, strict=True):
+            least, most = ordered_words(extremes_of(values))
+            may &= (each.lows <= most) & (each.highs >= least)
+        # Sorting all keys is seldom needed: where they are all over the table, a few of them hit
+        # each fragment, and where they are together, most fragments lie beyond the outermost.
+        undecided = np.flatnonzero(may)
+        sample = pa.array(np.arange(0, lookup.num_keys, max(lookup.num_keys // _SAMPLE_KEYS, 1)))
+        for some in ([each.take(sample) for each in keys], keys):
+            undecided = undecided[~_hold_a_key([each.at(undecided) for each in bounds], some)]
+        may[undecided] = False
         return may
+
+
+class _Bounds(NamedTuple):
+    """Bounds of fragments.
+
+    Attributes:
+        lows: (n,) what stands for the least value of each.
+        highs: (n,) what stands for the greatest.
+    """
+
+    lows: Words
+    highs: Words
+
+    def at(self, places: Places) -> "_Bounds":
+        return _Bounds(self.lows[places], self.highs[places])
+
+
+def _hold_a_key(bounds: Sequence[_Bounds], keys: Sequence[pa.Array]) -> Mask:
+    """Return within which bounds a key lies.
+
+    Args:
+        bounds: (n,) of each key column.
+        keys: (num_keys,) values of each key column.
+    """
+    may = np.ones(len(bounds[0].lows), np.bool_)
+    if not len(may):
+        return may
+    sides: list[_Side] = []
+    for own, values in zip(bounds, keys, strict=True):
+        order, words = in_order(values)
+        firsts = np.searchsorted(words, own.lows, "left")
+        stops = np.searchsorted(words, own.highs, "right")
+        may &= firsts < stops
+        sides.append(_Side(firsts, stops, order))
+    if len(sides) > 1:
+        places = np.flatnonzero(may)
+        may[places] = _hold_a_key_in_all(sides, places)
+    return may
 
 
 class _Side(NamedTuple):
@@ -428,7 +458,7 @@ class _Side(NamedTuple):
     order: Places
 
 
-def _hold_a_key(sides: Sequence[_Side], places: Places) -> Mask:
+def _hold_a_key_in_all(sides: Sequence[_Side], places: Places) -> Mask:
     """Return which boxes have a key within them: one that lies within each side.
 
     Of each box, the keys within its narrowest side are looked at, if that are not too many.

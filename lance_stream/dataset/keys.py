@@ -175,7 +175,7 @@ class KeyLookup:
         """What rows are searched by; None where the keys are too many for it, or none."""
         if not 0 < self.num_keys <= MAX_KEYS:
             return None
-        columns = self.key_columns()
+        columns = self.key_columns
         words = key_words(columns)
         order = np.argsort(words)
         in_order = words[order]
@@ -183,8 +183,9 @@ class KeyLookup:
         return _Search(columns, KeyFilter(words), in_order if is_unique else None, order)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A worker makes it itself, faster than it could be sent.
-        return {name: value for name, value in self.__dict__.items() if name != "_search"}
+        # A worker makes them itself, faster than they could be sent.
+        made = ("_search", "key_columns")
+        return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def _numbers(self, keys: Sequence[pa.Array]) -> Places:
         found = _index_in(keys[0], self.distinct[0])
@@ -197,8 +198,9 @@ class KeyLookup:
             found = _index_in(pa.array(pairs), known)
         return found
 
+    @cached_property
     def key_columns(self) -> list[pa.Array]:
-        """Return the (num_keys,) values of each key column, by the number of the key."""
+        """The (num_keys,) values of each key column, by the number of the key."""
         columns: list[pa.Array] = []
         codes: Places | None = None
         for place in range(len(self._pairs), 0, -1):

@@ -103,17 +103,22 @@ def in_order(values: pa.Array) -> tuple[npt.NDArray[np.int64], Words]:
     return order, words[order]
 
 
+def extremes_of(values: pa.Array) -> pa.Array:
+    """Return the least and the greatest of some values; two nulls if all are null."""
+    found = pc.min_max(values)
+    return pa.array([found["min"], found["max"]], values.type)
+
+
 def bounds_of(values: pa.Array) -> tuple[bytes, bytes] | None:
     """Return bytes that stand for the least and the greatest value; None if all are null.
 
     Args:
         values: (n,) of a type that has a width.
     """
-    found = pc.min_max(values)
-    if not found["min"].is_valid:
+    extremes = extremes_of(values)
+    if extremes.null_count:
         return None
-    words = ordered_words(pa.array([found["min"], found["max"]], values.type))
-    low, high = words.tolist()
+    low, high = ordered_words(extremes).tolist()
     if isinstance(low, int):
         return low.to_bytes(_WORD_BYTES, "big"), high.to_bytes(_WORD_BYTES, "big")
     return low, high

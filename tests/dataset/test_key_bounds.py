@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -92,16 +93,18 @@ def lies_in_box(key: tuple[Any, ...], rows: list[tuple[Any, ...]]) -> bool:
 
 
 @settings(deadline=None)
-@given(tables_and_keys(), st.integers(0, 6))
+@given(tables_and_keys(), st.integers(0, 6), st.sampled_from([1, 2, 512]))
 def test_fragments_whose_bounds_no_key_fits_are_left_out_and_no_others(
     drawn: tuple[tuple[pa.DataType, ...], list[list[tuple[Any, ...]]], list[tuple[Any, ...]]],
     num_told: int,
+    sample_keys: int,
 ) -> None:
     types, rows_of, keys = drawn
     bounds, fragments, told = learnt_bounds(types, rows_of)
     told = told[: num_told * len(types)]
     bounds.learn(told)
-    may = bounds.may_hold(fragments, KeyLookup(arrays(types, keys)))
+    with patch("lance_stream.dataset.key_bounds._SAMPLE_KEYS", sample_keys):
+        may = bounds.may_hold(fragments, KeyLookup(arrays(types, keys)))
     expected = [
         bool(keys) and (at >= num_told or any(lies_in_box(key, rows) for key in keys))
         for at, rows in enumerate(rows_of)
