@@ -37,6 +37,7 @@ from lance_stream.table.operations import (
     DataOverlay,
     DataReplacement,
     Delete,
+    KeyExistenceFilter,
     KnownOperation,
     MapUpdate,
     Merge,
@@ -183,7 +184,9 @@ def _more_than_rows_died(ours: Delete | Update, theirs: Delete | Update) -> bool
 def _may_insert_same_keys(ours: Update, theirs: Update) -> bool:
     """Whether ours keeps its keys unique, and theirs may have inserted one of them."""
     keys, others = ours.inserted_rows, theirs.inserted_rows
-    if keys is None or keys.key_hashes == () or not _inserts_rows(theirs):
+    if keys is None or keys.key_hashes == ():
+        return False
+    if not _inserts_rows(theirs) and not _names_keys(others):
         return False
     if (
         others is None
@@ -197,6 +200,13 @@ def _may_insert_same_keys(ours: Update, theirs: Update) -> bool:
 
 def _inserts_unique_keys(ours: Update, _theirs: Append) -> bool:
     return ours.inserted_rows is not None and ours.inserted_rows.key_hashes != ()
+
+
+def _names_keys(keys: KeyExistenceFilter | None) -> bool:
+    """Whether keys are named at all; those of deletes that are remembered are, without a row."""
+    if keys is None:
+        return False
+    return bool(keys.key_hashes) or (keys.bloom is not None and any(keys.bloom.bitmap))
 
 
 def _inserts_rows(update: Update) -> bool:

@@ -12,6 +12,7 @@ from lance_stream.table.manifest import BasePath
 from lance_stream.table.operations import (
     OPERATIONS,
     Append,
+    BloomFilter,
     Clone,
     CreateIndex,
     DataOverlay,
@@ -61,6 +62,12 @@ def upsert(
         new_fragments=(fragment(0),),
         inserted_rows=None if keys is None else KeyExistenceFilter((0,), keys),
     )
+
+
+def remembering(keys: tuple[int, ...] | None) -> Update:
+    """An update of which nothing comes but remembered deletes; None for more than can be listed."""
+    any_key = BloomFilter(b"\xff" * 8, 64, 8, 0.1) if keys is None else None
+    return Update(inserted_rows=KeyExistenceFilter((0,), keys, any_key))
 
 
 def update_columns(*fragment_ids: int, fields: tuple[int, ...] = (1,)) -> Update:
@@ -223,6 +230,14 @@ FINER = [
     (upsert(0, keys=(1, 2)), upsert(1, keys=(3, 4)), YES),
     (upsert(0, keys=(1, 2)), upsert(1), RETRY),
     (upsert(0, keys=(1, 2)), APPEND, RETRY),
+    # deletes that are remembered name their keys, too, without a row
+    (upsert(0, keys=(1, 2)), remembering((2, 3)), RETRY),
+    (upsert(0, keys=(1, 2)), remembering((3, 4)), YES),
+    (upsert(0, keys=(1, 2)), remembering(()), YES),
+    (upsert(0, keys=(1, 2)), remembering(None), RETRY),
+    (remembering((2, 3)), upsert(0, keys=(1, 2)), RETRY),
+    (remembering((2, 3)), APPEND, RETRY),
+    (remembering((2, 3)), remembering((3, 4)), RETRY),
     (upsert(0), upsert(1, keys=(1,)), YES),
     (upsert(0, keys=()), upsert(1), YES),
     (upsert(0, keys=()), APPEND, YES),
