@@ -2,6 +2,7 @@
 
 import pickle
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,10 +14,15 @@ from lance_stream.dataset.micro_batches import MicroBatch
 from lance_stream.dataset.opening import open_table
 from lance_stream.dataset.write_fragments import write_fragments
 from lance_stream.dataset.write_jobs import WriteJob, commit_job, discard, plan_job
-from lance_stream.errors import CommitConflictError, IncompatibleConflictError
+from lance_stream.errors import (
+    CommitConflictError,
+    CommitUncertainError,
+    IncompatibleConflictError,
+)
 from lance_stream.storage.locations import open_store
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.paths import NamingScheme, manifest_path
+from tests.contracts.watched_stores import WatchedStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -165,6 +171,23 @@ def test_a_version_that_was_cleaned_up_meanwhile_is_not_missed(uri: str) -> None
     assert [each.version for each in table.checkout(None).versions()] == [1, 3]
     commit_job(job, fragments)
     assert ids_of(uri) == [0, 1, 2, 5]
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_files_stay_when_nobody_knows_whether_the_table_was_made(uri: str, landed: bool) -> None:
+    def fail(call: str, path: str) -> None:
+        if path.startswith("_versions/") and call in ("create_once", "read"):
+            raise ConnectionError("the wire is cut")
+
+    job = plan_job(uri, SCHEMA)
+    fragments = write(job, 1, 2)
+    watch = {"after": fail} if landed else {"before": fail}
+    broken = WatchedStore(job.target.store, **watch)
+    with pytest.raises(CommitUncertainError):
+        commit_job(replace(job, target=replace(job.target, store=broken)), fragments)
+    assert len(files_of(uri)) == 1
+    if landed:
+        assert ids_of(uri) == [1, 2]
 
 
 def test_what_a_job_wrote_can_be_thrown_away(uri: str) -> None:
