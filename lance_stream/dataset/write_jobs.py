@@ -192,11 +192,12 @@ def _as_planned(job: WriteJob, fragments: Sequence[Fragment]) -> TableVersion:
         return newest
     if job.overwrite:
         return newest
-    if fragments:
-        check_still_fits(fragments, job.target.schema, newest)
-    with suppress(NotFoundError):  # cleaned up: what came since is not known
+    try:
         return checkout(newest, job.version)
-    return newest
+    except NotFoundError:  # cleaned up: what came since is not known
+        if fragments:
+            check_still_fits(fragments, job.target.schema, newest)
+        return newest
 
 
 def _check_is_asked_for(
