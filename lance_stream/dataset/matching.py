@@ -30,8 +30,9 @@ from lance_stream.dataset.scan import NUM_THREADS, read_units
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import NotFoundError
 from lance_stream.schema.system_columns import ROW_ADDRESS
+from lance_stream.table.ascending import are_among
 from lance_stream.table.fragments import Fragment, decode_fragment
-from lance_stream.table.row_addresses import unpack_addresses
+from lance_stream.table.row_addresses import pack_addresses, unpack_addresses
 
 
 class Matches(NamedTuple):
@@ -104,37 +105,52 @@ def find_matches(unit: WorkUnit, lookup: KeyLookup, num_keys: int) -> Matches:
         num_keys: How many of the columns are key columns.
     """
     found: list[Matches] = []
-    learner = _learner(unit, num_keys) if unit.with_dead_rows else None
+    fragment = decode_fragment(unit.fragment)
+    learner = _learner(unit, fragment, num_keys) if unit.with_dead_rows else None
+    reads_all = unit.with_dead_rows or _most_live(fragment)
+    if reads_all:
+        unit = replace(unit, with_dead_rows=True, system_columns=())
+    first = 0
     for batch in read_unit(unit):
         keys = batch.columns[:num_keys]
         if learner is not None:
             learner.see(keys)
         rows, numbers = lookup.find_rows(keys)
         if len(rows):
-            addresses = batch.column(batch.num_columns - 1).to_numpy()
-            has_sequence = batch.num_columns > num_keys + 1
+            if reads_all:
+                addresses = pack_addresses(fragment.id, rows + first)
+            else:
+                addresses = batch.column(batch.num_columns - 1).to_numpy()[rows]
+            has_sequence = len(unit.columns) > num_keys
             sequence = batch.column(num_keys).take(pa.array(rows)) if has_sequence else None
-            found.append(Matches(addresses[rows], numbers, sequence))
+            found.append(Matches(addresses, numbers, sequence))
+        first += batch.num_rows
     matches = join_matches(found)
-    if learner is None:
-        return matches
-    return _alive(unit, matches)._replace(learnt=tuple(learner.learnt()))
+    if reads_all:
+        matches = _alive(unit, fragment, matches)
+    return matches if learner is None else matches._replace(learnt=tuple(learner.learnt()))
 
 
-def _learner(unit: WorkUnit, num_keys: int) -> BoundsLearner:
-    keys = key_fields(unit.schema, unit.columns[:num_keys])
-    return BoundsLearner(decode_fragment(unit.fragment), keys)
+def _most_live(fragment: Fragment) -> bool:
+    """Return whether leaving the dead rows out costs more than looking their keys up, too."""
+    file = fragment.deletion_file
+    if file is None:
+        return True
+    return bool(file.num_deleted_rows) and 2 * file.num_deleted_rows < fragment.physical_rows
 
 
-def _alive(unit: WorkUnit, matches: Matches) -> Matches:
+def _learner(unit: WorkUnit, fragment: Fragment, num_keys: int) -> BoundsLearner:
+    return BoundsLearner(fragment, key_fields(unit.schema, unit.columns[:num_keys]))
+
+
+def _alive(unit: WorkUnit, fragment: Fragment, matches: Matches) -> Matches:
     """Return the matches that are not dead."""
-    fragment = decode_fragment(unit.fragment)
     if fragment.deletion_file is None or not len(matches.addresses):
         return matches
     num_rows = fragment.physical_rows or unit.files.num_rows(fragment.files[0])
     dead = unit.files.dead_offsets(fragment, num_rows)
     _, offsets = unpack_addresses(matches.addresses)
-    return matches.where(np.flatnonzero(~np.isin(offsets, dead)))
+    return matches.where(np.flatnonzero(~are_among(offsets, dead)))
 
 
 def join_matches(parts: Iterable[Matches]) -> Matches:
@@ -223,10 +239,10 @@ def _still(table: TableVersion, place: int, raw: bytes, matches: Matches) -> Mat
         died_before, dead = table.dead_offsets(before), table.dead_offsets(fragment)
     except NotFoundError:
         return None
-    if not bool(np.isin(died_before, dead).all()):
+    if not bool(are_among(died_before, dead).all()):
         return None  # a restore: rows live again that were not looked at
     _, offsets = unpack_addresses(matches.addresses)
-    return matches.where(np.flatnonzero(~np.isin(offsets, dead)))
+    return matches.where(np.flatnonzero(~are_among(offsets, dead)))
 
 
 def _without_dead(fragment: Fragment) -> Fragment:

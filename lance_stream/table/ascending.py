@@ -39,15 +39,29 @@ def union(one: Numbers[Number], other: Numbers[Number]) -> Numbers[Number]:
     return distinct(np.concatenate([one, other]))
 
 
+def are_among(
+    numbers: npt.NDArray[np.integer[Any]], others: npt.NDArray[np.integer[Any]]
+) -> npt.NDArray[np.bool_]:
+    """Return which of some numbers are among others.
+
+    Args:
+        numbers: (n,) in any order.
+        others: (m,) ascending; of a type that holds all of theirs.
+    """
+    if not len(others):
+        return np.zeros(len(numbers), np.bool_)
+    wanted = numbers.astype(others.dtype, copy=False)
+    places = np.minimum(np.searchsorted(others, wanted), len(others) - 1)
+    found: npt.NDArray[np.bool_] = others[places] == wanted
+    return found
+
+
 def difference(one: Numbers[Number], other: Numbers[Number]) -> Numbers[Number]:
     """Return the numbers of one that are not among the other, ascending.
 
     Args:
         one: (n,) ascending and unique.
-        other: (m,) ascending and unique.
+        other: (m,) ascending and unique, of the same type.
     """
-    if not len(one) or not len(other):
-        return one
-    places = np.minimum(np.searchsorted(other, one), len(other) - 1)
-    left: Numbers[Number] = one[other[places] != one]
+    left: Numbers[Number] = one[~are_among(one, other)]
     return left

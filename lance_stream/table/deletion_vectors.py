@@ -21,6 +21,7 @@ Differs: The proto says Int32Array for the Arrow flavour; Lance writes uint32, i
 """
 
 import struct
+from array import array
 from typing import TypeAlias
 
 import numpy as np
@@ -61,7 +62,8 @@ def encode_deletion_vector(offsets: npt.ArrayLike) -> tuple[DeletionFileType, by
         raise InvalidInputError("a deletion file holds row offsets of 32 bits, at least one")
     dead = distinct(given.astype(np.uint32))
     if len(dead) >= BITMAP_THRESHOLD:
-        return DeletionFileType.BITMAP, bytes(BitMap(dead).serialize())
+        # of an array the library takes the bytes, of anything else number by number
+        return DeletionFileType.BITMAP, bytes(BitMap(array("I", dead.tobytes())).serialize())
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, _SCHEMA) as writer:
         writer.write_batch(pa.record_batch([pa.array(dead, pa.uint32())], schema=_SCHEMA))

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from lance_stream.table.ascending import difference, distinct, union
+from lance_stream.table.ascending import are_among, difference, distinct, union
 
 TYPES = st.sampled_from([np.uint32, np.uint64, np.int64])
 
@@ -19,6 +19,7 @@ def test_sets_of_numbers_are_those_of_python(data: st.DataObject, kind: type) ->
     assert ours.tolist() == sorted(set(one.tolist()))
     assert union(ours, theirs).tolist() == sorted({*one.tolist(), *other.tolist()})
     assert difference(ours, theirs).tolist() == sorted({*one.tolist()} - {*other.tolist()})
+    assert are_among(one, theirs).tolist() == [each in {*other.tolist()} for each in one.tolist()]
     assert {ours.dtype, union(ours, theirs).dtype, difference(ours, theirs).dtype} == {one.dtype}
 
 

@@ -1,0 +1,41 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.dataset.keys import KeyLookup
+from lance_stream.dataset.matching import find_matches
+from lance_stream.dataset.opening import open_table
+from lance_stream.schema.system_columns import ROW_ADDRESS
+
+ROWS = 1000
+
+
+@pytest.mark.parametrize("where", ["false", "key % 5 = 0", "key % 5 > 0", "key < 990"])
+@pytest.mark.parametrize("batch_size", [None, 64])
+def test_all_live_rows_with_a_key_are_found_and_no_dead_one(
+    tmp_path: Path, where: str, batch_size: int | None
+) -> None:
+    keys = np.random.default_rng(0).permutation(ROWS)
+    rows = pa.table({"sequence": np.arange(ROWS), "key": keys})
+    uri = str(tmp_path / "table.lance")
+    before = lance_stream.create_dataset(uri, rows.schema).append(rows[:10])
+    dataset = before.append(rows[10:]).delete(where)
+    live = set(dataset.to_table()["key"].to_pylist())
+
+    table = open_table(uri)
+    fragment_id, place = max((each, at) for at, each in enumerate(table.manifest.fragments.ids))
+    unit = table.unit(place, columns=("key", "sequence"), system_columns=(ROW_ADDRESS,))
+    lookup = KeyLookup([pa.array(np.arange(5, ROWS))])
+    found = find_matches(replace(unit, batch_size=batch_size), lookup, num_keys=1)
+
+    offsets = [int(each) - (fragment_id << 32) for each in found.addresses]
+    assert [each for each in range(10, ROWS) if keys[each] >= 5 and keys[each] in live] == [
+        10 + each for each in offsets
+    ]
+    assert [keys[10 + each] for each in offsets] == [5 + each for each in found.keys]
+    assert found.sequence is not None
+    assert found.sequence.to_pylist() == [10 + each for each in offsets]
