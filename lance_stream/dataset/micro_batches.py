@@ -15,6 +15,7 @@ from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
 from lance_stream.table import ledger
 from lance_stream.table.manifest import WRITER_LIBRARY
 from lance_stream.table.operations import Restore
+from lance_stream.table.paths import TRANSACTIONS_DIRECTORY, parse_transaction_file_name
 
 APP_ID: Final = "lance_stream.app_id"
 BATCH_ID: Final = "lance_stream.batch_id"
@@ -44,7 +45,8 @@ def find_taken_in(table: TableVersion, micro_batch: MicroBatch) -> ledger.Ledger
     """Return what says that a version has taken in a micro-batch; None if nothing does.
 
     That is the ledger. After a restore by another program the ledger is as old as what was
-    restored; then the transactions since are looked through for the batch's own.
+    restored; then the transactions since are looked through for the batch's own. Where the ledger
+    has nothing of the stream, the names of the transactions' files tell whether there is one.
 
     Raises:
         InvalidInputError: The number belongs to another query's batch.
@@ -53,11 +55,13 @@ def find_taken_in(table: TableVersion, micro_batch: MicroBatch) -> ledger.Ledger
     decision = ledger.decide(table.manifest.config, app_id, batch_id, micro_batch.query_id)
     if isinstance(decision, ledger.TakenIn):
         return decision.entry
-    if decision.entry is None and batch_id == 0:
+    uuid = ledger.derive_uuid(app_id, batch_id)
+    after: int | None = decision.search_after
+    if decision.entry is None:
+        after = _first_tried_on(table, uuid)
+    if after is None:
         return None  # a stream that begins
-    version = _find_before_restore(
-        table, decision.search_after, ledger.derive_uuid(app_id, batch_id)
-    )
+    version = _find_before_restore(table, after, uuid)
     if version is None:
         return None
     return ledger.LedgerEntry(batch_id, micro_batch.query_id, version)
@@ -79,6 +83,12 @@ def entries_of(micro_batch: MicroBatch | None) -> ConfigEntries | None:
         micro_batch.app_id,
         ledger.LedgerEntry(micro_batch.batch_id, micro_batch.query_id, version),
     )
+
+
+def _first_tried_on(table: TableVersion, uuid: str) -> int | None:
+    """Return on which version a transaction was planned first; None if there is no file of it."""
+    names = map(parse_transaction_file_name, table.store.list_names(TRANSACTIONS_DIRECTORY))
+    return min((each[0] for each in names if each and each[1].startswith(uuid)), default=None)
 
 
 def _find_before_restore(table: TableVersion, after: int, uuid: str) -> int | None:

@@ -251,6 +251,27 @@ def test_a_batch_taken_in_before_a_foreign_restore_is_not_written_again(
     assert ids_of(table) == [1, 3]
 
 
+def test_a_first_batch_taken_in_before_a_foreign_restore_is_not_written_again(
+    table: TableVersion,
+) -> None:
+    append(table, rows(9))
+    append(table, rows(1), batch(0))
+    restore_as_another_program(table, 2)
+    again = append(table, rows(1), batch(0))
+    assert (again.is_new, again.taken_in_before) == (False, 3)
+    assert append(table, rows(2), batch(1)).is_new
+    assert ids_of(table) == [9, 2]
+
+
+def test_a_stream_that_begins_looks_at_no_version_but_the_newest(table: TableVersion) -> None:
+    for number in range(5):
+        append(table, rows(number))
+    store = WatchedStore(table.store)
+    watched = replace(checkout(table, None), store=store, log=ObjectStoreLog(store))
+    assert find_taken_in(watched, batch(0)) is None
+    assert store.calls == [("list_names", "_transactions")]
+
+
 def test_where_history_is_gone_after_a_foreign_restore_the_stream_stops(
     table: TableVersion,
 ) -> None:
