@@ -202,7 +202,7 @@ class ThreeWriters:
     def verb(self) -> Verb:
         makers = (
             [self.append, self.delete, self.update, self.upsert, self.batch, self.cdc] * 3
-            + [self.compact] * 3
+            + [self.compact, self.change_column, self.sequenced] * 2
             + [self.configure, self.add_column, self.overwrite, self.restore]
         )
         return self.dice.choice(makers)()
@@ -272,7 +272,7 @@ class ThreeWriters:
 
         return Verb(
             f"upsert {[each[0] for each in new]}",
-            lambda ds: ds.upsert(rows, on=["id"]),
+            lambda ds: ds.upsert(rows, on="id"),
             by_pylance,
             lambda there: upserted(there, new, set()),
             rows=rows,
@@ -288,7 +288,7 @@ class ThreeWriters:
             return self.upsert()
 
         def by_us(ds: Any) -> None:
-            ds.upsert(rows, on=["id"], delete_when="gone", except_columns=["gone"])
+            ds.upsert(rows, on="id", delete_when="gone", except_columns=["gone"])
 
         def by_pylance(ds: Any) -> None:
             merge = ds.merge_insert("id").when_matched_delete()
@@ -302,6 +302,54 @@ class ThreeWriters:
             by_pylance,
             lambda rows: upserted(rows, others, doomed),
             lambda rows: upserted(rows, [], doomed),
+        )
+
+    def change_column(self) -> Verb:
+        """Rows without g: it stays as it is, and is null in new rows; pylance inserts none."""
+        new = self.incoming()
+        rows = table_of(new).drop_columns(["g"])
+
+        def meaning(there: Rows) -> Effect:
+            ids = {row.values[0]: each for each, row in there.items()}
+            known = {ids[each[0]]: each for each in new if each[0] in ids}
+            return Effect(
+                changed={
+                    row_id: (key, x, there[row_id].values[2])
+                    for row_id, (key, x, _) in known.items()
+                },
+                added=[(key, x, None) for key, x, _ in new if key not in ids],
+            )
+
+        return Verb(
+            f"change x of {[each[0] for each in new]}",
+            lambda ds: ds.upsert(rows, on="id"),
+            lambda ds: ds.merge_insert("id").when_matched_update_all().execute(rows),
+            meaning,
+            lambda there: Effect(changed=meaning(there).changed),
+        )
+
+    def sequenced(self) -> Verb:
+        """By us the row with the larger x counts, and the later one of two; by pylance appended."""
+        new = [(key, float(self.dice.randint(0, 3)), g) for key, _, g in self.incoming()]
+        rows = table_of(new)
+        other = self.append()
+
+        def meaning(there: Rows) -> Effect:
+            effect = upserted(there, new, set())
+            stored = {each: there[each].values[1] for each in effect.changed}
+            effect.changed = {
+                each: values
+                for each, values in effect.changed.items()
+                if stored[each] is None or values[1] >= stored[each]
+            }
+            return effect
+
+        return replace(
+            other,
+            name=f"upsert by x {[each[0] for each in new]}, or {other.name}",
+            by_us=lambda ds: ds.upsert(rows, on="id", sequence_by="x"),
+            effect=meaning,
+            by_pylance_means=other.effect,
         )
 
     def batch(self) -> Verb:
