@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import random
 import subprocess
 import sys
 import textwrap
@@ -253,6 +254,58 @@ def test_it_is_pickled_without_its_thread() -> None:
     assert last_round(compaction).error is None
     copy = pickle.loads(pickle.dumps(compaction))
     assert (copy.every, copy.rules, copy.last_round) == (2, compaction.rules, None)
+
+
+def test_no_race_of_two_streams_and_a_compaction_loses_a_change() -> None:
+    """Each stream changes keys of its own, which lie in the same fragments as the other's."""
+    ds = new_table().append(rows(*range(20))).append(rows(*range(20, 40)))
+    model: dict[int, int] = dict.fromkeys(range(40), 0)
+    compactions = [BackgroundCompaction(1, CompactionRules(1000, most_dead=0.1)) for _ in range(2)]
+    rounds: list[Round] = []
+    errors: list[BaseException] = []
+
+    def stream(parity: int) -> None:
+        dice = random.Random(parity)
+        own, compaction = {}, compactions[parity]
+        try:
+            for batch_id in range(1, 10):
+                keys = dice.sample(range(parity, 60, 2), 4)
+                with compaction.batch():
+                    if batch_id % 4:
+                        made = ds.upsert(rows(*keys, x=batch_id), on=["id"])
+                        own.update(dict.fromkeys(keys, batch_id))
+                    else:
+                        made = ds.delete(f"id IN ({', '.join(map(str, keys))})")
+                        own.update(dict.fromkeys(keys, -1))
+                if compaction.after_batch(made.table, batch_id) and batch_id % 3 == 0:
+                    rounds.append(last_round(compaction))
+        except BaseException as error:
+            errors.append(error)
+        model.update(own)
+
+    threads = [threading.Thread(target=stream, args=(parity,)) for parity in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert errors == []
+    assert all(each.wait(PATIENCE) for each in compactions)
+    rounds += [each.last_round for each in compactions if each.last_round is not None]
+    assert [each.error for each in rounds] == [None] * len(rounds)
+    newest = lance_stream.open_dataset(ds.uri)
+    expected = {key: x for key, x in model.items() if x >= 0}
+    content = newest.to_table().to_pylist()
+    assert {row["id"]: row["x"] for row in content} == expected
+    assert len(content) == len(expected)
+    assert verify(newest.table) == []
+    assert [each.operation for each in newest.versions()].count("Rewrite") >= 2
+    by_feed: dict[int, int] = {}
+    for change in newest.changes(0, pre_images=False).read_all().to_pylist():
+        if change["_change_type"] == "delete":
+            del by_feed[change["id"]]
+        else:
+            by_feed[change["id"]] = change["x"]
+    assert by_feed == expected
 
 
 @pytest.mark.parametrize("every", [0, -1, True, 2.5, "10"])
