@@ -20,7 +20,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -131,6 +131,19 @@ class Round:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
+def check_every(every: int) -> None:
+    """Raise unless it is a number of batches after which a round can begin.
+
+    Raises:
+        InvalidInputError: It is no whole number from 1.
+    """
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise InvalidInputError(
+            f"compact_every is a number of batches from 1, not {every!r}; leave it out to have no "
+            "fragments merged"
+        )
+
+
 class BackgroundCompaction:
     """Compacts a table while batches are written into it. Pickles as if it were new.
 
@@ -146,11 +159,7 @@ class BackgroundCompaction:
     """
 
     def __init__(self, every: int, rules: CompactionRules = ROUND) -> None:
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise InvalidInputError(
-                f"compact_every is a number of batches from 1, not {every!r}; leave it out to "
-                "have no fragments merged"
-            )
+        check_every(every)
         self.every = every
         self.rules = rules
         self.last_round: Round | None = None
@@ -169,7 +178,10 @@ class BackgroundCompaction:
             yield
 
     def after_batch(
-        self, table: TableVersion, batch_id: int, write: WriteTasks | None = None
+        self,
+        batch_id: int,
+        open_newest: Callable[[], TableVersion],
+        write: WriteTasks | None = None,
     ) -> bool:
         """Begin a round if one is due: every so many batches, by their numbers or as they come.
 
@@ -177,8 +189,8 @@ class BackgroundCompaction:
         rounds, too.
 
         Args:
-            table: The version that the batch made.
-            batch_id: The batch's number.
+            batch_id: The batch's number. It made a version.
+            open_newest: Returns the table; asked if a round is due.
             write: Who writes the new files; by default the thread itself.
 
         Returns:
@@ -186,6 +198,11 @@ class BackgroundCompaction:
         """
         self._num_batches += 1
         if self._num_batches < self.every and (batch_id + 1) % self.every:
+            return False
+        try:
+            table = open_newest()
+        except Exception:  # the batch is in, whatever is the matter now
+            _log.warning("a compaction cannot begin; the stream goes on", exc_info=True)
             return False
         if not _begin(table.store.uri):
             return False

@@ -8,7 +8,7 @@ import sys
 import textwrap
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from lance_stream.dataset.compaction_plan import CompactionRules
 from lance_stream.dataset.rewrites import RewriteTask, write_here
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.verify import verify
-from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 from lance_stream.table.fragments import Fragment
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.int64())])
@@ -39,6 +39,10 @@ def rows(*ids: int, x: int = 0) -> pa.Table:
 
 def new_table() -> Dataset:
     return lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
+
+
+def newest(ds: Dataset) -> Callable[[], TableVersion]:
+    return lambda: ds.table
 
 
 def num_files(table: TableVersion) -> int:
@@ -69,13 +73,13 @@ def test_every_so_many_batches_the_fragments_become_one() -> None:
     for batch_id in range(11):
         with compaction.batch():
             ds = ds.append(rows(batch_id))
-        began = compaction.after_batch(ds.table, batch_id)
+        began = compaction.after_batch(batch_id, newest(ds))
         assert began == (batch_id in {3, 7})
         if began:
             assert last_round(compaction).error is None
-    newest = lance_stream.open_dataset(ds.uri)
-    assert [each.physical_rows for each in newest.table.manifest.fragments] == [8, 1, 1, 1]
-    assert verify(newest.table) == []
+    final = lance_stream.open_dataset(ds.uri)
+    assert [each.physical_rows for each in final.table.manifest.fragments] == [8, 1, 1, 1]
+    assert verify(final.table) == []
 
 
 def test_by_steps_not_every_round_writes_all_rows_anew() -> None:
@@ -84,7 +88,7 @@ def test_by_steps_not_every_round_writes_all_rows_anew() -> None:
     removed = []
     for batch_id in range(8):
         ds = ds.append(rows(batch_id))
-        compaction.after_batch(ds.table, batch_id)
+        compaction.after_batch(batch_id, newest(ds))
         found = last_round(compaction).compacted
         assert found is not None
         removed.append(found.num_removed)
@@ -97,7 +101,7 @@ def test_a_stream_that_starts_for_each_batch_has_its_rounds_too() -> None:
     for batch_id in range(9):
         ds = ds.append(rows(batch_id))
         compaction = BackgroundCompaction(4)
-        if compaction.after_batch(ds.table, batch_id):
+        if compaction.after_batch(batch_id, newest(ds)):
             began.append(batch_id)
             assert last_round(compaction).error is None
     assert began == [3, 7]
@@ -108,7 +112,7 @@ def test_batches_go_on_while_files_are_written_and_the_commit_follows_them() -> 
     ds = new_table()
     for batch_id in range(4):
         ds = ds.append(rows(batch_id, batch_id + 10))
-    assert compaction.after_batch(ds.table, 3, write)
+    assert compaction.after_batch(3, newest(ds), write)
     assert write.begun.wait(PATIENCE)
     with compaction.batch():
         ds = ds.upsert(rows(1, 2, 30, x=1), on=["id"])
@@ -142,7 +146,7 @@ def test_batches_that_closely_follow_each_other_do_not_keep_a_commit_out() -> No
     stream.start()
     try:
         assert in_batch.wait(PATIENCE)
-        compaction.after_batch(ds.table, 1)
+        compaction.after_batch(1, newest(ds))
         done = last_round(compaction).compacted
     finally:
         stop.set()
@@ -161,7 +165,7 @@ def test_a_batch_beside_another_does_not_wait_behind_a_commit_that_waits_for_the
             entered.set()
 
     with compaction.batch():
-        compaction.after_batch(ds.table, 1)
+        compaction.after_batch(1, newest(ds))
         assert not compaction.wait(0.2)
         other = threading.Thread(target=second)
         other.start()
@@ -182,12 +186,12 @@ def test_what_goes_wrong_is_logged_and_the_next_round_tries_again(
         yield []
 
     with caplog.at_level(logging.WARNING, "lance_stream.compaction"):
-        compaction.after_batch(ds.table, 1, fail)
+        compaction.after_batch(1, newest(ds), fail)
         found = last_round(compaction)
     assert isinstance(found.error, UnsupportedFeatureError)
     assert "a compaction failed; the stream goes on" in caplog.text
     ds = ds.append(rows(3)).append(rows(4))
-    assert compaction.after_batch(ds.table, 3)
+    assert compaction.after_batch(3, newest(ds))
     done = last_round(compaction).compacted
     assert done is not None
     assert done.num_removed == 4
@@ -209,7 +213,7 @@ def test_a_round_that_is_stopped_leaves_nothing_behind(where: str) -> None:
         assert go_on.wait(PATIENCE)
         yield from write_here(tasks if where == "before the first group" else tasks[1:])
 
-    compaction.after_batch(ds.table, 0, write)
+    compaction.after_batch(0, newest(ds), write)
     assert at.wait(PATIENCE)
     assert not compaction.stop(0.0)
     go_on.set()
@@ -218,12 +222,23 @@ def test_a_round_that_is_stopped_leaves_nothing_behind(where: str) -> None:
     assert ds.table.log.latest() == ds.version
 
 
+def test_a_table_that_cannot_be_opened_any_more_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail() -> TableVersion:
+        raise NotFoundError("the table is gone")
+
+    with caplog.at_level(logging.WARNING, "lance_stream.compaction"):
+        assert not BackgroundCompaction(1).after_batch(0, fail)
+    assert "the table is gone" in caplog.text
+
+
 def test_a_round_that_waits_for_its_turn_is_stopped_at_once() -> None:
     compaction = BackgroundCompaction(1)
     ds = new_table().append(rows(1)).append(rows(2))
     before = num_files(ds.table)
     with compaction.batch():
-        compaction.after_batch(ds.table, 0)
+        compaction.after_batch(0, newest(ds))
         assert not compaction.wait(0.2)
         assert num_files(ds.table) == before + 1
         assert compaction.stop(PATIENCE)
@@ -235,22 +250,22 @@ def test_a_round_that_waits_for_its_turn_is_stopped_at_once() -> None:
 def test_of_two_sinks_of_one_table_one_compacts() -> None:
     one, other, write = BackgroundCompaction(1), BackgroundCompaction(1), Writer()
     ds = new_table().append(rows(1)).append(rows(2))
-    assert one.after_batch(ds.table, 0, write)
+    assert one.after_batch(0, newest(ds), write)
     assert write.begun.wait(PATIENCE)
-    assert not other.after_batch(ds.table, 0)
+    assert not other.after_batch(0, newest(ds))
     elsewhere = new_table().append(rows(1))
-    assert other.after_batch(elsewhere.table, 0)
+    assert other.after_batch(0, newest(elsewhere))
     write.go_on.set()
     assert last_round(one).error is None
     assert last_round(other).error is None
-    assert other.after_batch(ds.table, 1)
+    assert other.after_batch(1, newest(ds))
     assert last_round(other).error is None
 
 
 def test_it_is_pickled_without_its_thread() -> None:
     compaction = BackgroundCompaction(2)
     ds = new_table().append(rows(1)).append(rows(2))
-    compaction.after_batch(ds.table, 1)
+    compaction.after_batch(1, newest(ds))
     assert last_round(compaction).error is None
     copy = pickle.loads(pickle.dumps(compaction))
     assert (copy.every, copy.rules, copy.last_round) == (2, compaction.rules, None)
@@ -277,7 +292,7 @@ def test_no_race_of_two_streams_and_a_compaction_loses_a_change() -> None:
                     else:
                         made = ds.delete(f"id IN ({', '.join(map(str, keys))})")
                         own.update(dict.fromkeys(keys, -1))
-                if compaction.after_batch(made.table, batch_id) and batch_id % 3 == 0:
+                if compaction.after_batch(batch_id, newest(made)) and batch_id % 3 == 0:
                     rounds.append(last_round(compaction))
         except BaseException as error:
             errors.append(error)
@@ -292,15 +307,15 @@ def test_no_race_of_two_streams_and_a_compaction_loses_a_change() -> None:
     assert all(each.wait(PATIENCE) for each in compactions)
     rounds += [each.last_round for each in compactions if each.last_round is not None]
     assert [each.error for each in rounds] == [None] * len(rounds)
-    newest = lance_stream.open_dataset(ds.uri)
+    final = lance_stream.open_dataset(ds.uri)
     expected = {key: x for key, x in model.items() if x >= 0}
-    content = newest.to_table().to_pylist()
+    content = final.to_table().to_pylist()
     assert {row["id"]: row["x"] for row in content} == expected
     assert len(content) == len(expected)
-    assert verify(newest.table) == []
-    assert [each.operation for each in newest.versions()].count("Rewrite") >= 2
+    assert verify(final.table) == []
+    assert [each.operation for each in final.versions()].count("Rewrite") >= 2
     by_feed: dict[int, int] = {}
-    for change in newest.changes(0, pre_images=False).read_all().to_pylist():
+    for change in final.changes(0, pre_images=False).read_all().to_pylist():
         if change["_change_type"] == "delete":
             del by_feed[change["id"]]
         else:
@@ -340,7 +355,7 @@ def test_a_process_that_ends_in_the_middle_leaves_no_file(tmp_path: Path) -> Non
             yield from write_here(tasks[1:])
 
         compaction = BackgroundCompaction(1, CompactionRules(2000))
-        compaction.after_batch(lance_stream.open_dataset({uri!r}).table, 0, write)
+        compaction.after_batch(0, lambda: lance_stream.open_dataset({uri!r}).table, write)
         writing.wait()
     """
     done = subprocess.run(

@@ -448,7 +448,7 @@ def test_extension_types_are_fed_by_what_they_are_made_of(spark: Any, uri: str) 
         ({"skip_unchanged": True}, InvalidInputError),
         ({"except_columns": ["op", "op"]}, InvalidInputError),
         ({"schema_evolution": "all"}, InvalidInputError),
-        ({"compact_every": 10}, UnsupportedFeatureError),
+        ({"compact_every": 0}, InvalidInputError),
         ({"app_id": " "}, InvalidInputError),
         ({"file_version": "9.9"}, (InvalidInputError, UnsupportedFeatureError)),
         ({"create_options": {"shema": None}}, InvalidInputError),

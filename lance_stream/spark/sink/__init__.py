@@ -15,7 +15,8 @@ manifest as the rows, so a batch is in with its entry, or not at all.
 Read `lance_sink` first (what a user says, and the way of a batch), then `modes` (append, upsert,
 overwrite). Beside them: `arguments` (what a user says, checked), `batch_writing` (a batch into
 files by Spark's tasks), `spark_workers` (who reads the table's files), `large_upserts` (batches
-that the driver cannot hold), `replays` (a batch that comes again), `reports` (what became of it).
+that the driver cannot hold), `compaction` (who merges small fragments, beside the batches),
+`replays` (a batch that comes again), `reports` (what became of it).
 """
 
 from lance_stream.spark.sink.lance_sink import LanceSink, lance_sink

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from lance_stream.dataset.background_compaction import check_every
 from lance_stream.dataset.incoming import UpsertRules
-from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.errors import InvalidInputError
 from lance_stream.file.versions import FileVersion
 
 MODES: Final = ("append", "upsert", "overwrite")
@@ -75,10 +76,7 @@ class SinkArguments:
         ):
             raise InvalidInputError(f"app_id is a name, not {self.app_id!r}")
         if self.compact_every is not None:
-            raise UnsupportedFeatureError(
-                f"lance_sink(compact_every={self.compact_every!r}) comes with a later version of "
-                "lance-stream"
-            )
+            check_every(self.compact_every)
         unknown = sorted(set(self.create_options) - set(CREATE_OPTIONS))
         if unknown:
             raise InvalidInputError(

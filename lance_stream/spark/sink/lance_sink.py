@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame
 
+from lance_stream.dataset.background_compaction import BackgroundCompaction, Round
 from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
 from lance_stream.dataset.opening import open_table
 from lance_stream.dataset.phases import Phases
@@ -13,6 +15,7 @@ from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import NotFoundError
 from lance_stream.spark.sink.arguments import SinkArguments, names
 from lance_stream.spark.sink.batch_writing import TaskCount
+from lance_stream.spark.sink.compaction import writer_of
 from lance_stream.spark.sink.modes import MODES, Batch
 from lance_stream.spark.sink.replays import check_is_replay, identify, remember
 from lance_stream.spark.sink.reports import SinkCommit, log_commit
@@ -63,7 +66,9 @@ def lance_sink(
             streaming query's own id, which is as old as its checkpoint. One of your own survives
             a lost checkpoint, and is needed through Spark Connect, where Spark does not tell the
             query's id.
-        compact_every: Comes later.
+        compact_every: After every so many batches small fragments are merged into larger ones,
+            and those with many dead rows written anew, beside the batches that come next: none of
+            them waits for it. No row changes, and the change feed shows nothing. By default never.
         file_version: Of a new table's data files, for example "2.1"; by default "2.2".
         storage_options: Settings of the store.
         create_options: How a new table is made: `schema` (a `pyarrow.Schema` to use instead of
@@ -108,7 +113,9 @@ class LanceSink:
     """
 
     def __init__(self, arguments: SinkArguments) -> None:
+        every = arguments.compact_every
         self.arguments = arguments
+        self._compaction = None if every is None else BackgroundCompaction(every)
         self.last_commit: SinkCommit | None = None
         self._tasks = TaskCount()
 
@@ -127,6 +134,25 @@ class LanceSink:
         app = "" if self.app_id is None else f", app_id={self.app_id!r}"
         return f"lance_sink({self.uri!r}{mode}{app})"
 
+    @property
+    def last_compaction(self) -> Round | None:
+        """What became of the last merging of small fragments; None before the first has ended."""
+        return None if self._compaction is None else self._compaction.last_round
+
+    def wait_for_compaction(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until no fragments are being merged.
+
+        For a program that ends with its stream: one that ends earlier breaks the merging off, which
+        leaves nothing behind and does no harm.
+
+        Args:
+            timeout_seconds: How long to wait at most; None for as long as it takes.
+
+        Returns:
+            Whether none are being merged any more.
+        """
+        return self._compaction is None or self._compaction.wait(timeout_seconds)
+
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Put a micro-batch into the table, unless it is in.
 
@@ -139,6 +165,19 @@ class LanceSink:
                 number belongs to another query's batch. Nothing was committed.
             CommitError: The rows were written, but did not become a version.
         """
+        if self._compaction is None:
+            self._write(df, batch_id)
+            return
+        with self._compaction.batch():
+            commit = self._write(df, batch_id)
+        if commit.version is not None and not commit.skipped:
+            self._compaction.after_batch(
+                batch_id,
+                partial(open_table, self.uri, storage_options=self.arguments.storage_options),
+                writer_of(df.sparkSession),
+            )
+
+    def _write(self, df: DataFrame, batch_id: int) -> SinkCommit:
         phases = Phases()
         micro_batch = identify(df, batch_id, self.app_id)
         commit = SinkCommit(batch_id, micro_batch.app_id)
@@ -154,6 +193,7 @@ class LanceSink:
             remember(self.uri, micro_batch, df)
         self.last_commit = replace(commit, seconds=phases.seconds)
         log_commit(self.uri, self.last_commit)
+        return self.last_commit
 
     def _take_in(
         self,

@@ -20,10 +20,14 @@ from lance_stream.spark.work_units import number_of_tasks, pack, size_of
 
 def workers_of(spark: SparkSession) -> Workers:
     """Return who reads data files in a session."""
+    return THREADS if driver_is_alone(spark) else SparkTasks(spark)
+
+
+def driver_is_alone(spark: SparkSession) -> bool:
+    """Say whether the driver is the only machine, because the master is local."""
     with suppress(Exception):  # Spark Connect has no SparkContext, and says so in many ways
-        if (spark.sparkContext.master or "").split("[")[0] == "local":
-            return THREADS
-    return SparkTasks(spark)
+        return (spark.sparkContext.master or "").split("[")[0] == "local"
+    return False
 
 
 class SparkTasks:

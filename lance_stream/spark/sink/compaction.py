@@ -1,0 +1,63 @@
+"""Who writes a compaction's files for the sink: a thread of the driver, or Spark's tasks.
+
+With a local master the driver is the only worker there is. On a cluster the driver plans, and reads
+deletion files; data files are read and written by the tasks, one group of fragments each. A few
+tasks make a job, and one job follows the other: most slots stay free for the stream's own jobs,
+which would wait for them else. When a round begins, and when it commits, is said in
+`dataset.background_compaction`.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from lance_stream.dataset.rewrites import RewriteTask, WriteTasks, write_task
+from lance_stream.dataset.write_fragments import delete_files
+from lance_stream.errors import LanceStreamError
+from lance_stream.spark.arrow_jobs import run_in_tasks
+from lance_stream.spark.sink.spark_workers import driver_is_alone
+from lance_stream.table.fragments import Fragment
+
+SLOTS_FOR_EACH_TASK: Final = 4
+"""One of so many of a cluster's slots takes part in a compaction."""
+
+
+def writer_of(spark: SparkSession) -> WriteTasks | None:
+    """Return who writes a compaction's files: Spark's tasks; None for the driver's own thread."""
+    return None if driver_is_alone(spark) else partial(write_by_jobs, spark)
+
+
+def write_by_jobs(spark: SparkSession, tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
+    """Do tasks in Spark jobs of a few tasks each; see `rewrites.WriteTasks`.
+
+    Raises:
+        LanceStreamError: What a task raised. The files of the others of its job are deleted.
+    """
+    num_at_once = 1
+    with suppress(Exception):  # Spark Connect has no SparkContext, and says so in many ways
+        num_at_once = max(1, spark.sparkContext.defaultParallelism // SLOTS_FOR_EACH_TASK)
+        spark.sparkContext.setJobGroup("lance-stream compaction", "merging small fragments")
+    for first in range(0, len(tasks), num_at_once):
+        yield from _job(spark, tasks[first : first + num_at_once])
+
+
+def _job(spark: SparkSession, tasks: Sequence[RewriteTask]) -> list[list[Fragment]]:
+    done = run_in_tasks(spark, tasks, _try_to_write)
+    errors = [each for each in done if isinstance(each, LanceStreamError)]
+    written = [each for each in done if not isinstance(each, LanceStreamError)]
+    if errors:
+        delete_files(tasks[0].target.store, [each for some in written for each in some])
+        raise errors[0]
+    return written
+
+
+def _try_to_write(task: RewriteTask) -> list[Fragment] | LanceStreamError:
+    """Return an error instead of raising it, so that the driver learns of the others' files."""
+    try:
+        return write_task(task)
+    except LanceStreamError as error:
+        error.add_note("while a Spark task merged fragments; nothing was committed")
+        return error

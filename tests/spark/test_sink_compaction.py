@@ -1,0 +1,190 @@
+"""The sink merges small fragments by itself, beside the batches; on a cluster by Spark's tasks."""
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.dataset.compact import commit_prepared, compact
+from lance_stream.dataset.compaction_plan import CompactionRules
+from lance_stream.dataset.open_files import OpenFiles
+from lance_stream.dataset.rewrites import prepare
+from lance_stream.dataset.verify import verify
+from lance_stream.errors import NotFoundError
+from lance_stream.spark import LanceSink, lance_sink
+from lance_stream.spark.sink import compaction
+from lance_stream.spark.sink.compaction import write_by_jobs, writer_of
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.string())])
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": list(ids), "x": [f"row {each}" for each in ids]}, schema=SCHEMA)
+
+
+@pytest.fixture
+def ds(tmp_path: Path) -> lance_stream.Dataset:
+    ds = lance_stream.create_dataset(str(tmp_path / "t"), SCHEMA)
+    for first in range(0, 12, 2):
+        ds = ds.append(rows(first, first + 1))
+    return ds.delete("id = 3")
+
+
+@pytest.fixture
+def no_data_file_is_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, which is the driver; Spark's tasks run in others."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the driver reads a data file")
+
+    monkeypatch.setattr(OpenFiles, "_open", refuse)
+
+
+def content(ds: lance_stream.Dataset) -> list[dict[str, Any]]:
+    found = ds.scan(with_row_id=True, with_row_versions=True).read_all().to_pylist()
+    return sorted(found, key=lambda row: row["id"])
+
+
+def test_tasks_merge_fragments_as_the_driver_does(
+    spark: Any, ds: lance_stream.Dataset, no_data_file_is_read_here: None
+) -> None:
+    write: Callable[..., Any] = lambda tasks: write_by_jobs(spark, tasks)  # noqa: E731  # bound
+    prepared = prepare(ds.table, CompactionRules(4), write)
+    assert [len(each.old) for each in prepared.groups] == [2, 2, 2]
+    ds.append(rows(20))
+    done = commit_prepared(prepared)
+    assert (done.num_removed, done.num_added) == (6, 3)
+    assert [each.physical_rows for each in done.table.manifest.fragments] == [1, 3, 4, 4]
+
+
+def test_no_row_changes_by_it(spark: Any, ds: lance_stream.Dataset) -> None:
+    before = content(ds)
+    done = compact(ds.table, write=lambda tasks: write_by_jobs(spark, tasks))
+    assert (done.num_removed, done.num_added) == (6, 1)
+    assert content(lance_stream.Dataset(done.table)) == before
+    assert verify(done.table) == []
+
+
+def test_an_error_of_a_task_is_raised_as_what_it_is_and_leaves_no_file(
+    spark: Any, ds: lance_stream.Dataset
+) -> None:
+    store = ds.table.store
+    gone = ds.table.manifest.fragments[4].files[0].path
+    store.delete(f"data/{gone}")
+    before = store.list("data")
+    with pytest.raises(NotFoundError, match=gone):
+        prepare(ds.table, CompactionRules(4), lambda tasks: write_by_jobs(spark, tasks))
+    assert store.list("data") == before
+
+
+@pytest.mark.parametrize(
+    ("master", "is_left_to_spark"),
+    [
+        ("local", False),
+        ("local[2]", False),
+        ("local[*,3]", False),
+        ("local-cluster[2,1,1024]", True),
+        ("spark://there:7077", True),
+        ("yarn", True),
+        (None, True),  # Spark Connect does not tell
+    ],
+)
+def test_the_driver_writes_itself_where_it_is_the_only_machine(
+    master: str | None, is_left_to_spark: bool
+) -> None:
+    session: Any = SimpleNamespace()
+    if master is not None:
+        session.sparkContext = SimpleNamespace(master=master)
+    assert (writer_of(session) is not None) == is_left_to_spark
+
+
+@pytest.fixture(params=["on a local master", "on a cluster"])
+def way(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each of the ways to write a compaction's files."""
+    if request.param == "on a cluster":
+        monkeypatch.setattr(compaction, "driver_is_alone", lambda _: False)
+    return str(request.param)
+
+
+def sizes(uri: str) -> list[int]:
+    return [each.physical_rows for each in lance_stream.open_dataset(uri).table.manifest.fragments]
+
+
+def merging(sink: LanceSink) -> Callable[[Any, int], None]:
+    """The sink, and a wait for what it does beside the batches."""
+
+    def write(df: Any, batch_id: int) -> None:
+        sink(df, batch_id)
+        assert sink.wait_for_compaction(60)
+
+    return write
+
+
+def test_a_stream_has_few_fragments_and_its_feed_shows_the_rows_alone(
+    file_stream: Any, tmp_path: Path, way: str
+) -> None:
+    uri = str(tmp_path / "table")
+    for number in range(6):
+        file_stream.add(rows(2 * number, 2 * number + 1))
+    sink = lance_sink(uri, compact_every=2)
+    file_stream.run(merging(sink))
+    table = lance_stream.open_dataset(uri)
+    assert sizes(uri) == [8, 4]
+    assert [each.operation for each in table.versions()].count("Rewrite") == 3
+    assert sink.last_compaction is not None
+    assert sink.last_compaction.error is None
+    feed = table.changes(0).read_all()
+    assert sorted(feed["id"].to_pylist()) == list(range(12))
+    assert set(feed["_change_type"].to_pylist()) == {"insert"}
+    assert verify(table.table) == []
+
+
+def test_upserts_beside_it_change_what_they_change_without_it(
+    spark: Any, tmp_path: Path, way: str
+) -> None:
+    with_it, without = str(tmp_path / "with"), str(tmp_path / "without")
+    sinks = [
+        lance_sink(with_it, mode="upsert", on="id", app_id="a", compact_every=1),
+        lance_sink(without, mode="upsert", on="id", app_id="a"),
+    ]
+    for batch_id in range(5):
+        keys = range(batch_id * 2, batch_id * 2 + 6)
+        df = spark.createDataFrame(
+            [(key, f"batch {batch_id}") for key in keys], "id long, x string"
+        )
+        for sink in sinks:
+            sink(df, batch_id)
+    assert sinks[0].wait_for_compaction(60)
+    tables = [lance_stream.open_dataset(each) for each in (with_it, without)]
+    ids = [{row["id"]: (row["x"], row["_rowid"]) for row in content(table)} for table in tables]
+    assert ids[0] == ids[1]
+    assert len(ids[0]) == 14
+    assert "Rewrite" in [each.operation for each in tables[0].versions()]
+    assert verify(tables[0].table) == []
+
+
+def test_a_replayed_batch_begins_no_merging(spark: Any, tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    df = spark.range(3)
+    for batch_id in range(2):
+        lance_sink(uri, app_id="a")(df, batch_id)
+    before = lance_stream.open_dataset(uri).version
+    sink = lance_sink(uri, app_id="a", compact_every=1)
+    sink(df, 1)
+    assert sink.wait_for_compaction(60)
+    assert sink.last_compaction is None
+    assert lance_stream.open_dataset(uri).version == before
+
+
+def test_a_sink_is_pickled_with_what_it_is_to_merge(tmp_path: Path) -> None:
+    sink = pickle.loads(pickle.dumps(lance_sink(str(tmp_path / "t"), compact_every=7)))
+    assert sink.arguments.compact_every == 7
+    assert sink.last_compaction is None
+    assert sink.wait_for_compaction()
