@@ -182,31 +182,39 @@ def _more_than_rows_died(ours: Delete | Update, theirs: Delete | Update) -> bool
 
 
 def _may_insert_same_keys(ours: Update, theirs: Update) -> bool:
-    """Whether ours keeps its keys unique, and theirs may have inserted one of them."""
+    """Whether ours keeps its keys unique, and theirs may have brought one of them."""
     keys, others = ours.inserted_rows, theirs.inserted_rows
     if keys is None or keys.key_hashes == ():
         return False
-    if not _inserts_rows(theirs) and not _names_keys(others):
-        return False
     if (
-        others is None
-        or keys.field_ids != others.field_ids
-        or keys.key_hashes is None
-        or others.key_hashes is None
+        others is not None
+        and keys.field_ids == others.field_ids
+        and keys.key_hashes is not None
+        and others.key_hashes is not None
     ):
-        return True
-    return not set(keys.key_hashes).isdisjoint(others.key_hashes)
+        return not set(keys.key_hashes).isdisjoint(others.key_hashes)
+    return (
+        _inserts_rows(theirs)
+        or _may_change_fields(theirs, keys.field_ids)
+        or _names_keys_alone(others)
+    )
+
+
+def _may_change_fields(update: Update, field_ids: Iterable[int]) -> bool:
+    """Whether rows that were only changed may have other values in some columns."""
+    changed = update.fields_for_preserving_frag_bitmap
+    return bool(update.new_fragments) and not (changed and set(changed).isdisjoint(field_ids))
 
 
 def _inserts_unique_keys(ours: Update, _theirs: Append) -> bool:
     return ours.inserted_rows is not None and ours.inserted_rows.key_hashes != ()
 
 
-def _names_keys(keys: KeyExistenceFilter | None) -> bool:
-    """Whether keys are named at all; those of deletes that are remembered are, without a row."""
+def _names_keys_alone(keys: KeyExistenceFilter | None) -> bool:
+    """Whether keys are named that need not be those of new rows: of deletes that are remembered."""
     if keys is None:
         return False
-    return bool(keys.key_hashes) or (keys.bloom is not None and any(keys.bloom.bitmap))
+    return bool(keys.key_hashes) or (keys.bloom is not None and keys.bloom.holds_anything)
 
 
 def _inserts_rows(update: Update) -> bool:

@@ -334,6 +334,11 @@ class BloomFilter:
     number_of_items: int
     probability: float
 
+    @property
+    def holds_anything(self) -> bool:
+        """Whether it claims to hold whatever it is asked for."""
+        return self.bitmap.count(0xFF) == len(self.bitmap)
+
 
 @dataclass(frozen=True, slots=True)
 class KeyExistenceFilter:

@@ -125,6 +125,14 @@ OVERWRITE = Overwrite((fragment(0),), SCHEMA)
 MERGE = Merge((fragment(0),), SCHEMA, preserves_nullability=True)
 RESTORE = Restore(1)
 DROP = project(0)
+FEW_KEYS = KeyExistenceFilter((0,), bloom=BloomFilter(b"\x00\x01", 16, 10, 0.1))
+ANY_KEY = KeyExistenceFilter((0,), bloom=BloomFilter(b"\xff\xff", 16, 10, 0.1))
+
+
+def changed(update: Update, *field_ids: int) -> Update:
+    return replace(update, fields_for_preserving_frag_bitmap=field_ids)
+
+
 MOVED = Update(
     updated_fragments=(fragment(1, dead=1),),
     new_fragments=(replace(fragment(0), row_ids=encode_row_ids(RowIdSequence.from_range(10, 20))),),
@@ -241,8 +249,16 @@ FINER = [
     (upsert(0), upsert(1, keys=(1,)), YES),
     (upsert(0, keys=()), upsert(1), YES),
     (upsert(0, keys=()), APPEND, YES),
-    (upsert(0, keys=(1, 2)), MOVED, YES),
-    (upsert(0, keys=(1, 2)), replace(MOVED, updated_fragments=(fragment(0, dead=1),)), REBASE),
+    (upsert(0, keys=(1, 2)), MOVED, RETRY),  # its rows may have other keys now
+    (upsert(0, keys=(1, 2)), changed(MOVED, 0, 1), RETRY),
+    (upsert(0, keys=(1, 2)), changed(MOVED, 1), YES),
+    (
+        upsert(0, keys=(1, 2)),
+        replace(changed(MOVED, 1), updated_fragments=(fragment(0, dead=1),)),
+        REBASE,
+    ),
+    (upsert(0, keys=(1, 2)), replace(changed(MOVED, 1), inserted_rows=FEW_KEYS), YES),
+    (upsert(0, keys=(1, 2)), replace(changed(MOVED, 1), inserted_rows=ANY_KEY), RETRY),
     # columns that others dropped, replaced, indexed
     (update_columns(0, fields=(1,)), project(0), RETRY),
     (update_columns(0, fields=(0,)), project(0), YES),
