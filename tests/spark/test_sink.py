@@ -4,15 +4,18 @@ import datetime
 import pickle
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 
 import lance_stream
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
-from lance_stream.spark import lance_sink, register
+from lance_stream.spark import arrow_jobs, lance_sink, register
+from lance_stream.spark.sink.batch_writing import collect_rows
 
 pytestmark = pytest.mark.spark
 
@@ -233,6 +236,7 @@ def test_settings_of_the_session_are_put_back(spark: Any, uri: str) -> None:
 def test_little_data_is_written_by_one_task_after_the_first_batch(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("lance_stream.spark.sink.batch_writing.COLLECTED_ROWS", 0)
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SLOW_SECONDS", 600.0)
     sink = lance_sink(uri, app_id="a")
     files = []
@@ -244,9 +248,124 @@ def test_little_data_is_written_by_one_task_after_the_first_batch(
     assert ids_of(uri) == list(range(200))
 
 
+def count_jobs_of_tasks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    jobs: list[Any] = []
+
+    def map_in_arrow(df: Any, *arguments: Any) -> Any:
+        jobs.append(df)
+        return arrow_jobs.map_in_arrow(df, *arguments)
+
+    monkeypatch.setattr("lance_stream.spark.sink.batch_writing.map_in_arrow", map_in_arrow)
+    return jobs
+
+
+def test_little_data_is_written_by_the_driver_where_it_is_on_the_same_machine(
+    spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lance_stream.spark.sink.batch_writing.COLLECTED_ROWS", 100)
+    jobs = count_jobs_of_tasks(monkeypatch)
+    sink = lance_sink(uri, app_id="a")
+    stop, by_tasks = 0, []
+    for batch_id, num_rows in enumerate((100, 101, 100, 10)):
+        before = len(jobs)
+        sink(spark.range(stop, stop + num_rows, 1, 4), batch_id)
+        by_tasks.append(len(jobs) - before)
+        stop += num_rows
+        assert sink.last_commit is not None
+        assert sink.last_commit.rows_inserted == num_rows
+    # Of the first batch nothing is known; the third follows a larger one.
+    assert by_tasks == [1, 0, 1, 0]
+    assert ids_of(uri) == list(range(stop))
+    assert lance_stream.open_dataset(uri).verify() == []
+
+
+@pytest.mark.parametrize("by_driver", [False, True])
+def test_rows_are_the_same_whoever_writes_them(
+    spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch, by_driver: bool
+) -> None:
+    jobs = count_jobs_of_tasks(monkeypatch)
+    if not by_driver:
+        monkeypatch.setattr("lance_stream.spark.sink.batch_writing.COLLECTED_ROWS", 0)
+    sink = lance_sink(uri, app_id="a")
+    query = """SELECT id, CAST(id AS STRING) AS `a.b`, TIMESTAMP'2026-07-02 05:30:00' AS at,
+                      TIMESTAMP_NTZ'2026-01-02 03:04:05' AS naive, DATE'2026-01-02' AS day,
+                      CAST(id AS DECIMAL(20, 3)) AS price, X'00ff' AS code, id > 3 AS flag,
+                      map('k', id) AS pairs, INTERVAL '1' SECOND AS took,
+                      named_struct('x', id, 'y', array(1, NULL)) AS place,
+                      IF(id = 2, NULL, 1.5F) AS small FROM range({}, {}, 1, 3)"""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        sink(spark.sql(query.format(0, 5)), 0)
+        sink(spark.sql(query.format(5, 10)), 1)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    assert len(jobs) == (1 if by_driver else 2)
+    found = lance_stream.open_dataset(uri).to_table().to_pylist()
+    assert [row.pop("id") for row in found] == list(range(10))
+    for place in (5, 6, 9):
+        expected = {
+            "a.b": str(place),
+            "at": datetime.datetime(2026, 7, 2, 9, 30, tzinfo=datetime.UTC),
+            "naive": datetime.datetime(2026, 1, 2, 3, 4, 5),
+            "day": datetime.date(2026, 1, 2),
+            "price": Decimal(place),
+            "code": b"\0\xff",
+            "flag": True,
+            "pairs": [("k", place)],
+            "took": datetime.timedelta(seconds=1),
+            "place": {"x": place, "y": [1, None]},
+            "small": 1.5,
+        }
+        assert found[place] == expected
+
+
+def test_a_value_that_does_not_fit_is_refused_by_the_driver_too(spark: Any, uri: str) -> None:
+    lance_stream.create_dataset(uri, pa.schema([("u8", pa.uint8())]))
+    sink = lance_sink(uri, app_id="a")
+    sink(spark.sql("SELECT 1S AS u8"), 0)
+    before = list(Path(uri).glob("data/*"))
+    with pytest.raises(InvalidInputError, match="'u8'"):
+        sink(spark.sql("SELECT -1S AS u8"), 1)
+    assert list(Path(uri).glob("data/*")) == before
+    assert lance_stream.open_dataset(uri).to_table().to_pylist() == [{"u8": 1}]
+
+
+def test_a_batch_that_the_driver_cannot_collect_is_written_by_tasks(
+    spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = count_jobs_of_tasks(monkeypatch)
+    monkeypatch.setattr("lance_stream.spark.sink.batch_writing.collect_rows", lambda _: None)
+    sink = lance_sink(uri, app_id="a")
+    for batch_id in range(2):
+        sink(spark.range(batch_id * 10, batch_id * 10 + 10), batch_id)
+    assert len(jobs) == 2
+    assert ids_of(uri) == list(range(20))
+
+
+def test_only_too_large_a_result_counts_as_more_than_the_driver_takes(spark: Any) -> None:
+    class RefusedError(Py4JJavaError):
+        def __init__(self, message: str) -> None:
+            self.message = message
+
+        def __str__(self) -> str:
+            return self.message
+
+    def refusing(message: str) -> Any:
+        def to_arrow() -> pa.Table:
+            raise RefusedError(message)
+
+        return SimpleNamespace(sparkSession=spark, toArrow=to_arrow)
+
+    assert collect_rows(refusing("... is bigger than spark.driver.maxResultSize (1 GiB)")) is None
+    with pytest.raises(RefusedError, match="division"):
+        collect_rows(refusing("division by zero"))
+
+
 def test_a_batch_that_takes_long_to_compute_keeps_its_tasks(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("lance_stream.spark.sink.batch_writing.COLLECTED_ROWS", 0)
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SLOW_SECONDS", 0.0)
     sink = lance_sink(uri, app_id="a")
     for batch_id in range(3):

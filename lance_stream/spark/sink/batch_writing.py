@@ -1,11 +1,17 @@
-"""A batch into data files: one Spark job, whose tasks write what they get, and say what it was."""
+"""A batch into data files: one Spark job, whose tasks write what they get, and say what it was.
+
+On a local master a small batch is collected instead, and written by the driver: that is the same
+machine, and a task of Python costs more than the writing.
+"""
 
 import pickle
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
@@ -16,6 +22,12 @@ from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragm
 
 BYTES_PER_TASK: Final = 32 << 20
 """Less data than this is not worth a second task: each costs a round through Python."""
+
+COLLECTED_ROWS: Final = 125_000
+"""A batch is written by the driver only if the last one had no more rows than this, and ..."""
+
+COLLECTED_BYTES: Final = 16 << 20
+"""... no larger data files."""
 
 SLOW_SECONDS: Final = 1.0
 """A write that takes longer is busy with computing the rows, and needs all the tasks it can get."""
@@ -47,14 +59,35 @@ class TaskCount:
             return None
         return max(1, -(-last.bytes_written // BYTES_PER_TASK))
 
+    def is_for_driver(self, last: SinkCommit | None, spark: SparkSession) -> bool:
+        """Return whether the driver writes a batch: a small one, on the driver's own machine.
+
+        Args:
+            last: What became of the batch before.
+            spark: The batch's session.
+        """
+        return (
+            last is not None
+            and last.num_files > 0
+            and last.rows_in <= COLLECTED_ROWS
+            and last.bytes_written <= COLLECTED_BYTES
+            and _is_local(spark)
+        )
+
     def learn(self, num_tasks: int | None, seconds: float) -> None:
         """Take notice of how long a batch took with so many tasks."""
         if num_tasks is not None and seconds > SLOW_SECONDS:
             self._few_tasks_help = False
 
 
+def _is_local(spark: SparkSession) -> bool:
+    with suppress(Exception):  # Spark Connect has no SparkContext, and says so in many ways
+        return (spark.sparkContext.master or "").startswith("local")
+    return False
+
+
 def write_batch(df: DataFrame, target: WriteTarget, num_tasks: int | None) -> list[Fragment]:
-    """Write the rows of a batch into data files that no version names yet.
+    """Write the rows of a batch into data files that no version names yet, by Spark's tasks.
 
     Args:
         df: The batch.
@@ -74,6 +107,28 @@ def write_batch(df: DataFrame, target: WriteTarget, num_tasks: int | None) -> li
             delete_files(target.store, fragments)
             raise pickle.loads(row.error)
     return fragments
+
+
+def write_collected(df: DataFrame, target: WriteTarget) -> list[Fragment] | None:
+    """Write the rows of a batch in the driver; None if there are more than it can collect.
+
+    Raises:
+        InvalidInputError: A value does not fit the table; no file is left behind.
+    """
+    rows = collect_rows(df)
+    return None if rows is None else write_fragments(rows.to_batches(), target)
+
+
+def collect_rows(df: DataFrame) -> pa.Table | None:
+    """Return the rows of a batch; None if they are more than Spark's driver takes."""
+    try:
+        with settings(df.sparkSession, RECORDS_PER_BATCH):
+            rows: pa.Table = df.toArrow()
+    except Py4JJavaError as error:
+        if "spark.driver.maxResultSize" in str(error):
+            return None
+        raise
+    return rows
 
 
 _OUTCOME: Final = StructType(

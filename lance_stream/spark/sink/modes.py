@@ -1,9 +1,10 @@
 """What a mode does with a batch: append, upsert, overwrite.
 
 Each gets a table that has the batch's columns, and returns what became of the batch. The rows of
-an append and an overwrite are written by Spark's tasks. Those of an upsert are collected, as long
-as the driver can hold them: they are few beside the table, whose keys are looked up by whoever
-reads its files (`spark_workers`). Larger ones go through `large_upserts`.
+an append and an overwrite are written by Spark's tasks, or by the driver (see `batch_writing`).
+Those of an upsert are collected, as long as the driver can hold them: they are few beside the
+table, whose keys are looked up by whoever reads its files (`spark_workers`). Larger ones go through
+`large_upserts`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,6 @@ from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, functions
 
@@ -29,9 +29,13 @@ from lance_stream.dataset.scan import count_rows
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.upsert import Upserted, upsert
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.spark.arrow_jobs import settings
 from lance_stream.spark.sink.arguments import SinkArguments
-from lance_stream.spark.sink.batch_writing import RECORDS_PER_BATCH, TaskCount, write_batch
+from lance_stream.spark.sink.batch_writing import (
+    TaskCount,
+    collect_rows,
+    write_batch,
+    write_collected,
+)
 from lance_stream.spark.sink.large_upserts import upsert_by_tasks
 from lance_stream.spark.sink.reports import SinkCommit, size_of_files
 from lance_stream.spark.sink.spark_workers import workers_of
@@ -171,9 +175,15 @@ def overwrite(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkComm
 
 
 def _write(batch: Batch, table: TableVersion) -> list[Fragment]:
+    df, target = batch.stored(), write_target(table)
+    if batch.tasks.is_for_driver(batch.last, df.sparkSession):
+        with batch.phases("write"):
+            written = write_collected(df, target)
+        if written is not None:
+            return written
     num_tasks = batch.tasks.after(batch.last)
     with batch.phases("write"):
-        fragments = write_batch(batch.stored(), write_target(table), num_tasks)
+        fragments = write_batch(df, target, num_tasks)
     batch.tasks.learn(num_tasks, batch.phases.seconds["write"])
     return fragments
 
@@ -217,14 +227,7 @@ def _collect(df: DataFrame, last: SinkCommit | None) -> pa.Table | None:
         per_row = last.bytes_written / last.rows_in if last is not None and last.rows_in else 0
         if num_rows > COLLECTED_ROWS or num_rows * per_row > COLLECTED_BYTES:
             return None
-    try:
-        with settings(df.sparkSession, RECORDS_PER_BATCH):
-            rows: pa.Table = df.toArrow()
-    except Py4JJavaError as error:
-        if "spark.driver.maxResultSize" in str(error):
-            return None
-        raise
-    return rows
+    return collect_rows(df)
 
 
 def _upserted(commit: SinkCommit, done: Upserted) -> SinkCommit:
