@@ -236,6 +236,15 @@ def _text(name: str, text: str) -> str:
     return text
 
 
+def _location(name: str, text: str) -> str:
+    if text.strip().lower().startswith("memory:"):
+        raise InvalidInputError(
+            f"{text!r} lies in the memory of one process, and Spark reads and writes with many; "
+            "use a path that all of them see"
+        )
+    return _text(name, text)
+
+
 def _boolean(name: str, text: str) -> bool:
     try:
         return {"true": True, "false": False}[text.strip().lower()]
@@ -340,7 +349,7 @@ def _by_name(*options: _Option) -> dict[str, _Option]:
 
 
 _OPTIONS = _by_name(
-    _Option("path", "uri", _text),
+    _Option("path", "uri", _location),
     _Option("paths", None, _one_path),
     _Option("storageOptions", "storage_options", _json_object),
     _Option("columns", "columns", _columns),
@@ -365,7 +374,7 @@ _OPTIONS = _by_name(
 )
 
 _WRITE_OPTIONS = _by_name(
-    _Option("path", "uri", _text),
+    _Option("path", "uri", _location),
     _Option("storageOptions", "storage_options", _json_object),
     _Option("appId", "app_id", _text),
     _Option("txnAppId", "txn_app_id", _text),

@@ -193,6 +193,14 @@ def test_a_writer_refuses_what_it_could_only_ignore(
         parse_write_options(options, streaming)
 
 
+@pytest.mark.parametrize("parse", [parse_options, lambda given: parse_write_options(given, True)])
+def test_the_memory_of_one_process_is_no_place_for_spark(
+    parse: Callable[[dict[str, str]], object],
+) -> None:
+    with pytest.raises(InvalidInputError, match="lies in the memory of one process"):
+        parse({"path": "memory://here/table"})
+
+
 def test_a_reader_refuses_options_of_a_writer() -> None:
     with pytest.raises(InvalidInputError, match="'txnVersion' is for writing"):
         parse_options({**PATH, "txnVersion": "1"})
