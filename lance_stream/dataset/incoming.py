@@ -146,16 +146,27 @@ def _check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None
         check_key_type(name, table.field(name).type)
     if rules.sequence_by is not None:
         _check_there("the column of sequence_by", [rules.sequence_by], batch, "the data")
-    if rules.tombstones is not None and (rules.sequence_by is None or rules.delete_when is None):
+    check_can_remember(rules.tombstones, rules.sequence_by, rules.delete_when)
+    _check_there("the column of except_columns", rules.except_columns, batch, "the data")
+    hidden = sorted(set(rules.on) & set(rules.except_columns))
+    if hidden:
+        raise InvalidInputError(f"the key column {hidden[0]!r} cannot be left out of the table")
+
+
+def check_can_remember(
+    tombstones: timedelta | None, sequence_by: str | None, delete_when: str | None
+) -> None:
+    """Raise if deletes are to be remembered, but there are none, or they have no order.
+
+    Raises:
+        InvalidInputError: So it is.
+    """
+    if tombstones is not None and (sequence_by is None or delete_when is None):
         raise InvalidInputError(
             "tombstones remember deletes and in which order they came: name the condition of "
             "deletes (delete_when) and the column that orders rows of one key (sequence_by), or "
             "leave tombstones out"
         )
-    _check_there("the column of except_columns", rules.except_columns, batch, "the data")
-    hidden = sorted(set(rules.on) & set(rules.except_columns))
-    if hidden:
-        raise InvalidInputError(f"the key column {hidden[0]!r} cannot be left out of the table")
 
 
 def _check_there(what: str, names: Sequence[str], schema: pa.Schema, where: str) -> None:

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from lance_stream.commit.world import REAL_WORLD, World
 from lance_stream.dataset.casting import cast_batch, check_castable
-from lance_stream.dataset.incoming import Incoming
+from lance_stream.dataset.incoming import Incoming, UpsertRules
 from lance_stream.dataset.keys import NOWHERE, KeyLookup, Places, hash_keys
 from lance_stream.dataset.open_files import OpenFiles
 from lance_stream.dataset.table_versions import TableVersion
@@ -35,6 +35,7 @@ from lance_stream.dataset.tombstone_files import (
     KEPT,
     SEQUENCE,
     Deletes,
+    cast_deletes,
     encode_deletes,
     plain_type,
     plain_values,
@@ -219,14 +220,28 @@ def remembered_deletes(
         InvalidInputError: As `open_remembered`.
         CorruptDataError: As `open_remembered`.
     """
-    rules = incoming.rules
-    if rules.sequence_by is None:
+    if incoming.rules.sequence_by is None:
         return None
+    return remembered_by(table, incoming.rules, _sequence_of(incoming).type, world)
+
+
+def remembered_by(
+    table: TableVersion, rules: UpsertRules, sequence: pa.DataType, world: World = REAL_WORLD
+) -> RememberedDeletes | None:
+    """Return the same as `remembered_deletes`, given the type of the sequence for the rows.
+
+    Args:
+        table: The version.
+        rules: What the user says of the rows; they have an order.
+        sequence: The type of the sequences, in the table; or, where they are not stored, as they
+            come in.
+        world: The clock.
+    """
     remembered = open_remembered(
         table,
         rules.on,
-        rules.sequence_by,
-        _sequence_of(incoming).type,
+        str(rules.sequence_by),
+        sequence,
         age=rules.tombstones,
         now_ms=world.now_nanos() // 1_000_000,
     )
@@ -377,7 +392,9 @@ def _joined(
     """Return new deletes and those of some files: of each key the newest, none that is too old."""
     olds = [KEPT.get(remembered.place, each, remembered.schema) for each in joined]
     kept = [each.rows.filter(pa.array(each.deleted_at_ms >= remembered.oldest_ms)) for each in olds]
-    rows = _one_batch([*kept, *(each.rows for each in new)])
+    # Planned again, the sequences may be of a wider type than when the deletes were taken down.
+    news = [cast_deletes(each.rows, remembered.schema).rows for each in new]
+    rows = _one_batch([*kept, *news])
     if not joined:
         return Deletes(rows)
     deletes = Deletes(rows)

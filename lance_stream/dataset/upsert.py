@@ -33,7 +33,7 @@ from lance_stream.dataset.changed_rows import (
     with_row_ids,
     without_rows,
 )
-from lance_stream.dataset.commit_verb import Staged, commit_planned, planning_again
+from lance_stream.dataset.commit_verb import Outcome, Staged, commit_planned, planning_again
 from lance_stream.dataset.incoming import Incoming, UpsertRules, prepare
 from lance_stream.dataset.key_bounds import FileBounds, bounds_of_written, key_fields
 from lance_stream.dataset.keys import Places, hash_keys
@@ -174,6 +174,30 @@ class PlannedUpdate:
             own.new_fragments or own.updated_fragments or own.removed_fragment_ids
         )
 
+    def commit(
+        self,
+        table: TableVersion,
+        micro_batch: MicroBatch | None,
+        fragments: tuple[Fragment, ...] = (),
+    ) -> Outcome:
+        """Commit it; see `commit_planned`.
+
+        Args:
+            table: The version that it was planned on.
+            micro_batch: Which micro-batch it is, if it comes from a stream.
+            fragments: New fragments whose files are deleted, too, where it is known that no
+                version names them.
+        """
+        remembering = self.tombstones
+        return commit_planned(
+            table,
+            self.operation,
+            replace(self.staged, fragments=fragments),
+            micro_batch,
+            properties=remembering.properties if remembering else None,
+            config_entries=remembering.entries if remembering else None,
+        )
+
 
 @dataclass(frozen=True)
 class Upserted:
@@ -294,14 +318,7 @@ def upsert(
         if not plan.changes_anything:
             return result
         with phases("commit"):
-            done = commit_planned(
-                newest,
-                plan.operation,
-                plan.staged,
-                micro_batch,
-                properties=plan.tombstones.properties if plan.tombstones else None,
-                config_entries=plan.tombstones.entries if plan.tombstones else None,
-            )
+            done = plan.commit(newest, micro_batch)
         attempts += done.attempts - 1
         if not done.is_new:
             return Upserted(done.table, taken_in_before=done.taken_in_before, was_known=True)

@@ -109,16 +109,13 @@ CDC = "id long, x string, seq long, op string"
 
 
 def cdc_sink(uri: str, **more: Any) -> LanceSink:
-    return lance_sink(
-        uri,
-        mode="upsert",
-        on=["id"],
-        sequence_by="seq",
-        delete_when="op = 'd'",
-        except_columns=["op"],
-        app_id="a",
-        **more,
-    )
+    arguments: dict[str, Any] = {
+        "on": ["id"],
+        "sequence_by": "seq",
+        "delete_when": "op = 'd'",
+        "except_columns": ["op"],
+    }
+    return lance_sink(uri, mode="upsert", app_id="a", **{**arguments, **more})
 
 
 @pytest.mark.usefixtures("way")
@@ -147,6 +144,47 @@ def test_one_batch_of_changes_is_one_version(spark: Any, uri: str) -> None:
     assert told == (7, 1, 2, 1)
     assert commit.rows_late == 2
     assert lance_stream.open_dataset(uri).verify() == []
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("helpers", [["op"], ["op", "seq"]], ids=["stored order", "not stored"])
+def test_a_late_row_does_not_bring_a_deleted_one_back(
+    spark: Any, uri: str, helpers: list[str]
+) -> None:
+    how: dict[str, Any] = {"except_columns": helpers, "tombstones": "7 days"}
+    sink = cdc_sink(uri, **how)
+    feed(spark, sink, 0, CDC, (1, "a", 1, "c"), (2, "a", 1, "c"))
+    feed(spark, sink, 1, CDC, (1, "gone", 5, "d"), (8, "not there yet", 5, "d"), (2, "b", 2, "u"))
+    commit = sink.last_commit
+    assert commit is not None
+    assert (commit.rows_deleted, commit.rows_updated, commit.deletes_remembered) == (1, 1, 2)
+    version = lance_stream.open_dataset(uri).version
+    # as after a restart, with another sink
+    again = cdc_sink(uri, **how)
+    feed(spark, again, 1, CDC, (1, "gone", 5, "d"), (8, "not there yet", 5, "d"), (2, "b", 2, "u"))
+    assert lance_stream.open_dataset(uri).version == version
+    feed(spark, again, 2, CDC, (1, "late", 4, "u"), (8, "late", 3, "c"), (3, "new", 1, "c"))
+    assert again.last_commit is not None
+    assert (again.last_commit.rows_late, again.last_commit.rows_inserted) == (2, 1)
+    assert [row[:2] for row in rows_of(uri)] == [(2, "b"), (3, "new")]
+    feed(spark, again, 3, CDC, (1, "back", 6, "u"), (8, "gone again", 7, "d"))
+    assert [row[:2] for row in rows_of(uri)] == [(1, "back"), (2, "b"), (3, "new")]
+    assert lance_stream.open_dataset(uri).verify() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mode": "append", "tombstones": "7 days"}, "is for mode='upsert'"),
+        ({"mode": "upsert", "on": "id", "tombstones": "7 days"}, "delete_when.*sequence_by"),
+        ({"mode": "upsert", "on": "id", "tombstones": "a while"}, "is no age"),
+    ],
+)
+def test_deletes_are_remembered_by_upserts_with_an_order(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        lance_sink("memory://nowhere/t", **arguments)
 
 
 @pytest.mark.usefixtures("way")

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Final
 
 from lance_stream.dataset.background_compaction import check_every
-from lance_stream.dataset.incoming import UpsertRules
+from lance_stream.dataset.incoming import UpsertRules, check_can_remember
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.versions import FileVersion
 
@@ -16,7 +17,7 @@ SCHEMA_EVOLUTIONS: Final = ("none", "add_columns")
 CREATE_OPTIONS: Final = ("schema", "primary_key", "config", "stable_row_ids")
 """What `create_options` may hold."""
 
-_ONLY_UPSERTS: Final = ("on", "sequence_by", "delete_when", "skip_unchanged")
+_ONLY_UPSERTS: Final = ("on", "sequence_by", "delete_when", "skip_unchanged", "tombstones")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class SinkArguments:
         delete_when: A condition in Spark's SQL on an incoming row: whether it deletes.
         except_columns: Columns of the batch that are not stored.
         skip_unchanged: Whether rows that would stay the same are left alone.
+        tombstones: How long deletes are remembered; None if they are not.
         schema_evolution: One of `SCHEMA_EVOLUTIONS`.
         app_id: The stream's name in the ledger; None for the query's own id.
         compact_every: After how many batches small fragments are merged; None for never.
@@ -46,6 +48,7 @@ class SinkArguments:
     delete_when: str | None = None
     except_columns: tuple[str, ...] = ()
     skip_unchanged: bool = False
+    tombstones: timedelta | None = None
     schema_evolution: str = "none"
     app_id: str | None = None
     compact_every: int | None = None
@@ -68,6 +71,7 @@ class SinkArguments:
                         f"lance_sink({name}={getattr(self, name)!r}) is for mode='upsert', not "
                         f"for {self.mode!r}"
                     )
+        check_can_remember(self.tombstones, self.sequence_by, self.delete_when)
         hidden = sorted({*self.on} & {*self.except_columns})
         if hidden:
             raise InvalidInputError(f"the key column {hidden[0]!r} cannot be left out of the table")
@@ -99,6 +103,7 @@ class SinkArguments:
             delete_when=None if delete_when is None else f"{delete_when} = true",
             except_columns=(*self.except_columns, *helpers),
             skip_unchanged=self.skip_unchanged,
+            tombstones=self.tombstones,
         )
 
 

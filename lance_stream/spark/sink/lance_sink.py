@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame
 
+from lance_stream.dataset.ages import parse_age
 from lance_stream.dataset.background_compaction import BackgroundCompaction, Round
 from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
 from lance_stream.dataset.opening import open_table
@@ -36,6 +38,7 @@ def lance_sink(
     create_options: Mapping[str, Any] | None = None,
     *,
     skip_unchanged: bool = False,
+    tombstones: str | timedelta | None = None,
 ) -> "LanceSink":
     """Return a function for `writeStream.foreachBatch` that puts a stream into a Lance table.
 
@@ -75,6 +78,9 @@ def lance_sink(
             the DataFrame's; for example with fixed-size lists), `primary_key`, `config`,
             `stable_row_ids`.
         skip_unchanged: For upserts: leave rows alone that would stay the same.
+        tombstones: For upserts with `sequence_by` and `delete_when`: how long deletes are
+            remembered, for example "7 days". A row that comes after the delete of its key, and is
+            not newer, then does not bring it back; also if the delete came before the insert.
 
     In an upsert, columns that the batch does not have keep their values.
 
@@ -90,6 +96,7 @@ def lance_sink(
             delete_when=delete_when,
             except_columns=names(except_columns, "except_columns"),
             skip_unchanged=skip_unchanged,
+            tombstones=None if tombstones is None else parse_age(tombstones),
             schema_evolution=schema_evolution,
             app_id=app_id,
             compact_every=compact_every,

@@ -26,7 +26,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from lance_stream.dataset.append import write_target
 from lance_stream.dataset.casting import cast_batch
-from lance_stream.dataset.commit_verb import commit_planned, planning_again
+from lance_stream.dataset.commit_verb import planning_again
 from lance_stream.dataset.incoming import Incoming, UpsertRules, prepare
 from lance_stream.dataset.keys import NOWHERE
 from lance_stream.dataset.matching import Matches, join_matches
@@ -36,6 +36,7 @@ from lance_stream.dataset.phases import Phases
 from lance_stream.dataset.read_fragment import read_unit
 from lance_stream.dataset.scan import count_rows
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.tombstones import RememberedDeletes, remembered_by
 from lance_stream.dataset.upsert import (
     Upserted,
     Written,
@@ -48,7 +49,12 @@ from lance_stream.dataset.write_fragments import delete_files
 from lance_stream.errors import LanceStreamError
 from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.spark.arrow_jobs import ArrowFunction, map_in_arrow
-from lance_stream.spark.spark_types import carrier_schema, spark_schema, to_spark
+from lance_stream.spark.spark_types import (
+    carrier_schema,
+    spark_schema,
+    stored_schema,
+    to_spark,
+)
 from lance_stream.spark.work_units import number_of_tasks, pack, size_of
 from lance_stream.table.fragments import Fragment
 
@@ -101,21 +107,21 @@ def upsert_by_tasks(
         if micro_batch is not None and (entry := find_taken_in(newest, micro_batch)) is not None:
             return Upserted(newest, taken_in_before=entry.version, was_known=True)
         with phases("write"):
-            parts = _write_parts(df, newest, rules)
+            remembered = _remembered(df, newest, rules)
+            parts = _write_parts(df, newest, rules, remembered)
             fragments = tuple(each for part in parts for each in part.written.fragments)
             try:
                 stored = [name for name in df.columns if name not in rules.except_columns]
                 written = [each.written for each in parts]
-                plan = plan_update(newest, written, rules, stored)
+                plan = plan_update(newest, written, rules, stored, remembered)
             except LanceStreamError:
                 delete_files(newest.store, fragments)
                 raise
         result = _summed(newest, parts, fragments)
         if not plan.changes_anything:
             return replace(result, attempts=attempts)
-        staged = replace(plan.staged, fragments=fragments)
         with phases("commit"):
-            done = commit_planned(newest, plan.operation, staged, micro_batch)
+            done = plan.commit(newest, micro_batch, fragments)
         attempts += done.attempts - 1
         if not done.is_new:
             return Upserted(done.table, taken_in_before=done.taken_in_before, was_known=True)
@@ -137,11 +143,26 @@ def _summed(
         num_deleted=sum(len(each.deleted) for each in decisions),
         num_unchanged=sum(each.written.num_unchanged for each in known),
         num_late=sum(each.num_late for each in known),
+        num_remembered=sum(
+            each.written.deletes.rows.num_rows for each in known if each.written.deletes is not None
+        ),
         fragments=fragments,
     )
 
 
-def _write_parts(df: DataFrame, table: TableVersion, rules: UpsertRules) -> list[_Part]:
+def _remembered(df: DataFrame, table: TableVersion, rules: UpsertRules) -> RememberedDeletes | None:
+    """Return the deletes that the table remembers and that count for the rows; reads no file."""
+    name = rules.sequence_by
+    if name is None:
+        return None
+    is_stored = name not in rules.except_columns and name in table.arrow_schema.names
+    schema = table.arrow_schema if is_stored else stored_schema(df.select(_column(name)).schema)
+    return remembered_by(table, rules, schema.field(name).type)
+
+
+def _write_parts(
+    df: DataFrame, table: TableVersion, rules: UpsertRules, remembered: RememberedDeletes | None
+) -> list[_Part]:
     keys = _keys_of_table(df.sparkSession, table, rules)
     types = {each.name: each.dataType for each in keys.schema.fields}
     rows = df
@@ -150,7 +171,9 @@ def _write_parts(df: DataFrame, table: TableVersion, rules: UpsertRules) -> list
     together = rows.unionByName(keys, allowMissingColumns=True)
     num_tasks = -(-(df.count() + count_rows(table)) // ROWS_PER_TASK)
     together = together.repartition(max(num_tasks, 1), *[_column(name) for name in rules.on])
-    outcomes = map_in_arrow(together, _deciding(table, rules, df.columns), _OUTCOME).collect()
+    outcomes = map_in_arrow(
+        together, _deciding(table, rules, df.columns, remembered), _OUTCOME
+    ).collect()
     parts = [pickle.loads(row.part) for row in outcomes if row.part is not None]
     for row in outcomes:
         if row.error is not None:
@@ -213,7 +236,12 @@ def _as_keys(rows: pa.RecordBatch, sequence: str | None) -> pa.RecordBatch:
     )
 
 
-def _deciding(table: TableVersion, rules: UpsertRules, columns: Sequence[str]) -> ArrowFunction:
+def _deciding(
+    table: TableVersion,
+    rules: UpsertRules,
+    columns: Sequence[str],
+    remembered: RememberedDeletes | None,
+) -> ArrowFunction:
     """Return what a task does with all rows, of the batch and of the table, of its keys."""
 
     def decide(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -223,7 +251,11 @@ def _deciding(table: TableVersion, rules: UpsertRules, columns: Sequence[str]) -
         try:
             is_new = pc.is_null(rows.column(_ADDRESS))
             part = _write_part(
-                table, rules, rows.filter(is_new).select(columns), rows.filter(pc.invert(is_new))
+                table,
+                rules,
+                rows.filter(is_new).select(columns),
+                rows.filter(pc.invert(is_new)),
+                remembered,
             )
             outcome = {"part": pickle.dumps(part)}
         except LanceStreamError as error:
@@ -235,12 +267,16 @@ def _deciding(table: TableVersion, rules: UpsertRules, columns: Sequence[str]) -
 
 
 def _write_part(
-    table: TableVersion, rules: UpsertRules, incoming_rows: pa.Table, stored_rows: pa.Table
+    table: TableVersion,
+    rules: UpsertRules,
+    incoming_rows: pa.Table,
+    stored_rows: pa.Table,
+    remembered: RememberedDeletes | None,
 ) -> _Part:
     incoming = prepare(one_batch(incoming_rows), table.arrow_schema, rules)
     matches = _matches(table, rules, incoming, one_batch(stored_rows))
-    decision, num_unchanged = decide_changes(table, incoming, matches)
-    written = write_rows(table, incoming, decision, write_target(table), num_unchanged)
+    decision, num_unchanged = decide_changes(table, incoming, matches, remembered)
+    written = write_rows(table, incoming, decision, write_target(table), num_unchanged, remembered)
     return _Part(written, incoming.num_rows, incoming.num_late + decision.num_late)
 
 

@@ -243,6 +243,7 @@ def _upserted(commit: SinkCommit, done: Upserted) -> SinkCommit:
         rows_deleted=done.num_deleted,
         rows_unchanged=done.num_unchanged,
         rows_late=done.num_late,
+        deletes_remembered=done.num_remembered,
         num_files=num_files,
         bytes_written=num_bytes,
         attempts=done.attempts,

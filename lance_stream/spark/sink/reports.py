@@ -25,7 +25,9 @@ class SinkCommit:
         rows_updated: Rows that were changed in place of their row ids.
         rows_deleted: Rows that were taken out.
         rows_unchanged: Rows that would not have changed, and were left alone (`skip_unchanged`).
-        rows_late: Rows that lost against a newer one, of the batch or the table (`sequence_by`).
+        rows_late: Rows that lost against a newer one, of the batch or the table (`sequence_by`), or
+            against a delete that the table remembers.
+        deletes_remembered: Deletes of the batch that the table remembers (`tombstones`).
         num_files: How many data files were written.
         bytes_written: Their size.
         attempts: How many attempts the commit took; 1 when nobody was in the way.
@@ -43,6 +45,7 @@ class SinkCommit:
     rows_deleted: int = 0
     rows_unchanged: int = 0
     rows_late: int = 0
+    deletes_remembered: int = 0
     num_files: int = 0
     bytes_written: int = 0
     attempts: int = 0
