@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream.table.indices import decode_index_section
 
 pytestmark = pytest.mark.oracle
 
@@ -72,6 +73,11 @@ class IndexedTable:
     @property
     def theirs(self) -> Any:
         return lance.dataset(self.uri)
+
+    @property
+    def index_names(self) -> set[str]:
+        section = self.ours.table.manifest.index_section
+        return {each.name for each in decode_index_section(section or b"")}
 
     def rows(self, keys: Any) -> pa.Table:
         def pick(choices: Any) -> list[Any]:
@@ -212,6 +218,25 @@ def test_indices_are_right_after(
     before = table.ours.version
     act(table)
     assert table.ours.version > before
+    table.check()
+    table.optimize()
+    table.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("act", ACTS, ids=lambda each: each.__name__)
+def test_indices_that_pylance_has_yet_to_move_are_right_after(
+    tmp_path: Path, act: Callable[[IndexedTable], None]
+) -> None:
+    table = IndexedTable(str(tmp_path / "t"), 8, stable_row_ids=False)
+    table.append()
+    table.delete()
+    table.theirs.optimize.compact_files(defer_index_remap=True)
+    assert "__lance_frag_reuse" in table.index_names
+    act(table)
+    table.check()
+    table.append()
+    table.compact()
     table.check()
     table.optimize()
     table.check()

@@ -37,7 +37,7 @@ from lance_stream.dataset.incoming import UpsertRules
 from lance_stream.dataset.micro_batches import MicroBatch
 from lance_stream.dataset.opening import open_table
 from lance_stream.dataset.upsert import upsert
-from lance_stream.errors import CommitConflictError
+from lance_stream.errors import CommitConflictError, InvalidInputError
 from lance_stream.storage.store import Store
 from tests.contracts.watched_stores import Watch, WatchedStore
 
@@ -448,8 +448,9 @@ class ThreeWriters:
         self.told.append(f"{'  ' * len(self.busy)}{who}: {verb.name} at {planned_on}")
         try:
             made = self.by_pylance(verb) if who == "pylance" else self.by_us(verb)
-        except (CommitConflictError, OSError) as error:
-            if who == "pylance" and not re.search("conflict|ncompatible", str(error)):
+        except (CommitConflictError, InvalidInputError, OSError) as error:
+            is_conflict = isinstance(error, CommitConflictError)
+            if not (is_conflict or re.search("conflict|ncompatible|while the rows", str(error))):
                 raise
             self.told.append(f"{'  ' * len(self.busy)}{who} gives up: {error}")
         else:
