@@ -597,7 +597,7 @@ def run(seed: int, num_steps: int) -> int:
                 table.step()
             table.finish()
         except BaseException as error:
-            error.add_note("\n".join(table.told[-40:]))
+            error.add_note("\n".join([*table.told[:1], *table.told[-40:]]))
             raise
         return max(table.snapshots)
 
