@@ -13,14 +13,16 @@ from lance_stream.dataset.history import read_transaction
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
 from lance_stream.table import ledger
-from lance_stream.table.manifest import WRITER_LIBRARY
-from lance_stream.table.operations import Restore
+from lance_stream.table.operations import Operation, Restore, UpdateConfig
 from lance_stream.table.paths import TRANSACTIONS_DIRECTORY, parse_transaction_file_name
 
 APP_ID: Final = "lance_stream.app_id"
 BATCH_ID: Final = "lance_stream.batch_id"
 QUERY_ID: Final = "lance_stream.query_id"
 """Properties of the transaction that takes in a micro-batch."""
+
+KEEPS_LEDGER: Final = "lance_stream.keeps_ledger"
+"""Property of a restore's transaction that left the ledger as it was."""
 
 MAX_SEARCHED_VERSIONS: Final = 1000
 """How far back a foreign restore is looked for."""
@@ -61,7 +63,7 @@ def find_taken_in(table: TableVersion, micro_batch: MicroBatch) -> ledger.Ledger
         after = _first_tried_on(table, uuid)
     if after is None:
         return None  # a stream that begins
-    version = _find_before_restore(table, after, uuid)
+    version = _find_before_restore(table, after, app_id, uuid)
     if version is None:
         return None
     return ledger.LedgerEntry(batch_id, micro_batch.query_id, version)
@@ -91,7 +93,7 @@ def _first_tried_on(table: TableVersion, uuid: str) -> int | None:
     return min((each[0] for each in names if each and each[1].startswith(uuid)), default=None)
 
 
-def _find_before_restore(table: TableVersion, after: int, uuid: str) -> int | None:
+def _find_before_restore(table: TableVersion, after: int, app_id: str, uuid: str) -> int | None:
     """Return the version that a transaction made, if a foreign restore took its entry away.
 
     Raises:
@@ -113,8 +115,10 @@ def _find_before_restore(table: TableVersion, after: int, uuid: str) -> int | No
             continue
         if restored is not None and transaction.uuid == uuid:
             return version
-        writer = manifest.writer_version
-        is_foreign = writer is None or writer.library != WRITER_LIBRARY
+        if _forgets(transaction.operation, app_id):
+            break
+        # Who made a version does not tell: other programs' restores bring that back, too.
+        is_foreign = KEEPS_LEDGER not in transaction.properties
         if is_foreign and isinstance(transaction.operation, Restore):
             restored = restored or version
     if restored is not None and gap is not None:
@@ -125,3 +129,12 @@ def _find_before_restore(table: TableVersion, after: int, uuid: str) -> int | No
             "the stream with an app id of its own"
         )
     return None
+
+
+def _forgets(operation: Operation, app_id: str) -> bool:
+    """Say whether somebody took the stream's entry out of the config, so that it begins anew."""
+    if not isinstance(operation, UpdateConfig):
+        return False
+    key = ledger.config_key(app_id)
+    entries = operation.config.entries if operation.config else ()
+    return key in operation.old_delete_keys or (key, None) in entries

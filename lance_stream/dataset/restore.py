@@ -1,6 +1,7 @@
 """Restoring: an older version's rows, columns and config once more, as the newest version."""
 
 from lance_stream.dataset.commit_verb import commit_planned, planning_again
+from lance_stream.dataset.micro_batches import KEEPS_LEDGER
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.table.operations import Restore
@@ -20,6 +21,7 @@ def restore(table: TableVersion, version: int) -> TableVersion:
 
     def attempt() -> TableVersion:
         newest = checkout(table, None)
-        return commit_planned(newest, Restore(version)).table
+        kept = {KEEPS_LEDGER: "true"}
+        return commit_planned(newest, Restore(version), properties=kept).table
 
     return planning_again(attempt)

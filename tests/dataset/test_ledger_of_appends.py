@@ -23,9 +23,11 @@ from lance_stream.dataset.delete import delete
 from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
 from lance_stream.dataset.opening import checkout, open_table
 from lance_stream.dataset.overwrite import overwrite
+from lance_stream.dataset.restore import restore
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.write_fragments import write_fragments
-from lance_stream.table.manifest import WriterVersion, encode_manifest
+from lance_stream.table.ledger import config_key
+from lance_stream.table.manifest import encode_manifest
 from lance_stream.table.operations import Restore
 from lance_stream.table.paths import manifest_path
 from lance_stream.table.transaction import Transaction, encode_transaction
@@ -223,13 +225,12 @@ def test_files_of_an_uncertain_commit_are_never_deleted(tmp_path: Path) -> None:
 
 
 def restore_as_another_program(table: TableVersion, version: int) -> None:
-    """Bring an older version back with its config, and so with its ledger."""
+    """Bring an older version back with its config, and so with its ledger; and with its writer."""
     newest, old = table.log.read_latest(), table.log.read(version)
     transaction = Transaction(newest.version, str(uuid.uuid4()), Restore(version))
     restored = replace(
         old,
         version=newest.version + 1,
-        writer_version=WriterVersion("lance", "14.0.2"),
         transaction_file="",
         inline_transaction=encode_transaction(transaction),
         next_row_id=newest.next_row_id,
@@ -261,6 +262,26 @@ def test_a_first_batch_taken_in_before_a_foreign_restore_is_not_written_again(
     assert (again.is_new, again.taken_in_before) == (False, 3)
     assert append(table, rows(2), batch(1)).is_new
     assert ids_of(table) == [9, 2]
+
+
+def test_a_stream_that_was_forgotten_after_a_restore_begins_anew(table: TableVersion) -> None:
+    append(table, rows(1), batch(0))
+    append(table, rows(2), batch(1))
+    restore_as_another_program(table, 2)
+    update_config(table, {config_key("app"): None})
+    assert append(table, rows(7), batch(0)).is_new
+    assert append(table, rows(8), batch(1)).is_new
+    assert ids_of(table) == [1, 7, 8]
+
+
+def test_a_restore_of_ours_leaves_nothing_to_look_for(table: TableVersion) -> None:
+    append(table, rows(1), batch(0))
+    append(table, rows(2), batch(1))
+    restore(table, 2)
+    table.store.delete(manifest_path(3))
+    assert not append(table, rows(2), batch(1)).is_new
+    assert append(table, rows(3), batch(2)).is_new
+    assert ids_of(table) == [1, 3]
 
 
 def test_a_stream_that_begins_looks_at_no_version_but_the_newest(table: TableVersion) -> None:

@@ -12,8 +12,11 @@ import pyarrow as pa
 import pytest
 from lance.fragment import write_fragments
 
+import lance_stream
 from lance_stream.commit.committer import Committed, commit
 from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.dataset.append import append
+from lance_stream.dataset.micro_batches import MicroBatch
 from lance_stream.errors import IncompatibleConflictError, RetryableConflictError
 from lance_stream.storage.locations import open_store
 from lance_stream.table.fragments import DataFile, Fragment
@@ -297,3 +300,16 @@ def test_writers_of_both_kinds_race_and_no_row_is_lost(log: ObjectStoreLog, uri:
     assert keys_of(uri) == expected
     assert log.latest() == 1 + 2 * num_each
     assert check_ids(log, uri)
+
+
+def test_a_batch_taken_in_before_a_restore_by_pylance_is_not_written_again(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    table = lance_stream.create_dataset(uri, SCHEMA).table
+    for number in range(2):
+        assert append(table, rows(number), MicroBatch("app", number, "query")).is_new
+    lance.dataset(uri, version=1).restore()
+    assert keys_of(uri) == []
+    for number in range(2):
+        assert not append(table, rows(number), MicroBatch("app", number, "query")).is_new
+    assert append(table, rows(2), MicroBatch("app", 2, "query")).is_new
+    assert keys_of(uri) == [2]
