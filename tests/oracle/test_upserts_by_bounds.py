@@ -1,0 +1,66 @@
+"""Upserts of ours between operations of pylance, with bounds known of whatever they left."""
+
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.dataset import known_key_bounds
+from lance_stream.dataset.incoming import UpsertRules
+from lance_stream.dataset.upsert import upsert
+
+pytestmark = pytest.mark.oracle
+
+SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("x", pa.int64())])
+
+
+def batch(keys: list[int], x: int) -> pa.Table:
+    columns = [pa.array([f"{key:03d}" for key in keys]), pa.array([x] * len(keys), pa.int64())]
+    return pa.table(columns, SCHEMA)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_pylance_does_between_them_upserts_find_every_key(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
+    dice = np.random.default_rng(seed)
+    uri = str(tmp_path / "t")
+    model = dict.fromkeys(range(30), 0)
+    lance.write_dataset(batch(list(model), 0), uri, enable_stable_row_ids=True, max_rows_per_file=5)
+    for step in range(1, 16):
+        around = int(dice.integers(0, 60))
+        keys = dice.choice(np.arange(around, around + 6), 3, replace=False).tolist()
+        theirs = lance.dataset(uri)
+        action = step % 3 and dice.choice(["merge", "delete", "update", "compact", "restore"])
+        if action == 0:
+            done = upsert(
+                lance_stream.open_dataset(uri).table, batch(keys, step), UpsertRules(("id",))
+            )
+            assert done.num_updated == len(model.keys() & set(keys))
+            model |= dict.fromkeys(keys, step)
+        elif action == "merge":
+            merge = (
+                theirs.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+            )
+            merge.execute(batch(keys, step))
+            model |= dict.fromkeys(keys, step)
+        elif action == "delete":
+            theirs.delete(f"id = '{keys[0]:03d}'")
+            model.pop(keys[0], None)
+        elif action == "update":
+            theirs.update({"x": str(step)}, where=f"id > '{keys[0]:03d}'")
+            model |= {key: step for key in model if key > keys[0]}
+        elif action == "compact":
+            theirs.optimize.compact_files(target_rows_per_fragment=12)
+        else:
+            version = max(1, theirs.version - 2)
+            lance.dataset(uri, version=version).restore()
+            found = lance.dataset(uri).to_table().to_pydict()
+            model = {int(key): x for key, x in zip(found["id"], found["x"], strict=True)}
+        found = lance_stream.open_dataset(uri).to_table().to_pydict()
+        assert {int(key): x for key, x in zip(found["id"], found["x"], strict=True)} == model
+        assert len(found["id"]) == len(model)
