@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -100,7 +100,7 @@ def find_matches(unit: WorkUnit, lookup: KeyLookup, num_keys: int) -> Matches:
     """Return the rows of a fragment that have a key of the batch.
 
     Args:
-        unit: Reads the key columns, then the sequence if one is stored, then the row addresses.
+        unit: Names the key columns, then the sequence if one is stored, then the row addresses.
         lookup: The keys of the batch.
         num_keys: How many of the columns are key columns.
     """
@@ -108,10 +108,11 @@ def find_matches(unit: WorkUnit, lookup: KeyLookup, num_keys: int) -> Matches:
     fragment = decode_fragment(unit.fragment)
     learner = _learner(unit, fragment, num_keys) if unit.with_dead_rows else None
     reads_all = unit.with_dead_rows or _most_live(fragment)
+    keys_alone = replace(unit, columns=unit.columns[:num_keys])
     if reads_all:
-        unit = replace(unit, with_dead_rows=True, system_columns=())
+        keys_alone = replace(keys_alone, with_dead_rows=True, system_columns=())
     first = 0
-    for batch in read_unit(unit):
+    for batch in read_unit(keys_alone):
         keys = batch.columns[:num_keys]
         if learner is not None:
             learner.see(keys)
@@ -121,14 +122,34 @@ def find_matches(unit: WorkUnit, lookup: KeyLookup, num_keys: int) -> Matches:
                 addresses = pack_addresses(fragment.id, rows + first)
             else:
                 addresses = batch.column(batch.num_columns - 1).to_numpy()[rows]
-            has_sequence = len(unit.columns) > num_keys
-            sequence = batch.column(num_keys).take(pa.array(rows)) if has_sequence else None
-            found.append(Matches(addresses, numbers, sequence))
+            found.append(Matches(addresses, numbers))
         first += batch.num_rows
     matches = join_matches(found)
     if reads_all:
         matches = _alive(unit, fragment, matches)
+    if len(unit.columns) > num_keys and len(matches.addresses):
+        matches = matches._replace(sequence=_sequence_of(unit, fragment, matches))
     return matches if learner is None else matches._replace(learnt=tuple(learner.learnt()))
+
+
+def _sequence_of(unit: WorkUnit, fragment: Fragment, matches: Matches) -> pa.Array:
+    """Read the sequence of each match: all of the fragment's, unless the matches are few."""
+    _, offsets = unpack_addresses(matches.addresses)
+    rows = replace(unit, columns=unit.columns[-1:], system_columns=())
+    if len(offsets) * _FEW_OF < fragment.physical_rows:
+        rows = replace(rows, offsets=offsets.astype(np.uint32))
+        return pa.concat_arrays([batch.column(0) for batch in read_unit(rows)])
+    parts: list[pa.Array] = []
+    done = first = 0
+    for batch in read_unit(replace(rows, with_dead_rows=True)):
+        stop = int(np.searchsorted(offsets, first + batch.num_rows))
+        parts.append(batch.column(0).take(pa.array(offsets[done:stop] - np.uint64(first))))
+        done, first = stop, first + batch.num_rows
+    return pa.concat_arrays(parts)
+
+
+_FEW_OF: Final = 256
+"""Fewer rows than one of so many are better read each by itself."""
 
 
 def _most_live(fragment: Fragment) -> bool:

@@ -39,3 +39,26 @@ def test_all_live_rows_with_a_key_are_found_and_no_dead_one(
     assert [keys[10 + each] for each in offsets] == [5 + each for each in found.keys]
     assert found.sequence is not None
     assert found.sequence.to_pylist() == [10 + each for each in offsets]
+
+
+@pytest.mark.parametrize("keys", [[], [-1], [4, 998], list(range(0, 2000, 2))])
+@pytest.mark.parametrize("learns", [False, True])
+def test_the_sequence_of_matches_is_read_and_no_other(
+    tmp_path: Path, keys: list[int], learns: bool
+) -> None:
+    rows = pa.table({"key": np.arange(ROWS) * 2, "sequence": np.arange(ROWS) % 7})
+    uri = str(tmp_path / "table.lance")
+    lance_stream.create_dataset(uri, rows.schema).append(rows).delete("key % 3 = 0")
+    columns = ("key", "sequence" if set(keys) - {-1} else "no such column")
+    unit = open_table(uri).unit(
+        0, columns=columns, system_columns=(ROW_ADDRESS,), with_dead_rows=learns
+    )
+    found = find_matches(unit, KeyLookup([pa.array(keys, pa.int64())]), num_keys=1)
+    live = [each // 2 for each in keys if each >= 0 and each % 3]
+    assert (found.addresses & np.uint64(0xFFFFFFFF)).tolist() == live
+    assert len(found.learnt) == learns
+    if live:
+        assert found.sequence is not None
+        assert found.sequence.to_pylist() == [each % 7 for each in live]
+    else:
+        assert found.sequence is None
