@@ -20,13 +20,13 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from lance_stream.dataset.compact import Compacted, commit_prepared
+from lance_stream.dataset.compact import commit_prepared
 from lance_stream.dataset.compaction_plan import CompactionRules
 from lance_stream.dataset.rewrites import (
     RewriteTask,
@@ -121,14 +121,20 @@ class Round:
     """What became of a round.
 
     Attributes:
-        compacted: What was committed; None where it went wrong.
-        error: What went wrong; None where nothing did.
+        version: The version that was made; None where there was nothing worth it, or it went wrong.
+        num_removed: How many fragments are gone by it.
+        num_added: How many have come.
+        num_given_up: How many groups of fragments were written anew for nothing.
         seconds: How long it took: "write", and "commit" with the waiting for a turn.
+        error: What went wrong; None where nothing did.
     """
 
-    compacted: Compacted | None = None
-    error: BaseException | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
+    version: int | None = None
+    num_removed: int = 0
+    num_added: int = 0
+    num_given_up: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    error: Exception | None = None
 
 
 def check_every(every: int) -> None:
@@ -243,7 +249,13 @@ class BackgroundCompaction:
             written = clock()
             done = commit_prepared(prepared, partial(self._turns.of_commit, stop))
             seconds = {"write": written - start, "commit": clock() - written}
-            self.last_round = Round(done, seconds=seconds)
+            self.last_round = Round(
+                done.table.version if done.num_removed else None,
+                done.num_removed,
+                done.num_added,
+                done.num_given_up,
+                seconds,
+            )
             if prepared.groups:
                 _log.info("%s: %s", table.uri, self.last_round)
         except Exception as error:

@@ -82,6 +82,17 @@ def test_every_so_many_batches_the_fragments_become_one() -> None:
     assert verify(final.table) == []
 
 
+def test_a_round_is_told_in_one_short_line(caplog: pytest.LogCaptureFixture) -> None:
+    compaction = BackgroundCompaction(1)
+    ds = new_table().append(rows(*range(1000))).append(rows(*range(1000, 2000)))
+    with caplog.at_level(logging.INFO, "lance_stream.compaction"):
+        compaction.after_batch(0, newest(ds))
+        done = last_round(compaction)
+    (line,) = caplog.messages
+    assert f"version={done.version}, num_removed=2, num_added=1" in line
+    assert len(line) < 500
+
+
 def test_by_steps_not_every_round_writes_all_rows_anew() -> None:
     compaction = BackgroundCompaction(1)
     ds = new_table()
@@ -89,9 +100,7 @@ def test_by_steps_not_every_round_writes_all_rows_anew() -> None:
     for batch_id in range(8):
         ds = ds.append(rows(batch_id))
         compaction.after_batch(batch_id, newest(ds))
-        found = last_round(compaction).compacted
-        assert found is not None
-        removed.append(found.num_removed)
+        removed.append(last_round(compaction).num_removed)
     assert removed == [0, 2, 0, 3, 0, 2, 0, 4]
 
 
@@ -122,13 +131,13 @@ def test_batches_go_on_while_files_are_written_and_the_commit_follows_them() -> 
         # the files are there soon, but the batch is not over
         assert not compaction.wait(0.2)
         ds = ds.upsert(rows(2, x=2), on=["id"])
-    done = last_round(compaction).compacted
-    assert done is not None
-    assert (done.num_removed, done.num_added, done.table.version) == (4, 1, ds.version + 1)
+    done = last_round(compaction)
+    assert (done.num_removed, done.num_added, done.version) == (4, 1, ds.version + 1)
+    made = lance_stream.open_dataset(ds.uri, version=done.version)
     expected = sorted(ds.to_table().to_pylist(), key=lambda row: row["id"])
-    assert sorted(Dataset(done.table).to_table().to_pylist(), key=lambda row: row["id"]) == expected
-    assert Dataset(done.table).changes(ds.version).read_all().num_rows == 0
-    assert verify(done.table) == []
+    assert sorted(made.to_table().to_pylist(), key=lambda row: row["id"]) == expected
+    assert made.changes(ds.version).read_all().num_rows == 0
+    assert verify(made.table) == []
 
 
 def test_batches_that_closely_follow_each_other_do_not_keep_a_commit_out() -> None:
@@ -147,11 +156,10 @@ def test_batches_that_closely_follow_each_other_do_not_keep_a_commit_out() -> No
     try:
         assert in_batch.wait(PATIENCE)
         compaction.after_batch(1, newest(ds))
-        done = last_round(compaction).compacted
+        done = last_round(compaction)
     finally:
         stop.set()
         stream.join()
-    assert done is not None
     assert done.num_removed == 2
 
 
@@ -192,9 +200,7 @@ def test_what_goes_wrong_is_logged_and_the_next_round_tries_again(
     assert "a compaction failed; the stream goes on" in caplog.text
     ds = ds.append(rows(3)).append(rows(4))
     assert compaction.after_batch(3, newest(ds))
-    done = last_round(compaction).compacted
-    assert done is not None
-    assert done.num_removed == 4
+    assert last_round(compaction).num_removed == 4
 
 
 @pytest.mark.parametrize("where", ["before the first group", "between two groups"])

@@ -1,0 +1,37 @@
+"""Upserts batch after batch, with a compaction beside each: run by a test, which kills it."""
+
+import sys
+
+import pyarrow as pa
+
+import lance_stream
+from lance_stream.dataset.background_compaction import BackgroundCompaction
+from lance_stream.dataset.incoming import UpsertRules
+from lance_stream.dataset.micro_batches import MicroBatch
+from lance_stream.dataset.upsert import upsert
+
+NUM_OLD_KEYS = 400
+
+
+def batch(number: int) -> pa.Table:
+    """Rows of which most are there already, and one is new."""
+    old = [key for key in range(NUM_OLD_KEYS) if key % 7 == number % 7]
+    keys = [*old, NUM_OLD_KEYS + number]
+    return pa.table({"id": keys, "x": [number] * len(keys)})
+
+
+def main(uri: str, num_batches: int) -> None:
+    """Put in the batches that are not in the table yet."""
+    compaction = BackgroundCompaction(1)
+    for number in range(num_batches):
+        ds = lance_stream.open_dataset(uri)
+        with compaction.batch():
+            done = upsert(ds.table, batch(number), UpsertRules(("id",)), MicroBatch("app", number))
+        if done.is_new:
+            compaction.after_batch(number, lambda: lance_stream.open_dataset(uri).table)
+            print(number, flush=True)
+    compaction.wait()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

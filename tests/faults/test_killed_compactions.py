@@ -1,0 +1,59 @@
+"""A process that compacts beside its batches dies at any moment, and another one goes on."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.dataset.verify import verify
+from tests.faults.compacting_process import NUM_OLD_KEYS, batch
+
+PROCESS = Path(__file__).parent / "compacting_process.py"
+NUM_BATCHES = 30
+
+
+def content_after(num_batches: int) -> dict[int, int]:
+    found = dict.fromkeys(range(NUM_OLD_KEYS), -1)
+    for number in range(num_batches):
+        found.update(dict.fromkeys(batch(number)["id"].to_pylist(), number))
+    return found
+
+
+def check(uri: str) -> lance_stream.Dataset:
+    ds = lance_stream.open_dataset(uri)
+    rows = ds.to_table().to_pydict()
+    found = dict(zip(rows["id"], rows["x"], strict=True))
+    assert found == content_after(max(0, max(found) - NUM_OLD_KEYS + 1))
+    assert len(rows["id"]) == len(found)
+    assert verify(ds.table) == []
+    return ds
+
+
+@pytest.mark.slow
+def test_a_compaction_killed_at_any_moment_costs_no_row_and_no_batch(tmp_path: Path) -> None:
+    dice, uri = random.Random(1), str(tmp_path / "t")
+    start = [sys.executable, str(PROCESS), uri, str(NUM_BATCHES)]
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.int64())])
+    ds = lance_stream.create_dataset(uri, schema, primary_key=["id"])
+    ds.append(pa.table({"id": range(NUM_OLD_KEYS), "x": [-1] * NUM_OLD_KEYS}, schema=schema))
+    for _ in range(4):
+        with subprocess.Popen(start, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            for _ in range(dice.randint(1, 4)):
+                assert process.stdout.readline()
+            time.sleep(dice.random() * 0.1)
+            process.send_signal(signal.SIGKILL)
+        check(uri)
+    subprocess.run(start, check=True, stdout=subprocess.PIPE, timeout=300)
+    ds = check(uri)
+    assert ds.count_rows() == NUM_OLD_KEYS + NUM_BATCHES
+    operations = [each.operation for each in ds.versions()]
+    assert operations.count("Update") == NUM_BATCHES
+    assert operations.count("Rewrite") > 2
+    assert len(ds.table.manifest.fragments) < 15
