@@ -77,6 +77,12 @@ class Deletes:
         order = np.argsort(hashes)
         return hashes[order], order
 
+    @property
+    def size_bytes(self) -> int:
+        """How much memory they take, with their hashes."""
+        num_bytes: int = self.rows.nbytes + 16 * self.rows.num_rows
+        return num_bytes
+
     def rows_that_may_be(self, hashes: npt.NDArray[np.uint64]) -> Places:
         """Return the rows whose key has one of some hashes, each once.
 
@@ -222,9 +228,9 @@ class KeptFiles:
         with self._lock:
             if key not in self._files:
                 self._files[key] = deletes
-                self._size_bytes += deletes.rows.nbytes
+                self._size_bytes += deletes.size_bytes
             while self._size_bytes > self._max_bytes:
-                self._size_bytes -= self._files.popitem(last=False)[1].rows.nbytes
+                self._size_bytes -= self._files.popitem(last=False)[1].size_bytes
 
 
 KEPT: Final = KeptFiles(MAX_KEPT_BYTES)

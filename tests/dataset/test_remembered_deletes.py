@@ -204,6 +204,16 @@ def test_a_sequence_that_is_not_stored_is_remembered_all_the_same() -> None:
     assert (late.num_late, content(late.table)) == (1, {1: "1@9"})
 
 
+def test_a_table_without_stable_row_ids_remembers_as_well() -> None:
+    uri = f"memory://{uuid.uuid4()}/t"
+    table = lance_stream.create_dataset(uri, SCHEMA, stable_row_ids=False).table
+    table = take_in(table, (1, 1, "u"), (2, 1, "u"), (9, 5, "d")).table
+    table = take_in(table, (1, 5, "d")).table
+    done = take_in(table, (1, 4, "u"), (9, 4, "u"), (2, 2, "u"))
+    assert (done.num_late, content(done.table)) == (2, {2: "2@2"})
+    assert verify(done.table) == []
+
+
 def test_keys_of_several_columns_are_told_apart_whatever_their_order() -> None:
     schema = pa.schema(
         [pa.field("a", pa.string(), False), pa.field("b", pa.int32(), False), SCHEMA.field("seq")]

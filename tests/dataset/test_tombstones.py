@@ -229,7 +229,7 @@ def test_no_more_is_kept_than_may_be() -> None:
     known = open_remembered(
         replace(table, store=watched), ["id"], "seq", pa.int64(), age=WEEK, now_ms=0
     )
-    kept = KeptFiles(24 * 900)
+    kept = KeptFiles((24 + 16) * 900)
     for place in (0, 1, 0, 1, 2, 1):
         deletes = kept.get(known.place, known.files[place], known.schema)
         assert deletes.rows.num_rows == known.files[place].num_rows
