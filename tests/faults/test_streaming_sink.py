@@ -1,17 +1,9 @@
-"""A stream whose process dies, at any moment, and starts again."""
+"""A sink whose driver dies around its commit, or comes too late with it."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import lance_stream
@@ -20,10 +12,6 @@ from lance_stream.spark import lance_sink
 from lance_stream.spark.sink import modes as sinks
 
 pytestmark = pytest.mark.spark
-
-PROCESS = Path(__file__).parent / "streaming_process.py"
-CONF_DIR = Path(__file__).parent.parent / "spark" / "conf"
-NUM_FILES, ROWS_PER_FILE = 24, 400
 
 
 def ids_of(uri: str) -> list[int]:
@@ -35,54 +23,6 @@ def versions_of(uri: str) -> int:
         return lance_stream.open_dataset(uri).version
     except NotFoundError:
         return 0
-
-
-@contextmanager
-def sink_process(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the sink until the block ends; then nothing of it is left."""
-    arguments = [folder / "files", folder / "table", folder / "checkpoint"]
-    environment = {**os.environ, "SPARK_CONF_DIR": str(CONF_DIR), "SPARK_LOCAL_IP": "127.0.0.1"}
-    with (folder / "log").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, PROCESS, *arguments],
-            stdout=log,
-            stderr=log,
-            env=environment,
-            start_new_session=True,  # Python and its JVM are killed together
-        )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-@pytest.mark.slow
-def test_a_sink_killed_in_mid_stream_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    (tmp_path / "files").mkdir()
-    for number in range(NUM_FILES):
-        ids = range(number * ROWS_PER_FILE, (number + 1) * ROWS_PER_FILE)
-        rows = pa.table({"id": ids, "name": [f"n{i}" for i in ids]})
-        pq.write_table(rows, tmp_path / "files" / f"{number:03}.parquet")
-    uri = str(tmp_path / "table")
-
-    for kill_at in (5, 14):
-        with sink_process(tmp_path) as process:
-            deadline = time.monotonic() + 120
-            while versions_of(uri) < kill_at:
-                assert process.poll() is None, (tmp_path / "log").read_text()[-3000:]
-                assert time.monotonic() < deadline, "the sink makes no progress"
-                time.sleep(0.005)
-    assert len(ids_of(uri)) < NUM_FILES * ROWS_PER_FILE, "it was to be killed in mid-stream"
-    with sink_process(tmp_path) as process:
-        assert process.wait(timeout=180) == 0, (tmp_path / "log").read_text()[-3000:]
-
-    assert ids_of(uri) == list(range(NUM_FILES * ROWS_PER_FILE))
-    table = lance_stream.open_dataset(uri)
-    # the table's creation, then one version a batch; a kill may put two files into one batch
-    assert table.version <= NUM_FILES + 1
-    assert table.verify() == []
 
 
 def rows(*ids: int) -> pa.Table:

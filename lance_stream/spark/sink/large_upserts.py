@@ -127,7 +127,7 @@ def upsert_by_tasks(
             return Upserted(done.table, taken_in_before=done.taken_in_before, was_known=True)
         return replace(result, table=done.table, is_new=True, attempts=attempts)
 
-    return planning_again(attempt)
+    return planning_again(attempt, micro_batch)
 
 
 def _summed(

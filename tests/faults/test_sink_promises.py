@@ -1,0 +1,612 @@
+"""What the sink promises when things go wrong, one by one, for every way to take in a batch.
+
+a  the newest entry of the checkpoint's commit log is lost
+b  a crash between the writes to two tables of one batch
+c  the commit lands and then fails, also while another writer moves on
+d  two drivers do the same batch
+e  the version that took the batch in has been cleaned up, or lies behind a gap
+f  a new checkpoint comes under an old app id
+g  a batch comes again with other data
+h  a batch is empty
+i  others change the table between the plan and the commit
+j  keys that are null, come twice, or are new to two writers at once
+k  changes of one key in one batch, and batches out of order
+l  tasks that are tried again: see test_faulty_workers.py
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.spark import lance_sink
+from lance_stream.storage.local_store import LocalStore
+from tests.faults.drivers import (
+    MODES,
+    Batch,
+    Change,
+    Rows,
+    named_files,
+    open_dataset,
+    rows_at,
+    to_arrow,
+)
+
+pytestmark = pytest.mark.spark
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "append": {},
+    "upsert": {"mode": "upsert", "on": ["id"]},
+    "cdc": {
+        "mode": "upsert",
+        "on": ["id"],
+        "sequence_by": "seq",
+        "delete_when": "op = 'd'",
+        "except_columns": ["op"],
+    },
+    "overwrite": {"mode": "overwrite"},
+}
+
+# Without deletes, for all modes; ids come again from the second batch on.
+PLAIN: Sequence[Batch] = (
+    [Change(n, "first", 1) for n in range(8)],
+    [Change(n, "second", 2) for n in (1, 6, 8, 9)],
+    [Change(n, "third", 3) for n in (0, 8, 10)],
+)
+
+
+def as_file(mode: str, batch: Batch) -> pa.Table:
+    rows = to_arrow(batch)
+    if mode != "cdc":
+        assert not any(each.deletes for each in batch), "only CDC knows deletes"
+        return rows
+    return rows.append_column("op", pa.array(["d" if each.deletes else "u" for each in batch]))
+
+
+def after(mode: str, batches: Sequence[Batch], rows: Rows | None = None) -> Rows:
+    """Return the rows of a table that has taken in some batches."""
+    rows = rows or []
+    for batch in batches:
+        rows = MODES[mode].model(rows, batch)
+    return rows
+
+
+def versions_of(uri: str) -> list[int]:
+    return open_dataset(uri).table.log.versions()
+
+
+def count_manifests(uri: str) -> int:
+    return len(list(Path(uri, "_versions").glob("*.manifest")))
+
+
+def check(uri: str, expected: Rows) -> None:
+    """The table has these rows, for us and for pylance, and is sound."""
+    table = open_dataset(uri)
+    assert rows_at(uri) == expected
+    theirs = lance.dataset(uri).to_table(["id", "value", "seq"]).to_pylist()
+    assert sorted(tuple(row.values()) for row in theirs) == expected
+    assert table.verify() == []
+
+
+def check_no_files_are_left(uri: str) -> None:
+    table = open_dataset(uri).table
+    held = {
+        f"{name}/{path.name}"
+        for name in ("data", "_deletions")
+        for path in Path(uri, name).glob("*")
+    }
+    assert held == named_files(table)
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return str(tmp_path / "table")
+
+
+# On the oldest dependencies, which are tried a second time, two modes stand for all.
+@pytest.fixture(
+    params=[
+        "append",
+        "upsert",
+        pytest.param("cdc", marks=pytest.mark.slow),
+        pytest.param("overwrite", marks=pytest.mark.slow),
+    ]
+)
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@contextmanager
+def once_before(
+    monkeypatch: pytest.MonkeyPatch, folder: str, act: Callable[[], None]
+) -> Iterator[list[str]]:
+    """Act once, just before the driver creates a file in a folder of the table."""
+    real = LocalStore.create_once
+    acted: list[str] = []
+
+    def create_once(store: LocalStore, path: str, data: Any) -> bool:
+        if path.startswith(folder) and not acted:
+            acted.append(path)
+            act()
+        return real(store, path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "create_once", create_once)
+        yield acted
+    assert acted, "nothing was created there"
+
+
+# --- a
+
+
+def test_a_replay_after_the_newest_commit_was_lost_gives_the_same_rows_and_versions(
+    file_stream: Any, uri: str, mode: str
+) -> None:
+    for batch in PLAIN:
+        file_stream.add(as_file(mode, batch))
+    sink = lance_sink(uri, **ARGUMENTS[mode])
+    file_stream.run(sink)
+    before = versions_of(uri)
+    for _ in range(2):
+        newest = file_stream.forget_newest_commit()
+        file_stream.run(sink)
+        assert sink.last_commit is not None
+        assert (sink.last_commit.batch_id, sink.last_commit.skipped) == (newest, True)
+        assert versions_of(uri) == before
+    check(uri, after(mode, PLAIN))
+    check_no_files_are_left(uri)
+
+
+# --- b
+
+
+def test_b_a_crash_between_two_tables_of_one_batch_loses_and_doubles_nothing(
+    file_stream: Any, tmp_path: Path, mode: str
+) -> None:
+    uris = [str(tmp_path / name) for name in ("one", "two", "three")]
+    sinks = [lance_sink(each, **ARGUMENTS[mode]) for each in uris]
+    crashes = {(0, 0), (1, 1), (1, 0), (2, 2)}
+
+    def write(df: Any, batch_id: int) -> None:
+        for number, sink in enumerate(sinks):
+            sink(df, batch_id)
+            if (batch_id, number) in crashes:
+                crashes.remove((batch_id, number))
+                raise RuntimeError("between the tables")
+
+    for batch in PLAIN:
+        file_stream.add(as_file(mode, batch))
+    while crashes:
+        with pytest.raises(Exception, match="between the tables"):
+            file_stream.run(write)
+    file_stream.run(write)
+    for each in uris:
+        check(each, after(mode, PLAIN))
+        assert versions_of(each) == [1, 2, 3, 4]
+        check_no_files_are_left(each)
+
+
+# --- c
+
+
+def test_c_a_lost_answer_while_another_writer_moves_on_needs_no_second_try(
+    file_stream: Any, uri: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = LocalStore.create_once
+    lost: list[str] = []
+
+    def create_once(store: LocalStore, path: str, data: Any) -> bool:
+        created = real(store, path, data)
+        if path.endswith(".manifest") and versions_of(uri) == [1, 2, 3] and not lost:
+            lost.append(path)
+            open_dataset(uri).append(to_arrow([Change(100, "theirs", 1)]))
+            raise OSError("the wire is cut")
+        return created
+
+    monkeypatch.setattr(LocalStore, "create_once", create_once)
+    for batch in PLAIN[:2]:
+        file_stream.add(as_file(mode, batch))
+    file_stream.run(lance_sink(uri, **ARGUMENTS[mode]))
+    assert lost
+    check(uri, sorted([*after(mode, PLAIN[:2]), (100, "theirs", 1)]))
+    assert versions_of(uri) == [1, 2, 3, 4]
+    check_no_files_are_left(uri)
+
+
+def test_c_a_commit_that_lands_and_is_not_known_to_is_skipped_after_the_restart(
+    file_stream: Any, uri: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_create, real_read = LocalStore.create_once, LocalStore.read
+    lost: list[str] = []
+
+    def create_once(store: LocalStore, path: str, data: Any) -> bool:
+        created = real_create(store, path, data)
+        if path.endswith(".manifest") and count_manifests(uri) == 3:
+            lost.append(path)
+            raise OSError("the wire is cut")
+        return created
+
+    def read(store: LocalStore, path: str) -> bytes:
+        if path in lost:
+            raise OSError("the wire is still cut")
+        return real_read(store, path)
+
+    for batch in PLAIN:
+        file_stream.add(as_file(mode, batch))
+    sink = lance_sink(uri, **ARGUMENTS[mode])
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "create_once", create_once)
+        patch.setattr(LocalStore, "read", read)
+        with pytest.raises(Exception, match="CommitUncertainError"):
+            file_stream.run(sink)
+    skipped: list[bool] = []
+
+    def remember(df: Any, batch_id: int) -> None:
+        sink(df, batch_id)
+        assert sink.last_commit is not None
+        skipped.append(sink.last_commit.skipped)
+
+    file_stream.run(remember)
+    assert skipped == [True, False]
+    check(uri, after(mode, PLAIN))
+    assert versions_of(uri) == [1, 2, 3, 4]
+    check_no_files_are_left(uri)
+
+
+# --- d
+
+
+def test_d_two_drivers_that_do_each_batch_at_the_same_time_put_it_in_once(
+    file_stream: Any, uri: str, mode: str
+) -> None:
+    """Every order of their steps is played in test_interleaved_drivers.py."""
+    from pyspark import InheritableThread
+
+    sinks = [lance_sink(uri, app_id="app", **ARGUMENTS[mode]) for _ in range(2)]
+    errors: list[BaseException] = []
+
+    def both(df: Any, batch_id: int) -> None:
+        start = threading.Barrier(2)
+
+        def take_in(sink: Any) -> None:
+            try:
+                start.wait(60)
+                sink(df, batch_id)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [
+            InheritableThread(target=take_in, args=(sink,), session=df.sparkSession)
+            for sink in sinks
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    for batch in PLAIN:
+        file_stream.add(as_file(mode, batch))
+    file_stream.run(both)
+    assert errors == []
+    check(uri, after(mode, PLAIN))
+    assert versions_of(uri) == [1, 2, 3, 4]
+    check_no_files_are_left(uri)
+
+
+# --- e
+
+
+def test_e_a_batch_whose_version_was_cleaned_up_is_still_known(
+    file_stream: Any, uri: str, mode: str
+) -> None:
+    for batch in PLAIN:
+        file_stream.add(as_file(mode, batch))
+    sink = lance_sink(uri, **ARGUMENTS[mode])
+    file_stream.run(sink)
+    lance.dataset(uri).update_config({"some": "entry"})
+    lance.dataset(uri).cleanup_old_versions(timedelta(0))
+    before = versions_of(uri)
+    assert len(before) == 1
+    file_stream.forget_newest_commit()
+    file_stream.run(sink)
+    assert versions_of(uri) == before
+    check(uri, after(mode, PLAIN))
+
+
+def test_e_a_batch_whose_version_is_missing_in_a_gap_is_still_known(
+    file_stream: Any, uri: str, mode: str
+) -> None:
+    for batch in PLAIN:
+        file_stream.add(as_file(mode, batch))
+    sink = lance_sink(uri, **ARGUMENTS[mode])
+    file_stream.run(sink)
+    lance.dataset(uri).update_config({"some": "entry"})
+    taken_in = versions_of(uri)[-2]
+    (manifest,) = (
+        path
+        for path in Path(uri, "_versions").iterdir()
+        if path.name == f"{(1 << 64) - 1 - taken_in:020}.manifest"
+    )
+    manifest.unlink()
+    before = versions_of(uri)
+    file_stream.forget_newest_commit()
+    file_stream.run(sink)
+    assert versions_of(uri) == before
+    assert taken_in not in before
+    check(uri, after(mode, PLAIN))
+
+
+# --- f
+
+
+def test_f_a_new_checkpoint_under_an_old_app_id_is_stopped_and_writes_nothing(
+    file_stream: Any, uri: str, mode: str
+) -> None:
+    for batch in PLAIN:
+        file_stream.add(as_file(mode, batch))
+    file_stream.run(lance_sink(uri, app_id="app", **ARGUMENTS[mode]))
+    before = versions_of(uri)
+    with pytest.raises(Exception, match=r"InvalidInputError.*'app'.*checkpoint"):
+        file_stream.run(lance_sink(uri, app_id="app", **ARGUMENTS[mode]), checkpoint="another")
+    assert versions_of(uri) == before
+    check(uri, after(mode, PLAIN))
+    check_no_files_are_left(uri)
+
+
+# --- g
+
+
+def test_g_other_rows_under_a_number_that_is_in_are_refused_and_after_a_restart_left_out(
+    spark: Any, uri: str, mode: str
+) -> None:
+    sink = lance_sink(uri, app_id="app", **ARGUMENTS[mode])
+    for batch_id, batch in enumerate(PLAIN[:2]):
+        sink(spark.createDataFrame(as_file(mode, batch)), batch_id)
+    before = versions_of(uri)
+    lance_sink(uri, app_id="app", **ARGUMENTS[mode])(
+        spark.createDataFrame(as_file(mode, PLAIN[2])), 1
+    )
+    assert versions_of(uri) == before
+    check(uri, after(mode, PLAIN[:2]))
+
+
+def test_g_a_batch_that_failed_comes_again_with_other_data_and_only_that_is_in(
+    file_stream: Any, uri: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise ConnectionError("the wire is cut")
+
+    sink = lance_sink(uri, **ARGUMENTS[mode])
+    which = [PLAIN[1], PLAIN[2]]
+
+    def changing(df: Any, batch_id: int) -> None:
+        rows = df.sparkSession.createDataFrame(as_file(mode, which[0])) if batch_id else df
+        sink(rows, batch_id)
+
+    for batch in PLAIN[:2]:
+        file_stream.add(as_file(mode, batch))
+    with (
+        once_before(monkeypatch, "_transactions/2-", fail),
+        pytest.raises(Exception, match="the wire is cut"),
+    ):
+        file_stream.run(changing)
+    which.pop(0)
+    file_stream.run(changing)
+    check(uri, after(mode, [PLAIN[0], PLAIN[2]]))
+    assert versions_of(uri) == [1, 2, 3]
+
+
+# --- h
+
+
+def test_h_an_empty_batch_makes_no_version_and_the_next_goes_on(
+    file_stream: Any, uri: str, mode: str
+) -> None:
+    sink = lance_sink(uri, **ARGUMENTS[mode])
+
+    def without_some(df: Any, batch_id: int) -> None:
+        sink(df.filter("id < 0") if batch_id in (0, 2) else df, batch_id)
+
+    batches = [PLAIN[0], PLAIN[1], PLAIN[1], PLAIN[2]]
+    for batch in batches[:3]:
+        file_stream.add(as_file(mode, batch))
+    file_stream.run(without_some)
+    assert versions_of(uri) == ([1, 2] if mode != "overwrite" else [1, 2, 3])
+    file_stream.forget_newest_commit()
+    file_stream.run(without_some)
+    file_stream.add(as_file(mode, batches[3]))
+    file_stream.run(without_some)
+    check(uri, after(mode, [PLAIN[1], PLAIN[2]]))
+    check_no_files_are_left(uri)
+
+
+# --- i
+
+Interloper = Callable[[str], None]
+Effect = Callable[[Rows], Rows]
+
+
+def even_out(rows: Rows) -> Rows:
+    return [row for row in rows if row[0] % 2 == 0]
+
+
+def from_pylance(act: Callable[[Any], Any]) -> Interloper:
+    return lambda uri: act(lance.dataset(uri))
+
+
+def overwrite_by_pylance(uri: str, rows: pa.Table) -> None:
+    lance.write_dataset(rows.cast(lance.dataset(uri).schema), uri, mode="overwrite")
+
+
+OTHERS_ROWS = [Change(1, "theirs", 1), Change(50, "theirs", 1)]
+INTERLOPERS: dict[str, tuple[Interloper, Effect]] = {
+    "our delete": (lambda uri: open_dataset(uri).delete("id % 2 = 1") and None, even_out),
+    "our compaction": (lambda uri: open_dataset(uri).compact() and None, lambda rows: rows),
+    "our overwrite": (
+        lambda uri: open_dataset(uri).overwrite(to_arrow(OTHERS_ROWS)) and None,
+        lambda _rows: after("append", [OTHERS_ROWS]),
+    ),
+    "our restore": (
+        lambda uri: open_dataset(uri).restore(2) and None,
+        lambda _rows: after("append", [PLAIN[0]]),
+    ),
+    "our update": (
+        lambda uri: open_dataset(uri).update({"value": "'x'"}, "id < 3") and None,
+        lambda rows: [(i, "x" if i < 3 else value, seq) for i, value, seq in rows],
+    ),
+    "delete": (from_pylance(lambda table: table.delete("id % 2 = 1")), even_out),
+    "compaction": (
+        from_pylance(lambda table: table.optimize.compact_files()),
+        lambda rows: rows,
+    ),
+    "overwrite": (
+        lambda uri: overwrite_by_pylance(uri, to_arrow(OTHERS_ROWS)),
+        lambda _rows: after("append", [OTHERS_ROWS]),
+    ),
+    "restore": (
+        from_pylance(lambda table: table.checkout_version(2).restore()),
+        lambda _rows: after("append", [PLAIN[0]]),
+    ),
+    "new column": (
+        from_pylance(lambda table: table.add_columns({"twice": "nullif(id * 2, -1)"})),
+        lambda rows: rows,
+    ),
+    "update": (
+        from_pylance(lambda table: table.update({"value": "'x'"}, "id < 3")),
+        lambda rows: [(i, "x" if i < 3 else value, seq) for i, value, seq in rows],
+    ),
+    "index": (
+        from_pylance(lambda table: table.create_scalar_index("id", "BTREE")),
+        lambda rows: rows,
+    ),
+}
+
+
+@pytest.mark.parametrize("interloper", INTERLOPERS)
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_i_what_others_do_between_plan_and_commit_comes_before_the_batch(
+    file_stream: Any, uri: str, mode: str, interloper: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    act, effect = INTERLOPERS[interloper]
+    sink = lance_sink(uri, **ARGUMENTS[mode])
+    for batch in PLAIN[:2]:
+        file_stream.add(as_file(mode, batch))
+    file_stream.run(sink)
+    file_stream.add(as_file(mode, PLAIN[2]))
+    with once_before(monkeypatch, "_transactions/", lambda: act(uri)):
+        file_stream.run(sink)
+    check(uri, after(mode, [PLAIN[2]], effect(after(mode, PLAIN[:2]))))
+    before = versions_of(uri)
+    file_stream.forget_newest_commit()
+    file_stream.run(sink)
+    assert versions_of(uri) == before
+    check_no_files_are_left(uri)
+
+
+# --- j
+
+
+@pytest.mark.parametrize("mode", ["upsert", "cdc"])
+def test_j_null_keys_are_refused_with_their_count_and_nothing_is_written(
+    spark: Any, uri: str, mode: str
+) -> None:
+    sink = lance_sink(uri, app_id="app", **ARGUMENTS[mode])
+    sink(spark.createDataFrame(as_file(mode, PLAIN[0])), 0)
+    before = versions_of(uri)
+    op = ", 'u' AS op" if mode == "cdc" else ""
+    bad = spark.sql(f"SELECT if(id < 2, NULL, id) AS id, 'v' AS value, 2L AS seq{op} FROM range(9)")
+    with pytest.raises(InvalidInputError, match="2"):
+        sink(bad, 1)
+    assert versions_of(uri) == before
+    check_no_files_are_left(uri)
+
+
+def test_j_a_key_that_comes_twice_is_refused_without_a_sequence_and_nothing_is_written(
+    spark: Any, uri: str
+) -> None:
+    sink = lance_sink(uri, app_id="app", **ARGUMENTS["upsert"])
+    sink(spark.createDataFrame(as_file("upsert", PLAIN[0])), 0)
+    before = versions_of(uri)
+    twice = [Change(4711, "one", 2), Change(4711, "other", 3), Change(5, "v", 2)]
+    with pytest.raises(InvalidInputError, match="4711"):
+        sink(spark.createDataFrame(as_file("upsert", twice)), 1)
+    assert versions_of(uri) == before
+    check_no_files_are_left(uri)
+
+
+@pytest.mark.parametrize("writer", ["our upsert", "our sink", "pylance"])
+@pytest.mark.parametrize("mode", ["upsert", "cdc"])
+def test_j_a_key_that_is_new_to_two_writers_at_once_gets_one_row(
+    spark: Any, uri: str, mode: str, writer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = lance_sink(uri, app_id="app", **ARGUMENTS[mode])
+    sink(spark.createDataFrame(as_file(mode, PLAIN[0])), 0)
+    theirs = [Change(70, "theirs", 1), Change(71, "theirs", 1)]
+    ours = [Change(70, "ours", 2), Change(72, "ours", 2)]
+
+    def insert_first() -> None:
+        if writer == "pylance":
+            merge = lance.dataset(uri).merge_insert("id")
+            merge.when_matched_update_all().when_not_matched_insert_all().execute(to_arrow(theirs))
+        elif writer == "our upsert":
+            open_dataset(uri).upsert(to_arrow(theirs), on=["id"])
+        else:
+            rows = spark.createDataFrame(as_file(mode, theirs))
+            lance_sink(uri, app_id="other", **ARGUMENTS[mode])(rows, 0)
+
+    with once_before(monkeypatch, "_transactions/", insert_first):
+        sink(spark.createDataFrame(as_file(mode, ours)), 1)
+    check(uri, after(mode, [PLAIN[0], theirs, ours]))
+    check_no_files_are_left(uri)
+
+
+# --- k
+
+
+def test_k_of_a_delete_an_update_and_an_insert_of_one_key_the_newest_counts(
+    file_stream: Any, uri: str
+) -> None:
+    batches = [
+        [Change(1, "a", 1), Change(2, "a", 1), Change(3, "a", 1)],
+        [
+            Change(1, "", 5, True),
+            Change(1, "update", 4),
+            Change(2, "", 4, True),
+            Change(2, "insert again", 5),
+            Change(4, "insert", 4),
+            Change(4, "update", 5),
+            Change(4, "", 6, True),
+            Change(5, "", 4, True),
+            Change(5, "insert", 5),
+        ],
+    ]
+    for batch in batches:
+        file_stream.add(as_file("cdc", batch))
+    file_stream.run(lance_sink(uri, **ARGUMENTS["cdc"]))
+    check(uri, [(2, "insert again", 5), (3, "a", 1), (5, "insert", 5)])
+    assert rows_at(uri) == after("cdc", batches)
+    assert versions_of(uri) == [1, 2, 3]
+
+
+def test_k_changes_that_come_out_of_order_across_batches_change_nothing(
+    file_stream: Any, uri: str
+) -> None:
+    batches = [
+        [Change(1, "newest", 9), Change(2, "old", 1)],
+        [Change(1, "late", 5), Change(2, "newer", 2), Change(3, "", 3, True)],
+        [Change(1, "", 7, True), Change(2, "late", 1)],
+    ]
+    sink = lance_sink(uri, **ARGUMENTS["cdc"])
+    for batch in batches:
+        file_stream.add(as_file("cdc", batch))
+    file_stream.run(sink)
+    check(uri, [(1, "newest", 9), (2, "newer", 2)])
+    assert rows_at(uri) == after("cdc", batches)
+    check_no_files_are_left(uri)
