@@ -179,11 +179,29 @@ def commit_planned(
             staged.delete(table.store)
         raise
     if not isinstance(result, Skipped):
+        if staged is not None and result.manifest.version > table.version + 1:
+            delete_deletion_files(table.store, _superseded(staged, result.manifest))
         return Outcome(table.at(result.manifest), is_new=True, attempts=result.attempts)
     if staged is not None:
         staged.delete(table.store)
     now = table if result.manifest is None else table.at(result.manifest)
     return Outcome(now, is_new=False, taken_in_before=taken_in[-1].version if taken_in else None)
+
+
+def _superseded(staged: Staged, made: Manifest) -> list[Fragment]:
+    """Return the fragments whose staged deletion files a rebase has put others in the place of.
+
+    Args:
+        staged: The files of a plan.
+        made: The version that it became.
+    """
+    wanted = {each.id for each in staged.dying}
+    named = {
+        each: made.fragments[place].deletion_file
+        for place, each in enumerate(made.fragments.ids)
+        if each in wanted
+    }
+    return [each for each in staged.dying if named.get(each.id) != each.deletion_file]
 
 
 def _joined(*callbacks: ConfigEntries | None) -> ConfigEntries | None:

@@ -20,6 +20,7 @@ from tests.faults.drivers import (
     copy_table,
     make_table,
     newest_batch,
+    open_dataset,
     rows_at,
     take_in,
     versions_of,
@@ -190,4 +191,20 @@ def test_a_driver_that_is_overtaken_by_its_successor_s_next_batch_loses_nothing(
         successor.finish()
         assert rows_at(uri) == expected
         assert versions_of(uri) == FIRST_VERSION + 2
+        check_sound(uri)
+
+
+@pytest.mark.parametrize("mode", ["upsert", "cdc"])
+def test_deletion_files_that_were_united_with_those_of_others_are_cleaned_up(
+    mode: str, copy: Callable[[], str]
+) -> None:
+    """Another row of the same fragment dies at each step: the batch is rebased, or planned anew."""
+    expected = [row for row in MODES[mode].model(START, batch_for(mode, APP, 0)) if row[0] != 5]
+    for first in range(count_steps(copy, mode)):
+        uri = copy()
+        one = driver(uri, mode)
+        one.go_on(first)
+        open_dataset(uri).delete("id = 5")
+        one.finish()
+        assert rows_at(uri) == expected
         check_sound(uri)
