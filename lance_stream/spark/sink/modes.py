@@ -222,7 +222,12 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
 
 def _collect(df: DataFrame, last: SinkCommit | None) -> pa.Table | None:
     """Return the rows of a batch; None if the driver had better not hold them."""
-    if last is None or last.rows_in > SURELY_FEW_ROWS or last.bytes_written > COLLECTED_BYTES // 8:
+    if (
+        last is None
+        or last.skipped
+        or last.rows_in > SURELY_FEW_ROWS
+        or last.bytes_written > COLLECTED_BYTES // 8
+    ):
         num_rows = df.count()
         per_row = last.bytes_written / last.rows_in if last is not None and last.rows_in else 0
         if num_rows > COLLECTED_ROWS or num_rows * per_row > COLLECTED_BYTES:
