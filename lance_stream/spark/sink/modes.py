@@ -89,7 +89,8 @@ class Batch:
                 raise InvalidInputError(
                     f"the batch has no column {name!r}; it has: {', '.join(self.df.columns)}"
                 )
-        incoming = stored_schema(self.stored().schema)
+        # Spark calls a column non-null when this plan makes no nulls; the next one may.
+        incoming = stored_schema(self.stored().schema.toNullable())
         if table is None:
             return None if self.df.isEmpty() else self._create(incoming)
         if own.schema_evolution == "add_columns":
