@@ -32,7 +32,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import lance_stream
-from benchmarks.sink import make_session
+from benchmarks.sinks.session import make_session
 from lance_stream.dataset.append import append_fragments, write_target
 from lance_stream.dataset.create import create_table
 from lance_stream.dataset.micro_batches import MicroBatch
@@ -101,7 +101,12 @@ class Contender:
 
 
 class Ours(Contender):
-    """lance-stream."""
+    """lance-stream. A stream has one sink, which learns from the size of its batches."""
+
+    def __init__(self, folder: Path, fragments: int, spark: SparkSession | None) -> None:
+        super().__init__(folder, fragments, spark)
+        self.appends = lance_sink(self.uri, app_id="appends")
+        self.upserts = lance_sink(self.uri, mode="upsert", on="id", app_id="upserts")
 
     def prepare_commit(self) -> Callable[[], object]:
         """Return what commits rows that are written."""
@@ -122,15 +127,13 @@ class Ours(Contender):
         """Return what appends a batch."""
         self.batch_id += 1
         df = self.stream_batch(self.next_rows(ROWS))
-        sink = lance_sink(self.uri, app_id="growth")
-        return lambda: sink(df, self.batch_id)
+        return lambda: self.appends(df, self.batch_id)
 
     def prepare_upsert(self) -> Callable[[], object]:
         """Return what changes and inserts the rows of a batch."""
         self.batch_id += 1
         df = self.stream_batch(self.changed_rows())
-        sink = lance_sink(self.uri, mode="upsert", on="id", app_id="growth")
-        return lambda: sink(df, self.batch_id)
+        return lambda: self.upserts(df, self.batch_id)
 
 
 class Pylance(Contender):
@@ -238,7 +241,7 @@ def main() -> None:
     parser.add_argument("--no-spark", action="store_true", help="the commits alone")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="lance-stream-bench-"))
-    spark = None if arguments.no_spark else make_session()
+    spark = None if arguments.no_spark else make_session((), folder)
     try:
         sizes = sorted(arguments.fragments)
         report(measure(folder, sizes, arguments.rounds, spark), sizes)
