@@ -4,8 +4,9 @@
                               [--rows 50000] [--with NAME ...] [--json FILE]
 
 A table is loaded, in one batch; batches of `rows` rows are appended to it; and batches are upserted
-into it, of which nine rows in ten change a row of the table. What is shown are medians without the
-first batch, and ratios: above 1, ours is faster. Nothing but the ratios means anything elsewhere.
+into it, of which nine rows in ten change a row of the table; then the feed of the last upsert is
+read. What is shown are medians without the first batch, and ratios: above 1, ours is faster.
+Nothing but the ratios means anything elsewhere.
 `--table-rows 0` leaves out load and upserts. Delta and Iceberg take part in `make bench-rivals`.
 """
 
@@ -58,8 +59,8 @@ def report(figures: Figures, workload: Workload) -> None:
         times = figures.seconds.get(verb)
         if ours is None or not times:
             continue
-        rows = workload.table_rows if verb == "load" else workload.batch_rows
-        print(f"\n{verb} of {rows:,} rows")
+        sizes = {"load": workload.table_rows, "feed": workload.changes}
+        print(f"\n{verb} of {sizes.get(verb, workload.batch_rows):,} rows")
         for name in times:
             median = figures.median(verb, name) or 0.0
             target = TARGETS.get((verb, name))
@@ -67,7 +68,8 @@ def report(figures: Figures, workload: Workload) -> None:
             print(f"  {name:16} {median * 1000:8.0f} ms   {median / ours:6.2f}{aim}")
         phases = figures.settled_phases(verb).items()
         parts = ", ".join(f"{name} {seconds * 1000:.0f} ms" for name, seconds in phases)
-        print(f"  of ours: {parts}")
+        if parts:
+            print(f"  of ours: {parts}")
 
 
 def main() -> None:

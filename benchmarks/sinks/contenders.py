@@ -1,7 +1,8 @@
 """Who takes part: a class for each sink, with the same verbs, as its users would write them.
 
 `load` makes a new table of the rows of a batch; `append` adds rows to it; `upsert` changes the rows
-whose ids are there and adds the others. What a sink cannot do is not among its verbs.
+whose ids are there and adds the others; `feed` tells what the last upsert changed. What a sink
+cannot do is not among its verbs.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lance_stream
 from benchmarks.sinks.workload import SCHEMA, Sums
-from lance_stream.spark import LanceSink, lance_sink
+from lance_stream.spark import LanceSink, lance_sink, register
 
 MERGE = """
     MERGE INTO {table} AS stored USING batch ON stored.id = batch.id
@@ -82,6 +83,10 @@ class Contender:
         """Change the rows whose ids are there, and add the others."""
         raise NotImplementedError
 
+    def feed(self, spark: SparkSession) -> DataFrame:
+        """Return the changes that the last upsert made, with the values before and after."""
+        raise NotImplementedError
+
     def sums(self, spark: SparkSession) -> Sums:
         """Return the sums of the table's rows."""
         row = self.read(spark).selectExpr("count(*)", "sum(id)", "sum(value)").first()
@@ -97,6 +102,7 @@ class Ours(Contender):
     """lance-stream's sink: exactly once, with a change feed."""
 
     name = "lance-stream"
+    verbs = ("load", "append", "upsert", "feed")
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -129,6 +135,11 @@ class Ours(Contender):
         phases = self.phases.setdefault(verb, {})
         for phase, seconds in sink.last_commit.seconds.items():
             phases.setdefault(phase, []).append(seconds)
+
+    def feed(self, spark: SparkSession) -> DataFrame:
+        """Return the changes of the newest version."""
+        register(spark)
+        return _changes(spark, "lance", self.target, lance_stream.open_dataset(self.target).version)
 
     def sums(self, spark: SparkSession) -> Sums:
         """Return the sums of the table's rows."""
@@ -225,6 +236,7 @@ class Delta(Contender):
     """Delta with deletion vectors and its change data feed."""
 
     name = "Delta"
+    verbs = ("load", "append", "upsert", "feed")
     packages = ("io.delta:delta-spark_4.1_2.13:4.4.0",)
     extensions = ("io.delta.sql.DeltaSparkSessionExtension",)
     properties: ClassVar[str] = (
@@ -263,11 +275,18 @@ class Delta(Contender):
         """Return the table's rows."""
         return spark.read.format("delta").load(self.target)
 
+    def feed(self, spark: SparkSession) -> DataFrame:
+        """Return the changes of the newest version."""
+        newest = spark.sql(f"DESCRIBE HISTORY delta.`{self.target}` LIMIT 1").first()
+        assert newest is not None
+        return _changes(spark, "delta", self.target, newest["version"])
+
 
 class DeltaWithoutFeed(Delta):
     """Delta with deletion vectors alone: it writes no change files."""
 
     name = "Delta, no feed"
+    verbs = ("load", "append", "upsert")
     properties = "'delta.enableDeletionVectors' = 'true'"
 
 
@@ -282,6 +301,11 @@ class Noop(Contender):
         """Drop the rows."""
         del batch_id
         df.write.format("noop").mode("append").save()
+
+
+def _changes(spark: SparkSession, name: str, target: str, version: int) -> DataFrame:
+    reader = spark.read.format(name).option("readChangeFeed", "true")
+    return reader.option("startingVersion", version).option("endingVersion", version).load(target)
 
 
 def _sums(ids: object, values: object) -> Sums:

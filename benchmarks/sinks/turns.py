@@ -18,7 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.sinks.contenders import Contender, Ours
 from benchmarks.sinks.workload import SCHEMA, Sums, Workload
 
-VERBS = ("load", "append", "upsert")
+VERBS = ("load", "append", "upsert", "feed")
+FEEDS = 6
+"""How often the changes of the last upsert are read."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def run_turns(
     loads: int,
     note: Callable[[str], None] = lambda _line: None,
 ) -> Figures:
-    """Let the contenders load, append and upsert in turn, and compare what they hold in the end.
+    """Let the contenders load, append, upsert and tell what changed in turn, and compare them.
 
     Args:
         spark: The session.
@@ -73,7 +75,7 @@ def run_turns(
         note: Is told what was done, line by line.
 
     Raises:
-        RuntimeError: A table does not hold what it should.
+        RuntimeError: A table does not hold, or tell, what it should.
     """
     seconds: dict[str, dict[str, list[float]]] = {}
     batches = {"append": workload.appends, "upsert": workload.upserts}
@@ -87,9 +89,34 @@ def run_turns(
         able = [each for each in contenders if verb in each.verbs]
         _stream(spark, folder, verb, number, _take_turns(able, verb, times))
         note(f"{verb}: " + ", ".join(f"{name} {runs[-1]:.3f} s" for name, runs in times.items()))
+    if workload.upserts:
+        able = [each for each in contenders if "feed" in each.verbs]
+        seconds["feed"] = _read_feeds(spark, able, workload.changes)
     check_rows(spark, contenders, workload, expected)
     phases = next((each.phases for each in contenders if isinstance(each, Ours)), {})
     return Figures(seconds, phases)
+
+
+def _read_feeds(
+    spark: SparkSession, contenders: Sequence[Contender], num_changes: int
+) -> dict[str, list[float]]:
+    """Read what the last upsert changed, in turn; return the seconds of each."""
+    seconds: dict[str, list[float]] = {}
+    for each in [*contenders] * FEEDS:
+        _settle(spark)
+        start = time.perf_counter()
+        each.feed(spark).write.format("noop").mode("append").save()
+        seconds.setdefault(each.name, []).append(time.perf_counter() - start)
+    for each in contenders:
+        if (found := each.feed(spark).count()) != num_changes:
+            raise RuntimeError(f"the feed of {each.name} tells {found} changes, not {num_changes}")
+    return seconds
+
+
+def _settle(spark: SparkSession) -> None:
+    """Let the JVM and the disk be done with what was before."""
+    spark.sparkContext._jvm.System.gc()
+    os.sync()
 
 
 def check_rows(
@@ -116,8 +143,7 @@ def _take_turns(
         shuffle(order)
         for each in order:
             run = getattr(each, verb)
-            df.sparkSession.sparkContext._jvm.System.gc()
-            os.sync()
+            _settle(df.sparkSession)
             start = time.perf_counter()
             run(df, batch_id)
             times.setdefault(each.name, []).append(time.perf_counter() - start)

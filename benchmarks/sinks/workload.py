@@ -54,6 +54,16 @@ class Workload:
     upserts: int
     updates_share: float = 0.9
 
+    @property
+    def updates(self) -> int:
+        """How many rows of an upserted batch change a row of the loaded table."""
+        return min(int(self.batch_rows * self.updates_share), self.table_rows)
+
+    @property
+    def changes(self) -> int:
+        """How many changes an upserted batch makes: an update is two, before and after."""
+        return self.batch_rows + self.updates
+
     def write(self, folder: Path) -> Sums:
         """Write the files; return what a table holds that took all of them, upserts last.
 
@@ -72,8 +82,7 @@ class Workload:
         for verb, batches in (("append", self.appends), ("upsert", self.upserts)):
             (folder / verb).mkdir()
             for number in range(batches):
-                num_old = int(self.batch_rows * self.updates_share) if verb == "upsert" else 0
-                num_old = min(num_old, self.table_rows)
+                num_old = self.updates if verb == "upsert" else 0
                 old = random.choice(self.table_rows, num_old, replace=False, shuffle=False)
                 new = np.arange(next_id, next_id + self.batch_rows - num_old)
                 next_id += len(new)
