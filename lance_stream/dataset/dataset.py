@@ -12,8 +12,6 @@ from lance_stream.dataset import (
     append,
     blobs,
     changes,
-    compact,
-    compaction_plan,
     configure,
     create,
     delete,
@@ -23,16 +21,18 @@ from lance_stream.dataset import (
     restore,
     take,
     update,
-    upsert,
     verify,
 )
 from lance_stream.dataset import scan as scanning
 from lance_stream.dataset.ages import parse_age
 from lance_stream.dataset.arrow_input import ArrowInput
-from lance_stream.dataset.incoming import UpsertRules
+from lance_stream.dataset.compaction import compact
+from lance_stream.dataset.compaction.plan import TARGET_ROWS
 from lance_stream.dataset.opening import VersionSpec
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.take import Numbers
+from lance_stream.dataset.upserts import upsert
+from lance_stream.dataset.upserts.incoming import UpsertRules
 from lance_stream.schema.extension_types import (
     reader_with_extensions,
     table_with_extensions,
@@ -408,7 +408,7 @@ class Dataset:
         """
         return Dataset(restore.restore(self.table, version))
 
-    def compact(self, target_rows: int = compaction_plan.TARGET_ROWS) -> "Dataset":
+    def compact(self, target_rows: int = TARGET_ROWS) -> "Dataset":
         """Write small fragments, and those with many dead rows, anew.
 
         No row changes: ids and stamps stay, and the change feed shows nothing. Where there is

@@ -17,7 +17,7 @@ import numpy as np
 
 from lance_stream.dataset.scan import NUM_THREADS
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.tombstone_files import column_names, read_deletes
+from lance_stream.dataset.upserts.tombstone_files import column_names, read_deletes
 from lance_stream.errors import BadDataError, CorruptDataError, NotFoundError
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import field_to_arrow

@@ -5,10 +5,10 @@ import sys
 import pyarrow as pa
 
 import lance_stream
-from lance_stream.dataset.background_compaction import BackgroundCompaction
-from lance_stream.dataset.incoming import UpsertRules
+from lance_stream.dataset.compaction.background import BackgroundCompaction
 from lance_stream.dataset.micro_batches import MicroBatch
-from lance_stream.dataset.upsert import upsert
+from lance_stream.dataset.upserts.incoming import UpsertRules
+from lance_stream.dataset.upserts.upsert import upsert
 
 NUM_OLD_KEYS = 400
 

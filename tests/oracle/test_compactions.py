@@ -7,10 +7,10 @@ from typing import Any
 import lance
 import pytest
 
-from lance_stream.dataset.compact import commit_prepared, compact
-from lance_stream.dataset.compaction_plan import CompactionRules, plan
+from lance_stream.dataset.compaction.compact import commit_prepared, compact
+from lance_stream.dataset.compaction.plan import CompactionRules, plan
+from lance_stream.dataset.compaction.rewrites import prepare
 from lance_stream.dataset.opening import open_table
-from lance_stream.dataset.rewrites import prepare
 from lance_stream.dataset.verify import verify
 from tests.oracle.test_applied import INDEXED_ACTS, IndexedHistory
 from tests.oracle.test_diffs import ACTS, History, changes_of

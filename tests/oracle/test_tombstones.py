@@ -12,9 +12,9 @@ import pytest
 
 import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
-from lance_stream.dataset.incoming import UpsertRules
 from lance_stream.dataset.opening import open_table
-from lance_stream.dataset.upsert import upsert
+from lance_stream.dataset.upserts.incoming import UpsertRules
+from lance_stream.dataset.upserts.upsert import upsert
 from lance_stream.dataset.verify import verify
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY, VERSIONS_DIRECTORY
 from lance_stream.table.tombstones import CONFIG_KEY

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.dataset import known_key_bounds
-from lance_stream.dataset.incoming import UpsertRules
-from lance_stream.dataset.upsert import upsert
+from lance_stream.dataset.upserts import known_key_bounds
+from lance_stream.dataset.upserts.incoming import UpsertRules
+from lance_stream.dataset.upserts.upsert import upsert
 
 pytestmark = pytest.mark.oracle
 

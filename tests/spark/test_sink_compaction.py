@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.dataset.compact import commit_prepared, compact
-from lance_stream.dataset.compaction_plan import CompactionRules
+from lance_stream.dataset.compaction.compact import commit_prepared, compact
+from lance_stream.dataset.compaction.plan import CompactionRules
+from lance_stream.dataset.compaction.rewrites import prepare
 from lance_stream.dataset.open_files import OpenFiles
-from lance_stream.dataset.rewrites import prepare
 from lance_stream.dataset.verify import verify
 from lance_stream.errors import NotFoundError
 from lance_stream.spark import LanceSink, lance_sink

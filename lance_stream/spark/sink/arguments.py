@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from lance_stream.dataset.background_compaction import check_every
-from lance_stream.dataset.incoming import UpsertRules, check_can_remember
+from lance_stream.dataset.compaction.background import check_every
+from lance_stream.dataset.upserts.incoming import UpsertRules, check_can_remember
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.versions import FileVersion
 

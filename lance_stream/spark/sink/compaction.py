@@ -4,7 +4,7 @@ With a local master the driver is the only worker there is. On a cluster the dri
 deletion files; data files are read and written by the tasks, one group of fragments each. A few
 tasks make a job, and one job follows the other: most slots stay free for the stream's own jobs,
 which would wait for them else. When a round begins, and when it commits, is said in
-`dataset.background_compaction`.
+`dataset.compaction.background`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from lance_stream.dataset.rewrites import RewriteTask, WriteTasks, write_task
+from lance_stream.dataset.compaction.rewrites import RewriteTask, WriteTasks, write_task
 from lance_stream.dataset.write_fragments import delete_files
 from lance_stream.errors import LanceStreamError
 from lance_stream.spark.arrow_jobs import run_in_tasks

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from lance_stream.dataset.ages import parse_age
-from lance_stream.dataset.background_compaction import BackgroundCompaction, Round
+from lance_stream.dataset.compaction.background import BackgroundCompaction, Round
 from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
 from lance_stream.dataset.opening import open_table
 from lance_stream.dataset.phases import Phases

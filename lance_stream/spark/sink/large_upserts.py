@@ -27,17 +27,17 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from lance_stream.dataset.append import write_target
 from lance_stream.dataset.casting import cast_batch
 from lance_stream.dataset.commit_verb import planning_again
-from lance_stream.dataset.incoming import Incoming, UpsertRules, prepare
-from lance_stream.dataset.keys import NOWHERE
-from lance_stream.dataset.matching import Matches, join_matches
 from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.phases import Phases
 from lance_stream.dataset.read_fragment import read_unit
 from lance_stream.dataset.scan import count_rows
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.tombstones import RememberedDeletes, remembered_by
-from lance_stream.dataset.upsert import (
+from lance_stream.dataset.upserts.incoming import Incoming, UpsertRules, prepare
+from lance_stream.dataset.upserts.keys import NOWHERE
+from lance_stream.dataset.upserts.matching import Matches, join_matches
+from lance_stream.dataset.upserts.tombstones import RememberedDeletes, remembered_by
+from lance_stream.dataset.upserts.upsert import (
     Upserted,
     Written,
     decide_changes,

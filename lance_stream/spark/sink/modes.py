@@ -27,7 +27,7 @@ from lance_stream.dataset.overwrite import overwrite_fragments
 from lance_stream.dataset.phases import Phases
 from lance_stream.dataset.scan import count_rows
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.upsert import Upserted, upsert
+from lance_stream.dataset.upserts.upsert import Upserted, upsert
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.spark.sink.arguments import SinkArguments
 from lance_stream.spark.sink.batch_writing import (

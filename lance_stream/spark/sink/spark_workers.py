@@ -11,9 +11,9 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lance_stream.dataset.keys import KeyLookup
-from lance_stream.dataset.matching import THREADS, Matches, Workers, find_matches
 from lance_stream.dataset.read_fragment import WorkUnit, read_unit
+from lance_stream.dataset.upserts.keys import KeyLookup
+from lance_stream.dataset.upserts.matching import THREADS, Matches, Workers, find_matches
 from lance_stream.spark.arrow_jobs import run_in_tasks
 from lance_stream.spark.work_units import number_of_tasks, pack, size_of
 

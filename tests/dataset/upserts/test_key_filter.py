@@ -2,7 +2,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lance_stream.dataset.key_filter import KeyFilter, are_exact, key_words
+from lance_stream.dataset.upserts.key_filter import KeyFilter, are_exact, key_words
 
 
 def test_no_key_is_missed_and_few_others_are_taken_for_one() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lance_stream.dataset.compaction_plan import CompactionRules, plan
+from lance_stream.dataset.compaction.plan import CompactionRules, plan
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError
 from lance_stream.table.fragments import DeletionFile, DeletionFileType

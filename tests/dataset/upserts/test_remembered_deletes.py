@@ -14,10 +14,10 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.dataset.append import append
-from lance_stream.dataset.incoming import UpsertRules
 from lance_stream.dataset.micro_batches import MicroBatch
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.upsert import Upserted, upsert
+from lance_stream.dataset.upserts.incoming import UpsertRules
+from lance_stream.dataset.upserts.upsert import Upserted, upsert
 from lance_stream.dataset.verify import verify
 from lance_stream.errors import CommitConflictError, CommitUncertainError, InvalidInputError
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY, VERSIONS_DIRECTORY

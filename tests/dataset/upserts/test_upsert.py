@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import lance_stream
 from lance_stream.dataset.append import append
-from lance_stream.dataset.incoming import UpsertRules
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.upsert import upsert
+from lance_stream.dataset.upserts.incoming import UpsertRules
+from lance_stream.dataset.upserts.upsert import upsert
 from lance_stream.dataset.verify import verify
 from lance_stream.errors import InvalidInputError
 

@@ -26,11 +26,11 @@ import pyarrow.compute as pc
 
 from lance_stream.commit.world import REAL_WORLD, World
 from lance_stream.dataset.casting import cast_batch, check_castable
-from lance_stream.dataset.incoming import Incoming, UpsertRules
-from lance_stream.dataset.keys import NOWHERE, KeyLookup, Places, hash_keys
 from lance_stream.dataset.open_files import OpenFiles
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.tombstone_files import (
+from lance_stream.dataset.upserts.incoming import Incoming, UpsertRules
+from lance_stream.dataset.upserts.keys import NOWHERE, KeyLookup, Places, hash_keys
+from lance_stream.dataset.upserts.tombstone_files import (
     FORGET,
     KEPT,
     SEQUENCE,

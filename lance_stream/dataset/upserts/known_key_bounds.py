@@ -19,15 +19,15 @@ from typing import Final
 
 import pyarrow as pa
 
-from lance_stream.dataset.key_bounds import (
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.upserts.key_bounds import (
     ColumnBounds,
     FileBounds,
     FileColumn,
     KeyBounds,
     key_fields,
 )
-from lance_stream.dataset.ordered_values import width_of
-from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.upserts.ordered_values import width_of
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
 from lance_stream.storage.store import Store

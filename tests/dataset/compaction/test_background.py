@@ -17,13 +17,13 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
-from lance_stream.dataset.background_compaction import (
+from lance_stream.dataset.compaction.background import (
     BackgroundCompaction,
     Round,
     StoppedError,
 )
-from lance_stream.dataset.compaction_plan import CompactionRules
-from lance_stream.dataset.rewrites import RewriteTask, write_here
+from lance_stream.dataset.compaction.plan import CompactionRules
+from lance_stream.dataset.compaction.rewrites import RewriteTask, write_here
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.verify import verify
 from lance_stream.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
@@ -346,9 +346,9 @@ def test_a_process_that_ends_in_the_middle_leaves_no_file(tmp_path: Path) -> Non
         import threading
         import time
         import lance_stream
-        from lance_stream.dataset.background_compaction import BackgroundCompaction
-        from lance_stream.dataset.compaction_plan import CompactionRules
-        from lance_stream.dataset.rewrites import write_here
+        from lance_stream.dataset.compaction.background import BackgroundCompaction
+        from lance_stream.dataset.compaction.plan import CompactionRules
+        from lance_stream.dataset.compaction.rewrites import write_here
 
         writing = threading.Event()
 

@@ -12,10 +12,10 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.commit.retries import Retries
 from lance_stream.dataset.commit_verb import MAX_PLANS
-from lance_stream.dataset.compact import Compacted, commit_prepared, compact
-from lance_stream.dataset.compaction_plan import CompactionRules
+from lance_stream.dataset.compaction.compact import Compacted, commit_prepared, compact
+from lance_stream.dataset.compaction.plan import CompactionRules
+from lance_stream.dataset.compaction.rewrites import Prepared, RewriteTask, prepare, write_here
 from lance_stream.dataset.opening import checkout
-from lance_stream.dataset.rewrites import Prepared, RewriteTask, prepare, write_here
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.verify import verify
 from lance_stream.errors import (

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lance_stream
-from lance_stream.dataset.keys import KeyLookup
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.tombstone_files import (
+from lance_stream.dataset.upserts.keys import KeyLookup
+from lance_stream.dataset.upserts.tombstone_files import (
     Deletes,
     KeptFiles,
     cast_deletes,
     decode_deletes,
     encode_deletes,
 )
-from lance_stream.dataset.tombstones import (
+from lance_stream.dataset.upserts.tombstones import (
     PlannedTombstones,
     RememberedDeletes,
     open_remembered,
@@ -32,7 +32,7 @@ from lance_stream.table.paths import tombstone_path
 from lance_stream.table.tombstones import CONFIG_KEY, TombstoneFile, Tombstones, config_entries
 from tests.commit.tables import make_world
 from tests.contracts.watched_stores import WatchedStore
-from tests.dataset.test_keys import values
+from tests.dataset.upserts.test_keys import values
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("seq", pa.int64())])
 WEEK = timedelta(days=7)

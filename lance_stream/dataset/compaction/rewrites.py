@@ -15,11 +15,11 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from lance_stream.dataset.append import write_target
-from lance_stream.dataset.compaction_plan import CompactionRules, plan
-from lance_stream.dataset.known_key_bounds import inherit_key_bounds
+from lance_stream.dataset.compaction.plan import CompactionRules, plan
 from lance_stream.dataset.read_fragment import WorkUnit
 from lance_stream.dataset.scan import read_units
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.upserts.known_key_bounds import inherit_key_bounds
 from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.storage.store import Store
 from lance_stream.table.carried_rows import RewrittenRows

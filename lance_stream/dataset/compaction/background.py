@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from lance_stream.dataset.compact import commit_prepared
-from lance_stream.dataset.compaction_plan import CompactionRules
-from lance_stream.dataset.rewrites import (
+from lance_stream.dataset.compaction.compact import commit_prepared
+from lance_stream.dataset.compaction.plan import CompactionRules
+from lance_stream.dataset.compaction.rewrites import (
     RewriteTask,
     WriteTasks,
     prepare,

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.dataset import known_key_bounds
-from lance_stream.dataset.incoming import UpsertRules
-from lance_stream.dataset.keys import KeyLookup
-from lance_stream.dataset.known_key_bounds import bounds_path, key_bounds
 from lance_stream.dataset.open_files import OpenFiles
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.upsert import upsert
+from lance_stream.dataset.upserts import known_key_bounds
+from lance_stream.dataset.upserts.incoming import UpsertRules
+from lance_stream.dataset.upserts.keys import KeyLookup
+from lance_stream.dataset.upserts.known_key_bounds import bounds_path, key_bounds
+from lance_stream.dataset.upserts.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.float64())])

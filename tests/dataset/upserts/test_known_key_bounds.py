@@ -5,17 +5,22 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.dataset import known_key_bounds
-from lance_stream.dataset.key_bounds import BoundsLearner, ColumnBounds, FileBounds, KeyBounds
-from lance_stream.dataset.keys import KeyLookup
-from lance_stream.dataset.known_key_bounds import (
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.upserts import known_key_bounds
+from lance_stream.dataset.upserts.key_bounds import (
+    BoundsLearner,
+    ColumnBounds,
+    FileBounds,
+    KeyBounds,
+)
+from lance_stream.dataset.upserts.keys import KeyLookup
+from lance_stream.dataset.upserts.known_key_bounds import (
     bounds_path,
     key_bounds,
     read_bounds,
     save_key_bounds,
     write_bounds,
 )
-from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.schema.fields import Field
 from tests.contracts.watched_stores import WatchedStore
 

@@ -24,8 +24,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.dataset.casting import cast_batch
-from lance_stream.dataset.keys import Places, hash_keys
 from lance_stream.dataset.open_files import OpenFiles
+from lance_stream.dataset.upserts.keys import Places, hash_keys
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
 from lance_stream.table.paths import tombstone_path
 from lance_stream.table.tombstones import CONFIG_KEY, TombstoneFile

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.dataset.keys import KeyLookup
-from lance_stream.dataset.matching import find_matches
 from lance_stream.dataset.opening import open_table
+from lance_stream.dataset.upserts.keys import KeyLookup
+from lance_stream.dataset.upserts.matching import find_matches
 from lance_stream.schema.system_columns import ROW_ADDRESS
 
 ROWS = 1000

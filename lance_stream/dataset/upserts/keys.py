@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_stream.dataset.key_filter import (
+from lance_stream.dataset.upserts.key_filter import (
     MAX_KEYS,
     KeyFilter,
     KeyWords,

@@ -32,9 +32,15 @@ from lance_stream.commit.retries import RETRIES, Retries
 from lance_stream.commit.world import REAL_WORLD, World
 from lance_stream.dataset.changed_rows import delete_deletion_files
 from lance_stream.dataset.commit_verb import MAX_PLANS
-from lance_stream.dataset.compaction_plan import TARGET_ROWS, CompactionRules, coverage_of
+from lance_stream.dataset.compaction.plan import TARGET_ROWS, CompactionRules, coverage_of
+from lance_stream.dataset.compaction.rewrites import (
+    Prepared,
+    PreparedGroup,
+    WriteTasks,
+    prepare,
+    write_here,
+)
 from lance_stream.dataset.opening import checkout
-from lance_stream.dataset.rewrites import Prepared, PreparedGroup, WriteTasks, prepare, write_here
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.write_fragments import delete_files
 from lance_stream.errors import (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lance_stream.dataset.key_bounds import (
+from lance_stream.dataset.upserts.key_bounds import (
     UNKNOWN,
     BoundsLearner,
     ColumnBounds,
@@ -18,7 +18,7 @@ from lance_stream.dataset.key_bounds import (
     file_column,
     joined_bounds,
 )
-from lance_stream.dataset.keys import KeyLookup
+from lance_stream.dataset.upserts.keys import KeyLookup
 from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.schema.field_ids import assign_ids
 from lance_stream.schema.fields import Field
@@ -103,7 +103,7 @@ def test_fragments_whose_bounds_no_key_fits_are_left_out_and_no_others(
     bounds, fragments, told = learnt_bounds(types, rows_of)
     told = told[: num_told * len(types)]
     bounds.learn(told)
-    with patch("lance_stream.dataset.key_bounds._SAMPLE_KEYS", sample_keys):
+    with patch("lance_stream.dataset.upserts.key_bounds._SAMPLE_KEYS", sample_keys):
         may = bounds.may_hold(fragments, KeyLookup(arrays(types, keys)))
     expected = [
         bool(keys) and (at >= num_told or any(lies_in_box(key, rows) for key in keys))
@@ -277,5 +277,5 @@ def test_boxes_with_many_keys_within_are_looked_into(monkeypatch: pytest.MonkeyP
     bounds.learn(told)
     lookup = KeyLookup(arrays((pa.int64(), pa.int64()), keys))
     assert bounds.may_hold(fragments, lookup).tolist() == [True, False]
-    monkeypatch.setattr("lance_stream.dataset.key_bounds._MOST_PAIRS", 0)
+    monkeypatch.setattr("lance_stream.dataset.upserts.key_bounds._MOST_PAIRS", 0)
     assert bounds.may_hold(fragments, lookup).tolist() == [True, True]

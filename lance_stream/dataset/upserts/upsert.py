@@ -34,17 +34,17 @@ from lance_stream.dataset.changed_rows import (
     without_rows,
 )
 from lance_stream.dataset.commit_verb import Outcome, Staged, commit_planned, planning_again
-from lance_stream.dataset.incoming import Incoming, UpsertRules, prepare
-from lance_stream.dataset.key_bounds import FileBounds, bounds_of_written, key_fields
-from lance_stream.dataset.keys import Places, hash_keys
-from lance_stream.dataset.known_key_bounds import key_bounds
-from lance_stream.dataset.matching import THREADS, Found, Matches, Workers
 from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.phases import Phases
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.tombstone_files import Deletes
-from lance_stream.dataset.tombstones import (
+from lance_stream.dataset.upserts.incoming import Incoming, UpsertRules, prepare
+from lance_stream.dataset.upserts.key_bounds import FileBounds, bounds_of_written, key_fields
+from lance_stream.dataset.upserts.keys import Places, hash_keys
+from lance_stream.dataset.upserts.known_key_bounds import key_bounds
+from lance_stream.dataset.upserts.matching import THREADS, Found, Matches, Workers
+from lance_stream.dataset.upserts.tombstone_files import Deletes
+from lance_stream.dataset.upserts.tombstones import (
     PlannedTombstones,
     RememberedDeletes,
     plan_tombstones,

@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.dataset.casting import cast_batch
-from lance_stream.dataset.keys import (
+from lance_stream.dataset.predicates import evaluate_predicate, parse_predicate
+from lance_stream.dataset.upserts.keys import (
     NOWHERE,
     KeyLookup,
     Places,
@@ -27,7 +28,6 @@ from lance_stream.dataset.keys import (
     newest_rows,
     only_rows,
 )
-from lance_stream.dataset.predicates import evaluate_predicate, parse_predicate
 from lance_stream.errors import InvalidInputError
 
 

@@ -21,13 +21,13 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream.dataset.changed_rows import Addresses
-from lance_stream.dataset.incoming import Incoming
-from lance_stream.dataset.key_bounds import BoundsLearner, FileBounds, key_fields
-from lance_stream.dataset.keys import KeyLookup, Places
-from lance_stream.dataset.known_key_bounds import key_bounds, save_key_bounds
 from lance_stream.dataset.read_fragment import WorkUnit, read_unit
 from lance_stream.dataset.scan import NUM_THREADS, read_units
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.upserts.incoming import Incoming
+from lance_stream.dataset.upserts.key_bounds import BoundsLearner, FileBounds, key_fields
+from lance_stream.dataset.upserts.keys import KeyLookup, Places
+from lance_stream.dataset.upserts.known_key_bounds import key_bounds, save_key_bounds
 from lance_stream.errors import NotFoundError
 from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.table.ascending import are_among

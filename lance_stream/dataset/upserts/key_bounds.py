@@ -30,8 +30,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.dataset.keys import KeyLookup, Places
-from lance_stream.dataset.ordered_values import (
+from lance_stream.dataset.upserts.keys import KeyLookup, Places
+from lance_stream.dataset.upserts.ordered_values import (
     Words,
     as_words,
     bounds_of,

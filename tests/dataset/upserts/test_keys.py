@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lance_stream.dataset.keys import (
+from lance_stream.dataset.upserts.keys import (
     KeyLookup,
     check_key_type,
     check_no_null_keys,
@@ -97,7 +97,7 @@ def test_twins_are_told_apart_whichever_the_batch_has() -> None:
 def test_a_batch_of_too_many_keys_for_the_filter_finds_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lance_stream.dataset.keys.MAX_KEYS", 3)
+    monkeypatch.setattr("lance_stream.dataset.upserts.keys.MAX_KEYS", 3)
     keys = [pa.array([5, 6, 7, 8]), pa.array(list("aabb"))]
     lookup = KeyLookup(keys)
     assert lookup._search is None
