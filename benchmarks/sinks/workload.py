@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 SCHEMA = "id bigint, value double, name string, vector array<float>"
 VECTOR_SIZE = 16
 LOAD_FILES = 8
+MAX_VALUE = 1 << 28
+"""Values are whole numbers below; 2^25 of them add up exactly in a float64, in any order."""
 
 
 class Sums(NamedTuple):
@@ -71,7 +73,7 @@ class Workload:
             folder: Gets a folder for each verb.
         """
         random = np.random.default_rng(0)
-        values = {"load": random.integers(0, 1 << 32, self.table_rows)}
+        values = {"load": random.integers(0, MAX_VALUE, self.table_rows)}
         stored = values["load"].copy()
         (folder / "load").mkdir(parents=True)
         for number, ids in enumerate(np.array_split(np.arange(self.table_rows), LOAD_FILES)):
@@ -87,7 +89,7 @@ class Workload:
                 new = np.arange(next_id, next_id + self.batch_rows - num_old)
                 next_id += len(new)
                 ids = np.concatenate([old, new])
-                values = random.integers(0, 1 << 32, len(ids))
+                values = random.integers(0, MAX_VALUE, len(ids))
                 order = random.permutation(len(ids))
                 _write(folder / verb / f"{number:04}.parquet", ids[order], values[order], random)
                 stored[old] = values[: len(old)]
