@@ -19,12 +19,16 @@ demo: install java  ## the main job on real data: flights stream in, their chang
 
 test: install java  ## the whole test suite, Spark and pylance tests too; then once more on the oldest dependencies
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not spark"
-	$(BIN)/python -m pytest -q -m spark
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m spark
 	$(MAKE) --no-print-directory test-floors
 
 test-floors: $(FLOORS)/.installed java  ## the tests that are not slow on PySpark 4.1 and the oldest of all else
 	$(FLOORS)/bin/python -m pytest -q -n 2 --dist loadgroup -m "not spark and not slow"
-	$(FLOORS)/bin/python -m pytest -q -m "spark and not slow"
+	$(FLOORS)/bin/python -m pytest -q -n 2 --dist loadfile -m "spark and not slow"
+
+soak: install java  ## the long proofs: 30 rounds of SIGKILL, three writers for ten minutes (about half an hour)
+	KILL_ROUNDS=30 $(BIN)/python -m pytest -q tests/faults/test_killed_streams.py
+	$(BIN)/python -m tests.oracle.three_writers --minutes 10
 
 $(FLOORS)/.installed: pyproject.toml floors.txt
 	$(PYTHON) -m venv $(FLOORS)
@@ -81,4 +85,4 @@ clean:  ## remove environments, caches and what the demo made
 	rm -rf $(VENV) $(FLOORS) $(RIVALS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
 	find checkpoints -mindepth 1 ! -name README.md -delete
 
-.PHONY: help demo test test-floors check check-style fix bench protos install java java-hint clean
+.PHONY: help demo test test-floors check check-style fix bench bench-rivals soak protos install java java-hint clean

@@ -21,7 +21,9 @@ from tests.faults.drivers import Batch, Change, Rows, followed, open_dataset, ro
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 TESTS = Path(__file__).parent.parent
-NUM_ROUNDS = 30
+NUM_ROUNDS = int(os.environ.get("KILL_ROUNDS", "4"))
+"""How often a process is killed; `make soak` does it 30 times."""
+
 ROWS_PER_FILE = 40
 MIN_PENDING = 6
 """Files that a stream has still before it at least, so that a kill meets it at work."""
