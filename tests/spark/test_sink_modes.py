@@ -343,6 +343,26 @@ def test_an_empty_output_empties_the_table(spark: Any, uri: str) -> None:
     assert lance_stream.open_dataset(uri).version == version
 
 
+def test_an_overwrite_that_another_driver_has_done_counts_nothing(
+    spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = lance_sink(uri, mode="overwrite", app_id="a")
+    feed(spark, sink, 0, "id long", (1,))
+    commit = modes.overwrite_fragments
+
+    def be_late(*arguments: Any) -> Any:
+        monkeypatch.setattr(modes, "overwrite_fragments", commit)
+        feed(spark, lance_sink(uri, mode="overwrite", app_id="a"), 1, "id long", (2,))
+        return commit(*arguments)
+
+    monkeypatch.setattr(modes, "overwrite_fragments", be_late)
+    feed(spark, sink, 1, "id long", (2,))
+    assert sink.last_commit is not None
+    assert sink.last_commit.skipped
+    assert (sink.last_commit.rows_inserted, sink.last_commit.rows_deleted) == (0, 0)
+    assert rows_of(uri) == [(2,)]
+
+
 # --- columns that come
 
 

@@ -6,7 +6,6 @@ machine, and a task of Python costs more than the writing.
 
 import pickle
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import Final
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from lance_stream.dataset.write_fragments import WriteTarget, delete_files, writ
 from lance_stream.errors import LanceStreamError
 from lance_stream.spark.arrow_jobs import ArrowFunction, map_in_arrow, settings
 from lance_stream.spark.sink.reports import SinkCommit
+from lance_stream.spark.sink.spark_workers import driver_is_alone
 from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
 
 BYTES_PER_TASK: Final = 32 << 20
@@ -71,19 +71,13 @@ class TaskCount:
             and last.num_files > 0
             and last.rows_in <= COLLECTED_ROWS
             and last.bytes_written <= COLLECTED_BYTES
-            and _is_local(spark)
+            and driver_is_alone(spark)
         )
 
     def learn(self, num_tasks: int | None, seconds: float) -> None:
         """Take notice of how long a batch took with so many tasks."""
         if num_tasks is not None and seconds > SLOW_SECONDS:
             self._few_tasks_help = False
-
-
-def _is_local(spark: SparkSession) -> bool:
-    with suppress(Exception):  # Spark Connect has no SparkContext, and says so in many ways
-        return (spark.sparkContext.master or "").startswith("local")
-    return False
 
 
 def write_batch(df: DataFrame, target: WriteTarget, num_tasks: int | None) -> list[Fragment]:

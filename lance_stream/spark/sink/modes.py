@@ -172,7 +172,8 @@ def overwrite(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkComm
         return commit
     with batch.phases("commit"):
         done = overwrite_fragments(table, fragments, table.schema, batch.micro_batch)
-    return replace(_committed(commit, done, fragments), rows_deleted=num_before)
+    committed = _committed(commit, done, fragments)
+    return replace(committed, rows_deleted=num_before) if done.is_new else committed
 
 
 def _write(batch: Batch, table: TableVersion) -> list[Fragment]:
