@@ -30,6 +30,7 @@ from lance_stream.dataset.compaction import compact
 from lance_stream.dataset.compaction.plan import TARGET_ROWS
 from lance_stream.dataset.opening import VersionSpec
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.tags import Tags
 from lance_stream.dataset.take import Numbers
 from lance_stream.dataset.upserts import upsert
 from lance_stream.dataset.upserts.incoming import UpsertRules
@@ -96,6 +97,11 @@ class Dataset:
     def versions(self) -> list[history.VersionInfo]:
         """Return all versions that are still there, the newest last."""
         return history.list_versions(self.table)
+
+    @property
+    def tags(self) -> Tags:
+        """Names for versions: `ds.tags.create("gold", 3)`."""
+        return Tags(self.table)
 
     def checkout(self, version: VersionSpec) -> "Dataset":
         """Return the same table at another version.

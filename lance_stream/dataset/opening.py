@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.tags import read_tag
+from lance_stream.dataset.tag_files import read_tag
 from lance_stream.dataset.timestamps import nanos_of, timestamp_of
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.storage.locations import open_store

@@ -1,55 +1,75 @@
-"""Tags: names for versions, one small file each.
+"""Tags as users hold them: `ds.tags`."""
 
-    _refs/tags/{name}.json      {"branch": null, "version": 7, "createdAt": "...Z", ...}
-
-Source:  files that the reference wrote.
-Differs: Tags on branches are named by a branch that is not null; branches are not read yet.
-"""
-
-import json
-from typing import Any
-
-from lance_stream.errors import CorruptDataError, NotFoundError, UnsupportedFeatureError
-from lance_stream.storage.store import Store
-from lance_stream.table.paths import TAGS_DIRECTORY, tag_path
-
-_SUFFIX = ".json"
+from lance_stream.dataset import tag_files
+from lance_stream.dataset.opening import as_number
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.tag_files import Tag
+from lance_stream.errors import InvalidInputError
 
 
-def list_tags(store: Store) -> list[str]:
-    """Return the names of all tags, sorted."""
-    names = store.list_names(TAGS_DIRECTORY)
-    return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
+class Tags:
+    """The tags of a table: names for versions, which cleanup keeps.
 
+    A tag can be given wherever a version is asked for. Consumers of streams are kept as tags, too;
+    their names begin with `lance_stream.consumer.`.
 
-def read_tag(store: Store, name: str) -> int:
-    """Return the version that a tag names.
-
-    Raises:
-        NotFoundError: There is no such tag; the message lists those that are.
-        InvalidInputError: No tag can have this name.
-        CorruptDataError: The tag's file is damaged.
-        UnsupportedFeatureError: The tag names a version of a branch.
+    Args:
+        table: A version of the table.
     """
-    path = tag_path(name)
-    try:
-        data = store.read(path)
-    except NotFoundError:
-        tags = list_tags(store)
-        there = f"there are: {', '.join(tags)}" if tags else "there are no tags"
-        raise NotFoundError(f"there is no tag {name!r}; {there}") from None
-    try:
-        content: Any = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise CorruptDataError(f"the tag {name!r} is not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise CorruptDataError(f"the tag {name!r} names no version: {data[:200]!r}")
-    if content.get("branch") is not None:
-        raise UnsupportedFeatureError(
-            f"the tag {name!r} names a version of the branch {content['branch']!r}; branches are "
-            "not supported yet"
-        )
-    version = content.get("version")
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise CorruptDataError(f"the tag {name!r} names no version: {data[:200]!r}")
-    return version
+
+    def __init__(self, table: TableVersion) -> None:
+        self._table = table
+
+    def __repr__(self) -> str:
+        return f"<Tags of {self._table.uri!r}>"
+
+    def list(self) -> dict[str, Tag]:
+        """Return all tags by name, in the order of their names.
+
+        Raises:
+            CorruptDataError: The file of one is damaged.
+        """
+        return tag_files.list_tags(self._table.store)
+
+    def create(self, name: str, version: int | str | None = None) -> Tag:
+        """Make a tag.
+
+        Args:
+            name: Letters and digits of ASCII, ".", "-" and "_".
+            version: The version's number, or another tag; None for this dataset's version.
+
+        Raises:
+            InvalidInputError: There is such a tag already, or none can have this name.
+            NotFoundError: There is no such version.
+        """
+        return tag_files.create_tag(self._table.store, name, self._number(version))
+
+    def update(self, name: str, version: int | str | None = None) -> Tag:
+        """Let a tag stand for another version; the arguments are those of `create`.
+
+        Raises:
+            NotFoundError: There is no such tag or version.
+            CorruptDataError: The tag's file is damaged.
+        """
+        return tag_files.move_tag(self._table.store, name, self._number(version))
+
+    def delete(self, name: str) -> None:
+        """Delete a tag; the version that it stands for stays until a cleanup.
+
+        Raises:
+            NotFoundError: There is no such tag; the message lists those that are.
+        """
+        tag_files.delete_tag(self._table.store, name)
+
+    def _number(self, version: int | str | None) -> int:
+        if version is None:
+            return self._table.version
+        if isinstance(version, str):
+            return tag_files.read_tag(self._table.store, version)
+        number = as_number(version)
+        if number is None or number < 1:
+            raise InvalidInputError(
+                f"a tag stands for a version, a whole number from 1, or what another tag stands "
+                f"for; not for {version!r}"
+            )
+        return number

@@ -27,3 +27,17 @@ def nanos_of(moment: datetime) -> int:
             "datetime(..., tzinfo=UTC)"
         )
     return (moment - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def as_rfc3339(nanos: int) -> str:
+    """Return a moment as text, with 0, 3, 6 or 9 digits of the second: as few as tell it.
+
+    Args:
+        nanos: Nanoseconds since 1970-01-01 UTC.
+    """
+    seconds, rest = divmod(nanos, 1_000_000_000)
+    text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+    if rest == 0:
+        return f"{text}Z"
+    digits = next(each for each in (3, 6, 9) if rest % 10 ** (9 - each) == 0)
+    return f"{text}.{rest // 10 ** (9 - digits):0{digits}}Z"

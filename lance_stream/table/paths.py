@@ -25,6 +25,7 @@ import re
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
+from urllib.parse import quote, unquote
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.table.fragments import DeletionFile, DeletionFileType
@@ -41,6 +42,7 @@ LATEST_VERSION_HINT = "_versions/latest_version_hint.json"
 
 _DRIVE_OR_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _MANIFEST = ".manifest"
+_TAG = ".json"
 _V2_DIGITS = 20
 _V2_LENGTH = _V2_DIGITS + len(_MANIFEST)
 _MAX_U64 = (1 << 64) - 1
@@ -277,7 +279,7 @@ def tombstone_path(name: str) -> str:
 
 
 def tag_path(tag: str) -> str:
-    """Return where the file of a tag lies.
+    """Return where the file of a tag lies; letters beyond ASCII are percent-encoded.
 
     Raises:
         InvalidInputError: The name is not one that a tag can have.
@@ -297,7 +299,13 @@ def tag_path(tag: str) -> str:
             f"{tag!r} cannot be the name of a tag: letters, digits, '.', '-' and '_' are allowed, "
             "no dot at either end, no '..', no '.lock' at the end"
         )
-    return f"{TAGS_DIRECTORY}/{tag}.json"
+    return f"{TAGS_DIRECTORY}/{quote(tag)}{_TAG}"
+
+
+def parse_tag_file_name(name: str) -> str | None:
+    """Return the tag whose file has a name, or None."""
+    stem = name.removesuffix(_TAG)
+    return None if stem == name or not stem or stem.startswith(".") else unquote(stem)
 
 
 def check_stored_path(path: str) -> str:

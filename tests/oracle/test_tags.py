@@ -1,0 +1,65 @@
+"""Tags of ours are pylance's, and pylance's are ours."""
+
+import json
+import uuid
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.dataset.consumers import record_progress
+
+pytestmark = pytest.mark.oracle
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """A table of two versions, by pylance."""
+    made = str(tmp_path / uuid.uuid4().hex)
+    lance.write_dataset(pa.table({"a": [1]}), made)
+    lance.write_dataset(pa.table({"a": [2]}), made, mode="append")
+    return made
+
+
+def tag_file(uri: str, name: str) -> bytes:
+    return Path(uri, "_refs", "tags", f"{name}.json").read_bytes()
+
+
+def test_a_tag_s_file_is_the_one_that_pylance_writes_but_for_the_time(uri: str) -> None:
+    lance.dataset(uri).tags.create("theirs", 1)
+    lance_stream.open_dataset(uri).tags.create("ours", 1)
+    theirs, ours = (tag_file(uri, each) for each in ("theirs", "ours"))
+    times = [json.loads(each)["createdAt"].encode() for each in (theirs, ours)]
+    assert ours.replace(times[1], b"T") == theirs.replace(times[0], b"T")
+
+
+def test_each_side_lists_moves_and_deletes_the_other_s_tags(uri: str) -> None:
+    theirs, ours = lance.dataset(uri), lance_stream.open_dataset(uri)
+    theirs.tags.create("a", 1)
+    ours.tags.create("b", 1)
+    record_progress(ours.table.store, "totals", 2)
+    consumer = "lance_stream.consumer.totals"
+    assert {name: each["version"] for name, each in theirs.tags.list().items()} == {
+        "a": 1,
+        "b": 1,
+        consumer: 2,
+    }
+    ours.tags.update("a", 2)
+    theirs.tags.update("b", 2)
+    assert lance.dataset(uri, version="a").version == ours.checkout("b").version == 2
+    assert [each.version for each in ours.tags.list().values()] == [2, 2, 2]
+    ours.tags.delete("a")
+    theirs.tags.delete("b")
+    assert list(theirs.tags.list()) == list(ours.tags.list()) == [consumer]
+
+
+def test_a_tag_beyond_ascii_which_pylance_can_make_but_not_list_is_read(uri: str) -> None:
+    theirs, ours = lance.dataset(uri), lance_stream.open_dataset(uri)
+    theirs.tags.create("größe", 1)
+    with pytest.raises(ValueError, match="Not found"):
+        theirs.tags.list()
+    assert ours.tags.list()["größe"].version == ours.checkout("größe").version == 1
+    ours.tags.delete("größe")
+    assert theirs.tags.list() == {}
