@@ -11,7 +11,6 @@ from lance_stream.dataset import (
     add_columns,
     append,
     blobs,
-    changes,
     configure,
     create,
     delete,
@@ -28,6 +27,8 @@ from lance_stream.dataset.ages import parse_age
 from lance_stream.dataset.arrow_input import ArrowInput
 from lance_stream.dataset.compaction import compact
 from lance_stream.dataset.compaction.plan import TARGET_ROWS
+from lance_stream.dataset.feed import changes
+from lance_stream.dataset.feed.rules import FeedRules
 from lance_stream.dataset.opening import VersionSpec
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.tags import Tags
@@ -250,6 +251,7 @@ class Dataset:
         deduplication_mode: str = "none",
         *,
         pre_images: bool = True,
+        compute_updates: bool = True,
     ) -> pa.RecordBatchReader:
         """Return the rows that were inserted, updated and deleted, version by version.
 
@@ -264,6 +266,8 @@ class Dataset:
             columns: As in `scan`, of the last version.
             deduplication_mode: "none"; or "netChanges", to compare the two ends alone.
             pre_images: Whether an update also gives the row as it was before.
+            compute_updates: Whether an update is given as one; else it is a delete of the row as
+                it was, and an insert of the row as it is.
 
         Raises:
             InvalidInputError: The interval ends before it begins, or after the newest version.
@@ -275,9 +279,7 @@ class Dataset:
                 self.table,
                 after,
                 through,
-                columns,
-                deduplication_mode=deduplication_mode,
-                pre_images=pre_images,
+                FeedRules(columns, deduplication_mode, pre_images, compute_updates),
             )
         )
 

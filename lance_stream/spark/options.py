@@ -3,8 +3,7 @@
 Two tables: `_OPTIONS` of what is read, `_WRITE_OPTIONS` of what is written.
 
 Spark hands options over as text, under lower-cased names. A name that is not known is refused, and
-so is a value that cannot be meant, or that asks for what is not supported yet: an option that does
-nothing would be taken for one that works.
+so is a value that cannot be meant: an option that does nothing would be taken for one that works.
 """
 
 import json
@@ -13,7 +12,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.dataset.feed.rules import DEDUPLICATION_MODES, EACH_VERSION
+from lance_stream.errors import InvalidInputError
 
 LATEST = "latest"
 
@@ -35,7 +35,17 @@ class SourceOptions:
         starting_version: First version whose changes are read; `"latest"` for those that come
             from now on; None for a snapshot as inserts, then changes (streams only).
         ending_version: Last version whose changes are read; None for the newest (batches only).
+        starting_timestamp: Changes committed at or after this moment (UTC) are read.
+        ending_timestamp: Changes committed at or before this moment are read (batches only).
+        deduplication_mode: "none", or "netChanges" for one change a row.
+        pre_images: Whether an update also gives the row as it was.
+        compute_updates: Whether an update is given as one; else it is a delete and an insert.
         max_versions_per_trigger: How many versions one micro-batch takes at most.
+        max_rows_per_trigger: How many rows one micro-batch takes at most, about.
+        max_bytes_per_trigger: How many bytes of data files one micro-batch reads at most, about.
+        fail_on_data_loss: Whether a stream stops when versions that it needs are gone, instead
+            of going on with what is left.
+        consumer: The name under which the table remembers how far a stream has come.
         skip_change_commits: Whether a stream of appended rows passes over versions that update
             or delete, instead of stopping at them.
     """
@@ -48,7 +58,16 @@ class SourceOptions:
     read_change_feed: bool = False
     starting_version: int | str | None = None
     ending_version: int | None = None
+    starting_timestamp: datetime | None = None
+    ending_timestamp: datetime | None = None
+    deduplication_mode: str = EACH_VERSION
+    pre_images: bool = True
+    compute_updates: bool = True
     max_versions_per_trigger: int | None = None
+    max_rows_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    fail_on_data_loss: bool = True
+    consumer: str | None = None
     skip_change_commits: bool = False
 
 
@@ -87,7 +106,6 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     Raises:
         InvalidInputError: A name is not known, a text is no value of its option, two options
             exclude each other, or the path is missing.
-        UnsupportedFeatureError: An option, or its value, is not supported yet.
     """
     values = _read(options, _OPTIONS, _WRITE_OPTIONS, "is for writing, not for reading")
     if "uri" not in values:
@@ -176,17 +194,18 @@ def check_for_batch(options: SourceOptions) -> None:
     Raises:
         InvalidInputError: One is set that only a stream has, or that only a change feed has.
     """
-    _refuse(options, "max_versions_per_trigger", "limits a stream: spark.read has no triggers")
+    for attribute in _OF_STREAMS:
+        _refuse(options, attribute, "belongs to a stream: spark.read has no triggers")
     _refuse(options, "skip_change_commits", "is for a stream of appended rows")
     if not options.read_change_feed:
         hint = "belongs to the change feed: set readChangeFeed to true, or use versionAsOf"
-        _refuse(options, "starting_version", hint)
-        _refuse(options, "ending_version", hint)
-    elif not isinstance(options.starting_version, int):
+        for attribute in (*_ENDS, *_OF_THE_FEED):
+            _refuse(options, attribute, hint)
+    elif not isinstance(options.starting_version, int) and options.starting_timestamp is None:
         raise InvalidInputError(
             "a batch of the change feed needs the option 'startingVersion', the first version "
-            "whose changes are wanted, as a number; 'endingVersion' is the last one, by default "
-            "the newest"
+            "whose changes are wanted, as a number, or 'startingTimestamp'; 'endingVersion' or "
+            "'endingTimestamp' is the last one, by default the newest"
         )
 
 
@@ -197,17 +216,32 @@ def check_for_stream(options: SourceOptions) -> None:
         InvalidInputError: One is set that only a batch has, or that does not go with the feed.
     """
     _refuse(options, "version", "names one version, but a stream goes on: use startingVersion")
-    _refuse(options, "ending_version", "ends a batch: a stream goes on")
+    for attribute in ("ending_version", "ending_timestamp"):
+        _refuse(options, attribute, "ends a batch: a stream goes on")
     if options.read_change_feed:
         _refuse(
             options,
             "skip_change_commits",
             "is for a stream of appended rows; a change feed shows updates and deletes",
         )
+    else:
+        for attribute in _OF_THE_FEED:
+            _refuse(options, attribute, "belongs to the change feed: set readChangeFeed to true")
+
+
+_ENDS = ("starting_version", "ending_version", "starting_timestamp", "ending_timestamp")
+_OF_THE_FEED = ("deduplication_mode", "pre_images", "compute_updates")
+_OF_STREAMS = (
+    "max_versions_per_trigger",
+    "max_rows_per_trigger",
+    "max_bytes_per_trigger",
+    "fail_on_data_loss",
+    "consumer",
+)
 
 
 def _refuse(options: SourceOptions, attribute: str, reason: str) -> None:
-    if getattr(options, attribute) not in (None, False):
+    if getattr(options, attribute) != getattr(SourceOptions(options.uri), attribute):
         names = [each.name for each in _OPTIONS.values() if each.attribute == attribute]
         raise InvalidInputError(f"the option {' or '.join(map(repr, names))} {reason}")
 
@@ -218,6 +252,11 @@ def _check_together(options: SourceOptions) -> None:
             "versionAsOf, timestampAsOf and tag say which table to read; with readChangeFeed use "
             "startingVersion and endingVersion"
         )
+    for name in ("starting", "ending"):
+        if None not in (getattr(options, f"{name}_version"), getattr(options, f"{name}_timestamp")):
+            raise InvalidInputError(
+                f"{name}Version and {name}Timestamp each name an end of the interval: set one"
+            )
     start, end = options.starting_version, options.ending_version
     if isinstance(start, int) and end is not None and end < start:
         raise InvalidInputError(f"endingVersion ({end}) is before startingVersion ({start})")
@@ -331,15 +370,15 @@ def _one_path(name: str, text: str) -> None:
     raise InvalidInputError(f"a table has one path, but load() was given {name}: {text}")
 
 
-def _only(*supported: str) -> Callable[[str, str], None]:
-    """Accept the values that are what happens anyway; refuse the others."""
+def _one_of(*choices: str) -> Callable[[str, str], str]:
+    by_lower = {each.lower(): each for each in choices}
 
-    def parse(name: str, text: str) -> None:
-        if text.strip().lower() not in {value.lower() for value in supported}:
-            raise UnsupportedFeatureError(
-                f"the option {name!r} with the value {text!r} is not supported yet"
-                + (f"; it can be {' or '.join(supported)}" if supported else "")
+    def parse(name: str, text: str) -> str:
+        if text.strip().lower() not in by_lower:
+            raise InvalidInputError(
+                f"the option {name!r} must be {' or '.join(choices)}, not {text!r}"
             )
+        return by_lower[text.strip().lower()]
 
     return parse
 
@@ -362,15 +401,15 @@ _OPTIONS = _by_name(
     _Option("endingVersion", "ending_version", _whole_number(1)),
     _Option("maxVersionsPerTrigger", "max_versions_per_trigger", _whole_number(1)),
     _Option("skipChangeCommits", "skip_change_commits", _boolean),
-    # Known by name, to come: only what happens anyway is accepted.
-    _Option("startingTimestamp", None, _only()),
-    _Option("endingTimestamp", None, _only()),
-    _Option("deduplicationMode", None, _only("none")),
-    _Option("computeUpdates", None, _only("false")),
-    _Option("failOnDataLoss", None, _only("true")),
-    _Option("maxRowsPerTrigger", None, _only()),
-    _Option("maxBytesPerTrigger", None, _only()),
-    _Option("consumer", None, _only()),
+    _Option("startingTimestamp", "starting_timestamp", _timestamp),
+    _Option("endingTimestamp", "ending_timestamp", _timestamp),
+    _Option("deduplicationMode", "deduplication_mode", _one_of(*DEDUPLICATION_MODES)),
+    _Option("preImages", "pre_images", _boolean),
+    _Option("computeUpdates", "compute_updates", _boolean),
+    _Option("maxRowsPerTrigger", "max_rows_per_trigger", _whole_number(1)),
+    _Option("maxBytesPerTrigger", "max_bytes_per_trigger", _whole_number(1)),
+    _Option("failOnDataLoss", "fail_on_data_loss", _boolean),
+    _Option("consumer", "consumer", _text),
 )
 
 _WRITE_OPTIONS = _by_name(

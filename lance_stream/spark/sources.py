@@ -1,9 +1,9 @@
 """The format "lance": which reader or writer is needed, and with which schema.
 
 spark.read                                   table_source.TableReader
-spark.read, readChangeFeed                   changes_source.ChangesReader
-spark.readStream, readChangeFeed             changes_source, the change feed as a stream
-spark.readStream                             changes_source, the rows appended as a stream
+spark.read, readChangeFeed                   feed.batch_reader
+spark.readStream, readChangeFeed             feed.stream_reader, the change feed as a stream
+spark.readStream                             feed.stream_reader, the rows appended as a stream
 df.write, INSERT into a temporary view       writers.BatchWriter
 writeStream                                  writers.StreamWriter
 """
@@ -24,12 +24,10 @@ from pyspark.sql.types import StructType
 
 from lance_stream.dataset.micro_batches import MicroBatch
 from lance_stream.errors import InvalidInputError
-from lance_stream.spark.changes_source import (
-    ChangesReader,
-    make_stream_reader,
-    open_for_changes,
-    schema_of_changes,
-)
+from lance_stream.spark.feed.batch_reader import ChangesReader
+from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
+from lance_stream.spark.feed.stream_reader import make_stream_reader
+from lance_stream.spark.feed.table_function import ChangesFunction
 from lance_stream.spark.options import (
     SourceOptions,
     check_for_batch,
@@ -38,7 +36,6 @@ from lance_stream.spark.options import (
     parse_write_options,
 )
 from lance_stream.spark.spark_types import carrier_schema, spark_schema, stored_schema
-from lance_stream.spark.table_changes import ChangesFunction
 from lance_stream.spark.table_source import TableReader, open_asked, schema_of_table
 from lance_stream.spark.writers import BatchWriter, StreamWriter, plan
 

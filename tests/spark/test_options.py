@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.errors import InvalidInputError
 from lance_stream.spark.options import (
     SourceOptions,
     WriteOptions,
@@ -60,6 +60,10 @@ def test_latest_is_a_starting_version() -> None:
         ("filter", " "),
         ("storageOptions", "[1]"),
         ("paths", '["/a", "/b"]'),
+        ("deduplicationMode", "some"),
+        ("maxRowsPerTrigger", "0"),
+        ("startingTimestamp", "latest"),
+        ("consumer", ""),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused_with_the_options_name(
@@ -74,27 +78,30 @@ def test_an_unknown_option_is_refused_with_those_that_exist() -> None:
         parse_options({**PATH, "startingVersoin": "1"})
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("startingTimestamp", "2026-01-01"),
-        ("endingTimestamp", "2026-01-01"),
-        ("deduplicationMode", "netChanges"),
-        ("computeUpdates", "true"),
-        ("failOnDataLoss", "false"),
-        ("maxRowsPerTrigger", "10"),
-        ("maxBytesPerTrigger", "10"),
-        ("consumer", "me"),
-    ],
-)
-def test_what_is_not_supported_yet_is_refused_by_name(name: str, text: str) -> None:
-    with pytest.raises(UnsupportedFeatureError, match=name):
-        parse_options({**PATH, name: text})
-
-
-def test_a_value_that_asks_for_what_happens_anyway_is_accepted() -> None:
-    plain = {"deduplicationMode": "none", "computeUpdates": "false", "failOnDataLoss": "true"}
-    assert parse_options({**PATH, **plain}) == SourceOptions("/data/events.lance")
+def test_options_of_the_feed() -> None:
+    given = {
+        "readChangeFeed": "true",
+        "startingTimestamp": "2026-01-01",
+        "deduplicationMode": "NETCHANGES",
+        "preImages": "false",
+        "computeUpdates": "false",
+        "failOnDataLoss": "false",
+        "maxRowsPerTrigger": "10",
+        "maxBytesPerTrigger": "20",
+        "consumer": "me",
+    }
+    assert parse_options({**PATH, **given}) == SourceOptions(
+        "/data/events.lance",
+        read_change_feed=True,
+        starting_timestamp=datetime(2026, 1, 1, tzinfo=UTC),
+        deduplication_mode="netChanges",
+        pre_images=False,
+        compute_updates=False,
+        max_rows_per_trigger=10,
+        max_bytes_per_trigger=20,
+        fail_on_data_loss=False,
+        consumer="me",
+    )
 
 
 def test_a_table_without_a_path_is_refused() -> None:
@@ -105,6 +112,12 @@ def test_a_table_without_a_path_is_refused() -> None:
 def test_two_ways_to_name_a_version_exclude_each_other() -> None:
     with pytest.raises(InvalidInputError, match="one of them"):
         parse_options({**PATH, "versionAsOf": "1", "tag": "gold"})
+
+
+def test_two_ways_to_name_the_start_exclude_each_other() -> None:
+    both = {"startingVersion": "1", "startingTimestamp": "2026-01-01"}
+    with pytest.raises(InvalidInputError, match="startingVersion and startingTimestamp"):
+        parse_options({**PATH, **both})
 
 
 def test_an_interval_that_ends_before_it_starts_is_refused() -> None:
@@ -118,6 +131,11 @@ def test_an_interval_that_ends_before_it_starts_is_refused() -> None:
     "options",
     [
         {"maxVersionsPerTrigger": "1"},
+        {"maxRowsPerTrigger": "1"},
+        {"failOnDataLoss": "false"},
+        {"consumer": "me"},
+        {"endingTimestamp": "2026-01-01"},
+        {"preImages": "false"},
         {"skipChangeCommits": "true"},
         {"startingVersion": "1"},
         {"endingVersion": "1"},
@@ -136,7 +154,9 @@ def test_a_batch_refuses_what_it_could_only_ignore(options: dict[str, str]) -> N
         {"versionAsOf": "1"},
         {"tag": "gold"},
         {"readChangeFeed": "true", "startingVersion": "0", "endingVersion": "1"},
+        {"readChangeFeed": "true", "endingTimestamp": "2026-01-01"},
         {"readChangeFeed": "true", "skipChangeCommits": "true"},
+        {"deduplicationMode": "netChanges"},
     ],
 )
 def test_a_stream_refuses_what_it_could_only_ignore(options: dict[str, str]) -> None:

@@ -345,7 +345,10 @@ def test_a_plain_stream_passes_over_changes_when_told_to(tail: Any) -> None:
     [
         ({"readChangeFeed": "true", "endingVersion": "3"}, "InvalidInputError.*endingVersion"),
         ({"versionAsOf": "3"}, "InvalidInputError.*versionAsOf"),
-        ({"readChangeFeed": "true", "maxRowsPerTrigger": "3"}, "Unsupported.*maxRowsPerTrigger"),
+        (
+            {"readChangeFeed": "true", "maxRowsPerTrigger": "none"},
+            "InvalidInput.*maxRowsPerTrigger",
+        ),
         ({"readChangeFeed": "true", "startingVersion": "99"}, "InvalidInputError.*99"),
     ],
     ids=lambda value: str(value)[:40],

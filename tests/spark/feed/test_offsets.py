@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
-from lance_stream.spark.feed_offsets import FeedOffset, parse_offset
+from lance_stream.spark.feed.offsets import FeedOffset, parse_offset
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset, InvalidInputError, NotFoundError, UnsupportedFeatureError
-from lance_stream.dataset.changes import plan_changes, read_changes
+from lance_stream.dataset.feed.change_units import read_changes
+from lance_stream.dataset.feed.changes import plan_changes
 from lance_stream.schema.system_columns import CHANGE_COLUMNS
 from lance_stream.table.paths import manifest_path
 from tests.contracts.watched_stores import WatchedStore

@@ -9,9 +9,10 @@ from typing import Any
 
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
-from lance_stream.dataset.changes import plan_changes, read_changes
+from lance_stream.dataset.feed.change_units import read_changes
+from lance_stream.dataset.feed.changes import plan_changes
 from lance_stream.errors import InvalidInputError
-from lance_stream.spark.changes_source import open_for_changes
+from lance_stream.spark.feed.planning import open_for_changes
 from lance_stream.spark.options import SourceOptions
 from lance_stream.spark.spark_types import carrier_schema, spark_schema, to_spark
 

@@ -1,0 +1,47 @@
+"""What a reader of the change feed asks for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lance_stream.errors import InvalidInputError
+
+EACH_VERSION: Final = "none"
+NET_CHANGES: Final = "netChanges"
+
+DEDUPLICATION_MODES: Final = (EACH_VERSION, NET_CHANGES)
+
+
+@dataclass(frozen=True)
+class FeedRules:
+    """What the change feed is to give.
+
+    Attributes:
+        columns: Names or paths; None for all columns of the last version.
+        deduplication_mode: "none" for what each version changed, or "netChanges" to compare the
+            ends of the interval alone.
+        pre_images: Whether an update also gives the row as it was.
+        compute_updates: Whether an update is given as one; else it is a delete and an insert.
+    """
+
+    columns: Sequence[str] | None = None
+    deduplication_mode: str = EACH_VERSION
+    pre_images: bool = True
+    compute_updates: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the mode.
+
+        Raises:
+            InvalidInputError: There is no such mode.
+        """
+        if self.deduplication_mode not in DEDUPLICATION_MODES:
+            raise InvalidInputError(
+                f"deduplication_mode is one of {', '.join(DEDUPLICATION_MODES)}, not "
+                f"{self.deduplication_mode!r}"
+            )
+
+    @property
+    def is_net(self) -> bool:
+        """Whether the ends of the interval are compared alone."""
+        return self.deduplication_mode == NET_CHANGES
