@@ -24,7 +24,7 @@ from lance_stream.dataset import (
 )
 from lance_stream.dataset import scan as scanning
 from lance_stream.dataset.ages import parse_age
-from lance_stream.dataset.arrow_input import ArrowInput
+from lance_stream.dataset.arrow_input import ArrowInput, read_input
 from lance_stream.dataset.compaction import compact
 from lance_stream.dataset.compaction.plan import TARGET_ROWS
 from lance_stream.dataset.feed import changes
@@ -34,6 +34,7 @@ from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.tags import Tags
 from lance_stream.dataset.take import Numbers
 from lance_stream.dataset.upserts import upsert
+from lance_stream.dataset.upserts.change_feeds import is_change_column
 from lance_stream.dataset.upserts.incoming import UpsertRules
 from lance_stream.schema.extension_types import (
     reader_with_extensions,
@@ -371,6 +372,46 @@ class Dataset:
             None if tombstones is None else parse_age(tombstones),
         )
         return Dataset(upsert.upsert(self.table, data, rules).table)
+
+    def apply_changes(
+        self,
+        data: ArrowInput,
+        on: str | Sequence[str],
+        except_columns: str | Sequence[str] = (),
+        *,
+        skip_unchanged: bool = False,
+    ) -> "Dataset":
+        """Do what a change feed says was done to another table, in one version.
+
+        Of the changes of a key the last one counts, whatever order they come in: by
+        `_commit_version`, and within a version by `_change_type`. After a delete or an
+        `update_preimage` the key is gone, after an insert or an `update_postimage` it is there. So
+        keys that an update changes are followed, and so are rows that a filter over the feed lets
+        go or takes in; both need pre-images in the feed. The feed's own columns are not stored.
+
+        Changes that are applied again do no harm, as long as later ones are, too.
+
+        Args:
+            data: What `changes` returns, or the change feed of another program with these columns;
+                collected in memory.
+            on: The key column, or columns, of the table that the changes come from.
+            except_columns: Other columns of the data that are not stored.
+            skip_unchanged: Leave rows alone that would stay the same.
+
+        Raises:
+            InvalidInputError: A change column is missing, or has a type of change that is not
+                known; a version has two rows of a key; and as in `upsert`. Nothing is changed.
+            CommitError: Others were in the way each time.
+        """
+        rows = read_input(data).read_all()
+        own = [name for name in rows.schema.names if is_change_column(name)]
+        rules = UpsertRules(
+            _names(on),
+            except_columns=(*_names(except_columns), *own),
+            skip_unchanged=skip_unchanged,
+            applies_changes=True,
+        )
+        return Dataset(upsert.upsert(self.table, rows, rules).table)
 
     def update(self, values: Mapping[str, str], where: str | None = None) -> "Dataset":
         """Give columns of the rows that a SQL expression chooses the values of others.

@@ -307,6 +307,70 @@ def test_helper_columns_are_not_stored_by_appends_either(spark: Any, uri: str) -
     assert lance_stream.open_dataset(uri).schema.names == ["id"]
 
 
+# --- changes of another table
+
+
+CHANGES = "id long, x string, _change_type string, _commit_version long, _rowid long"
+
+
+@pytest.mark.usefixtures("way")
+def test_the_changes_of_another_table_are_applied_in_their_order(spark: Any, uri: str) -> None:
+    sink = lance_sink(uri, mode="apply_changes", on="id", app_id="a")
+    inserts = [(key, "old", "insert", 2, key) for key in range(5)]
+    feed(spark, sink, 0, CHANGES, *inserts)
+    before = lineage_of(uri)
+    feed(
+        spark,
+        sink,
+        1,
+        CHANGES,
+        (0, "again", "insert", 5, 9),
+        (0, "old", "delete", 5, 0),
+        (1, "old", "update_preimage", 3, 1),
+        (1, "mid", "update_postimage", 3, 1),
+        (1, "mid", "update_preimage", 4, 1),
+        (1, "new", "update_postimage", 4, 1),
+        (2, "old", "update_preimage", 5, 2),  # its key becomes 7
+        (7, "old", "update_postimage", 5, 2),
+        (3, "old", "delete", 4, 3),
+        (8, "came", "insert", 3, 8),
+        (8, "came", "delete", 4, 8),  # and went
+    )
+    assert rows_of(uri) == [(0, "again"), (1, "new"), (4, "old"), (7, "old")]
+    assert lance_stream.open_dataset(uri).version == 3
+    assert {key: lineage_of(uri)[key][0] for key in (0, 1, 4)} == {
+        key: before[key][0] for key in (0, 1, 4)
+    }
+    done = sink.last_commit
+    assert done is not None
+    assert (done.rows_in, done.rows_inserted, done.rows_updated, done.rows_deleted) == (11, 1, 2, 2)
+    assert done.rows_late == 0
+    with pytest.raises(InvalidInputError, match=r"\(id=4\).*version 6.*no key of the table"):
+        feed(spark, sink, 2, CHANGES, (4, "a", "insert", 6, 1), (4, "b", "insert", 6, 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, r"mode='apply_changes'\) needs the key columns"),
+        ({"on": "id", "sequence_by": "x"}, "sequence_by='x'.* is for mode='upsert'"),
+        ({"on": "id", "delete_when": "x"}, "delete_when='x'.* is for mode='upsert'"),
+    ],
+)
+def test_changes_have_keys_and_an_order_of_their_own(
+    uri: str, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        lance_sink(uri, mode="apply_changes", **arguments)
+
+
+def test_rows_that_are_no_changes_are_not_applied(spark: Any, uri: str) -> None:
+    sink = lance_sink(uri, mode="apply_changes", on="id", app_id="a")
+    with pytest.raises(InvalidInputError, match=r"no column '_change_type'"):
+        feed(spark, sink, 0, "id long, x string", (1, "a"))
+    assert not Path(uri).exists()
+
+
 # --- overwrite
 
 

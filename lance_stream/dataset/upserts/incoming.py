@@ -5,8 +5,9 @@
     winner    (late)             delete             upsert
 
 Of the rows of one key the newest counts (`sequence_by`); without an order a key occurs once. Rows
-that delete carry their key and nothing else that matters. Columns of the table that the batch does
-not have keep their values in rows that are there, and are null in new ones.
+that delete carry their key and nothing else that matters. Rows of a change feed have an order of
+their own, and say themselves whether they delete (`change_feeds`). Columns of the table that the
+batch does not have keep their values in rows that are there, and are null in new ones.
 """
 
 from collections.abc import Sequence
@@ -19,10 +20,12 @@ import pyarrow as pa
 
 from lance_stream.dataset.casting import cast_batch
 from lance_stream.dataset.predicates import evaluate_predicate, parse_predicate
+from lance_stream.dataset.upserts.change_feeds import last_changes
 from lance_stream.dataset.upserts.keys import (
     NOWHERE,
     KeyLookup,
     Places,
+    Winners,
     check_key_type,
     check_no_null_keys,
     newest_rows,
@@ -43,6 +46,9 @@ class UpsertRules:
         skip_unchanged: Whether rows that would stay the same are left alone.
         tombstones: How long deletes are remembered, so that a row which is older than the delete
             of its key, and comes after it, changes nothing. None: they are not.
+        applies_changes: Whether the rows are changes of a feed, whose own columns order them and
+            say which delete; then `sequence_by`, `delete_when` and `tombstones` are None, and the
+            feed's columns are among `except_columns`.
     """
 
     on: tuple[str, ...]
@@ -51,6 +57,7 @@ class UpsertRules:
     except_columns: tuple[str, ...] = ()
     skip_unchanged: bool = False
     tombstones: timedelta | None = None
+    applies_changes: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,11 +118,15 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
     key_rows = cast_batch(batch.select(list(rules.on)), key_schema)
     lookup = KeyLookup(key_rows.columns)
     by = rules.sequence_by
-    if by is None:
+    if rules.applies_changes:
+        last, deletes = last_changes(batch, rules.on, lookup)
+        winners = Winners(last, num_late=0)  # those before it were in time
+    elif by is None:
         winners = only_rows(rules.on, key_rows.columns, lookup)
+        deletes = _deletes(batch, rules)[winners.rows]
     else:
         winners = newest_rows(batch, rules.on, lookup, by)
-    deletes = _deletes(batch, rules)[winners.rows]
+        deletes = _deletes(batch, rules)[winners.rows]
     upserts = winners.rows[~deletes]
     row_of_key = np.full(lookup.num_keys, NOWHERE, np.int64)
     row_of_key[~deletes] = np.arange(len(upserts))

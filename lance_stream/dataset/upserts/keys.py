@@ -90,7 +90,7 @@ def check_no_null_keys(names: Sequence[str], keys: Sequence[pa.Array]) -> None:
             bad |= pc.is_null(each).to_numpy(zero_copy_only=False)
     num_bad = int(np.count_nonzero(bad))
     if num_bad:
-        shown = _shown(names, keys, int(np.argmax(bad)))
+        shown = show_key(names, keys, int(np.argmax(bad)))
         raise InvalidInputError(
             f"{num_bad} of {len(bad)} rows have no key, for example {shown}: null equals nothing, "
             "so such a row would be inserted again each time. Filter these rows out, or fill in "
@@ -335,7 +335,7 @@ def only_rows(names: Sequence[str], keys: Sequence[pa.Array], lookup: KeyLookup)
         row = int(np.argmax(counts[lookup.key_of_row] > 1))
         raise InvalidInputError(
             f"{int(np.count_nonzero(counts > 1))} keys occur more than once in the batch, for "
-            f"example {_shown(names, keys, row)} {int(counts[lookup.key_of_row[row]])} times: "
+            f"example {show_key(names, keys, row)} {int(counts[lookup.key_of_row[row]])} times: "
             "which row counts cannot be told. Name the column that orders them (sequence_by), or "
             "leave one row a key"
         )
@@ -363,7 +363,7 @@ def newest_rows(
     sequence = batch.column(sequence_by)
     if sequence.null_count:
         row = int(np.argmax(pc.is_null(sequence).to_numpy(zero_copy_only=False)))
-        shown = _shown(names, [batch.column(each) for each in names], row)
+        shown = show_key(names, [batch.column(each) for each in names], row)
         raise InvalidInputError(
             f"{sequence.null_count} rows have no {sequence_by!r}, for example that of {shown}: "
             "which row of a key is the newest cannot be told. Fill it in"
@@ -387,7 +387,7 @@ def _check_same(
     if repr(batch.slice(row, 1).to_pylist()) != repr(batch.slice(other, 1).to_pylist()):
         keys = [batch.column(each) for each in names]
         raise InvalidInputError(
-            f"two different rows with {_shown(names, keys, row)} have the same {sequence_by!r}, "
+            f"two different rows with {show_key(names, keys, row)} have the same {sequence_by!r}, "
             f"{batch.column(sequence_by)[row]}: which one is newer cannot be told. Order them by "
             "another column, or leave one row a key"
         )
@@ -406,6 +406,7 @@ def _index_in(values: pa.Array, distinct: pa.Array) -> Places:
     return places
 
 
-def _shown(names: Sequence[str], keys: Sequence[pa.Array], row: int) -> str:
+def show_key(names: Sequence[str], keys: Sequence[pa.Array], row: int) -> str:
+    """Return the key of a row as a message shows it."""
     parts = [f"{name}={each[row].as_py()!r}" for name, each in zip(names, keys, strict=True)]
     return "(" + ", ".join(parts) + ")"

@@ -1,23 +1,33 @@
 """What a user says of a sink, checked before the first batch comes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
 from lance_stream.dataset.compaction.background import check_every
+from lance_stream.dataset.upserts.change_feeds import is_change_column
 from lance_stream.dataset.upserts.incoming import UpsertRules, check_can_remember
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.versions import FileVersion
 
-MODES: Final = ("append", "upsert", "overwrite")
+MODES: Final = ("append", "upsert", "apply_changes", "overwrite")
 
 SCHEMA_EVOLUTIONS: Final = ("none", "add_columns")
 
 CREATE_OPTIONS: Final = ("schema", "primary_key", "config", "stable_row_ids")
 """What `create_options` may hold."""
 
-_ONLY_UPSERTS: Final = ("on", "sequence_by", "delete_when", "skip_unchanged", "tombstones")
+_BY_KEY: Final = ("upsert", "apply_changes")
+
+_ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
+    "on": _BY_KEY,
+    "skip_unchanged": _BY_KEY,
+    "sequence_by": ("upsert",),
+    "delete_when": ("upsert",),
+    "tombstones": ("upsert",),
+}
+"""The modes that an argument is for; one that is not listed is for all."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +69,17 @@ class SinkArguments:
     def __post_init__(self) -> None:
         _check_one_of("mode", self.mode, MODES)
         _check_one_of("schema_evolution", self.schema_evolution, SCHEMA_EVOLUTIONS)
-        if self.mode == "upsert" and not self.on:
+        if self.mode in _BY_KEY and not self.on:
             raise InvalidInputError(
-                "lance_sink(mode='upsert') needs the key columns that say which rows are the "
+                f"lance_sink(mode={self.mode!r}) needs the key columns that say which rows are the "
                 "same: on=['id']"
             )
-        if self.mode != "upsert":
-            for name in _ONLY_UPSERTS:
-                if getattr(self, name):
-                    raise InvalidInputError(
-                        f"lance_sink({name}={getattr(self, name)!r}) is for mode='upsert', not "
-                        f"for {self.mode!r}"
-                    )
+        for name, modes in _ONLY_WITH.items():
+            if getattr(self, name) and self.mode not in modes:
+                raise InvalidInputError(
+                    f"lance_sink({name}={getattr(self, name)!r}) is for "
+                    f"mode={' or '.join(map(repr, modes))}, not for {self.mode!r}"
+                )
         check_can_remember(self.tombstones, self.sequence_by, self.delete_when)
         hidden = sorted({*self.on} & {*self.except_columns})
         if hidden:
@@ -90,10 +99,22 @@ class SinkArguments:
         if self.file_version is not None:
             FileVersion.parse(self.file_version).check_supported()
 
-    def upsert_rules(self, delete_when: str | None) -> UpsertRules:
+    @property
+    def is_by_key(self) -> bool:
+        """Whether rows of the table are changed by their keys."""
+        return self.mode in _BY_KEY
+
+    def not_stored(self, columns: Iterable[str]) -> tuple[str, ...]:
+        """Return those of a batch's columns that are not stored; and those that it has not."""
+        if self.mode != "apply_changes":
+            return self.except_columns
+        return (*self.except_columns, *(each for each in columns if is_change_column(each)))
+
+    def upsert_rules(self, columns: Iterable[str], delete_when: str | None) -> UpsertRules:
         """Return the rules of the upsert.
 
         Args:
+            columns: Those of the batch.
             delete_when: The column that says whether a row deletes; it is not stored.
         """
         helpers = () if delete_when is None else (delete_when,)
@@ -101,9 +122,10 @@ class SinkArguments:
             on=self.on,
             sequence_by=self.sequence_by,
             delete_when=None if delete_when is None else f"{delete_when} = true",
-            except_columns=(*self.except_columns, *helpers),
+            except_columns=(*self.not_stored(columns), *helpers),
             skip_unchanged=self.skip_unchanged,
             tombstones=self.tombstones,
+            applies_changes=self.mode == "apply_changes",
         )
 
 

@@ -53,10 +53,12 @@ def lance_sink(
     Args:
         uri: Where the table lies, for the driver and for all workers.
         mode: "append": the rows are new. "upsert": rows whose key is there are changed in place of
-            their row id, others are inserted. "overwrite": the rows take the place of all that
-            were there, for the output mode "complete".
-        on: For upserts: the key columns; integers, strings, bytes, dates, timestamps, decimals or
-            booleans, and never null. A new table has them as its primary key.
+            their row id, others are inserted. "apply_changes": the rows are the change feed of
+            another table, as `readChangeFeed` gives it here or in Delta, and what was done there
+            is done here; see `Dataset.apply_changes`. "overwrite": the rows take the place of all
+            that were there, for the output mode "complete".
+        on: For upserts and changes: the key columns; integers, strings, bytes, dates, timestamps,
+            decimals or booleans, and never null. A new table has them as its primary key.
         sequence_by: For upserts: the column that orders rows of one key. The newest row of a batch
             counts; one that is older than the stored row loses, if the column is stored. Without
             it a key may occur once in a batch.
@@ -77,7 +79,7 @@ def lance_sink(
         create_options: How a new table is made: `schema` (a `pyarrow.Schema` to use instead of
             the DataFrame's; for example with fixed-size lists), `primary_key`, `config`,
             `stable_row_ids`.
-        skip_unchanged: For upserts: leave rows alone that would stay the same.
+        skip_unchanged: For upserts and changes: leave rows alone that would stay the same.
         tombstones: For upserts with `sequence_by` and `delete_when`: how long deletes are
             remembered, for example "7 days". A row that comes after the delete of its key, and is
             not newer, then does not bring it back; also if the delete came before the insert.

@@ -1,4 +1,4 @@
-"""What a mode does with a batch: append, upsert, overwrite.
+"""What a mode does with a batch: append, upsert, apply changes, overwrite.
 
 Each gets a table that has the batch's columns, and returns what became of the batch. The rows of
 an append and an overwrite are written by Spark's tasks, or by the driver (see `batch_writing`).
@@ -27,6 +27,7 @@ from lance_stream.dataset.overwrite import overwrite_fragments
 from lance_stream.dataset.phases import Phases
 from lance_stream.dataset.scan import count_rows
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.upserts.change_feeds import check_has_changes
 from lance_stream.dataset.upserts.upsert import Upserted, upsert
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.spark.sink.arguments import SinkArguments
@@ -89,18 +90,20 @@ class Batch:
                 raise InvalidInputError(
                     f"the batch has no column {name!r}; it has: {', '.join(self.df.columns)}"
                 )
+        if own.mode == "apply_changes":
+            check_has_changes(self.df.columns)
         # Spark calls a column non-null when this plan makes no nulls; the next one may.
         incoming = stored_schema(self.stored().schema.toNullable())
         if table is None:
             return None if self.df.isEmpty() else self._create(incoming)
         if own.schema_evolution == "add_columns":
             table = add_missing_columns(table, incoming)
-        _check_fits(incoming, table, is_partial=own.mode == "upsert")
+        _check_fits(incoming, table, is_partial=own.is_by_key)
         return table
 
     def stored(self) -> DataFrame:
         """Return the rows without the columns that are not stored."""
-        return self.df.drop(*self.arguments.except_columns)
+        return self.df.drop(*self.arguments.not_stored(self.df.columns))
 
     def with_deletes(self) -> DataFrame:
         """Return the rows, and a column that says whether they delete.
@@ -129,7 +132,7 @@ class Batch:
         if schema is None:
             schema = incoming
         check_castable(incoming, schema)
-        if own.mode == "upsert":
+        if own.is_by_key:
             options.setdefault("primary_key", list(own.on))
         try:
             return create_table(
@@ -209,7 +212,8 @@ def _committed(commit: SinkCommit, done: Outcome, fragments: Sequence[Fragment])
 def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
     """Change the rows whose keys are there, delete some, and insert the others."""
     df = batch.with_deletes()
-    rules = batch.arguments.upsert_rules(None if batch.arguments.delete_when is None else DELETES)
+    deletes = None if batch.arguments.delete_when is None else DELETES
+    rules = batch.arguments.upsert_rules(batch.df.columns, deletes)
     workers = workers_of(df.sparkSession)
     with batch.phases("collect"):
         rows = _collect(df, batch.last)
@@ -258,6 +262,11 @@ def _upserted(commit: SinkCommit, done: Upserted) -> SinkCommit:
 
 
 MODES: Mapping[str, Callable[[Batch, TableVersion, SinkCommit], SinkCommit]] = MappingProxyType(
-    {"append": append, "upsert": upsert_batch, "overwrite": overwrite}
+    {
+        "append": append,
+        "upsert": upsert_batch,
+        "apply_changes": upsert_batch,
+        "overwrite": overwrite,
+    }
 )
 """What each mode does."""
