@@ -1,0 +1,139 @@
+"""Two neighbouring versions, and the rows appended in between: told by whole fragments.
+
+Without stable row ids a row cannot be followed from version to version, but fragments can. Their
+ids are never given twice, so of a version and the one before it there are five cases:
+
+    a fragment that is the same in both           nothing
+    one that is new, and had an id of its own     its rows are appended
+    one that is new, by a Rewrite                 nothing: a compaction moved its rows there
+    one that came back, by a Restore              rows of the version before count as changed
+    one that is gone, or has other dead rows,     rows of the version before were deleted or
+      or other values                               updated
+
+A version with a case of the last two is no append: what it appends besides cannot be told from
+rows that were updated, and stands in new fragments, too. It says why, and gives no rows.
+
+A column that comes with values (an expression, a join) changes all rows there were, as it does
+where rows have stable ids.
+
+This is pure: two manifests, and the operation that made the newer one.
+
+Source:  facts of the format, section 4; measured on the reference.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lance_stream.table.apply.new_fragments import max_fragment_id
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.operations import Operation, Restore, Rewrite, operation_name
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedFragments:
+    """What one version appended.
+
+    Attributes:
+        version: The version.
+        fragments: The fragments whose live rows are new, in scan order.
+        changes: Why the version is no append, in words that go on "it ..."; None if it is one.
+            Then no fragment is given.
+    """
+
+    version: int
+    fragments: tuple[Fragment, ...] = ()
+    changes: str | None = None
+
+
+def appended_fragments(
+    older: Manifest | None,
+    newer: Manifest,
+    operation: Operation | None,
+    *,
+    column_backfills: bool = True,
+) -> AppendedFragments:
+    """Return the fragments that one version appended to another.
+
+    Args:
+        older: The version before; None for the time before the first one.
+        newer: The version after.
+        operation: What made it; None where nobody knows any more. Then a compaction is taken for
+            a version that changes rows, for it looks like one.
+        column_backfills: Whether a column that comes with values changes the rows there were.
+
+    Raises:
+        CorruptDataError: A fragment that differs is damaged.
+    """
+    if older is None:
+        return AppendedFragments(newer.version, tuple(newer.fragments))
+    before, after = _only_in(older, newer), _only_in(newer, older)
+    reason = next(
+        _reasons(older, newer, before, after, operation, column_backfills=column_backfills), None
+    )
+    if reason is not None:
+        return AppendedFragments(newer.version, changes=reason)
+    if isinstance(operation, Rewrite):
+        return AppendedFragments(newer.version)
+    new = tuple(each for fragment_id, each in after.items() if fragment_id not in before)
+    return AppendedFragments(newer.version, new)
+
+
+def _only_in(manifest: Manifest, other: Manifest) -> dict[int, Fragment]:
+    """Return the fragments of one version that the other does not have byte by byte."""
+    raws = frozenset(other.fragments.raws)
+    return {
+        fragment.id: fragment
+        for place, raw in enumerate(manifest.fragments.raws)
+        if raw not in raws
+        for fragment in (manifest.fragments[place],)
+    }
+
+
+def _reasons(
+    older: Manifest,
+    newer: Manifest,
+    before: dict[int, Fragment],
+    after: dict[int, Fragment],
+    operation: Operation | None,
+    *,
+    column_backfills: bool,
+) -> Iterator[str]:
+    """Yield why a version is no append, as far as its fragments tell."""
+    by = f" (by {operation_name(operation)})" if operation is not None else ""
+    fields = {each.id for each in newer.schema.walk()}
+    if not column_backfills:
+        fields &= {each.id for each in older.schema.walk()}
+    for fragment_id, was in before.items():
+        now = after.get(fragment_id)
+        if now is None:
+            has_rows = was.num_live_rows > 0 or not was.physical_rows  # old writers say no number
+            if has_rows and not isinstance(operation, Rewrite):
+                yield f"takes away the rows of fragment {fragment_id}{by}"
+        elif was.deletion_file != now.deletion_file:
+            yield f"changes or deletes rows of fragment {fragment_id}{by}"
+        elif not _have_same_values(was, now, fields):
+            yield f"gives rows of fragment {fragment_id} other values{by}"
+    highest = max_fragment_id(older)
+    for fragment_id in after.keys() - before.keys():
+        if isinstance(operation, Restore) or (
+            operation is None and highest is not None and fragment_id <= highest
+        ):
+            yield f"brings back the rows of fragment {fragment_id}{by}"
+
+
+def _have_same_values(was: Fragment, now: Fragment, fields: set[int]) -> bool:
+    """Say whether the values of some fields stand where they stood."""
+    if was.files == now.files:
+        return True
+    places = _places(was), _places(now)
+    return all(places[0].get(each) == places[1].get(each) for each in fields)
+
+
+def _places(fragment: Fragment) -> dict[int, tuple[str, int | None, int]]:
+    """Return for each field the file and the column in it. Files of version 0.1 have no columns."""
+    return {
+        field_id: (file.path, file.base_id, file.column_indices[at] if file.column_indices else -1)
+        for file in fragment.files
+        for at, field_id in enumerate(file.field_ids)
+    }
