@@ -1,0 +1,127 @@
+"""The rows that each version appended, told by whole fragments: it needs no stable row ids.
+
+A stream that gives appended rows only can be had from every table. What is an append, and what a
+version that also changes rows is called, says `table.appended`; here its fragments become work
+units, with the same interface as the steps of the change feed (`steps`): events are rows, in scan
+order, counted and cut before any data is read.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+import numpy as np
+
+from lance_stream.commit.committer import read_transaction
+from lance_stream.dataset.feed.change_units import INSERT, STAMPS, ChangeUnit
+from lance_stream.dataset.feed.columns_of_versions import FeedColumns
+from lance_stream.dataset.feed.intervals import version_of_interval
+from lance_stream.dataset.predicates import quote_path
+from lance_stream.dataset.read_fragment import WorkUnit
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.schema.fields import Schema
+from lance_stream.table.appended import AppendedFragments, appended_fragments
+from lance_stream.table.fragments import Fragment
+
+_LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True)
+class AppendedRows:
+    """What one version appended to the one before.
+
+    Attributes:
+        newer: The version.
+        appended: Its new fragments; or why it is no append.
+        timestamp: The commit timestamp that the rows show, in UTC.
+        columns: The stream's columns.
+    """
+
+    newer: TableVersion
+    appended: AppendedFragments
+    timestamp: datetime
+    columns: FeedColumns
+
+    @property
+    def changes_rows(self) -> str | None:
+        """Why the version is no append, in words that go on "it ..."; None if it is one.
+
+        A version that is none has no events: what it appends cannot be told from what it updates.
+        """
+        return self.appended.changes
+
+    @property
+    def num_events(self) -> int:
+        """How many rows were appended."""
+        return sum(map(self.newer.num_live_rows, self.appended.fragments))
+
+    def units(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
+        """Yield the work units that read some of the rows, in scan order.
+
+        Args:
+            start: The first row, from 0.
+            stop: One past the last; None for all there are.
+        """
+        stop = self.num_events if stop is None else stop
+        sources = self.columns.sources(self.newer)
+        schema = Schema(tuple(each for each in sources if each is not None))
+        columns = tuple(quote_path((each.name,)) for each in schema.fields)
+        for fragment in self.appended.fragments:
+            num_rows = self.newer.num_live_rows(fragment)
+            first, last = max(start, 0), min(stop, num_rows)
+            start, stop = start - num_rows, stop - num_rows
+            if first < last:
+                rows = self._rows(fragment, first, last)
+                yield ChangeUnit(
+                    unit=replace(rows, columns=columns, system_columns=STAMPS, schema=schema),
+                    change_type=INSERT,
+                    commit_version=self.newer.version,
+                    commit_timestamp=self.timestamp,
+                    sources=tuple(each.name if each is not None else None for each in sources),
+                    arrow_schema=self.columns.own,
+                )
+
+    def _rows(self, fragment: Fragment, first: int, last: int) -> WorkUnit:
+        """Return what reads the live rows of a fragment from one to another, counted from 0."""
+        place = self.newer.manifest.fragments.place_of[fragment.id]
+        if fragment.deletion_file is None:
+            return self.newer.unit(place, columns=(), start=first, stop=last)
+        is_live = np.ones(self.newer.physical_rows(fragment), np.bool_)
+        is_live[self.newer.dead_offsets(fragment)] = False
+        live = np.flatnonzero(is_live).astype(np.uint32)
+        return self.newer.unit(place, columns=(), offsets=live[first:last])
+
+
+def walk_appended(
+    table: TableVersion, after: int, through: int, columns: FeedColumns
+) -> Iterator[AppendedRows]:
+    """Yield what each version of an interval appended.
+
+    Args:
+        table: Any version of the table; that of `through` spares reading it.
+        after: The version after which the interval begins; 0 is before the first.
+        through: Its last version.
+        columns: The stream's columns.
+
+    Raises:
+        NotFoundError: A version of the interval is gone.
+        CorruptDataError: A fragment that differs is damaged.
+    """
+    if after == through:
+        return
+    older = version_of_interval(table, after, after, through) if after else None
+    timestamp = _LONG_AGO
+    for version in range(after + 1, through + 1):
+        newer = version_of_interval(table, version, after, through)
+        timestamp = max(timestamp, newer.timestamp or timestamp)
+        yield AppendedRows(newer, _appended(older, newer), timestamp, columns)
+        older = newer
+
+
+def _appended(older: TableVersion | None, newer: TableVersion) -> AppendedFragments:
+    if older is not None and older.manifest.fragments == newer.manifest.fragments:
+        return AppendedFragments(newer.version)
+    transaction = read_transaction(newer.log, newer.manifest)
+    operation = None if transaction is None else transaction.operation
+    return appended_fragments(older.manifest if older else None, newer.manifest, operation)
