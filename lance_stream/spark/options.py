@@ -383,6 +383,18 @@ def _one_of(*choices: str) -> Callable[[str, str], str]:
     return parse
 
 
+def parse_deduplication_mode(text: str) -> str:
+    """Return a mode as the feed knows it.
+
+    Raises:
+        InvalidInputError: There is no such mode.
+    """
+    return _DEDUPLICATION_MODE("deduplicationMode", text)
+
+
+_DEDUPLICATION_MODE = _one_of(*DEDUPLICATION_MODES)
+
+
 def _by_name(*options: _Option) -> dict[str, _Option]:
     return {option.name.lower(): option for option in options}
 
@@ -403,7 +415,7 @@ _OPTIONS = _by_name(
     _Option("skipChangeCommits", "skip_change_commits", _boolean),
     _Option("startingTimestamp", "starting_timestamp", _timestamp),
     _Option("endingTimestamp", "ending_timestamp", _timestamp),
-    _Option("deduplicationMode", "deduplication_mode", _one_of(*DEDUPLICATION_MODES)),
+    _Option("deduplicationMode", "deduplication_mode", _DEDUPLICATION_MODE),
     _Option("preImages", "pre_images", _boolean),
     _Option("computeUpdates", "compute_updates", _boolean),
     _Option("maxRowsPerTrigger", "max_rows_per_trigger", _whole_number(1)),

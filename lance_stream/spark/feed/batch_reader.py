@@ -8,6 +8,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from lance_stream.dataset.feed.change_units import ChangeUnit
 from lance_stream.dataset.feed.changes import plan_changes
 from lance_stream.dataset.opening import open_table
+from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark.feed.planning import (
     columns_to_read,
@@ -19,6 +20,29 @@ from lance_stream.spark.feed.planning import (
 )
 from lance_stream.spark.options import SourceOptions
 from lance_stream.spark.work_units import Portion
+
+
+def plan_batch(table: TableVersion, asked: SourceOptions, carried: pa.Schema) -> list[ChangeUnit]:
+    """Return the work units of what a user asked for, in the feed's order.
+
+    Args:
+        table: The interval's last version.
+        asked: What the user set.
+        carried: The columns that Spark expects.
+
+    Raises:
+        InvalidInputError: The interval begins after its last version.
+        NotFoundError: A version is gone.
+        UnsupportedFeatureError: The table has no stable row ids.
+    """
+    first = first_version(table, asked)
+    if first is None or first > table.version:
+        raise InvalidInputError(
+            f"the changes asked for begin at version {first}, but the last version of {asked.uri} "
+            f"among them is {table.version}"
+        )
+    rules = rules_of(asked, columns_to_read(table, asked, carried))
+    return list(plan_changes(table, max(first - 1, 0), table.version, rules).units)
 
 
 class ChangesReader(DataSourceReader):
@@ -37,18 +61,9 @@ class ChangesReader(DataSourceReader):
 
     def partitions(self) -> list[Portion[ChangeUnit]]:
         """Plan the interval; called once for each DataFrame that is loaded."""
-        asked = self.asked
-        last = self.version or open_for_changes(asked).version
-        table = open_table(asked.uri, last, asked.storage_options)
-        first = first_version(table, asked)
-        if first is None or first > last:
-            raise InvalidInputError(
-                f"the changes asked for begin at version {first}, but the last version of "
-                f"{asked.uri} among them is {last}"
-            )
-        rules = rules_of(asked, columns_to_read(table, asked, self.carried))
-        units = plan_changes(table, max(first - 1, 0), last, rules).units
-        return tasks_of(units) or [Portion(())]
+        last = self.version or open_for_changes(self.asked).version
+        table = open_table(self.asked.uri, last, self.asked.storage_options)
+        return tasks_of(plan_batch(table, self.asked, self.carried)) or [Portion(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the changes of one task."""

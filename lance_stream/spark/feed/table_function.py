@@ -2,57 +2,73 @@
 
 A convenience for a look at some changes. Spark runs such a function in one task, and hands its rows
 over one by one: a load of the format, or a temporary view over it, is many times as fast.
+
+    lance_changes(uri, start)                             from a version on, to the newest
+    lance_changes(uri, start, end)                        from a version to a version
+    lance_changes(uri, start, end, 'netChanges')          one change a row
+    lance_changes(uri => ..., start => TIMESTAMP '...')   from a moment on
+
+Ends are inclusive. An end that is a timestamp means the versions committed since, or until, then.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from lance_stream.dataset.feed.change_units import read_changes
-from lance_stream.dataset.feed.changes import plan_changes
 from lance_stream.errors import InvalidInputError
-from lance_stream.spark.feed.planning import open_for_changes
-from lance_stream.spark.options import SourceOptions
+from lance_stream.spark.feed.batch_reader import plan_batch
+from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
+from lance_stream.spark.options import SourceOptions, parse_deduplication_mode
 from lance_stream.spark.spark_types import carrier_schema, spark_schema, to_spark
+
+_USAGE: Final = "lance_changes(path, start, end, deduplication_mode)"
 
 
 class ChangesFunction:
-    """The function's handler: Spark asks it for the columns, then for the rows.
-
-    Its arguments in SQL: the table's path, the first version, and the last one (by default the
-    newest), both inclusive.
-    """
+    """The function's handler: Spark asks it for the columns, then for the rows."""
 
     @staticmethod
     def analyze(
-        uri: AnalyzeArgument, start: AnalyzeArgument, end: AnalyzeArgument | None = None
+        uri: AnalyzeArgument,
+        start: AnalyzeArgument,
+        end: AnalyzeArgument | None = None,
+        deduplication_mode: AnalyzeArgument | None = None,
     ) -> AnalyzeResult:
         """Return the columns, which are those of the interval's last version."""
-        values = [each.value for each in (uri, start, end) if each is not None]
-        asked = _asked(*values)
-        table = open_for_changes(asked)
-        schema = plan_changes(table, table.version, table.version).arrow_schema
+        given = (uri, start, end, deduplication_mode)
+        asked = _asked(*(each and each.value for each in given))
+        schema = schema_of_changes(open_for_changes(asked), asked)
         return AnalyzeResult(spark_schema(carrier_schema(schema)))
 
-    def eval(self, uri: str, start: int, end: int | None = None) -> Iterator[tuple[Any, ...]]:
+    def eval(
+        self, uri: str, start: Any, end: Any = None, deduplication_mode: str | None = None
+    ) -> Iterator[tuple[Any, ...]]:
         """Yield the changes."""
-        asked = _asked(uri, start, end)
+        asked = _asked(uri, start, end, deduplication_mode)
         table = open_for_changes(asked)
-        plan = plan_changes(table, max(start - 1, 0), table.version)
-        carried = carrier_schema(plan.arrow_schema)
-        for batch in read_changes(plan.units):
+        carried = carrier_schema(schema_of_changes(table, asked))
+        for batch in read_changes(plan_batch(table, asked, carried)):
             columns = [column.to_pylist() for column in to_spark(batch, carried).columns]
             yield from zip(*columns, strict=True)
 
 
-def _asked(uri: Any, start: Any, end: Any = None) -> SourceOptions:
-    for name, value in (("start", start), ("end", end)):
-        if not isinstance(value, int) and not (name == "end" and value is None):
-            raise InvalidInputError(
-                f"lance_changes takes the table's path, the first version and the last one; {name} "
-                f"is a number, not {value!r}"
-            )
+def _asked(uri: Any, start: Any, end: Any, deduplication_mode: Any) -> SourceOptions:
     if not isinstance(uri, str):
-        raise InvalidInputError(f"lance_changes takes the table's path as a text, not {uri!r}")
-    return SourceOptions(uri, read_change_feed=True, starting_version=start, ending_version=end)
+        raise InvalidInputError(f"{_USAGE} takes the table's path as a text, not {uri!r}")
+    named: dict[str, Any] = {}
+    for name, value in (("starting", start), ("ending", end)):
+        if isinstance(value, datetime):  # in the zone of the machine, as Python workers have it
+            named[f"{name}_timestamp"] = value.astimezone(UTC)
+        elif isinstance(value, int) or (value is None and name == "ending"):
+            named[f"{name}_version"] = value
+        else:
+            raise InvalidInputError(
+                f"{_USAGE}: the {name.removesuffix('ing')} of the interval is the number of a "
+                f"version or a timestamp, not {value!r}"
+            )
+    if deduplication_mode is not None:
+        named["deduplication_mode"] = parse_deduplication_mode(deduplication_mode)
+    return SourceOptions(uri, read_change_feed=True, **named)

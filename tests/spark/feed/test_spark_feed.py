@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,45 @@ def test_columns_and_filter_apply_to_changes(session: Any, uri: str) -> None:
     assert changes_in(df.collect()) == Counter(
         [("insert", 2, 4), ("insert", 3, 5), ("insert", 3, 6), ("delete", 4, 5)]
     )
+
+
+def test_a_batch_gives_net_changes_deletes_and_inserts_or_no_pre_images(
+    session: Any, uri: str
+) -> None:
+    net = feed(session, uri, 2, 5, deduplicationMode="netChanges").collect()
+    assert changes_in(net) == Counter(("insert", 5, i) for i in (0, 2, 3, 4, 6))
+    pairs = feed(session, uri, 5, computeUpdates="false").collect()
+    assert changes_in(pairs) == Counter([("delete", 5, 2), ("insert", 5, 2)])
+    assert sorted((row._change_type, row.x) for row in pairs) == [("delete", 2), ("insert", 99)]
+    plain = feed(session, uri, 5, preImages="false").collect()
+    assert changes_in(plain) == Counter(UPDATES[1:])
+
+
+def test_the_ends_of_a_batch_can_be_moments(session: Any, uri: str) -> None:
+    moments = {each.version: each.timestamp for each in lance_stream.open_dataset(uri).versions()}
+
+    def between(**ends: datetime) -> Counter[Change]:
+        reader = session.read.format("lance").option("readChangeFeed", "true")
+        for name, moment in ends.items():
+            reader = reader.option(name, moment.isoformat())
+        return changes_in(reader.load(uri).collect())
+
+    in_india = timezone(timedelta(hours=5, minutes=30))
+    found = between(startingTimestamp=moments[3].astimezone(in_india), endingTimestamp=moments[4])
+    assert found == Counter(INSERTS[5:] + DELETES)
+    just_after = moments[3] + timedelta(microseconds=1)
+    assert between(startingTimestamp=just_after, endingTimestamp=moments[4]) == Counter(DELETES)
+    with pytest.raises(Exception, match="InvalidInputError"):
+        between(startingTimestamp=moments[5] + timedelta(days=1))
+
+
+def test_a_temporary_view_gives_changes_to_sql(session: Any, uri: str) -> None:
+    session.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW changes_of_table USING lance "
+        f"OPTIONS (path '{uri}', readChangeFeed 'true', startingVersion '4', endingVersion '4')"
+    )
+    found = session.sql("SELECT * FROM changes_of_table WHERE _change_type = 'delete'").collect()
+    assert changes_in(found) == Counter(DELETES)
 
 
 def test_a_batch_is_pinned_to_the_version_it_was_loaded_at(session: Any, uri: str) -> None:
@@ -372,8 +412,27 @@ def test_the_sql_function_gives_the_changes_of_the_feed(session: Any, uri: str) 
     assert counted.head().n == 1
 
 
+def test_the_sql_function_takes_moments_and_net_changes(session: Any, uri: str) -> None:
+    moments = {each.version: each.timestamp for each in lance_stream.open_dataset(uri).versions()}
+    start, end = (f"TIMESTAMP '{moments[each].isoformat()}'" for each in (3, 4))
+    found = session.sql(f"SELECT * FROM lance_changes('{uri}', start => {start}, end => {end})")
+    assert changes_in(found.collect()) == Counter(INSERTS[5:] + DELETES)
+    net = session.sql(
+        f"SELECT * FROM lance_changes('{uri}', 3, deduplication_mode => 'netchanges')"
+    )
+    kinds = Counter((row._change_type, row.id) for row in net.collect())
+    assert kinds == Counter(
+        [("insert", 6), ("delete", 1), ("update_preimage", 2), ("update_postimage", 2)]
+    )
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"), [("'{uri}', 9, 12", "InvalidInputError"), ("'{uri}', 'x'", "start")]
+    ("arguments", "message"),
+    [
+        ("'{uri}', 9, 12", "InvalidInputError"),
+        ("'{uri}', 'x'", "start of the interval"),
+        ("'{uri}', 3, 4, 'some'", "deduplicationMode"),
+    ],
 )
 def test_the_sql_function_refuses_what_makes_no_sense(
     session: Any, uri: str, arguments: str, message: str
