@@ -1,4 +1,4 @@
-"""Adding columns: nullable ones, in which every row there is reads null.
+"""Adding columns without values: nullable ones, in which every row there is reads null.
 
 No data file is touched: a column that no file of a fragment holds reads as nulls. One Merge states
 the fragments as they are and the schema with the new columns, as the reference's does. So row ids,
@@ -109,7 +109,8 @@ def as_schema(columns: pa.Field | Iterable[pa.Field]) -> pa.Schema:
             return pa.schema(fields)
     raise InvalidInputError(
         "new columns are a pyarrow.Field, several of them, or a pyarrow.Schema: "
-        f"add_columns(pa.field('price', pa.float64())), not {columns!r}"
+        "add_columns(pa.field('price', pa.float64())); or SQL expressions by the columns' names: "
+        f"add_columns({{'total': 'price * quantity'}}); not {columns!r}"
     )
 
 
@@ -120,14 +121,7 @@ def _add(table: TableVersion, missing: Callable[[TableVersion], list[pa.Field]])
         if not new:
             return newest
         fragments = tuple(newest.manifest.fragments)
-        used = [each for one in fragments for file in one.files for each in file.field_ids]
-        schema = _with_columns(
-            newest.schema,
-            new,
-            newest.file_version,
-            first_id=max([newest.schema.max_field_id(), *used]) + 1,
-        )
-        operation = Merge(fragments, schema, preserves_nullability=True)
+        operation = Merge(fragments, schema_with(newest, new), preserves_nullability=True)
         result = commit_operation(table.log, newest.version, operation)
         if isinstance(result, Skipped):
             raise InvalidInputError(f"no column was added: {result.reason}")
@@ -136,13 +130,22 @@ def _add(table: TableVersion, missing: Callable[[TableVersion], list[pa.Field]])
     return planning_again(attempt)
 
 
-def _with_columns(
-    schema: Schema, new: Sequence[pa.Field], version: FileVersion, first_id: int
-) -> Schema:
-    """Return a schema with more columns, whose ids no data file has ever had.
+def schema_with(table: TableVersion, new: Sequence[pa.Field]) -> Schema:
+    """Return a version's columns, and more behind them, whose ids none of its data files has.
 
     A column that was dropped may still stand in data files beside others: its id is used up.
+
+    Raises:
+        InvalidInputError: A column cannot be added: its name is none, its type cannot be stored, or
+            the table is of file version 0.1.
     """
+    schema, version = table.schema, table.file_version
+    used = [
+        each
+        for fragment in table.manifest.fragments
+        for file in fragment.files
+        for each in file.field_ids
+    ]
     if version is FileVersion.V0_1:
         raise InvalidInputError(
             f"the column {new[0].name!r} cannot be added: files of version 0.1 say nothing of "
@@ -155,6 +158,7 @@ def _with_columns(
                 f"a column cannot be called {name!r}: a name is not empty, and has no dot, which "
                 "stands for the parts of a struct"
             )
+    first_id = max([schema.max_field_id(), *used]) + 1
     added = new_schema(pa.schema(new), version, first_id)
     check_types(added.fields, version)
     return Schema(schema.fields + added.fields, schema.metadata)

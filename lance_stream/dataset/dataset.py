@@ -11,12 +11,15 @@ from lance_stream.dataset import (
     add_columns,
     append,
     blobs,
+    computed_columns,
     configure,
     create,
     delete,
+    drop_columns,
     history,
     opening,
     overwrite,
+    rename_columns,
     restore,
     take,
     update,
@@ -429,21 +432,62 @@ class Dataset:
         """
         return Dataset(update.update(self.table, values, where))
 
-    def add_columns(self, columns: pa.Field | Iterable[pa.Field]) -> "Dataset":
-        """Add nullable columns, in which every row there is reads null.
+    def add_columns(self, columns: pa.Field | Iterable[pa.Field] | Mapping[str, str]) -> "Dataset":
+        """Add nullable columns: without values, or with those of SQL expressions.
 
-        No data file is touched. Columns that the table has with the same type are left as they
-        are; where it has all of them, no version is made.
+        Given fields, every row there is reads null, and no data file is touched. Columns that the
+        table has with the same type are left as they are; where it has all of them, no version is
+        made.
+
+        Given expressions, each is computed from the other columns of every row, which counts as
+        an update of the row; nothing but the new columns is written.
 
         Args:
-            columns: A field, fields, or a schema.
+            columns: A field, fields, or a schema; or for each name an expression:
+                `{"total": "price * quantity"}`.
 
         Raises:
+            NotFoundError: An expression names a column that is not there.
             InvalidInputError: A column must not be null, has the name of another type's column, or
-                a name or type that a column cannot have.
+                a name or type that a column cannot have; an expression is not understood, or has
+                the name of a column that is there. Nothing is changed.
             CommitError: Others were in the way each time.
         """
+        if isinstance(columns, Mapping):
+            return Dataset(computed_columns.add_computed_columns(self.table, columns))
         return Dataset(add_columns.add_columns(self.table, add_columns.as_schema(columns)))
+
+    def drop_columns(self, columns: str | Sequence[str]) -> "Dataset":
+        """Drop columns, or parts of structs.
+
+        No data file is touched: the values go when a compaction writes the rows anew and the old
+        versions are cleaned up. No row changes.
+
+        Args:
+            columns: Names, or paths into structs ("address.city").
+
+        Raises:
+            NotFoundError: A column is not there.
+            InvalidInputError: A column is part of the primary key, an index is on it, or deletes
+                are remembered by it; or no column would be left.
+            CommitError: Others were in the way each time.
+        """
+        return Dataset(drop_columns.drop_columns(self.table, _names(columns)))
+
+    def rename_columns(self, names: Mapping[str, str]) -> "Dataset":
+        """Give columns other names. No data file is touched, and no row changes.
+
+        Args:
+            names: For each column, or path into a struct, its new name: `{"address.city": "town"}`.
+                All are renamed at once.
+
+        Raises:
+            NotFoundError: A column is not there.
+            InvalidInputError: A new name cannot be had, or another column has it; or deletes are
+                remembered by a column.
+            CommitError: Others were in the way each time.
+        """
+        return Dataset(rename_columns.rename_columns(self.table, names))
 
     def restore(self, version: int) -> "Dataset":
         """Bring back what an older version had, as a new version.

@@ -18,6 +18,9 @@ UNASSIGNED_ID = -1
 TOMBSTONED_ID = -2
 """Stands in a data file's list of fields for a column whose data in that file is void."""
 
+LINEAGE_IDS = frozenset({-3, -4, -5})
+"""Stand in a data file's list of fields for row ids and row versions, which are in no schema."""
+
 PACKED_KEYS = ("lance-encoding:packed", "packed")
 """Metadata that make a struct one column; the second is that of the first writers."""
 

@@ -46,6 +46,26 @@ def project(schema: Schema, columns: Sequence[str] | None) -> Schema:
     )
 
 
+def find(schema: Schema, column: str) -> tuple[Field, ...]:
+    """Return the field that a name or path stands for, behind those that it is part of.
+
+    Lists that a path passes through are among these, though the path does not name their items.
+
+    Raises:
+        NotFoundError: There is none; the message lists those that are.
+        InvalidInputError: It is no path.
+    """
+    found: list[Field] = []
+    fields: Sequence[Field] = schema.fields
+    for name in _path_of(schema, column):
+        while found and _is_list(found[-1]):
+            found.append(found[-1].children[0])
+            fields = found[-1].children
+        found.append(next(each for each in fields if each.name == name))
+        fields = found[-1].children
+    return tuple(found)
+
+
 def split_path(column: str) -> tuple[str, ...]:
     """Return the names in a dotted path; backticks quote names that contain dots.
 
