@@ -74,6 +74,6 @@ def plan_changes(
     after, through = checked_interval(table, after, table.version if through is None else through)
     last = version_of_interval(table, through, after, through)
     check_has_feed(last)
-    columns = FeedColumns(last, rules.columns, after)
+    columns = FeedColumns(last, rules.columns)
     steps = walk(last, after, through, rules, columns)
     return ChangesPlan(tuple(unit for each in steps for unit in each.units()), columns.arrow_schema)

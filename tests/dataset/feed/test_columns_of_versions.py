@@ -1,0 +1,129 @@
+"""The feed's columns in versions that have others: followed by renames, casts and restores."""
+
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.table.paths import manifest_path
+
+SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.int32()), ("s", pa.struct([("y", pa.string())]))])
+ROW: dict[str, Any] = {"id": 1, "x": 10, "s": {"y": "a"}}
+
+
+def table(**values: Any) -> pa.Table:
+    return pa.table(values)
+
+
+def images(ds: Dataset, *names: str, after: int = 0, **options: Any) -> list[tuple[Any, ...]]:
+    """Each change as the version, the kind and some columns."""
+    read = ds.changes(after, **options).read_all()
+    kept = ["_commit_version", "_change_type", *names]
+    return list(zip(*(read[each].to_pylist() for each in kept), strict=True))
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """Version 1 has no rows, version 2 has one."""
+    where = str(tmp_path / "table")
+    made = lance_stream.create_dataset(where, SCHEMA)
+    made.append(pa.Table.from_pylist([ROW], SCHEMA))
+    return where
+
+
+def test_a_renamed_column_is_the_same_column(uri: str) -> None:
+    lance.dataset(uri).alter_columns({"path": "x", "name": "price"})
+    ds = lance_stream.open_dataset(uri)
+    assert images(ds, "price") == [(2, "insert", 10)]
+
+
+def test_a_cast_column_shows_what_it_was(uri: str) -> None:
+    lance.dataset(uri).alter_columns({"path": "x", "data_type": pa.int64()})
+    ds = lance_stream.open_dataset(uri)
+    assert images(ds, "x") == [
+        (2, "insert", 10),
+        (3, "update_preimage", 10),
+        (3, "update_postimage", 10),
+    ]
+
+
+def test_a_column_that_comes_later_is_null_before(uri: str) -> None:
+    ds = lance_stream.open_dataset(uri).add_columns(pa.field("z", pa.float64()))
+    ds = ds.update({"z": "x"})
+    assert images(ds, "z") == [
+        (2, "insert", None),
+        (4, "update_preimage", None),
+        (4, "update_postimage", 10.0),
+    ]
+
+
+def test_a_column_of_an_old_name_is_another_column(uri: str) -> None:
+    lance.dataset(uri).drop_columns(["x"])
+    ds = lance_stream.open_dataset(uri).add_columns(pa.field("x", pa.int32()))
+    assert images(ds, "x") == [(2, "insert", None)]
+
+
+def test_an_id_that_is_given_again_after_a_restore_is_another_column(uri: str) -> None:
+    ds = lance_stream.open_dataset(uri).add_columns(pa.field("z", pa.string()))
+    two = pa.Table.from_pylist([{"id": 2, "x": 20, "z": "text"}], ds.schema)
+    ds = ds.append(two).restore(2)
+    ds = ds.add_columns(pa.field("z", pa.int32()))
+    first, second = (ds.checkout(each).table.schema.fields[-1] for each in (3, 6))
+    assert (first.id, first.name) == (second.id, second.name)
+    assert images(ds, "id", "z") == [
+        (2, "insert", 1, None),
+        (4, "insert", 2, None),
+        (5, "delete", 2, None),
+    ]
+
+
+def test_what_was_there_before_an_overwrite_is_there_after_a_restore_of_it(uri: str) -> None:
+    ds = lance_stream.open_dataset(uri)
+    ds = ds.overwrite(
+        table(z=[1.5], id=["text"], x=pa.array([7], pa.int32()))
+    )  # other columns under the same ids
+    ds = ds.restore(2)
+    assert images(ds, "id", "x", "s", after=1) == [
+        (2, "insert", 1, 10, {"y": "a"}),
+        (3, "delete", 1, 10, {"y": "a"}),
+        (3, "insert", None, 7, None),
+        (4, "delete", None, 7, None),
+        (4, "insert", 1, 10, {"y": "a"}),
+    ]
+
+
+def test_a_rename_is_followed_beyond_an_overwrite(uri: str) -> None:
+    lance.dataset(uri).alter_columns({"path": "x", "name": "price"})
+    ds = lance_stream.open_dataset(uri).overwrite(table(price=[0.5]))
+    assert images(ds, "price") == [(2, "insert", 10.0), (4, "delete", 10.0), (4, "insert", 0.5)]
+
+
+def test_parts_of_a_column_are_followed_like_the_whole(uri: str) -> None:
+    lance.dataset(uri).alter_columns({"path": "s", "name": "part"})
+    ds = lance_stream.open_dataset(uri)
+    assert images(ds, "part", columns=["part.y"]) == [(2, "insert", {"y": "a"})]
+
+
+def test_a_column_that_must_not_be_null_may_be_missing_before(uri: str) -> None:
+    lance.dataset(uri).add_columns({"one": "1"})
+    ds = lance_stream.open_dataset(uri)
+    assert not ds.schema.field("one").nullable
+    assert images(ds, "one") == [
+        (2, "insert", None),
+        (3, "update_preimage", None),
+        (3, "update_postimage", 1),
+    ]
+
+
+def test_where_versions_between_are_gone_names_decide(uri: str) -> None:
+    ds = lance_stream.open_dataset(uri).overwrite(table(x=[7], id=["text"], s=["text"]))
+    ds = ds.overwrite(table(s=[8], x=[9]))
+    ds.table.store.delete(manifest_path(3))
+    assert images(ds, "x", "s", after=2, deduplication_mode="netChanges") == [
+        (4, "delete", 10, None),
+        (4, "insert", 9, 8),
+    ]
