@@ -32,7 +32,7 @@ def made(tmp_path: Path) -> Any:
 
 def steps(uri: str, after: int = 0, through: int | None = None) -> list[AppendedRows]:
     last = lance_stream.open_dataset(uri, through).table
-    return list(walk_appended(last, after, last.version, FeedColumns(last, None, after)))
+    return list(walk_appended(last, after, last.version, FeedColumns(last, None)))
 
 
 def ids_of(step: AppendedRows, start: int = 0, stop: int | None = None) -> list[int]:
@@ -137,7 +137,7 @@ def test_the_first_version_that_is_left_gives_its_live_rows(made: Any) -> None:
         last,
         appended_fragments(None, last.manifest, None),
         last.timestamp,
-        FeedColumns(last, None, 0),
+        FeedColumns(last, None),
     )
     assert step.num_events == 2
     assert ids_of(step) == [1, 2]
