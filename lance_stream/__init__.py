@@ -9,7 +9,12 @@
 Tables are opened and made here; Spark's side is `lance_stream.spark`.
 """
 
-from lance_stream.dataset.dataset import Dataset, create_dataset, open_dataset
+from lance_stream.dataset.dataset import (
+    Dataset,
+    create_dataset,
+    migrate_to_stable_row_ids,
+    open_dataset,
+)
 from lance_stream.errors import (
     BadDataError,
     CommitConflictError,
@@ -38,5 +43,6 @@ __all__ = [
     "RetryableConflictError",
     "UnsupportedFeatureError",
     "create_dataset",
+    "migrate_to_stable_row_ids",
     "open_dataset",
 ]

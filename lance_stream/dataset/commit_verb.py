@@ -126,6 +126,7 @@ def commit_planned(
     properties: Mapping[str, str] | None = None,
     config_entries: ConfigEntries | None = None,
     check: Callable[[Manifest], None] | None = None,
+    creation: Creation | None = None,
 ) -> Outcome:
     """Commit what was planned on a version, once if it is a micro-batch.
 
@@ -140,6 +141,7 @@ def commit_planned(
         config_entries: Asked on every attempt for config entries that go in, besides the ledger's.
         check: Looks at the newest version before each attempt, and raises if the files do not
             fit it.
+        creation: What `table.apply.apply` is told of the table as a whole.
 
     Raises:
         InvalidInputError: The batch's number belongs to another query's batch.
@@ -171,6 +173,7 @@ def commit_planned(
                 else None
             ),
             properties={**(properties or {}), **properties_of(micro_batch)},
+            creation=creation,
             before_attempt=look_up,
             config_entries=_joined(entries_of(micro_batch), config_entries),
         )

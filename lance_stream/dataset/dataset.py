@@ -21,6 +21,7 @@ from lance_stream.dataset import (
     overwrite,
     rename_columns,
     restore,
+    stable_row_ids,
     take,
     update,
     verify,
@@ -544,8 +545,8 @@ def create_dataset(
         uri: Where: a path, or a URI (file://, memory://). There must be no table yet.
         schema: Its columns.
         file_version: Of its data files: "2.0", "2.1" or "2.2", which is the default.
-        stable_row_ids: Whether a row keeps its id for its whole life. The change feed needs it,
-            and it cannot be switched on later.
+        stable_row_ids: Whether a row keeps its id for its whole life. The change feed needs it;
+            it can be switched on later by `migrate_to_stable_row_ids`.
         primary_key: The columns that tell a row from all others; they become not null. It is
             declared, not enforced.
         config: Entries of the table's configuration.
@@ -589,6 +590,34 @@ def open_dataset(
             protocol.
     """
     return Dataset(opening.open_table(uri, version, storage_options))
+
+
+def migrate_to_stable_row_ids(
+    uri: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Give every row of a table an id that it keeps for its whole life, in one transaction.
+
+    From that version on there is a change feed. When the rows really came is not known any more:
+    their stamps say version 1. No data file is touched. Where rows have such ids already, no
+    version is made.
+
+    Args:
+        uri: The table's directory: a path, or a URI (file://, memory://).
+        storage_options: What the store takes.
+
+    Returns:
+        The dataset at the version that was made; the newest one if its rows had ids.
+
+    Raises:
+        InvalidInputError: There are indices, which know rows by their addresses; the message names
+            them. Drop them first, and make them again afterwards.
+        NotFoundError: There is no table.
+        UnsupportedFeatureError: The table has a feature that we may not write.
+        CommitError: Others were in the way each time.
+    """
+    table = opening.open_table(uri, None, storage_options)
+    return Dataset(stable_row_ids.migrate(table))
 
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:

@@ -156,8 +156,8 @@ def check_has_feed(table: TableVersion) -> None:
     if not table.has_stable_row_ids:
         raise UnsupportedFeatureError(
             "the table has no stable row ids, without which a row cannot be followed from version "
-            "to version, so there is no change feed. Ids are given to tables that are created "
-            "with stable_row_ids=True, which is the default here"
+            "to version, so there is no change feed. lance_stream.migrate_to_stable_row_ids(uri) "
+            "gives them ids; changes are known from the next version on"
         )
 
 

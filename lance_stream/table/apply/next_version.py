@@ -15,8 +15,13 @@ from typing import Any, TypeAlias
 
 from lance_stream.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 from lance_stream.schema.fields import Schema
-from lance_stream.table.apply import columns, config, moved_rows, rows, versions
-from lance_stream.table.feature_flags import STABLE_ROW_IDS, check_writable, flags_for
+from lance_stream.table.apply import columns, config, moved_rows, rows, stable_row_ids, versions
+from lance_stream.table.feature_flags import (
+    STABLE_ROW_IDS,
+    check_writable,
+    flags_for,
+    has_stable_row_ids,
+)
 from lance_stream.table.manifest import DataFormat, FragmentList, Manifest, WriterVersion
 from lance_stream.table.operations import (
     Append,
@@ -45,7 +50,8 @@ class Creation:
 
     Attributes:
         data_format: The format of its data files.
-        stable_row_ids: Whether its rows have stable row ids.
+        stable_row_ids: Whether its rows have stable row ids: the one thing that it can become (see
+            `stable_row_ids`).
         table_metadata: Its metadata.
     """
 
@@ -88,7 +94,8 @@ def apply(
         operation: What is done; it was found, or made, to mean on this version what was planned.
         commit: What the next version says of its making.
         creation: What a new table is; needed when there is none yet. On an existing table an
-            Overwrite takes from it the data format of its files, and nothing else.
+            Overwrite takes from it the data format of its files, a Merge whether rows get stable
+            row ids that have none, and nothing else.
         restored: The older version that a Restore brings back.
 
     Raises:
@@ -159,6 +166,12 @@ def _overwrite(start: Manifest, operation: Overwrite, given: _Given) -> Manifest
     return rows.overwrite(start, operation, data_format)
 
 
+def _merge(start: Manifest, operation: Merge, given: _Given) -> Manifest:
+    if given.creation and given.creation.stable_row_ids and not has_stable_row_ids(start):
+        return stable_row_ids.activate(start, operation)
+    return columns.merge(start, operation)
+
+
 def _restore(start: Manifest, operation: Restore, given: _Given) -> Manifest:
     return versions.restore(start, operation, given.restored)
 
@@ -175,7 +188,7 @@ APPLY: Mapping[type[KnownOperation], Applier] = MappingProxyType(
         Overwrite: _overwrite,
         ReserveFragments: _plain(moved_rows.reserve_fragments),
         Rewrite: _plain(moved_rows.rewrite),
-        Merge: _plain(columns.merge),
+        Merge: _merge,
         Project: _plain(columns.project),
         DataReplacement: _plain(columns.data_replacement),
         Restore: _restore,

@@ -156,7 +156,7 @@ def test_without_stable_row_ids_there_is_no_feed() -> None:
     made = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
     )
-    with pytest.raises(UnsupportedFeatureError, match="stable_row_ids=True"):
+    with pytest.raises(UnsupportedFeatureError, match="migrate_to_stable_row_ids"):
         made.append(rows(1)).changes(0)
 
 
