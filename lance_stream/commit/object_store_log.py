@@ -72,6 +72,10 @@ class ObjectStoreLog:
             # It went away after it was listed: the table was deleted, and perhaps made anew.
         raise NotFoundError(f"the dataset at {self.store.uri} goes away while it is being opened")
 
+    def manifest_path(self, version: int) -> str:
+        """Return where the manifest of a version lies; see `VersionLog.manifest_path`."""
+        return manifest_path(version, self._scheme or NamingScheme.V2)
+
     def publish(self, version: int, manifest: bytes) -> bool:
         """Make a manifest the one of a version; see `VersionLog.publish`.
 
@@ -83,7 +87,7 @@ class ObjectStoreLog:
             newest, _ = self._list()
             if version == 1 and newest is not None:
                 return False
-        path = manifest_path(version, self._scheme or NamingScheme.V2)
+        path = self.manifest_path(version)
         if not self.store.create_once(path, manifest):
             return False
         # Best effort: the version is published, whatever becomes of the hint.
@@ -93,7 +97,7 @@ class ObjectStoreLog:
 
     def remember(self, manifest: Manifest, data: bytes) -> None:
         """Take note of a version that was published; see `VersionLog.remember`."""
-        path = manifest_path(manifest.version, self._scheme or NamingScheme.V2)
+        path = self.manifest_path(manifest.version)
         MANIFESTS.remember(self.store, path, manifest, data)
 
     def _list(self) -> tuple[int | None, list[str]]:

@@ -59,6 +59,10 @@ class VersionLog(Protocol):
         """
         ...
 
+    def manifest_path(self, version: int) -> str:
+        """Return where the manifest of a version that was listed lies in the store."""
+        ...
+
     def publish(self, version: int, manifest: bytes) -> bool:
         """Make a manifest the one of a version, if the version is not taken.
 

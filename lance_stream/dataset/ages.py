@@ -11,12 +11,13 @@ _FORM: Final = re.compile(r"(\d{1,9})\s*([smhdw]|(?:second|minute|hour|day|week)
 _LONGEST: Final = timedelta.max // timedelta(seconds=1)
 
 
-def parse_age(age: str | timedelta) -> timedelta:
+def parse_age(age: str | timedelta, *, may_be_nothing: bool = False) -> timedelta:
     """Return an age.
 
     Args:
         age: A whole number and a unit (seconds, minutes, hours, days, weeks, or the first letter
             of one), or a timedelta.
+        may_be_nothing: Whether an age of nothing is one.
 
     Raises:
         InvalidInputError: It is neither, or not longer than nothing.
@@ -27,7 +28,7 @@ def parse_age(age: str | timedelta) -> timedelta:
         parsed = _parse(age)
     else:
         raise _not_an_age(age)
-    if parsed <= timedelta(0):
+    if parsed < timedelta(0) or (parsed == timedelta(0) and not may_be_nothing):
         raise InvalidInputError(f"the age {age!r} is not longer than nothing")
     return parsed
 

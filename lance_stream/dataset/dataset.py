@@ -11,6 +11,7 @@ from lance_stream.dataset import (
     add_columns,
     append,
     blobs,
+    cleanup,
     computed_columns,
     configure,
     create,
@@ -516,6 +517,46 @@ class Dataset:
             CommitError: Others were in the way each time.
         """
         return Dataset(compact.compact(self.table, target_rows).table)
+
+    def cleanup(
+        self,
+        older_than: str | timedelta | None = None,
+        retain_versions: int | None = None,
+        *,
+        dry_run: bool = False,
+        delete_unverified: bool = False,
+        expire_consumers: str | timedelta | None = None,
+    ) -> cleanup.CleanupReport:
+        """Remove old versions, and the files that no version left names.
+
+        The newest version stays, and every version with a tag. Of a consumer of the feed the
+        version stays that it has finished with, and all after it. Files that no version ever
+        named may be about to be committed: they stay until they are 7 days old.
+
+        Args:
+            older_than: How old a version is at least that goes ("7 days"), and all before it.
+                None: 14 days, or any age if `retain_versions` is given.
+            retain_versions: How many of the newest versions stay, whatever their age.
+            dry_run: Remove nothing, and just tell.
+            delete_unverified: Remove files that no version ever named, however young they are.
+                Only for a table that nobody else is writing to: their files would be among them.
+            expire_consumers: After how long a consumer that lets versions lie counts no more, and
+                is dropped; None for never.
+
+        Raises:
+            InvalidInputError: An age or number makes no sense.
+            UnsupportedFeatureError: The table has branches, or a feature that we do not know.
+                Nothing was removed.
+            BadDataError: A version or a tag is damaged. Nothing was removed.
+        """
+        age = cleanup.DEFAULT_AGE if retain_versions is None else None
+        rules = cleanup.CleanupRules(
+            age if older_than is None else parse_age(older_than, may_be_nothing=True),
+            1 if retain_versions is None else retain_versions,
+            delete_unverified,
+            None if expire_consumers is None else parse_age(expire_consumers),
+        )
+        return cleanup.cleanup(self.table, rules, is_dry_run=dry_run)
 
     def update_config(self, entries: Mapping[str, str | None]) -> "Dataset":
         """Set entries of the table's configuration; None takes one away.

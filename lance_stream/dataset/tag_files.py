@@ -21,7 +21,7 @@ Differs: Tags on branches are listed, but a version of a branch is not opened ye
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -154,6 +154,7 @@ def create_tag(store: Store, name: str, version: int, world: World = REAL_WORLD)
             f"there is a tag {name!r} already: it stands for version "
             f"{get_tag(store, name).version}. Move it with `update`, or delete it"
         )
+    _check_is_still_there(store, version, lambda: store.delete(path))
     return _as_tag(name, content)
 
 
@@ -164,15 +165,16 @@ def move_tag(store: Store, name: str, version: int, world: World = REAL_WORLD) -
         NotFoundError: There is no such tag or version.
         LanceStreamError: As `get_tag`.
     """
-    content = _read(store, name)
-    _as_tag(name, content)
-    content |= {
+    before = _read(store, name)
+    _as_tag(name, before)
+    content = before | {
         "branch": None,
         "version": version,
         "updatedAt": as_rfc3339(world.now_nanos()),
         "manifestSize": _manifest_size(store, version),
     }
     store.write(tag_path(name), _encode(content))
+    _check_is_still_there(store, version, lambda: store.write(tag_path(name), _encode(before)))
     return _as_tag(name, content)
 
 
@@ -254,6 +256,19 @@ def _manifest_size(store: Store, version: int) -> int:
     raise NotFoundError(
         f"the dataset at {store.uri} has no version {version}; a tag stands for one that is there"
     )
+
+
+def _check_is_still_there(store: Store, version: int, undo: Callable[[], None]) -> None:
+    """Raise if a cleanup has removed a version before it could see the new tag.
+
+    Raises:
+        NotFoundError: There is no such version any more; the tag is as it was.
+    """
+    try:
+        _manifest_size(store, version)
+    except NotFoundError:
+        undo()
+        raise
 
 
 def _encode(content: Mapping[str, Any]) -> bytes:

@@ -9,8 +9,11 @@ All paths are relative to the table's directory and use "/":
     _versions/latest_version_hint.json                      {"version":N}; never trusted
     _transactions/{read version}-{uuid}.txn
     _deletions/{fragment id}-{read version}-{id}.arrow|bin
+    _indices/{uuid}/                                        the files of one index
     _refs/tags/{tag}.json
+    _refs/branches/{branch}.json
     _lance_stream/tombstones/{32 hex digits}.arrow          ours: see `tombstones`
+    _lance_stream/key_bounds/{field id}.arrow               ours: a cache
 
 V2 names sort the newest version first. A table has one scheme; both in one directory is an error.
 
@@ -37,7 +40,9 @@ TRANSACTIONS_DIRECTORY = "_transactions"
 DELETIONS_DIRECTORY = "_deletions"
 INDICES_DIRECTORY = "_indices"
 TAGS_DIRECTORY = "_refs/tags"
+BRANCHES_DIRECTORY = "_refs/branches"
 TOMBSTONES_DIRECTORY = "_lance_stream/tombstones"
+KEY_BOUNDS_DIRECTORY = "_lance_stream/key_bounds"
 LATEST_VERSION_HINT = "_versions/latest_version_hint.json"
 
 _DRIVE_OR_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -276,6 +281,22 @@ def tombstone_file_name(random: bytes) -> str:
 def tombstone_path(name: str) -> str:
     """Return where a file of remembered deletes lies."""
     return f"{TOMBSTONES_DIRECTORY}/{name}"
+
+
+def key_bounds_path(field_id: int) -> str:
+    """Return where the bounds of a key column are saved."""
+    return f"{KEY_BOUNDS_DIRECTORY}/{field_id}.arrow"
+
+
+def index_folder(uuid: bytes) -> str:
+    """Return the folder of an index's files.
+
+    Args:
+        uuid: The index's 16 bytes.
+    """
+    digits = uuid.hex()
+    groups = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+    return f"{INDICES_DIRECTORY}/{'-'.join(groups)}"
 
 
 def tag_path(tag: str) -> str:

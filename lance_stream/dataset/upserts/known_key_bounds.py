@@ -33,8 +33,7 @@ from lance_stream.schema.fields import Field
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import FragmentList
-
-KEY_BOUNDS_DIRECTORY: Final = "_lance_stream/key_bounds"
+from lance_stream.table.paths import key_bounds_path
 
 MAX_COLUMNS: Final = 64
 """So many key columns, of whatever tables, are remembered."""
@@ -124,7 +123,7 @@ def save_key_bounds(table: TableVersion, bounds: KeyBounds) -> None:
 
 def bounds_path(field: Field) -> str:
     """Return where the bounds of a column are saved."""
-    return f"{KEY_BOUNDS_DIRECTORY}/{field.id}.arrow"
+    return key_bounds_path(field.id)
 
 
 def write_bounds(store: Store, column: ColumnBounds, fragments: FragmentList) -> None:

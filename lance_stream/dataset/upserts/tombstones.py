@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -41,11 +40,10 @@ from lance_stream.dataset.upserts.tombstone_files import (
     plain_values,
     schema_of,
 )
-from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.errors import InvalidInputError
 from lance_stream.schema.logical_types import leaf_to_logical, logical_to_leaf
-from lance_stream.storage.store import StoredFile
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.paths import TOMBSTONES_DIRECTORY, tombstone_file_name, tombstone_path
+from lance_stream.table.paths import tombstone_file_name, tombstone_path
 from lance_stream.table.tombstones import (
     CONFIG_KEY,
     TombstoneFile,
@@ -58,10 +56,6 @@ from lance_stream.table.tombstones import (
     with_change,
     without_expired,
 )
-
-GRACE: Final = timedelta(days=7)
-"""How old a file is at least that nobody can still be about to commit."""
-
 
 # --- what a version remembers
 
@@ -408,31 +402,3 @@ def _one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         pa.concat_arrays(each) for each in zip(*(each.columns for each in batches), strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
-
-
-def unreferenced_tombstones(
-    table: TableVersion, older_than: timedelta = GRACE, world: World = REAL_WORLD
-) -> list[StoredFile]:
-    """Return the files of remembered deletes that no version of the history names.
-
-    Args:
-        table: Any version.
-        older_than: How old they are at least: a younger one may be about to be committed.
-        world: The clock.
-
-    Raises:
-        InvalidInputError: The age is not longer than nothing.
-        BadDataError: A version cannot be read, so that nobody knows what it names.
-    """
-    if older_than < timedelta(0):
-        raise InvalidInputError(f"{older_than} is no age")
-    latest = world.now_nanos() / 1e9 - older_than.total_seconds()
-    files = [each for each in table.store.list(TOMBSTONES_DIRECTORY) if each.modified <= latest]
-    named: set[str] = set()
-    for version in table.log.versions() if files else ():
-        try:
-            known = read_tombstones(table.log.read(version).config)
-        except NotFoundError:
-            continue  # cleaned up since it was listed
-        named |= {tombstone_path(each.name) for each in known.files} if known else set()
-    return [each for each in files if each.path not in named]

@@ -25,7 +25,6 @@ from lance_stream.dataset.upserts.tombstones import (
     RememberedDeletes,
     open_remembered,
     plan_tombstones,
-    unreferenced_tombstones,
 )
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.table.paths import tombstone_path
@@ -341,21 +340,3 @@ def test_keys_of_another_type_are_refused_with_a_way_out() -> None:
     texts = DELETES.set_column(0, "key:id", pa.array(["a", "b"]))
     with pytest.raises(InvalidInputError, match=f"of other types.*{CONFIG_KEY}"):
         cast_deletes(texts, DELETES.schema)
-
-
-def test_files_that_no_version_names_can_be_found_once_they_are_old() -> None:
-    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
-    first = remember(ds.table, ids(1), pa.array([5]))
-    ds = ds.update_config(first.manifest.config)
-    known = open_remembered(ds.table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
-    lost = plan_tombstones(known, [known.new_deletes(ids(2), pa.array([5]))])
-    ds = ds.update_config({CONFIG_KEY: None})  # an older version goes on naming the first
-    now = [each.modified for each in ds.table.store.list("_lance_stream")]
-    assert len(now) == 2
-
-    def found(seconds: float) -> list[str]:
-        world = make_world(now_nanos=lambda: int((max(now) + seconds) * 1e9))
-        return [each.path for each in unreferenced_tombstones(ds.table, WEEK, world)]
-
-    assert found(WEEK.total_seconds() - 10) == []
-    assert found(WEEK.total_seconds() + 10) == [tombstone_path(lost.added.files[0].name)]

@@ -1,0 +1,404 @@
+"""Cleanup: old versions go, and with them the files that no version left names.
+
+    1  list versions, tags and files; decide which versions go, and note what these name
+    2  strike out what the versions that stay name
+    3  delete the manifests of those that go, the oldest first
+    4  list the versions again, and strike out what new ones name
+    5  delete what is left: what a removed version named, and what nobody names and is old
+
+Kept are: the newest version; those that are young, and all after a young one; as many of the newest
+as are asked for; those with a tag; and of a consumer the version that it has finished with and all
+after it, for it reads those next.
+
+What nobody names may be about to be committed, so it has to be old: `GRACE`, as in the reference,
+unless the caller knows that nobody writes. A file that a removed version named is old news to
+everybody, and goes at once.
+
+Killed anywhere, it leaves a sound table: manifests go before the files that they name, so every
+version that can be listed can be read; files without a version go in a later cleanup.
+
+Others go on meanwhile. What they commit is seen in step 4. A tag that is put on a version while
+that is being removed is noticed in step 3, where the manifest is put back, or by who makes it (see
+`tag_files`). Left is this: a restore of a version that is being removed, whose commit comes after
+step 4.
+
+Source:  the reference's cleanup.rs.
+Differs: Its cleanup deletes manifests and data files in no order, keeps of a consumer only the
+         tagged version, and leaves our own files alone. Ours leaves those of branches, overlays and
+         managed blobs alone by refusing tables that have them.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from lance_stream.commit.world import REAL_WORLD, World
+from lance_stream.dataset.consumers import (
+    CONSUMER_PREFIX,
+    abandoned_consumers,
+    consumer_tag,
+    drop_consumer,
+)
+from lance_stream.dataset.scan import NUM_THREADS
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.tag_files import list_tags
+from lance_stream.errors import (
+    BadDataError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedFeatureError,
+)
+from lance_stream.storage.store import Store, StoredFile
+from lance_stream.table.feature_flags import check_writable
+from lance_stream.table.manifest import Manifest, decode_manifest
+from lance_stream.table.named_files import FOLDERS, FileKind, Nameable, nameable, names_of
+from lance_stream.table.paths import (
+    BRANCHES_DIRECTORY,
+    VERSIONS_DIRECTORY,
+    parse_detached_manifest_name,
+)
+
+GRACE: Final = timedelta(days=7)
+"""How old a file is at least that nobody can still be about to commit."""
+
+DEFAULT_AGE: Final = timedelta(days=14)
+"""How old the versions are that go where nothing else is said."""
+
+_VERSIONS_AT_ONCE: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupRules:
+    """What is to go.
+
+    Attributes:
+        older_than: How old a version is at least that goes; None for any age.
+        retain_versions: How many of the newest versions stay, whatever their age; 1 at least.
+        delete_unverified: Whether files that no version ever named go however young they are: the
+            caller knows that nobody is writing to the table.
+        expire_consumers: After how long a consumer that lets versions lie counts no more, and its
+            tag is deleted; None for never.
+    """
+
+    older_than: timedelta | None = DEFAULT_AGE
+    retain_versions: int = 1
+    delete_unverified: bool = False
+    expire_consumers: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if self.older_than is not None and self.older_than < timedelta(0):
+            raise InvalidInputError(f"versions cannot be older than {self.older_than}")
+        number = self.retain_versions
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise InvalidInputError(
+                f"retain_versions is a whole number from 1, not {number!r}: the newest version is "
+                "the table and always stays"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupReport:
+    """What was removed; of a dry run, what would be.
+
+    Attributes:
+        versions: The versions, ascending.
+        num_files: How many files, by what they are (the values of `FileKind`).
+        size_bytes: Their size.
+        held: What kept versions that would have gone: how many, by tag.
+        expired_consumers: The consumers that count no more.
+        is_dry_run: Whether nothing was removed.
+    """
+
+    versions: tuple[int, ...]
+    num_files: Mapping[str, int]
+    size_bytes: int
+    held: Mapping[str, int]
+    expired_consumers: tuple[str, ...]
+    is_dry_run: bool
+
+    def __str__(self) -> str:
+        lines = [
+            f"{'would remove' if self.is_dry_run else 'removed'} {len(self.versions)} versions, "
+            f"{sum(self.num_files.values())} files, {self.size_bytes} bytes",
+            *(f"  {count} {kind}" for kind, count in self.num_files.items()),
+            *(f"  kept {count} for the tag {tag}" for tag, count in self.held.items()),
+            *(f"  the consumer {each} counts no more" for each in self.expired_consumers),
+        ]
+        return "\n".join(lines)
+
+
+def cleanup(
+    table: TableVersion,
+    rules: CleanupRules,
+    *,
+    is_dry_run: bool = False,
+    world: World = REAL_WORLD,
+) -> CleanupReport:
+    """Remove old versions, and the files that no version left names.
+
+    Args:
+        table: Any version.
+        rules: What is to go.
+        is_dry_run: Whether to remove nothing, and just tell.
+        world: The clock.
+
+    Raises:
+        NotFoundError: There is no table any more.
+        UnsupportedFeatureError: The table has branches, or a version of it a feature that we do
+            not know, so that nobody knows which files it needs. Nothing was removed.
+        BadDataError: A version or a tag is damaged. Nothing was removed.
+    """
+    if table.store.list(BRANCHES_DIRECTORY):
+        raise UnsupportedFeatureError(
+            f"the table at {table.store.uri} has branches, whose versions need files of the main "
+            "one; which ones is not known here. Clean it up with pylance, or delete the branches"
+        )
+    expired = _expire_consumers(table, rules, is_dry_run=is_dry_run, world=world)
+    versions = table.log.versions()
+    survey = _survey(table, versions, rules, expired, world)
+    left = _Left(_list_files(table.store), survey.named, _oldest_sure(rules, world))
+    going = set(survey.removable)
+    staying = [each for each in versions if each not in going]
+    left.strike_out(_read_newest_first(table, staying))
+    left.strike_out(_detached_versions(table.store))
+    sizes = {each.path: each.size_bytes for each in table.store.list(VERSIONS_DIRECTORY)}
+    removed = survey.removable
+    if not is_dry_run:
+        removed = _remove_versions(table, survey.removable, expired)
+        new = sorted(set(table.log.versions()) - set(staying))
+        left.strike_out(_read_newest_first(table, new))
+        _delete(table.store, [file.path for _, file in left.files()])
+    counts = Counter({FileKind.MANIFEST: len(removed)}) + Counter(
+        what.kind for what, _ in left.files()
+    )
+    return CleanupReport(
+        versions=tuple(removed),
+        num_files={kind.value: counts[kind] for kind in FileKind if counts[kind]},
+        size_bytes=sum(file.size_bytes for _, file in left.files())
+        + sum(sizes.get(table.log.manifest_path(each), 0) for each in removed),
+        held=survey.held,
+        expired_consumers=tuple(expired),
+        is_dry_run=is_dry_run,
+    )
+
+
+# --- what goes
+
+
+class _Holds:
+    """What keeps versions: tags the one they stand for, consumers all from theirs on.
+
+    Args:
+        store: Where the table lies.
+        expired: Consumers that count no more.
+    """
+
+    def __init__(self, store: Store, expired: Iterable[str]) -> None:
+        ignored = set(map(consumer_tag, expired))
+        self._tags: dict[int, list[str]] = defaultdict(list)
+        self._consumers: dict[str, int] = {}
+        for name, tag in list_tags(store).items():
+            if name.startswith(CONSUMER_PREFIX):
+                if name not in ignored:
+                    self._consumers[name] = tag.version
+            else:
+                self._tags[tag.version].append(name)
+
+    def of(self, version: int) -> list[str]:
+        """Return the tags that keep a version."""
+        consumers = [name for name, start in self._consumers.items() if version >= start]
+        return self._tags.get(version, []) + consumers
+
+
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """The versions that can go.
+
+    Attributes:
+        removable: The versions, ascending.
+        named: The names of all files that they name.
+        held: How many versions each tag keeps from going.
+    """
+
+    removable: list[int]
+    named: set[str]
+    held: dict[str, int]
+
+
+def _expire_consumers(
+    table: TableVersion, rules: CleanupRules, *, is_dry_run: bool, world: World
+) -> list[str]:
+    if rules.expire_consumers is None:
+        return []
+    found = [each.name for each in abandoned_consumers(table, rules.expire_consumers, world)]
+    for name in found if not is_dry_run else ():
+        with suppress(NotFoundError):
+            drop_consumer(table.store, name)
+    return found
+
+
+def _survey(
+    table: TableVersion,
+    versions: Sequence[int],
+    rules: CleanupRules,
+    expired: Iterable[str],
+    world: World,
+) -> _Survey:
+    """Return which versions can go, and what they name.
+
+    Args:
+        table: Any version.
+        versions: All versions, ascending.
+        rules: What is to go.
+        expired: Consumers that count no more.
+        world: The clock.
+    """
+    holds = _Holds(table.store, expired)
+    age = rules.older_than
+    latest = None if age is None else world.now_nanos() - age // timedelta(microseconds=1) * 1000
+    found = _Survey([], set(), defaultdict(int))
+    known: set[bytes] = set()
+    for version in versions[: -rules.retain_versions]:
+        try:
+            manifest = table.log.read(version)
+        except NotFoundError:
+            continue  # removed by another cleanup
+        if latest is not None and _committed_at(table, manifest) > latest:
+            break
+        tags = holds.of(version)
+        for each in tags:
+            found.held[each] += 1
+        if not tags:
+            check_writable(manifest)
+            found.removable.append(version)
+            found.named.update(_names_of(manifest, known))
+    return found
+
+
+def _committed_at(table: TableVersion, manifest: Manifest) -> int:
+    """Return when a version was committed, in nanoseconds since 1970-01-01 UTC."""
+    if manifest.timestamp_nanos is not None:
+        return manifest.timestamp_nanos
+    path = table.log.manifest_path(manifest.version)
+    files = table.store.list(VERSIONS_DIRECTORY)
+    return max((int(each.modified * 1e9) for each in files if each.path == path), default=0)
+
+
+def _names_of(manifest: Manifest, known: set[bytes]) -> Iterator[str]:
+    try:
+        yield from names_of(manifest, known)
+    except BadDataError as error:
+        error.add_note(f"version {manifest.version}: nobody knows which files it needs")
+        raise
+
+
+def _oldest_sure(rules: CleanupRules, world: World) -> float:
+    """Return until when a file must have been written that nobody can be about to commit."""
+    if rules.delete_unverified:
+        return float("inf")
+    return world.now_nanos() / 1e9 - GRACE.total_seconds()
+
+
+class _Left:
+    """The files that are left over, as far as is known.
+
+    Args:
+        files: All files of the table that a version may name, and what they are.
+        named: What the versions name that go.
+        oldest_sure: Until when, in seconds since 1970-01-01 UTC, a file must have been written
+            that goes though nobody ever named it.
+    """
+
+    def __init__(
+        self,
+        files: Iterable[tuple[Nameable, StoredFile]],
+        named: set[str],
+        oldest_sure: float,
+    ) -> None:
+        self._by_name: dict[str | None, list[tuple[Nameable, StoredFile]]] = defaultdict(list)
+        for what, file in files:
+            is_abandoned = what.is_certain and file.modified <= oldest_sure
+            if is_abandoned or what.name in named:
+                self._by_name[what.name].append((what, file))
+        self._known: set[bytes] = set()
+
+    def strike_out(self, manifests: Iterable[Manifest]) -> None:
+        """Strike out what versions name that stay; they are asked for while anything is left."""
+        if self._can_strike_out():
+            for manifest in manifests:
+                check_writable(manifest)
+                for name in _names_of(manifest, self._known):
+                    self._by_name.pop(name, None)
+                if not self._can_strike_out():
+                    break
+
+    def _can_strike_out(self) -> bool:
+        return any(name is not None for name in self._by_name)
+
+    def files(self) -> list[tuple[Nameable, StoredFile]]:
+        """Return the files, and what they are."""
+        return [each for files in self._by_name.values() for each in files]
+
+
+# --- the world
+
+
+def _list_files(store: Store) -> Iterator[tuple[Nameable, StoredFile]]:
+    for folder in FOLDERS:
+        for file in store.list(folder):
+            what = nameable(file.path)
+            if what is not None:
+                yield what, file
+
+
+def _read_newest_first(table: TableVersion, versions: Sequence[int]) -> Iterator[Manifest]:
+    for version in reversed(versions):
+        try:
+            yield table.log.read(version)
+        except NotFoundError:
+            if version == versions[-1]:
+                yield table.log.read_latest()
+
+
+def _detached_versions(store: Store) -> Iterator[Manifest]:
+    for name in store.list_names(VERSIONS_DIRECTORY):
+        if parse_detached_manifest_name(name) is not None:
+            with suppress(NotFoundError):
+                yield decode_manifest(store.read(f"{VERSIONS_DIRECTORY}/{name}"))
+
+
+def _remove_versions(
+    table: TableVersion, versions: Sequence[int], expired: Iterable[str]
+) -> list[int]:
+    """Delete the manifests of versions, but of those that somebody has put a tag on meanwhile.
+
+    Returns:
+        The versions that are gone, ascending.
+    """
+    removed: list[int] = []
+    for start in range(0, len(versions), _VERSIONS_AT_ONCE):
+        holds = _Holds(table.store, expired)
+        data: dict[int, bytes] = {}
+        for version in versions[start : start + _VERSIONS_AT_ONCE]:
+            if not holds.of(version):
+                with suppress(NotFoundError):
+                    data[version] = table.store.read(table.log.manifest_path(version))
+        for version in data:
+            table.store.delete(table.log.manifest_path(version))
+        holds = _Holds(table.store, expired)
+        for version, manifest in data.items():
+            if holds.of(version):
+                table.store.create_once(table.log.manifest_path(version), manifest)
+            else:
+                removed.append(version)
+    return removed
+
+
+def _delete(store: Store, paths: Sequence[str]) -> None:
+    with ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="lance-stream-cleanup") as threads:
+        for _ in threads.map(store.delete, paths):
+            pass

@@ -1,0 +1,116 @@
+"""Cleanup beside pylance's: the same files go, and each side goes on where the other has been."""
+
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.dataset.consumers import record_progress
+
+pytestmark = pytest.mark.oracle
+
+NOW = timedelta(0)
+
+
+def rows(start: int, stop: int) -> pa.Table:
+    return pa.table({"id": np.arange(start, stop), "x": np.arange(start, stop) / 2})
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """Nine versions by both writers: rows of all ages, dead rows, an index that was built twice."""
+    made = str(tmp_path / "t")
+    ds = lance.write_dataset(rows(0, 50), made, enable_stable_row_ids=True)
+    ds.create_scalar_index("id", "BTREE")
+    lance_stream.open_dataset(made).append(rows(50, 60)).delete("id % 9 = 2")
+    ds = lance.dataset(made)
+    ds.update({"x": "x + 1"}, where="id > 55")
+    ds.delete("id = 0")
+    lance_stream.open_dataset(made).compact()
+    lance.dataset(made).create_scalar_index("id", "BTREE", replace=True)
+    return made
+
+
+def files_of(uri: str) -> set[str]:
+    return {str(each.relative_to(uri)) for each in Path(uri).rglob("*") if each.is_file()}
+
+
+def their_cleanup(uri: str, *, delete_unverified: bool = False) -> Any:
+    return lance.dataset(uri).cleanup_old_versions(
+        NOW, error_if_tagged_old_versions=False, delete_unverified=delete_unverified
+    )
+
+
+@pytest.mark.parametrize("tagged", [[], [2], [4, 6]])
+def test_the_same_files_go_as_with_pylance(uri: str, tagged: list[int]) -> None:
+    for each in tagged:
+        lance.dataset(uri).tags.create(f"v{each}", each)
+    other = f"{uri}-2"
+    shutil.copytree(uri, other)
+    theirs = their_cleanup(other)
+    ours = lance_stream.open_dataset(uri).cleanup(NOW)
+    assert files_of(uri) == files_of(other)
+    assert len(ours.versions) == theirs.old_versions
+    assert ours.size_bytes == theirs.bytes_removed
+    counts = {
+        "data files": theirs.data_files_removed,
+        "transactions": theirs.transaction_files_removed,
+        "deletion files": theirs.deletion_files_removed,
+        "index files": theirs.index_files_removed,
+    }
+    assert {kind: ours.num_files.get(kind, 0) for kind in counts} == counts
+
+
+def test_files_of_failed_writes_go_as_with_pylance_if_nobody_writes(uri: str) -> None:
+    fragments = lance.fragment.write_fragments(rows(0, 5), uri)
+    assert len(fragments) == 1
+    other = f"{uri}-2"
+    shutil.copytree(uri, other)
+    theirs = their_cleanup(other, delete_unverified=True)
+    ours = lance_stream.open_dataset(uri).cleanup(NOW, delete_unverified=True)
+    assert files_of(uri) == files_of(other)
+    assert ours.size_bytes == theirs.bytes_removed
+
+
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_each_side_goes_on_where_the_other_has_cleaned_up(uri: str, first: str) -> None:
+    before = lance.dataset(uri).to_table(with_row_id=True)
+    lance.dataset(uri).tags.create("gold", 3)
+    cleanups: list[Callable[[], object]] = [
+        lambda: lance_stream.open_dataset(uri).cleanup(NOW),
+        lambda: their_cleanup(uri),
+    ]
+    once, again = cleanups if first == "ours" else cleanups[::-1]
+    once()
+    left = files_of(uri)
+    again()
+    assert files_of(uri) == left
+    theirs, ours = lance.dataset(uri), lance_stream.open_dataset(uri)
+    assert theirs.to_table(with_row_id=True).equals(before)
+    assert ours.verify() == ours.checkout("gold").verify() == []
+    assert theirs.scanner(filter="id = 7").explain_plan().count("ScalarIndexQuery") == 1
+    assert theirs.to_table(filter="id = 7").num_rows == 1
+    theirs.delete("id = 7")
+    ours = lance_stream.open_dataset(uri).append(rows(100, 101))
+    assert lance.dataset(uri).count_rows() == ours.count_rows() == before.num_rows
+    assert ours.verify() == []
+
+
+def test_pylances_cleanup_keeps_of_a_consumer_the_tagged_version_alone_and_ours_all_after(
+    uri: str,
+) -> None:
+    ours = lance_stream.open_dataset(uri)
+    record_progress(ours.table.store, "totals", 4)
+    ours.cleanup(NOW)
+    assert ours.table.log.versions() == list(range(4, ours.version + 1))
+    assert ours.changes(after=4).read_all().num_rows > 0
+    their_cleanup(uri)
+    assert ours.table.log.versions() == [4, ours.version]
+    assert ours.checkout("lance_stream.consumer.totals").verify() == []
