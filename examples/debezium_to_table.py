@@ -1,0 +1,177 @@
+"""Changes that Debezium captured go into a table, and on from there into a search index.
+
+    python examples/debezium_to_table.py [FOLDER]
+
+    FOLDER/topic/*.json     Debezium's envelopes, a line each: before, after, op, source.lsn
+          │ a stream, one commit a micro-batch: upserts and deletes by key, the newest lsn wins
+    FOLDER/articles.lance   what the captured database table holds now
+          │ its change feed
+    FOLDER/search.db        a full-text index (SQLite's FTS5), by row id
+
+The topic is laid out as files, as a connector to object storage leaves them; with Kafka take
+`from_json(col("value").cast("string"), ENVELOPE)` of `readStream.format("kafka")` instead. Lines
+may come late, twice, or behind the delete of their key: their lsn tells.
+"""
+
+import json
+import sqlite3
+import sys
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming import StreamingQuery
+
+import lance_stream
+from lance_stream.spark import lance_sink, register
+
+ARTICLE = "id bigint, title string, body string, views int"
+ENVELOPE = f"""
+    before struct<{ARTICLE.replace(" ", ": ").replace(",:", ",")}>,
+    after struct<{ARTICLE.replace(" ", ": ").replace(",:", ",")}>,
+    source struct<lsn: bigint>,
+    op string
+"""
+
+
+def capture(spark: SparkSession, topic: str, table: str, checkpoint: str) -> StreamingQuery:
+    """Bring the table up to what the topic holds, and end. Without the trigger it goes on."""
+    envelopes = spark.readStream.schema(ENVELOPE).option("maxFilesPerTrigger", 100).json(topic)
+    rows = (
+        envelopes.where(
+            "op IN ('c', 'r', 'u', 'd')"
+        )  # created, read by a snapshot, updated, deleted
+        .withColumn("row", f.coalesce("after", "before"))
+        .select("row.*", f.col("source.lsn").alias("lsn"), "op")
+    )
+    sink = lance_sink(
+        table,
+        mode="upsert",
+        on="id",
+        sequence_by="lsn",
+        delete_when="op = 'd'",
+        except_columns=["op"],
+        tombstones="7 days",  # a line that comes after the delete of its key does not bring it back
+    )
+    return start(rows, sink, checkpoint)
+
+
+def index(spark: SparkSession, table: str, database: str, checkpoint: str) -> StreamingQuery:
+    """Bring the search index up to what the table holds, and end."""
+    changes = (
+        spark.readStream.format("lance")
+        .option("readChangeFeed", "true")
+        .option("columns", "title,body")  # a change of the views alone is an update, too
+        .option("filter", "_change_type <> 'update_preimage'")
+        .load(table)
+    )
+    return start(changes, SearchIndex(database), checkpoint)
+
+
+def start(rows: DataFrame, sink: Any, checkpoint: str) -> StreamingQuery:
+    return (
+        rows.writeStream.foreachBatch(sink)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+class SearchIndex:
+    """Takes each micro-batch of a change feed in once: its number is in the same transaction."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("CREATE VIRTUAL TABLE IF NOT EXISTS article USING fts5(title, body)")
+            db.execute("CREATE TABLE IF NOT EXISTS taken_in (batch_id INTEGER PRIMARY KEY)")
+
+    def __call__(self, changes: DataFrame, batch_id: int) -> None:
+        """Bring the index up to what the table is after the changes."""
+        with closing(sqlite3.connect(self.path)) as db, db:
+            if db.execute("SELECT 1 FROM taken_in WHERE batch_id >= ?", [batch_id]).fetchone():
+                return  # Spark gives the last batch again after a crash
+            # A row keeps its id for as long as it lives. In the feed's order deletes come first.
+            in_order = changes.orderBy("_commit_version", f.expr("_change_type <> 'delete'"))
+            for change in in_order.toLocalIterator():
+                row_id = int(change["_rowid"])
+                db.execute("DELETE FROM article WHERE rowid = ?", [row_id])
+                if change["_change_type"] != "delete":
+                    db.execute(
+                        "INSERT INTO article (rowid, title, body) VALUES (?, ?, ?)",
+                        [row_id, change["title"], change["body"]],
+                    )
+            db.execute("INSERT INTO taken_in VALUES (?)", [batch_id])
+
+    def search(self, words: str) -> list[str]:
+        """Return the titles of the articles that have these words, the best one first."""
+        query = "SELECT title FROM article WHERE article MATCH ? ORDER BY rank, rowid"
+        with closing(sqlite3.connect(self.path)) as db:
+            return [title for (title,) in db.execute(query, [words])]
+
+
+def main(folder: str) -> None:
+    spark = (
+        SparkSession.builder.appName("Debezium to a table")
+        .master("local[2]")
+        .config("spark.python.unix.domain.socket.enabled", "true")  # quicker small batches
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    register(spark)
+    topic, table, database = f"{folder}/topic", f"{folder}/articles.lance", f"{folder}/search.db"
+    Path(topic).mkdir()
+
+    publish(
+        topic,
+        envelope("r", 1, after=article(1, "Columns", "Lance keeps columns in pages")),
+        envelope("r", 2, after=article(2, "Streams", "A stream of changes, once each")),
+        envelope("c", 3, after=article(3, "Draft", "to be removed")),
+    )
+    run(spark, topic, table, database)
+    publish(
+        topic,
+        envelope("d", 9, before=article(3, "Draft", "to be removed")),
+        envelope("u", 7, after=article(3, "Draft", "changed before it was removed")),  # late
+        envelope("u", 8, after=article(2, "Streams", "A stream of changes, exactly once")),
+        envelope("u", 6, after=article(2, "Streams", "an older text")),  # late
+        envelope("c", 5, after=article(4, "Vectors", "Pages of vectors beside columns")),
+    )
+    run(spark, topic, table, database)
+
+    found = {words: SearchIndex(database).search(words) for words in ("pages", "exactly", "older")}
+    print(f"found: {found}")
+    if found != {"pages": ["Columns", "Vectors"], "exactly": ["Streams"], "older": []}:
+        sys.exit("The index does not find what the database holds.")
+
+
+def run(spark: SparkSession, topic: str, table: str, database: str) -> None:
+    folder = str(Path(topic).parent)
+    capture(spark, topic, table, f"{folder}/capture-checkpoint").awaitTermination()
+    index(spark, table, database, f"{folder}/index-checkpoint").awaitTermination()
+    ds = lance_stream.open_dataset(table)
+    titles = ", ".join(f"{row['id']} {row['title']}" for row in ds.to_table().to_pylist())
+    print(f"articles, version {ds.version}: {titles}")
+
+
+def article(key: int, title: str, body: str) -> dict[str, Any]:
+    return {"id": key, "title": title, "body": body, "views": 0}
+
+
+def envelope(op: str, lsn: int, **images: Any) -> dict[str, Any]:
+    return {"before": None, "after": None, "source": {"lsn": lsn}, "op": op, **images}
+
+
+def publish(topic: str, *envelopes: dict[str, Any]) -> None:
+    number = len(list(Path(topic).iterdir()))
+    hidden = Path(topic, f".{number:05}.json")
+    hidden.write_text("".join(json.dumps(each) + "\n" for each in envelopes))
+    hidden.rename(hidden.with_name(hidden.name[1:]))  # Spark sees whole files only
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())

@@ -1,0 +1,86 @@
+"""The examples do what they say: each compares what it made with what it should be."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import lance_stream
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def load(name: str) -> ModuleType:
+    """Return an example as a module; its `main` takes the session that is there."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def table(folder: Path, name: str) -> list[dict[str, Any]]:
+    ds = lance_stream.open_dataset(str(folder / f"{name}.lance"))
+    assert ds.verify() == []
+    rows: list[dict[str, Any]] = ds.to_table().to_pylist()
+    return rows
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_replica_follows_its_table(tmp_path: Path) -> None:
+    load("replicate_table").main(str(tmp_path))
+    replica = {row["id"]: row for row in table(tmp_path, "replica")}
+    assert replica == {row["id"]: row for row in table(tmp_path, "customers")}
+    assert {7, 5060, 1010} < replica.keys()
+    assert replica.keys().isdisjoint({8, 60})
+    assert replica[1010]["email"] == "someone@example.org"
+    schema = lance_stream.open_dataset(str(tmp_path / "replica.lance")).schema
+    assert str(schema.field("taste").type) == "fixed_size_list<item: float>[4]"
+
+
+@pytest.mark.usefixtures("spark")
+def test_an_aggregate_follows_its_table(tmp_path: Path) -> None:
+    load("incremental_aggregate").main(str(tmp_path))
+    found = {str(row["day"]): (row["orders"], row["cents"]) for row in table(tmp_path, "revenue")}
+    orders = table(tmp_path, "orders")
+    days = {str(row["day"]) for row in orders}
+    assert found == {
+        day: (
+            sum(str(row["day"]) == day for row in orders),
+            sum(row["cents"] for row in orders if str(row["day"]) == day),
+        )
+        for day in days
+    }
+    assert "2026-11-03" not in found
+
+
+@pytest.mark.usefixtures("spark")
+def test_captured_changes_reach_the_table_and_the_search_index(tmp_path: Path) -> None:
+    example = load("debezium_to_table")
+    example.main(str(tmp_path))
+    bodies = {row["id"]: row["body"] for row in table(tmp_path, "articles")}
+    assert sorted(bodies) == [1, 2, 4]
+    assert bodies[2] == "A stream of changes, exactly once"
+    index = example.SearchIndex(str(tmp_path / "search.db"))
+    assert index.search("stream") == ["Streams"]
+    assert index.search("removed") == []
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_history_holds_every_state_of_its_table(tmp_path: Path) -> None:
+    load("slowly_changing_dimension").main(str(tmp_path))
+    history = sorted(table(tmp_path, "history"), key=lambda row: (row["id"], row["since_version"]))
+    assert [(row["id"], row["city"], row["status"], row["until"] is None) for row in history] == [
+        (1, "Köln", "new", False),
+        (1, "Köln", "gold", False),
+        (1, "Aachen", "gold", True),
+        (2, "Bonn", "new", False),
+        (2, "Bonn", "back", True),
+        (3, "Ulm", "new", False),
+        (4, "Trier", "new", True),
+    ]
