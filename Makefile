@@ -22,9 +22,9 @@ test: install java  ## the whole test suite, Spark and pylance tests too; then o
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m spark
 	$(MAKE) --no-print-directory test-floors
 
-test-floors: $(FLOORS)/.installed java  ## the tests that are not slow on PySpark 4.1 and the oldest of all else
-	$(FLOORS)/bin/python -m pytest -q -n 2 --dist loadgroup -m "not spark and not slow"
-	$(FLOORS)/bin/python -m pytest -q -n 2 --dist loadfile -m "spark and not slow"
+test-floors: $(FLOORS)/.installed java  ## the tests that are not slow on PySpark 4.1 and the oldest of all else; of many cases each fourth
+	$(FLOORS)/bin/python -m pytest -q -n 2 --dist loadgroup -m "not spark and not slow" --sample-cases 4
+	$(FLOORS)/bin/python -m pytest -q -n 2 --dist loadfile -m "spark and not slow" --sample-cases 4
 
 soak: install java  ## the long proofs: 30 rounds of SIGKILL, three writers for ten minutes (about half an hour)
 	KILL_ROUNDS=30 $(BIN)/python -m pytest -q tests/faults/test_killed_streams.py

@@ -18,6 +18,37 @@ from hypothesis import settings
 settings.register_profile("without a deadline", deadline=None)
 settings.load_profile("without a deadline")
 
+_MANY_CASES = 8
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--sample-cases",
+        type=int,
+        default=1,
+        metavar="N",
+        help=f"of a test with more than {_MANY_CASES} cases run each N-th: for a second round on "
+        "other versions of the dependencies",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    step = config.getoption("--sample-cases")
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = {
+        item.nodeid
+        for group in cases.values()
+        if len(group) > _MANY_CASES
+        for place, item in enumerate(group)
+        if place % step
+    }
+    if left_out:
+        config.hook.pytest_deselected(items=[each for each in items if each.nodeid in left_out])
+        items[:] = [each for each in items if each.nodeid not in left_out]
+
+
 _CONF_DIR = Path(__file__).parent / "spark" / "conf"
 
 

@@ -39,7 +39,7 @@ from tests.faults.drivers import (
     to_arrow,
 )
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "append": {},
