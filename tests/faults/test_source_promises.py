@@ -1,0 +1,305 @@
+"""What the source promises, one by one: what each operation gives, and what if things go wrong.
+
+Streams are run by `micro_batch_engine`, which makes Spark's calls. What else is said of the source
+is tested where it is made: offsets in tests/spark/feed, the law of the feed in tests/oracle.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.errors import CorruptDataError, NotFoundError, UnsupportedFeatureError
+from lance_stream.spark.feed.stream_reader import HAS_READ_LIMITS
+from tests.faults.micro_batch_engine import Checkpoint, Crashed, Engine
+
+SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.string())])
+Change = tuple[str, int, int]  # its type, the version, the row's id
+Dataset = lance_stream.Dataset
+
+
+def rows(*ids: int, x: str = "new") -> pa.Table:
+    return pa.table({"id": list(ids), "x": [x] * len(ids)}, schema=SCHEMA)
+
+
+@pytest.fixture
+def ds(tmp_path: Path) -> Dataset:
+    """Version 2 inserts 1 to 4."""
+    return lance_stream.create_dataset(str(tmp_path / "table"), SCHEMA).append(rows(1, 2, 3, 4))
+
+
+class Batches:
+    """A sink that keeps what comes."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Change]] = []
+
+    def __call__(self, batch: pa.Table, batch_id: int) -> None:
+        assert batch_id in (len(self.batches) - 1, len(self.batches))
+        self.batches[batch_id:] = [changes_in(batch)]
+
+    @property
+    def changes(self) -> list[Change]:
+        return [change for batch in self.batches for change in batch]
+
+    @property
+    def versions(self) -> list[list[int]]:
+        """The versions of each batch that has changes."""
+        return [sorted({version for _, version, _ in batch}) for batch in self.batches if batch]
+
+
+def changes_in(feed: pa.Table) -> list[Change]:
+    columns = [feed[name].to_pylist() for name in ("_change_type", "_commit_version", "id")]
+    return list(zip(*columns, strict=True))
+
+
+def stream(ds: Dataset, **options: Any) -> Batches:
+    """Run a new query with the trigger AvailableNow, and return what it gave."""
+    sink = Batches()
+    Engine(ds.uri, sink, **options).run()
+    return sink
+
+
+# --- what each operation gives
+
+
+def updated(version: int, *ids: int) -> list[Change]:
+    images = [("update_preimage", version, each) for each in ids]
+    return images + [("update_postimage", version, each) for each in ids]
+
+
+def deleted(version: int, *ids: int) -> list[Change]:
+    return [("delete", version, each) for each in ids]
+
+
+def inserted(version: int, *ids: int) -> list[Change]:
+    return [("insert", version, each) for each in ids]
+
+
+def with_an_index(ds: Dataset) -> Dataset:
+    lance.dataset(ds.uri).create_scalar_index("id", "BTREE")
+    return ds.checkout(lance_stream.open_dataset(ds.uri).version)
+
+
+Operation = tuple[Callable[[Dataset], Dataset], list[Change]]
+
+OPERATIONS: dict[str, Operation] = {
+    "update twice": (
+        lambda ds: ds.update({"x": "'a'"}, "id < 3").update({"x": "'b'"}, "id = 1"),
+        updated(3, 1, 2) + updated(4, 1),
+    ),
+    "insert and delete": (
+        lambda ds: ds.append(rows(5, 6)).delete("id = 5"),
+        inserted(3, 5, 6) + deleted(4, 5),
+    ),
+    "delete and insert again": (
+        lambda ds: ds.delete("id = 2").append(rows(2)),
+        deleted(3, 2) + inserted(4, 2),
+    ),
+    "delete all of a fragment": (lambda ds: ds.delete("true"), deleted(3, 1, 2, 3, 4)),
+    "upsert": (lambda ds: ds.upsert(rows(4, 5), "id"), updated(3, 4) + inserted(3, 5)),
+    "compaction": (lambda ds: ds.append(rows(5)).delete("id = 1").compact(),
+                   inserted(3, 5) + deleted(4, 1)),
+    "restore": (
+        lambda ds: ds.update({"x": "'a'"}, "id = 1").delete("id = 2").append(rows(5)).restore(2),
+        updated(3, 1) + deleted(4, 2) + inserted(5, 5)
+        + deleted(6, 5) + updated(6, 1) + inserted(6, 2),
+    ),
+    "overwrite": (
+        lambda ds: ds.overwrite(rows(1, 7)), deleted(3, 1, 2, 3, 4) + inserted(3, 1, 7)
+    ),
+    "add a column of nulls": (lambda ds: ds.add_columns(pa.field("y", pa.int64())), []),
+    "add a column of values": (
+        lambda ds: ds.add_columns({"y": "id * 2"}), updated(3, 1, 2, 3, 4)
+    ),
+    "index": (with_an_index, []),
+    "config": (lambda ds: ds.update_config({"note": "x"}), []),
+    "nothing to do": (lambda ds: ds.delete("id > 99").update({"x": "'a'"}, "id > 99"), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("do", "expected"), OPERATIONS.values(), ids=OPERATIONS)
+def test_each_operation_gives_its_changes_in_order_to_batches_and_streams(
+    ds: Dataset, do: Callable[[Dataset], Dataset], expected: list[Change]
+) -> None:
+    after = do(ds)
+    assert changes_in(after.changes(2).read_all()) == expected
+    assert sorted(stream(ds, startingVersion=3).changes) == sorted(expected)
+    one_by_one = stream(ds, startingVersion=3, maxVersionsPerTrigger=1)
+    assert sorted(one_by_one.changes) == sorted(expected)
+    if HAS_READ_LIMITS:
+        assert one_by_one.versions == [[each] for each in sorted({each[1] for each in expected})]
+
+
+def test_a_row_that_is_inserted_again_is_another_row(ds: Dataset) -> None:
+    feed = ds.delete("id = 2").append(rows(2)).changes(2).read_all()
+    deleted_id, inserted_id = feed["_rowid"].to_pylist()
+    assert inserted_id > deleted_id
+
+
+# --- triggers and limits
+
+
+def test_a_table_without_rows_gives_nothing_and_then_what_comes(tmp_path: Path) -> None:
+    for number, options in enumerate([{}, {"startingVersion": 0}, {"startingVersion": "latest"}]):
+        ds = lance_stream.create_dataset(str(tmp_path / str(number)), SCHEMA)
+        sink, checkpoint = Batches(), Checkpoint()
+        Engine(ds.uri, sink, checkpoint, **options).run()
+        assert sink.changes == []
+        ds.append(rows(1, 2))
+        Engine(ds.uri, sink, checkpoint, **options).run()
+        assert sink.changes == inserted(2, 1, 2)
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxVersionsPerTrigger": 2}], ids=["all", "two versions"])
+def test_a_fast_writer_does_not_keep_available_now_from_its_end(
+    ds: Dataset, limit: dict[str, Any]
+) -> None:
+    for number in range(5, 9):
+        ds = ds.append(rows(number))
+    sink, newest = Batches(), ds.version
+
+    def write(_: str) -> None:  # at each step of the query
+        nonlocal ds
+        ds = ds.append(rows(ds.version))
+
+    query = Engine(ds.uri, sink, at_step=write, startingVersion=0, **limit)
+    query.run()
+    assert ds.version > newest
+    given = [version for versions in sink.versions for version in versions]
+    assert given == list(range(2, given[-1] + 1))  # each once, in order
+    if HAS_READ_LIMITS:  # nothing but what was there when the run began
+        assert newest <= given[-1] <= newest + 2
+        assert len(sink.batches) == (-(-given[-1] // 2) if limit else 1)
+    query.at_step = lambda _: None
+    query.run()
+    assert sorted(sink.changes) == sorted(changes_in(ds.changes(0).read_all()))
+
+
+@pytest.mark.skipif(not HAS_READ_LIMITS, reason="PySpark 4.1 takes all in a run's first batch")
+def test_limits_hold_over_a_restart(ds: Dataset) -> None:
+    for number in range(5, 9):
+        ds = ds.append(rows(number))
+    sink, checkpoint = Batches(), Checkpoint()
+
+    def die(step: str) -> None:
+        if step == "log the commit" and len(checkpoint.offsets) == 2:
+            raise Crashed
+
+    options = {"startingVersion": 1, "maxVersionsPerTrigger": 2}
+    with pytest.raises(Crashed):
+        Engine(ds.uri, sink, checkpoint, die, **options).run()
+    assert checkpoint.is_unfinished
+    Engine(ds.uri, sink, checkpoint, **options).run()
+    assert sink.versions == [[2], [3, 4], [5, 6]]
+
+
+# --- versions that are gone, and other tables
+
+
+def test_a_first_version_that_is_gone_is_named(ds: Dataset) -> None:
+    ds = ds.append(rows(5)).append(rows(6))
+    ds.cleanup(retain_versions=2)
+    with pytest.raises(NotFoundError, match=r"version 2\b.*cleaned up"):
+        stream(ds, startingVersion=3)
+    with pytest.raises(NotFoundError, match=r"version 2\b.*cleaned up"):
+        ds.changes(2)
+
+
+def test_a_version_that_is_gone_from_the_middle_is_named(ds: Dataset) -> None:
+    ds = ds.append(rows(5)).append(rows(6)).append(rows(7))
+    lance.dataset(ds.uri).tags.create("kept", 3)
+    sink, checkpoint = Batches(), Checkpoint()
+    Engine(ds.checkout(3).uri, sink, checkpoint, startingVersion=3, maxVersionsPerTrigger=1).run()
+    ds = ds.append(rows(8)).append(rows(9))
+    ds.cleanup(retain_versions=1)
+    with pytest.raises(NotFoundError, match=r"version 5\b.*cleaned up"):
+        Engine(ds.uri, sink, checkpoint, startingVersion=3).run()
+    assert sink.changes == inserted(3, 5) + inserted(4, 6) + inserted(5, 7)
+
+
+def test_files_that_go_between_planning_and_reading_stop_the_batch(ds: Dataset) -> None:
+    ds = ds.delete("id = 1").append(rows(5)).compact().overwrite(rows(6))
+    sink, checkpoint = Batches(), Checkpoint()
+
+    def clean_up(step: str) -> None:
+        if step == "read":
+            ds.cleanup(older_than="0 seconds")
+
+    with pytest.raises(NotFoundError, match=r"\.lance"):
+        Engine(ds.uri, sink, checkpoint, clean_up, startingVersion=0).run()
+    assert sink.batches == []
+    assert checkpoint.is_unfinished
+
+
+def test_a_table_that_was_deleted_and_made_anew_is_noticed(ds: Dataset) -> None:
+    sink, checkpoint = Batches(), Checkpoint()
+    Engine(ds.append(rows(5)).uri, sink, checkpoint, startingVersion=0).run()
+    before = sink.changes
+    shutil.rmtree(ds.uri)
+    lance_stream.create_dataset(ds.uri, SCHEMA).append(rows(1))
+    with pytest.raises(NotFoundError, match=r"(?s)made anew.*new checkpoint"):
+        Engine(ds.uri, sink, checkpoint, startingVersion=0).run()
+    assert sink.changes == before
+
+
+# --- checkpoints
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"files": 3}', CorruptDataError),
+        ('{"format": 1, "snapshot": false, "version": -1}', CorruptDataError),
+        ('{"format": 1, "snapshot": 0, "version": 1}', CorruptDataError),
+        ('{"format": 99, "snapshot": false, "version": 1}', UnsupportedFeatureError),
+    ],
+)
+def test_a_checkpoint_that_is_not_ours_is_refused(
+    ds: Dataset, text: str, error: type[Exception]
+) -> None:
+    sink = Batches()
+    with pytest.raises(error, match="the checkpoint holds"):
+        Engine(ds.uri, sink, Checkpoint([text], 1), startingVersion=0).run()
+    with pytest.raises(error, match="the checkpoint holds"):
+        Engine(ds.uri, sink, Checkpoint([text], 0), startingVersion=0).run()
+    assert sink.batches == []
+
+
+@pytest.mark.parametrize("num_committed", [1, 0], ids=["done", "begun"])
+def test_a_checkpoint_of_the_first_release_goes_on(ds: Dataset, num_committed: int) -> None:
+    ds = ds.append(rows(5))
+    recorded = '{"format": 1, "snapshot": false, "version": 2}'
+    sink = Batches()
+    sink.batches += [[]] * num_committed
+    checkpoint = Checkpoint([recorded], num_committed)
+    Engine(ds.uri, sink, checkpoint, startingVersion=0).run()
+    expected = inserted(2, 1, 2, 3, 4) if num_committed == 0 else []
+    assert sink.changes == expected + inserted(3, 5)
+
+
+# --- columns that change
+
+
+def test_a_running_stream_goes_on_when_columns_are_added(ds: Dataset) -> None:
+    sink, checkpoint = Batches(), Checkpoint()
+
+    def add(step: str) -> None:
+        nonlocal ds
+        if step == "commit" and ds.version == 2:
+            ds = ds.add_columns(pa.field("y", pa.int64())).upsert(
+                pa.table({"id": [1, 9], "y": [1, 9]}), "id"
+            )
+
+    ds.append(rows(5))
+    query = Engine(ds.uri, sink, checkpoint, add, startingVersion=0, maxVersionsPerTrigger=1)
+    query.run(polls=6)
+    query.run(polls=2)
+    found = sink.changes
+    assert found[:5] == inserted(2, 1, 2, 3, 4) + inserted(3, 5)
+    assert sorted(found[5:]) == sorted(updated(5, 1) + inserted(5, 9))
