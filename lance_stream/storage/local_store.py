@@ -212,15 +212,35 @@ def _read_all(file: int, requests: Sequence[tuple[int, int]]) -> list[Buffer]:
         for each in buffers:
             each.fill(file, each.start, each.stop)
     else:
-        slice_bytes = max(_PARALLEL_BYTES // 2, -(-total // (2 * _NUM_THREADS)))
-        slices = [
-            (each, start, min(start + slice_bytes, each.stop))
-            for each in buffers
-            for start in range(each.start, each.stop, slice_bytes)
-        ]
+        portions = _portions(buffers, max(_PARALLEL_BYTES // 2, -(-total // (2 * _NUM_THREADS))))
         with ThreadPoolExecutor(_NUM_THREADS) as threads:
-            list(threads.map(lambda part: part[0].fill(file, part[1], part[2]), slices))
+            list(threads.map(lambda slices: _fill(file, slices), portions))
     return [each.view() for each in buffers]
+
+
+def _portions(
+    buffers: Sequence["_Target"], portion_bytes: int
+) -> list[list[tuple["_Target", int, int]]]:
+    """Return what fills the buffers in portions of about one size, each for a thread to do."""
+    portions: list[list[tuple[_Target, int, int]]] = [[]]
+    room = portion_bytes
+    for each in buffers:
+        start = each.start
+        while start < each.stop:
+            if room <= 0:
+                portions.append([])
+                room = portion_bytes
+            # a small rest goes along
+            stop = each.stop if each.stop - start <= 2 * room else start + room
+            portions[-1].append((each, start, stop))
+            room -= stop - start
+            start = stop
+    return portions
+
+
+def _fill(file: int, slices: Sequence[tuple["_Target", int, int]]) -> None:
+    for target, start, stop in slices:
+        target.fill(file, start, stop)
 
 
 class _Target:

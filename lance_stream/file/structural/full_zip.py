@@ -31,18 +31,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
-from lance_stream.byte_ranges import Asking, ByteRange
+from lance_stream.byte_ranges import Asking
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.arrow_blocks import array_from_block, nulls
 from lance_stream.file.columns import Page
 from lance_stream.file.compressive import EncodedValues, decode_per_value, encode_per_value
 from lance_stream.file.data_blocks import (
-    INT32,
-    INT64,
     Bytes,
     DataBlock,
     FixedWidthBlock,
-    Offsets,
     VariableWidthBlock,
 )
 from lance_stream.file.levels import (
@@ -53,13 +50,13 @@ from lance_stream.file.levels import (
     checked_levels,
     layers_of,
 )
+from lance_stream.file.scattered_bytes import gather, read_slices
 from lance_stream.file.structural.encoded_layouts import EncodedLayout, part
 from lance_stream.file.structural.leaf_rows import (
     LeafColumn,
     LeafRows,
     RowsAsked,
     as_bytes,
-    as_places,
 )
 
 MAX_INDEX_BYTES = 1 << 20
@@ -128,30 +125,15 @@ class FullZipPage:
                 (whole,) = yield [buffers[0]]
             return self._decode(as_bytes(whole), self._index[:-1], self._index[1:])
         starts, stops = yield from self._find(rows)
-        heads = np.flatnonzero(np.append(True, starts[1:] != stops[:-1]))
-        tails = np.append(heads[1:], len(starts)) - 1
-        parts = yield [
-            ByteRange(buffers[0].start + start, buffers[0].start + stop)
-            for start, stop in zip(starts[heads].tolist(), stops[tails].tolist(), strict=True)
-        ]
-        data = as_bytes(parts[0] if len(parts) == 1 else b"".join(parts))
+        data = yield from read_slices(buffers[0].start + starts, buffers[0].start + stops)
         ends = np.cumsum(stops - starts)
         return self._decode(data, ends - (stops - starts), ends)
 
     def _read_even(self, rows: RowsAsked) -> Asking[LeafRows]:
         """Read rows that all have the same number of bytes."""
         base, stride = self._page.buffers[0].start, self._word_bytes + self._width
-        places = as_places(rows) if not isinstance(rows, range) else np.array([rows.start])
-        heads = np.flatnonzero(np.diff(places, prepend=-2) > 1)
-        firsts = places[heads]
-        stops = places[np.append(heads[1:], len(places)) - 1] + 1
-        if isinstance(rows, range):
-            stops = np.array([rows.stop])
-        parts = yield [
-            ByteRange(base + first * stride, base + stop * stride)
-            for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True)
-        ]
-        data = as_bytes(parts[0] if len(parts) == 1 else b"".join(parts))
+        firsts, stops = _runs(rows)
+        data = yield from read_slices(base + firsts * stride, base + stops * stride)
         count, definition = len(rows), None
         if self._word_bytes:
             items = data.reshape(count, stride)
@@ -173,19 +155,15 @@ class FullZipPage:
                 return found[:-1], found[1:]
             return self._index[rows], self._index[rows + 1]
         width = self._index_width
-        if isinstance(rows, range):
-            heads = [(rows.start, rows.stop)]
-        else:
-            starts = np.flatnonzero(np.diff(rows, prepend=-2) > 1)
-            lasts = rows[np.append(starts[1:], len(rows)) - 1]
-            heads = list(zip(rows[starts].tolist(), (lasts + 1).tolist(), strict=True))
-        buffers = yield [
-            ByteRange(index.start + first * width, index.start + (stop + 1) * width)
-            for first, stop in heads
-        ]
-        words = [self._index_words(buffer) for buffer in buffers]
-        starts = np.concatenate([each[:-1] for each in words])
-        stops = np.concatenate([each[1:] for each in words])
+        firsts, lasts = _runs(rows)
+        # of a run of n rows n + 1 words are needed, which are those of no other run
+        data = yield from read_slices(
+            index.start + firsts * width, index.start + (lasts + 1) * width
+        )
+        words = self._index_words(data.data)
+        ends = np.cumsum(lasts - firsts + 1)
+        starts = np.delete(words, ends - 1)
+        stops = np.delete(words, np.append(0, ends[:-1]))
         return self._checked_index(starts, stops)
 
     def _width_of_index(self) -> int:
@@ -316,7 +294,7 @@ class FullZipPage:
         starts = places + self._word_bytes
         if len(starts) and int(starts[-1]) + self._width > len(data):
             raise CorruptDataError("the last value of a full-zip page is cut short")
-        values = _gather(data, starts, starts + self._width)[1]
+        values = gather(data, starts, starts + self._width)[1]
         return self._values_of_width(values, len(places))
 
     def _values_of_width(self, data: Bytes, count: int) -> pa.Array:
@@ -337,7 +315,7 @@ class FullZipPage:
         stops = starts + lengths
         if (stops != ends[filled]).any():
             raise CorruptDataError("a value of a full-zip page is not as long as its item")
-        offsets, values = _gather(data, starts, stops)
+        offsets, values = gather(data, starts, stops)
         if valid is not None:
             sizes = np.zeros(len(places) + 1, np.int64)
             sizes[1:][valid] = lengths
@@ -448,7 +426,7 @@ def _lengths_and_bytes(levels: Levels, values: VariableWidthBlock) -> tuple[Plac
     valid = definition == 0
     if lengths[~valid].any():
         starts = values.offsets[:-1][valid].astype(np.int64)
-        data = _gather(data, starts, starts + lengths[valid])[1]
+        data = gather(data, starts, starts + lengths[valid])[1]
     return lengths[valid], data
 
 
@@ -469,6 +447,14 @@ def _flags(others: Places, ours: Places) -> npt.NDArray[np.bool_]:
     """Return, for each pair of counts, so many False and then so many True."""
     counts = np.stack([others, ours], axis=1).reshape(-1)
     return np.repeat(np.tile(np.array([False, True]), len(others)), counts)
+
+
+def _runs(rows: RowsAsked) -> tuple[Places, Places]:
+    """Return the first row of each run of rows without a gap, and one past its last."""
+    if isinstance(rows, range):
+        return np.array([rows.start]), np.array([rows.stop])
+    heads = np.flatnonzero(np.diff(rows, prepend=-2) > 1)
+    return rows[heads], rows[np.append(heads[1:], len(rows)) - 1] + 1
 
 
 def _word_bytes(bits: int) -> int:
@@ -496,27 +482,3 @@ def _words_at(data: Bytes, places: Places, width: int) -> npt.NDArray[np.unsigne
     for byte in range(width):
         words |= data[places + byte].astype(words.dtype) << words.dtype.type(8 * byte)
     return words
-
-
-def _gather(data: Bytes, starts: Places, stops: Places) -> tuple[Offsets, Bytes]:
-    """Return slices of bytes one after the other, and the offsets between them.
-
-    The slices ascend and do not overlap: together with what lies between them they are a binary
-    array of which every other value is wanted, and Arrow copies those.
-    """
-    if len(starts) == 0:
-        return np.zeros(1, np.int32), np.zeros(0, np.uint8)
-    wide = len(data) > np.iinfo(np.int32).max
-    word = INT64 if wide else INT32
-    bounds = np.empty(2 * len(starts), word)
-    bounds[0::2], bounds[1::2] = starts, stops
-    every = pa.Array.from_buffers(
-        pa.large_binary() if wide else pa.binary(),
-        len(bounds) - 1,
-        [None, pa.py_buffer(bounds), pa.py_buffer(data)],
-    )
-    taken = every.take(pa.array(np.arange(0, len(bounds), 2)))
-    buffers = taken.buffers()
-    offsets = np.frombuffer(buffers[1], word)[: len(starts) + 1]
-    values = np.frombuffer(buffers[2], np.uint8) if buffers[2] else np.zeros(0, np.uint8)
-    return offsets, values[: int(offsets[-1])]

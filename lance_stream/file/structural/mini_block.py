@@ -63,6 +63,7 @@ from lance_stream.file.levels import (
     checked_levels,
     layers_of,
 )
+from lance_stream.file.scattered_bytes import read_slices
 from lance_stream.file.structural.encoded_layouts import EncodedLayout, part
 from lance_stream.file.structural.leaf_rows import (
     LeafColumn,
@@ -180,13 +181,12 @@ class MiniBlockPage:
         chosen = self._choose(chunks, rows)
         if data is not None:
             return ReadChunks(self, chosen, as_bytes(data), rows)
-        runs = _runs_of(chosen)
+        heads = np.flatnonzero(np.diff(chosen, prepend=-2) > 1)
+        stops = chosen[np.append(heads[1:], len(chosen)) - 1] + 1
         base = self._page.buffers[1].start
-        buffers = yield [
-            ByteRange(base + int(chunks.starts[run.start]), base + int(chunks.starts[run.stop]))
-            for run in runs
-        ]
-        joined = as_bytes(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+        joined = yield from read_slices(
+            base + chunks.starts[chosen[heads]], base + chunks.starts[stops]
+        )
         return ReadChunks(self, chosen, joined, rows)
 
     def _table_ranges(self) -> list[ByteRange]:
@@ -743,12 +743,3 @@ def _padded(size: Any) -> Any:
 def _holders(rows: Places, places: Places) -> Places:
     """Return the chunk in which each row starts, given the rows that start before each chunk."""
     return np.searchsorted(rows, places, side="right") - 1
-
-
-def _runs_of(chosen: Places) -> list[range]:
-    """Return ascending places as ranges without gaps."""
-    heads = np.flatnonzero(np.diff(chosen, prepend=-2) > 1)
-    firsts, lasts = chosen[heads], chosen[np.append(heads[1:], len(chosen)) - 1]
-    return [
-        range(first, last + 1) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
-    ]

@@ -22,12 +22,10 @@ import pyarrow as pa
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking, ByteRange, answer, read_from
 from lance_stream.errors import CorruptDataError
+from lance_stream.file import scattered_bytes
 from lance_stream.file.v2_0.compressed_buffers import PLAIN_SCHEMES, decompress
 from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
 from lance_stream.file.v2_0.rows import Rows
-
-MAX_GAP_BYTES: Final = 4 << 10
-"""Scattered values are read in one run if no more than this stands between two of them."""
 
 T = TypeVar("T")
 
@@ -147,10 +145,8 @@ def read_values(buffer: ByteRange, width_bytes: int, rows: Rows) -> Asking[memor
             )
         ]
         return data
-    runs = _Runs(rows.offsets, rows.offsets + 1, MAX_GAP_BYTES // width_bytes)
-    packed = yield from runs.read(buffer, width_bytes)
-    values = np.frombuffer(packed, dtype=value_of_bytes(width_bytes))
-    return as_bytes(values[runs.places])
+    starts = buffer.start + rows.offsets * width_bytes
+    return as_bytes((yield from scattered_bytes.read_slices(starts, starts + width_bytes)))
 
 
 def read_bits(buffer: ByteRange, rows: Rows) -> Asking[memoryview]:
@@ -185,18 +181,9 @@ def read_slices(
         starts: (n,) first byte of each slice, ascending.
         stops: (n,) one past the last byte of each; slices do not overlap and lie in the buffer.
     """
-    runs = _Runs(starts, stops, MAX_GAP_BYTES)
-    data = yield from runs.read(buffer, 1)
-    # Slices and the gaps between them, in turn, are values of one binary array: take every other.
-    lengths = stops - starts
-    bounds = np.empty(2 * len(starts), np.int64)
-    bounds[0::2] = runs.places
-    bounds[1::2] = runs.places + lengths
-    slices_and_gaps = pa.Array.from_buffers(
-        pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    return as_bytes(
+        (yield from scattered_bytes.read_slices(buffer.start + starts, buffer.start + stops))
     )
-    slices = slices_and_gaps.take(pa.array(np.arange(0, len(bounds), 2)))
-    return memoryview(slices.buffers()[2] or b"")
 
 
 def shift_bits(data: npt.NDArray[np.uint8], first_bit: int, num_bits: int) -> npt.NDArray[np.uint8]:
@@ -266,32 +253,3 @@ def _check_size(buffer: ByteRange, wanted_bytes: int) -> None:
 
 def _bytes_for(bits: pa.Array) -> int:
     return (int(bits.offset) % 8 + len(bits) + 7) // 8
-
-
-class _Runs:
-    """Scattered slices, joined into runs that are read at once.
-
-    Attributes:
-        places: (n,) where each slice begins in the runs put one after the other.
-    """
-
-    def __init__(
-        self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64], max_gap: int
-    ) -> None:
-        breaks = np.flatnonzero(starts[1:] - stops[:-1] > max_gap) + 1
-        firsts = np.concatenate(([0], breaks))
-        self._starts = starts[firsts]
-        self._stops = stops[np.concatenate((breaks, [len(starts)])) - 1]
-        lengths = self._stops - self._starts
-        run_places = np.cumsum(lengths) - lengths
-        counts = np.diff(np.concatenate((firsts, [len(starts)])))
-        self.places = starts + np.repeat(run_places - self._starts, counts)
-
-    def read(self, buffer: ByteRange, width_bytes: int) -> Asking[bytes | memoryview]:
-        """Read the runs, given in values of `width_bytes`, and put them one after the other."""
-        ranges = [
-            ByteRange(buffer.start + start * width_bytes, buffer.start + stop * width_bytes)
-            for start, stop in zip(self._starts.tolist(), self._stops.tolist(), strict=True)
-        ]
-        answers = yield ranges
-        return answers[0] if len(answers) == 1 else b"".join(answers)

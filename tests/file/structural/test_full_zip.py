@@ -9,6 +9,7 @@ import pytest
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import BadDataError, CorruptDataError
+from lance_stream.file import scattered_bytes
 from lance_stream.file.encoding_options import PREFIX
 from lance_stream.file.structural import full_zip
 from lance_stream.file.versions import FileVersion
@@ -17,7 +18,10 @@ LONG = "x" * 5000
 AS_THEY_ARE = {PREFIX + "structural-encoding": "fullzip", PREFIX + "compression": "none"}
 
 
-def test_plain_values_are_the_page_and_are_not_copied(columns: Any) -> None:
+def test_plain_values_are_the_page_and_are_not_copied(
+    columns: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scattered_bytes, "MAX_GAP_BYTES", 0)
     values = pa.array(np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 1000))
     column = columns.write(values)
     assert column.layouts() == ["full_zip_layout"]
@@ -89,6 +93,7 @@ def test_of_a_large_row_index_only_the_rows_asked_for_are_read(
     columns: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(full_zip, "MAX_INDEX_BYTES", 10)
+    monkeypatch.setattr(scattered_bytes, "MAX_GAP_BYTES", 0)
     values = pa.array([LONG if n % 10 == 0 else f"short {n}" for n in range(100)])
     values = pa.concat_arrays([values, pa.array([LONG * 20])])
     column = columns.write(values, metadata=AS_THEY_ARE)

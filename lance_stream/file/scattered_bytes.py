@@ -1,0 +1,91 @@
+"""Many small pieces of a file, asked for and gathered without an object for each.
+
+Tens of thousands of rows that lie scattered over a column are tens of thousands of pieces. To ask
+for each by a range of its own costs several times what reading the bytes between them does, in
+time and in memory. So pieces that lie near to each other are asked for as one range, and gathered
+out of its bytes in one go.
+
+    MAX_GAP_BYTES        two pieces nearer than this are asked for together
+    MAX_JOINED_BYTES     a joined range does not cross a multiple of this, so that memory is handed
+                         out in portions of one size, which are used again
+"""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.byte_ranges import Asking, Buffer, ByteRange
+from lance_stream.file.data_blocks import INT32, INT64, Bytes, Offsets
+
+Places = npt.NDArray[np.int64]
+
+MAX_GAP_BYTES: Final = 32 << 10
+MAX_JOINED_BYTES: Final = 1 << 20
+
+_MAX_INT32: Final = 2**31 - 1
+
+
+def read_slices(starts: Places, stops: Places) -> Asking[Bytes]:
+    """Return pieces of a file, one after the other: one round.
+
+    Args:
+        starts: (num_pieces,) their first bytes, ascending.
+        stops: (num_pieces,) one past their last; no piece begins before the one before it ends.
+    """
+    if len(starts) == 0:
+        return np.zeros(0, np.uint8)
+    heads = _heads(starts, stops)
+    ends = np.append(heads[1:], len(starts))
+    begins, finishes = starts[heads], stops[ends - 1]
+    buffers = yield [
+        ByteRange(start, stop)
+        for start, stop in zip(begins.tolist(), finishes.tolist(), strict=True)
+    ]
+    pieces = [
+        _pieces_of(buffer, starts[head:end] - begin, stops[head:end] - begin)
+        for buffer, head, end, begin in zip(
+            buffers, heads.tolist(), ends.tolist(), begins.tolist(), strict=True
+        )
+    ]
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def gather(data: Bytes, starts: Places, stops: Places) -> tuple[Offsets, Bytes]:
+    """Return slices of bytes one after the other, and the offsets between them.
+
+    The slices ascend and do not overlap: together with what lies between them they are a binary
+    array of which every other value is wanted, and Arrow copies those.
+    """
+    if len(starts) == 0:
+        return np.zeros(1, np.int32), np.zeros(0, np.uint8)
+    wide = len(data) > _MAX_INT32
+    word = INT64 if wide else INT32
+    bounds = np.empty(2 * len(starts), word)
+    bounds[0::2], bounds[1::2] = starts, stops
+    every = pa.Array.from_buffers(
+        pa.large_binary() if wide else pa.binary(),
+        len(bounds) - 1,
+        [None, pa.py_buffer(bounds), pa.py_buffer(data)],
+    )
+    taken = every.take(pa.array(np.arange(0, len(bounds), 2)))
+    buffers = taken.buffers()
+    offsets = np.frombuffer(buffers[1], word)[: len(starts) + 1]
+    values = np.frombuffer(buffers[2], np.uint8) if buffers[2] else np.zeros(0, np.uint8)
+    return offsets, values[: int(offsets[-1])]
+
+
+def _heads(starts: Places, stops: Places) -> npt.NDArray[np.intp]:
+    """Return the pieces at which a new range begins."""
+    gaps = starts[1:] - stops[:-1]
+    portions = starts // MAX_JOINED_BYTES
+    is_apart = (gaps > MAX_GAP_BYTES) | ((gaps > 0) & (portions[1:] != portions[:-1]))
+    return np.concatenate((np.zeros(1, np.intp), np.flatnonzero(is_apart) + 1))
+
+
+def _pieces_of(buffer: Buffer, starts: Places, stops: Places) -> Bytes:
+    data = np.frombuffer(buffer, np.uint8)
+    if bool((starts[1:] == stops[:-1]).all()):
+        return data
+    return gather(data, starts, stops)[1]

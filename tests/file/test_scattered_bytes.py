@@ -1,0 +1,65 @@
+"""Pieces of a file are asked for together where they are near, and come one after the other."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_stream.byte_ranges import ByteRange, answer
+from lance_stream.file import scattered_bytes
+from lance_stream.file.scattered_bytes import MAX_GAP_BYTES, MAX_JOINED_BYTES, gather, read_slices
+
+FILE = np.random.default_rng(0).integers(0, 256, 3 * MAX_JOINED_BYTES, dtype=np.uint8)
+
+
+def read(starts: Sequence[int], stops: Sequence[int]) -> tuple[bytes, list[ByteRange]]:
+    """Return the pieces, one after the other, and what was asked for."""
+    asked: list[ByteRange] = []
+
+    def read_ranges(ranges: Sequence[ByteRange]) -> list[memoryview]:
+        asked.extend(ranges)
+        return [FILE.data[each.start : each.stop] for each in ranges]
+
+    pieces = read_slices(np.array(starts, np.int64), np.array(stops, np.int64))
+    return answer(pieces, read_ranges).tobytes(), asked
+
+
+def test_near_pieces_are_asked_for_together_and_far_ones_apart() -> None:
+    far = 70 + MAX_GAP_BYTES + 1
+    pieces, asked = read([10, 50, far], [20, 70, far + 5])
+    assert asked == [ByteRange(10, 70), ByteRange(far, far + 5)]
+    assert pieces == b"".join(
+        FILE[start:stop].tobytes() for start, stop in [(10, 20), (50, 70), (far, far + 5)]
+    )
+
+
+def test_a_joined_range_is_bounded_but_one_piece_is_never_parted() -> None:
+    starts = list(range(0, 2 * MAX_JOINED_BYTES, 1000))
+    _, asked = read(starts, [each + 8 for each in starts])
+    assert len(asked) == 2
+    long = ByteRange(5, 2 * MAX_JOINED_BYTES)
+    _, asked = read([long.start], [long.stop])
+    assert asked == [long]
+    middle = MAX_JOINED_BYTES // 2  # touching pieces are one
+    _, asked = read([0, middle], [middle, 2 * MAX_JOINED_BYTES])
+    assert asked == [ByteRange(0, 2 * MAX_JOINED_BYTES)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30)), min_size=1, max_size=60))
+def test_pieces_are_those_of_the_file(distances: list[tuple[int, int]]) -> None:
+    bounds = np.cumsum(np.array(distances).reshape(-1))
+    starts, stops = bounds[0::2], bounds[1::2]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scattered_bytes, "MAX_GAP_BYTES", 20)
+        patch.setattr(scattered_bytes, "MAX_JOINED_BYTES", 128)
+        pieces, asked = read(starts.tolist(), stops.tolist())
+    wanted = [FILE[start:stop].tobytes() for start, stop in zip(starts, stops, strict=True)]
+    assert pieces == b"".join(wanted)
+    assert all(one.stop < two.start for one, two in pairwise(asked))
+    offsets, values = gather(FILE[: int(stops[-1])], starts, stops)
+    assert values.tobytes() == pieces
+    assert np.diff(offsets).tolist() == [len(each) for each in wanted]
