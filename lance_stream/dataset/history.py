@@ -33,11 +33,17 @@ class VersionInfo:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-def list_versions(table: TableVersion) -> list[VersionInfo]:
-    """Return all versions of a table that are still there, the newest last."""
+def list_versions(table: TableVersion, limit: int | None = None) -> list[VersionInfo]:
+    """Return the versions of a table that are still there, the newest last.
+
+    Args:
+        table: Any version.
+        limit: How many of the newest, at least 1; None for all.
+    """
     found = []
     live_rows: dict[bytes, int] = {}
-    for version in table.log.versions():
+    versions = table.log.versions()
+    for version in versions if limit is None else versions[-limit:]:
         try:
             manifest = table.log.read(version)
         except NotFoundError:

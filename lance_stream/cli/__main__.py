@@ -1,0 +1,7 @@
+"""`python -m lance_stream.cli`, where no script is installed."""
+
+import sys
+
+from lance_stream.cli.main import main
+
+sys.exit(main())

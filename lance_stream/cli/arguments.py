@@ -1,0 +1,72 @@
+"""What the verbs take in common: the table, the options of its store, a version."""
+
+import argparse
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+
+from lance_stream.dataset.dataset import Dataset, open_dataset
+from lance_stream.dataset.opening import VersionSpec
+from lance_stream.errors import InvalidInputError
+
+
+def add_table(parser: argparse.ArgumentParser) -> None:
+    """Let a verb take a table."""
+    parser.add_argument("uri", metavar="URI", help="the table's directory: a path, or a URI")
+    parser.add_argument(
+        "-o",
+        "--storage-option",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="an option of the table's store; may be given again",
+    )
+
+
+def add_version(parser: argparse.ArgumentParser) -> None:
+    """Let a verb take a version."""
+    parser.add_argument(
+        "--version", metavar="VERSION", help="a number, a tag, or a moment with a time zone"
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Let a verb answer for other programs."""
+    parser.add_argument("--json", action="store_true", help="answer in JSON")
+
+
+def open_table(arguments: argparse.Namespace) -> Dataset:
+    """Return the table that a command is about, at its newest version.
+
+    Raises:
+        NotFoundError: There is none.
+        InvalidInputError: The location or an option makes no sense.
+    """
+    return open_dataset(arguments.uri, storage_options=_storage_options(arguments))
+
+
+def parse_version(text: str | None) -> VersionSpec:
+    """Return the version that a word stands for."""
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit():
+        return int(text)
+    with suppress(ValueError):
+        return datetime.fromisoformat(text)
+    return text
+
+
+def whole_number(text: str) -> int:
+    """Return a whole number from 1, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1")
+    return number
+
+
+def _storage_options(arguments: argparse.Namespace) -> Mapping[str, str]:
+    pairs = [each.partition("=") for each in arguments.storage_option]
+    for key, equals, _ in pairs:
+        if not key or not equals:
+            raise InvalidInputError(f"a storage option is KEY=VALUE, not {key!r}")
+    return {key: value for key, _, value in pairs}

@@ -1,0 +1,44 @@
+"""Lists the consumers of a table's changes, or drops one.
+
+Cleanup keeps the version that a consumer has finished with, and all after it: drop one that will
+not come back.
+"""
+
+import argparse
+from typing import Final
+
+from lance_stream.cli import output
+from lance_stream.cli.arguments import add_table, open_table
+from lance_stream.dataset.consumers import drop_consumer, list_consumers
+
+HELP: Final = "list the consumers of the changes, or drop one"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what the verb takes."""
+    parts = parser.add_subparsers(dest="part", required=True, metavar="list|drop")
+    add_table(parts.add_parser("list", help="one line a consumer"))
+    drop = parts.add_parser("drop", help="forget a consumer")
+    add_table(drop)
+    drop.add_argument("name", metavar="NAME", help="the consumer's name")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List or drop consumers."""
+    ds = open_table(arguments)
+    if arguments.part == "drop":
+        drop_consumer(ds.table.store, arguments.name)
+        print(f"dropped the consumer {arguments.name}")
+        return 0
+    versions = ds.table.log.versions()
+    rows = [
+        [
+            each.name,
+            str(each.version),
+            str(sum(version > each.version for version in versions)),
+            output.moment(each.updated_at),
+        ]
+        for each in list_consumers(ds.table.store)
+    ]
+    print("\n".join(output.lines_of(["NAME", "DONE WITH", "BEHIND", "SINCE"], rows)))
+    return 0

@@ -1,0 +1,455 @@
+"""The command line: what each verb prints, and how it ends."""
+
+import io
+import json
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.cli import main as program
+from lance_stream.cli import output
+from lance_stream.dataset.consumers import record_progress
+from lance_stream.table.ledger import LedgerEntry, config_entries
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": ids, "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    """Five versions: none, three rows, two more, one changed, one deleted."""
+    uri = f"memory://{uuid.uuid4()}/t"
+    made = lance_stream.create_dataset(uri, SCHEMA, config={"team": "blue"})
+    made = made.append(rows(1, 2, 3)).append(rows(4, 5))
+    return made.update({"name": "'new'"}, "id = 2").delete("id = 4")
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return what runs a command: its exit code, and what it printed on both streams."""
+
+    def run_it(*words: str) -> tuple[int, str, str]:
+        try:
+            code = program.main(list(words))
+        except SystemExit as end:  # argparse
+            code = int(end.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run_it
+
+
+def answer(run: Run, *words: str) -> str:
+    code, out, err = run(*words)
+    assert (code, err) == (0, "")
+    return out
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+# --- show, log
+
+
+def test_show_tells_what_a_table_is(run: Run, ds: Dataset) -> None:
+    ds.tags.create("gold", 2)
+    record_progress(ds.table.store, "totals", 3)
+    told = answer(run, "show", ds.uri)
+    lines = [" ".join(line.split()) for line in told.splitlines()]
+    assert f"{ds.uri} at version 5 of {ds.timestamp:%Y-%m-%d %H:%M:%SZ}" in lines
+    assert "5 versions, 1 to 5; file version 2.2, with stable row ids" in lines
+    assert any(line.startswith("4 rows and 2 dead in 3 fragments; 3 data files") for line in lines)
+    for line in ("id int64 not null", "name string", "team blue", "gold 2"):
+        assert line in lines
+    assert any(line.startswith("totals version 3 2 versions 20") for line in lines)
+
+
+def test_show_answers_programs_in_json(run: Run, ds: Dataset) -> None:
+    record_progress(ds.table.store, "totals", 4)
+    told = json.loads(answer(run, "show", ds.uri, "--json"))
+    assert told["versions"] == {"count": 5, "oldest": 1, "newest": 5}
+    assert (told["num_rows"], told["num_dead_rows"], told["num_fragments"]) == (4, 2, 3)
+    assert told["columns"][0] == {"name": "id", "type": "int64", "nullable": False}
+    assert told["config"] == {"team": "blue"}
+    assert told["data_bytes"] == sum(
+        each.size_bytes for each in ds.table.store.list("data") if each.path.endswith(".lance")
+    )
+    (consumer,) = told["consumers"]
+    assert (consumer["name"], consumer["version"], consumer["versions_behind"]) == ("totals", 4, 1)
+
+
+def test_show_tells_of_streams_indices_and_remembered_deletes(run: Run, ds: Dataset) -> None:
+    data = pa.table({"id": [9], "name": ["x"], "op": ["d"]})
+    ds = ds.upsert(data, "id", "name", "op = 'd'", "op", tombstones="7 days")
+    ds.update_config(config_entries("orders", LedgerEntry(7, "q", 6)))
+    told = json.loads(answer(run, "show", ds.uri, "--json"))
+    assert told["remembered_deletes"] == {"on": ["id"], "sequence_by": "name", "num_rows": 1}
+    assert told["streams"] == [{"app_id": "orders", "batch": 7, "version": 6, "query": "q"}]
+    assert told["config"] == {"team": "blue"}
+    assert "remembers 1 delete by id in the order of name" in answer(run, "show", ds.uri)
+
+
+@pytest.mark.parametrize("version", ["2", "gold", "moment"])
+def test_show_looks_at_an_older_version(run: Run, ds: Dataset, version: str) -> None:
+    ds.tags.create("gold", 2)
+    if version == "moment":
+        when = ds.checkout(2).timestamp
+        assert when is not None
+        version = when.isoformat()
+    told = json.loads(answer(run, "show", ds.uri, "--json", "--version", version))
+    assert (told["version"], told["num_rows"]) == (2, 3)
+
+
+def test_log_has_a_line_for_each_version_the_newest_first(run: Run, ds: Dataset) -> None:
+    lines = [line.split() for line in answer(run, "log", ds.uri).splitlines()]
+    assert lines[0] == ["VERSION", "COMMITTED", "OPERATION", "ROWS"]
+    assert [(line[0], line[3], line[4]) for line in lines[1:]] == [
+        ("5", "Delete", "4"),
+        ("4", "Update", "5"),
+        ("3", "Append", "5"),
+        ("2", "Append", "3"),
+        ("1", "Overwrite", "0"),
+    ]
+    limited = objects(answer(run, "log", ds.uri, "--json", "--limit", "2"))
+    assert [(each["version"], each["operation"]) for each in limited] == [
+        (5, "Delete"),
+        (4, "Update"),
+    ]
+
+
+# --- changes
+
+
+def test_changes_are_what_the_feed_says(run: Run, ds: Dataset) -> None:
+    told = objects(answer(run, "changes", ds.uri, "--after", "2", "--format", "json"))
+    wanted = ds.changes(after=2).read_all().to_pylist()
+    assert len(told) == len(wanted) == 5
+    for each in wanted:
+        each["_commit_timestamp"] = each["_commit_timestamp"].isoformat()
+    assert told == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["--after", "3"], ["update_preimage", "update_postimage", "delete"]),
+        (["--after", "3", "--no-pre-images"], ["update_postimage", "delete"]),
+        (["--after", "1", "--through", "2"], 3 * ["insert"]),
+        (["--after", "gold", "--through", "3"], 2 * ["insert"]),
+        (["--after", "1", "--net"], 4 * ["insert"]),
+        (["--after", "3", "--filter", "id = 4"], ["delete"]),
+        (
+            ["--filter", "_change_type = 'delete' OR _commit_version = 2"],
+            [*3 * ["insert"], "delete"],
+        ),
+        (["--after", "5"], []),
+    ],
+)
+def test_an_interval_of_the_changes_is_chosen(
+    run: Run, ds: Dataset, words: list[str], wanted: list[str]
+) -> None:
+    ds.tags.create("gold", 2)
+    told = objects(answer(run, "changes", ds.uri, *words, "--format", "json"))
+    assert [each["_change_type"] for each in told] == wanted
+
+
+def test_a_condition_may_name_columns_that_are_not_asked_for(run: Run, ds: Dataset) -> None:
+    words = ["--columns", "name", "--filter", "id > 3 AND _commit_version > 0", "--format", "json"]
+    told = objects(answer(run, "changes", ds.uri, *words))
+    assert [each["name"] for each in told] == ["n4", "n5", "n4"]
+    assert "id" not in told[0]
+
+
+def test_changes_are_a_table_for_people(run: Run, ds: Dataset) -> None:
+    ds.append(rows(7).set_column(1, "name", pa.array([60 * "é" + "\n"])))
+    lines = answer(run, "changes", ds.uri, "--after", "3").splitlines()
+    assert lines[0].split()[:4] == ["id", "name", "_change_type", "_commit_version"]
+    assert [line.split()[2] for line in lines[1:4]] == [
+        "update_preimage",
+        "update_postimage",
+        "delete",
+    ]
+    assert lines[4].split()[1] == 39 * "é" + "…"
+    assert len({line.index(str(each)) for line, each in zip(lines[1:3], (4, 4), strict=True)}) == 1
+
+
+def test_changes_are_an_arrow_stream_for_programs(
+    ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words, wanted in ((["--after", "2"], 5), (["--after", "5"], 0)):
+        printed = io.TextIOWrapper(io.BytesIO())
+        monkeypatch.setattr(sys, "stdout", printed)
+        assert program.main(["changes", ds.uri, *words, "--format", "arrow"]) == 0
+        table = pa.ipc.open_stream(printed.buffer.getvalue()).read_all()
+        assert table.equals(ds.changes(after=int(words[1])).read_all())
+        assert table.num_rows == wanted
+
+
+def test_following_goes_on_as_versions_come(run: Run, ds: Dataset) -> None:
+    def write() -> None:
+        newest = ds
+        for each in range(10, 13):
+            time.sleep(0.02)
+            newest = newest.append(rows(each))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    words = ["--after", "4", "--through", "8", "--follow", "--interval", "0.01", "--format", "json"]
+    told = objects(answer(run, "changes", ds.uri, *words))
+    writer.join()
+    assert [(each["_commit_version"], each["id"]) for each in told] == [
+        (5, 4),
+        (6, 10),
+        (7, 11),
+        (8, 12),
+    ]
+
+
+@pytest.fixture
+def naps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
+    """What happens while a command sleeps, one thing a time; then it is interrupted."""
+    things: list[Callable[[], object]] = []
+
+    def sleep(_seconds: float) -> None:
+        if not things:
+            raise KeyboardInterrupt
+        things.pop(0)()
+
+    monkeypatch.setattr("lance_stream.cli.changes.time.sleep", sleep)
+    return things
+
+
+def test_following_begins_with_what_comes_and_ends_when_it_is_interrupted(
+    run: Run, ds: Dataset, naps: list[Callable[[], object]]
+) -> None:
+    naps += [lambda: None, lambda: ds.append(rows(77)), lambda: None]
+    code, out, err = run("changes", ds.uri, "--follow", "--format", "json")
+    assert (code, err) == (130, "")
+    assert [each["id"] for each in objects(out)] == [77]
+
+
+def test_following_shows_the_columns_that_a_table_gets(
+    run: Run, ds: Dataset, naps: list[Callable[[], object]]
+) -> None:
+    naps += [
+        lambda: ds.append(rows(77)),
+        lambda: ds.checkout(None).add_columns(pa.field("x", pa.int8())),
+        lambda: ds.checkout(None).append(rows(78)),
+    ]
+    _, out, _ = run("changes", ds.uri, "--follow", "--format", "table")
+    assert [line.split()[0] for line in out.splitlines()] == ["id", "77", "id", "78"]
+    assert out.splitlines()[2].split()[2] == "x"
+
+
+def test_an_arrow_stream_that_cannot_go_on_says_so(
+    ds: Dataset,
+    naps: list[Callable[[], object]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    naps += [
+        lambda: ds.append(rows(77)),
+        lambda: ds.checkout(None).add_columns(pa.field("x", pa.int8())),
+    ]
+    printed = io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr(sys, "stdout", printed)
+    assert program.main(["changes", ds.uri, "--follow", "--format", "arrow"]) == 2
+    assert "the columns of the table have changed" in capsys.readouterr().err
+    assert pa.ipc.open_stream(printed.buffer.getvalue()).read_next_batch().num_rows == 1
+
+
+# --- taking care
+
+
+def test_compact_says_what_it_did(run: Run, ds: Dataset) -> None:
+    assert answer(run, "compact", ds.uri) == "made version 6: 3 fragments became 1\n"
+    assert answer(run, "compact", ds.uri) == "nothing to do: version 6 stays\n"
+    assert ds.checkout(None).to_table()["id"].to_pylist() == [1, 3, 5, 2]
+
+
+def test_cleanup_says_what_it_removed(run: Run, ds: Dataset) -> None:
+    ds.tags.create("gold", 2)
+    assert answer(run, "cleanup", ds.uri, "--older-than", "7d").startswith("removed 0 versions")
+    told = answer(run, "cleanup", ds.uri, "--retain-versions", "1", "--dry-run")
+    assert told.startswith("would remove 3 versions, ")
+    assert "kept 1 for the tag gold" in told
+    assert len(ds.versions()) == 5
+    told = json.loads(answer(run, "cleanup", ds.uri, "--older-than", "0s", "--json"))
+    assert (told["versions"], told["held"], told["is_dry_run"]) == ([1, 3, 4], {"gold": 1}, False)
+    assert [each.version for each in ds.versions()] == [2, 5]
+
+
+def test_verify_ends_with_1_if_a_rule_is_broken(run: Run, ds: Dataset) -> None:
+    assert answer(run, "verify", ds.uri) == f"{ds.uri} is sound at version 5\n"
+    assert answer(run, "verify", ds.uri, "--json", "--version", "2") == ""
+    path = ds.table.store.list("data")[0].path
+    ds.table.store.write(path, b"?")
+    code, out, err = run("verify", ds.uri)
+    assert (code, err) == (1, "")
+    assert "data files: fragment" in out
+    code, out, _ = run("verify", ds.uri, "--json")
+    assert code == 1
+    assert {each["rule"] for each in objects(out)} >= {"data files"}
+
+
+def test_consumers_are_listed_and_dropped(run: Run, ds: Dataset) -> None:
+    record_progress(ds.table.store, "totals", 2)
+    lines = answer(run, "consumers", "list", ds.uri).splitlines()
+    assert lines[1].split()[:3] == ["totals", "2", "3"]
+    assert answer(run, "consumers", "drop", ds.uri, "totals") == "dropped the consumer totals\n"
+    assert len(answer(run, "consumers", "list", ds.uri).splitlines()) == 1
+
+
+# --- how it ends
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["changes", "URI", "--after", "9"], 2, "changes after version 9"),
+        (["changes", "URI", "--filter", "id ="], 2, "is not a SQL expression"),
+        (["changes", "URI", "--interval", "0"], 2, "--interval is longer than nothing"),
+        (["cleanup", "URI", "--older-than", "soon"], 2, "'soon' is no age"),
+        (["cleanup", "URI", "--retain-versions", "0"], 2, "not a whole number from 1"),
+        (["show", "URI", "-o", "durable"], 2, "a storage option is KEY=VALUE"),
+        (["show", "URI", "--version", "2026-01-01"], 2, "has no time zone"),
+        (["consumers", "drop", "URI", "a b"], 2, "cannot be the name of a consumer"),
+        (["frobnicate", "URI"], 2, "invalid choice"),
+        ([], 2, "usage: lance-stream"),
+        (["show", "memory://nobody/nothing"], 3, "there is no dataset at"),
+        (["show", "URI", "--version", "99"], 3, "has no version 99"),
+        (["changes", "URI", "--after", "silver"], 3, "there is no tag 'silver'"),
+        (["changes", "URI", "--columns", "nope"], 3, "nope"),
+        (["consumers", "drop", "URI", "nobody"], 3, "there is no consumer 'nobody'"),
+        (["show", "s3://bucket/t"], 4, "Amazon S3"),
+    ],
+)
+def test_a_command_that_fails_says_why_and_by_its_exit_code_of_which_kind(
+    run: Run, ds: Dataset, words: list[str], code: int, said: str
+) -> None:
+    got, out, err = run(*[ds.uri if each == "URI" else each for each in words])
+    assert (got, out) == (code, "")
+    assert said in err
+
+
+def test_a_damaged_table_is_told_with_the_place(run: Run, ds: Dataset) -> None:
+    path = ds.table.log.manifest_path(5)
+    ds.table.store.write(path, ds.table.store.read(path)[:-4])
+    code, _, err = run("log", ds.uri)
+    assert code == 4
+    assert f"\n  manifest {ds.uri}/{path}" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (lance_stream.CommitUncertainError("?"), 5),
+        (lance_stream.RetryableConflictError("?", 3), 5),
+        (lance_stream.LanceStreamError("?"), 1),
+        (PermissionError("?"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_every_error_has_an_exit_code(
+    run: Run, ds: Dataset, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    def fail(*_: object) -> Dataset:
+        raise error
+
+    monkeypatch.setattr(Dataset, "compact", fail)
+    assert run("compact", ds.uri)[0] == code
+
+
+PROCESS = """
+import atexit, runpy, sys
+atexit.register(lambda: "pyspark" in sys.modules and sys.stderr.write("Spark was loaded"))
+runpy.run_module("lance_stream.cli", run_name="__main__")
+"""
+
+
+def test_a_process_of_its_own_stops_when_nobody_reads_on_and_loads_no_spark(
+    tmp_path: Path,
+) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA).append(rows(*range(20_000)))
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROCESS, "changes", ds.uri, "--format", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert json.loads(process.stdout.readline())["id"] == 0
+    process.stdout.close()
+    assert process.wait() == 0
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+def test_the_script_that_is_installed_is_this_program() -> None:
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    module, _, function = project["scripts"]["lance-stream"].partition(":")
+    assert getattr(import_module(module), function) is program.main
+
+
+# --- what is printed
+
+
+def test_values_of_all_kinds_are_json() -> None:
+    nested = pa.struct([pa.field("b", pa.binary()), pa.field("t", pa.list_(pa.time64("us")))])
+    batch = pa.record_batch(
+        {
+            "ns": pa.array([1_500_000_000_000_000_001], pa.timestamp("ns")),
+            "day": pa.array([1], pa.date32()),
+            "d": pa.array(["1.50"]).cast(pa.decimal128(5, 2)),
+            "f": pa.array([float("inf")]),
+            "n": pa.array([{"b": b"\x00\xff", "t": [3_600_000_000]}], nested),
+            "age": pa.array([timedelta(days=1)]),
+            "none": pa.nulls(1),
+            "m": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int8())),
+        }
+    )
+    (row,) = output.rows_of(batch)
+    assert json.loads(output.to_json(row)) == {
+        "ns": "2017-07-14 02:40:00.000000001",
+        "day": "1970-01-02",
+        "d": "1.50",
+        "f": "inf",
+        "n": {"b": "AP8=", "t": ["01:00:00"]},
+        "age": "1 day, 0:00:00",
+        "none": None,
+        "m": [["k", 1]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1 kB"), (1234, "1.23 kB"), (10**17, "100 PB")],
+)
+def test_a_size_is_told_in_few_digits(num_bytes: int, text: str) -> None:
+    assert output.size(num_bytes) == text
+
+
+def test_moments_are_told_in_utc() -> None:
+    assert output.moment(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)) == "2026-01-02 03:04:05Z"
+    assert output.moment(None) == "-"
