@@ -16,7 +16,7 @@ import pyarrow as pa
 from lance_stream.commit.rebasing import write_deletion_file
 from lance_stream.commit.world import World
 from lance_stream.dataset.read_fragment import WorkUnit
-from lance_stream.dataset.scan import check_filter, read_units
+from lance_stream.dataset.scan import check_filter, read_units, units_of
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import LanceStreamError
 from lance_stream.schema.system_columns import ROW_ADDRESS
@@ -38,10 +38,7 @@ def chosen_rows(table: TableVersion, predicate: str) -> Addresses:
         InvalidInputError: The condition is not understood.
     """
     check_filter(table, predicate)
-    units = [
-        table.unit(place, columns=(), system_columns=(ROW_ADDRESS,), filter=predicate)
-        for place in range(len(table.manifest.fragments))
-    ]
+    units = units_of(table, predicate, columns=(), system_columns=(ROW_ADDRESS,))
     found = [batch.column(0).to_numpy(zero_copy_only=False) for batch in read_units(units)]
     return np.sort(np.concatenate([np.empty(0, np.uint64), *found]))
 

@@ -1,6 +1,7 @@
 """Which rows a filter may choose, told by the bounds of the values of each page.
 
-Only files of version 0.1 have bounds. A page is left out only if no value between its bounds makes
+Only files of version 0.1 have bounds (and what a manifest says of rows has, too: see
+`lineage_skipping`). A page is left out only if no value between its bounds makes
 the filter true; a part of the filter that bounds say nothing about may always be true:
 
     column < 5         some page's least value is less
@@ -113,6 +114,28 @@ def ranges_that_may_match(
         if field.id in bounds.of_field
     }
     return RowRanges.of_pages(bounds.batch_offsets, _may_match(predicate.node, known, num_pages))
+
+
+def may_match(
+    predicate: Expression,
+    bounds: Mapping[str, tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]],
+    num_pieces: int,
+) -> Mask:
+    """Return in which pieces of rows a filter may be true.
+
+    Args:
+        predicate: The filter.
+        bounds: For names of columns of u64 without nulls the least and the greatest value of each
+            piece; columns that are not there may have any value.
+        num_pieces: How many pieces there are.
+
+    Returns:
+        (num_pieces,) booleans.
+    """
+    known: dict[Path, tuple[pa.Array, pa.Array]] = {
+        (name,): (pa.array(least), pa.array(most)) for name, (least, most) in bounds.items()
+    }
+    return _may_match(predicate.node, known, num_pieces)
 
 
 def _may_match(node: Node, known: Mapping[Path, tuple[pa.Array, pa.Array]], num_pages: int) -> Mask:

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from lance_stream.dataset.blob_places import blob_places, read_blobs
 from lance_stream.dataset.field_parts import Part, assemble, part_in, with_witnesses
+from lance_stream.dataset.lineage_skipping import rows_that_may_match
 from lance_stream.dataset.open_files import OpenFiles
 from lance_stream.dataset.page_skipping import RowRanges, bounded_leaves, ranges_that_may_match
 from lance_stream.dataset.predicates import Expression, evaluate_predicate, parse_expression
@@ -279,9 +280,9 @@ class FragmentReader:
             for first in range(0, len(offsets), batch_size):
                 yield _selection_of(offsets[first : first + batch_size])
             return
-        dead = self._dead_offsets(num_rows)
         stop = num_rows if unit.stop is None else min(unit.stop, num_rows)
         within = self._ranges_that_may_match(num_rows).within(unit.start, stop)
+        dead = self._dead_offsets(num_rows) if within else np.empty(0, np.int64)
         batches = chain.from_iterable(self._batches(*each, num_rows) for each in within)
         for first, last in batches:
             selection = Selection(first, last)
@@ -295,10 +296,20 @@ class FragmentReader:
                 yield selection
 
     def _ranges_that_may_match(self, num_rows: int) -> RowRanges:
-        """Return the rows that the filter may choose, as far as bounds of pages can tell."""
+        """Return the rows that the filter may choose, as far as lineage and bounds can tell."""
         everything = RowRanges.all_of(num_rows)
+        if self._predicate is None:
+            return everything
+        if self._filter_system:
+            everything = rows_that_may_match(
+                self._predicate,
+                self._fragment,
+                num_rows,
+                self._unit.files.sequence,
+                has_stable_row_ids=self._unit.has_stable_row_ids,
+            )
         leaves = bounded_leaves(self._predicate, self._filter_fields)
-        if self._predicate is None or not leaves:
+        if not leaves or not everything.ranges:
             return everything
         for file in self._fragment.files:
             bounds = self._unit.files.page_bounds(file, list(leaves.values()))
@@ -315,10 +326,10 @@ class FragmentReader:
         """
         if self._unit.batch_size is not None or start >= stop:
             bounds = _steps(start, stop, self._unit.batch_size or 1)
+        elif stop - start < (batch_size := self._default_batch_size(num_rows)) // 4:
+            bounds = [start, stop]  # wherever pages end: no file is opened to know it
         else:
-            bounds = batch_bounds(
-                start, stop, self._page_starts(), self._default_batch_size(num_rows)
-            )
+            bounds = batch_bounds(start, stop, self._page_starts(), batch_size)
         yield from pairwise(bounds)
 
     def _page_starts(self) -> npt.NDArray[np.int64]:

@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from lance_stream.dataset.predicates import parse_predicate
+from lance_stream.dataset.lineage_skipping import fragments_that_may_match, lineage_columns_of
+from lance_stream.dataset.predicates import parse_expression, parse_predicate
 from lance_stream.dataset.read_fragment import (
     BYTES,
     READABLE_SYSTEM_COLUMNS,
@@ -71,16 +72,36 @@ def plan_scan(
     project(table.schema, wanted)
     if filter is not None:
         check_filter(table, filter)
+    return units_of(
+        table,
+        filter,
+        columns=wanted,
+        system_columns=tuple(system_columns),
+        batch_size=batch_size,
+        blob_handling=blob_handling,
+    )
+
+
+def units_of(table: TableVersion, filter: str | None, **wanted: Any) -> list[WorkUnit]:
+    """Return work units that read the rows for which a filter is true, in order.
+
+    Fragments of which the manifest itself tells that the filter chooses none of their rows are
+    left out (see `lineage_skipping`); no file is opened for that.
+
+    Args:
+        table: The version.
+        filter: A SQL expression that has been checked; None for all rows.
+        wanted: What of them, as the attributes of `WorkUnit`.
+    """
+    fragments = table.manifest.fragments
+    predicate = None if filter is None else parse_expression(filter)
+    if predicate is None or not lineage_columns_of(predicate):
+        return [table.unit(place, filter=filter, **wanted) for place in range(len(fragments))]
     return [
-        table.unit(
-            place,
-            columns=wanted,
-            system_columns=tuple(system_columns),
-            filter=filter,
-            batch_size=batch_size,
-            blob_handling=blob_handling,
+        table.unit(place, filter=filter, start=start, stop=stop, **wanted)
+        for place, start, stop in fragments_that_may_match(
+            predicate, fragments, has_stable_row_ids=table.has_stable_row_ids
         )
-        for place in range(len(table.manifest.fragments))
     ]
 
 
@@ -139,10 +160,7 @@ def count_rows(table: TableVersion, filter: str | None = None) -> int:
     if filter is None:
         return sum(table.num_live_rows(each) for each in table.manifest.fragments)
     check_filter(table, filter)
-    units = [
-        table.unit(place, columns=(), system_columns=(ROW_ADDRESS,), filter=filter)
-        for place in range(len(table.manifest.fragments))
-    ]
+    units = units_of(table, filter, columns=(), system_columns=(ROW_ADDRESS,))
     return sum(batch.num_rows for batch in read_units(units))
 
 

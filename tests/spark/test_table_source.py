@@ -87,6 +87,15 @@ def test_system_columns_can_be_asked_for(session: Any, uri: str) -> None:
     }
 
 
+def test_rows_are_asked_for_by_their_ids_and_versions(session: Any, uri: str) -> None:
+    created = "_row_created_at_version > 2 AND _row_created_at_version <= 3"
+    df = load(session, uri, filter=created, columns="id")
+    assert df.rdd.getNumPartitions() == 1
+    assert ids(df) == [5, 6, 8, 9]
+    assert ids(load(session, uri, filter="_rowid BETWEEN 3 AND 5 AND id <> 4")) == [3, 5]
+    assert load(session, uri, filter="_row_last_updated_at_version > 3").count() == 0
+
+
 def test_one_dataframe_sees_one_version(session: Any, uri: str) -> None:
     df = load(session, uri)
     assert df.count() == 9

@@ -1,0 +1,153 @@
+"""What is told of many fragments at once is what each says when it is decoded."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_stream.errors import BadDataError
+from lance_stream.table.fragments import (
+    DataFile,
+    ExternalFile,
+    Fragment,
+    LineageColumn,
+    StoredSequence,
+    encode_fragment,
+)
+from lance_stream.table.row_ids import RowIdSequence, decode_row_ids, encode_row_ids
+from lance_stream.table.row_versions import (
+    RowVersionSequence,
+    decode_row_versions,
+    encode_row_versions,
+)
+from lance_stream.table.uniform_lineage import OneForAll, uniform_lineage
+
+NUM_ROWS = 5
+ELSEWHERE = (ExternalFile("_rows/a", 0, 10), LineageColumn())
+
+
+def versions(*stamps: int) -> bytes:
+    return encode_row_versions(RowVersionSequence.from_array(stamps))
+
+
+def row_ids(*ids: int) -> bytes:
+    return encode_row_ids(np.array(ids, np.uint64))
+
+
+STAMPS = st.one_of(
+    st.none(),
+    st.sampled_from(ELSEWHERE),
+    st.integers(1, 1 << 40).map(lambda each: versions(*[each] * NUM_ROWS)),
+    st.lists(st.integers(1, 3), min_size=NUM_ROWS, max_size=NUM_ROWS).map(
+        lambda each: versions(*each)
+    ),
+    st.integers(1, 9).map(lambda each: versions(*[each] * (NUM_ROWS + 1))),  # too many rows
+    st.binary(max_size=12),
+)
+ROW_IDS = st.one_of(
+    st.none(),
+    st.sampled_from(ELSEWHERE),
+    st.integers(0, 1 << 40).map(lambda each: row_ids(*range(each, each + NUM_ROWS))),
+    st.lists(st.integers(0, 50), min_size=NUM_ROWS, max_size=NUM_ROWS, unique=True).map(
+        lambda each: row_ids(*each)
+    ),
+    st.integers(0, 9).map(lambda each: row_ids(*range(each, each + NUM_ROWS - 1))),
+    st.binary(max_size=12),
+)
+
+
+@st.composite
+def fragments(draw: st.DrawFn) -> Fragment:
+    file = DataFile("a.lance", (0, 1), (0, 1), (2, 2), size_bytes=draw(st.integers(0, 1 << 33)))
+    return Fragment(
+        draw(st.integers(0, 1 << 31)),
+        (file,) * draw(st.integers(1, 2)),
+        NUM_ROWS,
+        None,
+        draw(ROW_IDS),
+        last_updated_at_versions=draw(STAMPS),
+        created_at_versions=draw(STAMPS),
+    )
+
+
+def stamps_of(stored: StoredSequence | None) -> list[int] | None:
+    """Return the versions of a fragment's rows; None where they stand elsewhere, or are damaged."""
+    if isinstance(stored, ExternalFile | LineageColumn):
+        return None
+    try:
+        return decode_row_versions(stored, NUM_ROWS).to_array().tolist()
+    except BadDataError:
+        return None
+
+
+def ids_of(stored: StoredSequence | None) -> list[int] | None:
+    """Return the ids of a fragment's rows; None where there are none, or they are damaged."""
+    try:
+        return (
+            decode_row_ids(stored, NUM_ROWS).to_array().tolist()
+            if isinstance(stored, bytes)
+            else None
+        )
+    except BadDataError:
+        return None
+
+
+def check(told: OneForAll, place: int, found: list[int] | None, step: int) -> None:
+    """What is said to be known of a fragment's rows is so."""
+    if told.is_known[place]:
+        first = int(told.values[place])
+        assert found == [first + step * each for each in range(NUM_ROWS)]
+
+
+@settings(max_examples=60)
+@given(made=st.lists(fragments(), max_size=12))
+def test_it_is_what_each_says_by_itself(made: list[Fragment]) -> None:
+    told = uniform_lineage([encode_fragment(each) for each in made])
+    assert told.ids.tolist() == [each.id for each in made]
+    assert told.is_plain.all()
+    for place, each in enumerate(made):
+        check(told.created, place, stamps_of(each.created_at_versions), 0)
+        check(told.last_updated, place, stamps_of(each.last_updated_at_versions), 0)
+        check(told.first_row_ids, place, ids_of(each.row_ids), 1)
+
+
+def test_a_run_that_is_written_in_two_parts_is_not_known() -> None:
+    """Two runs of one version say the same as one, but have to be decoded to be known."""
+    twice = versions(4, 4, 4) + versions(4, 4)
+    made = Fragment(0, (DataFile("a.lance", (0,), (0,), (2, 2)),), NUM_ROWS)
+    told = uniform_lineage([encode_fragment(replace(made, created_at_versions=twice))])
+    assert decode_row_versions(twice, NUM_ROWS).to_array().tolist() == [4] * NUM_ROWS
+    assert not told.created.is_known[0]
+    assert told.last_updated.is_known[0]  # there is none, which stands for version 1
+
+
+def test_fragments_that_say_no_number_of_rows_are_not_known() -> None:
+    made = Fragment(3, (DataFile("a.lance", (0,), (0,), (2, 2)),), 0)
+    told = uniform_lineage([encode_fragment(made)])
+    assert not told.is_plain[0]
+
+
+def test_no_fragment_is_no_knowledge() -> None:
+    told = uniform_lineage([])
+    assert len(told.ids) == len(told.created.values) == 0
+
+
+def test_it_finds_most_of_a_table_that_was_appended_to() -> None:
+    made = [
+        Fragment(
+            each,
+            (DataFile("a.lance", (0,), (0,), (2, 2), size_bytes=1000),),
+            NUM_ROWS,
+            None,
+            encode_row_ids(RowIdSequence.from_range(each * NUM_ROWS, (each + 1) * NUM_ROWS)),
+            last_updated_at_versions=versions(*[each + 1] * NUM_ROWS),
+            created_at_versions=versions(*[each + 1] * NUM_ROWS),
+        )
+        for each in range(300)
+    ]
+    told = uniform_lineage([encode_fragment(each) for each in made])
+    for one in (told.created, told.last_updated, told.first_row_ids):
+        assert one.is_known.all()
+    assert told.created.values.tolist() == list(range(1, 301))
+    assert told.first_row_ids.values.tolist() == [each * NUM_ROWS for each in range(300)]
