@@ -45,6 +45,14 @@ class ObjectStoreLog:
             raise NotFoundError(f"there is no dataset at {self.store.uri}")
         return newest
 
+    def has(self, version: int) -> bool:
+        """Return whether a version is there; one look, whatever the history's length.
+
+        Tables that were not listed before are looked at under the names of both schemes.
+        """
+        schemes = (self._scheme,) if self._scheme else (NamingScheme.V2, NamingScheme.V1)
+        return any(self.store.exists(manifest_path(version, each)) for each in schemes)
+
     def versions(self) -> list[int]:
         """Return every version that is there, ascending; see `VersionLog.versions`."""
         newest, names = self._list()

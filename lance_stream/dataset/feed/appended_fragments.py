@@ -56,6 +56,11 @@ class AppendedRows:
         """How many rows were appended."""
         return sum(map(self.newer.num_live_rows, self.appended.fragments))
 
+    def num_rows(self, start: int = 0, stop: int | None = None) -> int:
+        """How many rows some of the events give: as many as there are events."""
+        num_events = self.num_events
+        return max((num_events if stop is None else min(stop, num_events)) - start, 0)
+
     def units(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
         """Yield the work units that read some of the rows, in scan order.
 

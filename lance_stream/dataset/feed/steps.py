@@ -10,6 +10,7 @@ many it has given.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -59,6 +60,29 @@ class VersionChanges:
     def num_events(self) -> int:
         """How many rows were deleted, updated or inserted."""
         return self.changed.num_changes
+
+    def num_rows(self, start: int = 0, stop: int | None = None) -> int:
+        """How many rows some of the events give: an update may give two.
+
+        Args:
+            start: The first event, from 0.
+            stop: One past the last; None for all there are.
+        """
+        deletes, updates = self._kinds
+        stop = self.num_events if stop is None else min(stop, self.num_events)
+        start = min(start, stop)
+        updated = max(min(stop, deletes + updates) - max(start, deletes), 0)
+        gives_two = self.rules.pre_images or not self.rules.compute_updates
+        return stop - start + (updated if gives_two else 0)
+
+    @cached_property
+    def _kinds(self) -> tuple[int, int]:
+        """How many events are deletes, and how many updates."""
+        changed = self.changed
+        return (
+            sum(len(each.offsets) for each in changed.deletes),
+            sum(len(each.offsets) for each in changed.updates),
+        )
 
     def units(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
         """Yield the work units that read some of the events, in the feed's order.
