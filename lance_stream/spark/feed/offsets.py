@@ -1,67 +1,71 @@
-"""Where a stream of changes stands: what Spark writes into its checkpoint, and gives back.
+"""Positions of the change feed as Spark's offsets: what it writes into checkpoints, and gives back.
 
-    {"format": 1, "snapshot": true,  "version": 0}    nothing is read yet; first comes a snapshot
-    {"format": 1, "snapshot": false, "version": 7}    all changes up to version 7 are read
+    {"format": 2, "mark": "", "position": 0, "snapshot": true, "version": 0}
+        nothing is read yet; a snapshot comes first
+    {"format": 2, "mark": "5f...", "position": 1000, "snapshot": true, "version": 7}
+        of a snapshot of version 7 the first 1,000 rows are read
+    {"format": 2, "mark": "5f...", "position": 250, "snapshot": false, "version": 7}
+        all changes through version 7 are read, and the first 250 of version 8
 
 Spark compares offsets as texts, so the keys always stand in the same (alphabetical) order. `format`
-is for releases to come: an offset of a format that is not known is refused, not misread.
-
-A batch is what lies between two offsets, and can be made again from these alone, after any restart:
-
-    from {"snapshot": true}  to version 7    the rows of version 7, as inserts
-    from version 4           to version 7    the changes of versions 5, 6 and 7
+is for releases to come: an offset of a format that is not known is refused, not misread. Format 1,
+of release 0.1, had neither mark nor position; it is still read.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
+from lance_stream.dataset.feed.positions import Position
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+
+_KEYS: Final = {
+    1: {"format", "snapshot", "version"},
+    2: {"format", "mark", "position", "snapshot", "version"},
+}
+"""What an offset of each format that is known has."""
 
 
-@dataclass(frozen=True)
-class FeedOffset:
-    """A place in a table's history.
-
-    Attributes:
-        version: The last version whose changes have been read; 0 for none.
-        snapshot: Whether the next batch is a snapshot rather than changes.
-    """
-
-    version: int
-    snapshot: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the offset as Spark stores it."""
-        return {"format": FORMAT, "snapshot": self.snapshot, "version": self.version}
+def to_offset(position: Position) -> dict[str, Any]:
+    """Return a position as Spark stores it."""
+    return {
+        "format": FORMAT,
+        "mark": position.mark,
+        "position": position.events,
+        "snapshot": position.is_snapshot,
+        "version": position.version,
+    }
 
 
-def parse_offset(stored: Mapping[str, Any]) -> FeedOffset:
-    """Return the offset that stands in a checkpoint.
+def parse_offset(stored: Mapping[str, Any]) -> Position:
+    """Return the position that stands in a checkpoint.
 
     Raises:
         UnsupportedFeatureError: A newer lance-stream wrote it.
         CorruptDataError: It is not one of ours.
     """
-    form, version, snapshot = map(stored.get, ("format", "version", "snapshot"))
-    if _is_number(form) and form != FORMAT:
+    form = stored.get("format")
+    if _is_number(form) and form not in _KEYS:
         raise UnsupportedFeatureError(
             f"the checkpoint holds an offset of format {form}, from another lance-stream; this "
-            f"one knows format {FORMAT}"
+            f"one knows the formats {', '.join(map(str, _KEYS))}"
         )
+    version, snapshot = stored.get("version"), stored.get("snapshot")
+    events, mark = stored.get("position", 0), stored.get("mark", "")
     if (
         not _is_number(form)
+        or set(stored) != _KEYS[form]
         or not _is_number(version)
+        or not _is_number(events)
         or not isinstance(snapshot, bool)
-        or set(stored) != {"format", "snapshot", "version"}
+        or not isinstance(mark, str)
     ):
         raise CorruptDataError(
             f"the checkpoint holds {dict(stored)!r}, which is no offset of a Lance change feed. "
             "Does it belong to another query?"
         )
-    return FeedOffset(version, snapshot)
+    return Position(version, events, snapshot, mark)
 
 
 def _is_number(value: Any) -> TypeGuard[int]:

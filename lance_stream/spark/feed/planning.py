@@ -7,32 +7,24 @@ made again, whatever happened.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from lance_stream.dataset.feed.change_units import (
-    INSERT,
-    STAMPS,
-    ChangeUnit,
-    feed_schema,
-    read_changes,
-)
-from lance_stream.dataset.feed.changes import plan_changes
+from lance_stream.dataset.feed.change_units import ChangeUnit, feed_schema, read_changes
+from lance_stream.dataset.feed.following import Following, FollowingRules
 from lance_stream.dataset.feed.intervals import first_version_since, last_version_until
+from lance_stream.dataset.feed.positions import Position
 from lance_stream.dataset.feed.rules import FeedRules
-from lance_stream.dataset.feed.steps import check_has_feed
 from lance_stream.dataset.opening import checkout, open_table
 from lance_stream.dataset.predicates import evaluate_predicate, parse_expression, parse_predicate
 from lance_stream.dataset.read_fragment import WorkUnit, output_schema
-from lance_stream.dataset.scan import names_of, plan_scan
+from lance_stream.dataset.scan import names_of
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.errors import InvalidInputError
+from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.schema.projections import project, split_path
-from lance_stream.spark.feed.offsets import FeedOffset
 from lance_stream.spark.options import SourceOptions
-from lance_stream.spark.spark_types import to_spark
+from lance_stream.spark.spark_types import carrier_schema, to_spark
 from lance_stream.spark.work_units import Portion, divide
 
 
@@ -88,34 +80,45 @@ def schema_of_changes(table: TableVersion, asked: SourceOptions) -> pa.Schema:
     return feed_schema(own) if asked.read_change_feed else own
 
 
-def plan_feed(
-    asked: SourceOptions, start: FeedOffset, end: FeedOffset, carried: pa.Schema
+def plan_stream(
+    following: Following,
+    asked: SourceOptions,
+    start: Position,
+    end: Position,
+    carried: pa.Schema,
 ) -> list[Portion[ChangeUnit]]:
-    """Return the tasks that read what lies between two offsets.
+    """Return the tasks that read what lies between two positions of a stream.
 
     Args:
+        following: Who follows the table.
         asked: What the user set.
         start: Everything up to here has been read.
         end: Everything up to here is to be read.
-        carried: The columns that Spark was told of. Those that the table no longer has are null.
+        carried: The columns that Spark was told of when the query was started.
 
     Raises:
         NotFoundError: A version is gone.
         UnsupportedFeatureError: The table has no stable row ids.
-        InvalidInputError: A stream of appended rows meets a version that updates or deletes.
+        InvalidInputError: The table no longer has these columns; or a stream of appended rows
+            meets a version that updates or deletes.
     """
-    if start == end:
-        return []
-    table = open_table(asked.uri, end.version, asked.storage_options)
-    columns = columns_to_read(table, asked, carried)
-    if start.snapshot:
-        units = _plan_snapshot(table, columns)
-    else:
-        rules = rules_of(asked, columns)
-        units = list(plan_changes(table, start.version, end.version, rules).units)
-        if not asked.read_change_feed:
-            units = _only_appended(units, asked)
-    return tasks_of(units)
+
+    def columns_of(last: TableVersion, newest: TableVersion) -> list[str] | None:
+        _check_columns(newest, asked, carried)
+        return columns_to_read(last, asked, carried)
+
+    return tasks_of(following.units(start, end, columns_of))
+
+
+def following_rules(asked: SourceOptions) -> FollowingRules:
+    """Return what a user asked of a stream."""
+    return FollowingRules(
+        rules_of(asked, None),
+        only_appended=not asked.read_change_feed,
+        skip_change_commits=asked.skip_change_commits,
+        fail_on_data_loss=asked.fail_on_data_loss,
+        is_consumer=asked.consumer is not None,
+    )
 
 
 def tasks_of(units: Sequence[ChangeUnit]) -> list[Portion[ChangeUnit]]:
@@ -155,31 +158,54 @@ def columns_to_read(
     return list(by_path.values()) or None
 
 
-def _plan_snapshot(table: TableVersion, columns: Sequence[str] | None) -> list[ChangeUnit]:
-    """Return the work units that give a version's rows as inserts."""
-    check_has_feed(table)
-    own = output_schema(project(table.schema, names_of(table, columns)), ())
-    return [
-        ChangeUnit(
-            unit=unit,
-            change_type=INSERT,
-            commit_version=table.version,
-            commit_timestamp=table.timestamp or datetime.fromtimestamp(0, UTC),
-            sources=tuple(own.names),
-            arrow_schema=own,
-        )
-        for unit in plan_scan(table, columns, system_columns=STAMPS)
-    ]
+def _check_columns(newest: TableVersion, asked: SourceOptions, carried: pa.Schema) -> None:
+    """Raise unless the table still has the columns that Spark was told of; it may have more.
+
+    Raises:
+        InvalidInputError: It has not; the message says what to do.
+    """
+    try:
+        now = carrier_schema(schema_of_changes(newest, asked))
+    except NotFoundError as error:
+        raise _columns_have_changed(newest, str(error)) from None
+    for field in carried:
+        place = now.get_field_index(field.name)
+        if place < 0:
+            raise _columns_have_changed(newest, f"column {field.name!r} is gone")
+        if not _fits(now.field(place).type, field.type):
+            raise _columns_have_changed(
+                newest,
+                f"column {field.name!r} is {now.field(place).type}, and was {field.type}",
+            )
 
 
-def _only_appended(units: Sequence[ChangeUnit], asked: SourceOptions) -> list[ChangeUnit]:
-    changing = {each.commit_version: each for each in units if each.change_type != INSERT}
-    if changing and not asked.skip_change_commits:
-        version = min(changing)
-        raise InvalidInputError(
-            f"version {version} of {asked.uri} changes rows that were there before (it has a row "
-            f"to {changing[version].change_type.split('_')[0]}), but this stream gives appended "
-            "rows only. Read all changes with the option readChangeFeed; or pass over such "
-            "versions with skipChangeCommits, which leaves out the rows that they insert, too"
+def _fits(now: pa.DataType, told: pa.DataType) -> bool:
+    """Return whether every value of a type can be given as what Spark was told of."""
+    if now.equals(told):
+        return True
+    if pa.types.is_struct(told):
+        return pa.types.is_struct(now) and all(
+            now.get_field_index(part.name) >= 0
+            and _fits(now.field(now.get_field_index(part.name)).type, part.type)
+            for part in told
         )
-    return [each for each in units if each.commit_version not in changing]
+    if pa.types.is_map(told):
+        return (
+            pa.types.is_map(now)
+            and _fits(now.key_type, told.key_type)
+            and _fits(now.item_type, told.item_type)
+        )
+    if pa.types.is_list(told):
+        return pa.types.is_list(now) and _fits(now.value_type, told.value_type)
+    is_same_kind = (pa.types.is_integer(now) and pa.types.is_integer(told)) or (
+        pa.types.is_floating(now) and pa.types.is_floating(told)
+    )
+    return bool(is_same_kind and now.bit_width <= told.bit_width)
+
+
+def _columns_have_changed(newest: TableVersion, change: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the columns of {newest.uri} have changed since this query was started: as of version "
+        f"{newest.version} {change}. Start the query again, with the same checkpoint: it goes on "
+        "where it stands, with the columns that the table has now"
+    )

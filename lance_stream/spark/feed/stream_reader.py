@@ -1,28 +1,42 @@
-"""The change feed as a stream.
+"""The change feed as a stream: Spark's questions, answered by `dataset.feed.following`.
 
-A stream's offset is a version (`offsets`). Without `readChangeFeed` a stream gives the rows
-appended, without change columns, and stops at a version that updates or deletes: whoever reads such
-a stream cannot be told of it.
+An offset is a position in the table's history (`offsets`). Spark asks how far the next batch goes,
+writes the answer down, and asks for the tasks between two offsets; after a restart it asks the
+latter again, perhaps in another process. Nothing that an answer needs is kept in the reader.
+
+Without `readChangeFeed` a stream gives the rows appended, without change columns, and stops at a
+version that updates or deletes: whoever reads such a stream cannot be told of it.
+
+What Spark asks for the start of a new query is asked twice, before its first offset is written down
+and after, and once more if it is restarted before the first batch is done. "What comes from now on"
+would be another place each time, and what lies between would be lost: so there the first batch is
+empty, and ends where the stream begins.
 """
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from lance_stream.commit.object_store_log import ObjectStoreLog
-from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.spark.feed.offsets import FeedOffset, parse_offset
-from lance_stream.spark.feed.planning import plan_feed, read_portion
+from lance_stream.dataset.feed.following import Following
+from lance_stream.dataset.feed.intervals import first_version_since
+from lance_stream.dataset.feed.positions import NO_LIMITS, Limits, Position
+from lance_stream.dataset.opening import open_table
+from lance_stream.errors import InvalidInputError
+from lance_stream.spark.feed.kept_progress import KeptProgress
+from lance_stream.spark.feed.offsets import parse_offset, to_offset
+from lance_stream.spark.feed.planning import following_rules, plan_stream, read_portion
 from lance_stream.spark.options import LATEST, SourceOptions
-from lance_stream.storage.locations import open_store
 
 try:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadLimit,
+        ReadMaxBytes,
         ReadMaxFiles,
+        ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
 except ImportError:  # PySpark 4.1 asks for the latest offset without a start and a limit
@@ -45,52 +59,100 @@ class _FeedStream(DataSourceStreamReader):
     def __init__(self, asked: SourceOptions, carried: pa.Schema) -> None:
         self.asked = asked
         self.carried = carried
+        self._made: Following | None = None
+        self._initial: Position | None = None
+        self._begins_now = False
+        self._progress = KeptProgress(asked.consumer)
+
+    @property
+    def following(self) -> Following:
+        """Who follows the table; only the driver needs one."""
+        if self._made is None:
+            asked = self.asked
+            self._made = Following(asked.uri, asked.storage_options, following_rules(asked))
+        return self._made
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query begins."""
-        first = self.asked.starting_version
-        if first is None:
-            return FeedOffset(0, snapshot=True).to_json()
-        newest = self.newest_version()
-        if first == LATEST:
-            return FeedOffset(newest).to_json()
-        assert isinstance(first, int)
-        if first > newest + 1:
-            raise InvalidInputError(
-                f"startingVersion is {first}, but the newest version of {self.asked.uri} is "
-                f"{newest}; a stream can begin at version {newest + 1} at the latest"
-            )
-        return FeedOffset(max(first - 1, 0)).to_json()
+        """Return where a new query begins; the same each time in a run."""
+        if self._initial is None:
+            self._initial = self._beginning()
+            self._progress.note(self.following.store, self._initial)
+        return to_offset(self._initial)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch, from its two offsets alone."""
-        return plan_feed(self.asked, parse_offset(start), parse_offset(end), self.carried)
+        first, last = parse_offset(start), parse_offset(end)
+        if first == last:
+            return []
+        return plan_stream(self.following, self.asked, first, last, self.carried)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the changes of one task."""
         return read_portion(partition, self.asked, self.carried)
 
-    def newest_version(self) -> int:
-        """Return the newest version; one listing, for this is asked many times a second."""
-        return ObjectStoreLog(open_store(self.asked.uri, self.asked.storage_options)).latest()
+    def commit(self, end: dict[str, Any]) -> None:
+        """Take note that Spark has finished with a batch."""
+        self._progress.note(self.following.store, parse_offset(end))
 
-    def advance(self, start: FeedOffset, newest: int, max_versions: int | None) -> FeedOffset:
-        """Return how far the next batch goes.
+    def advance(self, start: Position, limits: Limits, through: int | None = None) -> Position:
+        """Return how far the next batch goes."""
+        if self._begins_now and start == self._initial:
+            self._begins_now = False
+            return start
+        end = self.following.advance(start, limits, through)
+        self._progress.hold(self.following.store, end)
+        return end
 
-        Raises:
-            NotFoundError: The stream has read more than the table has.
-        """
-        if newest < start.version:
-            raise NotFoundError(
-                f"the stream has read up to version {start.version} of {self.asked.uri}, but the "
-                f"newest version there is {newest}: the table was deleted and made anew. Start a "
-                "new query, with a new checkpoint"
+    @property
+    def limits(self) -> Limits:
+        """What the user set; Spark knows no such thing as all of these together."""
+        asked = self.asked
+        return Limits(
+            asked.max_versions_per_trigger,
+            asked.max_rows_per_trigger,
+            asked.max_bytes_per_trigger,
+        )
+
+    def _beginning(self) -> Position:
+        asked = self.asked
+        if asked.starting_timestamp is not None:
+            return self._since(asked.starting_timestamp)
+        first = asked.starting_version
+        if first is None:
+            done = self._progress.read(self.following.store)
+            if done is None:
+                return Position(0, is_snapshot=True)
+            newest = self.following.newest_listed()
+            if done > newest:
+                raise InvalidInputError(
+                    f"the consumer {asked.consumer!r} has finished with version {done} of "
+                    f"{asked.uri}, but the newest version there is {newest}: the table was put "
+                    "back. Drop the consumer, or begin with startingVersion"
+                )
+            return self.following.after(done)
+        newest = self.following.newest_listed()
+        if first == LATEST:
+            self._begins_now = True
+            return self.following.after(newest)
+        assert isinstance(first, int)
+        if first > newest + 1:
+            raise InvalidInputError(
+                f"startingVersion is {first}, but the newest version of {asked.uri} is "
+                f"{newest}; a stream can begin at version {newest + 1} at the latest"
             )
-        if start.snapshot:
-            return FeedOffset(newest)
-        if max_versions is not None:
-            newest = min(newest, start.version + max_versions)
-        return FeedOffset(newest)
+        return self.following.after(max(first - 1, 0))
+
+    def _since(self, moment: datetime) -> Position:
+        """Return the position before the first version committed at or after a moment."""
+        if moment > datetime.now(UTC):
+            raise InvalidInputError(
+                f"startingTimestamp is {moment.isoformat()}, which is yet to come; for what is "
+                f"changed from now on there is startingVersion {LATEST!r}"
+            )
+        table = open_table(self.asked.uri, None, self.asked.storage_options)
+        first = first_version_since(table, moment)
+        self._begins_now = first > table.version
+        return self.following.after(first - 1)
 
 
 if HAS_READ_LIMITS:
@@ -100,30 +162,47 @@ if HAS_READ_LIMITS:
 
         def __init__(self, asked: SourceOptions, carried: pa.Schema) -> None:
             super().__init__(asked, carried)
-            self._newest: int | None = None
             self._last_available: int | None = None
+            self._position: Position | None = None
+            self._report: tuple[tuple[Position, int], dict[str, Any]] | None = None
 
         def getDefaultReadLimit(self) -> ReadLimit:
-            """Return the limit of a batch: Spark knows no versions, so files stand for them."""
-            limit = self.asked.max_versions_per_trigger
-            return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
+            """Return a limit that says that there is one: Spark gives it back, or says "all"."""
+            limits = self.limits
+            if limits.rows is not None:
+                return ReadMaxRows(limits.rows)
+            if limits.size_bytes is not None:
+                return ReadMaxBytes(limits.size_bytes)
+            return ReadAllAvailable() if limits.versions is None else ReadMaxFiles(limits.versions)
 
         def prepareForTriggerAvailableNow(self) -> None:
             """Fix the version at which the run ends."""
-            self._last_available = self.newest_version()
+            self._last_available = self.following.newest_listed()
 
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-            """Return how far the next batch goes."""
-            offset = parse_offset(start)
-            newest = self._newest = self.newest_version()
-            if self._last_available is not None and newest >= offset.version:
-                newest = max(min(newest, self._last_available), offset.version)
-            max_versions = limit.max_files if isinstance(limit, ReadMaxFiles) else None
-            return self.advance(offset, newest, max_versions).to_json()
+            """Return how far the next batch goes. What is before it, Spark has finished with."""
+            position = parse_offset(start)
+            if position != self._initial:
+                # `commit` comes one batch later, and after the last batch of a run not at all
+                self._progress.note(self.following.store, position)
+            limits = NO_LIMITS if isinstance(limit, ReadAllAvailable) else self.limits
+            self._position = self.advance(position, limits, self._last_available)
+            return to_offset(self._position)
 
         def reportLatestOffset(self) -> dict[str, Any] | None:
-            """Return how far the table was at the last look, for the query's progress report."""
-            return None if self._newest is None else FeedOffset(self._newest).to_json()
+            """Return how far the stream will be behind, for the query's progress report."""
+            if self._position is None:
+                return None
+            seen = self._position, self.following.newest_seen
+            if self._report is None or self._report[0] != seen:
+                behind = self.following.behind(self._position)
+                report = {
+                    "version": behind.newest,
+                    "versionsBehind": behind.versions,
+                    "rowsBehind": behind.rows,
+                }
+                self._report = seen, report
+            return self._report[1]
 
 
 class FeedStreamWithoutStart(_FeedStream):
@@ -133,27 +212,21 @@ class FeedStreamWithoutStart(_FeedStream):
     batch again, so that only a new query has none, and that one begins at its initial offset.
 
     Nor does PySpark say what the trigger is, and AvailableNow is one batch in 4.1. So the first
-    batch of a run takes all versions there are, whatever limit is set; the later ones keep to it.
+    batch of a run takes all versions there are, whatever limits are set; the later ones keep to
+    them.
     """
 
     def __init__(self, asked: SourceOptions, carried: pa.Schema) -> None:
         super().__init__(asked, carried)
-        self._initial: dict[str, Any] | None = None
-        self._position: FeedOffset | None = None
+        self._position: Position | None = None
         self._is_first = True
-
-    def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query begins; the same each time in a run."""
-        if self._initial is None:
-            self._initial = super().initialOffset()
-        return self._initial
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # 4.1 passes nothing
         """Return how far the next batch goes."""
         start = self._position or parse_offset(self.initialOffset())
-        limit = None if self._is_first else self.asked.max_versions_per_trigger
+        limits = NO_LIMITS if self._is_first else self.limits
         self._is_first = False
-        return self.advance(start, self.newest_version(), limit).to_json()
+        return to_offset(self.advance(start, limits))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch, and remember where it ends."""

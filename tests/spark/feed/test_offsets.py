@@ -5,25 +5,47 @@ from typing import Any
 
 import pytest
 
+from lance_stream.dataset.feed.positions import Position
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
-from lance_stream.spark.feed.offsets import FeedOffset, parse_offset
+from lance_stream.spark.feed.offsets import parse_offset, to_offset
 
 
 @pytest.mark.parametrize(
-    ("offset", "text"),
+    ("position", "text"),
     [
-        (FeedOffset(0, snapshot=True), '{"format": 1, "snapshot": true, "version": 0}'),
-        (FeedOffset(7), '{"format": 1, "snapshot": false, "version": 7}'),
+        (
+            Position(0, is_snapshot=True),
+            '{"format": 2, "mark": "", "position": 0, "snapshot": true, "version": 0}',
+        ),
+        (
+            Position(7, 1000, is_snapshot=True, mark="5f00"),
+            '{"format": 2, "mark": "5f00", "position": 1000, "snapshot": true, "version": 7}',
+        ),
+        (
+            Position(7, 250, mark="5f00"),
+            '{"format": 2, "mark": "5f00", "position": 250, "snapshot": false, "version": 7}',
+        ),
     ],
 )
-def test_an_offset_has_one_text_for_ever(offset: FeedOffset, text: str) -> None:
-    assert json.dumps(offset.to_json()) == text
-    assert parse_offset(json.loads(text)) == offset
+def test_an_offset_has_one_text_for_ever(position: Position, text: str) -> None:
+    assert json.dumps(to_offset(position)) == text
+    assert parse_offset(json.loads(text)) == position
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ('{"format": 1, "snapshot": true, "version": 0}', Position(0, is_snapshot=True)),
+        ('{"format": 1, "snapshot": false, "version": 7}', Position(7)),
+    ],
+)
+def test_an_offset_of_the_first_release_is_still_read(text: str, position: Position) -> None:
+    assert parse_offset(json.loads(text)) == position
 
 
 def test_an_offset_of_a_newer_release_is_refused() -> None:
-    with pytest.raises(UnsupportedFeatureError, match="format 2"):
-        parse_offset({"format": 2, "position": 4})
+    with pytest.raises(UnsupportedFeatureError, match="format 3"):
+        parse_offset({"format": 3, "rows": 4})
 
 
 @pytest.mark.parametrize(
@@ -37,6 +59,10 @@ def test_an_offset_of_a_newer_release_is_refused() -> None:
         {"format": 1, "snapshot": False, "version": True},
         {"format": 1, "snapshot": False, "version": 7, "row": 4},
         {"format": True, "snapshot": False, "version": 7},
+        {"format": 1, "mark": "", "position": 0, "snapshot": False, "version": 7},
+        {"format": 2, "snapshot": False, "version": 7},
+        {"format": 2, "mark": "", "position": -1, "snapshot": False, "version": 7},
+        {"format": 2, "mark": None, "position": 0, "snapshot": False, "version": 7},
     ],
     ids=str,
 )

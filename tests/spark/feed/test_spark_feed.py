@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream.dataset.feed.positions import mark_of
+from lance_stream.dataset.opening import open_table
 from lance_stream.spark import register
 
 pytestmark = pytest.mark.spark
@@ -320,10 +322,13 @@ def test_compaction_is_invisible_to_the_change_feed(tail: Any, uri: str) -> None
     )
 
 
-def test_offsets_in_the_checkpoint_have_one_fixed_form(tail: Any, tmp_path: Path) -> None:
+def test_offsets_in_the_checkpoint_have_one_fixed_form(tail: Any, uri: str, tmp_path: Path) -> None:
     tail(readChangeFeed="true").run()
     offsets = (tmp_path / "tail" / "offsets" / "0").read_text().splitlines()[-1]
-    assert offsets == '{"format": 1, "snapshot": false, "version": 5}'
+    mark = mark_of(open_table(uri).manifest)
+    assert offsets == (
+        f'{{"format": 2, "mark": "{mark}", "position": 0, "snapshot": false, "version": 5}}'
+    )
 
 
 def test_an_idle_stream_makes_no_batches(tail: Any) -> None:

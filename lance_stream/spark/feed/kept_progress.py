@@ -1,0 +1,58 @@
+"""A stream's progress, kept at the table under the name of a consumer.
+
+What is noted is the last version that the stream has finished with: cleanup keeps it, and all after
+it. While a snapshot is read in pieces, the consumer has finished with nothing, but its version must
+stay: it is held by a second consumer, of the same name with ".snapshot" behind it, which is dropped
+when the snapshot is done.
+"""
+
+import logging
+from contextlib import suppress
+from typing import Final
+
+from lance_stream.dataset.consumers import drop_consumer, read_progress, record_progress
+from lance_stream.dataset.feed.positions import Position
+from lance_stream.errors import NotFoundError
+from lance_stream.storage.store import Store
+
+_log = logging.getLogger(__name__)
+
+OF_SNAPSHOT: Final = ".snapshot"
+
+
+class KeptProgress:
+    """The progress of one stream.
+
+    Args:
+        consumer: The name; None for a stream whose progress is not kept.
+    """
+
+    def __init__(self, consumer: str | None) -> None:
+        self._consumer = consumer
+        self._noted = 0
+        self._held = 0
+
+    def read(self, store: Store) -> int | None:
+        """Return the last version that the consumer has finished with; None if it has none."""
+        return None if self._consumer is None else read_progress(store, self._consumer)
+
+    def note(self, store: Store, position: Position) -> None:
+        """Note that everything up to a position has been finished with."""
+        if self._consumer is None or position.is_snapshot or position.version in (0, self._noted):
+            return
+        try:
+            record_progress(store, self._consumer, position.version)
+        except NotFoundError as error:
+            # Nothing is lost by that: the versions after it are what the stream needs.
+            _log.warning("the progress of the consumer %r is not kept: %s", self._consumer, error)
+        if self._held or not self._noted:
+            with suppress(NotFoundError):
+                drop_consumer(store, self._consumer + OF_SNAPSHOT)
+        self._noted, self._held = position.version, 0
+
+    def hold(self, store: Store, position: Position) -> None:
+        """Keep the version whose rows are being read as a snapshot."""
+        if self._consumer is None or not position.is_snapshot or position.version == self._held:
+            return
+        record_progress(store, self._consumer + OF_SNAPSHOT, position.version)
+        self._held = position.version

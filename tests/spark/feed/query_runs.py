@@ -1,0 +1,124 @@
+"""Asks a stream reader what Spark asks it, in Spark's order, without Spark.
+
+A query's checkpoint is two lists of texts: offsets written before a batch is planned, and how many
+of the batches were done. A run makes a new reader, as each run of a query does. The order of calls
+is what PySpark 4.1 and 4.3 were seen to do.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader
+
+from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
+from lance_stream.spark.feed.stream_reader import (
+    HAS_READ_LIMITS,
+    FeedStreamWithoutStart,
+    make_stream_reader,
+)
+from lance_stream.spark.options import parse_options
+from lance_stream.spark.spark_types import carrier_schema
+
+Row = dict[str, Any]
+
+
+class KilledError(Exception):
+    """The query was killed here."""
+
+
+@dataclass
+class Query:
+    """A streaming query over a table, with its checkpoint.
+
+    Attributes:
+        uri: Where the table lies.
+        options: What the user set.
+        without_start: Whether PySpark 4.1 asks.
+        offsets: The ends of batches, as Spark writes them down before it plans a batch.
+        num_done: Of how many batches it has written down that they are done.
+        batches: The rows of each batch that was read, in the order in which they were.
+        reader: Of the run that goes on, or went on last.
+        reports: What each run was told of how far it is behind.
+    """
+
+    uri: str
+    options: dict[str, str]
+    without_start: bool = not HAS_READ_LIMITS
+    offsets: list[str] = field(default_factory=list)
+    num_done: int = 0
+    batches: list[list[Row]] = field(default_factory=list)
+    reader: Any = None
+    reports: list[Any] = field(default_factory=list)
+    _initial: str | None = None
+
+    def start(self) -> None:
+        """Begin a run: make a reader, and do a batch again that was not done."""
+        asked = parse_options({"path": self.uri, "readChangeFeed": "true", **self.options})
+        carried = carrier_schema(schema_of_changes(open_for_changes(asked), asked))
+        make: Callable[..., DataSourceStreamReader] = (
+            FeedStreamWithoutStart if self.without_start else make_stream_reader
+        )
+        self.reader = make(asked, carried)
+        self._initial = None
+        if self.without_start and self.offsets:
+            latest = json.loads(self.offsets[-1])
+            assert self.reader.partitions(latest, latest) == []
+        if self.num_done < len(self.offsets):
+            self._do_batch()
+
+    def run(self) -> list[list[Row]]:
+        """Read all that is there, and return the batches that this run gave."""
+        before = len(self.batches)
+        self.start()
+        if not self.without_start:
+            self.reader.prepareForTriggerAvailableNow()
+        while self.trigger() and not self.without_start:
+            pass  # with PySpark 4.1 all of it is one batch
+        return self.batches[before:]
+
+    def trigger(self, kill: str = "") -> bool:
+        """Do one batch if there is something new; return whether there was.
+
+        Args:
+            kill: Where the query is killed: "before planning", "before commit", or nowhere.
+        """
+        end = self._latest()
+        if self.num_done and end == self.offsets[-1]:
+            return False
+        self.offsets.append(end)
+        if kill == "before planning":
+            raise KilledError
+        self._do_batch(kill)
+        return True
+
+    def _latest(self) -> str:
+        if self.without_start:
+            return json.dumps(self.reader.latestOffset())
+        limit = self.reader.getDefaultReadLimit()
+        start = json.loads(self.offsets[-1]) if self.num_done else self.reader.initialOffset()
+        end = json.dumps(self.reader.latestOffset(start, limit))
+        self.reports.append(self.reader.reportLatestOffset())
+        return end
+
+    def _do_batch(self, kill: str = "") -> None:
+        if self.num_done > 0:
+            self.reader.commit(json.loads(self.offsets[self.num_done - 1]))
+            start = json.loads(self.offsets[self.num_done - 1])
+        else:
+            start = self.reader.initialOffset()
+        end = json.loads(self.offsets[self.num_done])
+        read: list[Row] = []
+        for partition in self.reader.partitions(start, end):
+            for batch in self.reader.read(partition):
+                read += batch.to_pylist()
+        self.batches.append(read)
+        if kill == "before commit":
+            raise KilledError
+        self.num_done += 1
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows of batches that were done, once each."""
+        return [row for batch in self.batches for row in batch]

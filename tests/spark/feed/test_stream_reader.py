@@ -1,0 +1,407 @@
+"""The stream's reader, asked as Spark asks it: starts, limits, kills, consumers, schemas."""
+
+import json
+import shutil
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset, InvalidInputError, NotFoundError
+from lance_stream.dataset.consumers import list_consumers, read_progress, record_progress
+from lance_stream.spark.feed.kept_progress import OF_SNAPSHOT
+from lance_stream.spark.feed.stream_reader import HAS_READ_LIMITS
+from lance_stream.storage.locations import open_store
+from tests.spark.feed.query_runs import KilledError, Query
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+Change = tuple[str, int, int]  # its type, the version, the row's id
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": list(ids), "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+
+
+@pytest.fixture
+def ds(tmp_path: Path) -> Dataset:
+    """Version 2 inserts 0 to 3, 3 deletes 1, 4 updates 2, 5 inserts 4 and 5."""
+    table = lance_stream.create_dataset(str(tmp_path / "table"), SCHEMA).append(rows(0, 1, 2, 3))
+    return table.delete("id = 1").update({"name": "'new'"}, where="id = 2").append(rows(4, 5))
+
+
+# PySpark 4.1's reader is there whatever PySpark runs
+BOTH = pytest.mark.parametrize(
+    "without_start", [False, True] if HAS_READ_LIMITS else [True], ids=lambda v: f"4.1={v}"
+)
+WITH_LIMITS = pytest.mark.skipif(not HAS_READ_LIMITS, reason="PySpark 4.1 has no read limits")
+
+
+def query(ds: Dataset, without_start: bool = not HAS_READ_LIMITS, **options: Any) -> Query:
+    return Query(ds.uri, {name: str(value) for name, value in options.items()}, without_start)
+
+
+def changes(batch: list[dict[str, Any]]) -> list[Change]:
+    return [(row["_change_type"], row["_commit_version"], row["id"]) for row in batch]
+
+
+def of_dataset(ds: Dataset, after: int) -> Counter[Change]:
+    return Counter(changes(lance_stream.open_dataset(ds.uri).changes(after).read_all().to_pylist()))
+
+
+def ids(batches: list[list[dict[str, Any]]]) -> list[list[int]]:
+    return [[row["id"] for row in batch] for batch in batches]
+
+
+# --- where a query begins
+
+
+@BOTH
+def test_from_a_version_on_every_change_comes_once(ds: Dataset, without_start: bool) -> None:
+    stream = query(ds, without_start, startingVersion=3)
+    stream.run()
+    assert Counter(changes(stream.rows)) == of_dataset(ds, 2)
+    ds.append(rows(8))
+    assert ids(stream.run()) == [[8]]
+    assert stream.run() == []
+
+
+@BOTH
+def test_a_snapshot_comes_first_where_no_start_is_named(ds: Dataset, without_start: bool) -> None:
+    stream = query(ds, without_start)
+    (batch,) = stream.run()
+    assert sorted(changes(batch)) == [("insert", 5, each) for each in (0, 2, 3, 4, 5)]
+    ds.append(rows(8)).delete("id = 0")
+    (batch,) = stream.run()
+    assert changes(batch) == [("insert", 6, 8), ("delete", 7, 0)]
+
+
+@BOTH
+def test_latest_gives_what_comes_from_now_on(ds: Dataset, without_start: bool) -> None:
+    stream = query(ds, without_start, startingVersion="latest")
+    assert stream.run() == [[]]
+    ds.append(rows(8))
+    assert ids(stream.run()) == [[8]]
+
+
+@BOTH
+@pytest.mark.parametrize("kill", ["before planning", "before commit"])
+def test_latest_loses_nothing_when_the_first_batch_is_killed(
+    ds: Dataset, without_start: bool, kill: str
+) -> None:
+    """Spark asks for the beginning again, and "latest" is another version by then."""
+    stream = query(ds, without_start, startingVersion="latest")
+    stream.start()
+    stream.reader.initialOffset()
+    ds = ds.append(rows(8))
+    with pytest.raises(KilledError):
+        stream.trigger(kill)
+    ds.append(rows(9))
+    stream.run()
+    stream.run()
+    assert [row["id"] for row in stream.rows] == [8, 9]
+
+
+def moments(ds: Dataset) -> list[datetime]:
+    return [each.timestamp for each in ds.versions() if each.timestamp is not None]
+
+
+@BOTH
+def test_from_a_moment_on_the_versions_committed_since_then_come(
+    ds: Dataset, without_start: bool
+) -> None:
+    first, _, third, *_ = moments(ds)
+    in_tokyo = third.astimezone().isoformat()
+    for moment, after in (
+        (first - timedelta(days=1), 0),
+        (third, 2),
+        (third + timedelta(microseconds=1), 3),
+    ):
+        stream = query(ds, without_start, startingTimestamp=moment.isoformat())
+        stream.run()
+        assert Counter(changes(stream.rows)) == of_dataset(ds, after)
+    stream = query(ds, without_start, startingTimestamp=in_tokyo)
+    stream.run()
+    assert Counter(changes(stream.rows)) == of_dataset(ds, 2)
+
+
+@BOTH
+def test_from_a_moment_after_the_newest_version_only_what_is_new_comes(
+    ds: Dataset, without_start: bool
+) -> None:
+    stream = query(ds, without_start, startingTimestamp=datetime.now(UTC).isoformat())
+    assert stream.run() == [[]]
+    ds.append(rows(8))
+    assert ids(stream.run()) == [[8]]
+
+
+@BOTH
+def test_a_moment_that_is_yet_to_come_is_refused(ds: Dataset, without_start: bool) -> None:
+    moment = datetime.now(UTC) + timedelta(hours=1)
+    with pytest.raises(InvalidInputError, match="yet to come"):
+        query(ds, without_start, startingTimestamp=moment.isoformat()).run()
+
+
+def test_a_version_that_is_far_ahead_is_refused(ds: Dataset) -> None:
+    with pytest.raises(InvalidInputError, match="99"):
+        query(ds, startingVersion=99).run()
+
+
+# --- limits
+
+
+@WITH_LIMITS
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"maxRowsPerTrigger": 2},
+        {"maxVersionsPerTrigger": 1},
+        {"maxBytesPerTrigger": 200},
+        {"maxRowsPerTrigger": 3, "maxVersionsPerTrigger": 2, "maxBytesPerTrigger": 10_000_000},
+    ],
+    ids=str,
+)
+def test_batches_keep_to_the_limits_and_everything_comes(
+    ds: Dataset, limits: dict[str, int]
+) -> None:
+    stream = query(ds, startingVersion=2, **limits)
+    batches = stream.run()
+    assert Counter(changes(stream.rows)) == of_dataset(ds, 1)
+    assert len(batches) > 1
+    for batch in batches:
+        assert len(batch) <= limits.get("maxRowsPerTrigger", 10)
+        versions = {row["_commit_version"] for row in batch}
+        assert len(versions) <= limits.get("maxVersionsPerTrigger", 10)
+
+
+@WITH_LIMITS
+def test_available_now_ends_at_what_was_there_when_it_began(ds: Dataset) -> None:
+    stream = query(ds, startingVersion=2, maxRowsPerTrigger=2)
+    stream.start()
+    stream.reader.prepareForTriggerAvailableNow()
+    for number in range(100, 200):
+        ds = ds.append(rows(number))
+        if not stream.trigger():
+            break
+    assert {row["_commit_version"] for row in stream.rows} == {2, 3, 4, 5}
+
+
+@WITH_LIMITS
+def test_a_trigger_that_asks_for_everything_gets_it(ds: Dataset) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    stream = query(ds, startingVersion=2, maxRowsPerTrigger=2)
+    stream.start()
+    end = stream.reader.latestOffset(stream.reader.initialOffset(), ReadAllAvailable())
+    assert end["version"] == 5
+
+
+def test_the_first_batch_of_pyspark_4_1_takes_all_and_later_ones_keep_to_the_limits(
+    ds: Dataset,
+) -> None:
+    stream = query(ds, without_start=True, startingVersion=2, maxRowsPerTrigger=2)
+    stream.start()
+    stream.trigger()
+    assert Counter(changes(stream.rows)) == of_dataset(ds, 1)
+    ds.append(rows(6, 7, 8))
+    while stream.trigger():
+        pass
+    assert ids(stream.batches[1:]) == [[6, 7], [8]]
+
+
+# --- kills
+
+
+@WITH_LIMITS
+@pytest.mark.parametrize("options", [{}, {"startingVersion": 2}], ids=["snapshot", "changes"])
+@pytest.mark.parametrize("kill", ["before planning", "before commit"])
+def test_a_query_that_is_killed_at_every_batch_gives_every_change_once(
+    ds: Dataset, options: dict[str, int], kill: str
+) -> None:
+    stream = query(ds, maxRowsPerTrigger=2, **options)
+    done: list[list[dict[str, Any]]] = []
+    for number in range(40):
+        stream.start()
+        if stream.num_done > len(done):
+            done.append(stream.batches[-1])
+        if number < 3:
+            ds = ds.append(rows(100 + number, 200 + number))  # while a snapshot is being read
+        try:
+            if not stream.trigger(kill):
+                break
+        except KilledError:
+            continue
+    found = [row for batch in done for row in batch]
+    if options:
+        assert Counter(changes(found)) == of_dataset(ds, 1)
+    else:
+        snapshot = json.loads(stream.offsets[0])["version"]
+        assert sorted(row["id"] for row in found if row["_commit_version"] <= snapshot) == sorted(
+            lance_stream.open_dataset(ds.uri, snapshot).to_table()["id"].to_pylist()
+        )
+        later = [row for row in found if row["_commit_version"] > snapshot]
+        assert Counter(changes(later)) == of_dataset(ds, snapshot)
+
+
+# --- consumers
+
+
+@BOTH
+def test_a_consumers_progress_is_what_spark_has_finished_with(
+    ds: Dataset, without_start: bool
+) -> None:
+    store = open_store(ds.uri)
+    stream = query(ds, without_start, startingVersion=2, consumer="me")
+    stream.start()
+    stream.trigger()
+    assert read_progress(store, "me") == 1  # the batch is read, but the next one is not planned
+    ds.append(rows(8))
+    stream.trigger()
+    assert read_progress(store, "me") == 5
+    if not without_start:
+        stream.trigger()  # nothing is new; the one before is done
+        assert read_progress(store, "me") == 6
+
+
+@BOTH
+def test_a_new_query_begins_where_its_consumer_is(ds: Dataset, without_start: bool) -> None:
+    record_progress(open_store(ds.uri), "me", 4)
+    assert ids(query(ds, without_start, consumer="me").run()) == [[4, 5]]
+    named = query(ds, without_start, consumer="me", startingVersion=3)
+    named.run()
+    assert Counter(changes(named.rows)) == of_dataset(ds, 2)
+
+
+@WITH_LIMITS
+def test_a_snapshot_that_a_consumer_reads_is_held_until_it_is_done(ds: Dataset) -> None:
+    stream = query(ds, consumer="me", maxRowsPerTrigger=2)
+    stream.start()
+    stream.trigger()
+    ds.append(rows(8))
+    (held,) = list_consumers(open_store(ds.uri))
+    assert (held.name, held.version) == ("me" + OF_SNAPSHOT, 5)
+    while stream.trigger():
+        pass
+    (consumer,) = list_consumers(open_store(ds.uri))
+    assert (consumer.name, consumer.version) == ("me", 6)
+
+
+@BOTH
+def test_what_another_programs_cleanup_took_from_a_consumer_is_bridged(
+    ds: Dataset, without_start: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    record_progress(open_store(ds.uri), "me", 2)
+    lance.dataset(ds.uri).cleanup_old_versions(
+        timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
+    )
+    stream = query(ds, without_start, consumer="me", preImages="false")
+    (batch,) = stream.run()
+    assert sorted(changes(batch)) == [
+        ("delete", 5, 1),
+        ("insert", 5, 4),
+        ("insert", 5, 5),
+        ("update_postimage", 5, 2),
+    ]
+    assert "versions 3 to 4 gone" in caplog.text
+
+
+def test_a_consumer_ahead_of_the_table_is_refused(ds: Dataset) -> None:
+    store = open_store(ds.uri)
+    record_progress(store, "me", 5)
+    tag = store.read("_refs/tags/lance_stream.consumer.me.json")
+    shutil.rmtree(ds.uri)
+    lance_stream.create_dataset(ds.uri, SCHEMA)
+    store.write("_refs/tags/lance_stream.consumer.me.json", tag)
+    with pytest.raises(InvalidInputError, match=r"version 5 .*newest version there is 1"):
+        query(ds, consumer="me").run()
+
+
+# --- versions that are gone, tables that are gone
+
+
+@BOTH
+def test_fail_on_data_loss_decides(ds: Dataset, without_start: bool) -> None:
+    lance.dataset(ds.uri).cleanup_old_versions(timedelta(0), delete_unverified=True)
+    with pytest.raises(NotFoundError, match=r"version 1\b.*oldest.*is 5.*failOnDataLoss"):
+        query(ds, without_start, startingVersion=2).run()
+    lenient = query(ds, without_start, startingVersion=2, failOnDataLoss="false")
+    assert [batch for batch in lenient.run() if batch] == []
+    ds.append(rows(8))
+    assert ids(lenient.run()) == [[8]]
+
+
+@BOTH
+def test_a_table_made_anew_stops_the_query(ds: Dataset, without_start: bool) -> None:
+    stream = query(ds, without_start, startingVersion=2)
+    stream.run()
+    shutil.rmtree(ds.uri)
+    made = lance_stream.create_dataset(ds.uri, SCHEMA)
+    for number in range(4):
+        made = made.append(rows(number))
+    with pytest.raises(NotFoundError, match=r"version 5 .*made anew"):
+        stream.run()
+
+
+# --- schemas
+
+
+@BOTH
+def test_a_running_query_goes_on_when_a_column_is_added(ds: Dataset, without_start: bool) -> None:
+    stream = query(ds, without_start, startingVersion=5)
+    stream.start()
+    stream.trigger()
+    ds = ds.add_columns(pa.field("extra", pa.int64()))
+    ds.append(rows(8).append_column("extra", pa.array([1], pa.int64())))
+    stream.trigger()
+    assert [set(row) & {"id", "extra"} for row in stream.batches[-1]] == [{"id"}]
+    stream.start()
+    ds = lance_stream.open_dataset(ds.uri)
+    ds.append(rows(9).append_column("extra", pa.array([2], pa.int64())))
+    stream.trigger()
+    assert [(row["id"], row["extra"]) for row in stream.batches[-1]] == [(9, 2)]
+
+
+@BOTH
+def test_a_running_query_stops_when_a_column_is_gone_and_goes_on_when_started_again(
+    ds: Dataset, without_start: bool
+) -> None:
+    stream = query(ds, without_start, startingVersion=5)
+    stream.start()
+    stream.trigger()
+    ds = ds.append(rows(8)).drop_columns(["name"])
+    with pytest.raises(InvalidInputError, match=r"'name' is gone.*same checkpoint"):
+        stream.trigger()
+    batches = stream.run()
+    assert ids(batches) == [[8]]
+    assert "name" not in batches[0][0]
+
+
+def test_a_running_query_stops_when_a_column_becomes_wider(ds: Dataset) -> None:
+    uri = f"{ds.uri}_narrow"
+    narrow = lance_stream.create_dataset(uri, pa.schema([("id", pa.int32())]))
+    narrow = narrow.append(pa.table({"id": pa.array([1], pa.int32())}))
+    stream = query(narrow, startingVersion=2)
+    stream.start()
+    stream.trigger()
+    lance.dataset(uri).alter_columns({"path": "id", "data_type": pa.int64()})
+    with pytest.raises(InvalidInputError, match=r"'id' is int64, and was int32"):
+        stream.trigger()
+
+
+# --- progress
+
+
+@WITH_LIMITS
+def test_the_report_says_how_far_a_query_is_behind(ds: Dataset) -> None:
+    stream = query(ds, startingVersion=2, maxVersionsPerTrigger=2)
+    stream.run()
+    assert stream.reports == [
+        {"version": 5, "versionsBehind": 2, "rowsBehind": 4},
+        {"version": 5, "versionsBehind": 0, "rowsBehind": 0},
+        {"version": 5, "versionsBehind": 0, "rowsBehind": 0},
+    ]
