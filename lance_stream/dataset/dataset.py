@@ -258,6 +258,7 @@ class Dataset:
         *,
         pre_images: bool = True,
         compute_updates: bool = True,
+        column_backfills: bool = True,
     ) -> pa.RecordBatchReader:
         """Return the rows that were inserted, updated and deleted, version by version.
 
@@ -274,6 +275,8 @@ class Dataset:
             pre_images: Whether an update also gives the row as it was before.
             compute_updates: Whether an update is given as one; else it is a delete of the row as
                 it was, and an insert of the row as it is.
+            column_backfills: Whether rows that only got values in a new column are given as
+                updated.
 
         Raises:
             InvalidInputError: The interval ends before it begins, or after the newest version.
@@ -285,7 +288,9 @@ class Dataset:
                 self.table,
                 after,
                 through,
-                FeedRules(columns, deduplication_mode, pre_images, compute_updates),
+                FeedRules(
+                    columns, deduplication_mode, pre_images, compute_updates, column_backfills
+                ),
             )
         )
 

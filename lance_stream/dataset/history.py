@@ -1,17 +1,20 @@
 """The versions of a table: when each was made, by what, and how many rows it has."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TypeVar
 
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.timestamps import timestamp_of
 from lance_stream.errors import BadDataError, NotFoundError
 from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import operation_name
+from lance_stream.table.operations import KnownOperation, operation_name
 from lance_stream.table.paths import transaction_path
-from lance_stream.table.transaction import Transaction, decode_transaction
+from lance_stream.table.transaction import Transaction, decode_transaction, operation_kind
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +83,26 @@ def read_transaction(store: Store, manifest: Manifest) -> Transaction | None:
     Raises:
         BadDataError: Its bytes are damaged.
     """
+    return _decoded(store, manifest, decode_transaction)
+
+
+def read_operation_kind(store: Store, manifest: Manifest) -> type[KnownOperation] | None:
+    """Return what kind of operation made a version; None if nobody knows it any more.
+
+    Raises:
+        BadDataError: Its transaction's bytes are damaged.
+    """
+    return _decoded(store, manifest, operation_kind)
+
+
+def _decoded(store: Store, manifest: Manifest, decode: Callable[[bytes], T]) -> T | None:
     if manifest.inline_transaction is not None:
-        return decode_transaction(manifest.inline_transaction)
+        return decode(manifest.inline_transaction)
     if not manifest.transaction_file:
         return None
     path = transaction_path(manifest.transaction_file)
     try:
-        return decode_transaction(store.read(path))
+        return decode(store.read(path))
     except NotFoundError:
         return None
     except BadDataError as error:

@@ -40,6 +40,7 @@ class SourceOptions:
         deduplication_mode: "none", or "netChanges" for one change a row.
         pre_images: Whether an update also gives the row as it was.
         compute_updates: Whether an update is given as one; else it is a delete and an insert.
+        column_backfills: Whether rows that only got values in a new column are given as updated.
         max_versions_per_trigger: How many versions one micro-batch takes at most.
         max_rows_per_trigger: How many rows one micro-batch takes at most, about.
         max_bytes_per_trigger: How many bytes of data files one micro-batch reads at most, about.
@@ -63,6 +64,7 @@ class SourceOptions:
     deduplication_mode: str = EACH_VERSION
     pre_images: bool = True
     compute_updates: bool = True
+    column_backfills: bool = True
     max_versions_per_trigger: int | None = None
     max_rows_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
@@ -230,7 +232,7 @@ def check_for_stream(options: SourceOptions) -> None:
 
 
 _ENDS = ("starting_version", "ending_version", "starting_timestamp", "ending_timestamp")
-_OF_THE_FEED = ("deduplication_mode", "pre_images", "compute_updates")
+_OF_THE_FEED = ("deduplication_mode", "pre_images", "compute_updates", "column_backfills")
 _OF_STREAMS = (
     "max_versions_per_trigger",
     "max_rows_per_trigger",
@@ -418,6 +420,7 @@ _OPTIONS = _by_name(
     _Option("deduplicationMode", "deduplication_mode", _DEDUPLICATION_MODE),
     _Option("preImages", "pre_images", _boolean),
     _Option("computeUpdates", "compute_updates", _boolean),
+    _Option("columnBackfills", "column_backfills", _boolean),
     _Option("maxRowsPerTrigger", "max_rows_per_trigger", _whole_number(1)),
     _Option("maxBytesPerTrigger", "max_bytes_per_trigger", _whole_number(1)),
     _Option("failOnDataLoss", "fail_on_data_loss", _boolean),

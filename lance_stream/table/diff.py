@@ -11,9 +11,14 @@ A fragment whose bytes are the same in both manifests is never decoded: its rows
 in the same place. Of a fragment that kept its id and its row ids, and only has other dead rows,
 only those rows are looked at. So the cost follows what changed.
 
-One change leaves no stamp: some writers replaced a column's data file in place without stamping
-the rows. If a field of the newer schema comes from another file than before, and not one stamp of
-the fragment's live rows differs, all of them count as updated.
+Two changes leave no stamp. Some writers replaced a column's data file in place without stamping
+the rows: if a field of the newer schema comes from another file than before, and not one stamp of
+the fragment's live rows differs, all of them count as updated. And a restore can bring a column
+back that was dropped: rows that have it in their files count as updated, too.
+
+That holds for a version and the one before. Between versions that are further apart, and for a
+restore, which joins such versions, a row with its old stamp in another place may have been moved or
+changed. Then `has_doubts` says so, and `diff` is asked again with what `History` knows.
 
 This is pure: `plan_diff` says which deletion files and external sequences it needs to know, `diff`
 is given them.
@@ -23,8 +28,8 @@ Differs: The reference takes changes from the stamps of one version's rows alone
          misses what a restore or an unstamped writer did.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -88,12 +93,16 @@ class TableChanges:
         deletes: Rows to be read in the older version.
         updates: Rows to be read in the newer version, and for their content before in the older.
         inserts: Rows to be read in the newer version.
+        unstamped: (n,) u64, ids of the updated rows that kept their stamps.
+        has_doubts: Whether rows with their old stamps lie in other places than before.
     """
 
     version: int
     deletes: tuple[RowsOfFragment, ...] = ()
     updates: tuple[UpdatedRows, ...] = ()
     inserts: tuple[RowsOfFragment, ...] = ()
+    unstamped: U64s = field(default_factory=lambda: np.empty(0, np.uint64), compare=False)
+    has_doubts: bool = field(default=False, compare=False)
 
     @property
     def num_changes(self) -> int:
@@ -106,53 +115,78 @@ class TableChanges:
         return sum(map(len, offsets))
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class History:
+    """What the versions between two others did that their ends do not show.
+
+    Attributes:
+        unstamped: (n,) u64, ids of rows that may have changed and kept their stamps.
+        touched: (n,) u64, ids of rows that came, went, or changed by more than values in a new
+            column; None where those values count, too.
+        has_restore: Whether one of them is a restore, which may bring back dropped columns with
+            their values.
+    """
+
+    unstamped: U64s
+    touched: U64s | None = None
+    has_restore: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class DiffPlan:
     """What two versions' manifests say, and what has to be read to say the rest.
 
     Attributes:
+        older: The older version; 0 for the time before the first one.
         version: The newer version.
         kept: Fragments that kept their id and their row ids, before and after.
         gone: Fragments that only the older version has, in this form.
         come: Fragments that only the newer version has, in this form.
         field_ids: The fields of the newer schema.
+        new_field_ids: Those of them that the older schema does not have.
+        is_cast: Whether a column has another id than one of its name had before.
         dead_rows_of: Each of these fragments' deletion files has to be read.
         sequences: Each of these pieces of files has to be read.
     """
 
+    older: int
     version: int
     kept: tuple[tuple[Fragment, Fragment], ...]
     gone: tuple[Fragment, ...]
     come: tuple[Fragment, ...]
     field_ids: frozenset[int]
+    new_field_ids: frozenset[int]
+    is_cast: bool
     dead_rows_of: tuple[Fragment, ...]
     sequences: tuple[ExternalFile, ...]
 
 
-def plan_diff(older: Manifest | None, newer: Manifest) -> DiffPlan:
+def plan_diff(
+    older: Manifest | None, newer: Manifest, new_field_ids: Set[int] | None = None
+) -> DiffPlan:
     """Return what has to be known to tell in which rows two versions differ.
 
     Args:
         older: The version before; None for the time before the first one.
         newer: The version after.
+        new_field_ids: The fields of the newer schema that the older one does not have; None for
+            those whose ids it does not have.
 
     Raises:
         UnsupportedFeatureError: The rows have no stable row ids, or they stand in hidden columns.
         InvalidInputError: The versions are in the wrong order.
         CorruptDataError: A fragment that differs is damaged.
     """
-    for manifest in (older, newer):
-        if manifest is not None and not has_stable_row_ids(manifest):
-            raise UnsupportedFeatureError(
-                f"version {manifest.version} has no stable row ids, without which rows cannot be "
-                "followed from version to version. Create the table with stable row ids (which is "
-                "what lance_stream.create_dataset does), or migrate it, and read changes from the "
-                "first version after that"
-            )
+    if not has_stable_row_ids(newer):
+        raise _without_row_ids(newer)
     if older is not None and older.version >= newer.version:
         raise InvalidInputError(
             f"changes are asked for from version {older.version} to version {newer.version}"
         )
+    if older is not None and not has_stable_row_ids(older):
+        if not _are_same_rows(older, newer):
+            raise _without_row_ids(older)
+        older = newer
     before = _only_in(older, newer)
     after = _only_in(newer, older)
     kept = {
@@ -160,15 +194,28 @@ def plan_diff(older: Manifest | None, newer: Manifest) -> DiffPlan:
         for each in after.values()
         if each.id in before and before[each.id].row_ids == each.row_ids
     }
+    fields_before = {} if older is None else {each.id: each for each in older.schema.walk()}
+    fields_after = {each.id: each for each in newer.schema.walk()}
+    if older is None:
+        new_field_ids = set()
+    elif new_field_ids is None:
+        new_field_ids = fields_after.keys() - fields_before.keys()
+    if older is not None and new_field_ids:
+        kept |= {each.id: (each, each) for each in _holding(new_field_ids, older, newer)}
     gone = tuple(each for each in before.values() if each.id not in kept)
     come = tuple(each for each in after.values() if each.id not in kept)
     looked_at = [*gone, *come, *(each for pair in kept.values() for each in pair)]
     return DiffPlan(
+        older=0 if older is None else older.version,
         version=newer.version,
         kept=tuple(kept.values()),
         gone=gone,
         come=come,
-        field_ids=frozenset(each.id for each in newer.schema.walk()),
+        field_ids=frozenset(fields_after),
+        new_field_ids=frozenset(new_field_ids),
+        is_cast=not {fields_after[each].name for each in new_field_ids}.isdisjoint(
+            fields_before[each].name for each in fields_before.keys() - fields_after.keys()
+        ),
         dead_rows_of=tuple(
             {
                 (each.id, each.deletion_file): each
@@ -188,7 +235,12 @@ def plan_diff(older: Manifest | None, newer: Manifest) -> DiffPlan:
 
 
 def diff(
-    plan: DiffPlan, dead_rows: DeadRows | None = None, sequences: Sequences | None = None
+    plan: DiffPlan,
+    dead_rows: DeadRows | None = None,
+    sequences: Sequences | None = None,
+    history: History | None = None,
+    *,
+    column_backfills: bool = True,
 ) -> TableChanges:
     """Return the rows in which two versions differ.
 
@@ -197,23 +249,26 @@ def diff(
         dead_rows: For the id and the deletion file of each fragment in `plan.dead_rows_of` the
             offsets it holds, ascending.
         sequences: For each of `plan.sequences` its bytes.
+        history: What happened between them; None for neighbours, and where nobody knows.
+        column_backfills: Whether a row that only got a value in a new column counts as updated.
 
     Raises:
         CorruptDataError: A row id is live twice in one version, or a sequence is damaged.
         UnsupportedFeatureError: Row ids stand in hidden columns.
     """
     read = _Reader(dead_rows or {}, sequences or {})
+    judge = _Judge(plan, history, column_backfills=column_backfills)
     gone = [_Rows(each, read.live(each)) for each in plan.gone]
     come = [_Rows(each, read.live(each)) for each in plan.come]
     updated: dict[int, list[UpdatedRows]] = {}
     for before, after in plan.kept:
-        killed, revived, changed = _compare(before, after, plan.field_ids, read)
+        killed, revived, changed = _compare(before, after, judge, read)
         gone.append(_Rows(before, killed))
         come.append(_Rows(after, revived))
         if len(changed):
             addresses = pack_addresses(before.id, changed)
             updated.setdefault(after.id, []).append(UpdatedRows(after, changed, addresses))
-    deletes, updates, inserts = _match(gone, come, read)
+    deletes, updates, inserts = _match(gone, come, judge, read)
     for each in updates:
         updated.setdefault(each.fragment.id, []).append(each)
     return TableChanges(
@@ -221,7 +276,53 @@ def diff(
         deletes=tuple(sorted(deletes, key=lambda each: each.fragment.id)),
         updates=tuple(_joined(updated[fragment_id]) for fragment_id in sorted(updated)),
         inserts=tuple(sorted(inserts, key=lambda each: each.fragment.id)),
+        unstamped=np.concatenate([np.empty(0, np.uint64), *judge.unstamped]),
+        has_doubts=judge.has_doubts,
     )
+
+
+def row_ids_told(changed: TableChanges, sequences: Sequences | None = None) -> U64s:
+    """Return the ids of all rows in which two versions differ.
+
+    Args:
+        changed: The rows.
+        sequences: As `diff` was given them.
+    """
+    read = _Reader({}, sequences or {})
+    parts = [_Rows(*each[:2]) for each in (*changed.deletes, *changed.inserts)]
+    parts += [_Rows(*each[:2]) for each in changed.updates]
+    return _row_ids_of(parts, read)
+
+
+def _without_row_ids(manifest: Manifest) -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(
+        f"version {manifest.version} has no stable row ids, without which rows cannot be followed "
+        "from version to version. Create the table with stable row ids (which is what "
+        "lance_stream.create_dataset does), or migrate it with "
+        "lance_stream.migrate_to_stable_row_ids, and read changes from the first version after that"
+    )
+
+
+def _are_same_rows(older: Manifest, newer: Manifest) -> bool:
+    """Return whether two versions differ in nothing but that the newer one names the rows."""
+
+    def unnamed(manifest: Manifest) -> list[Fragment]:
+        return [
+            replace(each, row_ids=None, last_updated_at_versions=None, created_at_versions=None)
+            for each in manifest.fragments
+        ]
+
+    return older.schema == newer.schema and unnamed(older) == unnamed(newer)
+
+
+def _holding(field_ids: Set[int], older: Manifest, newer: Manifest) -> Iterator[Fragment]:
+    """Yield the fragments that two versions both have, and that hold values of some fields."""
+    raws = frozenset(older.fragments.raws)
+    for place, raw in enumerate(newer.fragments.raws):
+        if raw in raws:
+            fragment = newer.fragments[place]
+            if any(not field_ids.isdisjoint(file.field_ids) for file in fragment.files):
+                yield fragment
 
 
 class _Rows(NamedTuple):
@@ -294,8 +395,96 @@ def _only_in(manifest: Manifest | None, other: Manifest | None) -> dict[int, Fra
     }
 
 
+class _Judge:
+    """Says which rows that are live in both versions were updated, and keeps what it noticed.
+
+    Args:
+        plan: Of the two versions.
+        history: What happened between them, if anybody knows.
+        column_backfills: Whether values in a new column count.
+    """
+
+    def __init__(self, plan: DiffPlan, history: History | None, *, column_backfills: bool) -> None:
+        self._plan = plan
+        is_step = plan.version == plan.older + 1
+        self._counts_new_fields = is_step or (history is not None and history.has_restore)
+        self._history = history
+        self._column_backfills = column_backfills
+        self._knows_touched = history is not None and history.touched is not None
+        self.unstamped: list[U64s] = []
+        self.has_doubts = False
+
+    def replaced(self, before: Fragment, after: Fragment) -> set[int]:
+        """Return the fields whose values come from another place than before."""
+        if before.files == after.files and self._plan.new_field_ids.isdisjoint(
+            each for file in after.files for each in file.field_ids
+        ):
+            return set()
+        then, now = _sources(before), _sources(after)
+        for each in self._plan.new_field_ids:
+            then.pop(each, None)
+        return {each for each in self._plan.field_ids if then.get(each) != now.get(each)}
+
+    def in_place(
+        self, replaced: Set[int], silent: Mask, stamped: Mask, row_ids: Callable[[], U64s]
+    ) -> Mask:
+        """Return which rows of a fragment that kept its id and its rows were updated.
+
+        Args:
+            replaced: The fields whose values come from another place than before.
+            silent: Rows live in both versions with the same stamp.
+            stamped: Rows live in both with another stamp.
+            row_ids: Gives the ids of all of its rows.
+        """
+        is_backfill = replaced <= self._plan.new_field_ids and not self._plan.is_cast
+        if is_backfill and not (self._column_backfills or self._knows_touched):
+            return np.zeros(len(silent), np.bool_)
+        changed = np.zeros(len(silent), np.bool_)
+        if replaced and silent.any():
+            self.has_doubts = True
+            if self._counts_new_fields and not replaced.isdisjoint(self._plan.new_field_ids):
+                changed = silent
+            elif self._history is not None:
+                changed = silent & np.isin(row_ids(), self._history.unstamped)
+            elif not stamped.any():
+                changed = silent
+        return self._noted(changed, stamped, row_ids)
+
+    def moved(self, come: Sequence["_Rows"], silent: Mask, stamped: Mask, row_ids: U64s) -> Mask:
+        """Return which rows were updated that lie in another fragment than before.
+
+        Args:
+            come: Where they are.
+            silent: Those of them, one after another, with the same stamp as before.
+            stamped: Those with another stamp.
+            row_ids: (n,) u64, their ids.
+        """
+        changed = np.zeros(len(silent), np.bool_)
+        if silent.any():
+            self.has_doubts = True
+            if self._history is not None:
+                changed = silent & np.isin(row_ids, self._history.unstamped)
+            if self._counts_new_fields and self._column_backfills and self._plan.new_field_ids:
+                changed |= silent & np.repeat(
+                    [self._has_new_fields(each.fragment) for each in come],
+                    [len(each.offsets) for each in come],
+                )
+        return self._noted(changed, stamped, lambda: row_ids)
+
+    def _has_new_fields(self, fragment: Fragment) -> bool:
+        return not self._plan.new_field_ids.isdisjoint(_sources(fragment))
+
+    def _noted(self, unstamped: Mask, stamped: Mask, row_ids: Callable[[], U64s]) -> Mask:
+        if self._history is None and unstamped.any():
+            self.unstamped.append(row_ids()[unstamped])
+        changed = unstamped | stamped
+        if self._history is not None and self._history.touched is not None and changed.any():
+            changed &= np.isin(row_ids(), self._history.touched)
+        return changed
+
+
 def _compare(
-    before: Fragment, after: Fragment, field_ids: Iterable[int], read: _Reader
+    before: Fragment, after: Fragment, judge: _Judge, read: _Reader
 ) -> tuple[Offsets, Offsets, Offsets]:
     """Return the offsets of rows that died, came back, and changed in place."""
     none = np.empty(0, np.uint32)
@@ -305,24 +494,17 @@ def _compare(
         killed = difference(dead_after, dead_before).astype(np.uint32, copy=False)
         revived = difference(dead_before, dead_after).astype(np.uint32, copy=False)
     same_stamps = before.last_updated_at_versions == after.last_updated_at_versions
-    is_replaced = _is_replaced(before, after, field_ids)
-    if same_stamps and not is_replaced:
+    replaced = judge.replaced(before, after)
+    if same_stamps and not replaced:
         return killed, revived, none
     in_both = read.is_live(before) & read.is_live(after)
-    changed = in_both
+    stamped = np.zeros(len(in_both), np.bool_)
     if not same_stamps:
         stamped = in_both & (read.stamps(before).to_array() != read.stamps(after).to_array())
-        if stamped.any() or not is_replaced:
-            changed = stamped
+    changed = judge.in_place(
+        replaced, in_both & ~stamped, stamped, lambda: read.row_ids(after).to_array()
+    )
     return killed, revived, np.flatnonzero(changed).astype(np.uint32)
-
-
-def _is_replaced(before: Fragment, after: Fragment, field_ids: Iterable[int]) -> bool:
-    """Return whether the values of a field come from another place than before."""
-    if before.files == after.files:
-        return False
-    sources_before, sources_after = _sources(before), _sources(after)
-    return any(sources_before.get(each) != sources_after.get(each) for each in field_ids)
 
 
 def _sources(fragment: Fragment) -> dict[int, tuple[str, int]]:
@@ -335,7 +517,7 @@ def _sources(fragment: Fragment) -> dict[int, tuple[str, int]]:
 
 
 def _match(
-    gone: Sequence[_Rows], come: Sequence[_Rows], read: _Reader
+    gone: Sequence[_Rows], come: Sequence[_Rows], judge: _Judge, read: _Reader
 ) -> tuple[list[RowsOfFragment], list[UpdatedRows], list[RowsOfFragment]]:
     """Follow rows by their ids from the places where they are gone to those where they came."""
     gone = [each for each in gone if len(each.offsets)]
@@ -358,7 +540,8 @@ def _match(
         return deletes, [], inserts
     stamps_before = np.zeros(len(come_ids), np.uint64)
     stamps_before[is_known] = _stamps_of(gone, read)[places[is_known]]
-    is_updated = is_known & (stamps_before != _stamps_of(come, read))
+    is_stamped = is_known & (stamps_before != _stamps_of(come, read))
+    is_updated = judge.moved(come, is_known & ~is_stamped, is_stamped, come_ids)
     addresses = np.zeros(len(come_ids), np.uint64)
     addresses[is_known] = _addresses_of(gone)[places[is_known]]
     updates = [

@@ -18,6 +18,8 @@ from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.table import wire
 from lance_stream.table.operations import (
     FIELD_NAMES,
+    OPERATIONS,
+    KnownOperation,
     Operation,
     UnknownOperation,
     operation_from_proto,
@@ -103,6 +105,24 @@ def decode_transaction(data: bytes | bytearray | memoryview) -> Transaction:
         properties=dict(message.transaction_properties),
         unknown=unknown,
     )
+
+
+def operation_kind(data: bytes) -> type[KnownOperation] | None:
+    """Return what kind of operation the bytes of a transaction hold, without decoding it.
+
+    An upsert's operation lists the row ids of all rows that it changed.
+
+    Returns:
+        Its class; None if it is one that we do not know, or if there is none.
+
+    Raises:
+        CorruptDataError: The bytes are no message.
+    """
+    known = transaction_pb2.Transaction.DESCRIPTOR.fields_by_number
+    for each in wire.split_message(data):
+        if each.number in _OPERATION_NUMBERS and each.number in known:
+            return OPERATIONS[known[each.number].name]
+    return None
 
 
 def _split_off_operation(unknown: bytes) -> tuple[UnknownOperation, bytes]:

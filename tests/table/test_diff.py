@@ -382,7 +382,7 @@ def test_versions_in_the_wrong_order_are_refused() -> None:
 def test_a_plan_between_equal_tables_is_empty() -> None:
     newer = version(2, *FIRST.rows)
     assert plan_diff(FIRST.manifest, newer.manifest) == DiffPlan(
-        2, (), (), (), frozenset({0, 1}), (), ()
+        1, 2, (), (), (), frozenset({0, 1}), frozenset(), False, (), ()
     )
     assert changes(FIRST, newer) == TableChanges(2)
 

@@ -22,12 +22,14 @@ class FeedRules:
             ends of the interval alone.
         pre_images: Whether an update also gives the row as it was.
         compute_updates: Whether an update is given as one; else it is a delete and an insert.
+        column_backfills: Whether rows that only got values in a new column are given as updated.
     """
 
     columns: Sequence[str] | None = None
     deduplication_mode: str = EACH_VERSION
     pre_images: bool = True
     compute_updates: bool = True
+    column_backfills: bool = True
 
     def __post_init__(self) -> None:
         """Check the mode.

@@ -25,12 +25,13 @@ from lance_stream.dataset.feed.change_units import (
 )
 from lance_stream.dataset.feed.columns_of_versions import FeedColumns
 from lance_stream.dataset.feed.intervals import version_of_interval
+from lance_stream.dataset.feed.past import Past
 from lance_stream.dataset.feed.rules import FeedRules
 from lance_stream.dataset.predicates import quote_path
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import UnsupportedFeatureError
 from lance_stream.schema.fields import Schema
-from lance_stream.table.diff import RowsOfFragment, TableChanges, UpdatedRows, diff, plan_diff
+from lance_stream.table.diff import RowsOfFragment, TableChanges, UpdatedRows
 from lance_stream.table.row_addresses import unpack_addresses
 
 _LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
@@ -162,12 +163,14 @@ def walk(
     """
     if after == through:
         return
+    past = Past(table)
     older = version_of_interval(table, after, after, through) if after else None
     timestamp = _LONG_AGO
     for version in range(through if rules.is_net else after + 1, through + 1):
         newer = version_of_interval(table, version, after, through)
         timestamp = max(timestamp, newer.timestamp or timestamp)
-        yield VersionChanges(older, newer, _diff(older, newer), timestamp, columns, rules)
+        changed = past.changes(older, newer, column_backfills=rules.column_backfills)
+        yield VersionChanges(older, newer, changed, timestamp, columns, rules)
         older = newer
 
 
@@ -183,19 +186,6 @@ def check_has_feed(table: TableVersion) -> None:
             "to version, so there is no change feed. lance_stream.migrate_to_stable_row_ids(uri) "
             "gives them ids; changes are known from the next version on"
         )
-
-
-def _diff(older: TableVersion | None, newer: TableVersion) -> TableChanges:
-    plan = plan_diff(older.manifest if older else None, newer.manifest)
-    return diff(
-        plan,
-        {
-            (each.id, each.deletion_file): newer.dead_offsets(each)
-            for each in plan.dead_rows_of
-            if each.deletion_file is not None
-        },
-        {each: newer.files.sequence(each) for each in plan.sequences},
-    )
 
 
 def _cut(

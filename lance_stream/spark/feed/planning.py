@@ -64,7 +64,13 @@ def first_version(table: TableVersion, asked: SourceOptions) -> int | None:
 
 def rules_of(asked: SourceOptions, columns: Sequence[str] | None) -> FeedRules:
     """Return what a user asked of the feed, with the columns that have to be read."""
-    return FeedRules(columns, asked.deduplication_mode, asked.pre_images, asked.compute_updates)
+    return FeedRules(
+        columns,
+        asked.deduplication_mode,
+        asked.pre_images,
+        asked.compute_updates,
+        asked.column_backfills,
+    )
 
 
 def schema_of_changes(table: TableVersion, asked: SourceOptions) -> pa.Schema:

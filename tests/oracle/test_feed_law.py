@@ -1,0 +1,48 @@
+"""Snapshot + feed = snapshot, over random histories by us and pylance; a model says what changed.
+
+For longer: python -m tests.oracle.feed_histories --minutes 10
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lance_stream.dataset.feed import past
+from lance_stream.table import diff
+from tests.oracle.feed_histories import run
+
+pytestmark = pytest.mark.oracle
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_law_holds_in_short_histories(seed: int) -> None:
+    assert run(seed, num_steps=6) > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [25, 28, 30, 53])
+def test_the_law_holds_in_long_histories(seed: int) -> None:
+    assert run(seed, num_steps=14) > 10
+
+
+def runs_right(seeds: list[int]) -> bool:
+    try:
+        return all(run(seed, num_steps=12) for seed in seeds)
+    except AssertionError:
+        return False
+
+
+@pytest.mark.slow
+def test_a_feed_that_forgets_the_past_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past.Past, "_history_of", lambda *_, **__: None)
+    assert not runs_right([0, 3, 53])
+
+
+@pytest.mark.slow
+def test_a_feed_that_believes_all_stamps_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stamped_only(_: Any, unstamped: np.ndarray, stamped: np.ndarray, *__: Any) -> np.ndarray:
+        return stamped
+
+    monkeypatch.setattr(diff._Judge, "_noted", stamped_only)
+    assert not runs_right([0, 6, 77])
