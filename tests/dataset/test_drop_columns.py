@@ -93,6 +93,16 @@ def test_a_file_without_a_column_left_is_named_no_more(ds: Dataset) -> None:
     assert left.to_table().equals(ds.to_table())
 
 
+def test_a_column_that_takes_the_number_of_one_that_went_has_no_past(ds: Dataset) -> None:
+    first = ds.add_columns({"double": "id * 2"})
+    last = first.drop_columns(["double"]).add_columns({"triple": "id * 3"})
+    assert first.table.schema.fields[-1].id == last.table.schema.fields[-1].id
+    feed = last.changes(first.version - 1, columns=["id", "triple"]).read_all().to_pylist()
+    told = [(each["_commit_version"] - first.version, each["id"], each["triple"]) for each in feed]
+    assert [each for each in told if each[2] is not None] == [(2, n, 3 * n) for n in (1, 2, 3, 4)]
+    assert len(told) == 16  # two columns with values, four rows, before and after
+
+
 @pytest.mark.parametrize(
     ("columns", "error", "match"),
     [
