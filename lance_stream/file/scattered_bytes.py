@@ -52,6 +52,33 @@ def read_slices(starts: Places, stops: Places) -> Asking[Bytes]:
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
+def read_joined(starts: Places, stops: Places) -> Asking[tuple[Bytes, Places]]:
+    """Return pieces of a file with whatever lies between near ones: one round.
+
+    Nothing is copied if all are near. It is for pieces that are large, as chunks are, and of which
+    most are wanted.
+
+    Args:
+        starts: (num_pieces,) their first bytes, ascending; at least one piece.
+        stops: (num_pieces,) one past their last; no piece begins before the one before it ends.
+
+    Returns:
+        Bytes, and (num_pieces,) where in them each piece starts.
+    """
+    heads = np.append(0, np.flatnonzero(starts[1:] - stops[:-1] > MAX_GAP_BYTES) + 1)
+    begins = starts[heads]
+    sizes = stops[np.append(heads[1:], len(starts)) - 1] - begins
+    buffers = yield [
+        ByteRange(start, start + size)
+        for start, size in zip(begins.tolist(), sizes.tolist(), strict=True)
+    ]
+    parts = [np.frombuffer(each, np.uint8) for each in buffers]
+    ends = np.cumsum(sizes)
+    counts = np.diff(np.append(heads, len(starts)))
+    places = starts + np.repeat(ends - sizes - begins, counts)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts), places
+
+
 def gather(data: Bytes, starts: Places, stops: Places) -> tuple[Offsets, Bytes]:
     """Return slices of bytes one after the other, and the offsets between them.
 

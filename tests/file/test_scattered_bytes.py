@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from lance_stream.byte_ranges import ByteRange, answer
 from lance_stream.file import scattered_bytes
-from lance_stream.file.scattered_bytes import MAX_GAP_BYTES, MAX_JOINED_BYTES, gather, read_slices
+from lance_stream.file.scattered_bytes import (
+    MAX_GAP_BYTES,
+    MAX_JOINED_BYTES,
+    gather,
+    read_joined,
+    read_slices,
+)
 
 FILE = np.random.default_rng(0).integers(0, 256, 3 * MAX_JOINED_BYTES, dtype=np.uint8)
 
@@ -46,6 +52,19 @@ def test_a_joined_range_is_bounded_but_one_piece_is_never_parted() -> None:
     middle = MAX_JOINED_BYTES // 2  # touching pieces are one
     _, asked = read([0, middle], [middle, 2 * MAX_JOINED_BYTES])
     assert asked == [ByteRange(0, 2 * MAX_JOINED_BYTES)]
+
+
+def test_near_chunks_come_with_what_lies_between_them() -> None:
+    far = 70 + MAX_GAP_BYTES + 1
+    starts, stops = np.array([10, 50, far]), np.array([20, 70, far + 5])
+    asking = read_joined(starts, stops)
+    assert next(asking) == [ByteRange(10, 70), ByteRange(far, far + 5)]
+    with pytest.raises(StopIteration) as done:
+        asking.send([FILE.data[10:70], FILE.data[far : far + 5]])
+    data, places = done.value.value
+    assert places.tolist() == [0, 40, 60]
+    for start, stop, place in zip(starts, stops, places, strict=True):
+        assert data[place : place + stop - start].tobytes() == FILE[start:stop].tobytes()
 
 
 @settings(max_examples=60, deadline=None)

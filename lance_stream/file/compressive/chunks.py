@@ -12,7 +12,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.data_blocks import Bytes
+from lance_stream.file.data_blocks import Bytes, Words
 
 Counts: TypeAlias = npt.NDArray[np.int64]
 
@@ -69,6 +69,32 @@ def check_chunks(buffers: Iterable[ChunkedBuffer], num_values: Counts) -> None:
 def chosen(buffer: ChunkedBuffer, places: npt.NDArray[np.intp]) -> ChunkedBuffer:
     """Return some of the chunks."""
     return ChunkedBuffer(buffer.data, buffer.starts[places], buffer.sizes[places])
+
+
+def holders(num_values: Counts, places: Counts) -> tuple[Counts, Counts]:
+    """Return which chunk holds each of some values, and as which of its own.
+
+    Args:
+        num_values: (num_chunks,) how many values each chunk has.
+        places: Values, counted over all chunks.
+    """
+    firsts = starts_of(num_values)
+    chunks: Counts = np.searchsorted(firsts, places, side="right") - 1
+    return chunks, places - firsts[chunks]
+
+
+def words_at(data: Bytes, starts: Counts, word: np.dtype[np.unsignedinteger]) -> Words:
+    """Return the words that start at some bytes, wherever these are.
+
+    Args:
+        data: Bytes.
+        starts: Where words start; they end inside of `data`.
+        word: Their type.
+    """
+    if len(starts) == 0:
+        return np.empty(0, word)
+    everywhere: Words = np.ndarray((len(data) - word.itemsize + 1,), word, data.data, 0, (1,))
+    return everywhere[starts]
 
 
 def joined(buffer: ChunkedBuffer) -> Bytes:

@@ -60,6 +60,7 @@ from lance_stream.file.compressive.fsst_symbols import (
     encode_symbol_table,
 )
 from lance_stream.file.data_blocks import (
+    WORDS,
     Bytes,
     DataBlock,
     FixedSizeListBlock,
@@ -491,6 +492,12 @@ def _flat_mini_block(
     return flat.decode_chunks(buffers[0], num_values, _plain_bits(message))
 
 
+def _flat_pick(
+    message: Flat, buffers: Sequence[ChunkedBuffer], num_values: Counts, places: Counts
+) -> DataBlock | None:
+    return flat.pick_chunks(buffers[0], num_values, _plain_bits(message), places)
+
+
 def _flat_block(message: Flat, buffer: Bytes, num_values: int) -> DataBlock:
     return flat.decode(buffer, num_values, _plain_bits(message))
 
@@ -514,6 +521,12 @@ def _variable_mini_block(
     message: Variable, buffers: Sequence[ChunkedBuffer], num_values: Counts
 ) -> VariableWidthBlock:
     return variable.decode_chunks(buffers[0], num_values, _offset_bits(message))
+
+
+def _variable_pick(
+    message: Variable, buffers: Sequence[ChunkedBuffer], num_values: Counts, places: Counts
+) -> VariableWidthBlock:
+    return variable.pick_chunks(buffers[0], num_values, _offset_bits(message), places)
 
 
 def _variable_block(message: Variable, buffer: Bytes, num_values: int) -> DataBlock:
@@ -560,6 +573,14 @@ def _fsst_mini_block(
     message: Fsst, buffers: Sequence[ChunkedBuffer], num_values: Counts
 ) -> DataBlock:
     encoded = _variable_mini_block(_inner(message.values, "variable", "fsst"), buffers, num_values)
+    return fsst.decode(encoded, decode_symbol_table(message.symbol_table))
+
+
+def _fsst_pick(
+    message: Fsst, buffers: Sequence[ChunkedBuffer], num_values: Counts, places: Counts
+) -> DataBlock:
+    inner = _inner(message.values, "variable", "fsst")
+    encoded = _variable_pick(inner, buffers, num_values, places)
     return fsst.decode(encoded, decode_symbol_table(message.symbol_table))
 
 
@@ -692,6 +713,23 @@ def _general_mini_block(
 ) -> DataBlock:
     raw = general.decode_chunks(buffers[0], _scheme_of(message), MAX_RAW_CHUNK_BYTES)
     return decode_mini_block(message.values, [raw, *buffers[1:]], num_values)
+
+
+def _general_pick(
+    message: General, buffers: Sequence[ChunkedBuffer], num_values: Counts, places: Counts
+) -> DataBlock | None:
+    if not _can_pick(message.values):
+        return None
+    raw = general.decode_chunks(buffers[0], _scheme_of(message), MAX_RAW_CHUNK_BYTES)
+    return pick_mini_block(message.values, [raw, *buffers[1:]], num_values, places)
+
+
+def _can_pick(encoding: CompressiveEncoding) -> bool:
+    """Return whether single values are always to be had, so that nothing is decompressed twice."""
+    codec, message = _codec_of(encoding)
+    if isinstance(message, Flat):
+        return message.bits_per_value in WORDS
+    return codec.pick in (_variable_pick, _fsst_pick)
 
 
 def _general_block(message: General, buffer: Bytes, num_values: int) -> DataBlock:
@@ -883,15 +921,23 @@ SCHEMES: dict[int, str] = {
 _SCHEME_NUMBERS = {name: number for number, name in SCHEMES.items()}
 
 CODECS: dict[str, Codec] = {
-    "flat": Codec(_flat_mini_block, _flat_block, _flat_per_value),
-    "variable": Codec(_variable_mini_block, _variable_block, _variable_per_value),
+    "flat": Codec(_flat_mini_block, _flat_block, _flat_per_value, pick=_flat_pick),
+    "variable": Codec(
+        _variable_mini_block, _variable_block, _variable_per_value, pick=_variable_pick
+    ),
     "constant": Codec(block=_constant_block),
     "out_of_line_bitpacking": Codec(block=_out_of_line_block),
     "inline_bitpacking": Codec(_inline_mini_block, _inline_block, pick=_inline_pick),
-    "fsst": Codec(_fsst_mini_block, per_value=_fsst_per_value),
+    "fsst": Codec(_fsst_mini_block, per_value=_fsst_per_value, pick=_fsst_pick),
     "rle": Codec(_rle_mini_block, _rle_block, num_mini_block_buffers=lambda _: 2, pick=_rle_pick),
     "byte_stream_split": Codec(_split_mini_block),
-    "general": Codec(_general_mini_block, _general_block, _general_per_value, _num_general_buffers),
+    "general": Codec(
+        _general_mini_block,
+        _general_block,
+        _general_per_value,
+        _num_general_buffers,
+        _general_pick,
+    ),
     "fixed_size_list": Codec(_list_mini_block, _list_block, _list_per_value, _num_list_buffers),
     "packed_struct": Codec(_packed_mini_block, per_value=_packed_per_value),
     "variable_packed_struct": Codec(per_value=_variable_packed_per_value),

@@ -12,12 +12,21 @@ Source:  encodings21.Flat in the proto.
 import numpy as np
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
-from lance_stream.file.compressive.chunks import ChunkedBuffer, Counts, consecutive, joined
+from lance_stream.file.compressive.chunks import (
+    ChunkedBuffer,
+    Counts,
+    consecutive,
+    holders,
+    joined,
+    words_at,
+)
 from lance_stream.file.data_blocks import (
+    WORDS,
     Bytes,
     FixedWidthBlock,
     fixed_width_block,
     size_in_bytes,
+    word_of,
 )
 
 MAX_BITS_PER_VALUE = 1 << 34
@@ -42,19 +51,38 @@ def decode_chunks(
     Raises:
         CorruptDataError: A chunk has not the bytes that its values need.
     """
-    check_bits_per_value(bits_per_value)
-    bits = num_values * bits_per_value
-    if (buffer.sizes != (bits + 7) // 8).any():
-        place = int(np.argmax(buffer.sizes != (bits + 7) // 8))
-        raise CorruptDataError(
-            f"a chunk of {num_values[place]} values of {bits_per_value} bits "
-            f"has {buffer.sizes[place]} bytes"
-        )
+    bits = _checked_bits(buffer, num_values, bits_per_value)
     total = int(num_values.sum())
     data = joined(buffer)
     if bits_per_value % 8 and (bits[:-1] % 8).any():
         data = _without_gaps(data, buffer.sizes * 8, bits)
     return FixedWidthBlock(bits_per_value, total, data)
+
+
+def pick_chunks(
+    buffer: ChunkedBuffer, num_values: Counts, bits_per_value: int, places: Counts
+) -> FixedWidthBlock | None:
+    """Return single values of the chosen chunks of a page.
+
+    Args:
+        buffer: The chunks.
+        num_values: (num_chunks,) how many values each has.
+        bits_per_value: Their width.
+        places: Which values, counted over all chunks.
+
+    Returns:
+        None if values are no words of 8, 16, 32 or 64 bits.
+
+    Raises:
+        CorruptDataError: As in `decode_chunks`.
+    """
+    _checked_bits(buffer, num_values, bits_per_value)
+    if bits_per_value not in WORDS:
+        return None
+    word = word_of(bits_per_value)
+    chunks, inside = holders(num_values, places)
+    words = words_at(buffer.data, buffer.starts[chunks] + inside * word.itemsize, word)
+    return FixedWidthBlock(bits_per_value, len(words), words.view(np.uint8))
 
 
 def decode(buffer: Bytes, num_values: int, bits_per_value: int) -> FixedWidthBlock:
@@ -114,6 +142,19 @@ def chunk_counts(
         count *= 2
     num_full, rest = divmod(num_values, count)
     return np.array([count] * num_full + [rest] * (rest > 0), dtype=np.int64)
+
+
+def _checked_bits(buffer: ChunkedBuffer, num_values: Counts, bits_per_value: int) -> Counts:
+    """Return the bits of each chunk's values, if it has as many."""
+    check_bits_per_value(bits_per_value)
+    bits = num_values * bits_per_value
+    if (buffer.sizes != (bits + 7) // 8).any():
+        place = int(np.argmax(buffer.sizes != (bits + 7) // 8))
+        raise CorruptDataError(
+            f"a chunk of {num_values[place]} values of {bits_per_value} bits "
+            f"has {buffer.sizes[place]} bytes"
+        )
+    return bits
 
 
 def _without_gaps(data: Bytes, stored_bits: Counts, used_bits: Counts) -> Bytes:

@@ -32,8 +32,10 @@ from lance_stream.file.compressive.chunks import (
     ChunkedBuffer,
     Counts,
     consecutive,
+    holders,
     slices_joined,
     starts_of,
+    words_at,
 )
 from lance_stream.file.data_blocks import (
     INT32,
@@ -44,6 +46,7 @@ from lance_stream.file.data_blocks import (
     Words,
     word_of,
 )
+from lance_stream.file.scattered_bytes import gather
 
 PADDING = 0x48
 INT32_MAX = 2**31 - 1
@@ -60,13 +63,7 @@ def decode_chunks(
     Raises:
         CorruptDataError: A chunk's offsets leave the chunk, fall, or are too few.
     """
-    width = check_bits_per_offset(bits_per_offset)
-    head_bytes = (num_values + 1) * width
-    if (buffer.sizes < head_bytes).any() or (buffer.sizes % width).any():
-        raise CorruptDataError(
-            f"chunks of {buffer.sizes.min()} to {buffer.sizes.max()} bytes are too short for their "
-            f"values' offsets, or are not filled up to whole offsets of {width} bytes"
-        )
+    width, head_bytes = _checked_heads(buffer, num_values, bits_per_offset)
     if len(num_values) == 0:
         return VariableWidthBlock(0, np.zeros(1, dtype=np.int32), buffer.data[:0])
     stored = slices_joined(buffer.data, buffer.starts, buffer.starts + head_bytes)
@@ -90,6 +87,42 @@ def decode_chunks(
         offsets_of(lengths, as_int32=width == 4 and num_bytes <= INT32_MAX),
         slices_joined(buffer.data, buffer.starts + firsts, buffer.starts + lasts),
     )
+
+
+def pick_chunks(
+    buffer: ChunkedBuffer, num_values: Counts, bits_per_offset: int, places: Counts
+) -> VariableWidthBlock:
+    """Return single values of the chosen chunks of a page.
+
+    Args:
+        buffer: The chunks.
+        num_values: (num_chunks,) how many values each has.
+        bits_per_offset: As the page says.
+        places: Which values, counted over all chunks; ascending.
+
+    Raises:
+        CorruptDataError: A value lies outside of its chunk, or ends before it begins.
+    """
+    width, head_bytes = _checked_heads(buffer, num_values, bits_per_offset)
+    word = word_of(bits_per_offset)
+    chunks, inside = holders(num_values, places)
+    at = buffer.starts[chunks] + inside * width
+    firsts, lasts = (
+        words_at(buffer.data, each, word).astype(np.int64) for each in (at, at + width)
+    )
+    if (
+        (firsts < head_bytes[chunks]).any()
+        or (lasts < firsts).any()
+        or (lasts > buffer.sizes[chunks]).any()
+    ):
+        raise CorruptDataError("a value of a chunk lies over its offsets or leaves the chunk")
+    starts = buffer.starts[chunks] + firsts
+    stops = buffer.starts[chunks] + lasts
+    if (starts[1:] < stops[:-1]).any():
+        raise CorruptDataError("the values of a chunk overlap")
+    _, data = gather(buffer.data, starts, stops)
+    as_int32 = width == 4 and len(data) <= INT32_MAX
+    return VariableWidthBlock(len(places), offsets_of(lasts - firsts, as_int32=as_int32), data)
 
 
 def decode(buffer: Bytes, num_values: int) -> VariableWidthBlock:
@@ -192,6 +225,20 @@ def offsets_of(lengths: npt.NDArray[np.integer], *, as_int32: bool) -> Offsets:
     offsets = np.zeros(len(lengths) + 1, dtype=INT32 if as_int32 else INT64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def _checked_heads(
+    buffer: ChunkedBuffer, num_values: Counts, bits_per_offset: int
+) -> tuple[int, Counts]:
+    """Return the bytes of an offset, and of the offsets of each chunk, if it can hold them."""
+    width = check_bits_per_offset(bits_per_offset)
+    head_bytes = (num_values + 1) * width
+    if (buffer.sizes < head_bytes).any() or (buffer.sizes % width).any():
+        raise CorruptDataError(
+            f"chunks of {buffer.sizes.min()} to {buffer.sizes.max()} bytes are too short for their "
+            f"values' offsets, or are not filled up to whole offsets of {width} bytes"
+        )
+    return width, head_bytes
 
 
 def _signed(offsets: Words) -> Offsets:

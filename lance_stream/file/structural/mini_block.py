@@ -63,7 +63,7 @@ from lance_stream.file.levels import (
     checked_levels,
     layers_of,
 )
-from lance_stream.file.scattered_bytes import read_slices
+from lance_stream.file.scattered_bytes import read_joined
 from lance_stream.file.structural.encoded_layouts import EncodedLayout, part
 from lance_stream.file.structural.leaf_rows import (
     LeafColumn,
@@ -180,14 +180,12 @@ class MiniBlockPage:
         chunks = self._known_chunks()
         chosen = self._choose(chunks, rows)
         if data is not None:
-            return ReadChunks(self, chosen, as_bytes(data), rows)
-        heads = np.flatnonzero(np.diff(chosen, prepend=-2) > 1)
-        stops = chosen[np.append(heads[1:], len(chosen)) - 1] + 1
+            return ReadChunks(self, chosen, as_bytes(data), chunks.starts[chosen], rows)
         base = self._page.buffers[1].start
-        joined = yield from read_slices(
-            base + chunks.starts[chosen[heads]], base + chunks.starts[stops]
+        joined, starts = yield from read_joined(
+            base + chunks.starts[chosen], base + chunks.starts[chosen + 1]
         )
-        return ReadChunks(self, chosen, joined, rows)
+        return ReadChunks(self, chosen, joined, starts, rows)
 
     def _table_ranges(self) -> list[ByteRange]:
         buffers = self._page.buffers
@@ -446,13 +444,15 @@ class ReadChunks(NamedTuple):
     Attributes:
         page: The page.
         chosen: Which chunks, ascending.
-        data: Their bytes, one after the other.
+        data: Their bytes, perhaps with others between them.
+        starts: (num_chosen,) where in `data` each of them starts.
         rows: Which of their rows are asked for, counted in the page.
     """
 
     page: MiniBlockPage
     chosen: Places
     data: Bytes
+    starts: Places
     rows: RowsAsked
 
 
@@ -491,8 +491,13 @@ def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
     sizes, counts, started = (
         np.concatenate([each[place] for each in measures]) for place in range(3)
     )
-    data = parts[0].data if len(parts) == 1 else np.concatenate([each.data for each in parts])
-    chunks = first.part(data, starts_of(sizes), sizes)
+    if len(parts) == 1:
+        data, starts = parts[0].data, parts[0].starts
+    else:
+        data = np.concatenate([each.data for each in parts])
+        before = starts_of(np.array([len(each.data) for each in parts]))
+        starts = np.concatenate([each.starts + at for each, at in zip(parts, before, strict=True)])
+    chunks = first.part(data, starts, sizes)
     levels = first.decode_levels(chunks, counts)
     if levels.num_rows() != int(started.sum()):
         raise CorruptDataError(

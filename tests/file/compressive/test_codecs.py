@@ -16,8 +16,16 @@ from lance_stream.file.compressive import (
     encode_mini_block,
     encode_per_value,
     num_mini_block_buffers,
+    pick_mini_block,
 )
-from lance_stream.file.compressive.codecs import CODECS, REFUSED, encode_bitpacked
+from lance_stream.file.compressive.codecs import (
+    CODECS,
+    REFUSED,
+    EncodedMiniBlock,
+    compress_mini_block,
+    encode_bitpacked,
+    encode_fsst,
+)
 from lance_stream.file.data_blocks import (
     ConstantBlock,
     DataBlock,
@@ -150,6 +158,53 @@ def test_chunks_decode_to_what_was_cut(block: DataBlock, max_values: int, max_by
         page.encoding, [apart(each) for each in page.buffers], page.num_values
     )
     assert plain(decoded) == plain(block)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    block=fixed_blocks() | variable_blocks(),
+    max_values=st.sampled_from([8, 64, 4096]),
+    around=st.sampled_from(["nothing", "zstd", "lz4", "fsst"]),
+    seed=st.integers(0, 99),
+)
+def test_picked_values_are_those_of_the_whole(
+    block: FixedWidthBlock | VariableWidthBlock, max_values: int, around: str, seed: int
+) -> None:
+    page = encode_mini_block(block, max_chunk_values=max_values)
+    if around == "fsst" and isinstance(block, VariableWidthBlock):
+        encoding, stored = encode_fsst(block)
+        page = encode_mini_block(stored, max_chunk_values=max_values)
+        page = EncodedMiniBlock(encoding, page.buffers, page.num_values)
+    elif around in ("zstd", "lz4"):
+        page = compress_mini_block(page, around)
+    random = np.random.default_rng(seed)
+    count = random.integers(1, block.num_values + 1)
+    places = np.sort(random.choice(block.num_values, count, replace=False))
+    buffers = [apart(each) for each in page.buffers]
+    picked = pick_mini_block(page.encoding, buffers, page.num_values, places)
+    if isinstance(block, VariableWidthBlock):
+        assert isinstance(picked, VariableWidthBlock)
+        wanted = [block.data[block.offsets[each] : block.offsets[each + 1]] for each in places]
+        assert picked.data.tobytes() == b"".join(each.tobytes() for each in wanted)
+        assert np.diff(picked.offsets).tolist() == [len(each) for each in wanted]
+    elif block.bits_per_value in (8, 16, 32, 64):
+        assert isinstance(picked, FixedWidthBlock)
+        assert np.array_equal(picked.words(), block.words()[places])
+    else:
+        assert picked is None
+
+
+@pytest.mark.parametrize(("place", "offset"), [(0, 3), (0, 4000), (1, 1000), (2, 17)], ids=str)
+def test_offsets_that_leave_a_chunk_are_bad_data_to_pick_from(place: int, offset: int) -> None:
+    block = VariableWidthBlock(3, np.array([0, 4, 8, 12], np.int32), np.zeros(12, np.uint8))
+    page = encode_mini_block(block)
+    places = np.arange(3)
+    assert pick_mini_block(page.encoding, page.buffers, page.num_values, places) is not None
+    data = page.buffers[0].data.copy()
+    data.view("<u4")[place] = offset
+    damaged = [page.buffers[0]._replace(data=data)]
+    with pytest.raises(CorruptDataError):
+        pick_mini_block(page.encoding, damaged, page.num_values, places)
 
 
 @settings(max_examples=60, deadline=None)
