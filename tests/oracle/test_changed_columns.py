@@ -1,5 +1,7 @@
 """Columns computed, dropped and renamed in twins of one table, ours and pylance's."""
 
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream import Dataset
 from lance_stream.commit.committer import read_transaction
 from lance_stream.dataset.opening import open_table
 from lance_stream.table.operations import Operation
@@ -140,3 +143,113 @@ def test_a_stale_writer_of_theirs_follows_a_drop_and_not_values(tmp_path: Path) 
     found = lance.dataset(twins.ours).to_table()
     assert found["y"].to_pylist() == found["id"].to_pylist()
     assert 1 not in found["id"].to_pylist()
+
+
+class Columns:
+    """Random changes of columns, the same in both twins; numbers only, so that all can be added."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.dice = random.Random(seed)
+        version = self.dice.choice(["2.0", "2.1", "2.2"])
+        self.twins = Twins(path, rows(range(20), 0), data_storage_version=version)
+        self.count = 0
+
+    def both(self, ours: Callable[[Dataset], object], theirs: Callable[[Any], object]) -> None:
+        ours(lance_stream.open_dataset(self.twins.ours))
+        theirs(lance.dataset(self.twins.theirs))
+
+    def name(self) -> str:
+        return self.dice.choice([each for each in self.names() if each not in ("id", "group")])
+
+    def names(self) -> list[str]:
+        return lance_stream.open_dataset(self.twins.ours).schema.names
+
+    def new_name(self) -> str:
+        self.count += 1
+        return f"c{self.count}"
+
+    def add(self) -> None:
+        source = self.name()
+        columns = {self.new_name(): f"`{source}` + id", self.new_name(): "id * 2"}
+        self.both(lambda ds: ds.add_columns(columns), lambda ds: ds.add_columns(columns))
+
+    def add_nulls(self) -> None:
+        field = pa.field(self.new_name(), pa.float64())
+        self.both(lambda ds: ds.add_columns(field), lambda ds: ds.add_columns(field))
+
+    def drop(self) -> None:
+        if len(self.names()) > 3:
+            name = self.name()
+            self.both(lambda ds: ds.drop_columns([name]), lambda ds: ds.drop_columns([name]))
+
+    def rename(self) -> None:
+        name, new = self.name(), self.new_name()
+        self.both(
+            lambda ds: ds.rename_columns({name: new}),
+            lambda ds: ds.alter_columns({"path": name, "name": new}),
+        )
+
+    def update(self) -> None:
+        name, rest = self.name(), self.dice.randrange(4)
+        where = f"id % 4 = {rest}"
+        self.both(
+            lambda ds: ds.update({name: "id"}, where), lambda ds: ds.update({name: "id"}, where)
+        )
+
+    def delete(self) -> None:
+        found = lance_stream.open_dataset(self.twins.ours).to_table(["id"])["id"].to_pylist()
+        where = f"id = {self.dice.choice(found)}"
+        self.both(lambda ds: ds.delete(where), lambda ds: ds.delete(where))
+
+    def append(self) -> None:
+        schema = lance_stream.open_dataset(self.twins.ours).schema
+        key = 100 + self.count
+        self.count += 1
+        row = {name: key if name != "group" else "new" for name in schema.names}
+        table = pa.Table.from_pylist([row], schema=schema)
+        self.both(lambda ds: ds.append(table), lambda ds: ds.insert(table))
+
+    def compact(self) -> None:
+        for uri in (self.twins.ours, self.twins.theirs):
+            lance.dataset(uri).optimize.compact_files()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_histories_of_columns(tmp_path: Path, seed: int) -> None:
+    columns = Columns(tmp_path, seed)
+    acts = [
+        columns.add,
+        columns.add_nulls,
+        columns.drop,
+        columns.rename,
+        columns.update,
+        columns.delete,
+        columns.append,
+        columns.compact,
+    ]
+    for _ in range(9):
+        columns.dice.choice(acts)()
+        columns.twins.check()
+    for uri in (columns.twins.ours, columns.twins.theirs):
+        assert rows_told(uri) == snapshot(uri)
+
+
+def rows_told(uri: str) -> dict[int, dict[str, Any]]:
+    """Return the rows that the whole feed adds up to, by their ids."""
+    ds = lance_stream.open_dataset(uri)
+    told: dict[int, dict[str, Any]] = {}
+    for change in ds.changes(0, pre_images=False).read_all().to_pylist():
+        if change["_change_type"] == "delete":
+            del told[change["_rowid"]]
+        else:
+            told[change["_rowid"]] = {name: change[name] for name in ds.schema.names}
+    return told
+
+
+def snapshot(uri: str) -> dict[int, dict[str, Any]]:
+    """Return the rows of the newest version by their ids."""
+    ds = lance_stream.open_dataset(uri)
+    return {
+        each["_rowid"]: {name: each[name] for name in ds.schema.names}
+        for each in ds.to_table(with_row_id=True).to_pylist()
+    }

@@ -99,7 +99,12 @@ class AppendedRows:
 
 
 def walk_appended(
-    table: TableVersion, after: int, through: int, columns: FeedColumns
+    table: TableVersion,
+    after: int,
+    through: int,
+    columns: FeedColumns,
+    *,
+    column_backfills: bool = True,
 ) -> Iterator[AppendedRows]:
     """Yield what each version of an interval appended.
 
@@ -108,6 +113,7 @@ def walk_appended(
         after: The version after which the interval begins; 0 is before the first.
         through: Its last version.
         columns: The stream's columns.
+        column_backfills: Whether a column that comes with values changes the rows there were.
 
     Raises:
         NotFoundError: A version of the interval is gone.
@@ -120,13 +126,21 @@ def walk_appended(
     for version in range(after + 1, through + 1):
         newer = version_of_interval(table, version, after, through)
         timestamp = max(timestamp, newer.timestamp or timestamp)
-        yield AppendedRows(newer, _appended(older, newer), timestamp, columns)
+        appended = _appended(older, newer, column_backfills=column_backfills)
+        yield AppendedRows(newer, appended, timestamp, columns)
         older = newer
 
 
-def _appended(older: TableVersion | None, newer: TableVersion) -> AppendedFragments:
+def _appended(
+    older: TableVersion | None, newer: TableVersion, *, column_backfills: bool
+) -> AppendedFragments:
     if older is not None and older.manifest.fragments == newer.manifest.fragments:
         return AppendedFragments(newer.version)
     transaction = read_transaction(newer.log, newer.manifest)
     operation = None if transaction is None else transaction.operation
-    return appended_fragments(older.manifest if older else None, newer.manifest, operation)
+    return appended_fragments(
+        older.manifest if older else None,
+        newer.manifest,
+        operation,
+        column_backfills=column_backfills,
+    )

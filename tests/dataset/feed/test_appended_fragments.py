@@ -104,6 +104,14 @@ def test_a_compaction_an_index_and_a_column_of_nulls_give_nothing(made: Any) -> 
     assert [(each.num_events, each.changes_rows) for each in found] == [(0, None)] * 5
 
 
+def test_values_in_a_new_column_can_be_passed_over(made: Any) -> None:
+    made.add_columns({"x": "id * 2"})
+    last = lance_stream.open_dataset(made.uri).table
+    columns = FeedColumns(last, None)
+    (step,) = walk_appended(last, 2, 3, columns, column_backfills=False)
+    assert (step.changes_rows, step.num_events) == (None, 0)
+
+
 def test_an_upsert_that_only_inserts_is_an_append(made: Any) -> None:
     made.merge_insert("id").when_not_matched_insert_all().execute(rows(1, 7))
     *_, step = steps(made.uri)
