@@ -277,8 +277,14 @@ class FragmentReader:
                     f"{int(offsets[-1])} is asked for"
                 )
             offsets = self._ranges_that_may_match(num_rows).choose(offsets)
-            for first in range(0, len(offsets), batch_size):
-                yield _selection_of(offsets[first : first + batch_size])
+            # rows that lie far apart are read with much of what stands between them
+            most_apart = int(self._default_batch_size(num_rows) / TAKE_BELOW)
+            first = 0
+            while first < len(offsets):
+                near = int(np.searchsorted(offsets, offsets[first] + most_apart))
+                stop = min(first + batch_size, near)
+                yield _selection_of(offsets[first:stop])
+                first = stop
             return
         stop = num_rows if unit.stop is None else min(unit.stop, num_rows)
         within = self._ranges_that_may_match(num_rows).within(unit.start, stop)

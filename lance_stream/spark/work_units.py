@@ -29,6 +29,13 @@ LARGE_TASK_BYTES: Final = 256 << 20
 MIN_ROWS_IN_A_PART: Final = 65_536
 """Units are not cut into parts of fewer rows: pages would be read twice."""
 
+MIN_SCATTERED_ROWS_IN_A_PART: Final = 1024
+"""Scattered rows share few pages."""
+
+SCATTERED_ROW_BYTES: Final = 16 << 10
+"""About how much is read besides a row that lies by itself: what stands around it in its columns,
+and no more than the rows between two of them."""
+
 # Where a writer did not say how large its files are.
 _BYTES_PER_ROW: Final = 100
 
@@ -58,10 +65,25 @@ def size_of(unit: WorkUnit) -> tuple[int, int]:
     return num_rows, stored * num_rows // physical
 
 
+def cost_of(unit: WorkUnit) -> int:
+    """Return about how many bytes have to be read for a unit's rows.
+
+    Rows that lie scattered cost more than their own bytes, and no more than all rows from the
+    first to the last of them.
+    """
+    num_rows, own_bytes = size_of(unit)
+    if unit.offsets is None or num_rows == 0:
+        return own_bytes
+    span = int(unit.offsets[-1]) - int(unit.offsets[0]) + 1
+    return min(own_bytes * span // num_rows, own_bytes + num_rows * SCATTERED_ROW_BYTES)
+
+
 def cut(unit: WorkUnit, num_parts: int) -> list[WorkUnit]:
     """Return a unit as several that read its rows one after the other."""
-    num_rows, _ = size_of(unit)
-    num_parts = max(1, min(num_parts, num_rows // MIN_ROWS_IN_A_PART))
+    num_rows, own_bytes = size_of(unit)
+    is_scattered = cost_of(unit) > 2 * own_bytes
+    least = MIN_SCATTERED_ROWS_IN_A_PART if is_scattered else MIN_ROWS_IN_A_PART
+    num_parts = max(1, min(num_parts, num_rows // least))
     if num_parts == 1:
         return [unit]
     bounds = [num_rows * part // num_parts for part in range(num_parts + 1)]
@@ -114,7 +136,7 @@ def divide(
         inner: Returns the work unit of one.
         with_inner: Returns one with another work unit.
     """
-    sized = [(unit, size_of(inner(unit))[1]) for unit in units]
+    sized = [(unit, cost_of(inner(unit))) for unit in units]
     total = sum(size for _, size in sized)
     num_tasks = number_of_tasks(total)
     share = max(total // num_tasks, 1)

@@ -1,16 +1,27 @@
 """How work units are spread over tasks."""
 
 import pickle
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lance_stream
+from lance_stream.dataset.opening import open_table
+from lance_stream.dataset.read_fragment import WorkUnit
 from lance_stream.spark.work_units import (
     LARGE_TASK_BYTES,
+    SCATTERED_ROW_BYTES,
     SMALL_TASK_BYTES,
+    cost_of,
+    cut,
     number_of_tasks,
     pack,
+    size_of,
 )
 
 
@@ -42,6 +53,30 @@ def test_no_portion_is_larger_than_its_share_and_one_unit(sizes: list[int], task
 )
 def test_little_work_takes_few_tasks_and_much_work_many(total_bytes: int, tasks: int) -> None:
     assert number_of_tasks(total_bytes, cores=2) == tasks
+
+
+def scattered(table: Any, num_rows: int, step: int) -> WorkUnit:
+    offsets = np.arange(0, num_rows * step, step, dtype=np.uint32)
+    unit: WorkUnit = table.unit(0, columns=("text",), offsets=offsets)
+    return unit
+
+
+def test_scattered_rows_cost_what_stands_around_them_and_are_cut_sooner(tmp_path: Path) -> None:
+    rows = pa.table({"text": [f"{n:0>100}" for n in range(40_000)]})
+    made = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
+    table = open_table(made.uri)
+    whole = table.unit(0, columns=("text",))
+    _, all_bytes = size_of(whole)
+    assert cost_of(whole) == all_bytes
+    together, apart, few = (scattered(table, *each) for each in ((4000, 1), (4000, 9), (2, 20_000)))
+    assert size_of(together) == size_of(apart) == (4000, all_bytes // 10)
+    assert cost_of(together) == all_bytes // 10
+    assert 8 * cost_of(together) < cost_of(apart) <= all_bytes
+    assert 2 * SCATTERED_ROW_BYTES < cost_of(few) < 3 * SCATTERED_ROW_BYTES
+    assert cut(together, 8) == [together]
+    parts = [each.offsets for each in cut(apart, 8)]
+    assert [len(each) for each in parts] == [1333, 1333, 1334]
+    assert np.array_equal(np.concatenate(parts), apart.offsets)
 
 
 def test_a_portion_travels_to_a_worker() -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from lance_stream.dataset.batch_sizes import join_small
 from lance_stream.dataset.feed.change_units import ChangeUnit, feed_schema, read_changes
 from lance_stream.dataset.feed.following import Following, FollowingRules
 from lance_stream.dataset.feed.intervals import first_version_since, last_version_until
@@ -137,12 +138,16 @@ def read_portion(
 ) -> Iterator[pa.RecordBatch]:
     """Yield what one task reads."""
     predicate = None if asked.filter is None else parse_expression(asked.filter)
-    for batch in read_changes(getattr(partition, "units", ())):
-        chosen = batch
-        if predicate is not None:
-            chosen = batch.filter(evaluate_predicate(predicate, batch))
-        if chosen.num_rows:
-            yield to_spark(chosen, carried)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in read_changes(getattr(partition, "units", ())):
+            chosen = batch
+            if predicate is not None:
+                chosen = batch.filter(evaluate_predicate(predicate, batch))
+            if chosen.num_rows:
+                yield to_spark(chosen, carried)
+
+    return join_small(batches())
 
 
 def _with_unit(change: ChangeUnit, unit: WorkUnit) -> ChangeUnit:

@@ -1,0 +1,46 @@
+"""Small batches joined: whoever takes batches pays for each, however few rows it has.
+
+A version that changed a few rows in each of many fragments gives a batch for each of them.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import pyarrow as pa
+
+SMALL_BATCH_ROWS: Final = 4096
+SMALL_BATCH_BYTES: Final = 1 << 20
+"""A batch that has fewer rows and fewer bytes is joined with its neighbours."""
+
+
+def join_small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some batches of one schema, in order, neighbouring small ones together.
+
+    What is joined is twice as large as a small batch at most.
+
+    Args:
+        batches: Taken one by one.
+    """
+    small: list[pa.RecordBatch] = []
+    num_rows = num_bytes = 0
+    for batch in batches:
+        size = batch.nbytes
+        if batch.num_rows >= SMALL_BATCH_ROWS or size >= SMALL_BATCH_BYTES:
+            yield from _joined(small)
+            small, num_rows, num_bytes = [], 0, 0
+            yield batch
+            continue
+        small.append(batch)
+        num_rows += batch.num_rows
+        num_bytes += size
+        if num_rows >= SMALL_BATCH_ROWS or num_bytes >= SMALL_BATCH_BYTES:
+            yield from _joined(small)
+            small, num_rows, num_bytes = [], 0, 0
+    yield from _joined(small)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if len(batches) == 1:
+        yield batches[0]
+    elif batches:
+        yield pa.concat_batches(batches)

@@ -1,0 +1,32 @@
+"""Rows of one fragment, given by offset."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.dataset import read_fragment
+from lance_stream.dataset.opening import open_table
+from lance_stream.dataset.read_fragment import FragmentReader, read_unit
+
+
+def test_rows_that_lie_far_apart_are_not_read_as_one_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pa.table({"n": np.arange(20_000)})
+    made = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
+    unit = open_table(made.uri).unit(0, columns=("n",))
+    monkeypatch.setattr(read_fragment, "BATCH_BYTES", 8 * 500)  # 500 rows, among 4,000 at most
+    far = replace(unit, offsets=np.array([0, 3999, 4000, 4001, 19_999], np.uint32))
+    chosen = list(FragmentReader(far).selections())
+    assert [(each.start, each.stop, each.num_rows) for each in chosen] == [
+        (0, 4000, 2),
+        (4000, 4002, 2),
+        (19_999, 20_000, 1),
+    ]
+    assert pa.Table.from_batches(read_unit(far))["n"].to_pylist() == [0, 3999, 4000, 4001, 19_999]
+    many = replace(unit, offsets=np.arange(0, 20_000, 2, dtype=np.uint32))
+    assert [each.num_rows for each in FragmentReader(many).selections()] == [500] * 20
