@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from lance_stream.dataset.expression_rules import evaluate_node, path_of
-from lance_stream.dataset.predicates import Expression
+from lance_stream.dataset.predicates import Expression, evaluate_predicate
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.file.v0_1.statistics import PageBounds
 from lance_stream.schema.fields import Field
@@ -130,12 +130,26 @@ def may_match(
         num_pieces: How many pieces there are.
 
     Returns:
-        (num_pieces,) booleans.
+        (num_pieces,) booleans. Where a piece has one value of each column that the filter names,
+        it is known whether the filter is true.
     """
     known: dict[Path, tuple[pa.Array, pa.Array]] = {
         (name,): (pa.array(least), pa.array(most)) for name, (least, most) in bounds.items()
     }
-    return _may_match(predicate.node, known, num_pieces)
+    may = _may_match(predicate.node, known, num_pieces)
+    if not known or any(path not in known for path in predicate.paths):
+        return may
+    single = may & np.logical_and.reduce([least == most for least, most in bounds.values()])
+    which = np.flatnonzero(single)
+    values = [pa.array(least[which]) for least, _ in bounds.values()]
+    try:
+        answers = evaluate_predicate(
+            predicate, pa.RecordBatch.from_arrays(values, names=list(bounds))
+        )
+    except InvalidInputError:
+        return may  # asked of rows, it will say what is wrong
+    may[which] = pc.fill_null(answers, False).to_numpy(zero_copy_only=False)
+    return may
 
 
 def _may_match(node: Node, known: Mapping[Path, tuple[pa.Array, pa.Array]], num_pages: int) -> Mask:

@@ -131,6 +131,8 @@ def test_a_fragment_is_read_from_the_first_such_row_to_the_last() -> None:
         made = made.append(rows(first, first + 10))
     (unit,) = plan_scan(made.compact().table, ["id"], "_row_created_at_version = 3")
     assert (unit.start, unit.stop) == (10, 20)
+    (unit,) = plan_scan(made.compact().table, ["id"], "NOT (_row_created_at_version >= 3)")
+    assert (unit.start, unit.stop) == (0, 10)
     (unit,) = plan_scan(made.compact().table, ["id"], "_row_created_at_version <> 3")
     assert (unit.start, unit.stop) == (0, None)
 

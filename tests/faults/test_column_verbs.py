@@ -1,0 +1,81 @@
+"""A verb on columns dies before any call of its store: all of it happened, or nothing."""
+
+import itertools
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.dataset import stable_row_ids
+from tests.contracts.watched_stores import WatchedStore
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+VERBS: dict[str, Callable[[Dataset], Dataset]] = {
+    "add_columns": lambda ds: ds.add_columns({"double": "id * 2"}),
+    "drop_columns": lambda ds: ds.drop_columns(["name"]),
+    "rename_columns": lambda ds: ds.rename_columns({"name": "title"}),
+    "migrate": lambda ds: Dataset(stable_row_ids.migrate(ds.table)),
+}
+
+
+class Killed(BaseException):
+    """The process is gone: nobody tidies up."""
+
+
+def fresh() -> Dataset:
+    """Four rows in two fragments, one of them dead, without stable row ids."""
+    made = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
+    )
+    for ids in ([1, 2], [3, 4]):
+        made = made.append(pa.table({"id": ids, "name": [f"n{each}" for each in ids]}))
+    return made.delete("id = 2")
+
+
+def dying(ds: Dataset, number: int) -> tuple[Dataset, WatchedStore]:
+    """Return the table through a store at whose call of a number the process dies."""
+
+    def die(_call: str, _path: str) -> None:
+        if len(store.calls) == number + 1:
+            raise Killed
+
+    store = WatchedStore(ds.table.store, before=die)
+    return Dataset(replace(ds.table, store=store, log=ObjectStoreLog(store))), store
+
+
+def state(ds: Dataset) -> tuple[bool, list[dict[str, object]]]:
+    return ds.has_stable_row_ids, ds.to_table(with_row_id=True).to_pylist()
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_it_happened_as_a_whole_or_not_at_all(name: str) -> None:
+    verb = VERBS[name]
+    before = state(fresh())
+    after = state(verb(fresh()))
+    assert before != after
+    outcomes = []
+    for number in itertools.count():
+        ds = fresh()
+        watched, store = dying(ds, number)
+        try:
+            verb(watched)
+        except Killed:
+            pass
+        else:
+            assert len(store.calls) <= number
+            break
+        now = ds.checkout(None)
+        assert now.verify() == []
+        assert state(now) in (before, after)
+        outcomes.append(state(now) == after)
+        if not outcomes[-1]:
+            assert state(verb(now)) == after  # and whoever comes next does it
+    assert outcomes == sorted(outcomes)  # once it has happened it stays so
+    assert not outcomes[0]
+    assert len(outcomes) > 4
