@@ -8,7 +8,10 @@
 
 What Spark passes from process to process is pickled, offsets are texts in a log, and workers read
 with a reader of their own. A checkpoint outlives engines, so that one can be stopped at any of its
-steps, and another one goes on. PySpark 4.1 asks for less (`HAS_READ_LIMITS`), and is followed, too.
+steps, and another one goes on.
+
+PySpark 4.1 gives latestOffset nothing, asks for it before initialOffset, and begins a run that goes
+on after a finished batch with the partitions from its end to its end.
 
 Source: the calls that were seen on PySpark 4.1 and 4.3.
 """
@@ -113,7 +116,6 @@ class _Run:
         self.reader: Any = pickle.loads(stored).streamReader(schema)
         self.worker: Any = pickle.loads(stored).streamReader(schema)
         self.limit = None
-        self.is_first = True
         if HAS_READ_LIMITS:
             if is_available_now:
                 engine.at_step("prepareForTriggerAvailableNow")
@@ -121,12 +123,13 @@ class _Run:
             self.limit = self.reader.getDefaultReadLimit()
 
     def finish_last_batch(self) -> None:
-        """Do what the log says of a batch that was begun; PySpark 4.1 plans the last one anyway."""
+        """Do the batch that the log says was begun; without one, PySpark 4.1 tells where it is."""
         if self.checkpoint.is_unfinished:
             self.execute()
-            self.is_first = False
         elif self.checkpoint.offsets and not HAS_READ_LIMITS:
-            self.plan()
+            stands = json.loads(self.checkpoint.offsets[-1])
+            self.engine.at_step("partitions")
+            self.reader.partitions(stands, stands)
 
     def batch(self) -> bool:
         """Ask for news, and return whether there are any; if so, do a batch."""
@@ -144,8 +147,6 @@ class _Run:
 
     def latest_offset(self) -> str:
         if not HAS_READ_LIMITS:
-            if not self.checkpoint.offsets:
-                self.initial_offset()
             self.engine.at_step("latestOffset")
             return json.dumps(self.reader.latestOffset())
         logged = self.checkpoint.offsets

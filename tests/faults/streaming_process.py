@@ -1,59 +1,86 @@
-"""Two streams in a process of its own, to be killed: FOLDER/files into a table each.
+"""Streams in a process of its own, to be killed: those of QUERIES that are asked for.
 
-    append    every row of every file
-    upsert    the files' changes, by id: inserts, updates, deletes
+    append    FOLDER/files, every row of every file, into FOLDER/append
+    upsert    the files' changes, by id: inserts, updates, deletes, into FOLDER/upsert
+    replica   the changes of FOLDER/source, applied to FOLDER/replica; a snapshot comes first
+    log       the changes of FOLDER/source since its first version, appended to FOLDER/log
 
-It gets its session ready, and begins when a line comes in: "all" to end when all files are in,
-anything else to go on until it is killed. JAVA_OPTIONS are for the JVM.
+It gets its session ready, and begins when a line comes in: "all" to end when all is in, anything
+else to go on until it is killed.
 """
 
 import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-SINKS: dict[str, dict[str, Any]] = {
-    "append": {},
-    "upsert": {
-        "mode": "upsert",
-        "on": ["id"],
-        "sequence_by": "seq",
-        "delete_when": "op = 'd'",
-        "except_columns": ["op"],
-        "compact_every": 4,
-    },
+LOGGED = "id, x, _change_type AS change, _commit_version AS version, _rowid AS row_id"
+
+
+def files(spark: Any, folder: Path) -> Any:
+    reader = spark.readStream.schema("id bigint, value string, seq bigint, op string")
+    return reader.option("maxFilesPerTrigger", 1).parquet(str(folder / "files"))
+
+
+def changes(spark: Any, folder: Path, **options: Any) -> Any:
+    reader = spark.readStream.format("lance").option("readChangeFeed", "true").options(**options)
+    return reader.load(str(folder / "source"))
+
+
+def logged_changes(spark: Any, folder: Path) -> Any:
+    return changes(spark, folder, startingVersion=0).selectExpr(*LOGGED.split(", "))
+
+
+QUERIES: Mapping[str, tuple[Callable[[Any, Path], Any], dict[str, Any]]] = {
+    "append": (files, {}),
+    "upsert": (
+        files,
+        {
+            "mode": "upsert",
+            "on": ["id"],
+            "sequence_by": "seq",
+            "delete_when": "op = 'd'",
+            "except_columns": ["op"],
+            "compact_every": 4,
+        },
+    ),
+    "replica": (changes, {"mode": "apply_changes", "on": "id"}),
+    "log": (logged_changes, {}),
 }
+"""What each query reads, and the arguments of its sink."""
 
 
-def main(folder: str, java_options: str) -> None:
+def main(names: str, folder: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
-    from lance_stream.spark import lance_sink
+    from lance_stream.spark import lance_sink, register
 
     spark = (
         SparkSession.builder.master("local[1]")
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", f"{QUICK_START} {java_options}")
+        .config("spark.driver.extraJavaOptions", QUICK_START)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.sql.shuffle.partitions", "2")
         .getOrCreate()
     )
+    register(spark)
     spark.range(2).mapInArrow(lambda batches: batches, "id bigint").collect()  # starts the workers
     ends = sys.stdin.readline().strip() == "all"
-    queries = [
-        spark.readStream.schema("id bigint, value string, seq bigint, op string")
-        .option("maxFilesPerTrigger", 1)
-        .parquet(str(Path(folder, "files")))
-        .writeStream.foreachBatch(lance_sink(str(Path(folder, name)), **arguments))
-        .option("checkpointLocation", str(Path(folder, f"{name}-checkpoint")))
-        .trigger(**({"availableNow": True} if ends else {"processingTime": "0 seconds"}))
-        .start()
-        for name, arguments in SINKS.items()
-    ]
+    queries = []
+    for name in names.split(","):
+        read, arguments = QUERIES[name]
+        queries.append(
+            read(spark, Path(folder))
+            .writeStream.foreachBatch(lance_sink(str(Path(folder, name)), **arguments))
+            .option("checkpointLocation", str(Path(folder, f"{name}-checkpoint")))
+            .trigger(**({"availableNow": True} if ends else {"processingTime": "0 seconds"}))
+            .start()
+        )
     for query in queries:
         query.awaitTermination()
 

@@ -4,10 +4,9 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections import Counter
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,18 +14,27 @@ import pyarrow.parquet as pq
 import pytest
 
 from lance_stream.errors import NotFoundError
-from tests.faults import streaming_process
+from tests.faults.changing_tables import Writer, content, follows, states_of
 from tests.faults.drivers import Batch, Change, Rows, followed, open_dataset, rows_at, to_arrow
+from tests.faults.killed_processes import (
+    NUM_ROUNDS,
+    is_alive,
+    kill,
+    log_of,
+    run_to_the_end,
+    say,
+    streaming,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-TESTS = Path(__file__).parent.parent
-NUM_ROUNDS = int(os.environ.get("KILL_ROUNDS", "4"))
-"""How often a process is killed; `make soak` does it 30 times."""
-
+SINKS = ("append", "upsert")
 ROWS_PER_FILE = 40
 MIN_PENDING = 6
 """Files that a stream has still before it at least, so that a kill meets it at work."""
+
+MAX_AHEAD = 10
+"""How often a table is changed before one of its followers moves."""
 
 
 class Streams:
@@ -65,34 +73,12 @@ class Streams:
         os.utime(hidden, (number, number))  # Spark takes files in the order of their times
         hidden.rename(hidden.with_name(hidden.name[1:]))
 
-    @contextmanager
-    def process(self, java_options: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    def process(self) -> AbstractContextManager[subprocess.Popen[bytes]]:
         """Start a process, which waits for a word; after the block nothing of it is left."""
-        environment = {
-            **os.environ,
-            "SPARK_CONF_DIR": str(TESTS / "spark" / "conf"),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYTHONPATH": str(TESTS.parent),
-        }
-        with (self.folder / "log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, streaming_process.__file__, str(self.folder), java_options],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,  # Python and its JVM are killed together
-            )
-        try:
-            yield process
-        finally:
-            kill(process)
-
-    def log(self) -> str:
-        return (self.folder / "log").read_text()[-3000:]
+        return streaming(SINKS, self.folder)
 
     def versions(self) -> list[int]:
-        return [versions_of(self.uri(name)) for name in streaming_process.SINKS]
+        return [versions_of(self.uri(name)) for name in SINKS]
 
     def states(self, name: str) -> list[Rows]:
         """Return what a table may hold: the rows after no file, one file, two files..."""
@@ -109,8 +95,8 @@ class Streams:
         wanted = sum(self.versions()) + more
         deadline = time.monotonic() + 300
         while sum(self.versions()) < wanted:
-            assert process.poll() is None, self.log()
-            assert time.monotonic() < deadline, f"no progress: {self.log()}"
+            assert process.poll() is None, log_of(self.folder)
+            assert time.monotonic() < deadline, f"no progress: {log_of(self.folder)}"
             time.sleep(0.02)
 
 
@@ -121,41 +107,9 @@ def versions_of(uri: str) -> int:
         return 0
 
 
-def say(process: subprocess.Popen[bytes], word: str) -> None:
-    assert process.stdin is not None
-    process.stdin.write(f"{word}\n".encode())
-    process.stdin.flush()
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
-
-
-def run_to_the_end(streams: Streams, process: subprocess.Popen[bytes]) -> None:
-    say(process, "all")
-    assert process.wait(timeout=600) == 0, streams.log()
-
-
-@pytest.fixture(scope="module")
-def quick_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The option of a JVM that starts in half the time: its classes come from an archive."""
-    folder = tmp_path_factory.mktemp("classes")
-    archive = folder / "classes.jsa"
-    streams = Streams(folder, seed=1)
-    streams.add_file()
-    with streams.process(f"-XX:ArchiveClassesAtExit={archive}") as process:
-        run_to_the_end(streams, process)
-    yield f"-XX:SharedArchiveFile={archive}"
-    archive.unlink(missing_ok=True)  # 150 MB
-
-
 def check_history(streams: Streams) -> None:
     """Each version holds a whole number of files, never fewer than the one before."""
-    for name in streaming_process.SINKS:
+    for name in SINKS:
         states = streams.states(name)
         table = open_dataset(streams.uri(name))
         num_files = 0
@@ -171,49 +125,101 @@ def check_history(streams: Streams) -> None:
         assert table.verify() == []
 
 
-def test_streams_killed_at_random_moments_lose_and_double_nothing(
-    tmp_path: Path, quick_start: str
-) -> None:
+def test_streams_killed_at_random_moments_lose_and_double_nothing(tmp_path: Path) -> None:
     """Each kill is the end of an append and an upsert, somewhere between two of their commits."""
     streams = Streams(tmp_path, seed=7)
     with ExitStack() as processes:
-        spare = processes.enter_context(streams.process(quick_start))
+        spare = processes.enter_context(streams.process())
         for _ in range(NUM_ROUNDS):
-            process, spare = spare, processes.enter_context(streams.process(quick_start))
+            process, spare = spare, processes.enter_context(streams.process())
             while len(streams.batches) < max(streams.versions()) + MIN_PENDING:
                 streams.add_file()
             say(process, "go")
             streams.wait_for_versions(streams.random.randrange(1, 5), process)
             time.sleep(streams.random.uniform(0, 0.5))
-            assert process.poll() is None, streams.log()
+            assert process.poll() is None, log_of(streams.folder)
             kill(process)
-            for name in streaming_process.SINKS:
+            for name in SINKS:
                 if versions_of(streams.uri(name)):
                     assert rows_at(streams.uri(name)) in streams.states(name)
-        run_to_the_end(streams, spare)
+        run_to_the_end(spare, streams.folder)
     check_history(streams)
 
 
-def test_a_zombie_that_was_stopped_while_its_successor_ran_changes_nothing(
-    tmp_path: Path, quick_start: str
-) -> None:
+def test_a_zombie_that_was_stopped_while_its_successor_ran_changes_nothing(tmp_path: Path) -> None:
     streams = Streams(tmp_path, seed=8)
     for _ in range(10):
         streams.add_file()
     with (
-        streams.process(quick_start) as zombie,
-        streams.process(quick_start) as successor,
-        streams.process(quick_start) as last,
+        streams.process() as zombie,
+        streams.process() as successor,
+        streams.process() as last,
     ):
         say(zombie, "go")
         streams.wait_for_versions(6, zombie)
         os.killpg(zombie.pid, signal.SIGSTOP)
-        run_to_the_end(streams, successor)
+        run_to_the_end(successor, streams.folder)
         before = streams.versions()
         check_history(streams)
         os.killpg(zombie.pid, signal.SIGCONT)
         streams.add_file()  # it takes it for the next one of its own, and meets the successor's log
         assert zombie.wait(timeout=300) != 0
         assert streams.versions() == before
-        run_to_the_end(streams, last)
+        run_to_the_end(last, streams.folder)
     check_history(streams)
+
+
+# --- from table to table
+
+
+def check_replica(folder: Path, writer: Writer) -> None:
+    """The replica is the source, and was one of its states at each of its own versions."""
+    replica = open_dataset(str(folder / "replica"))
+    assert content(replica) == content(writer.ds)
+    assert follows(states_of(replica), [{}, *writer.states.values()])
+    assert replica.verify() == []
+
+
+def check_log(folder: Path, writer: Writer) -> None:
+    """The log has each change of the source once."""
+    log = open_dataset(str(folder / "log"))
+    columns = [log.to_table()[each].to_pylist() for each in ("change", "version", "row_id", "x")]
+    names = ("_change_type", "_commit_version", "_rowid", "x")
+    expected = [tuple(each[name] for name in names) for each in writer.changes]
+    assert Counter(zip(*columns, strict=True)) == Counter(expected)
+
+
+def test_killed_replicas_of_a_changing_table_get_every_change_once(tmp_path: Path) -> None:
+    """A replica and a log follow a table that is changed in every way; both are killed."""
+    dice = random.Random(11)
+    writer = Writer(str(tmp_path / "source"), dice)
+    names = ("replica", "log")
+
+    def versions() -> int:
+        return sum(versions_of(str(tmp_path / name)) for name in names)
+
+    with ExitStack() as processes:
+        spare = processes.enter_context(streaming(names, tmp_path))
+        for _ in range(NUM_ROUNDS):
+            process, spare = (
+                spare,
+                processes.enter_context(streaming(names, tmp_path)),
+            )
+            say(process, "go")
+            wanted = versions() + dice.randrange(2, 6)
+            deadline = time.monotonic() + 300
+            seen, ahead = versions(), 0
+            while versions() < wanted and is_alive(process, tmp_path):
+                assert time.monotonic() < deadline, f"no progress: {log_of(tmp_path)}"
+                seen, ahead = versions(), ahead if versions() == seen else 0
+                if ahead < MAX_AHEAD:
+                    writer.change()
+                    ahead += 1
+                time.sleep(0.1)
+            time.sleep(dice.uniform(0, 0.5))
+            kill(process)
+            if versions_of(str(tmp_path / "replica")):
+                assert content(open_dataset(str(tmp_path / "replica"))) in writer.states.values()
+        run_to_the_end(spare, tmp_path)
+    check_replica(tmp_path, writer)
+    check_log(tmp_path, writer)

@@ -182,7 +182,18 @@ def test_a_fast_writer_does_not_keep_available_now_from_its_end(
 
 
 @pytest.mark.skipif(not HAS_READ_LIMITS, reason="PySpark 4.1 takes all in a run's first batch")
-def test_limits_hold_over_a_restart(ds: Dataset) -> None:
+@pytest.mark.parametrize(
+    ("limit", "batches"),
+    [
+        ({"maxVersionsPerTrigger": 2}, [[2], [3, 4], [5, 6]]),
+        ({"maxRowsPerTrigger": 3}, [[2], [2, 3, 4], [5, 6]]),
+        ({"maxRowsPerTrigger": 3, "maxVersionsPerTrigger": 1}, [[2], [2], [3], [4], [5], [6]]),
+    ],
+    ids=["versions", "rows", "both"],
+)
+def test_limits_hold_over_a_restart(
+    ds: Dataset, limit: dict[str, int], batches: list[list[int]]
+) -> None:
     for number in range(5, 9):
         ds = ds.append(rows(number))
     sink, checkpoint = Batches(), Checkpoint()
@@ -191,12 +202,32 @@ def test_limits_hold_over_a_restart(ds: Dataset) -> None:
         if step == "log the commit" and len(checkpoint.offsets) == 2:
             raise Crashed
 
-    options = {"startingVersion": 1, "maxVersionsPerTrigger": 2}
+    options = {"startingVersion": 1, **limit}
     with pytest.raises(Crashed):
         Engine(ds.uri, sink, checkpoint, die, **options).run()
     assert checkpoint.is_unfinished
     Engine(ds.uri, sink, checkpoint, **options).run()
-    assert sink.versions == [[2], [3, 4], [5, 6]]
+    assert sink.versions == batches
+    assert sorted(sink.changes) == inserted(2, 1, 2, 3, 4) + [
+        ("insert", number, number + 2) for number in range(3, 7)
+    ]
+
+
+@pytest.mark.skipif(not HAS_READ_LIMITS, reason="PySpark 4.1 takes all in a run's first batch")
+def test_a_snapshot_goes_on_half_way_and_is_that_of_its_version(ds: Dataset) -> None:
+    sink, checkpoint = Batches(), Checkpoint()
+
+    def die(step: str) -> None:
+        if step == "read" and len(checkpoint.offsets) == 2:
+            raise Crashed
+
+    with pytest.raises(Crashed):
+        Engine(ds.uri, sink, checkpoint, die, maxRowsPerTrigger=1).run()
+    assert sink.changes == inserted(2, 1)
+    ds.delete("id = 1").update({"x": "'a'"}, "id = 4")
+    Engine(ds.uri, sink, checkpoint, maxRowsPerTrigger=1).run()
+    assert sink.changes == inserted(2, 1, 2, 3, 4) + deleted(3, 1) + updated(4, 4)
+    assert [len(batch) for batch in sink.batches] == [1, 1, 1, 1, 1, 2]
 
 
 # --- versions that are gone, and other tables
@@ -205,8 +236,12 @@ def test_limits_hold_over_a_restart(ds: Dataset) -> None:
 def test_a_first_version_that_is_gone_is_named(ds: Dataset) -> None:
     ds = ds.append(rows(5)).append(rows(6))
     ds.cleanup(retain_versions=2)
-    with pytest.raises(NotFoundError, match=r"version 2\b.*cleaned up"):
+    told = (
+        r"after version 2 .*gone.*oldest version there is is 3.*failOnDataLoss.*startingVersion 4"
+    )
+    with pytest.raises(NotFoundError, match=told):
         stream(ds, startingVersion=3)
+    assert stream(ds, startingVersion=3, failOnDataLoss=False).changes == inserted(4, 6)
     with pytest.raises(NotFoundError, match=r"version 2\b.*cleaned up"):
         ds.changes(2)
 
@@ -218,9 +253,26 @@ def test_a_version_that_is_gone_from_the_middle_is_named(ds: Dataset) -> None:
     Engine(ds.checkout(3).uri, sink, checkpoint, startingVersion=3, maxVersionsPerTrigger=1).run()
     ds = ds.append(rows(8)).append(rows(9))
     ds.cleanup(retain_versions=1)
-    with pytest.raises(NotFoundError, match=r"version 5\b.*cleaned up"):
+    told = r"after version 5 .*gone.*oldest version there is is 3, the newest 7"
+    with pytest.raises(NotFoundError, match=told):
         Engine(ds.uri, sink, checkpoint, startingVersion=3).run()
     assert sink.changes == inserted(3, 5) + inserted(4, 6) + inserted(5, 7)
+
+
+def test_a_named_consumer_keeps_what_it_has_yet_to_read_from_cleanup(ds: Dataset) -> None:
+    sink, checkpoint = Batches(), Checkpoint()
+    options = {"startingVersion": 2, "consumer": "follower"}
+    Engine(ds.uri, sink, checkpoint, **options).run()
+    ds = ds.delete("id = 1").append(rows(1)).compact().update({"x": "'a'"}, "id = 1")
+    ds.cleanup(older_than="0 seconds", delete_unverified=True)
+    Engine(ds.uri, sink, checkpoint, **options).run()
+    assert sink.changes[:6] == inserted(2, 1, 2, 3, 4) + deleted(3, 1) + inserted(4, 1)
+    assert sorted(sink.changes[6:]) == sorted(updated(ds.version, 1))
+    ds.cleanup(older_than="0 seconds", delete_unverified=True)
+    ds.append(rows(9)).cleanup(older_than="0 seconds", delete_unverified=True)
+    Engine(ds.uri, sink, checkpoint, **options).run()
+    assert sink.changes[8:] == inserted(ds.version + 1, 9)
+    assert len(ds.versions()) < ds.version
 
 
 def test_files_that_go_between_planning_and_reading_stop_the_batch(ds: Dataset) -> None:
@@ -291,7 +343,7 @@ def test_a_running_stream_goes_on_when_columns_are_added(ds: Dataset) -> None:
 
     def add(step: str) -> None:
         nonlocal ds
-        if step == "commit" and ds.version == 2:
+        if step == "latestOffset" and sink.batches and ds.version == 2:
             ds = ds.add_columns(pa.field("y", pa.int64())).upsert(
                 pa.table({"id": [1, 9], "y": [1, 9]}), "id"
             )

@@ -1,9 +1,9 @@
 """A stream's progress, kept at the table under the name of a consumer.
 
 What is noted is the last version that the stream has finished with: cleanup keeps it, and all after
-it. While a snapshot is read in pieces, the consumer has finished with nothing, but its version must
-stay: it is held by a second consumer, of the same name with ".snapshot" behind it, which is dropped
-when the snapshot is done.
+it. Until the first one is finished with, what the stream begins with must stay all the same: the
+version of which a snapshot is read, or version 1 where the stream begins before it. It is held by a
+second consumer, of the same name with ".snapshot" behind it, which is dropped with the first note.
 """
 
 import logging
@@ -50,9 +50,18 @@ class KeptProgress:
                 drop_consumer(store, self._consumer + OF_SNAPSHOT)
         self._noted, self._held = position.version, 0
 
-    def hold(self, store: Store, position: Position) -> None:
-        """Keep the version whose rows are being read as a snapshot."""
-        if self._consumer is None or not position.is_snapshot or position.version == self._held:
+    def hold(self, store: Store, start: Position, end: Position) -> None:
+        """Keep what a batch is read from where no version has been finished with.
+
+        Args:
+            store: Where the table lies.
+            start: Where the batch begins.
+            end: Where it ends; the version of a snapshot.
+        """
+        version = end.version if start.is_snapshot else int(start.version == 0)
+        if self._consumer is None or version in (0, self._held):
             return
-        record_progress(store, self._consumer + OF_SNAPSHOT, position.version)
-        self._held = position.version
+        # Where it is gone already, who plans the batch says what that means.
+        with suppress(NotFoundError):
+            record_progress(store, self._consumer + OF_SNAPSHOT, version)
+            self._held = version

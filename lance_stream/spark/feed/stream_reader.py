@@ -100,7 +100,7 @@ class _FeedStream(DataSourceStreamReader):
             self._begins_now = False
             return start
         end = self.following.advance(start, limits, through)
-        self._progress.hold(self.following.store, end)
+        self._progress.hold(self.following.store, start, end)
         return end
 
     @property
