@@ -26,9 +26,10 @@ test-floors: $(FLOORS)/.installed java  ## the tests that are not slow on PySpar
 	$(FLOORS)/bin/python -m pytest -q -n 2 --dist loadgroup -m "not spark and not slow" --sample-cases 4
 	$(FLOORS)/bin/python -m pytest -q -n 2 --dist loadfile -m "spark and not slow" --sample-cases 4
 
-soak: install java  ## the long proofs: 30 rounds of SIGKILL, three writers for ten minutes (about half an hour)
+soak: install java  ## the long proofs: 30 rounds of SIGKILL, three writers and the law of the feed for ten minutes each
 	KILL_ROUNDS=30 $(BIN)/python -m pytest -q tests/faults/test_killed_streams.py
 	$(BIN)/python -m tests.oracle.three_writers --minutes 10
+	$(BIN)/python -m tests.oracle.feed_histories --minutes 10
 
 $(FLOORS)/.installed: pyproject.toml floors.txt
 	$(PYTHON) -m venv $(FLOORS)

@@ -407,7 +407,8 @@ class _Judge:
     def __init__(self, plan: DiffPlan, history: History | None, *, column_backfills: bool) -> None:
         self._plan = plan
         is_step = plan.version == plan.older + 1
-        self._counts_new_fields = is_step or (history is not None and history.has_restore)
+        has_restore = history is not None and history.has_restore
+        self._counts_new_fields = column_backfills and (is_step or has_restore)
         self._history = history
         self._column_backfills = column_backfills
         self._knows_touched = history is not None and history.touched is not None
@@ -464,7 +465,7 @@ class _Judge:
             self.has_doubts = True
             if self._history is not None:
                 changed = silent & np.isin(row_ids, self._history.unstamped)
-            if self._counts_new_fields and self._column_backfills and self._plan.new_field_ids:
+            if self._counts_new_fields and self._plan.new_field_ids:
                 changed |= silent & np.repeat(
                     [self._has_new_fields(each.fragment) for each in come],
                     [len(each.offsets) for each in come],

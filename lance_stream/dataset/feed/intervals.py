@@ -3,13 +3,25 @@
 `after` is exclusive and `through` inclusive; 0 stands before the first version.
 """
 
-from bisect import bisect_left, bisect_right
-from datetime import datetime
+from bisect import bisect_left
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from lance_stream.dataset.opening import as_number
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.timestamps import nanos_of
 from lance_stream.errors import InvalidInputError, NotFoundError
+
+CLOCK_SKEW: Final = 60 * 10**9
+"""By how many nanoseconds the clocks of a table's writers may differ."""
+
+_LOOK_BACK: Final = 16
+_MICROSECOND: Final = 1000
+_MAX_KNOWN: Final = 1024
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+_commit_times: dict[tuple[str, int, int], datetime] = {}
 
 
 def checked_interval(table: TableVersion, after: object, through: object) -> tuple[int, int]:
@@ -64,7 +76,7 @@ def first_version_since(table: TableVersion, moment: datetime) -> int:
         InvalidInputError: The moment has no time zone.
     """
     versions = table.log.versions()
-    place = bisect_left(versions, nanos_of(moment), key=lambda each: _micros(table, each))
+    place = _first_place(table, versions, nanos_of(moment))
     return versions[place] if place < len(versions) else versions[-1] + 1
 
 
@@ -75,7 +87,7 @@ def last_version_until(table: TableVersion, moment: datetime) -> int:
         InvalidInputError: The moment has no time zone, or is before the oldest version left.
     """
     versions = table.log.versions()
-    place = bisect_right(versions, nanos_of(moment), key=lambda each: _micros(table, each))
+    place = _first_place(table, versions, nanos_of(moment) + _MICROSECOND)
     if not place:
         raise InvalidInputError(
             f"no version was there at {moment.isoformat()}; the oldest one left is version "
@@ -84,6 +96,49 @@ def last_version_until(table: TableVersion, moment: datetime) -> int:
     return versions[place - 1]
 
 
-def _micros(table: TableVersion, version: int) -> int:
+def commit_time(table: TableVersion) -> datetime:
+    """Return the commit timestamp that a version's changes show: never before an older one's.
+
+    Clocks of several writers differ, and a version may say that it is older than the one before.
+    """
+    said = table.manifest.timestamp_nanos or 0
+    shown = _commit_times.get((table.uri, table.version, said))
+    if shown is None:
+        latest = said
+        for version in range(table.version - 1, max(table.version - 1 - _LOOK_BACK, 0), -1):
+            try:
+                nanos = table.log.read(version).timestamp_nanos or 0
+            except NotFoundError:
+                break
+            latest = max(latest, nanos)
+            if nanos < said - CLOCK_SKEW:
+                break
+        shown = _EPOCH + timedelta(microseconds=latest // _MICROSECOND)
+        remember_commit_time(table, shown)
+    return shown
+
+
+def remember_commit_time(table: TableVersion, shown: datetime) -> None:
+    """Keep what a version's changes showed, so that those of the next one need not look back."""
+    while len(_commit_times) >= _MAX_KNOWN:
+        _commit_times.pop(next(iter(_commit_times)), None)
+    _commit_times[table.uri, table.version, table.manifest.timestamp_nanos or 0] = shown
+
+
+def _first_place(table: TableVersion, versions: Sequence[int], nanos: int) -> int:
+    """Return where the first version stands that was committed at or after a moment.
+
+    Timestamps ascend but for the skew of clocks: of what lies so near before, all are looked at.
+    """
+    place = look = bisect_left(versions, nanos, key=lambda each: _nanos(table, each))
+    while look and (found := _nanos(table, versions[look - 1])) >= nanos - CLOCK_SKEW:
+        look -= 1
+        if found >= nanos:
+            place = look
+    return place
+
+
+def _nanos(table: TableVersion, version: int) -> int:
     """Return when a version was committed, in nanoseconds, of which whole microseconds count."""
-    return (table.log.read(version).timestamp_nanos or 0) // 1000 * 1000
+    said = table.log.read(version).timestamp_nanos or 0
+    return said // _MICROSECOND * _MICROSECOND

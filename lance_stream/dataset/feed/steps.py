@@ -24,7 +24,11 @@ from lance_stream.dataset.feed.change_units import (
     ChangeUnit,
 )
 from lance_stream.dataset.feed.columns_of_versions import FeedColumns
-from lance_stream.dataset.feed.intervals import version_of_interval
+from lance_stream.dataset.feed.intervals import (
+    commit_time,
+    remember_commit_time,
+    version_of_interval,
+)
 from lance_stream.dataset.feed.past import Past
 from lance_stream.dataset.feed.rules import FeedRules
 from lance_stream.dataset.predicates import quote_path
@@ -165,10 +169,12 @@ def walk(
         return
     past = Past(table)
     older = version_of_interval(table, after, after, through) if after else None
-    timestamp = _LONG_AGO
+    timestamp = commit_time(older) if older else _LONG_AGO
     for version in range(through if rules.is_net else after + 1, through + 1):
         newer = version_of_interval(table, version, after, through)
-        timestamp = max(timestamp, newer.timestamp or timestamp)
+        said = commit_time(newer) if rules.is_net else newer.timestamp
+        timestamp = max(timestamp, said or timestamp)
+        remember_commit_time(newer, timestamp)
         changed = past.changes(older, newer, column_backfills=rules.column_backfills)
         yield VersionChanges(older, newer, changed, timestamp, columns, rules)
         older = newer

@@ -1,0 +1,301 @@
+"""What the feed says of each operation, by us and by pylance: all of it, and nothing else."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset, UnsupportedFeatureError
+
+pytestmark = pytest.mark.oracle
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.int64())])
+Event = tuple[str, int, Any]
+
+
+def rows(**columns: list[Any]) -> pa.Table:
+    return pa.table(columns, schema=pa.schema([SCHEMA.field(name) for name in columns]))
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """Version 2 inserts ids 0 to 3 with x = 0, version 3 inserts 4 and 5 in another fragment."""
+    where = str(tmp_path / "table")
+    made = lance_stream.create_dataset(where, SCHEMA)
+    made.append(rows(id=[0, 1, 2, 3], x=[0] * 4)).append(rows(id=[4, 5], x=[0] * 2))
+    return where
+
+
+def events(uri: str, after: int = 3, through: int | None = None, **options: Any) -> list[Event]:
+    """What happened to which row, and its x then; of an update, both."""
+    read = lance_stream.open_dataset(uri).changes(after, through, **options).read_all()
+    kinds = [each.removesuffix("image") for each in read["_change_type"].to_pylist()]
+    return list(zip(kinds, read["id"].to_pylist(), read["x"].to_pylist(), strict=True))
+
+
+def updates(ids: list[int], before: Any, after: Any) -> list[Event]:
+    return [
+        (kind, each, x)
+        for kind, x in (("update_pre", before), ("update_post", after))
+        for each in ids
+    ]
+
+
+def ours(uri: str) -> Dataset:
+    return lance_stream.open_dataset(uri)
+
+
+def pylance_upserts(uri: str, data: pa.Table) -> None:
+    merge = lance.dataset(uri).merge_insert("id").when_matched_update_all()
+    merge.when_not_matched_insert_all().execute(data)
+
+
+def replace_column(uri: str, fragment_id: int, values: list[int]) -> None:
+    """Column x of a fragment gets another file; all of its rows are stamped."""
+    ds = lance.dataset(uri)
+    path = Path(uri) / "data" / "replaced.lance"
+    with lance.file.LanceFileWriter(str(path), version=ds.data_storage_version) as writer:
+        writer.write_batch(pa.table({"x": pa.array(values)}))
+    file = lance.fragment.DataFile("replaced.lance", [1], [0], 2, 2)
+    group = lance.LanceOperation.DataReplacementGroup(fragment_id, file)
+    operation = lance.LanceOperation.DataReplacement([group])
+    lance.LanceDataset.commit(uri, operation, read_version=ds.version)
+
+
+def rewrite_column(uri: str, data: pa.Table, *, stamped: bool) -> None:
+    """Some rows of fragment 0 change in place, in a new file of their column."""
+    ds = lance.dataset(uri)
+    fragment = ds.get_fragments()[0]
+    given = fragment.update_columns(data, left_on="id", right_on="id", with_offsets=stamped)
+    operation = lance.LanceOperation.Update(
+        updated_fragments=[given[0]],
+        fields_modified=given[1],
+        update_mode="rewrite_columns",
+        updated_fragment_offsets={fragment.fragment_id: given[2]} if stamped else None,
+    )
+    lance.LanceDataset.commit(uri, operation, read_version=ds.version)
+
+
+Verb = Callable[[str], object]
+APPEND: dict[str, Verb] = {
+    "we": lambda uri: ours(uri).append(rows(id=[9], x=[1])),
+    "pylance": lambda uri: lance.write_dataset(rows(id=[9], x=[1]), uri, mode="append"),
+}
+UPDATE: dict[str, Verb] = {
+    "we": lambda uri: ours(uri).update({"x": "7"}, where="id IN (1, 4)"),
+    "pylance": lambda uri: lance.dataset(uri).update({"x": "7"}, where="id IN (1, 4)"),
+}
+UPSERT: dict[str, Verb] = {
+    "we": lambda uri: ours(uri).upsert(rows(id=[9, 1], x=[7, 7]), on="id"),
+    "pylance": lambda uri: pylance_upserts(uri, rows(id=[9, 1], x=[7, 7])),
+}
+DELETE: dict[str, Verb] = {
+    "we": lambda uri: ours(uri).delete("id IN (1, 4, 5)"),
+    "pylance": lambda uri: lance.dataset(uri).delete("id IN (1, 4, 5)"),
+}
+OVERWRITE: dict[str, Verb] = {
+    "we": lambda uri: ours(uri).overwrite(rows(id=[0, 9], x=[1, 1])),
+    "pylance": lambda uri: lance.write_dataset(rows(id=[0, 9], x=[1, 1]), uri, mode="overwrite"),
+}
+NOTHING: dict[str, Verb] = {
+    "we compact": lambda uri: ours(uri).compact(),
+    "pylance compacts": lambda uri: lance.dataset(uri).optimize.compact_files(),
+    "we configure": lambda uri: ours(uri).update_config({"a": "b"}),
+    "pylance configures": lambda uri: lance.dataset(uri).update_config({"a": "b"}),
+    "pylance indexes": lambda uri: lance.dataset(uri).create_scalar_index("id", "BTREE"),
+    "we add nulls": lambda uri: ours(uri).add_columns(pa.field("y", pa.string())),
+    "pylance adds nulls": lambda uri: lance.dataset(uri).add_columns(pa.field("y", pa.string())),
+    "we rename": lambda uri: (
+        ours(uri).add_columns(pa.field("y", pa.int8())).rename_columns({"y": "z"})
+    ),
+    "we drop": lambda uri: ours(uri).add_columns(pa.field("y", pa.int8())).drop_columns(["y"]),
+    "pylance updates no row": lambda uri: lance.dataset(uri).update({"x": "1"}, where="id > 99"),
+    "pylance deletes no row": lambda uri: lance.dataset(uri).delete("id > 99"),
+    "we restore what is there": lambda uri: ours(uri).restore(3),
+}
+ALL_OLD: list[Event] = [("delete", each, 0) for each in range(6)]
+
+WRITERS = pytest.mark.parametrize("who", ["we", "pylance"])
+
+
+@WRITERS
+def test_an_append(uri: str, who: str) -> None:
+    APPEND[who](uri)
+    assert events(uri) == [("insert", 9, 1)]
+
+
+@WRITERS
+def test_an_update_over_two_fragments(uri: str, who: str) -> None:
+    UPDATE[who](uri)
+    assert events(uri) == updates([1, 4], 0, 7)
+
+
+@WRITERS
+def test_an_upsert_gives_the_update_before_the_insert(uri: str, who: str) -> None:
+    UPSERT[who](uri)
+    assert events(uri) == [*updates([1], 0, 7), ("insert", 9, 7)]
+
+
+def test_a_batch_of_changes_gives_deletes_updates_and_inserts_in_this_order(uri: str) -> None:
+    data = rows(id=[9, 1, 4], x=[7, 7, 7]).append_column("op", pa.array(["i", "u", "d"]))
+    ours(uri).upsert(data, on="id", delete_when="op = 'd'", except_columns=["op"])
+    assert events(uri) == [("delete", 4, 0), *updates([1], 0, 7), ("insert", 9, 7)]
+
+
+@WRITERS
+def test_a_delete_of_a_row_and_of_a_whole_fragment(uri: str, who: str) -> None:
+    DELETE[who](uri)
+    assert len(ours(uri).table.manifest.fragments) == 1
+    assert events(uri) == [("delete", each, 0) for each in (1, 4, 5)]
+
+
+@WRITERS
+def test_a_key_that_is_deleted_and_inserted_again_is_another_row(uri: str, who: str) -> None:
+    DELETE[who](uri)
+    ours(uri).append(rows(id=[4], x=[1]))
+    read = ours(uri).changes(3).read_all()
+    again = read.filter(pa.compute.field("id") == 4)
+    assert again["_change_type"].to_pylist() == ["delete", "insert"]
+    assert len(set(again["_rowid"].to_pylist())) == 2
+    net = events(uri, deduplication_mode="netChanges")
+    assert net == [("delete", 1, 0), ("delete", 4, 0), ("delete", 5, 0), ("insert", 4, 1)]
+
+
+@WRITERS
+def test_an_overwrite_deletes_all_and_then_inserts_all(uri: str, who: str) -> None:
+    OVERWRITE[who](uri)
+    assert events(uri) == [*ALL_OLD, ("insert", 0, 1), ("insert", 9, 1)]
+
+
+@WRITERS
+def test_a_restore_gives_deletes_updates_and_inserts(uri: str, who: str) -> None:
+    ds = ours(uri).update({"x": "7"}, where="id = 1").delete("id = 5")
+    ds.append(rows(id=[9], x=[1]))
+    if who == "we":
+        ours(uri).restore(3)
+    else:
+        lance.dataset(uri, version=3).restore()
+    assert events(uri, 6) == [("delete", 9, 1), *updates([1], 7, 0), ("insert", 5, 0)]
+    assert events(uri, 3, deduplication_mode="netChanges") == []
+
+
+@pytest.mark.parametrize("what", NOTHING)
+def test_what_changes_no_row_gives_nothing(uri: str, what: str) -> None:
+    NOTHING[what](uri)
+    assert ours(uri).version > 3
+    assert events(uri) == []
+    assert events(uri, deduplication_mode="netChanges") == []
+
+
+def test_a_replaced_column_updates_the_whole_fragment(uri: str) -> None:
+    replace_column(uri, 1, [7, 7])
+    assert events(uri) == updates([4, 5], 0, 7)
+
+
+def test_rows_that_were_rewritten_in_place_are_updates(uri: str) -> None:
+    rewrite_column(uri, rows(id=[1, 3], x=[7, 7]), stamped=True)
+    assert events(uri) == updates([1, 3], 0, 7)
+
+
+def test_without_stamps_every_row_of_a_rewritten_fragment_is_updated(uri: str) -> None:
+    rewrite_column(uri, rows(id=[1], x=[7]), stamped=False)
+    assert events(uri) == [
+        *(("update_pre", each, 0) for each in range(4)),
+        *(("update_post", each, 7 if each == 1 else 0) for each in range(4)),
+    ]
+
+
+def test_a_rewrite_without_stamps_is_a_net_change_though_a_compaction_moved_it(uri: str) -> None:
+    rewrite_column(uri, rows(id=[1], x=[7]), stamped=False)
+    ours(uri).compact()
+    net = events(uri, deduplication_mode="netChanges", pre_images=False)
+    assert net == [("update_post", each, 7 if each == 1 else 0) for each in range(4)]
+
+
+def test_a_restore_turns_a_rewrite_without_stamps_back_though_a_compaction_moved_it(
+    uri: str,
+) -> None:
+    rewrite_column(uri, rows(id=[1], x=[7]), stamped=False)
+    ours(uri).compact().restore(3)
+    last = ours(uri).version
+    assert [each for each in events(uri, last - 1) if each[1] == 1] == updates([1], 7, 0)
+
+
+def test_rows_beside_those_that_were_rewritten_are_no_net_change(uri: str) -> None:
+    rewrite_column(uri, rows(id=[1], x=[7]), stamped=True)
+    ours(uri).update({"x": "8"}, where="id = 1")
+    assert events(uri, deduplication_mode="netChanges") == updates([1], 0, 8)
+
+
+def add_values(uri: str, who: str) -> None:
+    if who == "we":
+        ours(uri).add_columns({"y": "id + 1"})
+    else:
+        lance.dataset(uri).add_columns({"y": "id + 1"})
+
+
+@WRITERS
+def test_a_column_with_values_updates_every_row(uri: str, who: str) -> None:
+    add_values(uri, who)
+    read = ours(uri).changes(3).read_all()
+    assert read["_change_type"].to_pylist() == ["update_preimage"] * 6 + ["update_postimage"] * 6
+    assert read["y"].to_pylist() == [None] * 6 + [each + 1 for each in range(6)]
+
+
+@WRITERS
+def test_values_of_a_new_column_can_be_left_out(uri: str, who: str) -> None:
+    add_values(uri, who)
+    ours(uri).update({"x": "7"}, where="id = 1").compact()
+    for mode in ("none", "netChanges"):
+        options = {"column_backfills": False, "deduplication_mode": mode}
+        assert events(uri, **options) == updates([1], 0, 7)
+        assert events(uri, 3, 4, **options) == []
+
+
+def test_a_cast_updates_every_row_and_is_no_backfill(uri: str) -> None:
+    for wanted in (pa.int32(), pa.int64()):
+        lance.dataset(uri).alter_columns({"path": "x", "data_type": wanted})
+    assert events(uri, 4, column_backfills=False) == updates([*range(6)], 0, 0)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_dropped_column_that_a_restore_brings_back_updates_every_row(
+    uri: str, moved: bool
+) -> None:
+    lance.dataset(uri).drop_columns(["x"])
+    if moved:
+        ours(uri).compact()
+    last = ours(uri).restore(3).version
+    assert events(uri, last - 1) == updates([*range(6)], None, 0)
+    assert events(uri, last - 1, column_backfills=False) == []
+
+
+def test_without_updates_an_update_is_a_delete_and_an_insert(uri: str) -> None:
+    UPSERT["we"](uri)
+    assert events(uri, compute_updates=False) == [
+        ("delete", 1, 0),
+        ("insert", 1, 7),
+        ("insert", 9, 7),
+    ]
+
+
+def test_net_changes_show_each_row_once(uri: str) -> None:
+    ds = ours(uri).update({"x": "7"}, where="id < 2").update({"x": "8"}, where="id < 3")
+    ds.delete("id = 0").append(rows(id=[9, 10], x=[1, 1])).delete("id = 9").compact()
+    net = events(uri, deduplication_mode="netChanges")
+    assert sorted(net) == [("delete", 0, 0), ("insert", 10, 1), *sorted(updates([1, 2], 0, 8))]
+
+
+def test_the_version_that_gave_rows_their_ids_is_no_change(tmp_path: Path) -> None:
+    plain = str(tmp_path / "plain")
+    lance.write_dataset(rows(id=[0, 1, 2], x=[0] * 3), plain, max_rows_per_file=2)
+    lance.dataset(plain).delete("id = 1")
+    first = lance_stream.migrate_to_stable_row_ids(plain).version
+    ours(plain).update({"x": "7"}, where="id = 2")
+    assert events(plain, first - 1) == events(plain, first) == updates([2], 0, 7)
+    with pytest.raises(UnsupportedFeatureError, match=r"version 1 has no .* migrate"):
+        events(plain, 0)
