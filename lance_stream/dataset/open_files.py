@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.byte_ranges import ReadRanges, answer
-from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
+from lance_stream.errors import BadDataError, CorruptDataError
 from lance_stream.file.reader import FileReader, open_file
 from lance_stream.file.v0_1.statistics import PageBounds
 from lance_stream.file.versions import FileVersion
@@ -23,6 +23,7 @@ from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
 from lance_stream.table.deletion_vectors import decode_deletion_vector
 from lance_stream.table.fragments import (
+    LINEAGE_FIELD_IDS,
     DataFile,
     ExternalFile,
     Fragment,
@@ -31,6 +32,8 @@ from lance_stream.table.fragments import (
 )
 from lance_stream.table.manifest import BasePath
 from lance_stream.table.paths import check_stored_path, data_file_path, deletion_file_path
+from lance_stream.table.row_ids import encode_row_ids
+from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
 
 T = TypeVar("T")
 
@@ -128,11 +131,10 @@ class OpenFiles:
         """Return the bytes of a row id or row version sequence, wherever they stand.
 
         Raises:
-            UnsupportedFeatureError: They stand in a hidden column.
-            CorruptDataError: They stand past the end of a file.
+            CorruptDataError: They stand past the end of a file, or in no file.
         """
         if isinstance(stored, LineageColumn):
-            raise UnsupportedFeatureError("row ids and versions in hidden columns are not read yet")
+            return self._hidden_sequence(stored)
         if isinstance(stored, ExternalFile):
             data = self.store.read(check_stored_path(stored.path))
             part = data[stored.offset : stored.offset + stored.size]
@@ -143,6 +145,20 @@ class OpenFiles:
                 )
             return part
         return stored
+
+    def _hidden_sequence(self, stored: LineageColumn) -> bytes:
+        """Return the bytes that a sequence would have if it did not stand in a hidden column."""
+        if stored.file is None:
+            raise CorruptDataError(
+                "row ids or row versions are said to stand in the hidden column "
+                f"{stored.field_id}, but no data file of the fragment has it"
+            )
+        hidden = Field("hidden", "uint64", stored.field_id, nullable=False)
+        (column,) = self.read(stored.file, [hidden], 0, self.num_rows(stored.file))
+        numbers = column.to_numpy(zero_copy_only=False).astype(np.uint64, copy=False)
+        if stored.field_id == LINEAGE_FIELD_IDS["row_ids"]:
+            return encode_row_ids(numbers)
+        return encode_row_versions(RowVersionSequence.from_array(numbers))
 
     def size_of(self, file: DataFile) -> int:
         """Return how large a data file is where it lies."""

@@ -29,7 +29,7 @@ from lance_stream.table.feature_flags import (
     check_readable,
     flags_for,
 )
-from lance_stream.table.fragments import DataFile, Fragment, LineageColumn
+from lance_stream.table.fragments import DataFile, Fragment
 from lance_stream.table.indices import decode_index_section
 from lance_stream.table.ledger import read_entries
 from lance_stream.table.row_versions import decode_row_versions
@@ -310,8 +310,6 @@ def _row_ids(table: TableVersion) -> Broken:
             if fragment.row_ids is not None:
                 yield where, "it has row ids, but the table is not flagged to have stable row ids"
             continue
-        if isinstance(fragment.row_ids, LineageColumn):
-            continue
         try:
             ids = table.row_ids(fragment).to_array()
         except (BadDataError, NotFoundError) as error:
@@ -339,7 +337,7 @@ def _row_versions(table: TableVersion) -> Broken:
         sequences = {}
         for name in ("created_at_versions", "last_updated_at_versions"):
             stored = getattr(fragment, name)
-            if stored is None or isinstance(stored, LineageColumn):
+            if stored is None:
                 continue
             try:
                 sequence = decode_row_versions(

@@ -54,7 +54,7 @@ Offsets: TypeAlias = npt.NDArray[np.uint32]
 U64s: TypeAlias = npt.NDArray[np.uint64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 DeadRows: TypeAlias = Mapping[tuple[int, DeletionFile], Offsets]
-Sequences: TypeAlias = Mapping[ExternalFile, bytes]
+Sequences: TypeAlias = Mapping[ExternalFile | LineageColumn, bytes]
 
 
 class RowsOfFragment(NamedTuple):
@@ -146,7 +146,7 @@ class DiffPlan:
         new_field_ids: Those of them that the older schema does not have.
         is_cast: Whether a column has another id than one of its name had before.
         dead_rows_of: Each of these fragments' deletion files has to be read.
-        sequences: Each of these pieces of files has to be read.
+        sequences: Each of these pieces of files, or hidden columns, has to be read.
     """
 
     older: int
@@ -158,7 +158,7 @@ class DiffPlan:
     new_field_ids: frozenset[int]
     is_cast: bool
     dead_rows_of: tuple[Fragment, ...]
-    sequences: tuple[ExternalFile, ...]
+    sequences: tuple[ExternalFile | LineageColumn, ...]
 
 
 def plan_diff(
@@ -173,7 +173,7 @@ def plan_diff(
             those whose ids it does not have.
 
     Raises:
-        UnsupportedFeatureError: The rows have no stable row ids, or they stand in hidden columns.
+        UnsupportedFeatureError: The rows have no stable row ids.
         InvalidInputError: The versions are in the wrong order.
         CorruptDataError: A fragment that differs is damaged.
     """
@@ -228,7 +228,7 @@ def plan_diff(
                 stored
                 for each in looked_at
                 for stored in (each.row_ids, each.last_updated_at_versions)
-                if isinstance(stored, ExternalFile)
+                if isinstance(stored, ExternalFile | LineageColumn)
             )
         ),
     )
@@ -254,7 +254,6 @@ def diff(
 
     Raises:
         CorruptDataError: A row id is live twice in one version, or a sequence is damaged.
-        UnsupportedFeatureError: Row ids stand in hidden columns.
     """
     read = _Reader(dead_rows or {}, sequences or {})
     judge = _Judge(plan, history, column_backfills=column_backfills)
@@ -374,12 +373,9 @@ class _Reader:
         return mask
 
     def _bytes(self, stored: StoredSequence | None) -> bytes | None:
-        if isinstance(stored, LineageColumn):
-            raise UnsupportedFeatureError(
-                "row ids or row versions stand in hidden columns of data files, which are not "
-                "read yet"
-            )
-        return self._sequences[stored] if isinstance(stored, ExternalFile) else stored
+        if isinstance(stored, ExternalFile | LineageColumn):
+            return self._sequences[stored]
+        return stored
 
 
 def _only_in(manifest: Manifest | None, other: Manifest | None) -> dict[int, Fragment]:

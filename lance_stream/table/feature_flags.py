@@ -5,8 +5,7 @@ does not understand must not read the table; a writer, in `writer_feature_flags`
 it. `FLAGS` says of each bit that is defined what we do with it, and why.
 
 Source:  table.proto, Manifest.reader_feature_flags; facts of the format, section 1.3.
-Differs: The reference reads bit 11 (spilled row lineage) and bit 14 (managed blobs); we refuse
-         them until the hidden columns and blobs can be read.
+Differs: The reference reads bit 14 (managed blobs); we refuse it until such blobs can be read.
 """
 
 from dataclasses import dataclass
@@ -95,10 +94,10 @@ FLAGS: dict[int, FeatureFlag] = {
     ),
     SPILLED_ROW_LINEAGE: FeatureFlag(
         "spilled row lineage",
+        True,
         False,
-        False,
-        "row ids or row versions stand in hidden columns of data files, which are not read yet; "
-        "without the config entry lance.row_lineage.spill they stand in the manifest",
+        "row ids or row versions stand in hidden columns of data files, which are read, but not "
+        "written; without the config entry lance.row_lineage.spill they stand in the manifest",
     ),
     FRAGMENT_TREE: FeatureFlag(
         "fragment tree", False, False, "the manifest does not list the fragments itself"

@@ -7,8 +7,10 @@ fields. Row ids and row versions stand here as undecoded bytes: see `row_ids`, `
 Source: table.proto, messages DataFragment, DataFile, DeletionFile, ExternalFile.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from types import MappingProxyType
 from typing import TypeAlias
 
 from lance_stream._proto import table_pb2
@@ -107,7 +109,21 @@ class ExternalFile:
 
 @dataclass(frozen=True, slots=True)
 class LineageColumn:
-    """Says that a sequence is stored as a hidden column of the fragment's data files."""
+    """Says that a sequence is stored as a hidden column, of u64, of one of the data files.
+
+    Attributes:
+        field_id: Which column: one of `LINEAGE_FIELD_IDS`.
+        file: The file; None if none of the fragment's files has it.
+    """
+
+    field_id: int
+    file: "DataFile | None"
+
+
+LINEAGE_FIELD_IDS: Mapping[str, int] = MappingProxyType(
+    {"row_ids": -3, "created_at_versions": -4, "last_updated_at_versions": -5}
+)
+"""Under which ids data files hold sequences as hidden columns."""
 
 
 StoredSequence: TypeAlias = bytes | ExternalFile | LineageColumn
@@ -272,14 +288,15 @@ def fragment_from_proto(message: table_pb2.DataFragment) -> Fragment:
             f"fragment {message.id} claims {deletion_file.num_deleted_rows} dead rows, but only "
             f"{message.physical_rows} rows"
         )
+    files = tuple(data_file_from_proto(file) for file in message.files)
     return Fragment(
         id=message.id,
-        files=tuple(data_file_from_proto(file) for file in message.files),
+        files=files,
         physical_rows=message.physical_rows,
         deletion_file=deletion_file,
-        row_ids=_get_sequence(message, "row_ids"),
-        last_updated_at_versions=_get_sequence(message, "last_updated_at_versions"),
-        created_at_versions=_get_sequence(message, "created_at_versions"),
+        row_ids=_get_sequence(message, "row_ids", files),
+        last_updated_at_versions=_get_sequence(message, "last_updated_at_versions", files),
+        created_at_versions=_get_sequence(message, "created_at_versions", files),
         unknown=wire.unknown_fields(message, also=(_OVERLAYS,)),
     )
 
@@ -319,7 +336,9 @@ def _set_sequence(
         getattr(message, f"column_{name}").SetInParent()
 
 
-def _get_sequence(message: table_pb2.DataFragment, name: str) -> StoredSequence | None:
+def _get_sequence(
+    message: table_pb2.DataFragment, name: str, files: Sequence[DataFile]
+) -> StoredSequence | None:
     if message.HasField(f"inline_{name}"):
         inline: bytes = getattr(message, f"inline_{name}")
         return inline
@@ -327,5 +346,6 @@ def _get_sequence(message: table_pb2.DataFragment, name: str) -> StoredSequence 
         external: table_pb2.ExternalFile = getattr(message, f"external_{name}")
         return ExternalFile(external.path, external.offset, external.size)
     if message.HasField(f"column_{name}"):
-        return LineageColumn()
+        field_id = LINEAGE_FIELD_IDS[name]
+        return LineageColumn(field_id, next((e for e in files if field_id in e.field_ids), None))
     return None

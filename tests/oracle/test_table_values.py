@@ -329,7 +329,7 @@ def test_versions_that_no_one_stated_read_as_1(tmp_path: Path, stable: bool) -> 
     assert feature_flags.has_stable_row_ids(manifest) == stable
 
 
-def test_spilled_row_lineage_is_seen_and_refused_by_name(tmp_path: Path) -> None:
+def test_spilled_row_lineage_is_seen_and_not_written(tmp_path: Path) -> None:
     folder = tmp_path / "t.lance"
     ds = lance.write_dataset(rows(0, 1000), str(folder), enable_stable_row_ids=True)
     ds.update_config({"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "1"})
@@ -338,8 +338,9 @@ def test_spilled_row_lineage_is_seen_and_refused_by_name(tmp_path: Path) -> None
     )
     *_, (_, newest) = manifests(folder)
     assert any(isinstance(each.row_ids, LineageColumn) for each in newest.fragments)
+    feature_flags.check_readable(newest)
     with pytest.raises(UnsupportedFeatureError, match="spilled row lineage"):
-        feature_flags.check_readable(newest)
+        feature_flags.check_writable(newest)
 
 
 @pytest.mark.parametrize("version", ["legacy", "2.0", "2.1", "2.2"])

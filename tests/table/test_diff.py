@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.schema.fields import Schema
-from lance_stream.table.diff import DiffPlan, TableChanges, diff, plan_diff
+from lance_stream.table.diff import (
+    DiffPlan,
+    History,
+    TableChanges,
+    diff,
+    plan_diff,
+    row_ids_told,
+)
 from lance_stream.table.feature_flags import STABLE_ROW_IDS
 from lance_stream.table.fragments import (
     DataFile,
@@ -331,11 +338,69 @@ def test_sequences_in_other_files_are_asked_for() -> None:
     assert [each.offsets.tolist() for each in found.updates] == [[1]]
 
 
-def test_sequences_in_hidden_columns_are_refused() -> None:
-    hidden = replace(FIRST.manifest.fragments[0], row_ids=LineageColumn())
+def test_sequences_in_hidden_columns_are_asked_for() -> None:
+    known = FIRST.manifest.fragments[1]
+    file = DataFile("hidden.lance", (-3,), (0,), (2, 2))
+    hidden = replace(known, files=(FILE, file), row_ids=LineageColumn(-3, file))
     manifest = replace(FIRST.manifest, version=2, fragments=FragmentList.of([hidden]))
-    with pytest.raises(UnsupportedFeatureError, match="hidden columns"):
-        diff(plan_diff(None, manifest))
+    plan = plan_diff(None, manifest)
+    assert plan.sequences == (LineageColumn(-3, file),)
+    assert isinstance(known.row_ids, bytes)
+    (inserted,) = diff(plan, {}, dict.fromkeys(plan.sequences, known.row_ids)).inserts
+    assert inserted.offsets.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_column_that_came_back_updates_rows_of_fragments_with_equal_bytes() -> None:
+    older = Version(2, FIRST.rows, Schema(SCHEMA.fields[:1]))
+    assert ids(older, version(3, *FIRST.rows)) == expect(update=range(15))
+    plan = plan_diff(older.manifest, version(3, *FIRST.rows).manifest)
+    assert diff(plan, column_backfills=False).num_changes == 0
+
+
+def test_a_column_that_came_back_updates_rows_that_were_moved() -> None:
+    older = Version(
+        2,
+        [Rows(7, range(15), files=(replace(FILE, field_ids=(0, -2)),))],
+        Schema(SCHEMA.fields[:1]),
+    )
+    assert ids(older, version(3, *FIRST.rows)) == expect(update=range(15))
+
+
+def test_far_versions_are_in_doubt_about_rows_that_moved() -> None:
+    newer = version(9, Rows(3, range(15)))
+    plan = plan_diff(FIRST.manifest, newer.manifest)
+    found = diff(plan)
+    assert (found.num_changes, found.has_doubts) == (0, True)
+    found = diff(plan, history=History(np.array([2, 4, 99], np.uint64)))
+    assert [each.offsets.tolist() for each in found.updates] == [[2, 4]]
+
+
+def test_far_versions_tell_rows_beside_those_that_were_stamped_in_place_by_history_alone() -> None:
+    files = (WITHOUT_X, NEW_COLUMN)
+    newer = version(9, Rows(0, range(10), [5] + [1] * 9, dead=[0], files=files), FIRST.rows[1])
+    plan = plan_diff(FIRST.manifest, newer.manifest)
+    found = diff(plan, newer.dead, history=History(np.empty(0, np.uint64)))
+    assert (len(found.updates), [each.offsets.tolist() for each in found.deletes]) == (0, [[0]])
+
+
+def test_rows_that_only_got_values_in_a_new_column_can_be_left_out() -> None:
+    older = version(
+        1, Rows(0, range(4), files=(replace(FILE, field_ids=(0,), column_indices=(0,)),))
+    )
+    older = Version(1, older.rows, Schema(SCHEMA.fields[:1]))
+    newer = version(2, Rows(0, range(4), 2, files=(*older.rows[0].files, NEW_COLUMN)))
+    plan = plan_diff(older.manifest, newer.manifest)
+    assert diff(plan).num_changes == 4
+    assert diff(plan, column_backfills=False).num_changes == 0
+    touched = History(np.empty(0, np.uint64), np.array([1], np.uint64))
+    found = diff(plan, history=touched, column_backfills=False)
+    assert [each.offsets.tolist() for each in found.updates] == [[1]]
+
+
+def test_the_ids_of_all_rows_that_are_told() -> None:
+    newer = version(2, Rows(0, range(10), dead=[2, 4, 6]), FIRST.rows[1], Rows(2, [4, 15], 2))
+    found = diff(plan_diff(FIRST.manifest, newer.manifest), newer.dead)
+    assert row_ids_told(found).tolist() == [2, 6, 15, 4]
 
 
 def test_a_table_without_stable_row_ids_says_how_to_get_them() -> None:

@@ -24,7 +24,7 @@ from lance_stream.table.row_versions import (
 from lance_stream.table.uniform_lineage import OneForAll, uniform_lineage
 
 NUM_ROWS = 5
-ELSEWHERE = (ExternalFile("_rows/a", 0, 10), LineageColumn())
+ELSEWHERE = (ExternalFile("_rows/a", 0, 10), LineageColumn(-3, None))
 
 
 def versions(*stamps: int) -> bytes:
