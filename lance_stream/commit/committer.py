@@ -1,8 +1,16 @@
 """The loop of optimistic commit: check, rebase, apply, publish; again, if another was faster.
 
+    write the transaction's file
+         │
+         ▼
     newest version ──► is there anything to do? ──► may ours follow what came since? ──► rebase
          ▲                                                                                  │
-         └── taken ◄── publish version + 1 ◄── apply ◄── write the transaction's file ◄─────┘
+         └── taken ◄── publish version + 1 ◄── apply ◄── write the file of the rebased ◄────┘
+
+The file comes before the look at the newest version, for a cleanup's sake: one that deleted the
+manifest of the version which is about to be published, because there is a newer one, would free its
+name, and ours would land behind the newest. A transaction's file that no version names yet says
+that somebody is about to publish; see `dataset.cleanup`.
 
 Ids, stamps and config entries are settled by `apply`, on each attempt anew. Files are never
 deleted here: after a commit that failed, or of which it is not known, the ones it wrote are left
@@ -108,7 +116,7 @@ def commit(
         BadDataError: The newest manifest is damaged, or uses a feature that we may not write.
     """
     checked = transaction.read_version
-    file: _TransactionFile | None = None
+    file = _write_transaction(log.store, transaction, world)
     for attempt in range(1, retries.max_attempts + 1):
         newest = _newest(log, transaction)
         if before_attempt is not None and (reason := before_attempt(newest)) is not None:
@@ -120,7 +128,7 @@ def commit(
             if found is Verdict.REBASE:
                 transaction = rebase_transaction(log, transaction, newest, world.random_id)
             checked = newest.version
-        if file is None or file.transaction is not transaction:
+        if file.transaction is not transaction:
             file = _write_transaction(log.store, transaction, world)
         made = _next_version(log, newest, file, creation, config_entries, world)
         data = encode_manifest(made)

@@ -19,8 +19,14 @@ version that can be listed can be read; files without a version go in a later cl
 
 Others go on meanwhile. What they commit is seen in step 4. A tag that is put on a version while
 that is being removed is noticed in step 3, where the manifest is put back, or by who makes it (see
-`tag_files`). Left is this: a restore of a version that is being removed, whose commit comes after
-step 4.
+`tag_files`). A restore of ours holds its version by a tag until it is done; left is this: a restore
+by another program of a version that is being removed, whose commit comes after step 4.
+
+A writer that looked at the newest version a while ago publishes the one after it. If others have
+published that one meanwhile, it loses; but if it has been removed again, its name is free, and the
+writer would publish behind the newest version. So young versions stay while a commit is under way
+that may have been begun before them: while there is a young transaction's file that no version
+names. The committer writes that file before it looks at the newest version.
 
 Source:  the reference's cleanup.rs.
 Differs: Its cleanup deletes manifests and data files in no order, keeps of a consumer only the
@@ -28,11 +34,12 @@ Differs: Its cleanup deletes manifests and data files in no order, keeps of a co
          managed blobs alone by refusing tables that have them.
 """
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
@@ -41,11 +48,11 @@ from lance_stream.dataset.consumers import (
     CONSUMER_PREFIX,
     abandoned_consumers,
     consumer_tag,
-    drop_consumer,
 )
 from lance_stream.dataset.scan import NUM_THREADS
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.tag_files import list_tags
+from lance_stream.dataset.tag_files import HOLD_PREFIX, delete_tag, list_tags
+from lance_stream.dataset.timestamps import nanos_of
 from lance_stream.errors import (
     BadDataError,
     InvalidInputError,
@@ -58,8 +65,11 @@ from lance_stream.table.manifest import Manifest, decode_manifest
 from lance_stream.table.named_files import FOLDERS, FileKind, Nameable, nameable, names_of
 from lance_stream.table.paths import (
     BRANCHES_DIRECTORY,
+    TRANSACTIONS_DIRECTORY,
     VERSIONS_DIRECTORY,
     parse_detached_manifest_name,
+    parse_transaction_file_name,
+    transaction_path,
 )
 
 GRACE: Final = timedelta(days=7)
@@ -67,6 +77,12 @@ GRACE: Final = timedelta(days=7)
 
 DEFAULT_AGE: Final = timedelta(days=14)
 """How old the versions are that go where nothing else is said."""
+
+COMMIT_GRACE: Final = timedelta(minutes=10)
+"""For how long a commit may be under way: from the writing of the transaction's file on."""
+
+UNDER_WAY: Final = "a commit under way"
+"""What holds versions that a writer may be about to publish anew; no tag can have this name."""
 
 _VERSIONS_AT_ONCE: Final = 64
 
@@ -108,7 +124,7 @@ class CleanupReport:
         versions: The versions, ascending.
         num_files: How many files, by what they are (the values of `FileKind`).
         size_bytes: Their size.
-        held: What kept versions that would have gone: how many, by tag.
+        held: What kept versions that would have gone: how many, by tag, and by `UNDER_WAY`.
         expired_consumers: The consumers that count no more.
         is_dry_run: Whether nothing was removed.
     """
@@ -125,10 +141,14 @@ class CleanupReport:
             f"{'would remove' if self.is_dry_run else 'removed'} {len(self.versions)} versions, "
             f"{sum(self.num_files.values())} files, {self.size_bytes} bytes",
             *(f"  {count} {kind}" for kind, count in self.num_files.items()),
-            *(f"  kept {count} for the tag {tag}" for tag, count in self.held.items()),
+            *(f"  kept {count} for {_holder(name)}" for name, count in self.held.items()),
             *(f"  the consumer {each} counts no more" for each in self.expired_consumers),
         ]
         return "\n".join(lines)
+
+
+def _holder(name: str) -> str:
+    return name if name == UNDER_WAY else f"the tag {name}"
 
 
 def cleanup(
@@ -157,9 +177,14 @@ def cleanup(
             f"the table at {table.store.uri} has branches, whose versions need files of the main "
             "one; which ones is not known here. Clean it up with pylance, or delete the branches"
         )
-    expired = _expire_consumers(table, rules, is_dry_run=is_dry_run, world=world)
+    expired = _expired_consumers(table, rules, world)
+    ignored = {*map(consumer_tag, expired), *_forgotten_holds(table.store, world)}
+    for tag in ignored if not is_dry_run else ():
+        with suppress(NotFoundError):  # deleted meanwhile
+            delete_tag(table.store, tag)
     versions = table.log.versions()
-    survey = _survey(table, versions, rules, expired, world)
+    under_way = _CommitsUnderWay(table, rules, world)
+    survey = _survey(table, versions, rules, ignored, under_way, world)
     left = _Left(_list_files(table.store), survey.named, _oldest_sure(rules, world))
     going = set(survey.removable)
     staying = [each for each in versions if each not in going]
@@ -168,7 +193,7 @@ def cleanup(
     sizes = {each.path: each.size_bytes for each in table.store.list(VERSIONS_DIRECTORY)}
     removed = survey.removable
     if not is_dry_run:
-        removed = _remove_versions(table, survey.removable, expired)
+        removed = _remove_versions(table, survey, ignored, under_way)
         new = sorted(set(table.log.versions()) - set(staying))
         left.strike_out(_read_newest_first(table, new))
         _delete(table.store, [file.path for _, file in left.files()])
@@ -194,24 +219,74 @@ class _Holds:
 
     Args:
         store: Where the table lies.
-        expired: Consumers that count no more.
+        ignored: Tags that count no more.
     """
 
-    def __init__(self, store: Store, expired: Iterable[str]) -> None:
-        ignored = set(map(consumer_tag, expired))
+    def __init__(self, store: Store, ignored: Collection[str]) -> None:
         self._tags: dict[int, list[str]] = defaultdict(list)
         self._consumers: dict[str, int] = {}
         for name, tag in list_tags(store).items():
+            if name in ignored:
+                continue
             if name.startswith(CONSUMER_PREFIX):
-                if name not in ignored:
-                    self._consumers[name] = tag.version
+                self._consumers[name] = tag.version
             else:
                 self._tags[tag.version].append(name)
 
     def of(self, version: int) -> list[str]:
-        """Return the tags that keep a version."""
+        """Return what keeps a version."""
         consumers = [name for name, start in self._consumers.items() if version >= start]
         return self._tags.get(version, []) + consumers
+
+
+class _CommitsUnderWay:
+    """The commits that somebody may have begun and not finished.
+
+    Args:
+        table: Any version.
+        rules: Whether anybody is writing at all.
+        world: The clock.
+    """
+
+    def __init__(self, table: TableVersion, rules: CleanupRules, world: World) -> None:
+        self._table = table
+        self._is_asked = not rules.delete_unverified
+        self._latest = world.now_nanos() / 1e9 - COMMIT_GRACE.total_seconds()
+        files = table.store.list(VERSIONS_DIRECTORY) if self._is_asked else []
+        self._young = {each.path for each in files if each.modified > self._latest}
+
+    def hold_after(self, versions: Sequence[int], gone: Collection[str]) -> float:
+        """Return after which version all versions have to stay; infinity if none has to.
+
+        A version that was published long ago is not published anew: who looked at the newest
+        version before that, and has not come to an end, counts no more.
+
+        Args:
+            versions: Those that are to go.
+            gone: The names of the transactions' files of versions that are gone.
+        """
+        path = self._table.log.manifest_path
+        if not self._is_asked or not any(path(each) in self._young for each in versions):
+            return math.inf
+        begun = {
+            each.path: parsed[0]
+            for each in self._table.store.list(TRANSACTIONS_DIRECTORY)
+            if each.modified > self._latest
+            and each.path not in gone
+            and (parsed := parse_transaction_file_name(each.path.rpartition("/")[2]))
+            and parsed[0] < versions[-1]
+        }
+        # From the newest on: most transactions of the last minutes are those of the last versions.
+        for version in reversed(self._table.log.versions() if begun else []):
+            if version <= min(begun.values(), default=math.inf):
+                break
+            with suppress(NotFoundError):
+                begun.pop(_transaction_of(self._table.log.read(version)), None)
+        return min(begun.values(), default=math.inf)
+
+
+def _transaction_of(manifest: Manifest) -> str:
+    return transaction_path(manifest.transaction_file) if manifest.transaction_file else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,23 +304,30 @@ class _Survey:
     held: dict[str, int]
 
 
-def _expire_consumers(
-    table: TableVersion, rules: CleanupRules, *, is_dry_run: bool, world: World
-) -> list[str]:
+def _expired_consumers(table: TableVersion, rules: CleanupRules, world: World) -> list[str]:
     if rules.expire_consumers is None:
         return []
-    found = [each.name for each in abandoned_consumers(table, rules.expire_consumers, world)]
-    for name in found if not is_dry_run else ():
-        with suppress(NotFoundError):
-            drop_consumer(table.store, name)
-    return found
+    return [each.name for each in abandoned_consumers(table, rules.expire_consumers, world)]
+
+
+def _forgotten_holds(store: Store, world: World) -> list[str]:
+    """Return the tags of something that was being done with a version, and was killed."""
+    latest = world.now_nanos() - GRACE // timedelta(microseconds=1) * 1000
+    return [
+        name
+        for name, tag in list_tags(store).items()
+        if name.startswith(HOLD_PREFIX)
+        and tag.updated_at is not None
+        and nanos_of(tag.updated_at) <= latest
+    ]
 
 
 def _survey(
     table: TableVersion,
     versions: Sequence[int],
     rules: CleanupRules,
-    expired: Iterable[str],
+    ignored: Collection[str],
+    under_way: _CommitsUnderWay,
     world: World,
 ) -> _Survey:
     """Return which versions can go, and what they name.
@@ -254,10 +336,11 @@ def _survey(
         table: Any version.
         versions: All versions, ascending.
         rules: What is to go.
-        expired: Consumers that count no more.
+        ignored: Tags that count no more.
+        under_way: The commits that are.
         world: The clock.
     """
-    holds = _Holds(table.store, expired)
+    holds = _Holds(table.store, ignored)
     age = rules.older_than
     latest = None if age is None else world.now_nanos() - age // timedelta(microseconds=1) * 1000
     found = _Survey([], set(), defaultdict(int))
@@ -276,7 +359,11 @@ def _survey(
             check_writable(manifest)
             found.removable.append(version)
             found.named.update(_names_of(manifest, known))
-    return found
+    last = under_way.hold_after(found.removable, ())
+    going = [each for each in found.removable if each <= last]
+    if len(going) < len(found.removable):
+        found.held[UNDER_WAY] = len(found.removable) - len(going)
+    return replace(found, removable=going)
 
 
 def _committed_at(table: TableVersion, manifest: Manifest) -> int:
@@ -372,27 +459,33 @@ def _detached_versions(store: Store) -> Iterator[Manifest]:
 
 
 def _remove_versions(
-    table: TableVersion, versions: Sequence[int], expired: Iterable[str]
+    table: TableVersion,
+    survey: _Survey,
+    ignored: Collection[str],
+    under_way: _CommitsUnderWay,
 ) -> list[int]:
-    """Delete the manifests of versions, but of those that somebody has put a tag on meanwhile.
+    """Delete the manifests of versions that nothing keeps that has come since they were chosen.
 
     Returns:
         The versions that are gone, ascending.
     """
+    path = table.log.manifest_path
     removed: list[int] = []
-    for start in range(0, len(versions), _VERSIONS_AT_ONCE):
-        holds = _Holds(table.store, expired)
+    for start in range(0, len(survey.removable), _VERSIONS_AT_ONCE):
+        versions = survey.removable[start : start + _VERSIONS_AT_ONCE]
+        holds = _Holds(table.store, ignored)
+        last = under_way.hold_after(versions, survey.named)
         data: dict[int, bytes] = {}
-        for version in versions[start : start + _VERSIONS_AT_ONCE]:
-            if not holds.of(version):
+        for version in versions:
+            if version <= last and not holds.of(version):
                 with suppress(NotFoundError):
-                    data[version] = table.store.read(table.log.manifest_path(version))
+                    data[version] = table.store.read(path(version))
         for version in data:
-            table.store.delete(table.log.manifest_path(version))
-        holds = _Holds(table.store, expired)
+            table.store.delete(path(version))
+        holds = _Holds(table.store, ignored)
         for version, manifest in data.items():
             if holds.of(version):
-                table.store.create_once(table.log.manifest_path(version), manifest)
+                table.store.create_once(path(version), manifest)
             else:
                 removed.append(version)
     return removed

@@ -35,6 +35,7 @@ from lance_stream.errors import (
     CommitConflictError,
     InvalidInputError,
     LanceStreamError,
+    NotFoundError,
     RetryableConflictError,
 )
 from lance_stream.storage.store import Store
@@ -224,6 +225,9 @@ def planning_again(attempt: Callable[[], T], micro_batch: MicroBatch | None = No
     the table meanwhile, it is planned again as if they had come first. Other verbs no longer mean
     the same then.
 
+    A cleanup may remove the version that is planned on, if another one has come: files that are
+    missing are looked for once more. What is missing from the newest version is missing.
+
     Args:
         attempt: Plans and commits.
         micro_batch: Which micro-batch it takes in, if its rows come from a stream.
@@ -231,11 +235,17 @@ def planning_again(attempt: Callable[[], T], micro_batch: MicroBatch | None = No
     Raises:
         RetryableConflictError: Others were in the way `MAX_PLANS` times.
         IncompatibleConflictError: It no longer means the same.
+        NotFoundError: Twice in a row the same thing was not there.
     """
     in_the_way = RetryableConflictError if micro_batch is None else CommitConflictError
+    missing: str | None = None
     for plan in range(1, MAX_PLANS):
         try:
             return attempt()
         except in_the_way:
             time.sleep(random.random() * min(0.02 * 2**plan, 1.0))  # not all at once again
+        except NotFoundError as error:
+            if str(error) == missing:
+                raise
+            missing = str(error)
     return attempt()

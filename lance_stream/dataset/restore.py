@@ -1,9 +1,14 @@
-"""Restoring: an older version's rows, columns and config once more, as the newest version."""
+"""Restoring: an older version's rows, columns and config once more, as the newest version.
+
+Until the new version is there, a tag holds the older one: its files must not be cleaned up between
+the look at what it has and the publication.
+"""
 
 from lance_stream.dataset.commit_verb import commit_planned, planning_again
 from lance_stream.dataset.micro_batches import KEEPS_LEDGER
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.tag_files import holding
 from lance_stream.table.operations import Restore
 
 
@@ -24,4 +29,6 @@ def restore(table: TableVersion, version: int) -> TableVersion:
         kept = {KEEPS_LEDGER: "true"}
         return commit_planned(newest, Restore(version), properties=kept).table
 
-    return planning_again(attempt)
+    table.log.read(version)  # if it is gone, this says which ones there are
+    with holding(table.store, version):
+        return planning_again(attempt)

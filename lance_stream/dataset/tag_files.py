@@ -21,11 +21,12 @@ Differs: Tags on branches are listed, but a version of a branch is not opened ye
 """
 
 import json
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from lance_stream.commit.world import REAL_WORLD, World
 from lance_stream.dataset.timestamps import as_rfc3339
@@ -43,6 +44,9 @@ from lance_stream.table.paths import (
     parse_tag_file_name,
     tag_path,
 )
+
+HOLD_PREFIX: Final = "lance_stream.hold."
+"""What the names of tags begin with that hold a version while something is done with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +193,24 @@ def delete_tag(store: Store, name: str) -> None:
     if not store.exists(path):
         raise _no_such_tag(store, name)
     store.delete(path)
+
+
+@contextmanager
+def holding(store: Store, version: int) -> Iterator[None]:
+    """Keep a version from being cleaned up, by a tag of its own, while a body runs.
+
+    A process that is killed meanwhile leaves the tag: cleanup ignores it once it is old.
+
+    Raises:
+        NotFoundError: There is no such version.
+    """
+    name = f"{HOLD_PREFIX}{uuid.uuid4().hex}"
+    create_tag(store, name, version)
+    try:
+        yield
+    finally:
+        with suppress(NotFoundError):
+            delete_tag(store, name)
 
 
 def _read(store: Store, name: str) -> dict[str, Any]:

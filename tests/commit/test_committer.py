@@ -96,8 +96,8 @@ def test_a_commit_without_rivals_costs_five_requests() -> None:
     store = WatchedStore(create(10).store)
     commit_to(ObjectStoreLog(store), append(1, 4))
     assert [call for call, _ in store.calls] == [
-        "list_names", "read_ranges",  # the newest version, which this process has made
         "create_once",  # the transaction
+        "list_names", "read_ranges",  # the newest version, which this process has made
         "create_once",  # the manifest
         "write",  # the hint
     ]  # fmt: skip

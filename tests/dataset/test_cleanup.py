@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 
 import pyarrow as pa
 import pytest
@@ -20,13 +21,14 @@ from lance_stream import (
 )
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.commit.world import REAL_WORLD, World
-from lance_stream.dataset.cleanup import CleanupReport, CleanupRules, cleanup
+from lance_stream.dataset.cleanup import UNDER_WAY, CleanupReport, CleanupRules, cleanup
 from lance_stream.dataset.consumers import list_consumers, record_progress
-from lance_stream.dataset.tag_files import create_tag, move_tag
+from lance_stream.dataset.tag_files import create_tag, holding, move_tag
 from lance_stream.table.manifest import Manifest, encode_manifest
 from lance_stream.table.named_files import nameable, names_of
 from lance_stream.table.paths import manifest_path
 from tests.contracts.watched_stores import WatchedStore
+from tests.dataset.table_copies import copy_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("x", pa.int64())])
 DAY = timedelta(days=1)
@@ -42,11 +44,16 @@ def rows(*ids: int) -> pa.Table:
     return pa.table({"id": ids, "x": [each % 7 for each in ids]}, schema=SCHEMA)
 
 
-def busy_table() -> Dataset:
-    """Eight versions, by whose end no file of the first six is needed any more."""
+@cache
+def template() -> Dataset:
     ds = new_table().append(rows(*range(10))).append(rows(*range(10, 20)))
     ds = ds.delete("id = 3").delete("id = 4").update({"x": "x + 1"}, "id > 15")
     return ds.compact().append(rows(50))
+
+
+def busy_table() -> Dataset:
+    """Eight versions, by whose end no file of the first six is needed any more."""
+    return copy_of(template())
 
 
 def in_days(days: float) -> World:
@@ -325,6 +332,57 @@ def test_a_version_of_which_nobody_knows_what_it_needs_stops_it_all(version: int
         with pytest.raises(error):
             cleanup(ds.table, replace(ALL, retain_versions=2), world=in_days(30))
         assert paths_of(ds) == before
+
+
+def test_young_versions_stay_while_a_commit_is_under_way_that_could_take_their_number() -> None:
+    """It has looked at version 5 for the newest one, and is about to publish version 6."""
+    ds = busy_table()
+    ds.table.store.write("_transactions/5-2f1b3f4e-0000-0000-0000-000000000000.txn", b"?")
+    num_later = ds.version - 1 - 5
+    told = cleanup(ds.table, ALL, is_dry_run=True)
+    assert (told.versions, told.held) == ((1, 2, 3, 4, 5), {UNDER_WAY: num_later})
+    assert f"kept {num_later} for a commit under way" in str(told)
+    soon, later = timedelta(minutes=9) / DAY, timedelta(minutes=11) / DAY
+    assert cleanup(ds.table, ALL, world=in_days(soon)).versions == (1, 2, 3, 4, 5)
+    assert cleanup(ds.table, ALL, world=in_days(later)).versions == tuple(range(6, ds.version))
+    assert ds.verify() == []
+
+
+def test_no_commit_is_under_way_where_nobody_writes() -> None:
+    ds = busy_table()
+    ds.table.store.write("_transactions/5-2f1b3f4e-0000-0000-0000-000000000000.txn", b"?")
+    assert cleanup(ds.table, NOBODY_WRITES).versions == tuple(range(1, ds.version))
+
+
+def test_a_commit_that_begins_while_versions_go_keeps_those_that_are_left() -> None:
+    ds = busy_table()
+    store = WatchedStore(ds.table.store)
+    store.before = at_first(
+        lambda call, path: call == "list" and path == "data",
+        lambda: ds.table.store.write("_transactions/4-0.txn", b"?"),
+    )
+    assert cleanup(on(ds, store).table, ALL).versions == (1, 2, 3, 4)
+    assert unnamed_files(ds) == ["_transactions/4-0.txn"]
+
+
+def test_old_versions_go_without_a_look_at_who_is_committing() -> None:
+    ds = busy_table()
+    store = WatchedStore(ds.table.store)
+    cleanup(on(ds, store).table, CleanupRules(), world=in_days(20))
+    assert ds.table.log.versions() == [ds.version]
+    assert store.calls.count(("list", "_transactions")) == 1
+
+
+def test_tags_of_verbs_that_were_killed_hold_nothing_for_ever() -> None:
+    ds = busy_table()
+    with holding(ds.table.store, 3):
+        name = next(iter(ds.tags.list()))
+        left = ds.table.store.read(f"_refs/tags/{name}.json")
+    assert ds.tags.list() == {}
+    ds.table.store.write(f"_refs/tags/{name}.json", left)
+    assert cleanup(ds.table, ALL, world=in_days(6.9)).held == {name: 1}
+    assert cleanup(ds.table, ALL, world=in_days(7.1)).versions == (3,)
+    assert ds.tags.list() == {}
 
 
 def test_a_damaged_tag_stops_it() -> None:

@@ -31,7 +31,7 @@ from lance_stream.commit.rebasing import write_deletion_file
 from lance_stream.commit.retries import RETRIES, Retries
 from lance_stream.commit.world import REAL_WORLD, World
 from lance_stream.dataset.changed_rows import delete_deletion_files
-from lance_stream.dataset.commit_verb import MAX_PLANS
+from lance_stream.dataset.commit_verb import MAX_PLANS, planning_again
 from lance_stream.dataset.compaction.plan import TARGET_ROWS, CompactionRules, coverage_of
 from lance_stream.dataset.compaction.rewrites import (
     Prepared,
@@ -96,7 +96,7 @@ def compact(
     rules = CompactionRules(target_rows)
     num_removed = num_added = 0
     for _ in range(MAX_PLANS):
-        prepared = prepare(checkout(table, None), rules, write)
+        prepared = planning_again(lambda: prepare(checkout(table, None), rules, write))
         done = commit_prepared(prepared, world=world)
         num_removed += done.num_removed
         num_added += done.num_added
