@@ -16,18 +16,21 @@ Differs: The reference keeps a column not null whose expression is never null; h
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.dataset.add_columns import schema_with
 from lance_stream.dataset.commit_verb import commit_planned, planning_again
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.predicates import Expression, evaluate, parse_expression, quote_path
-from lance_stream.dataset.scan import read_units
+from lance_stream.dataset.read_fragment import FragmentReader, Selection
+from lance_stream.dataset.scan import read_ahead
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.errors import CommitConflictError, InvalidInputError
@@ -166,46 +169,43 @@ def _write(table: TableVersion, place: int, own: Schema, expressions: Expression
         max_bytes_per_file=sys.maxsize,
     )
     wanted = {each.name: expressions[each.name] for each in own.fields}
-    rows = _rows_of(table, place, wanted.values())
-    (written,) = write_fragments(_computed(rows, wanted), target)
+    (written,) = write_fragments(_values(table, place, wanted), target)
     return written
 
 
-def _rows_of(
-    table: TableVersion, place: int, expressions: Iterable[Expression]
-) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
-    """Yield the live rows of a fragment, and the place of each physical row among them.
+def _values(table: TableVersion, place: int, expressions: Expressions) -> Iterator[pa.RecordBatch]:
+    """Yield the new columns of a fragment, a row for each physical one; dead rows are null.
 
-    Yields:
-        Rows, with all that the expressions name; and as many numbers as there are physical rows,
-        null for dead ones; None where no row is dead.
+    They are read and computed by a few threads, a little ahead of the one who writes them.
     """
-    columns = dict.fromkeys(quote_path(path[:1]) for each in expressions for path in each.paths)
-    fragment = table.manifest.fragments[place]
-    dead = table.dead_offsets(fragment)
+    paths = (path for each in expressions.values() for path in each.paths)
     unit = table.unit(
         place,
-        columns=tuple(columns),
+        columns=tuple(dict.fromkeys(quote_path(path[:1]) for path in paths)),
         system_columns=(ROW_ADDRESS,),
         batch_size=_BATCH_ROWS,
         with_dead_rows=True,
     )
-    for batch in read_units([unit]):
-        _, offsets = unpack_addresses(batch.column(ROW_ADDRESS).to_numpy())
-        is_dead = np.isin(offsets, dead, assume_unique=True)
-        if not is_dead.any():
-            yield batch, None
-            continue
-        places = np.cumsum(~is_dead) - 1
-        yield batch.filter(pa.array(~is_dead)), pa.array(places, mask=is_dead)
+    dead = table.dead_offsets(table.manifest.fragments[place])
+    reader = FragmentReader(unit)
+    return read_ahead(
+        partial(_compute, reader, each, dead, expressions) for each in reader.selections()
+    )
 
 
-def _computed(
-    rows: Iterable[tuple[pa.RecordBatch, pa.Array | None]], expressions: Expressions
-) -> Iterator[pa.RecordBatch]:
-    """Yield the new columns, a row for each physical one; dead rows are null."""
-    for live, places in rows:
-        columns: Sequence[pa.Array] = [evaluate(each, live) for each in expressions.values()]
-        if places is not None:
-            columns = [each.take(places) for each in columns]
-        yield pa.RecordBatch.from_arrays(columns, names=list(expressions))
+def _compute(
+    reader: FragmentReader,
+    selection: Selection,
+    dead: npt.NDArray[np.uint32],
+    expressions: Expressions,
+) -> pa.RecordBatch:
+    rows = reader.read(selection)
+    _, offsets = unpack_addresses(rows.column(ROW_ADDRESS).to_numpy())
+    is_dead = np.isin(offsets, dead, assume_unique=True)
+    if not is_dead.any():
+        columns = [evaluate(each, rows) for each in expressions.values()]
+    else:
+        live = rows.filter(pa.array(~is_dead))
+        places = pa.array(np.cumsum(~is_dead) - 1, mask=is_dead)
+        columns = [evaluate(each, live).take(places) for each in expressions.values()]
+    return pa.RecordBatch.from_arrays(columns, names=list(expressions))
