@@ -9,6 +9,7 @@ order, counted and cut before any data is read.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -51,7 +52,7 @@ class AppendedRows:
         """
         return self.appended.changes
 
-    @property
+    @cached_property
     def num_events(self) -> int:
         """How many rows were appended."""
         return sum(map(self.newer.num_live_rows, self.appended.fragments))

@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Final, Protocol
 
+from lance_stream.commit.version_log import VersionLog
 from lance_stream.dataset.feed.appended_fragments import AppendedRows, walk_appended
 from lance_stream.dataset.feed.change_units import ChangeUnit
 from lance_stream.dataset.feed.columns_of_versions import FeedColumns
@@ -32,16 +33,25 @@ from lance_stream.dataset.feed.newest_version import NewestVersion
 from lance_stream.dataset.feed.positions import NO_LIMITS, Limits, Position, mark_of
 from lance_stream.dataset.feed.rules import EACH_VERSION, NET_CHANGES, FeedRules
 from lance_stream.dataset.feed.snapshots import Snapshot, stored_bytes
-from lance_stream.dataset.feed.steps import check_has_feed, walk
+from lance_stream.dataset.feed.steps import VersionChanges, check_has_feed, walk
 from lance_stream.dataset.opening import checkout, open_table
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
 from lance_stream.storage.locations import open_store
+from lance_stream.storage.store import Store
 from lance_stream.table.appended import appended_fragments
 from lance_stream.table.fragments import decode_fragment
+from lance_stream.table.manifest import Manifest
 
 _log = logging.getLogger(__name__)
 _LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
+
+RECENT: Final = 4
+"""So many manifests are kept while a batch is planned."""
+
+KNOWN: Final = 64
+KNOWN_EVENTS: Final = 1 << 22
+"""So many steps are remembered at most, with so many events in all, or one that is larger."""
 
 COUNTED_PER_REPORT: Final = 8
 """Of so many versions the rows are counted for one report of how far behind somebody is."""
@@ -126,6 +136,8 @@ class Following:
         self.store = open_store(uri, storage_options)
         self._newest = NewestVersion(self.store)
         self._rows_of: dict[int, int] = {}
+        self._known_steps: dict[int, VersionChanges | AppendedRows] = {}
+        self._planned: tuple[Position, Position, _History] | None = None
         self._said: set[tuple[str, str]] = set()
 
     @property
@@ -164,7 +176,7 @@ class Following:
             InvalidInputError: Rows appended are asked for, and a version changes others.
         """
         newest = self._newest.look()
-        if newest < start.version:
+        if newest < start.version + bool(start.events and not start.is_snapshot):
             raise self._made_anew(start)
         through = newest if through is None else max(min(newest, through), start.version)
         if not start.is_snapshot and through == start.version:
@@ -173,12 +185,20 @@ class Following:
             return start
         history = self._history()
         self._check_mark(history, start)
+        self._known_steps = {
+            version: step
+            for version, step in self._known_steps.items()
+            if start.version < version and start.mark
+        }
         if start.is_snapshot:
-            return self._advance_snapshot(history, start, limits, through)
-        if limits.is_none:
+            end = self._advance_snapshot(history, start, limits, through)
+        elif limits.is_none:
             in_part = start.events and self.rules.feed.is_net  # net changes have no parts
-            return history.position(start.version + 1 if in_part else through)
-        return self._take(history, start, limits, through)
+            end = history.position(start.version + 1 if in_part else through)
+        else:
+            end = self._take(history, start, limits, through)
+        self._planned = start, end, history
+        return end
 
     def units(
         self,
@@ -207,7 +227,7 @@ class Following:
             # A query that begins at what is newest says something else each time it begins; the
             # batch that began it has been planned, and is empty.
             return []
-        history = self._history()
+        history = self._history_for(start, end)
         for position in (start, end):
             if position.version > history.newest.version:
                 raise self._made_anew(position)
@@ -430,15 +450,41 @@ class Following:
     def _walk(
         self, history: "_History", after: int, through: int, columns: FeedColumns
     ) -> Iterator[Step]:
+        """Yield what each version changed; what is known from a moment ago is not found out again.
+
+        A batch that ends in the midst of a large version would else compare it for every part.
+        """
+        while after < through:
+            known = self._known_steps.get(after + 1)
+            if known is not None:
+                after += 1
+                yield replace(known, columns=columns)
+                continue
+            for step in self._walk_anew(history, after, through, columns):
+                after = step.newer.version
+                self._remember(step)
+                yield step
+                if after + 1 in self._known_steps:
+                    break
+
+    def _walk_anew(
+        self, history: "_History", after: int, through: int, columns: FeedColumns
+    ) -> Iterator[VersionChanges | AppendedRows]:
         table = history.at(through)
         if not self.rules.only_appended:
             check_has_feed(table)
             rules = replace(self.rules.feed, deduplication_mode=EACH_VERSION)
             yield from walk(table, after, through, rules, columns)
             return
-        for step in walk_appended(table, after, through, columns):
+        backfills = self.rules.feed.column_backfills
+        for step in walk_appended(table, after, through, columns, column_backfills=backfills):
             self._check_appended(step)
             yield step
+
+    def _remember(self, step: VersionChanges | AppendedRows) -> None:
+        events = sum(each.num_events for each in self._known_steps.values()) + step.num_events
+        if not self._known_steps or (len(self._known_steps) < KNOWN and events <= KNOWN_EVENTS):
+            self._known_steps[step.newer.version] = step
 
     def _net(
         self, history: "_History", after: int, through: int, columns: FeedColumns
@@ -450,7 +496,8 @@ class Following:
             yield from walk(newer, after, through, rules, columns)
             return
         older = history.at(after).manifest if after else None
-        appended = appended_fragments(older, newer.manifest, None)
+        backfills = self.rules.feed.column_backfills
+        appended = appended_fragments(older, newer.manifest, None, column_backfills=backfills)
         step = AppendedRows(newer, appended, newer.timestamp or _LONG_AGO, columns)
         self._check_appended(step)
         yield step
@@ -494,8 +541,15 @@ class Following:
     # --- the table
 
     def _history(self) -> "_History":
-        newest = open_table(self.uri, None, self._storage_options)
-        return _History(newest)
+        return _History(open_table(self.uri, None, self._storage_options))
+
+    def _history_for(self, start: Position, end: Position) -> "_History":
+        """Return the table's versions; those that were seen when this batch's end was found."""
+        if self._planned is None or self._planned[:2] != (start, end):
+            return self._history()
+        history = self._planned[2]
+        self._planned = None
+        return history
 
     def _check_mark(self, history: "_History", position: Position) -> None:
         there = history.position(position.version).mark
@@ -537,8 +591,7 @@ class _History:
     """
 
     def __init__(self, newest: TableVersion) -> None:
-        self.newest = newest
-        self._known = {newest.version: newest}
+        self.newest = replace(newest, log=_RecentVersions(newest.log, newest.manifest))
 
     @cached_property
     def versions(self) -> list[int]:
@@ -570,14 +623,62 @@ class _History:
         Raises:
             NotFoundError: It has gone meanwhile.
         """
-        if version not in self._known:
-            self._known[version] = checkout(self.newest, version)
-        return self._known[version]
+        return checkout(self.newest, version)
 
     def position(self, version: int) -> Position:
         """Return the position after all changes of a version."""
         mark = mark_of(self.at(version).manifest) if version and self.has(version) else ""
         return Position(version, mark=mark)
+
+
+class _RecentVersions(VersionLog):
+    """A log that remembers the last few manifests that were read: a batch asks for some again.
+
+    Args:
+        log: The log.
+        newest: The newest version's manifest.
+    """
+
+    def __init__(self, log: VersionLog, newest: Manifest) -> None:
+        self._log = log
+        self._recent = {newest.version: newest}
+
+    @property
+    def store(self) -> Store:
+        """Where the table's files lie."""
+        return self._log.store
+
+    def latest(self) -> int:
+        """Return the newest version."""
+        return self._log.latest()
+
+    def versions(self) -> list[int]:
+        """Return every version that is there."""
+        return self._log.versions()
+
+    def read(self, version: int) -> Manifest:
+        """Return the manifest of a version."""
+        manifest = self._recent.pop(version, None) or self._log.read(version)
+        self._recent[version] = manifest
+        if len(self._recent) > RECENT:
+            del self._recent[next(iter(self._recent))]
+        return manifest
+
+    def read_latest(self) -> Manifest:
+        """Return the manifest of the newest version."""
+        return self._log.read_latest()
+
+    def manifest_path(self, version: int) -> str:
+        """Return where the manifest of a version that was listed lies."""
+        return self._log.manifest_path(version)
+
+    def publish(self, version: int, manifest: bytes) -> bool:
+        """Make a manifest the one of a version."""
+        return self._log.publish(version, manifest)
+
+    def remember(self, manifest: Manifest, data: bytes) -> None:
+        """Take note of a version that was published."""
+        self._log.remember(manifest, data)
 
 
 def _place(position: Position) -> tuple[int, int]:

@@ -61,7 +61,7 @@ class VersionChanges:
     columns: FeedColumns
     rules: FeedRules
 
-    @property
+    @cached_property
     def num_events(self) -> int:
         """How many rows were deleted, updated or inserted."""
         return self.changed.num_changes

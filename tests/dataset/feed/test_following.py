@@ -4,6 +4,7 @@ import logging
 import shutil
 import uuid
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -13,11 +14,13 @@ from hypothesis import strategies as st
 
 import lance_stream
 from lance_stream import Dataset
+from lance_stream.dataset import opening
 from lance_stream.dataset.feed import following
 from lance_stream.dataset.feed.change_units import read_changes
 from lance_stream.dataset.feed.following import Following, FollowingRules
 from lance_stream.dataset.feed.positions import NO_LIMITS, Limits, Position
 from lance_stream.dataset.feed.rules import NET_CHANGES, FeedRules
+from lance_stream.dataset.feed.steps import walk
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
 from lance_stream.storage.locations import open_store
 from lance_stream.table.paths import NamingScheme, manifest_path
@@ -107,7 +110,7 @@ def forget(ds: Dataset, *versions: int) -> None:
 # --- limits
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(
     st.one_of(st.none(), st.integers(1, 4)),
     st.one_of(st.none(), st.integers(1, 9)),
@@ -210,6 +213,45 @@ def test_a_batch_can_be_planned_again_from_its_positions_alone(ds: Dataset) -> N
     ds.delete("id > 2")
     again = [read(follow(ds), *positions[at : at + 2]) for at in range(len(positions) - 1)]
     assert again == first
+
+
+def test_a_version_that_is_read_in_parts_is_compared_once(
+    ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked: list[tuple[int, int]] = []
+
+    def watched_walk(table: Any, after: int, through: int, *rest: Any) -> Any:
+        walked.append((after, through))
+        return walk(table, after, through, *rest)
+
+    monkeypatch.setattr(following, "walk", watched_walk)
+    followed, position = follow(ds), follow(ds).after(1)
+    for _ in range(6):
+        end = followed.advance(position, Limits(rows=1), through=2)
+        followed.behind(end)
+        read(followed, position, end)
+        position = end
+    assert (position.version, position.events) == (2, 0)
+    assert walked[0] == (1, 2)
+    assert [each for each in walked if each[0] == 1] == [(1, 2)]
+
+
+def test_a_batch_reads_each_manifest_once_and_lists_a_few_times(
+    stored: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = WatchedStore(open_store(stored.uri))
+    monkeypatch.setattr(following, "open_store", lambda *_: store)
+    monkeypatch.setattr(opening, "open_store", lambda *_: store)
+    followed = follow(stored)
+    position = followed.advance(followed.after(0))
+    followed.units(followed.after(0), position, lambda _last, _newest: None)
+    stored.append(rows(8))
+    store.calls.clear()
+    end = followed.advance(position)
+    followed.units(position, end, lambda _last, _newest: None)
+    read_manifests = [path for call, path in store.calls if call == "read" and "_versions" in path]
+    assert len(read_manifests) == len(set(read_manifests)) <= 2
+    assert len([call for call, _ in store.calls if call == "list_names"]) <= 3
 
 
 # --- snapshots

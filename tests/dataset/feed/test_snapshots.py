@@ -38,7 +38,7 @@ def ids_of(snapshot: Snapshot, start: int, stop: int | None) -> list[int]:
     return [each for batch in batches for each in batch.column("id").to_pylist()]
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     st.lists(st.integers(1, 12), max_size=4),
     st.sets(st.integers(0, 40), max_size=20),

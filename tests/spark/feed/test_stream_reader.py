@@ -152,6 +152,16 @@ def test_a_version_that_is_far_ahead_is_refused(ds: Dataset) -> None:
         query(ds, startingVersion=99).run()
 
 
+def test_compaction_is_invisible(ds: Dataset) -> None:
+    stream = query(ds, startingVersion=5)
+    stream.run()
+    lance.dataset(ds.uri).optimize.compact_files(target_rows_per_fragment=1000)
+    compacted = lance_stream.open_dataset(ds.uri)
+    assert [batch for batch in stream.run() if batch] == []
+    compacted.append(rows(8))
+    assert [changes(batch) for batch in stream.run()] == [[("insert", compacted.version + 1, 8)]]
+
+
 # --- limits
 
 
