@@ -54,6 +54,7 @@ bench: install java  ## ratios of speed against pylance and parquet, in one run
 	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m benchmarks.sink
 	$(BIN)/python -m benchmarks.growth
+	$(BIN)/python -m benchmarks.feed
 
 bench-rivals: install java $(RIVALS)/.installed  ## the same against Delta and Iceberg, on the PySpark that they have
 	$(BIN)/python -m benchmarks.rivals --rivals-python $(RIVALS)/bin/python $(RIVALS_ARGUMENTS)

@@ -30,6 +30,8 @@ Differs: The reference takes changes from the stamps of one version's rows alone
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import compress
+from operator import ne
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -187,8 +189,7 @@ def plan_diff(
         if not _are_same_rows(older, newer):
             raise _without_row_ids(older)
         older = newer
-    before = _only_in(older, newer)
-    after = _only_in(newer, older)
+    before, after = _only_in_one(older, newer)
     kept = {
         each.id: (before[each.id], each)
         for each in after.values()
@@ -378,17 +379,29 @@ class _Reader:
         return stored
 
 
-def _only_in(manifest: Manifest | None, other: Manifest | None) -> dict[int, Fragment]:
-    """Return the fragments of one version that the other does not have byte by byte."""
-    if manifest is None:
-        return {}
-    raws = frozenset(other.fragments.raws) if other is not None else frozenset()
-    return {
-        fragment.id: fragment
-        for place, raw in enumerate(manifest.fragments.raws)
-        if raw not in raws
-        for fragment in (manifest.fragments[place],)
-    }
+def _only_in_one(
+    older: Manifest | None, newer: Manifest
+) -> tuple[dict[int, Fragment], dict[int, Fragment]]:
+    """Return the fragments of each version that the other does not have byte by byte.
+
+    Most fragments stand in both, in the same place: those are not even hashed.
+    """
+    if older is None:
+        return {}, {each.id: each for each in newer.fragments}
+    before, after = older.fragments.raws, newer.fragments.raws
+    num_both = min(len(before), len(after))
+    differ = [*compress(range(num_both), map(ne, before, after))]
+    places_before = [*differ, *range(num_both, len(before))]
+    places_after = [*differ, *range(num_both, len(after))]
+    moved = {before[each] for each in places_before} & {after[each] for each in places_after}
+    return (
+        _fragments_at(older, [each for each in places_before if before[each] not in moved]),
+        _fragments_at(newer, [each for each in places_after if after[each] not in moved]),
+    )
+
+
+def _fragments_at(manifest: Manifest, places: Sequence[int]) -> dict[int, Fragment]:
+    return {fragment.id: fragment for each in places for fragment in (manifest.fragments[each],)}
 
 
 class _Judge:

@@ -1,0 +1,243 @@
+"""What the change feed costs: beside pylance's delta readers, beside parquet, and as tables grow.
+
+    python -m benchmarks.feed [--rows 5000000] [--rounds 7] [--fragments 100 1000 10000]
+                              [--versions 100 10000] [--no-spark]
+
+    of one upsert   45,000 updates and 5,000 inserts of 5 million rows, in one process, beside
+                    pylance's delta readers; what it costs to read the rows as they were before,
+                    too, which those do not give; and the feed of 5,000 deletes
+    of an append    5 million rows through Spark, beside Spark reading the same rows from parquet
+    of a table      of few and of many fragments that did not change: the same upsert
+    of a history    few and many versions: a look for news, and the feed of the last version
+
+Ratios mean something elsewhere; seconds do not. What is shown are medians of runs that took turns.
+"""
+
+import argparse
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+import lance_stream
+from benchmarks.side_by_side import speed_ratio, take_turns
+from benchmarks.sinks.session import make_session
+from benchmarks.tables import make_table
+from lance_stream.dataset.append import append_fragments, write_target
+from lance_stream.dataset.feed.newest_version import NewestVersion
+from lance_stream.dataset.opening import open_table
+from lance_stream.dataset.write_fragments import write_fragments
+from lance_stream.spark import register
+from lance_stream.storage.locations import open_store
+
+UPDATES, INSERTS, DELETES = 45_000, 5_000, 5_000
+MOST_TIMES_PYLANCE = 2.0
+
+
+def rows_of(ids: np.ndarray[tuple[int], np.dtype[np.int64]], seed: int) -> pa.Table:
+    """Return rows of the four columns with these ids."""
+    rows = make_table(len(ids), seed)
+    key = pa.field("id", pa.int64(), nullable=False)
+    return rows.set_column(0, key, pa.array(ids))
+
+
+def make_upserted(uri: str, num_rows: int, pieces: int = 4) -> None:
+    """Make a table of some appends and an upsert."""
+    dataset = lance_stream.create_dataset(uri, rows_of(np.arange(1), 0).schema, primary_key=["id"])
+    for number, ids in enumerate(np.array_split(np.arange(num_rows), pieces)):
+        dataset = dataset.append(rows_of(ids, number))
+    chosen = np.random.default_rng(1).choice(num_rows, UPDATES, replace=False)
+    new = np.arange(num_rows, num_rows + INSERTS)
+    dataset.upsert(rows_of(np.concatenate([chosen, new]), 99), on="id")
+
+
+def delete_some(uri: str, num_rows: int) -> None:
+    """Delete rows that lie anywhere."""
+    chosen = np.random.default_rng(2).choice(num_rows, DELETES, replace=False)
+    dead = ", ".join(map(str, chosen))
+    lance_stream.open_dataset(uri).delete(f"id IN ({dead})")
+
+
+def our_feed(uri: str, versions: int, pre_images: bool) -> int:
+    """Read the feed of the last versions."""
+    dataset = lance_stream.open_dataset(uri)
+    after = dataset.version - versions
+    return sum(batch.num_rows for batch in dataset.changes(after, pre_images=pre_images))
+
+
+def pylance_feed(uri: str, versions: int) -> int:
+    """Read what pylance's delta readers tell of the last versions: inserts and updates."""
+    dataset = lance.dataset(uri)
+    newest = dataset.version
+    delta = dataset.delta(begin_version=newest - versions, end_version=newest)
+    readers = (delta.get_inserted_rows(), delta.get_updated_rows())
+    return sum(batch.num_rows for reader in readers for batch in reader)
+
+
+def compare_with_pylance(folder: Path, num_rows: int, rounds: int) -> None:
+    """Print how the feed of an upsert compares with pylance's delta readers."""
+    uri = str(folder / "changed")
+    make_upserted(uri, num_rows)
+    _check(our_feed(uri, 1, True), 2 * UPDATES + INSERTS)
+    contenders: Mapping[str, Callable[[], object]] = {
+        "ours": partial(our_feed, uri, 1, False),
+        "pylance": partial(pylance_feed, uri, 1),
+        "ours, with the rows before": partial(our_feed, uri, 1, True),
+    }
+    timings = take_turns(contenders, rounds=rounds)
+    delete_some(uri, num_rows)
+    _check(our_feed(uri, 1, True), DELETES)
+    timings |= take_turns({"ours, 5,000 deletes": partial(our_feed, uri, 1, True)}, rounds=rounds)
+    print(f"\nfeed of {UPDATES:,} updates and {INSERTS:,} inserts of {num_rows:,} rows")
+    for name, timing in timings.items():
+        print(f"  {name:28} {timing.median * 1000:8.0f} ms")
+    ratio = 1 / speed_ratio(timings["ours"], timings["pylance"])
+    verdict = "met" if ratio <= MOST_TIMES_PYLANCE else "MISSED"
+    print(f"  ours takes {ratio:.2f} x pylance's time; the aim is {MOST_TIMES_PYLANCE}: {verdict}")
+
+
+def _check(found: int, expected: int) -> None:
+    if found != expected:
+        raise RuntimeError(f"the feed tells {found} changes, not {expected}")
+
+
+def measure_growth(folder: Path, fragments: list[int], rounds: int) -> None:
+    """Print what the feed of one upsert costs with few and with many fragments beside it."""
+    size = 100
+    changed = 20_000
+    base = folder / "growth-base"
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("value", pa.float64())])
+
+    def some(first: int, count: int) -> pa.Table:
+        return pa.table([np.arange(first, first + count), np.zeros(count)], schema=schema)
+
+    uris = {}
+    for number in fragments:
+        uri = str(folder / f"{base.name}-{number}")
+        table = lance_stream.create_dataset(uri, schema, primary_key=["id"])
+        table = table.append(some(0, 1_000_000))
+        opened = open_table(uri)
+        target = write_target(opened)
+        made = [
+            each
+            for place in range(number)
+            for each in write_fragments(some(10_000_000 + place * size, size).to_batches(), target)
+        ]
+        append_fragments(opened, made)
+        ids = np.random.default_rng(2).choice(1_000_000, changed, replace=False)
+        rows = pa.table([ids, np.ones(changed)], schema=schema)
+        lance_stream.open_dataset(uri).upsert(rows, on="id")
+        _check(our_feed(uri, 1, True), 2 * changed)
+        uris[number] = uri
+    seconds = _in_turns(
+        {number: partial(our_feed, uri, 1, True) for number, uri in uris.items()}, rounds
+    )
+    _print_growth(f"feed of {changed:,} updates beside untouched fragments", seconds)
+
+
+def measure_history(folder: Path, versions: list[int], rounds: int) -> None:
+    """Print what a look for news and the last version's feed cost after few and many versions."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    polls: dict[int, Callable[[], object]] = {}
+    feeds: dict[int, Callable[[], object]] = {}
+    for number in versions:
+        uri = str(folder / f"history-{number}")
+        dataset = lance_stream.create_dataset(uri, schema)
+        while dataset.version < number - 1:
+            dataset = dataset.update_config({"round": str(dataset.version)})
+        dataset.append(pa.table([np.arange(100_000)], schema=schema))
+        polls[number] = NewestVersion(open_store(uri)).look
+        feeds[number] = partial(our_feed, uri, 1, True)
+    _print_growth("a look for news after so many versions", _in_turns(polls, rounds))
+    _print_growth("feed of the last version, 100,000 inserts", _in_turns(feeds, rounds))
+
+
+def _in_turns(runs: Mapping[int, Callable[[], object]], rounds: int) -> dict[int, list[float]]:
+    seconds: dict[int, list[float]] = {each: [] for each in runs}
+    order = list(runs)
+    shuffle = random.Random(rounds).shuffle
+    for counted in range(-2, 3 * rounds):
+        shuffle(order)
+        for each in order:
+            start = time.perf_counter()
+            runs[each]()
+            if counted >= 0:
+                seconds[each].append(time.perf_counter() - start)
+    return seconds
+
+
+def _print_growth(title: str, seconds: Mapping[int, list[float]]) -> None:
+    print(f"\n{title}")
+    medians = {each: statistics.median(runs) for each, runs in seconds.items()}
+    least = medians[min(medians)]
+    for each, median in medians.items():
+        print(f"  {each:>8,} {median * 1000:10.2f} ms {median / least:8.2f} x")
+
+
+def compare_with_parquet(folder: Path, num_rows: int, rounds: int) -> None:
+    """Print how Spark reads the feed of one append, and the same rows from parquet."""
+    uri, parquet = str(folder / "appended"), str(folder / "rows.parquet")
+    rows = rows_of(np.arange(num_rows), 3)
+    lance_stream.create_dataset(uri, rows.schema).append(rows)
+    pq.write_table(rows, parquet)
+    spark = make_session((), folder)
+    try:
+        register(spark)
+        runs: dict[str, Callable[[], object]] = {
+            "ours": partial(_read_feed, spark, uri),
+            "parquet": partial(_read_parquet, spark, parquet),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in runs}
+        for counted in range(-2, rounds):
+            for name, run in runs.items():
+                start = time.perf_counter()
+                run()
+                if counted >= 0:
+                    seconds[name].append(time.perf_counter() - start)
+    finally:
+        spark.stop()
+    ours, theirs = (statistics.median(seconds[name]) for name in ("ours", "parquet"))
+    print(f"\nSpark reads {num_rows:,} appended rows: the feed takes {ours / theirs:.2f} x parquet")
+
+
+def _read_feed(spark: SparkSession, uri: str) -> None:
+    reader = spark.read.format("lance").option("readChangeFeed", "true")
+    reader.option("startingVersion", 1).load(uri).write.format("noop").mode("append").save()
+
+
+def _read_parquet(spark: SparkSession, path: str) -> None:
+    spark.read.parquet(path).write.format("noop").mode("append").save()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--fragments", type=int, nargs="+", default=[100, 1000, 10_000])
+    parser.add_argument("--versions", type=int, nargs="+", default=[100, 10_000])
+    parser.add_argument("--no-spark", action="store_true", help="leave out parquet")
+    asked = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="lance-stream-bench-"))
+    try:
+        compare_with_pylance(folder, asked.rows, asked.rounds)
+        measure_growth(folder, sorted(asked.fragments), asked.rounds)
+        measure_history(folder, sorted(asked.versions), asked.rounds)
+        if not asked.no_spark:
+            compare_with_parquet(folder, asked.rows, asked.rounds)
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
