@@ -8,8 +8,8 @@
         all changes through version 7 are read, and the first 250 of version 8
 
 Spark compares offsets as texts, so the keys always stand in the same (alphabetical) order. `format`
-is for releases to come: an offset of a format that is not known is refused, not misread. Format 1,
-of release 0.1, had neither mark nor position; it is still read.
+is for releases to come: an offset of a format that is not known is refused, not misread. Format 1
+came first, had neither mark nor position, and is still read.
 """
 
 from collections.abc import Mapping

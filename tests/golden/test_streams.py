@@ -1,0 +1,60 @@
+"""Checkpoints of earlier releases: each batch can be done again, and the query goes on."""
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from tests.spark.feed.query_runs import Query
+
+RECORDED = sorted((Path(__file__).parent / "streams").glob("*.tar.xz"))
+SHOWN = ["_commit_version", "_change_type", "id", "name"]
+
+
+@pytest.fixture(params=RECORDED, ids=lambda path: path.name.split(".")[0])
+def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    with tarfile.open(request.param) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path
+
+
+def offsets_of(folder: Path) -> list[str]:
+    paths = sorted((folder / "checkpoint" / "offsets").iterdir(), key=lambda path: int(path.name))
+    return [path.read_text().splitlines()[-1] for path in paths]
+
+
+def shown(batch: list[dict[str, Any]]) -> list[list[Any]]:
+    return sorted([row[name] for name in SHOWN] for row in batch)
+
+
+def test_there_is_a_checkpoint_of_each_format() -> None:
+    assert [path.name for path in RECORDED] == ["format_1.tar.xz", "format_2.tar.xz"]
+
+
+def test_every_batch_of_a_recorded_checkpoint_can_be_done_again(recorded: Path) -> None:
+    told = json.loads((recorded / "batches.json").read_text())
+    offsets = offsets_of(recorded)
+    assert len(offsets) == len(told["batches"]) > 2
+    for number, batch in enumerate(told["batches"]):
+        query = Query(
+            str(recorded / "table"),
+            told["options"],
+            offsets=offsets[: number + 1],
+            num_done=number,
+        )
+        query.start()
+        assert shown(query.batches[0]) == batch
+
+
+def test_a_recorded_checkpoint_is_gone_on_from(recorded: Path) -> None:
+    offsets = offsets_of(recorded)
+    query = Query(str(recorded / "table"), {}, offsets=offsets, num_done=len(offsets))
+    assert query.run() == []
+    table = lance_stream.open_dataset(str(recorded / "table"))
+    table.append(pa.table({"id": [9], "name": ["n9"]}))
+    (batch,) = query.run()
+    assert shown(batch) == [[6, "insert", 9, "n9"]]
