@@ -125,13 +125,12 @@ class History:
         unstamped: (n,) u64, ids of rows that may have changed and kept their stamps.
         touched: (n,) u64, ids of rows that came, went, or changed by more than values in a new
             column; None where those values count, too.
-        has_restore: Whether one of them is a restore, which may bring back dropped columns with
-            their values.
+        has_old_columns: Whether a restore among them brought dropped columns back, with values.
     """
 
     unstamped: U64s
     touched: U64s | None = None
-    has_restore: bool = False
+    has_old_columns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,8 +415,8 @@ class _Judge:
     def __init__(self, plan: DiffPlan, history: History | None, *, column_backfills: bool) -> None:
         self._plan = plan
         is_step = plan.version == plan.older + 1
-        has_restore = history is not None and history.has_restore
-        self._counts_new_fields = column_backfills and (is_step or has_restore)
+        has_old_columns = history is not None and history.has_old_columns
+        self._counts_new_fields = column_backfills and (is_step or has_old_columns)
         self._history = history
         self._column_backfills = column_backfills
         self._knows_touched = history is not None and history.touched is not None

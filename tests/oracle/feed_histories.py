@@ -491,11 +491,16 @@ class Histories:
         free = [each for each in NAMES if now.column(each) is None]
         if not free:
             return self.rename_column()
-        is_required = self.dice.random() < 0.3  # as pylance says of what is made of the key alone
-        column = Column(self.ident(), self.dice.choice(free), "int64", is_required)
-        plus = self.dice.randint(0, 9)
-        value = f"id + {plus}" if is_required else f"NULLIF(id + {plus}, -1)"
-        self.theirs.add_columns({column.name: value})
+        name, plus = self.dice.choice(free), self.dice.randint(0, 9)
+        value = f"id + {plus}"
+        nullable = value if self.dice.random() < 0.3 else f"NULLIF({value}, -1)"
+        who = self.by(
+            lambda: self.ours.add_columns({name: value}),
+            lambda: self.theirs.add_columns({name: nullable}),
+        )
+        made = self.theirs.schema.field(name)
+        assert made.type == pa.int64()
+        column = Column(self.ident(), name, "int64", not made.nullable)
 
         def built(at: int) -> State:
             rows = {
@@ -504,16 +509,19 @@ class Histories:
             }
             return replace(now, columns=(*now.columns, column), rows=rows)
 
-        return f"pylance add {column.name} filled", built
+        return f"{who} add {column.name} filled", built
 
     def drop_column(self) -> tuple[str, Built]:
         now = self.now
         if len(now.columns) < 2:
             return self.append()
         column = self.dice.choice(now.columns)
-        self.theirs.drop_columns([column.name])
+        names = [column.name]
+        who = self.by(
+            lambda: self.ours.drop_columns(names), lambda: self.theirs.drop_columns(names)
+        )
         rest = tuple(each for each in now.columns if each != column)
-        return f"pylance drop {column.name}", lambda _: replace(now, columns=rest)
+        return f"{who} drop {column.name}", lambda _: replace(now, columns=rest)
 
     def rename_column(self) -> tuple[str, Built]:
         now = self.now
@@ -521,9 +529,12 @@ class Histories:
         if not free or not now.columns:
             return self.append()
         column, name = self.dice.choice(now.columns), self.dice.choice(free)
-        self.theirs.alter_columns({"path": column.name, "name": name})
+        who = self.by(
+            lambda: self.ours.rename_columns({column.name: name}),
+            lambda: self.theirs.alter_columns({"path": column.name, "name": name}),
+        )
         columns = tuple(replace(e, name=name) if e == column else e for e in now.columns)
-        return f"pylance rename {column.name} to {name}", lambda _: replace(now, columns=columns)
+        return f"{who} rename {column.name} to {name}", lambda _: replace(now, columns=columns)
 
     def cast_column(self) -> tuple[str, Built]:
         now = self.now
@@ -807,9 +818,12 @@ class Histories:
         told = told_by(net)
         assert told.gone == folded.gone
         assert told.come == folded.come
-        assert told.changed <= folded.changed
         for each in folded.changed - told.changed:
             assert older[each] == newer[each], "a row that is not told is what it was"
+        has_restore = not self.restored.isdisjoint(range(after + 1, through + 1))
+        for each in told.changed - folded.changed:  # a column came back, with nothing in it
+            assert has_restore
+            assert older[each] == newer[each]
 
     def check_oracle(self, net: list[Change], after: int, through: int) -> None:
         """Compare with the specification's queries and pylance's deleted rows, where right."""

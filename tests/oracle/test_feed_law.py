@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lance_stream.dataset.feed import past
 from lance_stream.table import diff
 from tests.oracle.feed_histories import run
 
@@ -31,12 +30,6 @@ def runs_right(seeds: list[int]) -> bool:
         return all(run(seed, num_steps=12) for seed in seeds)
     except AssertionError:
         return False
-
-
-@pytest.mark.slow
-def test_a_feed_that_forgets_the_past_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(past.Past, "_history_of", lambda *_, **__: None)
-    assert not runs_right([0, 3, 53])
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
 """The change feed: the rows that were inserted, updated and deleted, version by version.
 
 Read `changes` first, which says what the feed gives; then `rules` (what is asked for), `intervals`
-(which versions), `steps` (what one version changed, to be counted and cut before anything is read),
-`columns_of_versions` (how the feed's columns are found in an older version), `change_units` (the
-worker's side).
+(which versions, and when they were), `steps` (what one version changed, to be counted and cut
+before anything is read), `past` (in which rows two versions differ, and what those between have to
+do with it), `lineage` and `columns_of_versions` (how the feed's columns are found in an older
+version), `change_units` (the worker's side).
 """

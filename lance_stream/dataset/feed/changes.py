@@ -11,8 +11,9 @@ nothing, and fragments whose bytes are the same in both versions are not opened.
     update_postimage   content and stamps as in the version itself
     insert             likewise
 
-"netChanges" compares the two ends alone: a row that was changed often shows once, one that came
-and went not at all. Their commit version is the last one of the interval.
+"netChanges" compares the two ends: a row that was changed often shows once, one that came and went
+not at all. Their commit version is the last one of the interval. The versions between are asked
+only for what the ends do not show; see `past`.
 
 Every row has the columns of the interval's last version, all of them nullable; see
 `columns_of_versions` for how an older version has them.

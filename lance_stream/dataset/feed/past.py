@@ -64,7 +64,7 @@ class Past:
         history = self._history_of(older, newer, column_backfills=column_backfills)
         if history is None:
             return changed, sequences
-        if history.has_restore:
+        if history.has_old_columns:
             # what is added after a restore has ids that were given before
             plan = plan_diff(older.manifest, newer.manifest, _new_field_ids(older, newer))
         return _diff(plan, newer, history, column_backfills=column_backfills)
@@ -83,11 +83,11 @@ class Past:
                 return None
             first, last = origin, older.version
         try:
-            unstamped, has_restore = self._unstamped_between(first, last)
+            unstamped, has_old_columns = self._unstamped_between(first, last)
             return History(
                 unstamped,
                 None if column_backfills else self._touched_between(first, last),
-                has_restore or first < older.version,
+                has_old_columns or first < older.version,
             )
         except NotFoundError:
             return None  # cleaned up
@@ -95,9 +95,9 @@ class Past:
     def _unstamped_between(self, after: int, through: int) -> tuple[U64s, bool]:
         """Return the ids of rows that may have changed and have the stamps that they had.
 
-        And whether one of the versions is a restore.
+        And whether a restore among the versions brought back columns that had been dropped.
         """
-        has_restore = False
+        has_old_columns = False
         found, ranges, seen = [np.empty(0, np.uint64)], [(after, through)], set[int]()
         while ranges:
             for older, newer in self._steps(*ranges.pop()):
@@ -109,10 +109,10 @@ class Past:
                 found.append(self._unstamped[newer.version])
                 origin = self._restored_by(newer)
                 if origin is not None:
-                    has_restore = True
+                    has_old_columns |= bool(_new_field_ids(older, newer))
                     # it may give rows their stamps back that have changed without a stamp since
                     ranges.append((origin, older.version))
-        return np.unique(np.concatenate(found)), has_restore
+        return np.unique(np.concatenate(found)), has_old_columns
 
     def _touched_between(self, after: int, through: int) -> U64s:
         """Return the ids of rows that came, went, or changed by more than a new column."""
