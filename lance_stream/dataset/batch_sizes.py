@@ -43,4 +43,4 @@ def _joined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     if len(batches) == 1:
         yield batches[0]
     elif batches:
-        yield pa.concat_batches(batches)
+        yield from pa.Table.from_batches(batches).combine_chunks().to_batches()
