@@ -373,6 +373,13 @@ def test_old_versions_go_without_a_look_at_who_is_committing() -> None:
     assert store.calls.count(("list", "_transactions")) == 1
 
 
+def test_where_nothing_is_old_one_version_is_read() -> None:
+    ds = busy_table()
+    store = WatchedStore(ds.table.store)
+    assert cleanup(on(ds, store).table, CleanupRules()).num_files == {}
+    assert [path for call, path in store.calls if call.startswith("read")] == [manifest_path(1)]
+
+
 def test_tags_of_verbs_that_were_killed_hold_nothing_for_ever() -> None:
     ds = busy_table()
     with holding(ds.table.store, 3):
