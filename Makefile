@@ -27,7 +27,7 @@ test-floors: $(FLOORS)/.installed java  ## the tests that are not slow on PySpar
 	$(FLOORS)/bin/python -m pytest -q -n 2 --dist loadfile -m "spark and not slow" --sample-cases 4
 
 soak: install java  ## the long proofs: 30 rounds of SIGKILL, three writers and the law of the feed for ten minutes each
-	KILL_ROUNDS=30 $(BIN)/python -m pytest -q tests/faults/test_killed_streams.py
+	KILL_ROUNDS=30 $(BIN)/python -m pytest -q tests/faults/test_killed_streams.py tests/faults/test_crashing_queries.py
 	$(BIN)/python -m tests.oracle.three_writers --minutes 10
 	$(BIN)/python -m tests.oracle.feed_histories --minutes 10
 

@@ -30,8 +30,8 @@ from lance_stream.spark import lance_sink, register
 
 ARTICLE = "id bigint, title string, body string, views int"
 ENVELOPE = f"""
-    before struct<{ARTICLE.replace(" ", ": ").replace(",:", ",")}>,
-    after struct<{ARTICLE.replace(" ", ": ").replace(",:", ",")}>,
+    before struct<{ARTICLE}>,
+    after struct<{ARTICLE}>,
     source struct<lsn: bigint>,
     op string
 """
@@ -40,12 +40,10 @@ ENVELOPE = f"""
 def capture(spark: SparkSession, topic: str, table: str, checkpoint: str) -> StreamingQuery:
     """Bring the table up to what the topic holds, and end. Without the trigger it goes on."""
     envelopes = spark.readStream.schema(ENVELOPE).option("maxFilesPerTrigger", 100).json(topic)
-    rows = (
-        envelopes.where(
-            "op IN ('c', 'r', 'u', 'd')"
-        )  # created, read by a snapshot, updated, deleted
-        .withColumn("row", f.coalesce("after", "before"))
-        .select("row.*", f.col("source.lsn").alias("lsn"), "op")
+    # created, read by Debezium's own snapshot, updated, deleted
+    envelopes = envelopes.where("op IN ('c', 'r', 'u', 'd')")
+    rows = envelopes.withColumn("row", f.coalesce("after", "before")).select(
+        "row.*", f.col("source.lsn").alias("lsn"), "op"
     )
     sink = lance_sink(
         table,

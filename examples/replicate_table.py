@@ -34,7 +34,12 @@ def replicate(
     spark: SparkSession, source: str, replica: str, checkpoint: str, on: list[str]
 ) -> StreamingQuery:
     """Bring a replica up to date, and end. Leave the trigger out to follow for ever."""
-    changes = spark.readStream.format("lance").option("readChangeFeed", "true").load(source)
+    changes = (
+        spark.readStream.format("lance")
+        .option("readChangeFeed", "true")
+        .option("consumer", "replica")  # the source keeps the versions that it has yet to read
+        .load(source)
+    )
     sink = lance_sink(
         replica,
         mode="apply_changes",
@@ -73,7 +78,8 @@ def main(folder: str) -> None:
     table = table.update({"id": "id + 5000"}, where="id = 60")  # and a customer gets a new number
     table = table.compact()  # the feed shows nothing for it
     table = table.add_columns(pa.field("email", pa.string()))
-    table.update({"email": "'someone@example.org'"}, where="city = 'Ulm'")
+    table = table.update({"email": "'someone@example.org'"}, where="city = 'Ulm'")
+    table.cleanup(retain_versions=1)  # old versions go, but none that the replica needs
     follow(spark, source, replica, folder)
 
 

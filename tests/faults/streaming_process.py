@@ -5,6 +5,8 @@
     replica   the changes of FOLDER/source, applied to FOLDER/replica; a snapshot comes first
     log       the changes of FOLDER/source since its first version, appended to FOLDER/log
 
+The last two are consumers of the source by their names.
+
 It gets its session ready, and begins when a line comes in: "all" to end when all is in, anything
 else to go on until it is killed.
 """
@@ -24,13 +26,15 @@ def files(spark: Any, folder: Path) -> Any:
     return reader.option("maxFilesPerTrigger", 1).parquet(str(folder / "files"))
 
 
-def changes(spark: Any, folder: Path, **options: Any) -> Any:
-    reader = spark.readStream.format("lance").option("readChangeFeed", "true").options(**options)
-    return reader.load(str(folder / "source"))
+def changes(spark: Any, folder: Path, consumer: str = "replica") -> Any:
+    reader = spark.readStream.format("lance").option("readChangeFeed", "true")
+    if consumer == "log":
+        reader = reader.option("startingVersion", 0)
+    return reader.option("consumer", consumer).load(str(folder / "source"))
 
 
 def logged_changes(spark: Any, folder: Path) -> Any:
-    return changes(spark, folder, startingVersion=0).selectExpr(*LOGGED.split(", "))
+    return changes(spark, folder, "log").selectExpr(*LOGGED.split(", "))
 
 
 QUERIES: Mapping[str, tuple[Callable[[Any, Path], Any], dict[str, Any]]] = {

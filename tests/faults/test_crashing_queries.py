@@ -69,7 +69,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+# On the oldest dependencies, which are tried a second time, some stand for all.
+SLOW = {"all of the changes", "a few bytes a batch", "a snapshot first", "a consumer and cleanup"}
+CASES = [
+    pytest.param(options, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+    for name, options in OPTIONS.items()
+]
+
+
+@pytest.mark.parametrize("options", CASES)
 def test_a_query_that_dies_at_any_step_gives_every_change_once(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
