@@ -22,32 +22,26 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import Any, Final, Protocol
 
-from lance_stream.commit.version_log import VersionLog
 from lance_stream.dataset.feed.appended_fragments import AppendedRows, walk_appended
 from lance_stream.dataset.feed.change_units import ChangeUnit
 from lance_stream.dataset.feed.columns_of_versions import FeedColumns
 from lance_stream.dataset.feed.newest_version import NewestVersion
-from lance_stream.dataset.feed.positions import NO_LIMITS, Limits, Position, mark_of
+from lance_stream.dataset.feed.positions import NO_LIMITS, Limits, Position
 from lance_stream.dataset.feed.rules import EACH_VERSION, NET_CHANGES, FeedRules
 from lance_stream.dataset.feed.snapshots import Snapshot, stored_bytes
 from lance_stream.dataset.feed.steps import VersionChanges, check_has_feed, walk
-from lance_stream.dataset.opening import checkout, open_table
+from lance_stream.dataset.feed.versions_left import History
+from lance_stream.dataset.opening import open_table
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
 from lance_stream.storage.locations import open_store
-from lance_stream.storage.store import Store
 from lance_stream.table.appended import appended_fragments
 from lance_stream.table.fragments import decode_fragment
-from lance_stream.table.manifest import Manifest
 
 _log = logging.getLogger(__name__)
 _LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
-
-RECENT: Final = 4
-"""So many manifests are kept while a batch is planned."""
 
 KNOWN: Final = 64
 KNOWN_EVENTS: Final = 1 << 22
@@ -137,7 +131,7 @@ class Following:
         self._newest = NewestVersion(self.store)
         self._rows_of: dict[int, int] = {}
         self._known_steps: dict[int, VersionChanges | AppendedRows] = {}
-        self._planned: tuple[Position, Position, _History] | None = None
+        self._planned: tuple[Position, Position, History] | None = None
         self._said: set[tuple[str, str]] = set()
 
     @property
@@ -253,7 +247,7 @@ class Following:
     # --- how far
 
     def _advance_snapshot(
-        self, history: "_History", start: Position, limits: Limits, through: int
+        self, history: History, start: Position, limits: Limits, through: int
     ) -> Position:
         version, first = start.version or through, start.events
         if not history.has(version):
@@ -272,7 +266,7 @@ class Following:
             return history.position(version)
         return replace(history.position(version), events=stop, is_snapshot=True)
 
-    def _take(self, history: "_History", start: Position, limits: Limits, through: int) -> Position:
+    def _take(self, history: History, start: Position, limits: Limits, through: int) -> Position:
         """Return how far the limits let; past one event at least."""
         version, first = self._beginning(history, start)
         rows, size_bytes, versions = limits.rows, limits.size_bytes, limits.versions
@@ -303,7 +297,7 @@ class Following:
 
     def _snapshot_units(
         self,
-        history: "_History",
+        history: History,
         start: Position,
         end: Position,
         columns_of: Callable[[TableVersion, TableVersion], Sequence[str] | None],
@@ -333,7 +327,7 @@ class Following:
 
     def _change_units(
         self,
-        history: "_History",
+        history: History,
         start: Position,
         end: Position,
         columns_of: Callable[[TableVersion, TableVersion], Sequence[str] | None],
@@ -363,7 +357,7 @@ class Following:
             first = 0
         return units
 
-    def _beginning(self, history: "_History", start: Position) -> tuple[int, int]:
+    def _beginning(self, history: History, start: Position) -> tuple[int, int]:
         """Return the version after which changes can be told, and how many of the next one's not.
 
         Args:
@@ -391,7 +385,7 @@ class Following:
         return version, start.events
 
     def _steps(
-        self, history: "_History", after: int, through: int, columns: FeedColumns | None = None
+        self, history: History, after: int, through: int, columns: FeedColumns | None = None
     ) -> Iterator[tuple[Step, bool]]:
         """Yield what each version of an interval changed, and whether it stands for a gap.
 
@@ -415,7 +409,7 @@ class Following:
                 done, versions = versions[0], versions[1:]
 
     def _net_steps(
-        self, history: "_History", after: int, through: int, columns: FeedColumns
+        self, history: History, after: int, through: int, columns: FeedColumns
     ) -> Iterator[tuple[Step, bool]]:
         """Yield what all versions of an interval changed together; see `_steps`."""
         versions = history.between(after, through)
@@ -423,7 +417,7 @@ class Following:
             self._bridge_gaps(history, after, versions)
             yield from ((each, False) for each in self._net(history, after, versions[-1], columns))
 
-    def _bridge_gaps(self, history: "_History", after: int, versions: Sequence[int]) -> None:
+    def _bridge_gaps(self, history: History, after: int, versions: Sequence[int]) -> None:
         """Say that versions are missing between some; raise if they must not.
 
         Args:
@@ -448,7 +442,7 @@ class Following:
                 )
 
     def _walk(
-        self, history: "_History", after: int, through: int, columns: FeedColumns
+        self, history: History, after: int, through: int, columns: FeedColumns
     ) -> Iterator[Step]:
         """Yield what each version changed; what is known from a moment ago is not found out again.
 
@@ -468,7 +462,7 @@ class Following:
                     break
 
     def _walk_anew(
-        self, history: "_History", after: int, through: int, columns: FeedColumns
+        self, history: History, after: int, through: int, columns: FeedColumns
     ) -> Iterator[VersionChanges | AppendedRows]:
         table = history.at(through)
         if not self.rules.only_appended:
@@ -487,7 +481,7 @@ class Following:
             self._known_steps[step.newer.version] = step
 
     def _net(
-        self, history: "_History", after: int, through: int, columns: FeedColumns
+        self, history: History, after: int, through: int, columns: FeedColumns
     ) -> Iterator[Step]:
         newer = history.at(through)
         if not self.rules.only_appended:
@@ -513,7 +507,7 @@ class Following:
 
     # --- how far behind
 
-    def _rows_behind(self, history: "_History", position: Position, newest: int) -> int | None:
+    def _rows_behind(self, history: History, position: Position, newest: int) -> int | None:
         rows = 0
         if position.is_snapshot and position.version:
             rows = Snapshot(history.at(position.version)).num_rows - position.events
@@ -540,10 +534,10 @@ class Following:
 
     # --- the table
 
-    def _history(self) -> "_History":
-        return _History(open_table(self.uri, None, self._storage_options))
+    def _history(self) -> History:
+        return History(open_table(self.uri, None, self._storage_options))
 
-    def _history_for(self, start: Position, end: Position) -> "_History":
+    def _history_for(self, start: Position, end: Position) -> History:
         """Return the table's versions; those that were seen when this batch's end was found."""
         if self._planned is None or self._planned[:2] != (start, end):
             return self._history()
@@ -551,7 +545,7 @@ class Following:
         self._planned = None
         return history
 
-    def _check_mark(self, history: "_History", position: Position) -> None:
+    def _check_mark(self, history: History, position: Position) -> None:
         there = history.position(position.version).mark
         if "" not in (position.mark, there) and there != position.mark:
             raise self._made_anew(position)
@@ -563,7 +557,7 @@ class Following:
             "copy. Start a new query, with a new checkpoint"
         )
 
-    def _lose(self, problem: str, history: "_History", instead: str) -> None:
+    def _lose(self, problem: str, history: History, instead: str) -> None:
         """Say what is lost; raise if nothing must be."""
         if self.rules.fail_on_data_loss:
             oldest, newest = history.versions[0], history.versions[-1]
@@ -581,104 +575,6 @@ class Following:
         if (problem, instead) not in self._said:
             self._said.add((problem, instead))
             _log.warning("%s: %s; %s", self.uri, problem, instead)
-
-
-class _History:
-    """The versions that a table has at one moment.
-
-    Args:
-        newest: The newest one.
-    """
-
-    def __init__(self, newest: TableVersion) -> None:
-        self.newest = replace(newest, log=_RecentVersions(newest.log, newest.manifest))
-
-    @cached_property
-    def versions(self) -> list[int]:
-        """All that are there, ascending."""
-        return [each for each in self.newest.log.versions() if each <= self.newest.version]
-
-    def has(self, version: int) -> bool:
-        """Return whether a version is there; the time before the first one always is."""
-        return not version or version == self.newest.version or version in self._there
-
-    @cached_property
-    def _there(self) -> frozenset[int]:
-        return frozenset(self.versions)
-
-    def stand_in(self, version: int) -> int:
-        """Return a version, or the next one that is left."""
-        if self.has(version):
-            return version
-        return next((each for each in self.versions if each > version), self.newest.version)
-
-    def between(self, after: int, through: int) -> list[int]:
-        """Return the versions that are left after one and through another, or its stand-in."""
-        last = self.stand_in(through)
-        return [each for each in self.versions if after < each <= last]
-
-    def at(self, version: int) -> TableVersion:
-        """Return a version.
-
-        Raises:
-            NotFoundError: It has gone meanwhile.
-        """
-        return checkout(self.newest, version)
-
-    def position(self, version: int) -> Position:
-        """Return the position after all changes of a version."""
-        mark = mark_of(self.at(version).manifest) if version and self.has(version) else ""
-        return Position(version, mark=mark)
-
-
-class _RecentVersions(VersionLog):
-    """A log that remembers the last few manifests that were read: a batch asks for some again.
-
-    Args:
-        log: The log.
-        newest: The newest version's manifest.
-    """
-
-    def __init__(self, log: VersionLog, newest: Manifest) -> None:
-        self._log = log
-        self._recent = {newest.version: newest}
-
-    @property
-    def store(self) -> Store:
-        """Where the table's files lie."""
-        return self._log.store
-
-    def latest(self) -> int:
-        """Return the newest version."""
-        return self._log.latest()
-
-    def versions(self) -> list[int]:
-        """Return every version that is there."""
-        return self._log.versions()
-
-    def read(self, version: int) -> Manifest:
-        """Return the manifest of a version."""
-        manifest = self._recent.pop(version, None) or self._log.read(version)
-        self._recent[version] = manifest
-        if len(self._recent) > RECENT:
-            del self._recent[next(iter(self._recent))]
-        return manifest
-
-    def read_latest(self) -> Manifest:
-        """Return the manifest of the newest version."""
-        return self._log.read_latest()
-
-    def manifest_path(self, version: int) -> str:
-        """Return where the manifest of a version that was listed lies."""
-        return self._log.manifest_path(version)
-
-    def publish(self, version: int, manifest: bytes) -> bool:
-        """Make a manifest the one of a version."""
-        return self._log.publish(version, manifest)
-
-    def remember(self, manifest: Manifest, data: bytes) -> None:
-        """Take note of a version that was published."""
-        self._log.remember(manifest, data)
 
 
 def _place(position: Position) -> tuple[int, int]:
