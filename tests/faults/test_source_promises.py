@@ -272,7 +272,7 @@ def test_a_named_consumer_keeps_what_it_has_yet_to_read_from_cleanup(ds: Dataset
     ds.append(rows(9)).cleanup(older_than="0 seconds", delete_unverified=True)
     Engine(ds.uri, sink, checkpoint, **options).run()
     assert sink.changes[8:] == inserted(ds.version + 1, 9)
-    assert len(ds.versions()) < ds.version
+    assert ds.versions()[0].version > 1  # what it has finished with is gone
 
 
 def test_files_that_go_between_planning_and_reading_stop_the_batch(ds: Dataset) -> None:
