@@ -43,7 +43,8 @@ class Field:
     Attributes:
         name: The column's own name, without its parents'.
         logical_type: The format's name of the type, for example `"int32"`; see `logical_types`.
-        id: The number by which data files refer to the column; unique in a table's history.
+        id: The number by which data files refer to the column; unique in a version, while a later
+            one may give it to another column.
         nullable: Whether the column may hold nulls.
         children: The parts of a struct, the item of a list, in order.
         metadata: The field's own key-value metadata, as Arrow keeps it.

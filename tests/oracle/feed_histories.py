@@ -710,24 +710,16 @@ class Histories:
             ident = self.origins[ident]
         return ident
 
-    def column_at(self, version: int, column: Column, through: int) -> Column | None:
-        """Return what a column of a later version is in this one; None if it is not there.
-
-        Versions with the same columns under the same ids are not looked at any closer.
-        """
+    def column_at(self, version: int, column: Column) -> Column | None:
+        """Return what a column of another version is in this one; None if it is not there."""
         columns = self.states[version].columns
-        if version and self.stored_columns(version) == self.stored_columns(through):
-            return columns[self.states[through].columns.index(column)]
         same = [each for each in columns if self.root(each.ident) == self.root(column.ident)]
         return same[0] if same and shows(same[0].kind, column.kind) else None
-
-    def stored_columns(self, version: int) -> Any:
-        return lance_stream.open_dataset(self.uri, version=version).table.schema
 
     def under(self, version: int, through: int) -> dict[int, dict[str, Any]]:
         """Return the rows of a version by their ids, with the columns of a later one."""
         sources = [
-            (each.name, each.kind, self.column_at(version, each, through))
+            (each.name, each.kind, self.column_at(version, each))
             for each in self.states[through].columns
         ]
         return {
@@ -797,7 +789,7 @@ class Histories:
         return {
             each.name
             for each in self.states[through].columns
-            if self.column_at(version, each, through) is None
+            if self.column_at(version, each) is None
         }
 
     def check_kinds(self, told: "Told", expected: Expected) -> None:

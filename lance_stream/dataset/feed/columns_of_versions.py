@@ -53,11 +53,21 @@ class FeedColumns:
 
         They are called what the feed calls them: data files are read by ids.
         """
-        if table.schema == self._last.schema:
+        if self._has_the_same_columns(table):
             return self._wanted.fields
         there = self._found_in(table)
         return tuple(
             self._source_of(each, there.get(each.name), table) for each in self._wanted.fields
+        )
+
+    def _has_the_same_columns(self, table: TableVersion) -> bool:
+        """Return whether a version's columns are those of the last one, without looking between.
+
+        Columns that are equal may still be others, where they do not stand for each other in a
+        version between: an id that a drop and a compaction have freed is given again.
+        """
+        return table.version == self._last.version or (
+            table.version == self._last.version - 1 and table.schema == self._last.schema
         )
 
     def _source_of(self, wanted: Field, there: Field | None, table: TableVersion) -> Field | None:
