@@ -13,6 +13,7 @@ it has in memory. So a task forgets them when it is done, and the next one has n
 """
 
 import pickle
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
@@ -71,6 +72,16 @@ def _forgetting_archives(function: ArrowFunction) -> ArrowFunction:
                 sys.path_importer_cache.pop(path, None)
 
     return run
+
+
+def then_forget_archives(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield a task's batches, and then make the worker forget its readers of zip archives."""
+    return _forgetting_archives(iter)(batches)
+
+
+def forget_archives() -> None:
+    """Make the worker forget its readers of zip archives: Spark will ask it something else."""
+    deque(then_forget_archives(()), maxlen=0)
 
 
 def run_in_tasks(spark: SparkSession, items: Sequence[T], function: Callable[[T], R]) -> list[R]:

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from lance_stream.dataset.micro_batches import MicroBatch
 from lance_stream.errors import InvalidInputError
+from lance_stream.spark.arrow_jobs import forget_archives
 from lance_stream.spark.feed.batch_reader import ChangesReader
 from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
 from lance_stream.spark.feed.stream_reader import make_stream_reader
@@ -101,6 +102,7 @@ class LanceSource(DataSource):
             table = open_asked(asked)
             read = schema_of_table(table, asked)
         self._version = table.version
+        forget_archives()
         return spark_schema(carrier_schema(read))
 
     def reader(self, schema: StructType) -> DataSourceReader:

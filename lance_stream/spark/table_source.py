@@ -20,6 +20,7 @@ from lance_stream.dataset.read_fragment import (
 from lance_stream.dataset.scan import names_of, plan_scan, read_units
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.schema.projections import project
+from lance_stream.spark.arrow_jobs import forget_archives, then_forget_archives
 from lance_stream.spark.options import SourceOptions
 from lance_stream.spark.spark_types import to_spark
 from lance_stream.spark.work_units import Portion, divide
@@ -70,9 +71,10 @@ class TableReader(DataSourceReader):
         table = open_table(asked.uri, version, asked.storage_options)
         own, system = split_columns(table, asked.columns)
         units = plan_scan(table, own, asked.filter, system_columns=system)
+        forget_archives()
         return divide(units, lambda each: each, lambda _, part: part) or [Portion(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the units of one task."""
-        for batch in read_units(getattr(partition, "units", ())):
-            yield to_spark(batch, self.carried)
+        batches = read_units(getattr(partition, "units", ()))
+        yield from then_forget_archives(to_spark(each, self.carried) for each in batches)

@@ -47,7 +47,8 @@ def test_no_portion_is_larger_than_its_share_and_one_unit(sizes: list[int], task
         (0, 1),
         (SMALL_TASK_BYTES, 1),
         (2 * SMALL_TASK_BYTES, 2),
-        (100 * SMALL_TASK_BYTES, 6),
+        (2 * LARGE_TASK_BYTES, 2),
+        (2 * LARGE_TASK_BYTES + 1, 4),
         (50 * LARGE_TASK_BYTES, 50),
     ],
 )

@@ -10,6 +10,7 @@ from lance_stream.dataset.feed.changes import plan_changes
 from lance_stream.dataset.opening import open_table
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError
+from lance_stream.spark.arrow_jobs import forget_archives
 from lance_stream.spark.feed.planning import (
     columns_to_read,
     first_version,
@@ -63,7 +64,9 @@ class ChangesReader(DataSourceReader):
         """Plan the interval; called once for each DataFrame that is loaded."""
         last = self.version or open_for_changes(self.asked).version
         table = open_table(self.asked.uri, last, self.asked.storage_options)
-        return tasks_of(plan_batch(table, self.asked, self.carried)) or [Portion(())]
+        tasks = tasks_of(plan_batch(table, self.asked, self.carried))
+        forget_archives()
+        return tasks or [Portion(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the changes of one task."""

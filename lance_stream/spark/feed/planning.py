@@ -24,6 +24,7 @@ from lance_stream.dataset.scan import names_of
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.schema.projections import project, split_path
+from lance_stream.spark.arrow_jobs import then_forget_archives
 from lance_stream.spark.options import SourceOptions
 from lance_stream.spark.spark_types import carrier_schema, to_spark
 from lance_stream.spark.work_units import Portion, divide
@@ -147,7 +148,7 @@ def read_portion(
             if chosen.num_rows:
                 yield to_spark(chosen, carried)
 
-    return join_small(batches())
+    return then_forget_archives(join_small(batches()))
 
 
 def _with_unit(change: ChangeUnit, unit: WorkUnit) -> ChangeUnit:
