@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lance_stream.dataset.casting import check_castable
 from lance_stream.dataset.feed.change_units import feed_schema
-from lance_stream.dataset.feed.lineage import Lineage, Named
+from lance_stream.dataset.feed.lineage import Lineage, Named, restored_version
 from lance_stream.dataset.scan import names_of
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError, NotFoundError
@@ -64,10 +64,13 @@ class FeedColumns:
         """Return whether a version's columns are those of the last one, without looking between.
 
         Columns that are equal may still be others, where they do not stand for each other in a
-        version between: an id that a drop and a compaction have freed is given again.
+        version between: an id that a drop and a compaction have freed is given again. Nor does a
+        restore make anything of the version before it.
         """
         return table.version == self._last.version or (
-            table.version == self._last.version - 1 and table.schema == self._last.schema
+            table.version == self._last.version - 1
+            and table.schema == self._last.schema
+            and restored_version(self._last) is None
         )
 
     def _source_of(self, wanted: Field, there: Field | None, table: TableVersion) -> Field | None:
