@@ -7,21 +7,18 @@ order, counted and cut before any data is read.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from lance_stream.commit.committer import read_transaction
-from lance_stream.dataset.feed.change_units import INSERT, STAMPS, ChangeUnit
-from lance_stream.dataset.feed.columns_of_versions import FeedColumns
+from lance_stream.dataset.feed.change_units import INSERT, ChangeUnit
+from lance_stream.dataset.feed.columns_of_versions import FeedColumns, ReadsOfVersion
 from lance_stream.dataset.feed.intervals import version_of_interval
-from lance_stream.dataset.predicates import quote_path
-from lance_stream.dataset.read_fragment import WorkUnit
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.schema.fields import Schema
 from lance_stream.table.appended import AppendedFragments, appended_fragments
 from lance_stream.table.fragments import Fragment
 
@@ -70,33 +67,24 @@ class AppendedRows:
             stop: One past the last; None for all there are.
         """
         stop = self.num_events if stop is None else stop
-        sources = self.columns.sources(self.newer)
-        schema = Schema(tuple(each for each in sources if each is not None))
-        columns = tuple(quote_path((each.name,)) for each in schema.fields)
+        reads = ReadsOfVersion(self.columns, self.newer, self.newer.version, self.timestamp)
+        place_of = self.newer.manifest.fragments.place_of
         for fragment in self.appended.fragments:
             num_rows = self.newer.num_live_rows(fragment)
             first, last = max(start, 0), min(stop, num_rows)
             start, stop = start - num_rows, stop - num_rows
             if first < last:
                 rows = self._rows(fragment, first, last)
-                yield ChangeUnit(
-                    unit=replace(rows, columns=columns, system_columns=STAMPS, schema=schema),
-                    change_type=INSERT,
-                    commit_version=self.newer.version,
-                    commit_timestamp=self.timestamp,
-                    sources=tuple(each.name if each is not None else None for each in sources),
-                    arrow_schema=self.columns.own,
-                )
+                yield reads.unit(place_of[fragment.id], INSERT, **rows)
 
-    def _rows(self, fragment: Fragment, first: int, last: int) -> WorkUnit:
-        """Return what reads the live rows of a fragment from one to another, counted from 0."""
-        place = self.newer.manifest.fragments.place_of[fragment.id]
+    def _rows(self, fragment: Fragment, first: int, last: int) -> dict[str, Any]:
+        """Return which rows are the live ones of a fragment from one to another, from 0."""
         if fragment.deletion_file is None:
-            return self.newer.unit(place, columns=(), start=first, stop=last)
+            return {"start": first, "stop": last}
         is_live = np.ones(self.newer.physical_rows(fragment), np.bool_)
         is_live[self.newer.dead_offsets(fragment)] = False
         live = np.flatnonzero(is_live).astype(np.uint32)
-        return self.newer.unit(place, columns=(), offsets=live[first:last])
+        return {"offsets": live[first:last]}
 
 
 def walk_appended(

@@ -7,12 +7,16 @@ one that a version does not have, is null in it.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
 from lance_stream.dataset.casting import check_castable
-from lance_stream.dataset.feed.change_units import feed_schema
+from lance_stream.dataset.feed.change_units import STAMPS, ChangeUnit, feed_schema
 from lance_stream.dataset.feed.lineage import Lineage, Named, restored_version
+from lance_stream.dataset.predicates import quote_path
 from lance_stream.dataset.scan import names_of
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError, NotFoundError
@@ -111,6 +115,47 @@ class FeedColumns:
             for name, each in followed[version].items()
             if each.id in known
         }
+
+
+class ReadsOfVersion:
+    """Makes the work units that read rows of one version, with the feed's columns.
+
+    Args:
+        columns: The feed's columns.
+        table: The version in which the rows are read.
+        commit_version: The version that the changes show.
+        commit_timestamp: When it was committed, in UTC.
+    """
+
+    def __init__(
+        self,
+        columns: FeedColumns,
+        table: TableVersion,
+        commit_version: int,
+        commit_timestamp: datetime,
+    ) -> None:
+        sources = columns.sources(table)
+        self._table = table
+        self._schema = Schema(tuple(each for each in sources if each is not None))
+        self._columns = tuple(quote_path((each.name,)) for each in self._schema.fields)
+        self._said = partial(
+            ChangeUnit,
+            commit_version=commit_version,
+            commit_timestamp=commit_timestamp,
+            sources=tuple(None if each is None else each.name for each in sources),
+            arrow_schema=columns.own,
+        )
+
+    def unit(self, place: int, change_type: str, **rows: Any) -> ChangeUnit:
+        """Return what reads some rows of a fragment.
+
+        Args:
+            place: The fragment's place in the manifest.
+            change_type: What became of the rows.
+            rows: Which, as the attributes of `WorkUnit`; all live ones if nothing is said.
+        """
+        unit = self._table.unit(place, columns=self._columns, system_columns=STAMPS, **rows)
+        return self._said(unit=replace(unit, schema=self._schema), change_type=change_type)
 
 
 def _has_parts(wanted: Field, schema: Schema) -> bool:

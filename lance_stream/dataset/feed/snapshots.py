@@ -9,7 +9,6 @@ midst of a fragment with dead rows, that fragment's deletion file is read.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Final
@@ -17,11 +16,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from lance_stream.dataset.feed.change_units import INSERT, STAMPS, ChangeUnit
-from lance_stream.dataset.feed.columns_of_versions import FeedColumns
-from lance_stream.dataset.predicates import quote_path
+from lance_stream.dataset.feed.change_units import INSERT, ChangeUnit
+from lance_stream.dataset.feed.columns_of_versions import FeedColumns, ReadsOfVersion
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.schema.fields import Schema
 from lance_stream.table.fragments import Fragment
 
 _LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
@@ -74,8 +71,7 @@ class Snapshot:
         table, starts = self._table, self._starts
         stop = self.num_rows if stop is None else min(stop, self.num_rows)
         columns = FeedColumns(table, self._columns)
-        sources = columns.sources(table)
-        schema = Schema(tuple(each for each in sources if each is not None))
+        reads = ReadsOfVersion(columns, table, table.version, table.timestamp or _LONG_AGO)
         first = int(np.searchsorted(starts, start, side="right")) - 1
         for place in range(first, len(table.manifest.fragments)):
             low, high = int(starts[place]), int(starts[place + 1])
@@ -85,21 +81,7 @@ class Snapshot:
                 continue
             inside = range(max(start, low) - low, min(stop, high) - low)
             begin, end = self._row_offsets(place, inside, high - low)
-            unit = table.unit(
-                place,
-                columns=tuple(quote_path((each.name,)) for each in schema.fields),
-                system_columns=STAMPS,
-                start=begin,
-                stop=end,
-            )
-            yield ChangeUnit(
-                unit=replace(unit, schema=schema),
-                change_type=INSERT,
-                commit_version=table.version,
-                commit_timestamp=table.timestamp or _LONG_AGO,
-                sources=tuple(each.name if each is not None else None for each in sources),
-                arrow_schema=columns.own,
-            )
+            yield reads.unit(place, INSERT, start=begin, stop=end)
 
     def _row_offsets(self, place: int, rows: range, num_live: int) -> tuple[int, int | None]:
         """Return the row offsets between which some of a fragment's live rows lie.

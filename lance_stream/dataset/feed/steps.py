@@ -8,7 +8,7 @@ many it has given.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Final
@@ -18,12 +18,11 @@ import numpy as np
 from lance_stream.dataset.feed.change_units import (
     DELETE,
     INSERT,
-    STAMPS,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
     ChangeUnit,
 )
-from lance_stream.dataset.feed.columns_of_versions import FeedColumns
+from lance_stream.dataset.feed.columns_of_versions import FeedColumns, ReadsOfVersion
 from lance_stream.dataset.feed.intervals import (
     commit_time,
     remember_commit_time,
@@ -31,10 +30,8 @@ from lance_stream.dataset.feed.intervals import (
 )
 from lance_stream.dataset.feed.past import Past
 from lance_stream.dataset.feed.rules import FeedRules
-from lance_stream.dataset.predicates import quote_path
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import UnsupportedFeatureError
-from lance_stream.schema.fields import Schema
 from lance_stream.table.diff import RowsOfFragment, TableChanges, UpdatedRows
 from lance_stream.table.row_addresses import unpack_addresses
 
@@ -128,25 +125,10 @@ class VersionChanges:
     def _read_in(
         self, table: TableVersion, rows: Iterable[tuple[str, RowsOfFragment]]
     ) -> Iterator[ChangeUnit]:
-        sources = self.columns.sources(table)
-        schema = Schema(tuple(each for each in sources if each is not None))
+        reads = ReadsOfVersion(self.columns, table, self.newer.version, self.timestamp)
+        place_of = table.manifest.fragments.place_of
         for change_type, (fragment, offsets) in rows:
-            yield ChangeUnit(
-                unit=replace(
-                    table.unit(
-                        table.manifest.fragments.place_of[fragment.id],
-                        columns=tuple(quote_path((each.name,)) for each in schema.fields),
-                        system_columns=STAMPS,
-                        offsets=offsets,
-                    ),
-                    schema=schema,
-                ),
-                change_type=change_type,
-                commit_version=self.newer.version,
-                commit_timestamp=self.timestamp,
-                sources=tuple(each.name if each is not None else None for each in sources),
-                arrow_schema=self.columns.own,
-            )
+            yield reads.unit(place_of[fragment.id], change_type, offsets=offsets)
 
 
 def walk(
