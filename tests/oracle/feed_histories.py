@@ -742,8 +742,10 @@ class Histories:
         changed = {each for each in both if before[each].touched != now[each].touched}
         has_restore = not self.restored.isdisjoint(range(after + 1, through + 1))
         filled = {each for each in both if before[each].filled != now[each].filled}
+        # of an unstamped rewrite whole fragments are doubted, also where a restore undoes it
+        doubted = set(both) if has_restore and self.unstamped else set()
         if not backfills:  # what a row got in between and lost again hides what is a backfill
-            maybe = filled if has_restore else set()
+            maybe = doubted | (filled if has_restore else set())
             return Expected(before.keys() - both, now.keys() - both, changed, maybe)
         changed |= filled
         there = {self.root(each.ident) for each in old.columns}
@@ -751,7 +753,7 @@ class Histories:
         changed |= {
             each for each in both if any(now[each].values.get(c) is not None for c in returned)
         }
-        maybe = set(both) if returned and has_restore else set()
+        maybe = doubted | (set(both) if returned and has_restore else set())
         return Expected(before.keys() - both, now.keys() - both, changed, maybe)
 
     def check(self, after: int, through: int) -> None:

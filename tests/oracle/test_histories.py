@@ -234,4 +234,4 @@ def test_two_writers_agree_on_short_histories() -> None:
 @pytest.mark.oracle
 @pytest.mark.slow
 def test_two_writers_agree_on_long_histories() -> None:
-    check(examples=40, steps=25)
+    check(examples=12, steps=25)
