@@ -8,10 +8,10 @@ protocol and by fsspec itself.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import fsspec
 from fsspec.implementations.memory import MemoryFile
@@ -24,6 +24,11 @@ from lance_stream.storage.store import BytesLike, FileWriter, StoredFile, check_
 
 _MAX_GAP_BYTES = 16 << 10
 _MAX_JOINED_BYTES = 16 << 20
+
+T = TypeVar("T")
+
+_LISTINGS: Final = 5
+"""How often a listing is tried at most, less one."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ class FsspecStore:
     def list_names(self, folder: str) -> list[str]:
         """Return the names of the files right in a folder; see `Store.list_names`."""
         try:
-            entries = self._filesystem().ls(self._path(folder), detail=True)
+            entries = _listed(lambda: self._filesystem().ls(self._path(folder), detail=True))
         except FileNotFoundError:
             return []
         return sorted(
@@ -91,7 +96,7 @@ class FsspecStore:
 
     def list(self, folder: str = "") -> list[StoredFile]:
         """Return all files below a folder; see `Store.list`."""
-        found = self._filesystem().find(self._path(folder), detail=True)
+        found = _listed(lambda: self._filesystem().find(self._path(folder), detail=True))
         start = len(self.root) + 1
         return sorted(
             StoredFile(str(name)[start:], int(info["size"]), _seconds(info))
@@ -179,3 +184,11 @@ CREATE_ONCE: Mapping[str, Callable[[Any, str, BytesLike], bool]] = {"memory": _c
 def _seconds(info: Mapping[str, Any]) -> float:
     when = info.get("LastModified", info.get("mtime", info.get("created", 0.0)))
     return when.timestamp() if isinstance(when, datetime) else float(when)
+
+
+def _listed(list_files: Callable[[], T]) -> T:
+    """Return a listing; that of memory fails where another thread deletes a file meanwhile."""
+    for _ in range(_LISTINGS):
+        with suppress(KeyError):
+            return list_files()
+    return list_files()

@@ -5,8 +5,10 @@ import time
 import uuid
 from itertools import count, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
@@ -194,3 +196,20 @@ def test_a_protocol_without_a_way_to_create_once_is_refused() -> None:
 def test_the_root_of_a_local_store_is_absolute() -> None:
     with pytest.raises(InvalidInputError, match="absolute"):
         LocalStore("relative")
+
+
+def test_a_listing_of_memory_outlives_a_file_that_goes_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = open_store("memory://listed-while-files-go")
+    store.write("data/a", b"1")
+    whole, calls = MemoryFileSystem.ls, count()
+
+    def ls(self: MemoryFileSystem, path: str, detail: bool = True, **options: Any) -> Any:
+        if next(calls) % 2 == 0:
+            raise KeyError(path)  # of a file that has been listed, and is gone
+        return whole(self, path, detail, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "ls", ls)
+    assert [each.path for each in store.list("data")] == ["data/a"]
+    assert store.list_names("data") == ["a"]
