@@ -5,14 +5,15 @@ from datetime import UTC, datetime, timedelta
 from lance_stream.errors import InvalidInputError
 from lance_stream.table.manifest import Manifest
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+"""The moment that stands for one which nobody knows."""
 
 
 def timestamp_of(manifest: Manifest) -> datetime | None:
     """Return when a version was committed, to the microsecond; None if its writer did not say."""
     if manifest.timestamp_nanos is None:
         return None
-    return _EPOCH + timedelta(microseconds=manifest.timestamp_nanos // 1000)
+    return LONG_AGO + timedelta(microseconds=manifest.timestamp_nanos // 1000)
 
 
 def nanos_of(moment: datetime) -> int:
@@ -26,7 +27,7 @@ def nanos_of(moment: datetime) -> int:
             f"{moment.isoformat()} has no time zone; say which moment you mean, for example with "
             "datetime(..., tzinfo=UTC)"
         )
-    return (moment - _EPOCH) // timedelta(microseconds=1) * 1000
+    return (moment - LONG_AGO) // timedelta(microseconds=1) * 1000
 
 
 def as_rfc3339(nanos: int) -> str:
@@ -36,7 +37,7 @@ def as_rfc3339(nanos: int) -> str:
         nanos: Nanoseconds since 1970-01-01 UTC.
     """
     seconds, rest = divmod(nanos, 1_000_000_000)
-    text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+    text = (LONG_AGO + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
     if rest == 0:
         return f"{text}Z"
     digits = next(each for each in (3, 6, 9) if rest % 10 ** (9 - each) == 0)

@@ -226,8 +226,8 @@ def check_for_stream(options: SourceOptions) -> None:
             "skip_change_commits",
             "is for a stream of appended rows; a change feed shows updates and deletes",
         )
-    else:
-        for attribute in _OF_THE_FEED:
+    else:  # which versions append, and no more, depends on whether backfills count
+        for attribute in set(_OF_THE_FEED) - {"column_backfills"}:
             _refuse(options, attribute, "belongs to the change feed: set readChangeFeed to true")
 
 

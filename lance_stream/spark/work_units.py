@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar
 from pyspark.sql.datasource import InputPartition
 
 from lance_stream.dataset.read_fragment import WorkUnit
-from lance_stream.table.fragments import decode_fragment
+from lance_stream.dataset.unit_sizes import size_of
 
 U = TypeVar("U")
 
@@ -35,9 +35,6 @@ SCATTERED_ROW_BYTES: Final = 16 << 10
 """About how much is read besides a row that lies by itself: what stands around it in its columns,
 and no more than the rows between two of them."""
 
-# Where a writer did not say how large its files are.
-_BYTES_PER_ROW: Final = 100
-
 
 class Portion(InputPartition, Generic[U]):
     """The work units of one task.
@@ -49,19 +46,6 @@ class Portion(InputPartition, Generic[U]):
     def __init__(self, units: Sequence[U]) -> None:
         super().__init__(None)
         self.units = tuple(units)
-
-
-def size_of(unit: WorkUnit) -> tuple[int, int]:
-    """Return how many rows a unit reads at most, and about how many bytes of data files."""
-    fragment = decode_fragment(unit.fragment)
-    physical = max(fragment.physical_rows, 1)
-    if unit.offsets is not None:
-        num_rows = len(unit.offsets)
-    else:
-        stop = fragment.physical_rows if unit.stop is None else unit.stop
-        num_rows = max(stop - unit.start, 0)
-    stored = sum(each.size_bytes for each in fragment.files) or _BYTES_PER_ROW * physical
-    return num_rows, stored * num_rows // physical
 
 
 def cost_of(unit: WorkUnit) -> int:

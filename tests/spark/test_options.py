@@ -166,6 +166,12 @@ def test_a_stream_refuses_what_it_could_only_ignore(options: dict[str, str]) -> 
         check_for_stream(parse_options({**PATH, **options}))
 
 
+def test_a_stream_of_appended_rows_may_leave_backfills_out() -> None:
+    check_for_stream(parse_options({**PATH, "columnBackfills": "false"}))
+    with pytest.raises(InvalidInputError, match="columnBackfills"):
+        check_for_batch(parse_options({**PATH, "columnBackfills": "false"}))
+
+
 # --- writing
 
 

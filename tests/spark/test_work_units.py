@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import lance_stream
 from lance_stream.dataset.opening import open_table
 from lance_stream.dataset.read_fragment import WorkUnit
+from lance_stream.dataset.unit_sizes import size_of
 from lance_stream.spark.work_units import (
     LARGE_TASK_BYTES,
     SCATTERED_ROW_BYTES,
@@ -21,7 +22,6 @@ from lance_stream.spark.work_units import (
     cut,
     number_of_tasks,
     pack,
-    size_of,
 )
 
 

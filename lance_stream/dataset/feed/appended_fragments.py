@@ -8,9 +8,9 @@ order, counted and cut before any data is read.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +19,9 @@ from lance_stream.dataset.feed.change_units import INSERT, ChangeUnit
 from lance_stream.dataset.feed.columns_of_versions import FeedColumns, ReadsOfVersion
 from lance_stream.dataset.feed.intervals import version_of_interval
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.timestamps import LONG_AGO
 from lance_stream.table.appended import AppendedFragments, appended_fragments
 from lance_stream.table.fragments import Fragment
-
-_LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def walk_appended(
     if after == through:
         return
     older = version_of_interval(table, after, after, through) if after else None
-    timestamp = _LONG_AGO
+    timestamp = LONG_AGO
     for version in range(after + 1, through + 1):
         newer = version_of_interval(table, version, after, through)
         timestamp = max(timestamp, newer.timestamp or timestamp)

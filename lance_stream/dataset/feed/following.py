@@ -21,7 +21,6 @@ positions in it would mean something else once more versions are gone.
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from lance_stream.dataset.feed.appended_fragments import AppendedRows, walk_appended
@@ -30,18 +29,18 @@ from lance_stream.dataset.feed.columns_of_versions import FeedColumns
 from lance_stream.dataset.feed.newest_version import NewestVersion
 from lance_stream.dataset.feed.positions import NO_LIMITS, Limits, Position
 from lance_stream.dataset.feed.rules import EACH_VERSION, NET_CHANGES, FeedRules
-from lance_stream.dataset.feed.snapshots import Snapshot, stored_bytes
+from lance_stream.dataset.feed.snapshots import Snapshot
 from lance_stream.dataset.feed.steps import VersionChanges, check_has_feed, walk
-from lance_stream.dataset.feed.versions_left import History
+from lance_stream.dataset.feed.versions_left import VersionsLeft
 from lance_stream.dataset.opening import open_table
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.timestamps import LONG_AGO
+from lance_stream.dataset.unit_sizes import size_of
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
 from lance_stream.storage.locations import open_store
 from lance_stream.table.appended import appended_fragments
-from lance_stream.table.fragments import decode_fragment
 
 _log = logging.getLogger(__name__)
-_LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
 
 KNOWN: Final = 64
 KNOWN_EVENTS: Final = 1 << 22
@@ -131,7 +130,7 @@ class Following:
         self._newest = NewestVersion(self.store)
         self._rows_of: dict[int, int] = {}
         self._known_steps: dict[int, VersionChanges | AppendedRows] = {}
-        self._planned: tuple[Position, Position, History] | None = None
+        self._planned: tuple[Position, Position, VersionsLeft] | None = None
         self._said: set[tuple[str, str]] = set()
 
     @property
@@ -247,7 +246,7 @@ class Following:
     # --- how far
 
     def _advance_snapshot(
-        self, history: History, start: Position, limits: Limits, through: int
+        self, history: VersionsLeft, start: Position, limits: Limits, through: int
     ) -> Position:
         version, first = start.version or through, start.events
         if not history.has(version):
@@ -266,7 +265,9 @@ class Following:
             return history.position(version)
         return replace(history.position(version), events=stop, is_snapshot=True)
 
-    def _take(self, history: History, start: Position, limits: Limits, through: int) -> Position:
+    def _take(
+        self, history: VersionsLeft, start: Position, limits: Limits, through: int
+    ) -> Position:
         """Return how far the limits let; past one event at least."""
         version, first = self._beginning(history, start)
         rows, size_bytes, versions = limits.rows, limits.size_bytes, limits.versions
@@ -297,7 +298,7 @@ class Following:
 
     def _snapshot_units(
         self,
-        history: History,
+        history: VersionsLeft,
         start: Position,
         end: Position,
         columns_of: Callable[[TableVersion, TableVersion], Sequence[str] | None],
@@ -327,7 +328,7 @@ class Following:
 
     def _change_units(
         self,
-        history: History,
+        history: VersionsLeft,
         start: Position,
         end: Position,
         columns_of: Callable[[TableVersion, TableVersion], Sequence[str] | None],
@@ -357,7 +358,7 @@ class Following:
             first = 0
         return units
 
-    def _beginning(self, history: History, start: Position) -> tuple[int, int]:
+    def _beginning(self, history: VersionsLeft, start: Position) -> tuple[int, int]:
         """Return the version after which changes can be told, and how many of the next one's not.
 
         Args:
@@ -385,7 +386,7 @@ class Following:
         return version, start.events
 
     def _steps(
-        self, history: History, after: int, through: int, columns: FeedColumns | None = None
+        self, history: VersionsLeft, after: int, through: int, columns: FeedColumns | None = None
     ) -> Iterator[tuple[Step, bool]]:
         """Yield what each version of an interval changed, and whether it stands for a gap.
 
@@ -409,7 +410,7 @@ class Following:
                 done, versions = versions[0], versions[1:]
 
     def _net_steps(
-        self, history: History, after: int, through: int, columns: FeedColumns
+        self, history: VersionsLeft, after: int, through: int, columns: FeedColumns
     ) -> Iterator[tuple[Step, bool]]:
         """Yield what all versions of an interval changed together; see `_steps`."""
         versions = history.between(after, through)
@@ -417,7 +418,7 @@ class Following:
             self._bridge_gaps(history, after, versions)
             yield from ((each, False) for each in self._net(history, after, versions[-1], columns))
 
-    def _bridge_gaps(self, history: History, after: int, versions: Sequence[int]) -> None:
+    def _bridge_gaps(self, history: VersionsLeft, after: int, versions: Sequence[int]) -> None:
         """Say that versions are missing between some; raise if they must not.
 
         Args:
@@ -442,7 +443,7 @@ class Following:
                 )
 
     def _walk(
-        self, history: History, after: int, through: int, columns: FeedColumns
+        self, history: VersionsLeft, after: int, through: int, columns: FeedColumns
     ) -> Iterator[Step]:
         """Yield what each version changed; what is known from a moment ago is not found out again.
 
@@ -462,7 +463,7 @@ class Following:
                     break
 
     def _walk_anew(
-        self, history: History, after: int, through: int, columns: FeedColumns
+        self, history: VersionsLeft, after: int, through: int, columns: FeedColumns
     ) -> Iterator[VersionChanges | AppendedRows]:
         table = history.at(through)
         if not self.rules.only_appended:
@@ -481,7 +482,7 @@ class Following:
             self._known_steps[step.newer.version] = step
 
     def _net(
-        self, history: History, after: int, through: int, columns: FeedColumns
+        self, history: VersionsLeft, after: int, through: int, columns: FeedColumns
     ) -> Iterator[Step]:
         newer = history.at(through)
         if not self.rules.only_appended:
@@ -492,7 +493,7 @@ class Following:
         older = history.at(after).manifest if after else None
         backfills = self.rules.feed.column_backfills
         appended = appended_fragments(older, newer.manifest, None, column_backfills=backfills)
-        step = AppendedRows(newer, appended, newer.timestamp or _LONG_AGO, columns)
+        step = AppendedRows(newer, appended, newer.timestamp or LONG_AGO, columns)
         self._check_appended(step)
         yield step
 
@@ -507,7 +508,7 @@ class Following:
 
     # --- how far behind
 
-    def _rows_behind(self, history: History, position: Position, newest: int) -> int | None:
+    def _rows_behind(self, history: VersionsLeft, position: Position, newest: int) -> int | None:
         rows = 0
         if position.is_snapshot and position.version:
             rows = Snapshot(history.at(position.version)).num_rows - position.events
@@ -534,10 +535,10 @@ class Following:
 
     # --- the table
 
-    def _history(self) -> History:
-        return History(open_table(self.uri, None, self._storage_options))
+    def _history(self) -> VersionsLeft:
+        return VersionsLeft(open_table(self.uri, None, self._storage_options))
 
-    def _history_for(self, start: Position, end: Position) -> History:
+    def _history_for(self, start: Position, end: Position) -> VersionsLeft:
         """Return the table's versions; those that were seen when this batch's end was found."""
         if self._planned is None or self._planned[:2] != (start, end):
             return self._history()
@@ -545,7 +546,7 @@ class Following:
         self._planned = None
         return history
 
-    def _check_mark(self, history: History, position: Position) -> None:
+    def _check_mark(self, history: VersionsLeft, position: Position) -> None:
         there = history.position(position.version).mark
         if "" not in (position.mark, there) and there != position.mark:
             raise self._made_anew(position)
@@ -557,7 +558,7 @@ class Following:
             "copy. Start a new query, with a new checkpoint"
         )
 
-    def _lose(self, problem: str, history: History, instead: str) -> None:
+    def _lose(self, problem: str, history: VersionsLeft, instead: str) -> None:
         """Say what is lost; raise if nothing must be."""
         if self.rules.fail_on_data_loss:
             oldest, newest = history.versions[0], history.versions[-1]
@@ -607,7 +608,7 @@ def _stop_within(
     allowed = num_rows if rows is None else min(rows, num_rows)
     size = 0
     if size_bytes is not None:
-        size = sum(map(_size_of, step.units(first)))
+        size = sum(max(size_of(each.unit)[1], 1) for each in step.units(first))
         if size > size_bytes:
             allowed = min(allowed, num_rows * size_bytes // size)
     if allowed >= num_rows:
@@ -620,15 +621,3 @@ def _stop_within(
         else:
             high = middle
     return low, size
-
-
-def _size_of(change: ChangeUnit) -> int:
-    """Return about how many bytes of data files some changes have."""
-    unit = change.unit
-    fragment = decode_fragment(unit.fragment)
-    physical = max(fragment.physical_rows, 1)
-    if unit.offsets is not None:
-        num_rows = len(unit.offsets)
-    else:
-        num_rows = (physical if unit.stop is None else unit.stop) - unit.start
-    return max(stored_bytes(fragment) * num_rows // physical, 1)

@@ -5,12 +5,12 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from lance_stream.dataset.opening import as_number
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.timestamps import nanos_of
+from lance_stream.dataset.timestamps import LONG_AGO, nanos_of
 from lance_stream.errors import InvalidInputError, NotFoundError
 
 CLOCK_SKEW: Final = 60 * 10**9
@@ -19,7 +19,6 @@ CLOCK_SKEW: Final = 60 * 10**9
 _LOOK_BACK: Final = 16
 _MICROSECOND: Final = 1000
 _MAX_KNOWN: Final = 1024
-_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 _commit_times: dict[tuple[str, int, int], datetime] = {}
 
@@ -113,7 +112,7 @@ def commit_time(table: TableVersion) -> datetime:
             latest = max(latest, nanos)
             if nanos < said - CLOCK_SKEW:
                 break
-        shown = _EPOCH + timedelta(microseconds=latest // _MICROSECOND)
+        shown = LONG_AGO + timedelta(microseconds=latest // _MICROSECOND)
         remember_commit_time(table, shown)
     return shown
 

@@ -9,9 +9,7 @@ midst of a fragment with dead rows, that fragment's deletion file is read.
 """
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +17,8 @@ import numpy.typing as npt
 from lance_stream.dataset.feed.change_units import INSERT, ChangeUnit
 from lance_stream.dataset.feed.columns_of_versions import FeedColumns, ReadsOfVersion
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.table.fragments import Fragment
-
-_LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
-# Where a writer did not say how large its files are.
-_BYTES_PER_ROW: Final = 100
+from lance_stream.dataset.timestamps import LONG_AGO
+from lance_stream.dataset.unit_sizes import stored_bytes
 
 
 class Snapshot:
@@ -71,7 +66,7 @@ class Snapshot:
         table, starts = self._table, self._starts
         stop = self.num_rows if stop is None else min(stop, self.num_rows)
         columns = FeedColumns(table, self._columns)
-        reads = ReadsOfVersion(columns, table, table.version, table.timestamp or _LONG_AGO)
+        reads = ReadsOfVersion(columns, table, table.version, table.timestamp or LONG_AGO)
         first = int(np.searchsorted(starts, start, side="right")) - 1
         for place in range(first, len(table.manifest.fragments)):
             low, high = int(starts[place]), int(starts[place + 1])
@@ -133,10 +128,3 @@ class Snapshot:
                 return begin + (high - low) * left // stored
             left -= share
         return stop
-
-
-def stored_bytes(fragment: Fragment) -> int:
-    """Return how large a fragment's data files are, as far as the manifest says."""
-    return sum(each.size_bytes for each in fragment.files) or _BYTES_PER_ROW * max(
-        fragment.physical_rows, 1
-    )

@@ -9,9 +9,8 @@ many it has given.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 
@@ -31,11 +30,10 @@ from lance_stream.dataset.feed.intervals import (
 from lance_stream.dataset.feed.past import Past
 from lance_stream.dataset.feed.rules import FeedRules
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.timestamps import LONG_AGO
 from lance_stream.errors import UnsupportedFeatureError
 from lance_stream.table.diff import RowsOfFragment, TableChanges, UpdatedRows
 from lance_stream.table.row_addresses import unpack_addresses
-
-_LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
@@ -151,7 +149,7 @@ def walk(
         return
     past = Past(table)
     older = version_of_interval(table, after, after, through) if after else None
-    timestamp = commit_time(older) if older else _LONG_AGO
+    timestamp = commit_time(older) if older else LONG_AGO
     for version in range(through if rules.is_net else after + 1, through + 1):
         newer = version_of_interval(table, version, after, through)
         said = commit_time(newer) if rules.is_net else newer.timestamp

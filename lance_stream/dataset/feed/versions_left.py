@@ -18,7 +18,7 @@ RECENT: Final = 4
 """So many manifests are kept while a batch is planned."""
 
 
-class History:
+class VersionsLeft:
     """The versions that a table has at one moment.
 
     Args:

@@ -33,6 +33,7 @@ from lance_stream.dataset.phases import Phases
 from lance_stream.dataset.read_fragment import read_unit
 from lance_stream.dataset.scan import count_rows
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.unit_sizes import size_of
 from lance_stream.dataset.upserts.incoming import Incoming, UpsertRules, prepare
 from lance_stream.dataset.upserts.keys import NOWHERE
 from lance_stream.dataset.upserts.matching import Matches, join_matches
@@ -55,7 +56,7 @@ from lance_stream.spark.spark_types import (
     stored_schema,
     to_spark,
 )
-from lance_stream.spark.work_units import number_of_tasks, pack, size_of
+from lance_stream.spark.work_units import number_of_tasks, pack
 from lance_stream.table.fragments import Fragment
 
 ROWS_PER_TASK: Final = 1 << 20

@@ -12,10 +12,11 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lance_stream.dataset.read_fragment import WorkUnit, read_unit
+from lance_stream.dataset.unit_sizes import size_of
 from lance_stream.dataset.upserts.keys import KeyLookup
 from lance_stream.dataset.upserts.matching import THREADS, Matches, Workers, find_matches
 from lance_stream.spark.arrow_jobs import run_in_tasks
-from lance_stream.spark.work_units import number_of_tasks, pack, size_of
+from lance_stream.spark.work_units import number_of_tasks, pack
 
 
 def workers_of(spark: SparkSession) -> Workers:

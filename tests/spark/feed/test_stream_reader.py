@@ -415,3 +415,25 @@ def test_the_report_says_how_far_a_query_is_behind(ds: Dataset) -> None:
         {"version": 5, "versionsBehind": 0, "rowsBehind": 0},
         {"version": 5, "versionsBehind": 0, "rowsBehind": 0},
     ]
+
+
+@BOTH
+def test_values_of_a_new_column_are_no_changes_where_backfills_are_left_out(
+    ds: Dataset, without_start: bool
+) -> None:
+    filled = ds.add_columns({"twice": "id * 2"})
+    assert {each[0] for each in changes(filled.changes(5).read_all().to_pylist())} == {
+        "update_preimage",
+        "update_postimage",
+    }
+    more = pa.table({"id": [8], "name": ["n8"], "twice": [16]})
+    filled.append(more)
+    shown = query(ds, without_start, startingVersion=6, columnBackfills="false")
+    shown.run()
+    assert changes(shown.rows) == [("insert", 7, 8)]
+    plain = {"readChangeFeed": "false", "startingVersion": 6}
+    appended = query(ds, without_start, columnBackfills="false", **plain)
+    appended.run()
+    assert [(row["id"], row["twice"]) for row in appended.rows] == [(8, 16)]
+    with pytest.raises(InvalidInputError, match=r"version 6 .*changes rows"):
+        query(ds, without_start, **plain).run()
