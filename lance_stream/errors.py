@@ -9,6 +9,9 @@
                 RetryableConflictError       plan the operation again on it
                 IncompatibleConflictError    the operation no longer means the same
             CommitUncertainError         the store did not say whether it landed
+        StoreError (OSError)             the store did not do what it was asked
+            StoreUnavailableError        it did not answer, or was too busy, each time it was asked
+            StoreRefusedError            it said no: credentials, permissions, no such bucket
         NotFoundError                    no such dataset, version or column
         InvalidInputError (ValueError)   the caller asked for something impossible
 
@@ -68,6 +71,18 @@ class IncompatibleConflictError(CommitConflictError):
 
 class CommitUncertainError(CommitError):
     """The store did not say whether the version landed; nothing was deleted."""
+
+
+class StoreError(LanceStreamError, OSError):
+    """The store did not do what it was asked."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store gave no answer, or none but "later", each time that it was asked."""
+
+
+class StoreRefusedError(StoreError):
+    """The store said no, and would again: credentials, permissions, no such bucket."""
 
 
 class NotFoundError(LanceStreamError):

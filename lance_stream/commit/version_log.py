@@ -32,6 +32,10 @@ class VersionLog(Protocol):
         """
         ...
 
+    def has(self, version: int) -> bool:
+        """Return whether a version is there; one look, whatever the history's length."""
+        ...
+
     def versions(self) -> list[int]:
         """Return every version that is still there, ascending. There may be gaps.
 

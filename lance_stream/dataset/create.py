@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from lance_stream.commit.committer import Skipped
-from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.commit.opening import open_log
+from lance_stream.commit.version_log import VersionLog
 from lance_stream.dataset.commit_verb import commit_operation
 from lance_stream.dataset.micro_batches import MicroBatch, entries_of, properties_of
 from lance_stream.dataset.table_versions import TableVersion
@@ -25,8 +26,6 @@ from lance_stream.schema.arrow_schemas import (
 from lance_stream.schema.field_ids import assign_ids
 from lance_stream.schema.fields import Schema
 from lance_stream.schema.system_columns import SYSTEM_COLUMNS
-from lance_stream.storage.locations import open_store
-from lance_stream.storage.store import Store
 from lance_stream.table import ledger
 from lance_stream.table.apply import Creation
 from lance_stream.table.manifest import DataFormat
@@ -51,29 +50,29 @@ def create_table(
     tree = new_schema(with_primary_key(schema, primary_key or ()), version)
     check_types(tree.fields, version)
     check_dictionaries(tree, version, {})
-    store = open_store(uri, storage_options)
+    log = open_log(uri, storage_options)
     try:
-        existing = ObjectStoreLog(store).latest()
+        existing = log.latest()
     except NotFoundError:
         pass
     else:
-        raise _already_there(store.uri, existing)
+        raise _already_there(log.store.uri, existing)
     made = create_with_fragments(
         uri,
-        store,
+        log,
         Overwrite((), tree, config_upserts=check_config(config or {})),
         version,
         stable_row_ids=stable_row_ids,
         storage_options=storage_options,
     )
     if made is None:
-        raise _already_there(store.uri, None)
+        raise _already_there(log.store.uri, None)
     return made
 
 
 def create_with_fragments(
     uri: str | os.PathLike[str],
-    store: Store,
+    log: VersionLog,
     first: Overwrite,
     version: FileVersion,
     *,
@@ -85,7 +84,7 @@ def create_with_fragments(
 
     Args:
         uri: Where, as the user wrote it.
-        store: The same place.
+        log: The history that the table will have.
         first: The columns, numbered; and the fragments, written by `write_fragments`.
         version: Of the data files.
         stable_row_ids: Whether a row keeps its id for its whole life.
@@ -95,7 +94,6 @@ def create_with_fragments(
     Raises:
         CommitUncertainError: Nobody knows whether the table was made.
     """
-    log = ObjectStoreLog(store)
     try:
         result = commit_operation(
             log,
@@ -120,7 +118,7 @@ def create_with_fragments(
     return TableVersion(
         uri=os.fspath(uri),
         storage_options=dict(storage_options or {}),
-        store=store,
+        store=log.store,
         log=log,
         manifest=result.manifest,
     )

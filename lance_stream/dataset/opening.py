@@ -6,13 +6,12 @@ from datetime import datetime
 from numbers import Integral
 from typing import Any, TypeAlias
 
-from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.commit.opening import open_log
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.tag_files import read_tag
 from lance_stream.dataset.timestamps import nanos_of, timestamp_of
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.storage.locations import open_store
 from lance_stream.table.feature_flags import check_readable
 from lance_stream.table.manifest import Manifest
 
@@ -33,12 +32,11 @@ def open_table(
         UnsupportedFeatureError: The table has a feature that a reader must understand and we do
             not.
     """
-    store = open_store(uri, storage_options)
-    log = ObjectStoreLog(store)
+    log = open_log(uri, storage_options)
     table = TableVersion(
         uri=os.fspath(uri),
         storage_options=dict(storage_options or {}),
-        store=store,
+        store=log.store,
         log=log,
         manifest=log.read_latest(),
     )

@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lance_stream.commit.opening import open_log
 from lance_stream.dataset.add_columns import add_missing_columns
 from lance_stream.dataset.append import append_fragments, check_still_fits, write_target
 from lance_stream.dataset.casting import check_castable
@@ -148,7 +149,7 @@ def commit_job(
     if not job.version:
         made = create_with_fragments(
             job.uri,
-            job.target.store,
+            open_log(job.uri, job.storage_options),
             Overwrite(tuple(fragments), job.target.schema),
             job.target.file_version,
             storage_options=job.storage_options,

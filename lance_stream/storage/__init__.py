@@ -1,8 +1,10 @@
 """Where bytes lie: files below one root, on a local disk or in memory.
 
-Read `store` first: it says what a store promises. `locations` turns a URI into a store;
-`local_store` and `fsspec_store` keep the promises, with `create_once` for the one that commits
-stand on, and `coalesce` for fewer requests.
+Read `store` first: it says what a store promises. `locations` turns a URI into a store.
+`local_store` and `memory_store` keep the promises near by; `object_store` does for every object
+service, by the requests of `object_requests` that each service's driver answers, sent again by
+`retries`, over the connections of `clients`. `create_once` says how each store keeps the promise
+that commits stand on; `coalesce` makes fewer requests of many ranges.
 
 May import: byte_ranges, errors. It knows nothing of tables: what a path means is said elsewhere.
 """

@@ -27,9 +27,16 @@ class Request(NamedTuple):
 
 
 def plan_requests(
-    ranges: Sequence[ByteRange], *, max_gap_bytes: int, max_request_bytes: int
+    ranges: Sequence[ByteRange], *, max_gap_bytes: int, max_request_bytes: int, alignment: int = 1
 ) -> list[Request]:
-    """Return the requests that together cover all ranges that are not empty, in file order."""
+    """Return the requests that together cover all ranges that are not empty, in file order.
+
+    Args:
+        ranges: What is wanted.
+        max_gap_bytes: Ranges that lie nearer to each other are joined.
+        max_request_bytes: As long as the request they become is not longer than this.
+        alignment: Every request starts at a multiple of it.
+    """
     order = sorted((r.start, r.stop, place) for place, r in enumerate(ranges) if r.stop > r.start)
     requests: list[Request] = []
     places: list[int] = []
@@ -46,7 +53,7 @@ def plan_requests(
             continue
         if places:
             requests.append(Request(start, stop, tuple(places)))
-        start, stop, places = range_start, range_stop, [place]
+        start, stop, places = range_start - range_start % alignment, range_stop, [place]
     if places:
         requests.append(Request(start, stop, tuple(places)))
     return requests

@@ -79,6 +79,13 @@ class LocalStore:
         with self._open(path) as file, open(file, "rb", closefd=False) as whole:
             return whole.read()
 
+    def read_end(self, path: str, num_bytes: int) -> tuple[Buffer, int]:
+        """Return the last bytes of a file, and its size; see `Store.read_end`."""
+        with self._open(path) as file:
+            size = os.fstat(file).st_size
+            (end,) = _read_all(file, [(max(size - num_bytes, 0), size)])
+        return end, size
+
     def size(self, path: str) -> int:
         """Return the size of a file; see `Store.size`."""
         with self._open(path) as file:
@@ -88,11 +95,11 @@ class LocalStore:
         """Return whether there is such a file."""
         return self._path(path).is_file()
 
-    def list_names(self, folder: str) -> list[str]:
+    def list_names(self, folder: str, limit: int | None = None) -> list[str]:
         """Return the names of the files right in a folder; see `Store.list_names`."""
         try:
             with os.scandir(self._path(folder)) as entries:
-                return sorted(each.name for each in entries if each.is_file())
+                return sorted(each.name for each in entries if each.is_file())[:limit]
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -124,6 +131,16 @@ class LocalStore:
         """Write a whole file; see `Store.write`."""
         with self.open_writer(path) as writer:
             writer.write(data)
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy a file; see `Store.copy`."""
+        with (
+            self._open(source) as file,
+            open(file, "rb", closefd=False) as whole,
+            self.open_writer(target) as writer,
+        ):
+            while part := whole.read(_PARALLEL_BYTES):
+                writer.write(part)
 
     def delete(self, path: str) -> None:
         """Delete a file; see `Store.delete`."""

@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
-from lance_stream.storage.fsspec_store import FsspecStore
 from lance_stream.storage.local_store import LocalStore
+from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.storage.store import Store
 
 _URI = re.compile(r"(file(?=:/)|[A-Za-z][A-Za-z0-9+.-]+(?=://)):(.*)", re.DOTALL | re.IGNORECASE)
@@ -77,7 +77,7 @@ def _open_memory(rest: str, _options: Mapping[str, Any]) -> Store:
     root = "/" + "/".join(part for part in rest.split("/") if part not in ("", "."))
     if root == "/" or ".." in root.split("/"):
         raise InvalidInputError(f"'memory:{rest}' is not the URI of a dataset in memory")
-    return FsspecStore("memory", root)
+    return MemoryStore(root)
 
 
 def _flag(options: Mapping[str, Any], name: str) -> bool:

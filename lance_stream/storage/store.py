@@ -1,10 +1,11 @@
 """What a store promises: files below one root, whole or not there.
 
-    read_ranges, read, size, exists     immutable files, read in as few requests as is sensible
+    read_ranges, read, read_end,        immutable files, read in as few requests as is sensible
+    size, exists
     list, list_names                    always fresh: no listing is cached
     create_once                         of many who create one name, one succeeds; never torn
     open_writer, write                  a file is there when it is whole, or not at all
-    delete
+    copy, delete
 
 Paths are relative to the root and use "/". A store holds no open file or connection that a pickle
 or a fork could break: it may be made on a driver and used on workers.
@@ -96,6 +97,14 @@ class Store(Protocol):
         """
         ...
 
+    def read_end(self, path: str, num_bytes: int) -> tuple[Buffer, int]:
+        """Return the last bytes of a file, all of a shorter one, and its size in bytes.
+
+        Raises:
+            NotFoundError: There is no such file.
+        """
+        ...
+
     def size(self, path: str) -> int:
         """Return the size of a file in bytes.
 
@@ -108,8 +117,13 @@ class Store(Protocol):
         """Return whether there is such a file."""
         ...
 
-    def list_names(self, folder: str) -> list[str]:
-        """Return the names of the files right in a folder, sorted; none if it is not there."""
+    def list_names(self, folder: str, limit: int | None = None) -> list[str]:
+        """Return the names of the files right in a folder, sorted; none if it is not there.
+
+        Args:
+            folder: Where.
+            limit: The first so many are enough; stores that list in order ask for no more.
+        """
         ...
 
     def list(self, folder: str = "") -> list[StoredFile]:
@@ -117,15 +131,15 @@ class Store(Protocol):
         ...
 
     def create_once(self, path: str, data: BytesLike) -> bool:
-        """Create a file, unless one of that name is there: at most one caller ever succeeds.
+        """Create a file, unless one of that name is there: of many callers, one succeeds.
 
         Returns:
-            True when this call created it; False when the name is taken. On some stores the one
-            who took it may be this very call, whose answer got lost and which was sent again:
-            see `commit.landed`.
+            True when this call created it; False when the name is taken. Where an answer can get
+            lost and the request be sent again, a file of the very same bytes counts as created.
 
         Raises:
             OSError: Or another: it is not known whether the file was created.
+            StoreRefusedError: The store does not let us; nothing was created.
             UnsupportedFeatureError: The store has no way to do this; nothing was created.
         """
         ...
@@ -136,6 +150,14 @@ class Store(Protocol):
 
     def write(self, path: str, data: BytesLike) -> None:
         """Write a whole file, in place of an older one."""
+        ...
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy a file within the store, in place of an older one, whole or not at all.
+
+        Raises:
+            NotFoundError: There is no file to copy.
+        """
         ...
 
     def delete(self, path: str) -> None:

@@ -67,6 +67,36 @@ class StoreContract:
         assert buffer.readonly
         assert np.frombuffer(buffer, np.uint8).ctypes.data % 8 == 0
 
+    def test_ranges_that_are_read_by_one_request_begin_at_addresses_like_their_own(
+        self, store: Store
+    ) -> None:
+        store.write("a", DATA)
+        buffers = store.read_ranges("a", [ByteRange(3, 9), ByteRange(64, 128)])
+        assert [bytes(each) for each in buffers] == [DATA[3:9], DATA[64:128]]
+        assert np.frombuffer(buffers[1], np.uint8).ctypes.data % 8 == 0
+
+    def test_the_end_of_a_file_comes_with_its_size(self, store: Store) -> None:
+        store.write("a", DATA)
+        for num_bytes in (1, 100, len(DATA), len(DATA) + 9):
+            end, size = store.read_end("a", num_bytes)
+            assert (bytes(end), size) == (DATA[-num_bytes:], len(DATA))
+        store.write("empty", b"")
+        end, size = store.read_end("empty", 10)
+        assert (bytes(end), size) == (b"", 0)
+        with pytest.raises(NotFoundError, match="missing"):
+            store.read_end("missing", 10)
+
+    def test_a_copy_is_a_file_of_its_own(self, store: Store) -> None:
+        store.write("v/1-staged", DATA)
+        store.write("v/2", b"older")
+        store.copy("v/1-staged", "v/1")
+        store.copy("v/1-staged", "v/2")
+        store.delete("v/1-staged")
+        assert (store.read("v/1"), store.read("v/2")) == (DATA, DATA)
+        with pytest.raises(NotFoundError, match="v/1-staged"):
+            store.copy("v/1-staged", "v/3")
+        assert not store.exists("v/3")
+
     def test_a_range_past_the_end_is_answered_short(self, store: Store) -> None:
         store.write("a", DATA)
         end = len(DATA)
@@ -148,6 +178,8 @@ class StoreContract:
         for path in ("v/10", "v/9", "v/sub/8", "vv/7"):
             store.write(path, b"")
         assert store.list_names("v") == ["10", "9"]
+        assert store.list_names("v", limit=1) == ["10"]
+        assert store.list_names("v", limit=7) == ["10", "9"]
 
     def test_a_folder_that_is_not_there_lists_nothing(self, store: Store) -> None:
         assert store.list_names("v") == []

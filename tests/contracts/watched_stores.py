@@ -43,14 +43,20 @@ class WatchedStore:
     def read(self, path: str) -> bytes:
         return self._pass("read", path)
 
+    def read_end(self, path: str, num_bytes: int) -> tuple[Buffer, int]:
+        return self._pass("read_end", path, num_bytes)
+
+    def copy(self, source: str, target: str) -> None:
+        self._pass("copy", source, target)
+
     def size(self, path: str) -> int:
         return self._pass("size", path)
 
     def exists(self, path: str) -> bool:
         return self._pass("exists", path)
 
-    def list_names(self, folder: str) -> list[str]:
-        return self._pass("list_names", folder)
+    def list_names(self, folder: str, limit: int | None = None) -> list[str]:
+        return self._pass("list_names", folder, limit)
 
     def list(self, folder: str = "") -> list[StoredFile]:
         return self._pass("list", folder)

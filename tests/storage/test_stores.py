@@ -13,7 +13,6 @@ from fsspec.implementations.memory import MemoryFileSystem
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.storage import create_once
-from lance_stream.storage.fsspec_store import FsspecStore
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
@@ -186,11 +185,6 @@ def test_creating_in_memory_is_one_step_for_all_threads() -> None:
     for each in threads:
         each.join()
     assert won == [files["a"]]
-
-
-def test_a_protocol_without_a_way_to_create_once_is_refused() -> None:
-    with pytest.raises(UnsupportedFeatureError, match="'dummy'"):
-        FsspecStore("dummy", "/x").create_once("a", b"")
 
 
 def test_the_root_of_a_local_store_is_absolute() -> None:

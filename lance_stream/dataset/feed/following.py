@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+from lance_stream.commit.opening import open_log
 from lance_stream.dataset.feed.appended_fragments import AppendedRows, walk_appended
 from lance_stream.dataset.feed.change_units import ChangeUnit
 from lance_stream.dataset.feed.columns_of_versions import FeedColumns
@@ -37,7 +38,6 @@ from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.timestamps import LONG_AGO
 from lance_stream.dataset.unit_sizes import size_of
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
-from lance_stream.storage.locations import open_store
 from lance_stream.table.appended import appended_fragments
 
 _log = logging.getLogger(__name__)
@@ -126,8 +126,9 @@ class Following:
         self.uri = uri
         self._storage_options = storage_options
         self.rules = rules
-        self.store = open_store(uri, storage_options)
-        self._newest = NewestVersion(self.store)
+        log = open_log(uri, storage_options)
+        self.store = log.store
+        self._newest = NewestVersion(log)
         self._rows_of: dict[int, int] = {}
         self._known_steps: dict[int, VersionChanges | AppendedRows] = {}
         self._planned: tuple[Position, Position, VersionsLeft] | None = None

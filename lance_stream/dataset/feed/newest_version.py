@@ -8,9 +8,8 @@ all versions are listed, and the newest manifest is looked at.
 
 from typing import Final
 
-from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.commit.version_log import VersionLog
 from lance_stream.dataset.feed.positions import mark_of
-from lance_stream.storage.store import Store
 
 LOOKS_PER_LISTING: Final = 20
 """After so many looks without news all versions are listed."""
@@ -20,15 +19,15 @@ class NewestVersion:
     """The newest version of a table, as it was seen last.
 
     Args:
-        store: The table's directory.
+        log: Its history.
 
     Attributes:
         seen: Its number; 0 before the first look.
         mark: What `positions.mark_of` says of it.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._log = ObjectStoreLog(store)
+    def __init__(self, log: VersionLog) -> None:
+        self._log = log
         self.seen = 0
         self._looks = 0
         self.mark = ""

@@ -87,6 +87,10 @@ class _RecentVersions(VersionLog):
         """Return the newest version."""
         return self._log.latest()
 
+    def has(self, version: int) -> bool:
+        """Return whether a version is there."""
+        return self._log.has(version)
+
     def versions(self) -> list[int]:
         """Return every version that is there."""
         return self._log.versions()

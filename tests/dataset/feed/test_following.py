@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import lance_stream
 from lance_stream import Dataset
+from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.dataset import opening
 from lance_stream.dataset.feed import following
 from lance_stream.dataset.feed.change_units import read_changes
@@ -195,7 +196,7 @@ def test_a_look_without_news_is_one_small_read(
     ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = WatchedStore(open_store(ds.uri))
-    monkeypatch.setattr(following, "open_store", lambda *_: store)
+    monkeypatch.setattr(following, "open_log", lambda *_: ObjectStoreLog(store))
     followed = follow(ds)
     position = followed.advance(followed.after(0))
     store.calls.clear()
@@ -240,8 +241,8 @@ def test_a_batch_reads_each_manifest_once_and_lists_a_few_times(
     stored: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = WatchedStore(open_store(stored.uri))
-    monkeypatch.setattr(following, "open_store", lambda *_: store)
-    monkeypatch.setattr(opening, "open_store", lambda *_: store)
+    monkeypatch.setattr(following, "open_log", lambda *_: ObjectStoreLog(store))
+    monkeypatch.setattr(opening, "open_log", lambda *_: ObjectStoreLog(store))
     followed = follow(stored)
     position = followed.advance(followed.after(0))
     followed.units(followed.after(0), position, lambda _last, _newest: None)

@@ -7,6 +7,8 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.commit.opening import open_log
 from lance_stream.dataset.feed.newest_version import LOOKS_PER_LISTING, NewestVersion
 from lance_stream.errors import NotFoundError
 from lance_stream.storage.locations import open_store
@@ -23,7 +25,7 @@ def watched(uri: str) -> WatchedStore:
 def test_a_look_without_news_is_one_small_read(tmp_path: Path) -> None:
     table = lance_stream.create_dataset(str(tmp_path), ROW.schema).append(ROW)
     store = watched(table.uri)
-    newest = NewestVersion(store)
+    newest = NewestVersion(ObjectStoreLog(store))
     assert newest.look() == 2
     store.calls.clear()
     for _ in range(LOOKS_PER_LISTING):
@@ -34,7 +36,7 @@ def test_a_look_without_news_is_one_small_read(tmp_path: Path) -> None:
 
 def test_a_new_version_is_seen_at_once(tmp_path: Path) -> None:
     table = lance_stream.create_dataset(str(tmp_path), ROW.schema)
-    newest = NewestVersion(open_store(table.uri))
+    newest = NewestVersion(open_log(table.uri))
     assert newest.look() == 1
     table.append(ROW).append(ROW)
     assert newest.look() == 3
@@ -42,7 +44,7 @@ def test_a_new_version_is_seen_at_once(tmp_path: Path) -> None:
 
 def test_a_new_version_is_found_behind_one_that_was_cleaned_up(tmp_path: Path) -> None:
     table = lance_stream.create_dataset(str(tmp_path), ROW.schema)
-    newest = NewestVersion(open_store(table.uri))
+    newest = NewestVersion(open_log(table.uri))
     assert newest.look() == 1
     table.append(ROW).append(ROW)
     (tmp_path / manifest_path(2, NamingScheme.V2)).unlink()
@@ -52,7 +54,7 @@ def test_a_new_version_is_found_behind_one_that_was_cleaned_up(tmp_path: Path) -
 
 def test_a_table_that_is_deleted_or_made_anew_is_noticed(tmp_path: Path) -> None:
     table = lance_stream.create_dataset(str(tmp_path / "t"), ROW.schema).append(ROW)
-    newest = NewestVersion(open_store(table.uri))
+    newest = NewestVersion(open_log(table.uri))
     newest.look()
     before = newest.mark
     shutil.rmtree(tmp_path / "t")

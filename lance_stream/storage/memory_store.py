@@ -1,15 +1,11 @@
-"""Files of a filesystem that fsspec knows.
+"""Files in this process's memory, seen by every store in memory and by fsspec itself.
 
-The filesystem object is made where it is used, never pickled, never shared with other users of
-fsspec, and without a cache of listings: a cached listing hides what other writers have done.
-
-For now the protocol is "memory": files in this process's memory, seen by every store of that
-protocol and by fsspec itself.
+The filesystem object is made where it is used, and never pickled.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -17,13 +13,15 @@ import fsspec
 from fsspec.implementations.memory import MemoryFile
 
 from lance_stream.byte_ranges import Buffer, ByteRange
-from lance_stream.errors import NotFoundError, UnsupportedFeatureError
+from lance_stream.errors import NotFoundError
 from lance_stream.storage.coalesce import cut_answers, plan_requests
 from lance_stream.storage.create_once import create_in_memory
 from lance_stream.storage.store import BytesLike, FileWriter, StoredFile, check_path
 
 _MAX_GAP_BYTES = 16 << 10
 _MAX_JOINED_BYTES = 16 << 20
+# Buffers begin at a multiple of this, in the file and in memory alike.
+_ALIGNMENT = 8
 
 T = TypeVar("T")
 
@@ -32,28 +30,27 @@ _LISTINGS: Final = 5
 
 
 @dataclass(frozen=True)
-class FsspecStore:
-    """The files below one root of a filesystem.
+class MemoryStore:
+    """The files below one root in memory.
 
     Args:
-        protocol: What fsspec calls the filesystem.
-        root: A path in it, without the protocol and without a "/" at the end.
-        options: What fsspec makes it with.
+        root: A path that begins with "/" and does not end with one.
     """
 
-    protocol: str
     root: str
-    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def uri(self) -> str:
         """The root as a URI."""
-        return f"{self.protocol}://{self.root.removeprefix('/')}"
+        return f"memory://{self.root.removeprefix('/')}"
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Return the bytes of each range; see `Store.read_ranges`."""
         requests = plan_requests(
-            ranges, max_gap_bytes=_MAX_GAP_BYTES, max_request_bytes=_MAX_JOINED_BYTES
+            ranges,
+            max_gap_bytes=_MAX_GAP_BYTES,
+            max_request_bytes=_MAX_JOINED_BYTES,
+            alignment=_ALIGNMENT,
         )
         with self._missing_is_not_found(path):
             if not requests:
@@ -72,6 +69,11 @@ class FsspecStore:
         with self._missing_is_not_found(path):
             return bytes(self._filesystem().cat_file(self._path(path)))
 
+    def read_end(self, path: str, num_bytes: int) -> tuple[Buffer, int]:
+        """Return the last bytes of a file, and its size; see `Store.read_end`."""
+        data = memoryview(self.read(path))
+        return data[max(len(data) - num_bytes, 0) :], len(data)
+
     def size(self, path: str) -> int:
         """Return the size of a file; see `Store.size`."""
         with self._missing_is_not_found(path):
@@ -84,7 +86,7 @@ class FsspecStore:
         """Return whether there is such a file."""
         return bool(self._filesystem().isfile(self._path(path)))
 
-    def list_names(self, folder: str) -> list[str]:
+    def list_names(self, folder: str, limit: int | None = None) -> list[str]:
         """Return the names of the files right in a folder; see `Store.list_names`."""
         try:
             entries = _listed(lambda: self._filesystem().ls(self._path(folder), detail=True))
@@ -92,7 +94,7 @@ class FsspecStore:
             return []
         return sorted(
             str(each["name"]).rpartition("/")[2] for each in entries if each["type"] == "file"
-        )
+        )[:limit]
 
     def list(self, folder: str = "") -> list[StoredFile]:
         """Return all files below a folder; see `Store.list`."""
@@ -105,13 +107,9 @@ class FsspecStore:
 
     def create_once(self, path: str, data: BytesLike) -> bool:
         """Create a file unless its name is taken; see `Store.create_once`."""
-        way = CREATE_ONCE.get(self.protocol)
-        if way is None:
-            raise UnsupportedFeatureError(
-                f"no way is known to create a file just once by the protocol {self.protocol!r}, "
-                "and without it two writers would overwrite each other's versions"
-            )
-        return way(self._filesystem(), self._path(path), data)
+        filesystem = self._filesystem()
+        made = MemoryFile(filesystem, self._path(path), bytes(data))
+        return create_in_memory(filesystem.store, self._path(path), made)
 
     def open_writer(self, path: str) -> FileWriter:
         """Return a writer of a new file; see `Store.open_writer`."""
@@ -120,6 +118,10 @@ class FsspecStore:
     def write(self, path: str, data: BytesLike) -> None:
         """Write a whole file; see `Store.write`."""
         self._filesystem().pipe_file(self._path(path), bytes(data))
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy a file; see `Store.copy`."""
+        self.write(target, self.read(source))
 
     def delete(self, path: str) -> None:
         """Delete a file; see `Store.delete`."""
@@ -132,12 +134,7 @@ class FsspecStore:
         return f"{self.root}/{check_path(path)}" if path else self.root
 
     def _filesystem(self) -> Any:
-        return fsspec.filesystem(
-            self.protocol,
-            use_listings_cache=False,
-            skip_instance_cache=True,
-            **self.options,
-        )
+        return fsspec.filesystem("memory", skip_instance_cache=True)
 
     @contextmanager
     def _missing_is_not_found(self, path: str) -> Iterator[None]:
@@ -150,7 +147,7 @@ class FsspecStore:
 class CollectedFileWriter(FileWriter):
     """Collects a file's bytes and writes them at once when it is closed."""
 
-    def __init__(self, store: FsspecStore, path: str) -> None:
+    def __init__(self, store: MemoryStore, path: str) -> None:
         self._store = store
         self._path = path
         self._parts: list[bytes] | None = []
@@ -172,16 +169,7 @@ class CollectedFileWriter(FileWriter):
         self._parts = None
 
 
-def _create_in_memory(filesystem: Any, path: str, data: BytesLike) -> bool:
-    path = filesystem._strip_protocol(path)
-    return create_in_memory(filesystem.store, path, MemoryFile(filesystem, path, bytes(data)))
-
-
-CREATE_ONCE: Mapping[str, Callable[[Any, str, BytesLike], bool]] = {"memory": _create_in_memory}
-"""How a file is created once, by protocol. A protocol that is not here has no known way."""
-
-
-def _seconds(info: Mapping[str, Any]) -> float:
+def _seconds(info: dict[str, Any]) -> float:
     when = info.get("LastModified", info.get("mtime", info.get("created", 0.0)))
     return when.timestamp() if isinstance(when, datetime) else float(when)
 
