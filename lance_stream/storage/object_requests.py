@@ -13,9 +13,8 @@ Keys are the service's own: the full name of an object in its bucket or containe
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
-
-from lance_stream.storage.retries import Patience
 
 Data = bytes | memoryview
 
@@ -44,6 +43,27 @@ class RefusedError(Exception):
     Args:
         answer: What it said, in words, with the way out; nothing secret.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long and how often a service is asked for one thing.
+
+    Attributes:
+        max_attempts: How often at most.
+        total_seconds: No new attempt is begun after so long.
+        request_seconds: How long one attempt may take.
+        connect_seconds: How long it may take to reach the service.
+        first_delay_seconds: The longest wait after the first attempt; it doubles with each.
+        max_delay_seconds: The longest wait after any.
+    """
+
+    max_attempts: int = 8
+    total_seconds: float = 120.0
+    request_seconds: float = 60.0
+    connect_seconds: float = 10.0
+    first_delay_seconds: float = 0.1
+    max_delay_seconds: float = 10.0
 
 
 class ObjectInfo(NamedTuple):

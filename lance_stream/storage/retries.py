@@ -9,34 +9,12 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from lance_stream.errors import StoreRefusedError, StoreUnavailableError
-from lance_stream.storage import object_requests
+from lance_stream.storage.object_requests import Patience, RefusedError, TryAgainError
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long and how often a service is asked for one thing.
-
-    Attributes:
-        max_attempts: How often at most.
-        total_seconds: No new attempt is begun after so long.
-        request_seconds: How long one attempt may take.
-        connect_seconds: How long it may take to reach the service.
-        first_delay_seconds: The longest wait after the first attempt; it doubles with each.
-        max_delay_seconds: The longest wait after any.
-    """
-
-    max_attempts: int = 8
-    total_seconds: float = 120.0
-    request_seconds: float = 60.0
-    connect_seconds: float = 10.0
-    first_delay_seconds: float = 0.1
-    max_delay_seconds: float = 10.0
 
 
 async def ask_patiently(
@@ -62,9 +40,9 @@ async def ask_patiently(
         try:
             async with asyncio.timeout(patience.request_seconds):
                 return await ask(attempt)
-        except object_requests.RefusedError as error:
+        except RefusedError as error:
             raise StoreRefusedError(f"{what} was refused by {whom}: {error}") from error
-        except (object_requests.TryAgainError, TimeoutError) as error:
+        except (TryAgainError, TimeoutError) as error:
             answer = str(error) or f"no answer within {patience.request_seconds:g} s"
             after = getattr(error, "after_seconds", None)
             spent = time.monotonic() - begin

@@ -1,0 +1,313 @@
+"""The names of storage options: one dict of options serves every store, and each takes its own.
+
+A setting goes by fsspec's name, by Lance's, and by those that Lance's own stores know it by. Case
+does not count. What a name means stands in the tables; what its value means, in each store's module
+of options. A name that no store knows is refused, for it is most likely misspelt: an endpoint that
+is silently left out would write to the wrong place. A name that only another store knows is left
+alone, so that one dict can serve tables in several.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, Final
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.storage.object_requests import Patience
+
+_Names = Mapping[str, tuple[str, ...]]
+
+REQUESTS: Final[_Names] = {
+    "allow_http": ("allow_http", "aws_allow_http", "google_allow_http", "azure_allow_http"),
+    "connect_timeout": ("connect_timeout",),
+    "request_timeout": ("request_timeout", "timeout"),
+    "max_retries": ("client_max_retries", "object_store_client_max_retries"),
+    "retry_timeout": ("client_retry_timeout", "object_store_client_retry_timeout"),
+    "max_concurrency": ("max_concurrency",),
+    "any_certificate": ("allow_invalid_certificates",),
+    "proxy_url": ("proxy_url",),
+    "no effect": (
+        # of fsspec's caches, which are not used
+        "use_listings_cache", "listings_expiry_time", "max_paths", "skip_instance_cache",
+        "asynchronous", "version_aware", "default_block_size", "default_cache_type",
+        "default_fill_cache",
+        # of a HTTP client that is not ours
+        "http1_only", "http2_only", "http2_keep_alive_interval", "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle", "http2_max_frame_size", "pool_idle_timeout",
+        "pool_max_idle_per_host", "randomize_addresses", "default_content_type", "user_agent",
+        "disable_system_certificates", "read_timeout", "download_retry_count",
+    ),
+}  # fmt: skip
+"""Settings of every object service."""
+
+S3: Final[_Names] = {
+    **REQUESTS,
+    "key": ("key", "username", "aws_access_key_id", "access_key_id"),
+    "secret": ("secret", "password", "aws_secret_access_key", "secret_access_key"),
+    "token": ("token", "aws_session_token", "aws_token", "session_token"),
+    "anonymous": ("anon", "aws_skip_signature", "skip_signature"),
+    "region": (
+        "region", "aws_region", "region_name", "aws_default_region", "default_region",
+    ),
+    "endpoint": (
+        "endpoint_url", "endpoint", "aws_endpoint", "aws_endpoint_url", "aws_endpoint_url_s3",
+        "endpoint_url_s3",
+    ),
+    "profile": ("profile", "aws_profile"),
+    "use_ssl": ("use_ssl",),
+    "virtual_hosted": ("aws_virtual_hosted_style_request", "virtual_hosted_style_request"),
+    "requester_pays": ("requester_pays", "aws_request_payer", "request_payer"),
+    "unsigned_payload": ("aws_unsigned_payload", "unsigned_payload"),
+    "encryption": ("aws_server_side_encryption",),
+    "encryption_key_id": ("aws_sse_kms_key_id",),
+    "encryption_bucket_key": ("aws_sse_bucket_key_enabled",),
+    "conditional_put": ("aws_conditional_put", "conditional_put"),
+    "client_kwargs": ("client_kwargs",),
+    "config_kwargs": ("config_kwargs",),
+    "s3_additional_kwargs": ("s3_additional_kwargs",),
+    "no effect": (
+        *REQUESTS["no effect"],
+        "cache_regions", "local_expiry_check", "fixed_upload_size", "aws_s3_express", "s3_express",
+        "aws_disable_tagging", "disable_tagging", "aws_disable_bulk_delete", "disable_bulk_delete",
+        "aws_copy_if_not_exists", "copy_if_not_exists", "aws_checksum_algorithm",
+        "checksum_algorithm",
+    ),
+    "in the URI": ("aws_bucket", "aws_bucket_name", "bucket_name", "bucket"),
+    "from the environment": (
+        "session", "loop", "aws_imdsv1_fallback", "imdsv1_fallback", "aws_metadata_endpoint",
+        "metadata_endpoint", "aws_container_credentials_relative_uri",
+        "aws_container_credentials_full_uri", "aws_container_authorization_token_file",
+        "aws_web_identity_token_file", "aws_role_arn", "aws_role_session_name",
+        "aws_endpoint_url_sts", "aws_sse_customer_key_base64",
+    ),
+}  # fmt: skip
+"""Names of s3fs and of Lance's S3."""
+
+GOOGLE: Final[_Names] = {
+    **REQUESTS,
+    "token": ("token", "google_storage_token"),
+    "service_account": (
+        "google_service_account", "service_account", "google_service_account_path",
+        "service_account_path", "google_application_credentials", "application_credentials",
+    ),
+    "service_account_key": ("google_service_account_key", "service_account_key"),
+    "anonymous": ("anon", "google_skip_signature", "skip_signature"),
+    "endpoint": ("endpoint_url", "google_base_url", "base_url"),
+    "project": ("project", "google_project"),
+    "requester_pays": ("requester_pays",),
+    "in the URI": ("google_bucket", "google_bucket_name", "bucket_name", "bucket"),
+}  # fmt: skip
+"""Names of gcsfs and of Lance's Google Cloud Storage."""
+
+AZURE: Final[_Names] = {
+    **REQUESTS,
+    "account_name": ("account_name", "azure_storage_account_name"),
+    "account_key": (
+        "account_key", "azure_storage_account_key", "access_key", "azure_storage_access_key",
+        "azure_storage_master_key", "master_key",
+    ),
+    "connection_string": ("connection_string", "azure_storage_connection_string"),
+    "endpoint": ("endpoint", "azure_storage_endpoint", "azure_endpoint"),
+    "in the URI": ("azure_container_name", "container_name"),
+}  # fmt: skip
+"""Names of adlfs and of Lance's Azure Blob Storage."""
+
+LOCAL: Final[_Names] = {"durable": ("durable",)}
+"""Names for local disks."""
+
+MANIFEST_STORES: Final[_Names] = {
+    "manifest_store": ("manifest_store",),
+    "dynamodb_endpoint": ("dynamodb_endpoint",),
+}
+"""Names for external manifest stores, which are read beside any store's."""
+
+STORES: Final[Mapping[str, _Names]] = {
+    "local": LOCAL,
+    "s3": S3,
+    "google": GOOGLE,
+    "azure": AZURE,
+    "manifest store": MANIFEST_STORES,
+}
+"""Each store's settings, and the names that they go by, in lower case."""
+
+_CALLED: Final[Mapping[str, str]] = {
+    "local": "local disks",
+    "s3": "S3",
+    "google": "Google Cloud Storage",
+    "azure": "Azure Blob Storage",
+    "manifest store": "external manifest stores",
+}
+_TIMES: Final[Mapping[str, str]] = {
+    "retry_timeout": "total_seconds",
+    "request_timeout": "request_seconds",
+    "connect_timeout": "connect_seconds",
+}
+_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+_SECONDS: Final[Mapping[str, float]] = {
+    **dict.fromkeys(("", "s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("ms", "msec", "millis", "milliseconds"), 0.001),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hour", "hours"), 3600.0),
+}
+
+
+def take_settings(options: Mapping[str, Any], store: str) -> dict[str, Any]:
+    """Return what storage options say to one store.
+
+    Args:
+        options: As users give them; None is as if it were not given.
+        store: A key of `STORES`.
+
+    Returns:
+        Values as they were given, by the names of settings in the store's table. What has no
+        effect here is left out.
+
+    Raises:
+        InvalidInputError: A name is known to no store, or two names of one setting differ.
+    """
+    settings: dict[str, Any] = {}
+    given: dict[str, str] = {}
+    setting_of = {name: setting for setting, names in STORES[store].items() for name in names}
+    for name, value in options.items():
+        setting = setting_of.get(name.lower())
+        if setting is None and not _is_known(name.lower()):
+            raise InvalidInputError(_unknown(name, store))
+        if value is None or setting in (None, "no effect"):
+            continue
+        if setting == "in the URI":
+            raise InvalidInputError(
+                f"the storage option {name!r} names what stands in the table's URI already: "
+                "leave it out"
+            )
+        if setting in settings and not _is_same(settings[setting], value):
+            raise InvalidInputError(
+                f"the storage options {given[setting]!r} and {name!r} say the same of "
+                f"{_CALLED[store]}, and have different values: leave one of them out"
+            )
+        assert setting is not None
+        settings.setdefault(setting, value)
+        given.setdefault(setting, name)
+    return settings
+
+
+def as_flag(name: str, value: Any) -> bool:
+    """Return an option's value as true or false."""
+    text = str(value).strip().lower()
+    if text not in _YES + _NO:
+        raise InvalidInputError(f"the storage option {name!r} is true or false, not {text[:80]!r}")
+    return text in _YES
+
+
+def as_seconds(name: str, value: Any) -> float:
+    """Return an option's value as a time in seconds: 30, "30s", "500ms", "2 minutes"."""
+    match = _DURATION.fullmatch(str(value).strip().lower())
+    if match is None or match[2] not in _SECONDS or not float(match[1]):
+        raise InvalidInputError(
+            f"the storage option {name!r} is a time such as '30s', '500ms' or a number of seconds, "
+            f"not {str(value)[:80]!r}"
+        )
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def as_count(name: str, value: Any, *, at_least: int) -> int:
+    """Return an option's value as a whole number."""
+    text = str(value).strip()
+    if isinstance(value, bool) or not text.isdecimal() or int(text) < at_least:
+        raise InvalidInputError(
+            f"the storage option {name!r} is a whole number of at least {at_least}, "
+            f"not {text[:80]!r}"
+        )
+    return int(text)
+
+
+def as_text(name: str, value: Any) -> str:
+    """Return an option's value as text. It may be secret: errors do not show it."""
+    if not isinstance(value, str) or not value:
+        raise InvalidInputError(
+            f"the storage option {name!r} is a text, not {type(value).__name__} or empty"
+        )
+    return value
+
+
+def as_mapping(name: str, value: Any) -> dict[str, Any]:
+    """Return an option's value as a dict with keys of text, which may hold further ones."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InvalidInputError(
+            f"the storage option {name!r} is a dict with keys of text, not {type(value).__name__}"
+        )
+    return dict(value)
+
+
+def patience_of(settings: Mapping[str, Any]) -> Patience:
+    """Return how long and how often a service is asked, as the settings of `REQUESTS` say it."""
+    given: dict[str, Any] = {}
+    if "max_retries" in settings:
+        retries = as_count("client_max_retries", settings["max_retries"], at_least=0)
+        given["max_attempts"] = retries + 1
+    for setting, attribute in _TIMES.items():
+        if setting in settings:
+            given[attribute] = as_seconds(REQUESTS[setting][0], settings[setting])
+    return Patience(**given)
+
+
+Frozen = tuple[tuple[str, Any], ...]
+
+
+def freeze(values: Mapping[str, Any]) -> Frozen:
+    """Return a dict, and those in it, as tuples: hashable, and in one order."""
+    return tuple((key, _frozen(values[key])) for key in sorted(values))
+
+
+def thaw(values: Frozen) -> dict[str, Any]:
+    """Return what was frozen as a dict again; lists come back as lists."""
+    return {key: _thawed(value) for key, value in values}
+
+
+class _FrozenDict(tuple[Any, ...]):
+    """The items of a dict; to be told from those of a list."""
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _FrozenDict((str(key), _frozen(value[key])) for key in sorted(value, key=str))
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    if value is None or isinstance(value, str | bytes | int | float):
+        return value
+    raise InvalidInputError(
+        f"a storage option holds a {type(value).__name__}, which cannot be sent to workers: "
+        "use texts, numbers, lists and dicts"
+    )
+
+
+def _thawed(value: Any) -> Any:
+    if isinstance(value, _FrozenDict):
+        return {key: _thawed(each) for key, each in value}
+    return [_thawed(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _is_known(name: str) -> bool:
+    return any(name in names for table in STORES.values() for names in table.values())
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return bool(one == other) or (
+        isinstance(one, str | int | float)
+        and isinstance(other, str | int | float)
+        and str(one).lower() == str(other).lower()
+    )
+
+
+def _unknown(name: str, store: str) -> str:
+    of_store = _all_names(STORES[store].values())
+    everywhere = _all_names(names for table in STORES.values() for names in table.values())
+    near = get_close_matches(name.lower(), of_store, 1) or get_close_matches(
+        name.lower(), everywhere, 1
+    )
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(of_store)}"
+    return f"the storage option {name!r} is not known for {_CALLED[store]}: {hint}"
+
+
+def _all_names(groups: Iterable[tuple[str, ...]]) -> list[str]:
+    return sorted({name for names in groups for name in names})

@@ -1,0 +1,131 @@
+import pickle
+from typing import Any
+
+import pytest
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.storage.option_names import (
+    STORES,
+    as_count,
+    as_flag,
+    as_mapping,
+    as_seconds,
+    as_text,
+    freeze,
+    patience_of,
+    take_settings,
+    thaw,
+)
+
+
+@pytest.mark.parametrize("store", sorted(STORES))
+def test_a_name_means_one_thing_in_each_store(store: str) -> None:
+    names = [name for names in STORES[store].values() for name in names]
+    assert len(names) == len(set(names))
+    assert all(name == name.lower() for name in names)
+
+
+def test_a_setting_goes_by_every_name_in_any_case() -> None:
+    for name in ("key", "aws_access_key_id", "AWS_ACCESS_KEY_ID", "access_key_id", "username"):
+        assert take_settings({name: "AK"}, "s3") == {"key": "AK"}
+
+
+def test_names_of_other_stores_are_left_alone() -> None:
+    options = {"account_key": "x", "durable": "true", "google_base_url": "u", "aws_region": "r"}
+    assert take_settings(options, "s3") == {"region": "r"}
+    assert take_settings(options, "local") == {"durable": "true"}
+
+
+def test_a_misspelt_name_is_refused_with_the_right_one() -> None:
+    with pytest.raises(InvalidInputError, match=r"'aws_acces_key_id'.*S3.*'aws_access_key_id'"):
+        take_settings({"aws_acces_key_id": "x"}, "s3")
+
+
+def test_a_name_like_no_other_is_refused_with_all_that_are_known() -> None:
+    with pytest.raises(InvalidInputError, match=r"'zzz'.*known are durable"):
+        take_settings({"zzz": "x"}, "local")
+
+
+def test_two_names_of_one_setting_must_agree_and_their_values_are_not_shown() -> None:
+    assert take_settings({"secret": "a", "aws_secret_access_key": "a"}, "s3") == {"secret": "a"}
+    with pytest.raises(InvalidInputError, match="'secret' and 'aws_secret_access_key'") as caught:
+        take_settings({"secret": "hush-1", "aws_secret_access_key": "hush-2"}, "s3")
+    assert "hush" not in str(caught.value)
+
+
+def test_true_as_a_word_agrees_with_true_as_a_value() -> None:
+    assert take_settings({"anon": True, "aws_skip_signature": "true"}, "s3") == {"anonymous": True}
+
+
+def test_what_is_not_given_or_has_no_effect_is_left_out() -> None:
+    assert take_settings({"key": None, "use_listings_cache": False}, "s3") == {}
+
+
+def test_a_bucket_is_named_by_the_uri_alone() -> None:
+    with pytest.raises(InvalidInputError, match=r"'aws_bucket'.*URI"):
+        take_settings({"aws_bucket": "b"}, "s3")
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [(30, 30), ("30", 30), ("1.5", 1.5), ("30s", 30), ("500 ms", 0.5), ("2 Minutes", 120)],
+)
+def test_times_are_read_as_the_reference_reads_them(value: Any, seconds: float) -> None:
+    assert as_seconds("timeout", value) == seconds
+
+
+@pytest.mark.parametrize("value", ["", "soon", "-1", "0", "3 weeks", None])
+def test_what_is_no_time_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidInputError, match="'timeout' is a time"):
+        as_seconds("timeout", value)
+
+
+@pytest.mark.parametrize("value", ["maybe", "", 2])
+def test_what_is_no_flag_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidInputError, match="true or false"):
+        as_flag("anon", value)
+
+
+@pytest.mark.parametrize("value", [0, "-1", "many", True, 1.5])
+def test_what_is_no_count_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidInputError, match="at least 1"):
+        as_count("max_concurrency", value, at_least=1)
+
+
+def test_what_is_no_text_is_refused_without_being_shown() -> None:
+    with pytest.raises(InvalidInputError, match="'key' is a text, not int") as caught:
+        as_text("key", 12345)
+    assert "12345" not in str(caught.value)
+
+
+def test_what_is_no_dict_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="'client_kwargs' is a dict"):
+        as_mapping("client_kwargs", "region_name=x")
+
+
+def test_how_often_and_how_long_is_asked_are_settings() -> None:
+    patience = patience_of(
+        take_settings(
+            {
+                "client_max_retries": "3",
+                "client_retry_timeout": "20",
+                "timeout": "7s",
+                "connect_timeout": 2,
+            },
+            "azure",
+        )
+    )
+    assert (patience.max_attempts, patience.total_seconds) == (4, 20)
+    assert (patience.request_seconds, patience.connect_seconds) == (7, 2)
+
+
+def test_frozen_dicts_can_be_hashed_and_pickled_and_come_back() -> None:
+    values = {"b": {"x": [1, {"y": None}]}, "a": "text"}
+    frozen = freeze(values)
+    assert hash(frozen) == hash(freeze(dict(reversed(values.items()))))
+    assert thaw(pickle.loads(pickle.dumps(frozen))) == values
+
+
+def test_what_cannot_be_sent_to_workers_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="holds a object"):
+        freeze({"session": object()})
