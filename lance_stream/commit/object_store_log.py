@@ -10,10 +10,10 @@ listing on stores that cannot sort; here it is written for its sake, and never r
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from lance_stream.commit.manifest_memory import MANIFESTS
-from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError, NotFoundError
+from lance_stream.commit.manifest_files import read_manifest, remember_manifest
+from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
 from lance_stream.storage.store import Store
-from lance_stream.table.manifest import Manifest, decode_manifest
+from lance_stream.table.manifest import Manifest
 from lance_stream.table.paths import (
     LATEST_VERSION_HINT,
     VERSIONS_DIRECTORY,
@@ -37,6 +37,11 @@ class ObjectStoreLog:
 
     store: Store
     _scheme: NamingScheme | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def scheme(self) -> NamingScheme:
+        """How manifests are named, as it was seen last."""
+        return self._scheme or NamingScheme.V2
 
     def latest(self) -> int:
         """Return the newest version; see `VersionLog.latest`."""
@@ -106,7 +111,7 @@ class ObjectStoreLog:
     def remember(self, manifest: Manifest, data: bytes) -> None:
         """Take note of a version that was published; see `VersionLog.remember`."""
         path = self.manifest_path(manifest.version)
-        MANIFESTS.remember(self.store, path, manifest, data)
+        remember_manifest(self.store, path, manifest, data)
 
     def _list(self) -> tuple[int | None, list[str]]:
         """Return the newest version, and the names of all; notice the scheme that they have."""
@@ -120,21 +125,5 @@ class ObjectStoreLog:
         return (newest.version if newest else None), names
 
     def _read(self, version: int, scheme: NamingScheme, *, is_newest: bool = False) -> Manifest:
-        """Return a version's manifest; the newest one is remembered, for it is asked for again."""
         path = manifest_path(version, scheme)
-        known = MANIFESTS.recall(self.store, path)
-        if known is not None:
-            return known
-        data = self.store.read(path)
-        try:
-            manifest = decode_manifest(data)
-            if manifest.version != version:
-                raise CorruptDataError(
-                    f"the manifest of version {version} states version {manifest.version}"
-                )
-        except BadDataError as error:
-            error.add_note(f"manifest {self.store.uri}/{path}")
-            raise
-        if is_newest:
-            MANIFESTS.remember(self.store, path, manifest, data)
-        return manifest
+        return read_manifest(self.store, path, version, is_newest=is_newest)

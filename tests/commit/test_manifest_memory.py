@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lance_stream.commit import object_store_log
+from lance_stream.commit import manifest_files
 from lance_stream.commit.manifest_memory import TAIL_BYTES, ManifestMemory
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import NotFoundError
@@ -20,7 +20,7 @@ from tests.contracts.watched_stores import WatchedStore
 @pytest.fixture(autouse=True)
 def memory(monkeypatch: pytest.MonkeyPatch) -> ManifestMemory:
     fresh = ManifestMemory()
-    monkeypatch.setattr(object_store_log, "MANIFESTS", fresh)
+    monkeypatch.setattr(manifest_files, "MANIFESTS", fresh)
     return fresh
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from lance_stream.commit import object_store_log
+from lance_stream.commit import manifest_files
 from lance_stream.commit.manifest_memory import ManifestMemory
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.commit.version_log import VersionLog
@@ -90,7 +90,7 @@ def test_opening_the_newest_version_costs_one_listing_and_one_read(
     log = create(3)
     for version in range(1, 6):
         commit_to(log, append(version, 3))
-    monkeypatch.setattr(object_store_log, "MANIFESTS", ManifestMemory())  # another process's
+    monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestMemory())  # another process's
     store = WatchedStore(log.store)
     assert ObjectStoreLog(store).read_latest().version == 6
     assert [call for call, _ in store.calls] == ["list_names", "read"]
