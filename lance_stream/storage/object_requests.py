@@ -107,11 +107,11 @@ class Upload(Protocol):
         """Send a part, the first one is number 0. Sending it again replaces it."""
         ...
 
-    async def finish(self, number: int, data: Data, *, once: bool) -> bool:
+    async def finish(self, number: int, data: Data) -> bool:
         """Send the last part, and make the object visible.
 
         Returns:
-            False if `once` was asked for and the name is taken; nothing was replaced.
+            False if it was begun with `once` and the name is taken; nothing was replaced.
 
         Raises:
             MissingError: There is no such upload (any more): perhaps it was finished by this very
@@ -172,8 +172,14 @@ class ObjectRequests(Protocol):
         """Copy an object within the bucket, in place of an older one."""
         ...
 
-    async def start_upload(self, key: str) -> Upload:
-        """Begin to send a large object in parts."""
+    async def start_upload(self, key: str, *, once: bool) -> Upload:
+        """Begin to send a large object in parts.
+
+        Args:
+            key: The object.
+            once: Whether it is not to replace an older one. Some services want to know this when
+                the upload begins, others when it ends.
+        """
         ...
 
     async def close(self) -> None:

@@ -187,10 +187,10 @@ class ObjectStore:
 
     def _put(self, path: str, data: memoryview, *, once: bool) -> bool:
         if len(data) > self.settings.max_put_bytes:
-            writer = ObjectWriter(self, path)
+            writer = ObjectWriter(self, path, once=once)
             with writer:
                 writer.write(data)
-                return writer.finish(once=once)
+                return writer.finish()
         return self._ask_for(
             path, f"PUT of {path!r}", lambda driver, key: driver.put(key, data, once=once)
         )
@@ -239,11 +239,13 @@ class ObjectWriter(FileWriter):
     Args:
         store: Where.
         path: The file.
+        once: Whether it is not to replace an older one.
     """
 
-    def __init__(self, store: ObjectStore, path: str) -> None:
+    def __init__(self, store: ObjectStore, path: str, *, once: bool = False) -> None:
         self._store = store
         self._path = path
+        self._once = once
         self._key = store._key(path)
         self._buffer = bytearray()
         self._upload: Upload | None = None
@@ -266,24 +268,24 @@ class ObjectWriter(FileWriter):
     def close(self) -> None:
         """Make the file visible under its name."""
         if not self._is_closed:
-            self.finish(once=False)
+            self.finish()
 
-    def finish(self, *, once: bool) -> bool:
+    def finish(self) -> bool:
         """Make the file visible under its name.
 
         Returns:
-            False if `once` was asked for and the name is taken; nothing was replaced.
+            False if it is to replace no older one and the name is taken; nothing was replaced.
         """
         self._is_closed = True
         last = bytes(self._buffer)
         upload = self._upload
         if upload is None:
-            return self._ask(lambda driver, _: driver.put(self._key, last, once=once), "PUT")
+            return self._ask(lambda driver, _: driver.put(self._key, last, once=self._once), "PUT")
         try:
             while self._under_way:
                 self._under_way.pop(0).result()
             made = self._ask(
-                lambda driver, attempt: self._finish(driver, upload, last, attempt, once=once),
+                lambda driver, attempt: self._finish(driver, upload, last, attempt),
                 "the last part",
             )
         except BaseException:
@@ -308,7 +310,8 @@ class ObjectWriter(FileWriter):
     def _send(self, data: bytes) -> None:
         if self._upload is None:
             self._upload = self._ask(
-                lambda driver, _: driver.start_upload(self._key), "the beginning of an upload"
+                lambda driver, _: driver.start_upload(self._key, once=self._once),
+                "the beginning of an upload",
             )
         upload, number = self._upload, self._num_parts
         self._num_parts += 1
@@ -319,15 +322,15 @@ class ObjectWriter(FileWriter):
         )
 
     async def _finish(
-        self, driver: ObjectRequests, upload: Upload, last: bytes, attempt: int, *, once: bool
+        self, driver: ObjectRequests, upload: Upload, last: bytes, attempt: int
     ) -> bool:
         try:
-            return await upload.finish(self._num_parts, last, once=once)
+            return await upload.finish(self._num_parts, last)
         except MissingError:
             if attempt == 1:
                 raise
             # Finished by an attempt whose answer got lost, if the object is there.
-            return not once and (await driver.head(self._key)).size_bytes == self._size_bytes
+            return not self._once and (await driver.head(self._key)).size_bytes == self._size_bytes
 
     def _drop(self) -> None:
         for each in self._under_way:
