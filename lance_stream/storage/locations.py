@@ -3,6 +3,7 @@
     /data/t   data/t   ~/t      a path as it is, spaces and percent signs too
     file:///data/t  file:/data/t    a URI: %20 is a space
     memory://t
+    az://container/t  abfss://container@account.dfs.core.windows.net/t
 
 Which protocols there are, and why others are refused, stands in `BACKENDS` and `REFUSED`.
 """
@@ -15,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.storage.azure_options import OPEN_AZURE
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.storage.store import Store
@@ -49,7 +51,7 @@ def open_store(
         return backend(rest, options)
     reason = REFUSED.get(protocol, "no store of that protocol is known")
     raise UnsupportedFeatureError(
-        f"{text!r} cannot be opened: {reason}. Supported are local paths, file:// and memory://"
+        f"{text!r} cannot be opened: {reason}. Supported are local paths, file://, memory:// and az://"
     )
 
 
@@ -91,6 +93,7 @@ BACKENDS: Mapping[str, Callable[[str, Mapping[str, Any]], Store]] = {
     "": _open_path,
     "file": _open_file_uri,
     "memory": _open_memory,
+    **OPEN_AZURE,
 }
 """The stores there are, by protocol; each is given what follows the ":", and the options."""
 
@@ -99,9 +102,6 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("s3", "s3a", "s3n"), f"Amazon S3 {_LATER}"),
     "s3+ddb": f"Amazon S3 with DynamoDB {_LATER}",
     **dict.fromkeys(("gs", "gcs"), f"Google Cloud Storage {_LATER}"),
-    **dict.fromkeys(
-        ("az", "abfs", "abfss", "adl", "wasb", "wasbs"), f"Azure Blob Storage {_LATER}"
-    ),
     **dict.fromkeys(
         ("hdfs", "viewfs", "dbfs", "webhdfs"),
         "no way is known to create a file just once there, which commits stand on",

@@ -101,14 +101,43 @@ GOOGLE: Final[_Names] = {
 
 AZURE: Final[_Names] = {
     **REQUESTS,
+    "connect_timeout": (*REQUESTS["connect_timeout"], "connection_timeout"),
     "account_name": ("account_name", "azure_storage_account_name"),
     "account_key": (
         "account_key", "azure_storage_account_key", "access_key", "azure_storage_access_key",
         "azure_storage_master_key", "master_key",
     ),
     "connection_string": ("connection_string", "azure_storage_connection_string"),
+    "sas_token": ("sas_token", "azure_storage_sas_token", "sas_key", "azure_storage_sas_key"),
+    "bearer_token": ("bearer_token", "azure_storage_token", "token"),
+    "anonymous": ("anon", "azure_skip_signature", "skip_signature"),
+    "client_id": ("client_id", "azure_client_id", "azure_storage_client_id"),
+    "client_secret": ("client_secret", "azure_client_secret", "azure_storage_client_secret"),
+    "tenant_id": (
+        "tenant_id", "azure_tenant_id", "azure_storage_tenant_id", "authority_id",
+        "azure_authority_id", "azure_storage_authority_id",
+    ),
+    "authority_host": (
+        "authority_host", "azure_authority_host", "azure_storage_authority_host",
+    ),
+    "token_file": ("federated_token_file", "azure_federated_token_file"),
+    "use_cli": ("use_azure_cli", "azure_use_azure_cli"),
+    "msi_object_id": ("object_id", "azure_msi_object_id"),
+    "msi_resource_id": ("msi_resource_id", "azure_msi_resource_id"),
+    "emulator": ("azure_storage_use_emulator", "use_emulator", "object_store_use_emulator"),
+    "use_fabric": ("use_fabric_endpoint", "azure_use_fabric_endpoint"),
     "endpoint": ("endpoint", "azure_storage_endpoint", "azure_endpoint"),
+    "account_host": ("account_host",),
+    "no effect": (
+        *REQUESTS["no effect"],
+        "blocksize", "location_mode", "assume_container_exists", "socket_timeout", "loop",
+        "disable_tagging", "azure_disable_tagging",
+    ),
     "in the URI": ("azure_container_name", "container_name"),
+    "from the environment": (
+        "credential", "request_session", "msi_endpoint", "azure_msi_endpoint",
+        "identity_endpoint", "azure_identity_endpoint",
+    ),
 }  # fmt: skip
 """Names of adlfs and of Lance's Azure Blob Storage."""
 

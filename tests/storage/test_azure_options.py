@@ -1,0 +1,283 @@
+"""What URIs, storage options and the environment say of Azure Blob Storage."""
+
+import pickle
+from typing import Any
+
+import pytest
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.storage.azure_authorization import (
+    BearerToken,
+    Identity,
+    Nobody,
+    SharedAccess,
+    SharedKey,
+)
+from lance_stream.storage.azure_options import AzureSettings, open_azure
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.object_store import ObjectStore
+
+KEY = "c2VjcmV0LWtleQ=="
+SAS = "sv=2023-11-03&sr=c&sp=rwdl&sig=c2VjcmV0%2Bsas%3D"
+HOST = "acct.dfs.core.windows.net"
+PUBLIC = "https://acct.blob.core.windows.net"
+
+
+def opened(
+    uri: str, options: dict[str, Any] | None = None, environment: dict[str, str] | None = None
+) -> ObjectStore:
+    scheme, _, rest = uri.partition(":")
+    store = open_azure(scheme, rest, options or {}, environment or {})
+    assert isinstance(store, ObjectStore)
+    return store
+
+
+def settings(
+    uri: str, options: dict[str, Any] | None = None, environment: dict[str, str] | None = None
+) -> AzureSettings:
+    found = opened(uri, options, environment).settings
+    assert isinstance(found, AzureSettings)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("uri", "options", "endpoint"),
+    [
+        ("az://cont/t", {"account_name": "acct"}, PUBLIC),
+        ("abfs://cont/t", {"azure_storage_account_name": "acct"}, PUBLIC),
+        ("adl://cont/t", {"ACCOUNT_NAME": "acct"}, PUBLIC),
+        (f"abfss://cont@{HOST}/t", {}, PUBLIC),
+        (f"abfss://cont@{HOST}/t", {"account_name": "acct"}, PUBLIC),
+        (f"az://cont@{HOST}/t", {}, PUBLIC),
+        ("wasbs://cont@acct.blob.core.windows.net/t", {}, PUBLIC),
+        (
+            "abfss://cont@acct.dfs.core.usgovcloudapi.net/t",
+            {},
+            "https://acct.blob.core.usgovcloudapi.net",
+        ),
+        (
+            "abfss://cont@acct.dfs.core.chinacloudapi.cn/t",
+            {},
+            "https://acct.blob.core.chinacloudapi.cn",
+        ),
+        (
+            "abfss://space@onelake.dfs.fabric.microsoft.com/lake.Lakehouse/Tables/t",
+            {},
+            "https://onelake.blob.fabric.microsoft.com",
+        ),
+        (
+            "az://cont/t",
+            {"account_name": "acct", "account_host": "acct.blob.core.usgovcloudapi.net"},
+            "https://acct.blob.core.usgovcloudapi.net",
+        ),
+        (
+            "az://cont/t",
+            {"azure_storage_endpoint": "http://127.0.0.1:10000/acct/"},
+            "http://127.0.0.1:10000/acct",
+        ),
+        (
+            "az://cont/t",
+            {"account_name": "acct", "azure_endpoint": "http://127.0.0.1:10000"},
+            "http://127.0.0.1:10000/acct",
+        ),
+        (
+            f"abfss://cont@{HOST}/t",
+            {"endpoint": "http://localhost:10000"},
+            "http://localhost:10000/acct",
+        ),
+        ("az://cont/t", {"endpoint": f"https://{HOST}"}, PUBLIC),
+        ("az://cont/t", {"connection_string": f"AccountName=acct;AccountKey={KEY}"}, PUBLIC),
+        (
+            "az://cont/t",
+            {
+                "connection_string": "DefaultEndpointsProtocol=https;AccountName=acct;"
+                f"AccountKey={KEY};EndpointSuffix=core.chinacloudapi.cn"
+            },
+            "https://acct.blob.core.chinacloudapi.cn",
+        ),
+        (
+            "az://cont/t",
+            {"connection_string": f"BlobEndpoint={PUBLIC}/;SharedAccessSignature={SAS}"},
+            PUBLIC,
+        ),
+    ],
+)
+def test_an_account_is_found_wherever_it_is_named(
+    uri: str, options: dict[str, Any], endpoint: str
+) -> None:
+    found = settings(uri, {"anon": "true", **options})
+    assert found.endpoint == endpoint
+    assert found.account in ("acct", "onelake")
+
+
+@pytest.mark.parametrize(
+    ("uri", "options"),
+    [
+        (f"abfss://cont@{HOST}/t", {"account_name": "other"}),
+        (f"abfss://cont@{HOST}/t", {"endpoint": "http://127.0.0.1:10000/other"}),
+        (
+            "az://cont/t",
+            {"account_name": "a", "connection_string": "AccountName=b;AccountKey=YQ=="},
+        ),
+        ("az://cont/t", {"account_name": "a", "endpoint": "https://b.blob.core.windows.net"}),
+    ],
+)
+def test_an_account_that_is_named_twice_differently_is_refused(
+    uri: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidInputError, match="named twice, and differently"):
+        settings(uri, options)
+
+
+@pytest.mark.parametrize(
+    ("uri", "options", "message"),
+    [
+        ("az://cont/t", {}, "no storage account is named"),
+        ("az:///t", {"account_name": "a"}, "is not the URI of a dataset on Azure"),
+        ("abfss://cont@/t", {"account_name": "a"}, "is not the URI of a dataset on Azure"),
+        ("az://cont/a/../../b", {"account_name": "a"}, "is not the URI of a dataset on Azure"),
+        (f"abfss://{HOST}/cont/t", {}, "names the host .* where a container stands"),
+        ("az://cont/t", {"acount_name": "a"}, "did you mean 'account_name'"),
+        ("az://cont/t", {"account_name": "a", "account_key": "not base64!"}, "is not base64"),
+        ("az://cont/t", {"account_name": "a", "sas_token": "nonsense"}, "has no part 'sig='"),
+        ("az://cont/t", {"account_name": "a", "connection_string": "x"}, "is not one: it reads"),
+        ("az://cont/t", {"account_name": "a", "client_secret": "x"}, "needs tenant_id and client"),
+        ("az://cont/t", {"account_name": "a", "anon": "maybe"}, "is true or false"),
+        ("az://cont/t", {"account_name": "a", "credential": object()}, "cannot be sent to workers"),
+        ("az://cont/t", {"endpoint": f"{PUBLIC}?{SAS}"}, "a SAS token is the storage option"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_way_out(
+    uri: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message) as caught:
+        settings(uri, options)
+    assert "c2VjcmV0" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "credentials"),
+    [
+        ({"account_key": KEY}, SharedKey("acct", KEY)),
+        ({"azure_storage_account_key": KEY}, SharedKey("acct", KEY)),
+        ({"azure_storage_access_key": KEY}, SharedKey("acct", KEY)),
+        ({"connection_string": f"AccountName=acct;AccountKey={KEY}"}, SharedKey("acct", KEY)),
+        ({"sas_token": SAS}, SharedAccess(SAS)),
+        ({"azure_storage_sas_key": f"?{SAS}"}, SharedAccess(f"?{SAS}")),
+        ({"account_key": KEY, "sas_token": SAS}, SharedKey("acct", KEY)),
+        ({"azure_storage_token": "token"}, BearerToken("token")),
+        ({"anon": True}, Nobody()),
+        ({"azure_skip_signature": "true"}, Nobody()),
+        ({}, Identity()),
+        ({"anon": "false"}, Identity()),
+        ({"azure_client_id": "c"}, Identity(client="c")),
+        ({"use_azure_cli": "true"}, Identity("cli")),
+        (
+            {"azure_tenant_id": "t", "client_id": "c", "azure_client_secret": "s"},
+            Identity("client secret", "t", "c", "s"),
+        ),
+        (
+            {"tenant_id": "t", "client_id": "c", "azure_federated_token_file": "/token"},
+            Identity("workload", "t", "c", token_file="/token"),
+        ),
+        ({"azure_msi_resource_id": "/r"}, Identity("managed", resource_id="/r")),
+    ],
+)
+def test_credentials_go_by_the_names_of_adlfs_and_of_lance(
+    options: dict[str, Any], credentials: Any
+) -> None:
+    assert settings("az://cont/t", {"account_name": "acct", **options}).credentials == credentials
+
+
+def test_the_emulator_needs_no_account_and_no_key() -> None:
+    for options in (
+        {"azure_storage_use_emulator": "true"},
+        {"connection_string": "UseDevelopmentStorage=true"},
+    ):
+        found = settings("az://cont/t", options)
+        assert found.endpoint == "http://127.0.0.1:10000/devstoreaccount1"
+        assert found.account == "devstoreaccount1"
+    elsewhere = {"AZURITE_BLOB_STORAGE_URL": "http://127.0.0.1:7"}
+    found = settings("az://cont/t", {"use_emulator": "true"}, elsewhere)
+    assert found.endpoint == "http://127.0.0.1:7/devstoreaccount1"
+
+
+def test_the_environment_says_what_no_option_does() -> None:
+    environment = {"AZURE_STORAGE_ACCOUNT_NAME": "acct", "AZURE_STORAGE_ACCOUNT_KEY": KEY}
+    assert settings("az://cont/t", {}, environment).credentials == SharedKey("acct", KEY)
+    given = settings("az://cont/t", {"sas_token": SAS}, environment)
+    assert (given.account, given.credentials) == ("acct", SharedAccess(SAS))
+
+
+def test_credentials_of_the_environment_are_for_its_own_account_only() -> None:
+    environment = {
+        "AZURE_STORAGE_CONNECTION_STRING": f"AccountName=theirs;AccountKey={KEY}",
+        "AZURE_STORAGE_SAS_TOKEN": SAS,
+    }
+    for uri, options in (("az://cont/t", {"account_name": "acct"}), (f"az://cont@{HOST}/t", {})):
+        found = settings(uri, options, environment)
+        assert (found.endpoint, found.credentials) == (PUBLIC, Identity())
+
+
+def test_an_endpoint_of_the_environment_gives_way_to_the_host_of_the_uri() -> None:
+    environment = {"AZURE_STORAGE_ENDPOINT": "https://private.example/acct"}
+    assert settings("az://cont/t", {}, environment).endpoint == "https://private.example/acct"
+    assert settings(f"abfss://cont@{HOST}/t", {}, environment).endpoint == PUBLIC
+
+
+@pytest.mark.parametrize("options", [{"sas_token": SAS}, {"bearer_token": "t"}, {}])
+def test_what_everybody_on_the_way_could_use_is_not_sent_in_the_open(
+    options: dict[str, str],
+) -> None:
+    endpoint = {"endpoint": "http://store.example/acct"}
+    with pytest.raises(InvalidInputError, match="plain HTTP"):
+        settings("az://cont/t", {**endpoint, **options})
+    assert settings("az://cont/t", {**endpoint, **options, "allow_http": "true"})
+    assert settings("az://cont/t", {**endpoint, "account_key": KEY})
+
+
+def test_settings_hide_what_is_secret_and_outlive_a_pickle() -> None:
+    for options in (
+        {"account_key": KEY},
+        {"sas_token": SAS},
+        {"bearer_token": "c2VjcmV0"},
+        {"tenant_id": "t", "client_id": "c", "client_secret": "c2VjcmV0"},
+        {"account_key": KEY, "proxy_url": "http://user:c2VjcmV0@proxy:1"},
+    ):
+        store = opened("az://cont/t", {"account_name": "acct", **options})
+        assert "c2VjcmV0" not in repr(store)
+        assert "c2VjcmV0" not in store.settings.where("cont")
+        again = pickle.loads(pickle.dumps(store))
+        assert again == store
+        assert again.settings == store.settings
+        assert hash(again.settings) == hash(store.settings)
+
+
+def test_the_uri_of_a_store_leads_back_to_it() -> None:
+    for uri in ("az://cont/a%20b/t", f"abfss://cont@{HOST}/t%25", f"wasbs://cont@{HOST}/t"):
+        store = opened(uri, {"account_name": "acct"})
+        assert store.uri == uri
+        assert opened(store.uri, {"account_name": "acct"}) == store
+
+
+def test_times_and_tries_are_taken_from_the_options() -> None:
+    found = settings(
+        "az://cont/t",
+        {
+            "account_name": "a",
+            "timeout": "90s",
+            "connection_timeout": "3",
+            "client_max_retries": "2",
+            "client_retry_timeout": "20",
+            "max_concurrency": "4",
+        },
+    )
+    assert (found.request_seconds, found.connect_seconds) == (90.0, 3.0)
+    assert (found.patience.max_attempts, found.patience.total_seconds) == (3, 20.0)
+    assert found.max_requests_at_once == 4
+
+
+def test_every_kind_of_uri_opens_without_asking_anybody() -> None:
+    for scheme in ("az", "abfs", "abfss", "azure", "adl", "wasb", "wasbs"):
+        store = open_store(f"{scheme}://cont/t", {"account_name": "acct", "anon": "true"})
+        assert store.uri == f"{scheme}://cont/t"
