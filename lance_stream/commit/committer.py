@@ -19,6 +19,7 @@ for cleanup.
 
 import importlib.metadata
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
@@ -32,6 +33,7 @@ from lance_stream.errors import (
     IncompatibleConflictError,
     NotFoundError,
     RetryableConflictError,
+    StoreUnavailableError,
 )
 from lance_stream.storage.store import Store
 from lance_stream.table.apply import Commit, Creation, apply
@@ -43,6 +45,8 @@ from lance_stream.table.transaction import Transaction, decode_transaction, enco
 
 MAX_INLINE_TRANSACTION_BYTES = 20 << 20
 """A larger transaction has no copy in the manifest, as in the reference."""
+
+_MAX_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,8 @@ def commit(
             other writers were faster each time.
         IncompatibleConflictError: It no longer means the same.
         CommitUncertainError: The store did not say whether the version landed.
+        StoreRefusedError: The store said no; nothing was committed.
+        StoreUnavailableError: The store did not answer; nothing was committed.
         NotFoundError: There is no table (any more).
         BadDataError: The newest manifest is damaged, or uses a feature that we may not write.
     """
@@ -214,13 +220,20 @@ def _write_transaction(store: Store, transaction: Transaction, world: World) -> 
     """
     data = encode_transaction(transaction)
     name = transaction_file_name(transaction.read_version, transaction.uuid)
-    while not store.create_once(transaction_path(name), data):
-        if store.read(transaction_path(name)) == data:
-            break
+    for _ in range(_MAX_NAMES):
+        if store.create_once(transaction_path(name), data):
+            return _TransactionFile(transaction, name, data)
+        with suppress(NotFoundError):
+            if store.read(transaction_path(name)) == data:  # ours: its answer got lost
+                return _TransactionFile(transaction, name, data)
         name = transaction_file_name(
             transaction.read_version, f"{transaction.uuid}-{world.random_id():016x}"
         )
-    return _TransactionFile(transaction, name, data)
+    raise StoreUnavailableError(
+        f"the file of this {operation_name(transaction.operation)}'s transaction cannot be "
+        f"created at {store.uri}: the store said of {_MAX_NAMES} names that no other writer uses, "
+        f"the last one {transaction_path(name)!r}, that they are taken. Nothing was committed"
+    )
 
 
 def _next_version(

@@ -6,11 +6,12 @@ the manifest that stands there is read: the name of its transaction file is ours
 No two transactions share that name, because it is created once.
 
     published           yes
-    taken               yes, if it is ours; else no
-    error               yes, if it is ours; no, if it is another's
+    taken, or error     yes, if it is ours; no, if it is another's
                         nothing there: the same bytes are published again, which does no harm if
                         the first request arrives late
                         cannot be read: unknown
+    refused             yes, if it is ours after all; no, if it is another's
+                        nothing there, or reading it is refused, too: the refusal is the answer
 """
 
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from lance_stream.errors import (
     CommitUncertainError,
     InvalidInputError,
     NotFoundError,
+    StoreRefusedError,
     UnsupportedFeatureError,
 )
 
@@ -47,9 +49,11 @@ def publish_and_know(
 
     Raises:
         CommitUncertainError: It cannot be known. Nothing was deleted.
+        StoreRefusedError: The store said no, and the version is not there.
         UnsupportedFeatureError: The store cannot publish; nothing was written.
     """
     failure: Exception | None = None
+    is_unclear = False
     for attempt in range(1, _TRIES + 1):
         if attempt > 1:
             wait(attempt)
@@ -61,9 +65,13 @@ def publish_and_know(
             raise
         except Exception as error:  # any store's own
             failure = error
-        owner = _transaction_file_of(log, version)
+        refusal = failure if isinstance(failure, StoreRefusedError) and not is_unclear else None
+        is_unclear = is_unclear or refusal is None
+        owner = _transaction_file_of(log, version, refusal)
         if owner is not None:
             return owner == transaction_file
+        if refusal is not None:
+            raise refusal
     raise CommitUncertainError(
         f"version {version} of {log.store.uri} may or may not have been published: the store "
         f"answered {failure or 'that it is taken'!r}, but the version is not there. Nothing was "
@@ -72,13 +80,27 @@ def publish_and_know(
     ) from failure
 
 
-def _transaction_file_of(log: VersionLog, version: int) -> str | None:
-    """Return which transaction made a version, by the name of its file; None if there is none."""
+def _transaction_file_of(
+    log: VersionLog, version: int, refusal: StoreRefusedError | None
+) -> str | None:
+    """Return which transaction made a version, by the name of its file; None if there is none.
+
+    Args:
+        log: The table's history.
+        version: The version.
+        refusal: What the store said to its publication, if that was a clear no.
+
+    Raises:
+        CommitUncertainError: It cannot be read.
+        StoreRefusedError: It may not be read, as it may not be published.
+    """
     try:
         return log.read(version).transaction_file
     except NotFoundError:
         return None
     except Exception as error:
+        if refusal is not None and isinstance(error, StoreRefusedError):
+            raise refusal from error
         raise CommitUncertainError(
             f"version {version} of {log.store.uri} may or may not be ours: the store said that it "
             f"is taken, or gave no clear answer, and its manifest cannot be read ({error!r}). "

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from lance_stream.byte_ranges import Buffer, ByteRange
-from lance_stream.errors import NotFoundError
+from lance_stream.errors import NotFoundError, StoreUnavailableError
 from lance_stream.storage.clients import ask, begin_to_ask
 from lance_stream.storage.coalesce import Request, cut_answers, plan_requests
 from lance_stream.storage.object_requests import (
@@ -40,6 +40,9 @@ MAX_JOINED_BYTES: Final = 8 << 20
 
 PART_BYTES: Final = 8 << 20
 """What a writer sends at once at least, if the file is larger."""
+
+# How often a name that is taken, and not there, is asked for at most.
+_TIMES_TAKEN = 3
 
 # Buffers begin at a multiple of this, in the file and in memory alike.
 _ALIGNMENT = 64
@@ -131,11 +134,16 @@ class ObjectStore:
     def create_once(self, path: str, data: BytesLike) -> bool:
         """Create a file unless its name is taken; see `Store.create_once`."""
         view = memoryview(data).cast("B")
-        if self._put(path, view, once=True):
-            return True
-        # Ours all the same, if an answer got lost and the request was sent again.
-        with self._missing_is_not_found(path):
-            return self.read(path) == view
+        for _ in range(_TIMES_TAKEN):
+            if self._put(path, view, once=True):
+                return True
+            with suppress(NotFoundError):
+                # Ours all the same, if an answer got lost and the request was sent again.
+                return self.read(path) == view
+        raise StoreUnavailableError(
+            f"{self.settings.where(self.container)} said {_TIMES_TAKEN} times that "
+            f"{self._key(path)!r} is taken, and each time that there is no such object"
+        )
 
     def open_writer(self, path: str) -> FileWriter:
         """Return a writer of a new file; see `Store.open_writer`."""
