@@ -3,6 +3,7 @@
     /data/t   data/t   ~/t      a path as it is, spaces and percent signs too
     file:///data/t  file:/data/t    a URI: %20 is a space
     memory://t
+    s3://bucket/path/t              a URI; also s3a:// and s3n://, as Spark users write them
     az://container/t  abfss://container@account.dfs.core.windows.net/t
 
 Which protocols there are, and why others are refused, stands in `BACKENDS` and `REFUSED`.
@@ -19,10 +20,12 @@ from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.storage.azure_options import OPEN_AZURE
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.memory_store import MemoryStore
+from lance_stream.storage.object_store import ObjectStore
+from lance_stream.storage.option_names import as_flag, take_settings
+from lance_stream.storage.s3_options import s3_settings
 from lance_stream.storage.store import Store
 
 _URI = re.compile(r"(file(?=:/)|[A-Za-z][A-Za-z0-9+.-]+(?=://)):(.*)", re.DOTALL | re.IGNORECASE)
-_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 def open_store(
@@ -32,12 +35,12 @@ def open_store(
 
     Args:
         location: A path or URI.
-        storage_options: For local disks: `durable`, "true" to flush every new file to the disk
-            before it counts as written; the default is to do so for manifests only. Others are
-            left alone.
+        storage_options: `option_names` has those of each store; each takes its own. For local
+            disks: `durable`, "true" to flush every new file to the disk before it counts as
+            written; the default is to do so for manifests only.
 
     Raises:
-        InvalidInputError: The location is empty, or an option has a wrong value.
+        InvalidInputError: The location is empty, an option has a wrong value, or no store knows it.
         UnsupportedFeatureError: There is no store for its protocol.
     """
     text = os.fspath(location)
@@ -51,14 +54,16 @@ def open_store(
         return backend(rest, options)
     reason = REFUSED.get(protocol, "no store of that protocol is known")
     raise UnsupportedFeatureError(
-        f"{text!r} cannot be opened: {reason}. Supported are local paths, file://, memory:// and az://"
+        f"{text!r} cannot be opened: {reason}. Supported are local paths, "
+        + ", ".join(f"{each}://" for each in BACKENDS if each)
     )
 
 
 def _open_path(path: str, options: Mapping[str, Any]) -> Store:
+    given = take_settings(options, "local")
     expanded = Path(path).expanduser() if path.startswith("~") else Path(path)
     root = os.path.normpath(expanded.absolute())
-    return LocalStore(root, durable=_flag(options, "durable"))
+    return LocalStore(root, durable=as_flag("durable", given.get("durable", False)))
 
 
 def _open_file_uri(rest: str, options: Mapping[str, Any]) -> Store:
@@ -82,24 +87,44 @@ def _open_memory(rest: str, _options: Mapping[str, Any]) -> Store:
     return MemoryStore(root)
 
 
-def _flag(options: Mapping[str, Any], name: str) -> bool:
-    value = str(options.get(name, "false")).lower()
-    if value not in _YES + _NO:
-        raise InvalidInputError(f"the storage option {name} is true or false, not {value!r}")
-    return value in _YES
+def _open_s3(rest: str, options: Mapping[str, Any]) -> Store:
+    bucket, root = split_bucket(f"s3:{rest}")
+    return ObjectStore(s3_settings(options), bucket, root)
+
+
+def split_bucket(uri: str) -> tuple[str, str]:
+    """Return the bucket of a URI, and the path in it with its escapes resolved.
+
+    Raises:
+        InvalidInputError: There is no bucket or no path, or the path is none of a dataset.
+    """
+    bucket, _, escaped = uri.partition("://")[2].partition("/")
+    problem = None
+    if not bucket or not escaped.strip("/"):
+        problem = "it has to name a bucket and a path in it"
+    elif "?" in escaped or "#" in escaped:
+        problem = 'it has a query or a fragment; write "?" as %3F and "#" as %23 in a path'
+    path = unquote(escaped.strip("/"))
+    if problem is None and {"", ".", ".."} & set(path.split("/")):
+        problem = 'its path has an empty part, or "." or ".."'
+    if problem is None and ("\0" in path or "\N{REPLACEMENT CHARACTER}" in path):
+        problem = "its escapes are not those of a text in UTF-8"
+    if problem is not None:
+        raise InvalidInputError(f"{uri!r} is not the URI of a dataset: {problem}")
+    return bucket, path
 
 
 BACKENDS: Mapping[str, Callable[[str, Mapping[str, Any]], Store]] = {
     "": _open_path,
     "file": _open_file_uri,
     "memory": _open_memory,
+    **dict.fromkeys(("s3", "s3a", "s3n"), _open_s3),
     **OPEN_AZURE,
 }
 """The stores there are, by protocol; each is given what follows the ":", and the options."""
 
 _LATER = "comes with a later version of lance-stream"
 REFUSED: Mapping[str, str] = {
-    **dict.fromkeys(("s3", "s3a", "s3n"), f"Amazon S3 {_LATER}"),
     "s3+ddb": f"Amazon S3 with DynamoDB {_LATER}",
     **dict.fromkeys(("gs", "gcs"), f"Google Cloud Storage {_LATER}"),
     **dict.fromkeys(

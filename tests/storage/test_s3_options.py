@@ -1,0 +1,154 @@
+import pickle
+from typing import Any
+
+import pytest
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.object_store import ObjectStore
+from lance_stream.storage.option_names import thaw
+from lance_stream.storage.s3_options import S3Settings, s3_settings
+
+FSSPEC: dict[str, Any] = {
+    "key": "AK",
+    "secret": "hush-secret",
+    "token": "hush-token",
+    "endpoint_url": "http://127.0.0.1:9000",
+    "client_kwargs": {"region_name": "eu-west-1"},
+}
+LANCE = {
+    "aws_access_key_id": "AK",
+    "AWS_SECRET_ACCESS_KEY": "hush-secret",
+    "aws_session_token": "hush-token",
+    "aws_endpoint": "http://127.0.0.1:9000",
+    "region": "eu-west-1",
+    "allow_http": "true",
+}
+
+
+def store_of(uri: str) -> tuple[str, str]:
+    store = open_store(uri)
+    assert isinstance(store, ObjectStore)
+    return store.container, store.root
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n", "S3"])
+def test_a_bucket_and_a_path_are_taken_from_each_spelling(scheme: str) -> None:
+    assert store_of(f"{scheme}://my.bucket/dir/t") == ("my.bucket", "dir/t")
+
+
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        ("a b/t", "a b/t"),
+        ("a%20b/t/", "a b/t"),
+        ("%C3%A9é+%2B", "éé++"),
+        ("100%/50%25", "100%/50%"),
+        ("a%2Fb%3Fc", "a/b?c"),
+        ("x=1/y:~", "x=1/y:~"),
+    ],
+)
+def test_the_escapes_of_a_uri_are_resolved_once_as_the_reference_does(path: str, key: str) -> None:
+    assert store_of(f"s3://b/{path}") == ("b", key)
+    assert store_of(open_store(f"s3://b/{path}").uri) == ("b", key)
+
+
+@pytest.mark.parametrize(
+    ("uri", "problem"),
+    [
+        ("s3://bucket", "a bucket and a path"),
+        ("s3://bucket/", "a bucket and a path"),
+        ("s3:///t", "a bucket and a path"),
+        ("s3://bucket/a/../t", "empty part"),
+        ("s3://bucket/a/%2E%2E/t", "empty part"),
+        ("s3://bucket/a//t", "empty part"),
+        ("s3://bucket/t?versionId=1", "%3F"),
+        ("s3://bucket/t#1", "%23"),
+        ("s3://bucket/%FF", "UTF-8"),
+    ],
+)
+def test_what_is_no_uri_of_a_dataset_is_refused(uri: str, problem: str) -> None:
+    with pytest.raises(InvalidInputError, match=problem):
+        open_store(uri)
+
+
+def test_names_of_fsspec_and_of_lance_say_the_same() -> None:
+    assert s3_settings(FSSPEC) == s3_settings(LANCE)
+    settings = s3_settings(FSSPEC)
+    assert (settings.key, settings.secret, settings.token) == ("AK", "hush-secret", "hush-token")
+    assert (settings.endpoint, settings.region) == ("http://127.0.0.1:9000", "eu-west-1")
+
+
+def test_without_options_everything_is_looked_for_in_the_environment() -> None:
+    assert s3_settings({}) == S3Settings()
+
+
+def test_settings_can_be_hashed_and_pickled_and_show_nothing_secret() -> None:
+    settings = s3_settings({**FSSPEC, "s3_additional_kwargs": {"SSECustomerKey": "hush-key"}})
+    assert pickle.loads(pickle.dumps(settings)) == settings
+    assert hash(settings) == hash(pickle.loads(pickle.dumps(settings)))
+    assert "hush" not in repr(settings)
+    assert "hush" not in settings.where("b")
+
+
+def test_an_endpoint_with_a_password_is_refused_and_not_shown() -> None:
+    with pytest.raises(InvalidInputError, match="no password") as caught:
+        s3_settings({"endpoint": "https://user:hush@host:1/x"})
+    assert "hush" not in str(caught.value)
+
+
+def test_an_endpoint_over_http_is_taken_unless_it_is_forbidden() -> None:
+    assert s3_settings({"endpoint": "http://h"}).endpoint == "http://h"
+    with pytest.raises(InvalidInputError, match="allow_http forbids"):
+        s3_settings({"endpoint": "http://h", "allow_http": "false"})
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"key": "a"}, "only one half"),
+        ({"aws_secret_access_key": "a"}, "only one half"),
+        ({"anon": True, "key": "a", "secret": "b"}, "without a signature"),
+        ({"endpoint": "127.0.0.1:9000"}, "begins with http"),
+        ({"region": "a", "client_kwargs": {"region_name": "b"}}, "different values"),
+        ({"key": "a", "aws_access_key_id": "b"}, "different values"),
+        ({"aws_conditional_put": "disabled"}, "manifest_store"),
+        ({"aws_role_arn": "arn:aws:iam::1:role/x"}, "AWS_ROLE_ARN"),
+        ({"session": object()}, "AWS_PROFILE"),
+        ({"client_kwargs": {"verify": object()}}, "cannot be sent to workers"),
+        ({"config_kwargs": {"retries": "none"}}, "is a dict"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidInputError, match=problem):
+        s3_settings(options)
+
+
+def test_retries_and_time_outs_of_botocore_become_ours() -> None:
+    settings = s3_settings(
+        {"config_kwargs": {"retries": {"max_attempts": 2}, "read_timeout": 5, "connect_timeout": 1}}
+    )
+    patience = settings.patience
+    assert (patience.max_attempts, patience.request_seconds, patience.connect_seconds) == (3, 5, 1)
+    assert settings.config == ()
+
+
+def test_what_lance_says_of_a_connection_reaches_botocore() -> None:
+    settings = s3_settings(
+        {
+            "aws_virtual_hosted_style_request": "true",
+            "aws_unsigned_payload": "true",
+            "proxy_url": "http://proxy:1",
+            "allow_invalid_certificates": "true",
+            "aws_server_side_encryption": "sse-kms",
+            "aws_sse_kms_key_id": "id",
+            "aws_request_payer": "requester",
+        }
+    )
+    assert thaw(settings.config) == {
+        "proxies": {"http": "http://proxy:1", "https": "http://proxy:1"},
+        "s3": {"addressing_style": "virtual", "payload_signing_enabled": False},
+    }
+    assert thaw(settings.client) == {"verify": False}
+    assert thaw(settings.additional) == {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "id"}
+    assert settings.requester_pays
