@@ -56,11 +56,19 @@ class ObjectStore:
         settings: How the service is reached.
         container: The bucket or container.
         root: What all keys begin with, without "/" at either end; may be empty.
+
+    Attributes:
+        place: The service and the bucket in words. Buckets of one name at two services, or in two
+            accounts of one, are two.
     """
 
     settings: ServiceSettings = field(compare=False)
-    container: str
+    container: str = field(compare=False)
     root: str
+    place: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "place", self.settings.where(self.container))
 
     @property
     def uri(self) -> str:
@@ -223,7 +231,7 @@ class ObjectStore:
             request,
             self.settings.patience,
             what,
-            f"{self.settings.where(self.container)}, below {self.root!r}",
+            f"{self.place}, below {self.root!r}",
         )
 
     def _key(self, path: str) -> str:

@@ -281,3 +281,11 @@ def test_every_kind_of_uri_opens_without_asking_anybody() -> None:
     for scheme in ("az", "abfs", "abfss", "azure", "adl", "wasb", "wasbs"):
         store = open_store(f"{scheme}://cont/t", {"account_name": "acct", "anon": "true"})
         assert store.uri == f"{scheme}://cont/t"
+
+
+def test_one_container_is_one_place_however_it_is_named_and_another_accounts_is_another() -> None:
+    named = opened("az://cont/t", {"account_name": "acct"})
+    assert named == opened(f"abfss://cont@{HOST}/t", {"account_key": KEY})
+    assert hash(named) == hash(opened(f"abfss://cont@{HOST}/t"))
+    for uri, account in (("az://cont/t", "other"), ("az://cont/u", "acct"), ("az://c/t", "acct")):
+        assert named != opened(uri, {"account_name": account})
