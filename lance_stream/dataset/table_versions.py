@@ -1,7 +1,7 @@
 """One version of a table, and where it lies: what every verb starts from."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -39,7 +39,7 @@ class TableVersion:
     """
 
     uri: str
-    storage_options: Mapping[str, Any]
+    storage_options: Mapping[str, Any] = field(repr=False)
     store: Store
     log: VersionLog
     manifest: Manifest

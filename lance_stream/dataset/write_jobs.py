@@ -59,7 +59,7 @@ class WriteJob:
     """
 
     uri: str
-    storage_options: Mapping[str, Any]
+    storage_options: Mapping[str, Any] = field(repr=False)
     target: WriteTarget
     version: int
     overwrite: bool = False

@@ -4,9 +4,14 @@ Two tables: `_OPTIONS` of what is read, `_WRITE_OPTIONS` of what is written.
 
 Spark hands options over as text, under lower-cased names. A name that is not known is refused, and
 so is a value that cannot be meant: an option that does nothing would be taken for one that works.
+
+Spark shows the options of views in plans, its UI and event logs, except those in whose name or
+value stands a word that it takes for a secret's. So `secretStorageOptions` are never shown, and
+`storageOptions` may hold a secret only where such a word stands beside it. Errors repeat neither.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,6 +19,7 @@ from typing import Any, TypeAlias
 
 from lance_stream.dataset.feed.rules import DEDUPLICATION_MODES, EACH_VERSION
 from lance_stream.errors import InvalidInputError
+from lance_stream.storage.option_names import is_known
 
 LATEST = "latest"
 
@@ -52,7 +58,7 @@ class SourceOptions:
     """
 
     uri: str
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     columns: tuple[str, ...] | None = None
     filter: str | None = None
     version: VersionChoice = None
@@ -90,7 +96,7 @@ class WriteOptions:
     """
 
     uri: str
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     app_id: str | None = None
     txn_app_id: str | None = None
     txn_version: int | None = None
@@ -110,6 +116,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
             exclude each other, or the path is missing.
     """
     values = _read(options, _OPTIONS, _WRITE_OPTIONS, "is for writing, not for reading")
+    _join_storage_options(values)
     if "uri" not in values:
         raise InvalidInputError(
             "the path of the table is missing: give it to load(), or as the option `path`"
@@ -131,6 +138,7 @@ def parse_write_options(options: Mapping[str, str], streaming: bool) -> WriteOpt
             value of its option; one of two that go together is missing; or the path is.
     """
     values = _read(options, _WRITE_OPTIONS, _OPTIONS, "is for reading, not for writing")
+    _join_storage_options(values)
     if "uri" not in values:
         raise InvalidInputError(
             "the path of the table is missing: give it to save() or start(), or as the option "
@@ -176,6 +184,13 @@ def _read(
                 raise InvalidInputError(_FORGETFUL)
             if name in others:
                 raise InvalidInputError(f"the option {others[name].name!r} {what_others_do}")
+            if is_known(name):
+                raise InvalidInputError(
+                    f"{name!r} is a storage option: these go together, as a JSON object, into the "
+                    "option 'secretStorageOptions'; or all tables of a session have them by "
+                    "register(spark, storage_options={...}), or by Spark's own settings "
+                    "(spark.hadoop.fs.s3a.access.key, ...)"
+                )
             names = ", ".join(sorted(each.name for each in known.values()))
             raise InvalidInputError(f"there is no option {name!r}; there are: {names}")
         option = known[name]
@@ -188,6 +203,19 @@ def _read(
             )
         values[option.attribute] = value
     return values
+
+
+def _join_storage_options(values: dict[str, Any]) -> None:
+    """Put the two options of the store together."""
+    secret = values.pop("secret_storage_options", {})
+    doubled = secret.keys() & values.get("storage_options", {}).keys()
+    if doubled:
+        raise InvalidInputError(
+            f"the storage option {min(doubled)!r} stands in storageOptions and in "
+            "secretStorageOptions: leave it out of the first"
+        )
+    if secret:
+        values["storage_options"] = {**values.get("storage_options", {}), **secret}
 
 
 def check_for_batch(options: SourceOptions) -> None:
@@ -349,13 +377,38 @@ def _columns(name: str, text: str) -> tuple[str, ...]:
     return columns
 
 
-def _json_object(name: str, text: str) -> dict[str, Any]:
+_SPARK_HIDES = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+"""Spark's `spark.redaction.regex` as it is by default: what it finds in a name or a value."""
+
+_HOLDS_A_SECRET = re.compile(
+    r'"[a-z_]*(account_key|access_key|master_key|sas_key|connection_string|credential)"\s*:'
+    r"|://[^/@\"]*:[^/@\"]*@",
+    re.IGNORECASE,
+)
+"""Secrets in a JSON object without any of those words: by their options' names, or in a URI."""
+
+
+def _secret_json_object(name: str, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise InvalidInputError(f"the option {name!r} must be a JSON object, not {text!r}")
+        raise InvalidInputError(
+            f'the option {name!r} must be a JSON object, such as {{"aws_region": "eu-west-1"}}; '
+            "what it is may be secret, and is not shown here"
+        )
+    return value
+
+
+def _json_object(name: str, text: str) -> dict[str, Any]:
+    value = _secret_json_object(name, text)
+    if _HOLDS_A_SECRET.search(text) and not _SPARK_HIDES.search(text):
+        raise InvalidInputError(
+            f"the option {name!r} holds a secret that Spark would show in plans and in its UI. "
+            "Spark hides what has 'secret' in its name: use the option 'secretStorageOptions' "
+            "instead, or register(spark, storage_options={...}), or Spark's own settings"
+        )
     return value
 
 
@@ -405,6 +458,7 @@ _OPTIONS = _by_name(
     _Option("path", "uri", _location),
     _Option("paths", None, _one_path),
     _Option("storageOptions", "storage_options", _json_object),
+    _Option("secretStorageOptions", "secret_storage_options", _secret_json_object),
     _Option("columns", "columns", _columns),
     _Option("filter", "filter", _text),
     _Option("versionAsOf", "version", _whole_number(1)),
@@ -430,6 +484,7 @@ _OPTIONS = _by_name(
 _WRITE_OPTIONS = _by_name(
     _Option("path", "uri", _location),
     _Option("storageOptions", "storage_options", _json_object),
+    _Option("secretStorageOptions", "secret_storage_options", _secret_json_object),
     _Option("appId", "app_id", _text),
     _Option("txnAppId", "txn_app_id", _text),
     _Option("txnVersion", "txn_version", _whole_number(0)),

@@ -8,7 +8,9 @@ df.write, INSERT into a temporary view       writers.BatchWriter
 writeStream                                  writers.StreamWriter
 """
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -28,14 +30,16 @@ from lance_stream.spark.arrow_jobs import forget_archives
 from lance_stream.spark.feed.batch_reader import ChangesReader
 from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
 from lance_stream.spark.feed.stream_reader import make_stream_reader
-from lance_stream.spark.feed.table_function import ChangesFunction
+from lance_stream.spark.feed.table_function import changes_function
 from lance_stream.spark.options import (
     SourceOptions,
+    WriteOptions,
     check_for_batch,
     check_for_stream,
     parse_options,
     parse_write_options,
 )
+from lance_stream.spark.session_settings import SessionOptions, read_hadoop_settings
 from lance_stream.spark.spark_types import carrier_schema, spark_schema, stored_schema
 from lance_stream.spark.table_source import TableReader, open_asked, schema_of_table
 from lance_stream.spark.writers import BatchWriter, StreamWriter, plan
@@ -43,7 +47,11 @@ from lance_stream.spark.writers import BatchWriter, StreamWriter, plan
 DEFAULT_NAME = "lance"
 
 
-def register(spark: SparkSession, name: str = DEFAULT_NAME) -> None:
+def register(
+    spark: SparkSession,
+    name: str = DEFAULT_NAME,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
     """Make the format and the SQL function known to a session; call it once for each.
 
     The function is `lance_changes`, or with another name of the format `<name>_changes`:
@@ -52,25 +60,34 @@ def register(spark: SparkSession, name: str = DEFAULT_NAME) -> None:
     Args:
         spark: The session.
         name: Another name for the format, for example where a connector of the JVM is
-            called "lance" as well.
+            called "lance" as well, or a second one with other storage options.
+        storage_options: Settings of the store for every table that is read and written in this
+            format; those of a load go before. Where none say who asks, or whom, the session's
+            settings do, as they are now (`spark.hadoop.fs.s3a.access.key` and so on): call this
+            again when they have changed. Spark shows neither in plans, its UI or event logs.
 
     Raises:
         InvalidInputError: The name is empty.
     """
     if not name.strip():
         raise InvalidInputError("the name of a format is empty")
-    spark.dataSource.register(LanceSource if name == DEFAULT_NAME else _named(name))
-    function: Any = udtf(ChangesFunction, useArrow=False)  # else it asks for pandas
+    session = SessionOptions(dict(storage_options or {}), read_hadoop_settings(spark))
+    spark.dataSource.register(_source(name, session))
+    function: Any = udtf(changes_function(session), useArrow=False)  # else it asks for pandas
     spark.udtf.register(f"{name}_changes", function)
 
 
-def _named(format_name: str) -> type["LanceSource"]:
-    class NamedLanceSource(LanceSource):
+def _source(format_name: str, session: SessionOptions) -> type["LanceSource"]:
+    """Return a class that Spark pickles by value: what it knows goes along to other processes."""
+
+    class SessionSource(LanceSource):
+        session_options = session
+
         @classmethod
         def name(cls) -> str:
             return format_name
 
-    return NamedLanceSource
+    return SessionSource
 
 
 class LanceSource(DataSource):
@@ -81,7 +98,12 @@ class LanceSource(DataSource):
 
     Args:
         options: What the user set.
+
+    Attributes:
+        session_options: What the session says of storage, for tables of which the user says less.
     """
+
+    session_options: ClassVar[SessionOptions] = SessionOptions()
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -122,7 +144,7 @@ class LanceSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what writes a batch; fixes what its tasks do."""
-        asked = parse_write_options(self.options, streaming=False)
+        asked = self._asked_to_write(streaming=False)
         job = plan(asked, schema, overwrite)
         if asked.txn_app_id is None or asked.txn_version is None:
             return BatchWriter(job, None)
@@ -130,11 +152,18 @@ class LanceSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return what writes a micro-batch, or commits it; Spark asks for one for each."""
-        asked = parse_write_options(self.options, streaming=True)
+        asked = self._asked_to_write(streaming=True)
         return StreamWriter(plan(asked, schema, overwrite), asked.app_id)
 
     def _asked(self) -> SourceOptions:
-        return parse_options(self.options)
+        asked = parse_options(self.options)
+        options = self.session_options.options_for(asked.uri, asked.storage_options)
+        return replace(asked, storage_options=options)
+
+    def _asked_to_write(self, *, streaming: bool) -> WriteOptions:
+        asked = parse_write_options(self.options, streaming=streaming)
+        options = self.session_options.options_for(asked.uri, asked.storage_options)
+        return replace(asked, storage_options=options)
 
 
 def _carried(schema: StructType) -> pa.Schema:

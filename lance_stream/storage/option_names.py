@@ -200,7 +200,7 @@ def take_settings(options: Mapping[str, Any], store: str) -> dict[str, Any]:
     setting_of = {name: setting for setting, names in STORES[store].items() for name in names}
     for name, value in options.items():
         setting = setting_of.get(name.lower())
-        if setting is None and not _is_known(name.lower()):
+        if setting is None and not is_known(name.lower()):
             raise InvalidInputError(_unknown(name, store))
         if value is None or setting in (None, "no effect"):
             continue
@@ -316,7 +316,8 @@ def _thawed(value: Any) -> Any:
     return [_thawed(each) for each in value] if isinstance(value, tuple) else value
 
 
-def _is_known(name: str) -> bool:
+def is_known(name: str) -> bool:
+    """Say whether any store knows an option of this name, which is in lower case."""
     return any(name in names for table in STORES.values() for names in table.values())
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -38,6 +40,47 @@ def test_a_time_without_a_zone_is_utc() -> None:
 def test_storage_options_are_a_json_object_whose_names_keep_their_case() -> None:
     options = parse_options({**PATH, "storageOptions": '{"endpointUrl": "http://here"}'})
     assert options.storage_options == {"endpointUrl": "http://here"}
+
+
+@pytest.mark.parametrize("parse", [parse_options, partial(parse_write_options, streaming=False)])
+def test_storage_options_that_are_secret_are_joined_with_those_that_are_not(
+    parse: Callable[[dict[str, str]], Any],
+) -> None:
+    secret = {"secretStorageOptions": '{"account_key": "shhh"}'}
+    joined = parse({**PATH, **secret, "storageOptions": '{"account_name": "a"}'})
+    assert joined.storage_options == {"account_name": "a", "account_key": "shhh"}
+    assert "shhh" not in repr(joined)
+    with pytest.raises(InvalidInputError, match=r"account_key.*storageOptions and in"):
+        parse({**PATH, **secret, "storageOptions": '{"account_key": "a", "token": "t"}'})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"account_key": "shhh"}',
+        '{"AZURE_STORAGE_ACCOUNT_KEY" : "shhh"}',
+        '{"connection_string": "AccountKey=shhh"}',
+        '{"manifest_store": "postgresql://us:shhh@host/db"}',
+    ],
+)
+def test_a_secret_that_spark_would_show_has_to_go_where_it_hides_it(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="'secretStorageOptions'") as raised:
+        parse_options({**PATH, "storageOptions": text})
+    assert "shhh" not in str(raised.value)
+    assert parse_options({**PATH, "secretStorageOptions": text}).storage_options
+
+
+@pytest.mark.parametrize("text", ['{"secret": "shhh"', '["shhh"]', "shhh"])
+def test_storage_options_that_are_no_json_object_are_not_shown(text: str) -> None:
+    for name in ("storageOptions", "secretStorageOptions"):
+        with pytest.raises(InvalidInputError, match=f"{name}.*JSON object") as raised:
+            parse_options({**PATH, name: text})
+        assert "shhh" not in str(raised.value)
+
+
+def test_a_storage_option_among_sparks_options_is_told_where_it_belongs() -> None:
+    with pytest.raises(InvalidInputError, match=r"aws_secret_access_key.*secretStorageOptions"):
+        parse_options({**PATH, "aws_secret_access_key": "shhh"})
 
 
 def test_latest_is_a_starting_version() -> None:

@@ -22,40 +22,53 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.spark.feed.batch_reader import plan_batch
 from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
 from lance_stream.spark.options import SourceOptions, parse_deduplication_mode
+from lance_stream.spark.session_settings import SessionOptions
 from lance_stream.spark.spark_types import carrier_schema, spark_schema, to_spark
 
 _USAGE: Final = "lance_changes(path, start, end, deduplication_mode)"
 
 
-class ChangesFunction:
-    """The function's handler: Spark asks it for the columns, then for the rows."""
+def changes_function(session: SessionOptions) -> type[Any]:
+    """Return the function's handler: Spark asks it for the columns, then for the rows.
 
-    @staticmethod
-    def analyze(
-        uri: AnalyzeArgument,
-        start: AnalyzeArgument,
-        end: AnalyzeArgument | None = None,
-        deduplication_mode: AnalyzeArgument | None = None,
-    ) -> AnalyzeResult:
-        """Return the columns, which are those of the interval's last version."""
-        given = (uri, start, end, deduplication_mode)
-        asked = _asked(*(each and each.value for each in given))
-        schema = schema_of_changes(open_for_changes(asked), asked)
-        return AnalyzeResult(spark_schema(carrier_schema(schema)))
+    Spark pickles it by value: what it knows of the session goes along to other processes.
 
-    def eval(
-        self, uri: str, start: Any, end: Any = None, deduplication_mode: str | None = None
-    ) -> Iterator[tuple[Any, ...]]:
-        """Yield the changes."""
-        asked = _asked(uri, start, end, deduplication_mode)
-        table = open_for_changes(asked)
-        carried = carrier_schema(schema_of_changes(table, asked))
-        for batch in read_changes(plan_batch(table, asked, carried)):
-            columns = [column.to_pylist() for column in to_spark(batch, carried).columns]
-            yield from zip(*columns, strict=True)
+    Args:
+        session: What the session says of storage.
+    """
+
+    class ChangesFunction:
+        @staticmethod
+        def analyze(
+            uri: AnalyzeArgument,
+            start: AnalyzeArgument,
+            end: AnalyzeArgument | None = None,
+            deduplication_mode: AnalyzeArgument | None = None,
+        ) -> AnalyzeResult:
+            given = (uri, start, end, deduplication_mode)
+            asked = _asked(session, *(each and each.value for each in given))
+            schema = schema_of_changes(open_for_changes(asked), asked)
+            return AnalyzeResult(spark_schema(carrier_schema(schema)))
+
+        def eval(
+            self, uri: str, start: Any, end: Any = None, deduplication_mode: str | None = None
+        ) -> Iterator[tuple[Any, ...]]:
+            return _changes(_asked(session, uri, start, end, deduplication_mode))
+
+    return ChangesFunction
 
 
-def _asked(uri: Any, start: Any, end: Any, deduplication_mode: Any) -> SourceOptions:
+def _changes(asked: SourceOptions) -> Iterator[tuple[Any, ...]]:
+    table = open_for_changes(asked)
+    carried = carrier_schema(schema_of_changes(table, asked))
+    for batch in read_changes(plan_batch(table, asked, carried)):
+        columns = [column.to_pylist() for column in to_spark(batch, carried).columns]
+        yield from zip(*columns, strict=True)
+
+
+def _asked(
+    session: SessionOptions, uri: Any, start: Any, end: Any, deduplication_mode: Any
+) -> SourceOptions:
     if not isinstance(uri, str):
         raise InvalidInputError(f"{_USAGE} takes the table's path as a text, not {uri!r}")
     named: dict[str, Any] = {}
@@ -71,4 +84,5 @@ def _asked(uri: Any, start: Any, end: Any, deduplication_mode: Any) -> SourceOpt
             )
     if deduplication_mode is not None:
         named["deduplication_mode"] = parse_deduplication_mode(deduplication_mode)
-    return SourceOptions(uri, read_change_feed=True, **named)
+    options = session.options_for(uri, {})
+    return SourceOptions(uri, options, read_change_feed=True, **named)

@@ -63,7 +63,7 @@ class SinkArguments:
     app_id: str | None = None
     compact_every: int | None = None
     file_version: str | None = None
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     create_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

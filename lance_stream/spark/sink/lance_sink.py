@@ -6,7 +6,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from lance_stream.dataset.ages import parse_age
 from lance_stream.dataset.compaction.background import BackgroundCompaction, Round
@@ -15,6 +15,7 @@ from lance_stream.dataset.opening import open_table
 from lance_stream.dataset.phases import Phases
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import NotFoundError
+from lance_stream.spark.session_settings import options_in_session
 from lance_stream.spark.sink.arguments import SinkArguments, names
 from lance_stream.spark.sink.batch_writing import TaskCount
 from lance_stream.spark.sink.compaction import writer_of
@@ -75,7 +76,9 @@ def lance_sink(
             and those with many dead rows written anew, beside the batches that come next: none of
             them waits for it. No row changes, and the change feed shows nothing. By default never.
         file_version: Of a new table's data files, for example "2.1"; by default "2.2".
-        storage_options: Settings of the store.
+        storage_options: Settings of the store. Where none say who asks, or whom, Spark's own
+            settings do (`spark.hadoop.fs.s3a.access.key` and so on), and else what the store's
+            library finds: environment, profile, instance.
         create_options: How a new table is made: `schema` (a `pyarrow.Schema` to use instead of
             the DataFrame's; for example with fixed-size lists), `primary_key`, `config`,
             `stable_row_ids`.
@@ -174,31 +177,38 @@ class LanceSink:
                 number belongs to another query's batch. Nothing was committed.
             CommitError: The rows were written, but did not become a version.
         """
+        arguments = self._arguments_in(df.sparkSession)
         if self._compaction is None:
-            self._write(df, batch_id)
+            self._write(df, batch_id, arguments)
             return
         with self._compaction.batch():
-            commit = self._write(df, batch_id)
+            commit = self._write(df, batch_id, arguments)
         if commit.version is not None and not commit.skipped:
             self._compaction.after_batch(
                 batch_id,
-                partial(open_table, self.uri, storage_options=self.arguments.storage_options),
+                partial(open_table, self.uri, storage_options=arguments.storage_options),
                 writer_of(df.sparkSession),
             )
 
-    def _write(self, df: DataFrame, batch_id: int) -> SinkCommit:
+    def _arguments_in(self, spark: SparkSession) -> SinkArguments:
+        """Return what the user said, and what a session's settings say of the store."""
+        own = self.arguments
+        options = options_in_session(spark, own.uri, own.storage_options)
+        return replace(own, storage_options=options)
+
+    def _write(self, df: DataFrame, batch_id: int, arguments: SinkArguments) -> SinkCommit:
         phases = Phases()
         micro_batch = identify(df, batch_id, self.app_id)
         commit = SinkCommit(batch_id, micro_batch.app_id)
         with phases("plan"):
-            table = self._open()
+            table = _open(arguments)
             entry = None if table is None else find_taken_in(table, micro_batch)
             if table is not None and entry is not None:
                 check_is_replay(table, entry, micro_batch, df)
         if entry is not None:
             commit = replace(commit, version=entry.version, skipped=True)
         else:
-            commit = self._take_in(df, micro_batch, table, commit, phases)
+            commit = self._take_in(df, arguments, micro_batch, table, commit, phases)
             remember(self.uri, micro_batch, df)
         self.last_commit = replace(commit, seconds=phases.seconds)
         log_commit(self.uri, self.last_commit)
@@ -207,20 +217,22 @@ class LanceSink:
     def _take_in(
         self,
         df: DataFrame,
+        arguments: SinkArguments,
         micro_batch: MicroBatch,
         table: TableVersion | None,
         commit: SinkCommit,
         phases: Phases,
     ) -> SinkCommit:
-        batch = Batch(df, micro_batch, self.arguments, phases, self.last_commit, self._tasks)
+        batch = Batch(df, micro_batch, arguments, phases, self.last_commit, self._tasks)
         with phases("plan"):
             table = batch.prepare_table(table)
         if table is None:  # no row, and no table
             return commit
-        return MODES[self.arguments.mode](batch, table, commit)
+        return MODES[arguments.mode](batch, table, commit)
 
-    def _open(self) -> TableVersion | None:
-        try:
-            return open_table(self.uri, storage_options=self.arguments.storage_options)
-        except NotFoundError:
-            return None
+
+def _open(arguments: SinkArguments) -> TableVersion | None:
+    try:
+        return open_table(arguments.uri, storage_options=arguments.storage_options)
+    except NotFoundError:
+        return None

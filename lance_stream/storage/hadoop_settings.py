@@ -1,0 +1,332 @@
+"""Hadoop's settings as storage options: what a Spark cluster says of its stores says it to us, too.
+
+A cluster's settings name each store's credentials and endpoint, for Hadoop's own connectors
+(`fs.s3a.*`, `fs.azure.*`, `fs.gs.*`). The same settings make the storage options of a location:
+
+    s3, s3a, s3n, s3+ddb    fs.s3a.bucket.BUCKET.X, else fs.s3a.X
+    abfs, abfss, az, wasb   fs.azure.X.ACCOUNT.dfs.core.windows.net, else fs.azure.X
+    gs, gcs                 fs.gs.X, and google.cloud.X as older connectors have it
+
+Ways to credentials that cannot be followed (an assumed role, a class of the cluster's own) are left
+to the chain that the store's library has: environment, profile, instance. A warning says so, once.
+
+Pure, but for that warning: whoever has a session reads its settings (`HADOOP_NAMES`).
+"""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Final, NamedTuple, TypeAlias
+from urllib.parse import urlsplit
+
+from lance_stream.errors import InvalidInputError
+
+_log = logging.getLogger(__name__)
+
+HADOOP_NAMES: Final = (
+    r"fs\.s3a\.(bucket\..+\.)?(access\.key|secret\.key|session\.token|endpoint|endpoint\.region"
+    r"|path\.style\.access|connection\.ssl\.enabled|aws\.credentials\.provider|auth\.profile\.name"
+    r"|encryption\.algorithm|encryption\.key|server-side-encryption-algorithm"
+    r"|server-side-encryption\.key|requester\.pays\.enabled)"
+    r"|fs\.azure\.(account\.(key|auth\.type|oauth\.provider\.type"
+    r"|oauth2\.(client\.id|client\.secret|client\.endpoint|msi\.tenant))(\..+)?|sas\..+)"
+    r"|fs\.gs\.(auth\.[a-z.]+|project\.id|storage\.root\.url|requester\.pays\.mode)"
+    r"|google\.cloud\.auth\.[a-z.]+"
+)
+"""The names of all settings that are looked at; a regular expression for a whole name."""
+
+SECRET_NAMES: Final = (
+    "fs.s3a.access.key",
+    "fs.s3a.secret.key",
+    "fs.s3a.session.token",
+    "fs.azure.account.oauth2.client.secret",
+    "fs.azure.account.key",
+)
+"""Those that may lie in a file of secrets, which the settings name (a credential provider)."""
+
+
+class _Place(NamedTuple):
+    store: str
+    container: str
+    host: str
+
+
+_STORE_OF: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("s3", "s3a", "s3n", "s3+ddb"), "s3"),
+    **dict.fromkeys(("az", "abfs", "abfss", "wasb", "wasbs"), "azure"),
+    **dict.fromkeys(("gs", "gcs"), "google"),
+}
+
+
+def store_of(location: str) -> str:
+    """Return which store's options a location takes: "s3", "azure", "google", or "local"."""
+    return _place(location).store
+
+
+def storage_options_of(settings: Mapping[str, str], location: str) -> dict[str, str]:
+    """Return what Hadoop's settings say of a location, as storage options.
+
+    Args:
+        settings: By Hadoop's names, without "spark.hadoop." in front; others are left alone.
+        location: A path or URI.
+
+    Returns:
+        Under the names that Lance has for them; empty where the settings say nothing, and for
+        local paths.
+
+    Raises:
+        InvalidInputError: The settings demand an encryption that we do not know.
+    """
+    place = _place(location)
+    known = {name: value.strip() for name, value in settings.items() if value and value.strip()}
+    if place.store == "s3":
+        return dict(_of_s3(_InBucket(known, place.container)))
+    if place.store == "azure":
+        return dict(_of_azure(known, place))
+    if place.store == "google":
+        return dict(_of_google(known))
+    return {}
+
+
+_Options: TypeAlias = Iterator[tuple[str, str]]
+_Get: TypeAlias = Callable[[str], str]
+"""Returns a setting by the part of its name that says what it is; empty if there is none."""
+
+
+# --- S3
+
+
+class _InBucket:
+    """The settings of one bucket: its own, where it has some."""
+
+    def __init__(self, settings: Mapping[str, str], bucket: str) -> None:
+        self._settings = settings
+        self._bucket = bucket
+
+    def __getitem__(self, name: str) -> str:
+        own = self._settings.get(f"fs.s3a.bucket.{self._bucket}.{name}", "")
+        return own or self._settings.get(f"fs.s3a.{name}", "")
+
+
+_AMAZONS_HOST = re.compile(r"s3[.-]([a-z]{2}(?:-[a-z]+)+-\d+)\.amazonaws\.com(?:\.cn)?")
+_ENCRYPTIONS: Final = {"AES256": "AES256", "SSE-KMS": "aws:kms", "DSSE-KMS": "aws:kms:dsse"}
+
+
+def _of_s3(settings: _InBucket) -> _Options:
+    yield from _s3_credentials(settings)
+    host = settings["endpoint"]
+    region = settings["endpoint.region"]
+    if host and "://" not in host:
+        is_plain = settings["connection.ssl.enabled"].lower() == "false"
+        host = f"{'http' if is_plain else 'https'}://{host}"
+    amazons = _AMAZONS_HOST.fullmatch(urlsplit(host).hostname or "")
+    if host and urlsplit(host).hostname != "s3.amazonaws.com":  # which is where S3 is without it
+        yield "aws_endpoint", host
+        if host.startswith("http://"):
+            yield "allow_http", "true"
+    if region and region != "sdk":  # which leaves the region to Amazon's own chain
+        yield "aws_region", region
+    elif amazons:
+        yield "aws_region", amazons[1]
+    if settings["path.style.access"].lower() == "true":
+        yield "aws_virtual_hosted_style_request", "false"
+    algorithm = settings["encryption.algorithm"] or settings["server-side-encryption-algorithm"]
+    if algorithm in _ENCRYPTIONS:
+        yield "aws_server_side_encryption", _ENCRYPTIONS[algorithm]
+        key = settings["encryption.key"] or settings["server-side-encryption.key"]
+        if key and algorithm != "AES256":
+            yield "aws_sse_kms_key_id", key
+    elif algorithm:
+        raise InvalidInputError(
+            f"fs.s3a.encryption.algorithm is {algorithm!r}, which lance-stream does not know, and "
+            "files would be written without it. It knows AES256, SSE-KMS and DSSE-KMS. To write "
+            "without, give storage options with credentials of their own"
+        )
+    if settings["requester.pays.enabled"].lower() == "true":
+        yield "aws_request_payer", "true"
+
+
+_KEYS = ("SimpleAWSCredentialsProvider", "BasicAWSCredentialsProvider")
+_KEYS_WITH_TOKEN = ("TemporaryAWSCredentialsProvider",)
+_ANONYMOUS = ("AnonymousAWSCredentialsProvider", "AnonymousCredentialsProvider")
+_PROFILE = ("ProfileCredentialsProvider", "ProfileAWSCredentialsProvider")
+_CHAIN = (
+    "EnvironmentVariableCredentialsProvider",
+    "SystemPropertiesCredentialsProvider",
+    "SystemPropertyCredentialsProvider",
+    "IAMInstanceCredentialsProvider",
+    "InstanceProfileCredentialsProvider",
+    "ContainerCredentialsProvider",
+    "EC2ContainerCredentialsProviderWrapper",
+    "WebIdentityTokenCredentialsProvider",
+    "WebIdentityTokenFileCredentialsProvider",
+    "DefaultAWSCredentialsProviderChain",
+    "DefaultCredentialsProvider",
+)
+"""Those that look where the store's own library looks as well."""
+
+
+def _s3_credentials(settings: _InBucket) -> _Options:
+    """Yield the credentials of the first provider in the list that has some to give."""
+    key, secret, token = settings["access.key"], settings["secret.key"], settings["session.token"]
+    keys = [("aws_access_key_id", key), ("aws_secret_access_key", secret)] if key and secret else []
+    listed = settings["aws.credentials.provider"]
+    if not listed:
+        yield from keys
+        if keys and token:
+            yield "aws_session_token", token
+        return
+    left_to_the_library = False
+    for name in re.split(r"[\s,]+", listed.strip(" ,")):
+        kind = name.rpartition(".")[2]
+        if kind in _KEYS and keys:
+            yield from keys
+            return
+        if kind in _KEYS_WITH_TOKEN and keys and token:
+            yield from (*keys, ("aws_session_token", token))
+            return
+        if kind in _PROFILE:
+            profile = settings["auth.profile.name"]
+            if profile:
+                yield "aws_profile", profile
+            return
+        if kind in _ANONYMOUS and not left_to_the_library:
+            yield "aws_skip_signature", "true"
+            return
+        if kind in _CHAIN:
+            left_to_the_library = True
+        elif kind not in (*_KEYS, *_KEYS_WITH_TOKEN, *_ANONYMOUS):
+            left_to_the_library = True
+            _warn(f"{name} of fs.s3a.aws.credentials.provider")
+
+
+# --- Azure
+
+
+def _of_azure(settings: Mapping[str, str], place: _Place) -> _Options:
+    host = place.host or _only_host(settings)
+    account = host.partition(".")[0]
+    if not account:
+        return
+    if not place.host:
+        yield "account_name", account
+
+    def get(name: str) -> str:
+        """Return a setting of this account, under any of the names that it may go by."""
+        for suffix in _account_suffixes(host):
+            value = settings.get(f"fs.azure.{name}.{suffix}", "")
+            if value:
+                return value
+        return settings.get(f"fs.azure.{name}", "")
+
+    kind = get("account.auth.type").lower()
+    if kind == "oauth":
+        yield from _azure_oauth(get)
+    elif kind == "custom" or kind.startswith("userboundsas"):
+        _warn(f"{kind} of fs.azure.account.auth.type")
+    else:
+        sas = _azure_sas(settings, get, place.container, host)
+        key = "" if kind == "sas" else get("account.key")
+        if key:
+            yield "account_key", key
+        elif sas and kind != "sharedkey":
+            yield "sas_token", sas.removeprefix("?")
+
+
+def _azure_oauth(get: _Get) -> _Options:
+    provider = get("account.oauth.provider.type").rpartition(".")[2]
+    identity, secret = get("account.oauth2.client.id"), get("account.oauth2.client.secret")
+    if provider in ("", "ClientCredsTokenProvider") and identity and secret:
+        tenant = urlsplit(get("account.oauth2.client.endpoint")).path.strip("/").partition("/")[0]
+        tenant = tenant or get("account.oauth2.msi.tenant")
+        if tenant:
+            yield "azure_client_id", identity
+            yield "azure_client_secret", secret
+            yield "azure_tenant_id", tenant
+            return
+    if provider not in ("MsiTokenProvider", "WorkloadIdentityTokenProvider"):
+        _warn(f"{provider or 'OAuth without a client'} of fs.azure.account.oauth.provider.type")
+
+
+def _azure_sas(settings: Mapping[str, str], get: _Get, container: str, host: str) -> str:
+    account = host.partition(".")[0]
+    for suffix in ("blob.core.windows.net", "dfs.core.windows.net"):
+        value = settings.get(f"fs.azure.sas.{container}.{account}.{suffix}", "")
+        if value:
+            return value
+    return get("sas.fixed.token")
+
+
+def _account_suffixes(host: str) -> tuple[str, ...]:
+    """Return what stands behind a setting's name for one account, the most special first."""
+    account, _, domain = host.partition(".")
+    domain = domain.partition(".")[2] or "core.windows.net"
+    return (host, f"{account}.dfs.{domain}", f"{account}.blob.{domain}", account)
+
+
+def _only_host(settings: Mapping[str, str]) -> str:
+    """Return the account that the settings are of, for a URI without one; empty if of several."""
+    pattern = re.compile(r"fs\.azure\.account\.[a-z0-9.]*?\.([a-z0-9]{3,24})\.((?:dfs|blob)\..+)")
+    hosts = {each[1]: f"{each[1]}.{each[2]}" for each in map(pattern.fullmatch, settings) if each}
+    return next(iter(hosts.values())) if len(hosts) == 1 else ""
+
+
+# --- Google
+
+
+def _of_google(settings: Mapping[str, str]) -> _Options:
+    def get(name: str) -> str:
+        """Return a setting of the connector, under its newer or its older name."""
+        return settings.get(f"fs.gs.{name}", "") or settings.get(f"google.cloud.{name}", "")
+
+    kind = get("auth.type").upper()
+    email, key = get("auth.service.account.email"), get("auth.service.account.private.key")
+    if kind == "UNAUTHENTICATED" or get("auth.null.enable").lower() == "true":
+        yield "google_skip_signature", "true"
+    elif get("auth.service.account.json.keyfile"):
+        yield "google_service_account", get("auth.service.account.json.keyfile")
+    elif email and key:
+        account = {
+            "type": "service_account",
+            "client_email": email,
+            "private_key_id": get("auth.service.account.private.key.id"),
+            "private_key": key.replace("\\n", "\n"),
+            "token_uri": "https://oauth2.googleapis.com/token",
+        }
+        yield "google_service_account_key", json.dumps(account)
+    elif kind in ("USER_CREDENTIALS", "ACCESS_TOKEN_PROVIDER"):
+        _warn(f"{kind} of fs.gs.auth.type")
+    elif get("auth.service.account.keyfile"):
+        _warn("the P12 file of fs.gs.auth.service.account.keyfile")
+    root = get("storage.root.url")
+    if root and urlsplit(root).hostname != "storage.googleapis.com":
+        yield "google_base_url", root.rstrip("/")
+        if root.startswith("http://"):
+            yield "allow_http", "true"
+    if get("project.id"):
+        yield "google_project", get("project.id")
+    if get("requester.pays.mode").upper() in ("AUTO", "ENABLED", "CUSTOM"):
+        yield "requester_pays", "true"
+
+
+# --- places
+
+
+def _place(location: str) -> _Place:
+    scheme, separator, rest = location.partition("://")
+    store = _STORE_OF.get(scheme.lower(), "local") if separator else "local"
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    container, _, host = authority.partition("@")
+    return _Place(store, container, host if store == "azure" else "")
+
+
+@cache  # so that each is said once a process
+def _warn(what: str) -> None:
+    _log.warning(
+        "%s cannot be followed outside of Hadoop, and is left out: the store's library looks for "
+        "credentials in the environment, in profiles and at the machine. To say it otherwise, give "
+        "storage options",
+        what,
+    )
