@@ -5,6 +5,7 @@
     memory://t
     s3://bucket/path/t              a URI; also s3a:// and s3n://, as Spark users write them
     az://container/t  abfss://container@account.dfs.core.windows.net/t
+    gs://bucket/t  gcs://bucket/t
 
 Which protocols there are, and why others are refused, stands in `BACKENDS` and `REFUSED`.
 """
@@ -18,6 +19,7 @@ from urllib.parse import unquote
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.storage.azure_options import OPEN_AZURE
+from lance_stream.storage.google_options import google_settings
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.storage.object_store import ObjectStore
@@ -114,19 +116,24 @@ def split_bucket(uri: str) -> tuple[str, str]:
     return bucket, path
 
 
+def _open_google(rest: str, options: Mapping[str, Any]) -> Store:
+    bucket, root = split_bucket(f"gs:{rest}")
+    return ObjectStore(google_settings(options), bucket, root)
+
+
 BACKENDS: Mapping[str, Callable[[str, Mapping[str, Any]], Store]] = {
     "": _open_path,
     "file": _open_file_uri,
     "memory": _open_memory,
     **dict.fromkeys(("s3", "s3a", "s3n"), _open_s3),
     **OPEN_AZURE,
+    **dict.fromkeys(("gs", "gcs"), _open_google),
 }
 """The stores there are, by protocol; each is given what follows the ":", and the options."""
 
 _LATER = "comes with a later version of lance-stream"
 REFUSED: Mapping[str, str] = {
     "s3+ddb": f"Amazon S3 with DynamoDB {_LATER}",
-    **dict.fromkeys(("gs", "gcs"), f"Google Cloud Storage {_LATER}"),
     **dict.fromkeys(
         ("hdfs", "viewfs", "dbfs", "webhdfs"),
         "no way is known to create a file just once there, which commits stand on",

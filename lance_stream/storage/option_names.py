@@ -85,7 +85,8 @@ S3: Final[_Names] = {
 
 GOOGLE: Final[_Names] = {
     **REQUESTS,
-    "token": ("token", "google_storage_token"),
+    "request_timeout": (*REQUESTS["request_timeout"], "requests_timeout"),
+    "token": ("token", "google_storage_token", "google_bearer_token", "bearer_token"),
     "service_account": (
         "google_service_account", "service_account", "google_service_account_path",
         "service_account_path", "google_application_credentials", "application_credentials",
@@ -95,6 +96,12 @@ GOOGLE: Final[_Names] = {
     "endpoint": ("endpoint_url", "google_base_url", "base_url"),
     "project": ("project", "google_project"),
     "requester_pays": ("requester_pays",),
+    "no effect": (
+        *REQUESTS["no effect"],
+        # of gcsfs: the token's scope, checks after a write, caches, buckets that are made
+        "access", "consistency", "check_connection", "secure_serialize", "cache_timeout",
+        "default_location", "block_size",
+    ),
     "in the URI": ("google_bucket", "google_bucket_name", "bucket_name", "bucket"),
 }  # fmt: skip
 """Names of gcsfs and of Lance's Google Cloud Storage."""

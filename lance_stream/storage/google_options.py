@@ -1,0 +1,219 @@
+"""Storage options for Google Cloud Storage: what gcsfs calls them, and what Lance does.
+
+    endpoint      endpoint_url, google_base_url; else STORAGE_EMULATOR_HOST; else Google's own
+    who we are    token, google_service_account, google_service_account_key, anon; else what
+                  google-auth finds, and at an endpoint without TLS nobody, as emulators want it
+
+All names stand in `option_names`.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.storage.google_credentials import Login, read_key
+from lance_stream.storage.object_requests import ObjectRequests, Patience
+from lance_stream.storage.option_names import (
+    as_count,
+    as_flag,
+    as_text,
+    patience_of,
+    take_settings,
+)
+
+GOOGLES_OWN: Final = "https://storage.googleapis.com"
+
+_MAX_PUT_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class GoogleSettings:
+    """How Google Cloud Storage is reached.
+
+    Attributes:
+        endpoint: The URL before "/storage/v1", without "/" at its end.
+        login: Who we are.
+        user_project: The project that pays for requests, where the bucket's owner does not.
+        proxy_url: A proxy between; None for what the environment says.
+        any_certificate: Whether the endpoint's certificate is not looked at.
+        patience: How long and how often it is asked.
+        max_requests_at_once: So many requests of one call may be under way at once.
+    """
+
+    endpoint: str = GOOGLES_OWN
+    login: Login = field(default_factory=lambda: Login("default"))
+    user_project: str | None = None
+    proxy_url: str | None = field(default=None, repr=False)
+    any_certificate: bool = False
+    patience: Patience = field(default_factory=Patience)
+    max_requests_at_once: int = 16
+
+    @property
+    def scheme(self) -> str:
+        """What URIs begin with."""
+        return "gs"
+
+    @property
+    def max_put_bytes(self) -> int:
+        """Larger objects are sent in parts; see `ServiceSettings.max_put_bytes`."""
+        return _MAX_PUT_BYTES
+
+    def connect(self, container: str) -> ObjectRequests:
+        """Return a driver for a bucket; see `ServiceSettings.connect`."""
+        try:
+            from lance_stream.storage.google import GoogleRequests
+        except ImportError as error:
+            raise InvalidInputError(
+                f"Google Cloud Storage takes a library that is not installed ({error.name}): "
+                "pip install 'lance-stream[gcs]'"
+            ) from error
+        return GoogleRequests(self, container)
+
+    def where(self, container: str) -> str:
+        """Return in words who is asked; see `ServiceSettings.where`."""
+        place = "" if self.endpoint == GOOGLES_OWN else f" at {self.endpoint}"
+        return f"the bucket {container!r} of Google Cloud Storage{place}"
+
+
+def google_settings(options: Mapping[str, Any]) -> GoogleSettings:
+    """Return how Google Cloud Storage is reached, as storage options say it.
+
+    Raises:
+        InvalidInputError: An option is unknown or wrong, or two contradict each other.
+    """
+    given = take_settings(options, "google")
+    login, endpoint = _login(given)
+    if "endpoint" in given:
+        endpoint = as_text("endpoint_url", given["endpoint"])
+    endpoint = _endpoint(endpoint or _usual_endpoint())
+    if endpoint.startswith("http:"):
+        if not as_flag("allow_http", given.get("allow_http", True)):
+            raise InvalidInputError(
+                f"the endpoint {endpoint} is not encrypted, and the storage option "
+                "allow_http says that this is not wanted"
+            )
+        login = login or Login("anonymous")
+    more: dict[str, Any] = {}
+    if "max_concurrency" in given:
+        more["max_requests_at_once"] = as_count(
+            "max_concurrency", given["max_concurrency"], at_least=1
+        )
+    if "any_certificate" in given:
+        more["any_certificate"] = as_flag("allow_invalid_certificates", given["any_certificate"])
+    if "proxy_url" in given:
+        more["proxy_url"] = as_text("proxy_url", given["proxy_url"])
+    return GoogleSettings(
+        endpoint=endpoint,
+        login=login or Login("default"),
+        user_project=_user_project(given),
+        patience=patience_of(given),
+        **more,
+    )
+
+
+def _login(given: Mapping[str, Any]) -> tuple[Login | None, str | None]:
+    """Return who we are, and an endpoint that came with it; None where nothing is said."""
+    is_anonymous = as_flag("anon", given.get("anonymous", False))
+    said = [name for name in ("token", "service_account", "service_account_key") if name in given]
+    if len(said) + is_anonymous > 1:
+        raise InvalidInputError(
+            "the storage options say more than once who we are: "
+            f"{', '.join([*said, 'anon'] if is_anonymous else said)}; give one of them"
+        )
+    if is_anonymous:
+        return Login("anonymous"), None
+    if "token" in given:
+        return _login_of_token(given["token"])
+    if "service_account" in given:
+        return Login("file", as_text("google_service_account", given["service_account"])), None
+    if "service_account_key" in given:
+        return _login_of_key(given["service_account_key"])
+    return None, None
+
+
+def _login_of_token(token: Any) -> tuple[Login | None, str | None]:
+    if isinstance(token, Mapping):
+        return _login_of_key(token)
+    text = as_text("token", token)
+    if text in _LOGINS:
+        return Login(_LOGINS[text]), None
+    if text in ("browser", "cache"):
+        raise InvalidInputError(
+            f"the storage option token={text!r} is gcsfs's own. Run `gcloud auth "
+            "application-default login` once, and leave the option out"
+        )
+    if text.startswith("{"):
+        return _login_of_key(text)
+    is_file = text.endswith(".json") or Path(text).is_file()
+    return Login("file" if is_file else "token", text), None
+
+
+def _login_of_key(key: Any) -> tuple[Login | None, str | None]:
+    said = key if isinstance(key, Mapping) else read_key(as_text("google_service_account_key", key))
+    if not said:
+        raise InvalidInputError(
+            "the storage option google_service_account_key is the JSON of a key, as Google hands "
+            "it out; what was given is not. For a file's path there is google_service_account"
+        )
+    endpoint = said.get("gcs_base_url")
+    if said.get("disable_oauth") is True:
+        return Login("anonymous"), endpoint
+    if "type" not in said and "refresh_token" in said:
+        said = {"type": "authorized_user", **said}
+    return Login("key", json.dumps(dict(said), sort_keys=True)), endpoint
+
+
+def _usual_endpoint() -> str:
+    emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
+    if emulator and emulator != "default":
+        return emulator if "://" in emulator else f"http://{emulator}"
+    universe = os.environ.get("GOOGLE_CLOUD_UNIVERSE_DOMAIN", "googleapis.com")
+    return f"https://storage.{universe}"
+
+
+def _endpoint(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+        raise InvalidInputError(
+            f"the endpoint {_shown(url)!r} is not a URL such as {GOOGLES_OWN} or "
+            "http://127.0.0.1:4443"
+        )
+    if "@" in parts.netloc:
+        raise InvalidInputError(
+            f"the endpoint {_shown(url)!r} has a name or a password before it: leave them out, and "
+            "say by the other storage options who asks"
+        )
+    return url.rstrip("/").removesuffix("/storage/v1")
+
+
+def _user_project(given: Mapping[str, Any]) -> str | None:
+    value = given.get("requester_pays", False)
+    project = given.get("project")
+    if isinstance(value, str) and value.lower() not in ("true", "false", "1", "0"):
+        return value
+    if not as_flag("requester_pays", value):
+        return None
+    if not project:
+        raise InvalidInputError(
+            "the storage option requester_pays is the project that pays, or true beside the "
+            "storage option project"
+        )
+    return as_text("project", project)
+
+
+def _shown(url: str) -> str:
+    """Return a URL without a name and password that it may hold."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}" if separator else url[:80]
+
+
+_LOGINS: Final[Mapping[str, Literal["default", "machine", "anonymous"]]] = {
+    "google_default": "default",
+    "cloud": "machine",
+    "anon": "anonymous",
+}

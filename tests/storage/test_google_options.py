@@ -1,0 +1,182 @@
+"""What URIs, storage options and the environment say of Google Cloud Storage."""
+
+import json
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.storage.google_credentials import Login
+from lance_stream.storage.google_options import GOOGLES_OWN, GoogleSettings, google_settings
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.object_store import ObjectStore
+
+KEY = {"type": "service_account", "project_id": "p", "private_key": "very secret"}
+EMULATOR = "http://127.0.0.1:4443"
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_CLOUD_UNIVERSE_DOMAIN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def login(**options: Any) -> Login:
+    return google_settings(options).login
+
+
+@pytest.mark.parametrize("uri", ["gs://b/some/my%20table", "gcs://b/some/my%20table/"])
+def test_a_uri_names_a_bucket_and_a_path_in_it(uri: str) -> None:
+    store = open_store(uri)
+    assert isinstance(store, ObjectStore)
+    assert (store.container, store.root) == ("b", "some/my table")
+    assert store.uri == "gs://b/some/my%20table"
+
+
+@pytest.mark.parametrize("uri", ["gs://", "gs://b", "gs://b/", "gs:///t", "gs://b/a/../t"])
+def test_a_uri_without_a_bucket_or_a_path_is_refused(uri: str) -> None:
+    with pytest.raises(InvalidInputError, match="not the URI of a dataset"):
+        open_store(uri)
+
+
+def test_without_options_it_is_googles_own_with_the_credentials_that_are_found() -> None:
+    assert google_settings({}) == GoogleSettings()
+    assert GoogleSettings().endpoint == GOOGLES_OWN
+    assert GoogleSettings().login.kind == "default"
+
+
+@pytest.mark.parametrize("name", ["endpoint_url", "google_base_url", "base_url", "ENDPOINT_URL"])
+def test_an_endpoint_goes_by_each_librarys_name(name: str) -> None:
+    settings = google_settings({name: f"{EMULATOR}/"})
+    assert settings.endpoint == EMULATOR
+    assert settings.where("b") == f"the bucket 'b' of Google Cloud Storage at {EMULATOR}"
+
+
+def test_an_emulator_of_the_environment_is_asked_by_nobody_in_particular(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:4443")
+    assert google_settings({}).endpoint == EMULATOR
+    assert login() == Login("anonymous")
+    assert google_settings({"endpoint_url": GOOGLES_OWN}).endpoint == GOOGLES_OWN
+
+
+def test_an_endpoint_that_is_none_is_refused_without_its_password() -> None:
+    for url in (
+        "127.0.0.1:4443",
+        "ftp://me:secret@x",
+        "http://me:secret@x/?a=b",
+        "https://s:secret@x",
+    ):
+        with pytest.raises(InvalidInputError, match="endpoint") as caught:
+            google_settings({"endpoint_url": url})
+        assert "secret" not in str(caught.value)
+
+
+def test_an_unencrypted_endpoint_is_refused_where_it_is_not_wanted() -> None:
+    assert google_settings({"endpoint_url": EMULATOR, "allow_http": "true"}).endpoint == EMULATOR
+    with pytest.raises(InvalidInputError, match="allow_http"):
+        google_settings({"endpoint_url": EMULATOR, "allow_http": "false"})
+
+
+@pytest.mark.parametrize("key", [KEY, json.dumps(KEY)])
+@pytest.mark.parametrize("name", ["google_service_account_key", "service_account_key", "token"])
+def test_a_key_is_json_or_a_dict(name: str, key: Any) -> None:
+    found = login(**{name: key})
+    assert found.kind == "key"
+    assert json.loads(found.value) == KEY
+
+
+def test_a_file_with_a_key_goes_by_each_name(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text(json.dumps(KEY))
+    for name in (
+        "google_service_account",
+        "service_account_path",
+        "google_application_credentials",
+        "token",
+    ):
+        assert login(**{name: str(path)}) == Login("file", str(path))
+    assert login(token="/not/there.json") == Login("file", "/not/there.json")
+
+
+def test_a_token_is_taken_as_it_is_where_it_is_nothing_else() -> None:
+    assert login(token="ya29.x") == login(google_storage_token="ya29.x") == Login("token", "ya29.x")
+    assert login(token="anon") == login(google_skip_signature="true") == Login("anonymous")
+    assert login(token="google_default").kind == "default"
+    assert login(token="cloud").kind == "machine"
+    assert login(anon=False).kind == "default"
+
+
+def test_lances_key_of_an_emulator_names_its_endpoint_and_nobody() -> None:
+    key = json.dumps({"gcs_base_url": EMULATOR, "disable_oauth": True, "client_email": ""})
+    settings = google_settings({"google_service_account_key": key})
+    assert (settings.endpoint, settings.login) == (EMULATOR, Login("anonymous"))
+
+
+def test_old_credentials_of_a_user_are_told_by_their_refresh_token() -> None:
+    said = {"refresh_token": "r", "client_id": "i", "client_secret": "s"}
+    assert json.loads(login(token=said).value)["type"] == "authorized_user"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"token": "t", "google_service_account": "f"}, "more than once who we are"),
+        ({"token": "t", "anon": True}, "more than once who we are"),
+        ({"token": "t", "google_storage_token": "u"}, "'token' and 'google_storage_token'"),
+        ({"token": "browser"}, "gcloud auth"),
+        ({"token": 7}, "'token' is a text"),
+        ({"google_service_account_key": "/a/path.json"}, "google_service_account"),
+        ({"google_service_acount": "f"}, "did you mean 'google_service_account'"),
+        ({"requester_pays": True}, "project"),
+        ({"bucket": "b"}, "stands in the table's URI"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused_with_a_way_out(
+    options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=problem):
+        google_settings(options)
+
+
+def test_somebody_pays_for_requests() -> None:
+    assert google_settings({}).user_project is None
+    assert google_settings({"requester_pays": "false", "project": "p"}).user_project is None
+    assert google_settings({"requester_pays": True, "project": "p"}).user_project == "p"
+    assert google_settings({"requester_pays": "payer"}).user_project == "payer"
+
+
+def test_gcsfs_and_lance_both_say_how_long_to_wait() -> None:
+    patience = google_settings({"requests_timeout": 7, "client_max_retries": "2"}).patience
+    assert (patience.request_seconds, patience.max_attempts) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"token": "very secret"},
+        {"token": KEY},
+        {"google_service_account_key": json.dumps(KEY)},
+        {"proxy_url": "http://me:very secret@proxy"},
+    ],
+)
+def test_no_secret_shows_and_none_is_lost_on_the_way_to_a_worker(options: dict[str, Any]) -> None:
+    store = open_store("gs://b/t", options)
+    assert isinstance(store, ObjectStore)
+    shown = f"{store!r} {store.uri} {store.settings!r} {store.settings.where('b')}"
+    assert "very secret" not in shown
+    sent = pickle.loads(pickle.dumps(store))
+    assert sent == store
+    assert sent.settings == store.settings
+    assert hash(sent.settings) == hash(store.settings)
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "lance_stream.storage.google", raising=False)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(InvalidInputError, match=r"pip install 'lance-stream\[gcs\]'"):
+        GoogleSettings().connect("b")
