@@ -6,6 +6,7 @@ BIN         := $(VENV)/bin
 INSTALLED   := $(VENV)/.installed
 FLOORS      := .venv-floors
 RIVALS      := .venv-rivals
+SERVERS     := .servers
 PROTOS      := file file2 table rowids transaction encodings_v2_0 encodings_v2_1 outlines
 export SPARK_LOCAL_IP := 127.0.0.1
 
@@ -17,16 +18,16 @@ help: java-hint  ## list the targets
 demo: install java  ## the main job on real data: flights stream in, their changes stream out, a SIGKILL between
 	$(BIN)/python examples/flights.py
 
-test: install java  ## the whole test suite, Spark and pylance tests too; then once more on the oldest dependencies
+test: install java servers  ## the whole test suite, Spark and pylance tests too; then once more on the oldest dependencies
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not spark"
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m spark
 	$(MAKE) --no-print-directory test-floors
 
-test-floors: $(FLOORS)/.installed java  ## the tests that are not slow on PySpark 4.1 and the oldest of all else; of many cases each fourth
+test-floors: $(FLOORS)/.installed java servers  ## the tests that are not slow on PySpark 4.1 and the oldest of all else; of many cases each fourth
 	$(FLOORS)/bin/python -m pytest -q -n 2 --dist loadgroup -m "not spark and not slow" --sample-cases 4
 	$(FLOORS)/bin/python -m pytest -q -n 2 --dist loadfile -m "spark and not slow" --sample-cases 4
 
-soak: install java  ## the long proofs: 30 rounds of SIGKILL, three writers and the law of the feed for ten minutes each
+soak: install java servers  ## the long proofs: 30 rounds of SIGKILL, three writers and the law of the feed for ten minutes each
 	KILL_ROUNDS=30 $(BIN)/python -m pytest -q tests/faults/test_killed_streams.py tests/faults/test_crashing_queries.py
 	$(BIN)/python -m tests.oracle.three_writers --minutes 10
 	$(BIN)/python -m tests.oracle.feed_histories --minutes 10
@@ -42,14 +43,14 @@ check-style: install  ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: check-style  ## the fast door: format, lint, types, layers, and the tests without Spark that are quick
+check: check-style servers  ## the fast door: format, lint, types, layers, and the tests without Spark that are quick
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not spark and not slow"
 
 fix: install  ## format the code and mend what ruff can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: install java  ## ratios of speed against pylance and parquet, in one run
+bench: install java servers  ## ratios of speed against pylance and parquet, in one run
 	$(BIN)/python -m benchmarks.files
 	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m benchmarks.sink
@@ -77,6 +78,9 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
 	@touch $(INSTALLED)
 
+servers:  ## install the servers of the tests in .servers: S3, Google, Azure and DynamoDB on this machine
+	@$(PYTHON) scripts/install_servers.py $(SERVERS)
+
 java:
 	@$(PYTHON) scripts/check_java.py
 
@@ -84,7 +88,7 @@ java-hint:
 	@$(PYTHON) scripts/check_java.py --hint
 
 clean:  ## remove environments, caches and what the demo made
-	rm -rf $(VENV) $(FLOORS) $(RIVALS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
+	rm -rf $(VENV) $(FLOORS) $(RIVALS) $(SERVERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
 	find checkpoints -mindepth 1 ! -name README.md -delete
 
-.PHONY: help demo test test-floors check check-style fix bench bench-rivals soak protos install java java-hint clean
+.PHONY: help demo test test-floors check check-style fix bench bench-rivals soak protos install servers java java-hint clean

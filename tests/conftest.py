@@ -18,6 +18,8 @@ from hypothesis import settings
 settings.register_profile("without a deadline", deadline=None)
 settings.load_profile("without a deadline")
 
+pytest_plugins = ["tests.servers.fixtures"]
+
 _MANY_CASES = 8
 
 

