@@ -1,37 +1,42 @@
 """Reading the file of a manifest: from this process's memory where it is the same, else whole."""
 
+import hashlib
+
 from lance_stream.commit.manifest_memory import MANIFESTS
 from lance_stream.errors import BadDataError, CorruptDataError
 from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest, decode_manifest
 
 
-def read_manifest(store: Store, path: str, version: int, *, is_newest: bool = False) -> Manifest:
+def read_manifest(
+    store: Store, path: str, version: int, etag: str = "", *, is_newest: bool = False
+) -> Manifest:
     """Return the manifest in a file; the newest one is remembered, for it is asked for again.
 
     Args:
         store: The table's directory.
         path: The file.
         version: What it has to be the manifest of.
+        etag: What a listing has just said of the file, if one has.
         is_newest: Whether it is the table's newest.
 
     Raises:
         NotFoundError: There is no such file.
         BadDataError: It is damaged, or states another version.
     """
-    known = MANIFESTS.recall(store, path)
+    known = MANIFESTS.recall(store, path, etag)
     if known is not None:
         return known
     data = store.read(path)
     manifest = decode_manifest_of(store, path, version, data)
     if is_newest:
-        remember_manifest(store, path, manifest, data)
+        MANIFESTS.remember(store, path, manifest, data, etag or _likely_etag(store, data))
     return manifest
 
 
 def remember_manifest(store: Store, path: str, manifest: Manifest, data: bytes) -> None:
-    """Remember what a manifest states, in the place of the table's last one."""
-    MANIFESTS.remember(store, path, manifest, data)
+    """Remember what a manifest states that was written here."""
+    MANIFESTS.remember(store, path, manifest, data, _likely_etag(store, data))
 
 
 def decode_manifest_of(store: Store, path: str, version: int, data: bytes) -> Manifest:
@@ -46,3 +51,8 @@ def decode_manifest_of(store: Store, path: str, version: int, data: bytes) -> Ma
         error.add_note(f"manifest {store.uri}/{path}")
         raise
     return manifest
+
+
+def _likely_etag(store: Store, data: bytes) -> str:
+    """Return what most services say of a file; of one that says another its end is read once."""
+    return hashlib.md5(data, usedforsecurity=False).hexdigest() if store.lists_in_order else ""

@@ -3,14 +3,29 @@
 The name of a manifest says its version, and creating a name once is what publishes it. New tables
 name them by scheme V2; a table of scheme V1 goes on with it; a table with both is refused.
 
-The hint file says which version was the newest when it was written. It saves the reference a
-listing on stores that cannot sort; here it is written for its sake, and never read.
+V2 names sort the newest version first. So a look at the newest version is one request for the first
+few names, whatever the history's length, on every store that lists names in order:
+
+    the first names that are manifests are     then
+    --------------------------------------     ------------------------------------------------
+    all of V2                                  the first is the newest, none behind it is newer
+    of V1, or of both schemes                  all names are listed; both schemes are refused
+    none, and there are more names             all names are listed
+
+A hint file says which version was the newest when it was written. It saves the reference a listing
+on stores that do not list in order (S3 Express), and it writes one on local disks. There, and only
+there, it is written for its sake, and never read: behind the version that it names a cleanup may
+have left a gap, and versions behind the gap would not be seen.
 """
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
 
 from lance_stream.commit.manifest_files import read_manifest, remember_manifest
+from lance_stream.commit.version_log import Look
 from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
 from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest
@@ -19,12 +34,38 @@ from lance_stream.table.paths import (
     VERSIONS_DIRECTORY,
     NamingScheme,
     is_detached,
+    manifest_name,
     manifest_path,
     newest_manifest,
     parse_manifest_name,
 )
 
+FIRST_NAMES: Final = 32
+"""So many names are asked for in a look at the newest version."""
+
 _TRIES = 5
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """What a listing says of a table's versions.
+
+    Attributes:
+        newest: The newest one; None if there is none.
+        names: Names in `_versions`, sorted: the first ones, or all.
+        is_all: Whether they are all.
+        etags: What the store says of some of them.
+    """
+
+    newest: int | None
+    names: Sequence[str]
+    is_all: bool
+    etags: Mapping[str, str]
+
+    def versions(self, limit: int | None = None) -> list[int]:
+        """Return the versions that the names stand for, or the first so many, ascending."""
+        manifests = filter(None, map(parse_manifest_name, self.names))
+        return sorted(each.version for each in islice(manifests, limit))
 
 
 @dataclass
@@ -37,6 +78,7 @@ class ObjectStoreLog:
 
     store: Store
     _scheme: NamingScheme | None = field(default=None, init=False, repr=False, compare=False)
+    _found_nothing: bool = field(default=False, init=False, repr=False, compare=False)
 
     @property
     def scheme(self) -> NamingScheme:
@@ -45,9 +87,9 @@ class ObjectStoreLog:
 
     def latest(self) -> int:
         """Return the newest version; see `VersionLog.latest`."""
-        newest, _ = self._list()
+        newest = self._list_first().newest
         if newest is None:
-            raise NotFoundError(f"there is no dataset at {self.store.uri}")
+            raise self._missing()
         return newest
 
     def has(self, version: int) -> bool:
@@ -55,39 +97,68 @@ class ObjectStoreLog:
 
         Tables that were not listed before are looked at under the names of both schemes.
         """
-        schemes = (self._scheme,) if self._scheme else (NamingScheme.V2, NamingScheme.V1)
-        return any(self.store.exists(manifest_path(version, each)) for each in schemes)
+        return any(self.store.exists(manifest_path(version, each)) for each in self._schemes())
 
-    def versions(self) -> list[int]:
-        """Return every version that is there, ascending; see `VersionLog.versions`."""
-        newest, names = self._list()
-        if newest is None:
-            raise NotFoundError(f"there is no dataset at {self.store.uri}")
-        return sorted(each.version for name in names if (each := parse_manifest_name(name)))
+    def versions(self, after: int = 0) -> list[int]:
+        """Return every version after one that is there; see `VersionLog.versions`."""
+        listing = self._list_all() if after <= 0 else self._list_first()
+        if not self._says_all_after(after, listing):
+            assert listing.newest is not None
+            # Between the newest version and this one there are no more names than numbers, but
+            # for files that are none of versions.
+            listing = self._list_first(listing.newest - after + FIRST_NAMES)
+            if not self._says_all_after(after, listing):
+                listing = self._list_all()
+        if listing.newest is None:
+            raise self._missing()
+        return [each for each in listing.versions() if each > after]
 
-    def read(self, version: int) -> Manifest:
-        """Return the manifest of a version; see `VersionLog.read`."""
-        for scheme in (NamingScheme.V2, NamingScheme.V1):
+    @staticmethod
+    def _says_all_after(version: int, listing: _Listing) -> bool:
+        return listing.is_all or min(listing.versions(), default=0) <= version + 1
+
+    def look(self) -> Look:
+        """Return the newest manifest, and which versions were before it; see `VersionLog.look`."""
+        for _ in range(_TRIES):
+            listing = self._list_first()
+            newest = listing.newest
+            if newest is None:
+                raise self._missing()
+            scheme = self.scheme
+            few = FIRST_NAMES if scheme is NamingScheme.V2 else None
+            versions = listing.versions(few)
+            etags = {each: listing.etags.get(manifest_name(each, scheme), "") for each in versions}
             with suppress(NotFoundError):
-                return self._read(version, scheme)
+                manifest = self._read(newest, scheme, etags[newest], is_newest=True)
+                return Look(manifest, etags, listing.is_all and (not few or len(versions) < few))
+            # It went away after it was listed: the table was deleted, and perhaps made anew.
+        raise NotFoundError(f"the dataset at {self.store.uri} goes away while it is being opened")
+
+    def read_latest(self) -> Manifest:
+        """Return the manifest of the newest version; see `VersionLog.read_latest`."""
+        return self.look().newest
+
+    def read(self, version: int, etag: str = "") -> Manifest:
+        """Return the manifest of a version; see `VersionLog.read`."""
+        for scheme in self._schemes_to_try():
+            with suppress(NotFoundError):
+                return self._read(version, scheme, etag)
         versions = self.versions()
         raise NotFoundError(
             f"the dataset at {self.store.uri} has no version {version}: it has "
             f"{len(versions)}, the oldest {versions[0]} and the newest {versions[-1]}"
         )
 
-    def read_latest(self) -> Manifest:
-        """Return the manifest of the newest version; see `VersionLog.read_latest`."""
-        for _ in range(_TRIES):
-            version = self.latest()
+    def find(self, version: int) -> Manifest | None:
+        """Return the manifest of a version that may have come; see `VersionLog.find`."""
+        for scheme in self._schemes():
             with suppress(NotFoundError):
-                return self._read(version, self._scheme or NamingScheme.V2, is_newest=True)
-            # It went away after it was listed: the table was deleted, and perhaps made anew.
-        raise NotFoundError(f"the dataset at {self.store.uri} goes away while it is being opened")
+                return self._read(version, scheme, is_newest=True)
+        return None
 
     def manifest_path(self, version: int) -> str:
         """Return where the manifest of a version lies; see `VersionLog.manifest_path`."""
-        return manifest_path(version, self._scheme or NamingScheme.V2)
+        return manifest_path(version, self.scheme)
 
     def publish(self, version: int, manifest: bytes) -> bool:
         """Make a manifest the one of a version; see `VersionLog.publish`.
@@ -96,34 +167,64 @@ class ObjectStoreLog:
         """
         if version < 1 or is_detached(version):
             raise InvalidInputError(f"{version} cannot be the version of a table")
-        if version == 1 or self._scheme is None:
-            newest, _ = self._list()
-            if version == 1 and newest is not None:
-                return False
-        path = self.manifest_path(version)
-        if not self.store.create_once(path, manifest):
+        if (version == 1 or self._scheme is None) and not self._found_nothing:
+            self._list_first()
+        if version == 1 and self._scheme is not None:
             return False
-        # Best effort: the version is published, whatever becomes of the hint.
-        with suppress(Exception):
-            self.store.write(LATEST_VERSION_HINT, b'{"version":%d}' % version)
+        self._found_nothing = False
+        if not self.store.create_once(self.manifest_path(version), manifest):
+            return False
+        if not self.store.lists_in_order:
+            # Best effort: the version is published, whatever becomes of the hint.
+            with suppress(Exception):
+                self.store.write(LATEST_VERSION_HINT, b'{"version":%d}' % version)
         return True
 
     def remember(self, manifest: Manifest, data: bytes) -> None:
         """Take note of a version that was published; see `VersionLog.remember`."""
-        path = self.manifest_path(manifest.version)
-        remember_manifest(self.store, path, manifest, data)
+        remember_manifest(self.store, self.manifest_path(manifest.version), manifest, data)
 
-    def _list(self) -> tuple[int | None, list[str]]:
-        """Return the newest version, and the names of all; notice the scheme that they have."""
-        names = self.store.list_names(VERSIONS_DIRECTORY)
+    def _missing(self) -> NotFoundError:
+        return NotFoundError(f"there is no dataset at {self.store.uri}")
+
+    def _schemes(self) -> tuple[NamingScheme, ...]:
+        """Return the scheme of the table's names; both as long as nobody has looked."""
+        return (self._scheme,) if self._scheme else (NamingScheme.V2, NamingScheme.V1)
+
+    def _schemes_to_try(self) -> tuple[NamingScheme, ...]:
+        """Return both schemes, the likelier one first: a table may have been made anew."""
+        if self._scheme is NamingScheme.V1:
+            return NamingScheme.V1, NamingScheme.V2
+        return NamingScheme.V2, NamingScheme.V1
+
+    def _list_first(self, limit: int = FIRST_NAMES) -> _Listing:
+        """Return the newest versions, if the first few names say them; else all there are."""
+        if not self.store.lists_in_order:
+            return self._list_all()
+        files = self.store.list_files(VERSIONS_DIRECTORY, limit)
+        etags = {each.path.rpartition("/")[2]: each.etag for each in files}
+        is_all = len(files) < limit
+        schemes = {each.scheme for each in map(parse_manifest_name, etags) if each}
+        if is_all or schemes == {NamingScheme.V2}:
+            return self._noted(list(etags), etags, is_all=is_all)
+        return self._list_all()
+
+    def _list_all(self) -> _Listing:
+        return self._noted(self.store.list_names(VERSIONS_DIRECTORY), {}, is_all=True)
+
+    def _noted(self, names: Sequence[str], etags: Mapping[str, str], *, is_all: bool) -> _Listing:
+        """Return what sorted names say; take note of their scheme."""
         try:
             newest = newest_manifest(names)
         except BadDataError as error:
             error.add_note(f"dataset {self.store.uri}")
             raise
         self._scheme = newest.scheme if newest else None
-        return (newest.version if newest else None), names
+        self._found_nothing = newest is None
+        return _Listing(newest.version if newest else None, names, is_all, etags)
 
-    def _read(self, version: int, scheme: NamingScheme, *, is_newest: bool = False) -> Manifest:
+    def _read(
+        self, version: int, scheme: NamingScheme, etag: str = "", *, is_newest: bool = False
+    ) -> Manifest:
         path = manifest_path(version, scheme)
-        return read_manifest(self.store, path, version, is_newest=is_newest)
+        return read_manifest(self.store, path, version, etag, is_newest=is_newest)

@@ -4,10 +4,29 @@ Publishing is a compare-and-swap on the version number: of many writers who publ
 succeeds, and from then on everybody reads its manifest under that number.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Look:
+    """What there is of a table at one moment.
+
+    Attributes:
+        newest: The newest version's manifest.
+        etags: The newest few versions that are there, ascending, each with what a listing says of
+            its manifest's bytes, or nothing. No version after the first of them is missing here
+            that is there.
+        is_all: Whether they are all there are.
+    """
+
+    newest: Manifest
+    etags: Mapping[int, str]
+    is_all: bool
 
 
 class VersionLog(Protocol):
@@ -36,8 +55,8 @@ class VersionLog(Protocol):
         """Return whether a version is there; one look, whatever the history's length."""
         ...
 
-    def versions(self) -> list[int]:
-        """Return every version that is still there, ascending. There may be gaps.
+    def versions(self, after: int = 0) -> list[int]:
+        """Return every version after one that is still there, ascending. There may be gaps.
 
         Raises:
             NotFoundError: There is no table.
@@ -45,11 +64,35 @@ class VersionLog(Protocol):
         """
         ...
 
-    def read(self, version: int) -> Manifest:
+    def look(self) -> Look:
+        """Return what there is: one listing, and one more request for a manifest not met before.
+
+        Raises:
+            NotFoundError: There is no table.
+            CorruptDataError: The manifests have names of both schemes.
+            BadDataError: The newest manifest is damaged.
+        """
+        ...
+
+    def read(self, version: int, etag: str = "") -> Manifest:
         """Return the manifest of a version.
+
+        Args:
+            version: The version.
+            etag: What a look has just said of it: it costs no request where it was met before.
 
         Raises:
             NotFoundError: There is no such version, or no table.
+            BadDataError: The manifest is damaged, or states another version than its name.
+        """
+        ...
+
+    def find(self, version: int) -> Manifest | None:
+        """Return the manifest of a version that may have come since a look; None if it has not.
+
+        It is one request, whatever the history's length.
+
+        Raises:
             BadDataError: The manifest is damaged, or states another version than its name.
         """
         ...

@@ -27,7 +27,13 @@ from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.storage.coalesce import cut_answers, plan_requests
 from lance_stream.storage.create_once import create_by_link, flush_names
-from lance_stream.storage.store import BytesLike, FileWriter, StoredFile, check_path
+from lance_stream.storage.store import (
+    NUM_READERS,
+    BytesLike,
+    FileWriter,
+    StoredFile,
+    check_path,
+)
 
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -62,6 +68,16 @@ class LocalStore:
     def uri(self) -> str:
         """The root as a file URI."""
         return f"file://{quote(self.root)}"
+
+    @property
+    def lists_in_order(self) -> bool:
+        """A folder is read whole."""
+        return False
+
+    @property
+    def num_readers(self) -> int:
+        """As many as there are cores, and no more."""
+        return NUM_READERS
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Return the bytes of each range; see `Store.read_ranges`."""
@@ -102,6 +118,15 @@ class LocalStore:
                 return sorted(each.name for each in entries if each.is_file())[:limit]
         except (FileNotFoundError, NotADirectoryError):
             return []
+
+    def list_files(self, folder: str, limit: int | None = None) -> list[StoredFile]:
+        """Return the files right in a folder; see `Store.list_files`."""
+        found = []
+        for name in self.list_names(folder, limit):
+            with suppress(FileNotFoundError):  # deleted meanwhile
+                status = self._path(path := f"{folder}/{name}").stat()
+                found.append(StoredFile(path, status.st_size, status.st_mtime))
+        return found
 
     def list(self, folder: str = "") -> list[StoredFile]:
         """Return all files below a folder; see `Store.list`."""

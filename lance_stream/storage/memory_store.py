@@ -16,7 +16,13 @@ from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.errors import NotFoundError
 from lance_stream.storage.coalesce import cut_answers, plan_requests
 from lance_stream.storage.create_once import create_in_memory
-from lance_stream.storage.store import BytesLike, FileWriter, StoredFile, check_path
+from lance_stream.storage.store import (
+    NUM_READERS,
+    BytesLike,
+    FileWriter,
+    StoredFile,
+    check_path,
+)
 
 _MAX_GAP_BYTES = 16 << 10
 _MAX_JOINED_BYTES = 16 << 20
@@ -43,6 +49,16 @@ class MemoryStore:
     def uri(self) -> str:
         """The root as a URI."""
         return f"memory://{self.root.removeprefix('/')}"
+
+    @property
+    def lists_in_order(self) -> bool:
+        """As the reference has it of its own store in memory."""
+        return True
+
+    @property
+    def num_readers(self) -> int:
+        """As many as there are cores, and no more."""
+        return NUM_READERS
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Return the bytes of each range; see `Store.read_ranges`."""
@@ -88,12 +104,19 @@ class MemoryStore:
 
     def list_names(self, folder: str, limit: int | None = None) -> list[str]:
         """Return the names of the files right in a folder; see `Store.list_names`."""
+        return [each.path.rpartition("/")[2] for each in self.list_files(folder, limit)]
+
+    def list_files(self, folder: str, limit: int | None = None) -> list[StoredFile]:
+        """Return the files right in a folder; see `Store.list_files`."""
         try:
             entries = _listed(lambda: self._filesystem().ls(self._path(folder), detail=True))
         except FileNotFoundError:
             return []
+        start = len(self.root) + 1
         return sorted(
-            str(each["name"]).rpartition("/")[2] for each in entries if each["type"] == "file"
+            StoredFile(str(each["name"])[start:], int(each["size"]), _seconds(each))
+            for each in entries
+            if each["type"] == "file"
         )[:limit]
 
     def list(self, folder: str = "") -> list[StoredFile]:

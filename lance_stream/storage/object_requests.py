@@ -73,11 +73,14 @@ class ObjectInfo(NamedTuple):
         key: Its full name.
         size_bytes: Its size.
         modified: Seconds since 1970-01-01 UTC at which it was last written.
+        etag: Another text for another content, without quotes; the content's MD5 in hex where the
+            service states it. Empty if it says nothing.
     """
 
     key: str
     size_bytes: int
     modified: float
+    etag: str = ""
 
 
 class Page(NamedTuple):

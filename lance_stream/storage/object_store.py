@@ -47,6 +47,9 @@ _TIMES_TAKEN = 3
 # Buffers begin at a multiple of this, in the file and in memory alike.
 _ALIGNMENT = 64
 
+# How the names of all directory buckets of S3 Express end, and of no others.
+_EXPRESS = "--x-s3"
+
 
 @dataclass(frozen=True)
 class ObjectStore:
@@ -74,6 +77,16 @@ class ObjectStore:
     def uri(self) -> str:
         """The root as a URI."""
         return f"{self.settings.scheme}://{self.container}/{quote(self.root)}"
+
+    @property
+    def lists_in_order(self) -> bool:
+        """Whether a page of names is the first by name; of all services, S3 Express's is not."""
+        return not self.container.endswith(_EXPRESS)
+
+    @property
+    def num_readers(self) -> int:
+        """Each waits for the network nearly all the time."""
+        return self.settings.max_requests_at_once
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Return the bytes of each range; see `Store.read_ranges`."""
@@ -128,16 +141,17 @@ class ObjectStore:
 
     def list_names(self, folder: str, limit: int | None = None) -> list[str]:
         """Return the names of the files right in a folder; see `Store.list_names`."""
-        objects = self._objects(folder, only_here=True, limit=limit)
-        return [each.key.rpartition("/")[2] for each in objects]
+        return [each.path.rpartition("/")[2] for each in self.list_files(folder, limit)]
+
+    def list_files(self, folder: str, limit: int | None = None) -> list[StoredFile]:
+        """Return the files right in a folder; see `Store.list_files`."""
+        if self.lists_in_order:
+            return [*self._files(folder, only_here=True, limit=limit)]
+        return sorted(self._files(folder, only_here=True))[:limit]
 
     def list(self, folder: str = "") -> list[StoredFile]:
         """Return all files below a folder; see `Store.list`."""
-        start = len(self._prefix(""))
-        return sorted(
-            StoredFile(each.key[start:], each.size_bytes, each.modified)
-            for each in self._objects(folder, only_here=False, limit=None)
-        )
+        return sorted(self._files(folder, only_here=False))
 
     def create_once(self, path: str, data: BytesLike) -> bool:
         """Create a file unless its name is taken; see `Store.create_once`."""
@@ -177,6 +191,15 @@ class ObjectStore:
 
     def _head(self, path: str) -> ObjectInfo:
         return self._ask_for(path, f"HEAD of {path!r}", lambda driver, key: driver.head(key))
+
+    def _files(
+        self, folder: str, *, only_here: bool, limit: int | None = None
+    ) -> Sequence[StoredFile]:
+        start = len(self._prefix(""))
+        return [
+            StoredFile(each.key[start:], *each[1:])
+            for each in self._objects(folder, only_here=only_here, limit=limit)
+        ]
 
     def _objects(self, folder: str, *, only_here: bool, limit: int | None) -> Sequence[ObjectInfo]:
         prefix = self._prefix(folder)

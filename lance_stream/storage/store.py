@@ -2,7 +2,7 @@
 
     read_ranges, read, read_end,        immutable files, read in as few requests as is sensible
     size, exists
-    list, list_names                    always fresh: no listing is cached
+    list, list_files, list_names        always fresh: no listing is cached
     create_once                         of many who create one name, one succeeds; never torn
     open_writer, write                  a file is there when it is whole, or not at all
     copy, delete
@@ -11,15 +11,20 @@ Paths are relative to the root and use "/". A store holds no open file or connec
 or a fork could break: it may be made on a driver and used on workers.
 """
 
+import os
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.errors import InvalidInputError
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview | Any
 """Anything with the buffer protocol: a numpy array and an Arrow buffer are, too."""
+
+
+NUM_READERS: Final = min(8, os.cpu_count() or 1)
+"""How many threads read from stores of this machine: they decode what they have read, too."""
 
 
 class StoredFile(NamedTuple):
@@ -29,11 +34,14 @@ class StoredFile(NamedTuple):
         path: Relative to the store's root.
         size_bytes: Its size.
         modified: Seconds since 1970-01-01 UTC at which it was last written.
+        etag: What the store says of its content, another text for another content; if it is the
+            content's MD5, in hex. Empty where the store says nothing.
     """
 
     path: str
     size_bytes: int
     modified: float
+    etag: str = ""
 
 
 class FileWriter(Protocol):
@@ -75,6 +83,16 @@ class Store(Protocol):
     @property
     def uri(self) -> str:
         """The root as a full URI."""
+        ...
+
+    @property
+    def lists_in_order(self) -> bool:
+        """Whether the first names of a folder cost one request, however many there are."""
+        ...
+
+    @property
+    def num_readers(self) -> int:
+        """How many threads of one process that read from it are best under way at once."""
         ...
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
@@ -123,6 +141,15 @@ class Store(Protocol):
         Args:
             folder: Where.
             limit: The first so many are enough; stores that list in order ask for no more.
+        """
+        ...
+
+    def list_files(self, folder: str, limit: int | None = None) -> list[StoredFile]:
+        """Return the files right in a folder, sorted by name; none if it is not there.
+
+        Args:
+            folder: Where.
+            limit: As in `list_names`.
         """
         ...
 

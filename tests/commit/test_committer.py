@@ -92,14 +92,13 @@ def test_the_transaction_stands_in_a_file_and_in_the_manifest() -> None:
     assert decode_transaction(manifest.inline_transaction or b"") == planned
 
 
-def test_a_commit_without_rivals_costs_five_requests() -> None:
+def test_a_commit_without_rivals_costs_four_requests_in_memory() -> None:
     store = WatchedStore(create(10).store)
     commit_to(ObjectStoreLog(store), append(1, 4))
     assert [call for call, _ in store.calls] == [
         "create_once",  # the transaction
-        "list_names", "read_ranges",  # the newest version, which this process has made
+        "list_files", "read_ranges",  # the newest version, which this process has made
         "create_once",  # the manifest
-        "write",  # the hint
     ]  # fmt: skip
 
 

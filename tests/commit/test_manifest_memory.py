@@ -33,7 +33,7 @@ def calls_of_a_look(log: ObjectStoreLog) -> list[str]:
 def test_a_version_that_was_committed_here_is_not_read_whole_again() -> None:
     log = create(3)
     made = commit_to(log, append(1, 3))
-    assert calls_of_a_look(log) == ["list_names", "read_ranges"]
+    assert calls_of_a_look(log) == ["list_files", "read_ranges"]
     assert log.read_latest() is made
     assert decode_manifest(log.store.read(manifest_path(2))) == made
 
@@ -43,8 +43,8 @@ def test_a_version_of_another_writer_is_read_once(memory: ManifestMemory) -> Non
     data = log.store.read(manifest_path(1))
     other = replace(decode_manifest(data), version=2, transaction_file="1-x.txn")
     assert log.publish(2, encode_manifest(other))
-    assert calls_of_a_look(log) == ["list_names", "read"]
-    assert calls_of_a_look(log) == ["list_names", "read_ranges"]
+    assert calls_of_a_look(log) == ["list_files", "read"]
+    assert calls_of_a_look(log) == ["list_files", "read_ranges"]
 
 
 def test_many_fragments_and_what_is_known_of_them_are_carried_from_commit_to_commit() -> None:
@@ -80,7 +80,7 @@ def test_a_manifest_that_has_become_shorter_or_longer_is_read_anew(change: bytes
     store = WatchedStore(log.store)
     with pytest.raises(Exception, match="manifest"):
         ObjectStoreLog(store).read_latest()
-    assert [call for call, _ in store.calls] == ["list_names", "read_ranges", "read"]
+    assert [call for call, _ in store.calls] == ["list_files", "read_ranges", "read"]
 
 
 def test_a_manifest_that_does_not_say_when_or_by_what_it_was_made_is_not_remembered(
@@ -107,11 +107,31 @@ def test_a_manifest_whose_end_says_too_little_is_not_remembered(memory: Manifest
     assert memory.recall(store, "m") is None
 
 
-def test_only_the_last_manifest_of_a_table_is_remembered(memory: ManifestMemory) -> None:
+def test_only_the_last_two_manifests_of_a_table_are_remembered(memory: ManifestMemory) -> None:
     log = create(3)
     commit_to(log, append(1, 3))
-    assert memory.recall(log.store, manifest_path(1)) is None
-    assert memory.recall(log.store, manifest_path(2)) is not None
+    commit_to(log, append(2, 3))
+    known = [memory.recall(log.store, manifest_path(version)) for version in (1, 2, 3)]
+    assert [each is not None for each in known] == [False, True, True]
+
+
+def test_a_manifest_is_given_without_a_look_where_a_listing_says_that_it_is_the_same(
+    memory: ManifestMemory,
+) -> None:
+    store = WatchedStore(create(3).store)
+    path = manifest_path(1)
+    manifest, data = ObjectStoreLog(store).read_latest(), store.read(path)
+    store.calls.clear()
+    memory.remember(store, path, manifest, data, "tag")
+    assert memory.recall(store, path, "tag") is manifest
+    assert store.calls == []
+    assert memory.recall(store, path, "another") is manifest
+    assert memory.recall(store, path) is manifest
+    assert [call for call, _ in store.calls] == ["read_ranges", "read_ranges"]
+    assert memory.recall(store, path, "another") is manifest, "what is said of it is learnt"
+    assert len(store.calls) == 2
+    store.write(path, data[:-1])
+    assert memory.recall(store, path, "a third") is None
 
 
 def test_few_tables_are_remembered_and_few_bytes() -> None:

@@ -1,13 +1,15 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lance_stream.commit import manifest_files
 from lance_stream.commit.manifest_memory import ManifestMemory
-from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.commit.object_store_log import FIRST_NAMES, ObjectStoreLog
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.errors import CorruptDataError
 from lance_stream.storage.locations import open_store
+from lance_stream.table.paths import NamingScheme, manifest_name, manifest_path
 from tests.commit.tables import append, commit_to, create, make_store
 from tests.contracts.version_logs import VersionLogContract, manifest_of
 from tests.contracts.watched_stores import WatchedStore
@@ -54,23 +56,36 @@ def test_a_table_with_names_of_both_schemes_is_refused() -> None:
         assert log.store.uri in caught.value.__notes__[0]
 
 
-def test_the_hint_is_written_and_never_believed() -> None:
-    log = create(3)
-    assert log.store.read("_versions/latest_version_hint.json") == b'{"version":1}'
+HINT = "_versions/latest_version_hint.json"
+
+
+def test_on_a_disk_the_hint_is_written_and_never_believed(tmp_path: Path) -> None:
+    log = create(3, store=open_store(tmp_path / "t"))
+    assert log.store.read(HINT) == b'{"version":1}'
     for garbage in (b'{"version":9}', b"", b"\xff", b'{"version":0}'):
-        log.store.write("_versions/latest_version_hint.json", garbage)
+        log.store.write(HINT, garbage)
         assert log.latest() == 1
     commit_to(log, append(1, 3))
-    assert log.store.read("_versions/latest_version_hint.json") == b'{"version":2}'
+    assert log.store.read(HINT) == b'{"version":2}'
 
 
-def test_a_hint_that_cannot_be_written_does_not_make_the_commit_fail() -> None:
+def test_where_names_are_listed_in_order_there_is_no_hint() -> None:
+    log = create(3)
+    commit_to(log, append(1, 3))
+    assert not log.store.exists(HINT)
+
+
+def test_a_hint_that_cannot_be_written_does_not_make_the_commit_fail(tmp_path: Path) -> None:
+    refused = []
+
     def refuse(call: str, path: str) -> None:
-        if path.endswith("hint.json"):
+        if path == HINT:
+            refused.append(path)
             raise OSError("no hints today")
 
-    log = ObjectStoreLog(WatchedStore(create(3).store, before=refuse))
-    assert log.publish(2, manifest_of(2))
+    log = create(3, store=open_store(tmp_path / "t"))
+    assert ObjectStoreLog(WatchedStore(log.store, before=refuse)).publish(2, manifest_of(2))
+    assert refused
 
 
 def test_files_that_are_no_manifests_of_versions_are_looked_over() -> None:
@@ -93,9 +108,9 @@ def test_opening_the_newest_version_costs_one_listing_and_one_read(
     monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestMemory())  # another process's
     store = WatchedStore(log.store)
     assert ObjectStoreLog(store).read_latest().version == 6
-    assert [call for call, _ in store.calls] == ["list_names", "read"]
+    assert [call for call, _ in store.calls] == ["list_files", "read"]
     assert ObjectStoreLog(store).read_latest().version == 6
-    assert [call for call, _ in store.calls[2:]] == ["list_names", "read_ranges"]
+    assert [call for call, _ in store.calls[2:]] == ["list_files", "read_ranges"]
 
 
 def test_a_version_that_goes_away_after_the_listing_is_listed_again() -> None:
@@ -111,3 +126,114 @@ def test_a_version_that_goes_away_after_the_listing_is_listed_again() -> None:
 
     store.before = lose
     assert ObjectStoreLog(store).read_latest().version == 1
+
+
+# --- the first few names
+
+LONG = 3 * FIRST_NAMES
+
+
+def long_history(scheme: NamingScheme = NamingScheme.V2) -> WatchedStore:
+    store = make_store()
+    for version in range(1, LONG + 1):
+        store.write(manifest_path(version, scheme), manifest_of(version))
+    return WatchedStore(store)
+
+
+def listings(store: WatchedStore) -> list[tuple[str, str]]:
+    found = [each for each in store.calls if each[0].startswith("list")]
+    store.calls.clear()
+    return found
+
+
+FIRST, ALL = ("list_files", "_versions"), ("list_names", "_versions")
+
+
+def test_the_newest_version_is_among_the_first_names_whatever_the_history() -> None:
+    store = long_history()
+    log = ObjectStoreLog(store)
+    assert log.latest() == LONG
+    assert listings(store) == [FIRST]
+    look = log.look()
+    assert (look.newest.version, look.is_all) == (LONG, False)
+    assert list(look.etags) == list(range(LONG - FIRST_NAMES + 1, LONG + 1))
+    assert listings(store) == [FIRST]
+
+
+def test_of_the_versions_no_more_are_listed_than_are_asked_for() -> None:
+    store = long_history()
+    log = ObjectStoreLog(store)
+    assert log.versions(after=LONG - 2) == [LONG - 1, LONG]
+    assert listings(store) == [FIRST]
+    assert log.versions(after=LONG - FIRST_NAMES - 5) == list(
+        range(LONG - FIRST_NAMES - 4, LONG + 1)
+    )
+    assert listings(store) == [FIRST, FIRST]
+    assert log.versions() == list(range(1, LONG + 1))
+    assert listings(store) == [ALL]
+    assert log.versions(after=LONG + 7) == []
+
+
+def test_versions_behind_a_gap_are_found() -> None:
+    store = long_history()
+    for version in range(5, LONG - 1):
+        store.delete(manifest_path(version))
+    log = ObjectStoreLog(store)
+    assert log.versions(after=3) == [4, LONG - 1, LONG]
+    assert log.versions(after=8) == [LONG - 1, LONG]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda number: f"_versions/{manifest_name(LONG + 1)}-{number:032x}",  # staged
+        lambda number: f"_versions/.{number}.tmp",
+        lambda number: f"_versions/000{number}.txt",
+        lambda number: f"_versions/d{(1 << 63) + number}.manifest",  # detached
+        lambda number: f"_versions/{number:020}.manifest",  # detached, by a number of scheme V2
+    ],
+)
+def test_files_of_other_kinds_do_not_hide_the_newest_version(other: Callable[[int], str]) -> None:
+    store = long_history()
+    for number in range(2 * FIRST_NAMES):
+        store.write(other(number), b"")
+    log = ObjectStoreLog(store)
+    assert log.latest() == LONG
+    assert log.look().newest.version == LONG
+    assert log.versions(after=LONG - 1) == [LONG]
+    assert log.publish(LONG + 1, manifest_of(LONG + 1))
+    assert ObjectStoreLog(store).latest() == LONG + 1
+
+
+def test_of_the_old_scheme_all_names_are_listed() -> None:
+    store = long_history(NamingScheme.V1)
+    log = ObjectStoreLog(store)
+    assert log.latest() == LONG
+    assert listings(store) == [FIRST, ALL]
+    look = log.look()
+    assert (look.newest.version, look.is_all, len(look.etags)) == (LONG, True, LONG)
+    assert log.publish(LONG + 1, manifest_of(LONG + 1))
+    assert store.exists(manifest_path(LONG + 1, NamingScheme.V1))
+
+
+@pytest.mark.parametrize("version", [1, 17])
+def test_both_schemes_are_refused_where_the_first_names_show_them(version: int) -> None:
+    store = long_history()
+    store.write(manifest_path(version, NamingScheme.V1), manifest_of(version))
+    with pytest.raises(CorruptDataError, match="both naming schemes"):
+        ObjectStoreLog(store).latest()
+
+
+def test_a_version_that_may_have_come_is_asked_for_by_one_request() -> None:
+    store = long_history()
+    log = ObjectStoreLog(store)
+    log.look()
+    store.calls.clear()
+    assert log.find(LONG + 1) is None
+    assert len(store.calls) == 1
+    log.publish(LONG + 1, manifest_of(LONG + 1))
+    store.calls.clear()
+    found = log.find(LONG + 1)
+    assert found is not None
+    assert found.version == LONG + 1
+    assert len(store.calls) == 1

@@ -181,6 +181,22 @@ class StoreContract:
         assert store.list_names("v", limit=1) == ["10"]
         assert store.list_names("v", limit=7) == ["10", "9"]
 
+    def test_files_right_in_a_folder_come_with_their_sizes(self, store: Store) -> None:
+        for path in ("v/10", "v/9", "v/sub/8", "vv/7"):
+            store.write(path, path.encode())
+        found = store.list_files("v")
+        assert [(each.path, each.size_bytes) for each in found] == [("v/10", 4), ("v/9", 3)]
+        assert [each.path for each in store.list_files("v", limit=1)] == ["v/10"]
+        assert store.list_files("w") == []
+
+    def test_what_is_said_of_a_file_changes_with_its_bytes(self, store: Store) -> None:
+        store.write("v/1", b"first")
+        (first,) = store.list_files("v")
+        assert store.list_files("v") == [first]
+        store.write("v/1", b"other")
+        (other,) = store.list_files("v")
+        assert not first.etag or first.etag != other.etag
+
     def test_a_folder_that_is_not_there_lists_nothing(self, store: Store) -> None:
         assert store.list_names("v") == []
         assert store.list("v") == []

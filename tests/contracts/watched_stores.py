@@ -30,6 +30,14 @@ class WatchedStore:
     def uri(self) -> str:
         return self.inner.uri
 
+    @property
+    def lists_in_order(self) -> bool:
+        return self.inner.lists_in_order
+
+    @property
+    def num_readers(self) -> int:
+        return self.inner.num_readers
+
     def _pass(self, call: str, path: str, *arguments: Any) -> Any:
         self.calls.append((call, path))
         self.before(call, path)
@@ -57,6 +65,9 @@ class WatchedStore:
 
     def list_names(self, folder: str, limit: int | None = None) -> list[str]:
         return self._pass("list_names", folder, limit)
+
+    def list_files(self, folder: str, limit: int | None = None) -> list[StoredFile]:
+        return self._pass("list_files", folder, limit)
 
     def list(self, folder: str = "") -> list[StoredFile]:
         return self._pass("list", folder)

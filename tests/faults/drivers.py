@@ -273,11 +273,15 @@ class Driver:
     def _run(self) -> None:
         self._may_go.acquire()
         try:
-            self.act(WatchedStore(self.store, before=self._before))
+            self.act(WatchedStore(self.store, before=self._before, after=self._after))
         except BaseException as error:
             self.error = error
         self.is_done = True
         self._stands.release()
+
+    def _after(self, call: str, path: str) -> None:
+        if call == "create_once" and path.endswith(".manifest"):
+            self._before("published", path)
 
     def _before(self, call: str, path: str) -> None:
         if not can_be_noticed(call, path) or threading.current_thread() is not self._thread:

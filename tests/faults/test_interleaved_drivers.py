@@ -146,7 +146,7 @@ def test_a_zombie_whose_batch_landed_hears_so_late_and_does_nothing_more(
     num_steps = count_steps(copy, mode)
     uri = copy()
     zombie = driver(uri, mode)
-    zombie.go_on(num_steps - 1)  # all but the hint
+    zombie.go_on(num_steps - 1)  # all but hearing of it
     assert versions_of(uri) == FIRST_VERSION + 1
     for batch_id in range(3):
         take_in(mode, uri, batch_id=batch_id)

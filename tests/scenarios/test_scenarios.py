@@ -53,7 +53,7 @@ from tests.contracts.watched_stores import WatchedStore
 
 STORIES = sorted(Path(__file__).parent.glob("*.txt"))
 STEPS = {
-    "up to planning": ("before", "list_names", "_versions"),
+    "up to planning": ("before", "list_files", "_versions"),
     "up to its transaction": ("before", "create_once", ".txn"),
     "up to publishing": ("before", "create_once", ".manifest"),
     "past publishing": ("after", "create_once", ".manifest"),

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from lance_stream.commit.opening import open_log
+from lance_stream.commit.version_log import Look
 from lance_stream.dataset.feed.appended_fragments import AppendedRows, walk_appended
 from lance_stream.dataset.feed.change_units import ChangeUnit
 from lance_stream.dataset.feed.columns_of_versions import FeedColumns
@@ -33,18 +34,21 @@ from lance_stream.dataset.feed.rules import EACH_VERSION, NET_CHANGES, FeedRules
 from lance_stream.dataset.feed.snapshots import Snapshot
 from lance_stream.dataset.feed.steps import VersionChanges, check_has_feed, walk
 from lance_stream.dataset.feed.versions_left import VersionsLeft
-from lance_stream.dataset.opening import open_table
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.timestamps import LONG_AGO
 from lance_stream.dataset.unit_sizes import size_of
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
 from lance_stream.table.appended import appended_fragments
+from lance_stream.table.feature_flags import check_readable
 
 _log = logging.getLogger(__name__)
 
 KNOWN: Final = 64
 KNOWN_EVENTS: Final = 1 << 22
 """So many steps are remembered at most, with so many events in all, or one that is larger."""
+
+VERSIONS_AHEAD: Final = 4
+"""So many manifests are read at once where nobody knows how many the limits let."""
 
 COUNTED_PER_REPORT: Final = 8
 """Of so many versions the rows are counted for one report of how far behind somebody is."""
@@ -126,12 +130,13 @@ class Following:
         self.uri = uri
         self._storage_options = storage_options
         self.rules = rules
-        log = open_log(uri, storage_options)
-        self.store = log.store
-        self._newest = NewestVersion(log)
+        self._log = open_log(uri, storage_options)
+        self.store = self._log.store
+        self._newest = NewestVersion(self._log)
         self._rows_of: dict[int, int] = {}
         self._known_steps: dict[int, VersionChanges | AppendedRows] = {}
         self._planned: tuple[Position, Position, VersionsLeft] | None = None
+        self._last_history: VersionsLeft | None = None
         self._said: set[tuple[str, str]] = set()
 
     @property
@@ -177,7 +182,7 @@ class Following:
             if newest == start.version and start.mark not in ("", self._newest.mark):
                 raise self._made_anew(start)
             return start
-        history = self._history()
+        history = self._history(self._newest.listed)
         self._check_mark(history, start)
         self._known_steps = {
             version: step
@@ -240,7 +245,10 @@ class Following:
         if not versions and not position.is_snapshot:
             return Behind(newest, 0, 0)
         try:
-            return Behind(newest, versions, self._rows_behind(self._history(), position, newest))
+            history = self._last_history
+            if history is None or history.newest.version != newest:
+                history = self._history()
+            return Behind(newest, versions, self._rows_behind(history, position, newest))
         except (NotFoundError, InvalidInputError):
             return Behind(newest, versions, None)  # the next batch says what is wrong
 
@@ -272,6 +280,7 @@ class Following:
         """Return how far the limits let; past one event at least."""
         version, first = self._beginning(history, start)
         rows, size_bytes, versions = limits.rows, limits.size_bytes, limits.versions
+        history.read_ahead(version, min(through, version + (versions or VERSIONS_AHEAD)))
         is_first = True
         for step, is_bridge in self._steps(history, version, through):
             stop, cost = _stop_within(step, first, rows, size_bytes)
@@ -348,6 +357,7 @@ class Following:
         columns = FeedColumns(last, columns_of(last, history.newest))
         after, first = self._beginning(history, start)
         through = end.version if part is None else part
+        history.read_ahead(after, through)
         if self.rules.feed.is_net and not self.rules.only_appended and not first and part is None:
             steps = self._net_steps(history, after, through, columns)
         else:
@@ -536,8 +546,15 @@ class Following:
 
     # --- the table
 
-    def _history(self) -> VersionsLeft:
-        return VersionsLeft(open_table(self.uri, None, self._storage_options))
+    def _history(self, look: Look | None = None) -> VersionsLeft:
+        """Return the versions that there are now, or were in a look just now."""
+        look = look or self._log.look()
+        check_readable(look.newest)
+        table = TableVersion(
+            self.uri, dict(self._storage_options or {}), self.store, self._log, look.newest
+        )
+        self._last_history = VersionsLeft(table, look)
+        return self._last_history
 
     def _history_for(self, start: Position, end: Position) -> VersionsLeft:
         """Return the table's versions; those that were seen when this batch's end was found."""

@@ -1,56 +1,91 @@
 """Which versions of a table are left; and for one that was cleaned up, the next one stands.
 
 It is a look at one moment. A version that goes after it is missed when it is read.
+
+One listing says the newest few versions; older ones are listed only where somebody asks for them.
+Manifests that a batch needs are read once, and several side by side.
 """
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
-from lance_stream.commit.version_log import VersionLog
+from lance_stream.commit.version_log import Look, VersionLog
 from lance_stream.dataset.feed.positions import Position, mark_of
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.errors import NotFoundError
 from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest
 
-RECENT: Final = 4
+MAX_RECENT: Final = 128
 """So many manifests are kept while a batch is planned."""
+
+MAX_RECENT_FRAGMENTS: Final = 400_000
+"""And no more than name so many fragments together, but for the last few."""
+
+_LEAST_RECENT: Final = 4
 
 
 class VersionsLeft:
     """The versions that a table has at one moment.
 
     Args:
-        newest: The newest one.
+        table: Any version of the table.
+        look: What there is.
     """
 
-    def __init__(self, newest: TableVersion) -> None:
-        self.newest = replace(newest, log=_RecentVersions(newest.log, newest.manifest))
+    def __init__(self, table: TableVersion, look: Look) -> None:
+        self._log = _RecentVersions(table.log, look)
+        self.newest = replace(table.at(look.newest), log=self._log)
+        self._listed = list(look.etags)
+        self._is_all = look.is_all
 
     @cached_property
     def versions(self) -> list[int]:
         """All that are there, ascending."""
-        return [each for each in self.newest.log.versions() if each <= self.newest.version]
+        if not self._is_all:
+            self._list(0)
+        return self._listed
 
     def has(self, version: int) -> bool:
         """Return whether a version is there; the time before the first one always is."""
-        return not version or version == self.newest.version or version in self._there
+        return not version or version == self.newest.version or version in self._after(version - 1)
 
-    @cached_property
-    def _there(self) -> frozenset[int]:
-        return frozenset(self.versions)
+    def _after(self, version: int) -> Sequence[int]:
+        """Return the versions that are there, ascending, and all of those after one."""
+        if not self._is_all and self._listed[0] > version + 1:
+            self._list(version)
+        return self._listed
+
+    def _list(self, after: int) -> None:
+        found = self.newest.log.versions(after)
+        self._listed = [each for each in found if each <= self.newest.version] or self._listed
+        self._is_all = not after
+
+    def read_ahead(self, first: int, last: int) -> None:
+        """Read manifests that will be asked for, side by side.
+
+        Args:
+            first: The first version.
+            last: The last one; fewer are read where they are large.
+        """
+        first = max(first, 1)
+        self._log.read_ahead([each for each in self._after(first - 1) if first <= each <= last])
 
     def stand_in(self, version: int) -> int:
         """Return a version, or the next one that is left."""
         if self.has(version):
             return version
-        return next((each for each in self.versions if each > version), self.newest.version)
+        return next((each for each in self._after(version) if each > version), self.newest.version)
 
     def between(self, after: int, through: int) -> list[int]:
         """Return the versions that are left after one and through another, or its stand-in."""
         last = self.stand_in(through)
-        return [each for each in self.versions if after < each <= last]
+        return [each for each in self._after(after) if after < each <= last]
 
     def at(self, version: int) -> TableVersion:
         """Return a version.
@@ -67,16 +102,17 @@ class VersionsLeft:
 
 
 class _RecentVersions(VersionLog):
-    """A log that remembers the last few manifests that were read: a batch asks for some again.
+    """A log that remembers manifests that were read: a batch asks for most of them again.
 
     Args:
         log: The log.
-        newest: The newest version's manifest.
+        seen: What there is.
     """
 
-    def __init__(self, log: VersionLog, newest: Manifest) -> None:
+    def __init__(self, log: VersionLog, seen: Look) -> None:
         self._log = log
-        self._recent = {newest.version: newest}
+        self._seen = seen
+        self._recent = {seen.newest.version: seen.newest}
 
     @property
     def store(self) -> Store:
@@ -91,17 +127,23 @@ class _RecentVersions(VersionLog):
         """Return whether a version is there."""
         return self._log.has(version)
 
-    def versions(self) -> list[int]:
+    def versions(self, after: int = 0) -> list[int]:
         """Return every version that is there."""
-        return self._log.versions()
+        return self._log.versions(after)
 
-    def read(self, version: int) -> Manifest:
+    def look(self) -> Look:
+        """Return what there is now."""
+        return self._log.look()
+
+    def read(self, version: int, etag: str = "") -> Manifest:
         """Return the manifest of a version."""
-        manifest = self._recent.pop(version, None) or self._log.read(version)
-        self._recent[version] = manifest
-        if len(self._recent) > RECENT:
-            del self._recent[next(iter(self._recent))]
+        manifest = self._recent.pop(version, None) or self._read(version, etag)
+        self._keep(manifest)
         return manifest
+
+    def find(self, version: int) -> Manifest | None:
+        """Return the manifest of a version that may have come."""
+        return self._log.find(version)
 
     def read_latest(self) -> Manifest:
         """Return the manifest of the newest version."""
@@ -118,3 +160,33 @@ class _RecentVersions(VersionLog):
     def remember(self, manifest: Manifest, data: bytes) -> None:
         """Take note of a version that was published."""
         self._log.remember(manifest, data)
+
+    def read_ahead(self, versions: Sequence[int]) -> None:
+        """Read manifests side by side, as many as are kept; some may have gone."""
+        room = MAX_RECENT_FRAGMENTS // max(len(self._seen.newest.fragments), 1)
+        missing = [each for each in versions if each not in self._recent]
+        missing = missing[: max(min(room, MAX_RECENT) - _LEAST_RECENT, 0)]
+        if len(missing) < 2:
+            return
+
+        def read(version: int) -> Manifest | None:
+            with suppress(NotFoundError):
+                return self._read(version, "")
+            return None
+
+        with ThreadPoolExecutor(min(self.store.num_readers, len(missing))) as threads:
+            for manifest in threads.map(read, missing):
+                if manifest is not None:
+                    self._keep(manifest)
+
+    def _read(self, version: int, etag: str) -> Manifest:
+        return self._log.read(version, etag or self._seen.etags.get(version, ""))
+
+    def _keep(self, manifest: Manifest) -> None:
+        self._recent[manifest.version] = manifest
+        num_fragments = sum(len(each.fragments) for each in self._recent.values())
+        while len(self._recent) > MAX_RECENT or (
+            num_fragments > MAX_RECENT_FRAGMENTS and len(self._recent) > _LEAST_RECENT
+        ):
+            gone = self._recent.pop(next(iter(self._recent)))
+            num_fragments -= len(gone.fragments)

@@ -203,7 +203,7 @@ def test_a_look_without_news_is_one_small_read(
     for _ in range(10):
         assert followed.advance(position) == position
         assert followed.behind(position).versions == 0
-    assert [call for call, _ in store.calls] == ["exists"] * 10
+    assert [call for call, _ in store.calls] == ["read"] * 10
 
 
 def test_a_batch_can_be_planned_again_from_its_positions_alone(ds: Dataset) -> None:

@@ -30,7 +30,7 @@ def test_a_look_without_news_is_one_small_read(tmp_path: Path) -> None:
     store.calls.clear()
     for _ in range(LOOKS_PER_LISTING):
         assert newest.look() == 2
-    assert {call for call, _ in store.calls} == {"exists"}
+    assert {call for call, _ in store.calls} == {"read"}
     assert len(store.calls) == LOOKS_PER_LISTING
 
 

@@ -310,14 +310,21 @@ def test_the_verb_of_a_dataset_takes_an_age() -> None:
 
 
 def watched(table: TableVersion, at: int, act: Callable[[], object]) -> TableVersion:
-    """Return the table as a writer sees it for whom something happens before one of its calls."""
+    """Return the table as a writer sees it for whom something happens before one of its calls.
+
+    A commit's last call is the one that publishes; one more is what comes after it.
+    """
     store = WatchedStore(table.store)
 
     def look(_call: str, _path: str) -> None:
         if len(store.calls) == at:
             act()
 
-    store.before = look
+    def look_after(call: str, path: str) -> None:
+        if call == "create_once" and path.endswith(".manifest") and len(store.calls) + 1 == at:
+            act()
+
+    store.before, store.after = look, look_after
     return replace(table, store=store, log=ObjectStoreLog(store))
 
 
@@ -355,7 +362,7 @@ def test_wherever_a_writer_dies_its_successor_does_the_batch_once() -> None:
 
     num_calls = number_of_calls(*OURS, before=BEFORE)
     versions = set()
-    for at in range(1, num_calls + 1):
+    for at in range(1, num_calls + 2):
         table = take_in(new_table(), *BEFORE).table
         with pytest.raises(KilledError):
             take_in(watched(table, at, die), *OURS, micro_batch=MicroBatch("app", 0))
