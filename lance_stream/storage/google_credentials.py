@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from lance_stream.storage.object_requests import RefusedError, TryAgainError
@@ -27,8 +28,8 @@ class Login:
     """What proves who we are.
 
     Attributes:
-        kind: "anonymous": nothing does. "token": an access token, which is never renewed. "file":
-            a file with credentials of any kind that google-auth knows. "key": such a file's JSON.
+        kind: "anonymous": nothing does. "token": an access token, which is never renewed. "file": a
+            file with a service account's key or a user's credentials. "key": its JSON.
             "machine": the machine that we run on, at Google's. "default": whatever google-auth
             finds, in its order: the file that GOOGLE_APPLICATION_CREDENTIALS names, what gcloud
             left behind, the machine.
@@ -92,27 +93,34 @@ class AccessTokens:
                 self._credentials = _credentials(self._login)
             self._credentials.refresh(Request())
         except exceptions.GoogleAuthError as error:
-            reason = str(error.args[0] if error.args else error)[:_MAX_ANSWER]
+            reason = str(error.args[0] if error.args else error)[:_MAX_ANSWER].rstrip(".")
             if error.retryable or isinstance(error, exceptions.TransportError):
                 raise TryAgainError(f"no access token yet: {reason}") from error
             raise RefusedError(f"there are no credentials: {reason}. {WAYS_OUT}") from error
         except (ValueError, OSError) as error:  # a key that is none, a file that cannot be read
-            reason = str(error)[:_MAX_ANSWER]
+            reason = str(error)[:_MAX_ANSWER].rstrip(".")
             raise RefusedError(f"the credentials are not usable: {reason}. {WAYS_OUT}") from error
 
 
 def _credentials(login: Login) -> Any:
     import google.auth
     from google.auth import compute_engine
+    from google.oauth2 import credentials, service_account
 
-    if login.kind == "file":
-        return google.auth.load_credentials_from_file(login.value, scopes=_SCOPES)[0]
-    if login.kind == "key":
-        information = json.loads(login.value)
-        return google.auth.load_credentials_from_dict(information, scopes=_SCOPES)[0]
     if login.kind == "machine":
         return compute_engine.Credentials(scopes=_SCOPES)
-    return google.auth.default(scopes=_SCOPES)[0]
+    if login.kind == "default":
+        return google.auth.default(scopes=_SCOPES)[0]
+    said = read_key(Path(login.value).read_text() if login.kind == "file" else login.value)
+    if said.get("type") == "service_account":
+        return service_account.Credentials.from_service_account_info(said, scopes=_SCOPES)
+    if said.get("type") == "authorized_user":
+        return credentials.Credentials.from_authorized_user_info(said, scopes=_SCOPES)
+    raise ValueError(
+        f"they are of the type {str(said.get('type'))[:40]!r}, not of a service account or a user. "
+        "A file of another kind can run programs and ask servers that it names: if it is yours, "
+        "name it in the environment variable GOOGLE_APPLICATION_CREDENTIALS"
+    )
 
 
 def read_key(text: str) -> Mapping[str, Any]:
