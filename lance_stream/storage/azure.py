@@ -144,7 +144,8 @@ class AzureRequests:
         """Return the last bytes of an object, and its size; see `ObjectRequests.get_end`."""
         first = await self._get(key, _range(0, max(num_bytes, 1)))
         if first.status == 416:
-            return b"", 0
+            # Empty; that it is no directory, this answer does not say.
+            return b"", (await self.head(key)).size_bytes
         size = _size_of(first)
         start = max(size - num_bytes, 0)
         if start == 0 or num_bytes == 0:

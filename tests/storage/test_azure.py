@@ -1,0 +1,363 @@
+"""Azure's driver on Azurite, and through a proxy that counts and spoils requests."""
+
+import base64
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.errors import NotFoundError, StoreRefusedError, StoreUnavailableError
+from lance_stream.storage import azure
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.store import Store
+from tests.contracts.stores import StoreContract
+from tests.servers.azurite_blobs import ACCOUNT, KEY, Azurite
+from tests.servers.buckets import Bucket
+from tests.servers.fault_proxy import FaultProxy
+from tests.servers.store_faults import Act, CutAfter, CutBefore, CutBody, Forge, Shorten
+
+WRONG_KEY = base64.b64encode(b"wrong").decode()
+QUICK = {"client_max_retries": "3", "client_retry_timeout": "20s"}
+
+
+class TestAzureStore(StoreContract):
+    @pytest.fixture
+    def store(self, azure_container: Bucket) -> Store:
+        return open_store(
+            f"{azure_container.uri}/some where/a table", azure_container.storage_options
+        )
+
+
+class TestAzureStoreOfAWholeContainer(StoreContract):
+    @pytest.fixture
+    def store(self, azure_container: Bucket) -> Store:
+        uri = f"abfss://{azure_container.name}@{ACCOUNT}.dfs.core.windows.net"
+        return open_store(uri, azure_container.storage_options)
+
+
+@pytest.fixture
+def proxy(azurite: Azurite) -> Iterator[FaultProxy]:
+    with FaultProxy(azurite.endpoint) as found:
+        yield found
+
+
+@pytest.fixture
+def store(proxy: FaultProxy, azure_container: Bucket) -> Store:
+    return open_by(proxy, azure_container)
+
+
+def open_by(proxy: FaultProxy, container: Bucket, **options: Any) -> Store:
+    endpoint = f"{proxy.url}/{ACCOUNT}"
+    credentials = {} if {"sas_token", "anon"} & options.keys() else {"account_key": KEY}
+    return open_store(
+        f"{container.uri}/{uuid.uuid4()}",
+        {"account_name": ACCOUNT, "endpoint": endpoint, **QUICK, **credentials, **options},
+    )
+
+
+def service_of(azurite: Azurite) -> Any:
+    blob = pytest.importorskip("azure.storage.blob", reason="the azure extra is not installed")
+    return blob.BlobServiceClient.from_connection_string(azurite.connection_string)
+
+
+def blob_of(azurite: Azurite, container: Bucket, store: Store, path: str) -> Any:
+    key = f"{store.uri.rpartition('/')[2]}/{path}"
+    return service_of(azurite).get_blob_client(container.name, key)
+
+
+def test_each_call_is_one_request(store: Store, proxy: FaultProxy) -> None:
+    calls = {
+        "put": lambda: store.write("v/a", bytes(100_000)),
+        "put once": lambda: store.create_once("v/b", b"b"),
+        "get": lambda: store.read("v/a"),
+        "head": lambda: store.exists("v/a"),
+        "list": lambda: store.list_names("v", 1),
+        "copy": lambda: store.copy("v/a", "v/c"),
+        "delete": lambda: store.delete("v/c"),
+    }
+    for kind, call in calls.items():
+        proxy.clear()
+        call()
+        assert proxy.kinds() == {kind: 1}
+    proxy.clear()
+    store.read_ranges("v/a", [ByteRange(0, 10), ByteRange(50_000, 50_010)])
+    assert proxy.kinds() == {"get": 1}
+
+
+def test_the_end_of_a_small_file_is_one_request_and_of_a_large_one_two(
+    store: Store, proxy: FaultProxy
+) -> None:
+    data = os.urandom(100_000)
+    store.write("a", data)
+    for num_bytes, num_requests in ((200_000, 1), (100_000, 1), (65_536, 2), (1, 2), (0, 1)):
+        proxy.clear()
+        end, size = store.read_end("a", num_bytes)
+        assert (bytes(end), size) == (data[len(data) - min(num_bytes, len(data)) :], len(data))
+        assert proxy.kinds() == {"get": num_requests}
+
+
+def test_the_end_of_a_file_that_changes_meanwhile_is_of_one_state(
+    store: Store, proxy: FaultProxy
+) -> None:
+    store.write("a", b"old" * 1000)
+    proxy.add(Act(lambda _request: store.write("a", b"newer" * 1000)), kind="get", at=2)
+    end, size = store.read_end("a", 10)
+    assert (bytes(end), size) == (b"newernewer", 5000)
+
+
+def test_a_lost_reply_is_not_a_lost_race_and_is_sent_again_by_us_alone(
+    store: Store, proxy: FaultProxy
+) -> None:
+    store.write("warm", b"")  # the connection is a kept one, which aiohttp would open anew
+    for fault in (CutAfter(), CutAfter(reset=True), Forge(500, landed=True), Forge(503)):
+        name = f"v/{uuid.uuid4()}"
+        proxy.clear()
+        proxy.add(fault, kind="put once")
+        assert store.create_once(name, b"mine")
+        assert proxy.kinds()["put once"] == 2, proxy.story()
+        assert not store.create_once(name, b"theirs")
+        assert store.read(name) == b"mine"
+
+
+@pytest.mark.parametrize("fault", [CutBefore(), CutBody(), Shorten(), Forge(503), Forge(429)])
+def test_a_bad_answer_to_a_read_is_asked_for_again(
+    store: Store, proxy: FaultProxy, fault: Any
+) -> None:
+    data = os.urandom(50_000)
+    store.write("a", data)
+    for read in (
+        lambda: store.read_ranges("a", [ByteRange(10, 40_000)])[0] == data[10:40_000],
+        lambda: store.read_end("a", 1000)[0] == data[-1000:],
+    ):
+        proxy.clear()
+        proxy.add(fault, kind="get")
+        assert read()
+        assert proxy.kinds()["get"] >= 2
+
+
+def test_a_service_that_stays_busy_is_given_up_with_what_was_asked_of_whom_how_often(
+    store: Store, proxy: FaultProxy, azure_container: Bucket
+) -> None:
+    proxy.add(Forge(503), times=None)
+    with pytest.raises(StoreUnavailableError) as caught:
+        store.read("data/a")
+    for told in ("GET of 'data/a'", azure_container.name, proxy.url, "4 times", "503 ServerBusy"):
+        assert told in str(caught.value)
+    assert proxy.kinds() == {"get": 4}
+
+
+def test_a_container_that_is_not_there_is_named_whatever_is_asked(
+    azure_container: Bucket,
+) -> None:
+    store = open_store("az://no-such-container/t", azure_container.storage_options)
+    for ask in (
+        lambda: store.read("a"),
+        lambda: store.read_ranges("a", [ByteRange(0, 1)]),
+        lambda: store.read_end("a", 10),
+        lambda: store.exists("a"),
+        lambda: store.list(),
+        lambda: store.list_names("v", 1),
+        lambda: store.write("a", b""),
+        lambda: store.create_once("a", b""),
+        lambda: store.delete("a"),
+        lambda: store.copy("a", "b"),
+        lambda: store.write("a", bytes(20 << 20)),
+    ):
+        with pytest.raises(StoreRefusedError, match="there is no container 'no-such-container'"):
+            ask()
+
+
+@pytest.mark.parametrize("options", [{"account_key": WRONG_KEY}, {"anon": "true"}])
+def test_wrong_credentials_are_refused_at_once_and_not_shown(
+    proxy: FaultProxy, azure_container: Bucket, options: dict[str, str]
+) -> None:
+    store = open_by(proxy, azure_container, **options)
+    for ask in (lambda: store.read("a"), lambda: store.create_once("a", b""), store.list):
+        proxy.clear()
+        with pytest.raises(StoreRefusedError, match="credentials") as caught:
+            ask()
+        assert WRONG_KEY not in str(caught.value)
+        assert sum(proxy.kinds().values()) == 1
+
+
+def test_a_shared_access_signature_serves_for_all_and_shows_in_no_error(
+    azurite: Azurite, proxy: FaultProxy, azure_container: Bucket
+) -> None:
+    blob = pytest.importorskip("azure.storage.blob", reason="the azure extra is not installed")
+    token = blob.generate_container_sas(
+        ACCOUNT,
+        azure_container.name,
+        KEY,
+        permission=blob.ContainerSasPermissions(True, True, True, True),
+        expiry="2099-01-01T00:00:00Z",
+    )
+    # Azurite copies from its own host only, which is not the proxy's.
+    store = open_by(proxy, azure_container, sas_token=token, endpoint=azure_container.endpoint)
+    assert store.create_once("v/1", b"first")
+    assert not store.create_once("v/1", b"second")
+    store.copy("v/1", "v/2")
+    assert store.list_names("v") == ["1", "2"]
+    assert store.read("v/2") == b"first"
+    with store.open_writer("large") as writer:
+        writer.write(bytes(20 << 20))
+    store = open_by(proxy, azure_container, sas_token=token)
+    signature = token.partition("sig=")[2][:20]
+    for fault in (CutBefore(), CutBody(), Forge(403), Forge(302)):
+        proxy.clear()
+        proxy.add(fault, times=None)
+        with pytest.raises((StoreRefusedError, StoreUnavailableError)) as caught:
+            store.read("v/1")
+        error: BaseException | None = caught.value
+        while error is not None:
+            assert signature not in f"{error!r} {error}"
+            error = error.__cause__ or error.__context__
+
+
+def test_a_large_file_is_created_once_whoever_else_sends_parts_under_its_name(
+    store: Store, proxy: FaultProxy
+) -> None:
+    size = 20 << 20
+    writers = [bytes([me]) * size for me in range(4)]
+    start = threading.Barrier(len(writers))
+    won: list[int] = []
+
+    def create(me: int) -> None:
+        start.wait()
+        if store.create_once("v/large", writers[me]):
+            won.append(me)
+
+    threads = [threading.Thread(target=create, args=(me,)) for me in range(len(writers))]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len(won) == 1
+    assert store.read("v/large") == writers[won[0]]
+    assert proxy.kinds()["complete once"] == len(writers)
+    assert "put once" not in proxy.kinds()
+
+
+def test_a_large_file_whose_last_answer_is_lost_is_ours(store: Store, proxy: FaultProxy) -> None:
+    data = os.urandom(17 << 20)
+    proxy.add(CutAfter(), kind="complete once")
+    proxy.add(CutAfter(), kind="part", at=2)
+    assert store.create_once("a", data)
+    proxy.add(CutAfter(), kind="complete")
+    with store.open_writer("b") as writer:
+        writer.write(data)
+    assert proxy.kinds()["complete"] == proxy.kinds()["complete once"] == 2
+    assert store.read("a") == store.read("b") == data
+    assert not store.create_once("a", bytes(17 << 20))
+
+
+def test_an_upload_that_is_aborted_leaves_nothing_to_be_seen(
+    store: Store, proxy: FaultProxy
+) -> None:
+    writer = store.open_writer("a")
+    writer.write(bytes(40 << 20))
+    deadline = time.monotonic() + 20
+    while not any(each.status == 201 for each in proxy.seen("part")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    writer.abort()
+    assert not store.exists("a")
+    assert store.list() == []
+    with store.open_writer("a") as writer:
+        writer.write(b"small")
+    assert store.read("a") == b"small"
+
+
+def test_directories_of_a_hierarchical_namespace_are_no_files(
+    azurite: Azurite, store: Store, azure_container: Bucket
+) -> None:
+    store.write("d/sub/x", b"x")
+    for path in ("d", "d/sub", "d/empty"):
+        marker = blob_of(azurite, azure_container, store, path)
+        marker.upload_blob(b"", metadata={"hdi_isfolder": "true"})
+    assert [each.path for each in store.list()] == ["d/sub/x"]
+    assert store.list_names("d") == []
+    assert store.list_names("d/sub") == ["x"]
+    assert not store.exists("d")
+    for read in (lambda: store.read("d/sub"), lambda: store.read_end("d/sub", 9)):
+        with pytest.raises(NotFoundError):
+            read()
+
+
+def test_names_may_hold_any_characters(store: Store) -> None:
+    names = ["a b", "a%20b", "a+b", "ä€漢", "q?x=1&y#z", "p%", "=~!*'();:@$,[]", "dot.", "..."]
+    for name in names:
+        store.write(f"v/{name}", name.encode())
+    assert store.list_names("v") == sorted(names)
+    for name in names:
+        store.copy(f"v/{name}", f"w/{name}")
+        assert store.read(f"w/{name}") == name.encode()
+        store.delete(f"v/{name}")
+    assert store.list_names("v") == []
+
+
+def test_a_listing_of_many_pages_is_whole_and_of_the_first_names_short(
+    store: Store, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(azure, "_MAX_PAGE", 3)
+    names = [f"{number:02}" for number in range(10)]
+    for name in names:
+        store.write(f"v/{name}", b"")
+    store.write("v/05/below", b"")
+    proxy.clear()
+    assert store.list_names("v", 100) == names
+    assert proxy.kinds()["list"] == 4
+    proxy.clear()
+    assert store.list_names("v", 2) == names[:2]
+    assert proxy.kinds() == {"list": 1}
+
+
+def test_a_blob_that_another_program_has_leased_is_refused_but_counts_as_taken(
+    azurite: Azurite, store: Store, azure_container: Bucket
+) -> None:
+    store.write("v/1", b"theirs")
+    lease = blob_of(azurite, azure_container, store, "v/1").acquire_lease(-1)
+    assert not store.create_once("v/1", b"mine")
+    for change in (lambda: store.write("v/1", b"mine"), lambda: store.delete("v/1")):
+        with pytest.raises(StoreRefusedError, match="holds a lease on the blob"):
+            change()
+    assert store.read("v/1") == b"theirs"
+    lease.release()
+    store.write("v/1", b"mine")
+
+
+def test_a_file_with_snapshots_can_be_deleted(
+    azurite: Azurite, store: Store, azure_container: Bucket
+) -> None:
+    store.write("a", b"a")
+    blob_of(azurite, azure_container, store, "a").create_snapshot()
+    store.delete("a")
+    assert not store.exists("a")
+
+
+def test_a_copy_that_takes_time_is_waited_for(store: Store, proxy: FaultProxy) -> None:
+    store.write("a", b"data")
+    pending = (("x-ms-copy-status", "pending"), ("x-ms-copy-id", "1"))
+    proxy.add(Forge(202, headers=pending, landed=True), kind="copy")
+    store.copy("a", "b")
+    assert proxy.kinds() == {"put": 1, "copy": 1, "head": 1}
+    assert store.read("b") == b"data"
+
+
+def test_a_copy_of_what_is_not_there_is_named(store: Store) -> None:
+    with pytest.raises(NotFoundError, match=r"no file .*/missing"):
+        store.copy("missing", "b")
+    assert not store.exists("b")
+
+
+def test_an_answer_that_asks_for_time_is_given_it(store: Store, proxy: FaultProxy) -> None:
+    store.write("a", b"a")
+    proxy.clear()
+    proxy.add(Forge(503, headers=(("Retry-After", "1"),)), kind="get")
+    store.read("a")
+    first, second = proxy.seen("get")
+    assert second.started - first.started >= 1
