@@ -158,8 +158,12 @@ class AzureRequests:
         """Return what is said of an object; see `ObjectRequests.head`."""
         answer = await self._send(self._blob("HEAD", key))
         _refuse_directory(answer)
+        headers = answer.headers
         return ObjectInfo(
-            key, int(answer.headers["Content-Length"]), _seconds(answer.headers["Last-Modified"])
+            key,
+            int(headers["Content-Length"]),
+            _seconds(headers["Last-Modified"]),
+            _etag(headers.get("Content-MD5"), headers.get("ETag")),
         )
 
     async def put(self, key: str, data: Data, *, once: bool) -> bool:
@@ -492,7 +496,15 @@ def _listed(blob: Any) -> ObjectInfo | None:
         key,
         int(blob.findtext("Properties/Content-Length")),
         _seconds(blob.findtext("Properties/Last-Modified")),
+        _etag(blob.findtext("Properties/Content-MD5"), blob.findtext("Properties/Etag")),
     )
+
+
+def _etag(content_md5: str | None, etag: str | None) -> str:
+    """Return what tells one content from another: its MD5 in hex, if the service has it."""
+    if content_md5:
+        return base64.b64decode(content_md5).hex()
+    return (etag or "").strip('"')
 
 
 def _seconds(date: str) -> float:

@@ -1,6 +1,7 @@
 """Azure's driver on Azurite, and through a proxy that counts and spoils requests."""
 
 import base64
+import hashlib
 import os
 import threading
 import time
@@ -337,6 +338,18 @@ def test_a_file_with_snapshots_can_be_deleted(
     blob_of(azurite, azure_container, store, "a").create_snapshot()
     store.delete("a")
     assert not store.exists("a")
+
+
+def test_a_listing_states_the_md5_of_what_was_sent_at_once(store: Store) -> None:
+    store.write("v/1", b"first")
+    store.create_once("v/2", b"second")
+    store.write("v/3", bytes(20 << 20))
+    found = {each.path: each.etag for each in store.list("v")}
+    assert found["v/1"] == hashlib.md5(b"first").hexdigest()
+    assert found["v/2"] == hashlib.md5(b"second").hexdigest()
+    store.write("v/3", bytes(21 << 20))
+    assert '"' not in found["v/3"]
+    assert store.list("v")[2].etag not in ("", found["v/3"])
 
 
 def test_a_copy_that_takes_time_is_waited_for(store: Store, proxy: FaultProxy) -> None:
