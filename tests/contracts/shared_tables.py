@@ -1,0 +1,152 @@
+"""One table on an object service that we and pylance write, in turn and at once.
+
+The tests of a service inherit `SharedTables`, and say where the tables lie.
+"""
+
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+
+SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a table lies, and how both get there.
+
+    Attributes:
+        uri: The table's.
+        options: By pylance's names, which are ours, too.
+    """
+
+    uri: str
+    options: dict[str, str]
+
+    def ours(self) -> lance_stream.Dataset:
+        return lance_stream.open_dataset(self.uri, storage_options=self.options)
+
+    def theirs(self) -> lance.LanceDataset:
+        return lance.dataset(self.uri, storage_options=self.options)
+
+    def we_append(self, rows: pa.Table) -> None:
+        self.ours().append(rows)
+
+    def they_append(self, rows: pa.Table) -> None:
+        lance.write_dataset(rows, self.uri, mode="append", storage_options=self.options)
+
+
+def rows(*ids: int, name: str = "n") -> pa.Table:
+    return pa.table(
+        {"id": pa.array(ids, pa.int64()), "name": [f"{name}{each}" for each in ids]}, SCHEMA
+    )
+
+
+def as_dict(table: pa.Table) -> dict[int, str]:
+    ids = table.column("id").to_pylist()
+    assert len(set(ids)) == len(ids)
+    return dict(zip(ids, table.column("name").to_pylist(), strict=True))
+
+
+def both_see(place: Place) -> dict[int, str]:
+    """Return what is in the table, which is the same for both."""
+    ours, theirs = place.ours(), place.theirs()
+    assert ours.version == theirs.version
+    found = as_dict(ours.scan().read_all())
+    assert found == as_dict(theirs.to_table())
+    assert len(found) == ours.count_rows() == theirs.count_rows()
+    return found
+
+
+class SharedTables:
+    num_rounds = 8
+
+    @pytest.fixture
+    def places(self) -> Callable[[str], Place]:
+        """Return where the table of a name lies."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def place(self, places: Callable[[str], Place]) -> Place:
+        return places(f"{uuid.uuid4().hex}/a table")
+
+    def test_pylance_reads_what_we_have_written_changed_and_compacted(self, place: Place) -> None:
+        table = lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
+        for first in range(0, 100, 20):
+            place.we_append(rows(*range(first, first + 20)))
+        assert both_see(place) == as_dict(rows(*range(100)))
+        place.ours().delete("id >= 90")
+        place.ours().upsert(rows(80, 200, name="new"), on="id")
+        expected = as_dict(rows(*range(90))) | {80: "new80", 200: "new200"}
+        assert both_see(place) == expected
+        place.ours().compact()
+        assert both_see(place) == expected
+        assert len(place.theirs().get_fragments()) == 1
+        old = lance.dataset(place.uri, version=3, storage_options=place.options)
+        assert old.count_rows() == table.checkout(3).count_rows() == 40
+
+    def test_we_read_what_pylance_has_written_and_changed_and_go_on_with_it(
+        self, place: Place
+    ) -> None:
+        lance.write_dataset(
+            rows(*range(50)),
+            place.uri,
+            storage_options=place.options,
+            enable_stable_row_ids=True,
+            max_rows_per_file=20,
+        )
+        place.theirs().delete("id < 10")
+        place.theirs().merge_insert(
+            "id"
+        ).when_matched_update_all().when_not_matched_insert_all().execute(rows(49, 50, name="new"))
+        assert both_see(place) == as_dict(rows(*range(10, 49))) | {49: "new49", 50: "new50"}
+        place.we_append(rows(60))
+        place.they_append(rows(61))
+        place.ours().delete("id = 61")
+        assert set(both_see(place)) == {*range(10, 51), 60}
+        changes = place.ours().changes(after=1, pre_images=False).read_all()
+        kinds = list(
+            zip(
+                changes.column("id").to_pylist(),
+                changes.column("_change_type").to_pylist(),
+                strict=True,
+            )
+        )
+        assert (5, "delete") in kinds
+        assert (49, "update_postimage") in kinds
+        assert (50, "insert") in kinds
+        assert kinds[-1] == (61, "delete")
+
+    def test_of_what_both_append_at_once_nothing_is_lost_and_nothing_is_there_twice(
+        self, place: Place
+    ) -> None:
+        lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
+        writers = [place.we_append, place.they_append] * 2
+        start = threading.Barrier(len(writers))
+        errors: list[BaseException] = []
+
+        def write(me: int, append: Callable[[pa.Table], None]) -> None:
+            start.wait()
+            try:
+                for number in range(self.num_rounds):
+                    append(rows(1000 * me + number))
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=write, args=each) for each in enumerate(writers)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert errors == []
+        expected = {
+            1000 * me + number for me in range(len(writers)) for number in range(self.num_rounds)
+        }
+        assert set(both_see(place)) == expected
+        assert place.ours().version == 1 + len(expected)

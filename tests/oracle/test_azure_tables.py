@@ -1,0 +1,39 @@
+"""Tables on Azure that pylance and we write."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.contracts.shared_tables import Place, SharedTables, both_see, rows
+from tests.servers.azurite_blobs import ACCOUNT
+from tests.servers.buckets import Bucket
+
+pytestmark = pytest.mark.oracle
+
+
+def in_full(container: Bucket, path: str) -> Place:
+    """A table by the URI that names the account, as Spark users write it."""
+    uri = f"abfss://{container.name}@{ACCOUNT}.dfs.core.windows.net/{path}"
+    return Place(uri, container.storage_options)
+
+
+class TestTablesOnAzure(SharedTables):
+    @pytest.fixture
+    def places(self, azure_container: Bucket) -> Callable[[str], Place]:
+        options = azure_container.storage_options
+        return lambda path: Place(f"{azure_container.uri}/{path}", options)
+
+
+class TestTablesOnAzureByTheirFullNames(SharedTables):
+    num_rounds = 3
+
+    @pytest.fixture
+    def places(self, azure_container: Bucket) -> Callable[[str], Place]:
+        return lambda path: in_full(azure_container, path)
+
+
+def test_both_kinds_of_uri_lead_both_to_the_same_table(azure_container: Bucket) -> None:
+    short = Place(f"{azure_container.uri}/a/t", azure_container.storage_options)
+    short.they_append(rows(1))
+    in_full(azure_container, "a/t").we_append(rows(2))
+    assert both_see(short) == both_see(in_full(azure_container, "a/t")) == {1: "n1", 2: "n2"}
