@@ -21,6 +21,10 @@ T = TypeVar("T")
 _drivers: dict[tuple[ServiceSettings, str], ObjectRequests] = {}
 _lock = threading.Lock()
 
+# A parent's drivers are kept in its children for good: what closes them takes their sockets out of
+# the event loop's epoll, which parent and child share, and the parent would wait in vain.
+_of_parents: list[ObjectRequests] = []
+
 
 def ask(
     settings: ServiceSettings,
@@ -66,6 +70,7 @@ def _driver(settings: ServiceSettings, container: str) -> ObjectRequests:
 def _forget_all() -> None:
     global _lock  # the parent may have held it in the moment of the fork
     _lock = threading.Lock()
+    _of_parents.extend(_drivers.values())
     _drivers.clear()
 
 

@@ -20,6 +20,7 @@ by gRPC what kind of bucket it has before it.
 
 import json
 import re
+from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -45,7 +46,7 @@ PART_UNIT_BYTES: Final = 256 << 10
 
 _PIECE_BYTES = 1 << 20
 _MAX_NAMES_PER_PAGE = 1000
-_SAID_OF_OBJECTS = "name,size,timeCreated"
+_SAID_OF_OBJECTS = "name,size,timeCreated,md5Hash,etag"
 _SIZE = re.compile(r"bytes (?:\*|\d+-(-?\d+))/(\d+)")
 _LATER = frozenset({408, 409, 425, 429})
 _TOO_MANY = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "backendError"})
@@ -103,7 +104,7 @@ class GoogleRequests:
         if answer.status == 416:
             return b""
         if answer.status == 200:
-            return answer.body[start:stop]
+            return _whole(answer)[start:stop]
         last, _ = _place(answer)
         if len(answer.body) != last + 1 - start:
             raise TryAgainError(f"{len(answer.body)} bytes of {last + 1 - start}")
@@ -113,7 +114,7 @@ class GoogleRequests:
         """Return the last bytes of an object, and its size; see `ObjectRequests.get_end`."""
         answer = await self._read(key, {"Range": f"bytes=-{max(num_bytes, 1)}"})
         if answer.status == 200:
-            size = len(answer.body)
+            size = len(_whole(answer))
             return answer.body[max(size - num_bytes, 0) :], size
         _, size = _place(answer)
         if answer.status == 416:
@@ -367,7 +368,18 @@ def _condition(*, once: bool) -> dict[str, str]:
 
 def _object_info(said: Mapping[str, Any]) -> ObjectInfo:
     made = datetime.fromisoformat(said["timeCreated"]).timestamp()
-    return ObjectInfo(str(said["name"]), int(said["size"]), made)
+    content = said.get("md5Hash")  # what was composed of other objects has none
+    etag = b64decode(content).hex() if content else str(said.get("etag", ""))
+    return ObjectInfo(str(said["name"]), int(said["size"]), made, etag)
+
+
+def _whole(answer: Answer) -> bytes:
+    """Return the whole object that an answer holds."""
+    size = answer.headers.get("X-Goog-Stored-Content-Length", "")
+    is_as_stored = answer.headers.get("X-Goog-Stored-Content-Encoding", "identity") == "identity"
+    if is_as_stored and size.isdecimal() and int(size) != len(answer.body):
+        raise TryAgainError(f"{len(answer.body):,} bytes of {int(size):,}")
+    return answer.body
 
 
 def _place(answer: Answer) -> tuple[int, int]:

@@ -28,8 +28,6 @@ from lance_stream.storage.option_names import (
 
 GOOGLES_OWN: Final = "https://storage.googleapis.com"
 
-_MAX_PUT_BYTES = 32 << 20
-
 
 @dataclass(frozen=True)
 class GoogleSettings:
@@ -42,6 +40,7 @@ class GoogleSettings:
         proxy_url: A proxy between; None for what the environment says.
         any_certificate: Whether the endpoint's certificate is not looked at.
         patience: How long and how often it is asked.
+        max_put_bytes: Larger objects are sent in parts.
         max_requests_at_once: So many requests of one call may be under way at once.
     """
 
@@ -51,17 +50,13 @@ class GoogleSettings:
     proxy_url: str | None = field(default=None, repr=False)
     any_certificate: bool = False
     patience: Patience = field(default_factory=Patience)
+    max_put_bytes: int = 32 << 20
     max_requests_at_once: int = 16
 
     @property
     def scheme(self) -> str:
         """What URIs begin with."""
         return "gs"
-
-    @property
-    def max_put_bytes(self) -> int:
-        """Larger objects are sent in parts; see `ServiceSettings.max_put_bytes`."""
-        return _MAX_PUT_BYTES
 
     def connect(self, container: str) -> ObjectRequests:
         """Return a driver for a bucket; see `ServiceSettings.connect`."""

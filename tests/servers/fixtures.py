@@ -6,6 +6,7 @@ A test asks for a place of its own by the name of a fixture:
     dynamodb_table        a DynamoTable on moto
     dynamodb_local_table  a DynamoTable on DynamoDB Local
     google_bucket         a Bucket on fake-gcs-server
+    google_front          the front of it: `new_bucket()` for large objects, and for pylance
     azure_container       a Bucket on Azurite
     postgresql_url        an empty database
     any_bucket            each kind of Bucket in turn
@@ -20,7 +21,7 @@ Where a server cannot be had, its tests are skipped with the reason. With CI=tru
 
 import os
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -32,6 +33,9 @@ from tests.servers.fake_gcs import FakeGoogleServer
 from tests.servers.moto import DynamoTable, MotoServer
 from tests.servers.postgresql import PostgreSQL
 from tests.servers.server import Server
+
+if TYPE_CHECKING:  # aiohttp comes with the extra gcs
+    from tests.servers.google_front import GoogleFront
 
 SERVERS: dict[str, type[Server]] = {
     kind.name: kind for kind in (MotoServer, DynamoDBLocal, FakeGoogleServer, Azurite, PostgreSQL)
@@ -138,6 +142,15 @@ def s3_bucket(moto: MotoServer) -> Bucket:
 def google_bucket(fake_gcs: FakeGoogleServer) -> Bucket:
     """A new bucket of Google's."""
     return fake_gcs.new_bucket()
+
+
+@pytest.fixture(scope="session")
+def google_front(fake_gcs: FakeGoogleServer) -> Iterator["GoogleFront"]:
+    """The front of fake-gcs-server that keeps uploads as Google does, and that pylance can use."""
+    from tests.servers.google_front import GoogleFront
+
+    with GoogleFront(fake_gcs) as front:
+        yield front
 
 
 @pytest.fixture

@@ -140,6 +140,12 @@ def test_the_end_of_an_object_comes_with_its_size(script: Script) -> None:
         assert script.ask(lambda google: google.get_end("k", 3)) == (b"", 0)
 
 
+def test_a_whole_object_that_is_cut_short_is_asked_for_again(script: Script) -> None:
+    script.then(200, b"01234", X_Goog_Stored_Content_Length="10")
+    with pytest.raises(TryAgainError, match="5 bytes of 10"):
+        script.ask(lambda google: google.get("k", 0, None))
+
+
 @pytest.mark.parametrize("place", ["bytes 0-9/20", "bytes 0-2/20", "none", ""])
 def test_an_answer_that_is_not_as_long_as_it_says_is_asked_for_again(
     script: Script, place: str
@@ -182,11 +188,11 @@ def test_nobody_who_listens_is_no_answer() -> None:
 
 
 def test_what_is_said_of_an_object(script: Script) -> None:
-    script.then(
-        200, {"name": "k", "size": "12", "timeCreated": "2026-01-02T03:04:05.5Z", "etag": "E"}
-    )
+    said = {"name": "k", "size": "12", "timeCreated": "2026-01-02T03:04:05.5Z", "etag": "E"}
+    script.then(200, said).then(200, {**said, "md5Hash": "ASM="})
     info = script.ask(lambda google: google.head("k"))
-    assert (info.key, info.size_bytes, info.modified) == ("k", 12, 1767323045.5)
+    assert info == ("k", 12, 1767323045.5, "E")
+    assert script.ask(lambda google: google.head("k")).etag == "0123"
 
 
 @pytest.mark.parametrize("once", [True, False])

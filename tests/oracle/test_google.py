@@ -1,0 +1,107 @@
+"""Tables on Google Cloud Storage that pylance and we write in turn, and at once."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from tests.servers.buckets import Bucket
+from tests.servers.fault_proxy import FaultProxy
+from tests.servers.google_front import GoogleFront
+from tests.servers.store_faults import CutAfter
+
+pytestmark = pytest.mark.oracle
+
+NUM_APPENDS = 12
+
+
+@pytest.fixture
+def bucket(google_front: GoogleFront) -> Bucket:
+    return google_front.new_bucket()
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "text": [f"row {each}" for each in ids]})
+
+
+def ids_of(table: pa.Table) -> list[int]:
+    return sorted(table["id"].to_pylist())
+
+
+def test_each_reads_what_the_other_wrote_and_goes_on_from_it(bucket: Bucket) -> None:
+    uri, options = f"{bucket.uri}/a table", bucket.storage_options
+    lance.write_dataset(rows(1), uri, storage_options=options)
+    ours = lance_stream.open_dataset(uri, storage_options=options)
+    assert ids_of(ours.to_table()) == [1]
+    ours.append(rows(2))
+    theirs = lance.write_dataset(rows(3), uri, mode="append", storage_options=options)
+    assert (theirs.version, ids_of(theirs.to_table())) == (3, [1, 2, 3])
+    theirs.delete("id = 1")
+    ours = lance_stream.open_dataset(uri, storage_options=options)
+    ours.delete("id = 2")
+    assert ids_of(lance.dataset(uri, storage_options=options).to_table()) == [3]
+
+
+def test_files_that_are_sent_in_parts_are_read_by_the_other(bucket: Bucket) -> None:
+    options = bucket.storage_options
+    large = pa.table({"id": range(1_500_000), "x": [each / 7 for each in range(1_500_000)]})
+    by_us, by_them = f"{bucket.uri}/ours", f"{bucket.uri}/theirs"
+    lance_stream.create_dataset(by_us, large.schema, storage_options=options).append(large)
+    lance.write_dataset(large, by_them, storage_options=options)
+    assert lance.dataset(by_us, storage_options=options).to_table().equals(large)
+    assert lance_stream.open_dataset(by_them, storage_options=options).to_table().equals(large)
+
+
+def test_appends_of_both_at_once_are_all_there_and_none_twice(bucket: Bucket) -> None:
+    uri, options = f"{bucket.uri}/t", bucket.storage_options
+    lance_stream.create_dataset(uri, rows(0).schema, storage_options=options).append(rows(0))
+
+    def ours(key: int) -> None:
+        lance_stream.open_dataset(uri, storage_options=options).append(rows(key))
+
+    def theirs(key: int) -> None:
+        lance.write_dataset(rows(key), uri, mode="append", storage_options=options)
+
+    problems: list[BaseException] = []
+
+    def run(append: Callable[[int], Any], first: int) -> None:
+        try:
+            for key in range(first, first + NUM_APPENDS):
+                append(key)
+        except BaseException as problem:
+            problems.append(problem)
+
+    writers = [(ours, 100), (theirs, 200), (ours, 300), (theirs, 400)]
+    threads = [threading.Thread(target=run, args=each) for each in writers]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert problems == []
+    expected = sorted([0, *(first + each for _, first in writers for each in range(NUM_APPENDS))])
+    assert ids_of(lance_stream.open_dataset(uri, storage_options=options).to_table()) == expected
+    final = lance.dataset(uri, storage_options=options)
+    assert ids_of(final.to_table()) == expected
+    assert final.version == 2 + 4 * NUM_APPENDS
+
+
+def test_a_lost_answer_between_both_is_neither_a_lost_nor_a_second_row(
+    google_front: GoogleFront,
+) -> None:
+    with FaultProxy(google_front.url) as proxy:
+        bucket = google_front.new_bucket(proxy.url)
+        uri, options = f"{bucket.uri}/t", bucket.storage_options
+        lance.write_dataset(rows(0), uri, storage_options=options)
+        proxy.add(CutAfter(), kind="put once", key=".manifest")
+        lance_stream.open_dataset(uri, storage_options=options).append(rows(1))
+        final = lance.write_dataset(rows(2), uri, mode="append", storage_options=options)
+        assert [each.fault for each in proxy.requests if each.fault] != []
+    assert final.version == 3
+    ids = lance_stream.open_dataset(
+        uri, storage_options={**options, "google_base_url": google_front.url}
+    )
+    assert ids_of(ids.to_table()) == [0, 1, 2]
