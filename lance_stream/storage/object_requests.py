@@ -210,7 +210,7 @@ class ServiceSettings(Protocol):
 
     @property
     def max_requests_at_once(self) -> int:
-        """So many requests of one call may be under way at once."""
+        """So many requests of one process to one bucket may be under way at once."""
         ...
 
     def connect(self, container: str) -> ObjectRequests:

@@ -9,25 +9,25 @@ parts, which become the object in one last request.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
+import pyarrow as pa
+
 from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.errors import NotFoundError, StoreUnavailableError
-from lance_stream.storage.clients import ask, begin_to_ask
-from lance_stream.storage.coalesce import Request, cut_answers, plan_requests
+from lance_stream.storage.clients import Client
+from lance_stream.storage.coalesce import cut_answers, plan_requests
 from lance_stream.storage.object_requests import (
     MissingError,
     ObjectInfo,
     ObjectRequests,
     ServiceSettings,
-    Upload,
 )
-from lance_stream.storage.retries import ask_patiently
+from lance_stream.storage.object_writer import ObjectWriter
 from lance_stream.storage.store import BytesLike, FileWriter, StoredFile, check_path
 
 T = TypeVar("T")
@@ -38,8 +38,14 @@ MAX_GAP_BYTES: Final = 256 << 10
 MAX_JOINED_BYTES: Final = 8 << 20
 """A request that joins ranges is not longer; others are fetched beside it."""
 
-PART_BYTES: Final = 8 << 20
-"""What a writer sends at once at least, if the file is larger."""
+PIECE_BYTES: Final = 8 << 20
+"""Longer ranges are fetched in pieces, side by side."""
+
+# Of a longer range it is asked first where the object ends.
+_LONGEST_BYTES = 1 << 30
+
+# So many threads may read at once.
+_MOST_READERS = 16
 
 # How often a name that is taken, and not there, is asked for at most.
 _TIMES_TAKEN = 3
@@ -74,6 +80,10 @@ class ObjectStore:
         object.__setattr__(self, "place", self.settings.where(self.container))
 
     @property
+    def _client(self) -> Client:
+        return Client(self.settings, self.container, f"{self.place}, below {self.root!r}")
+
+    @property
     def uri(self) -> str:
         """The root as a URI."""
         return f"{self.settings.scheme}://{self.container}/{quote(self.root)}"
@@ -86,7 +96,7 @@ class ObjectStore:
     @property
     def num_readers(self) -> int:
         """Each waits for the network nearly all the time."""
-        return self.settings.max_requests_at_once
+        return min(_MOST_READERS, self.settings.max_requests_at_once)
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Return the bytes of each range; see `Store.read_ranges`."""
@@ -101,24 +111,28 @@ class ObjectStore:
             return [memoryview(b"")] * len(ranges)
         key = self._key(path)
 
-        async def read(driver: ObjectRequests) -> list[bytes]:
-            room = asyncio.Semaphore(self.settings.max_requests_at_once)
-
-            async def get(each: Request) -> bytes:
-                async with room:
-                    return await self._patiently(
-                        lambda _: driver.get(key, each.start, each.stop), f"GET of {path!r}"
-                    )
-
-            return await asyncio.gather(*map(get, requests))
+        async def read(driver: ObjectRequests) -> list[Buffer]:
+            reads = (self._fetch(driver, key, path, each.start, each.stop) for each in requests)
+            return await _all_or_none(reads)
 
         with self._missing_is_not_found(path):
-            answers = ask(self.settings, self.container, read)
-        return cut_answers(ranges, requests, [memoryview(each) for each in answers])
+            answers = self._client.ask(read)
+        return cut_answers(ranges, requests, answers)
 
     def read(self, path: str) -> bytes:
         """Return a whole file; see `Store.read`."""
-        return self._ask_for(path, f"GET of {path!r}", lambda driver, key: driver.get(key, 0, None))
+        key = self._key(path)
+
+        async def read(driver: ObjectRequests) -> bytes:
+            begin = await self._fetch(driver, key, path, 0, PIECE_BYTES)
+            if len(begin) < PIECE_BYTES:
+                return bytes(begin)
+            info = await self._client.patiently(lambda _: driver.head(key), f"HEAD of {path!r}")
+            rest = await self._fetch(driver, key, path, PIECE_BYTES, info.size_bytes)
+            return b"".join((begin, rest))
+
+        with self._missing_is_not_found(path):
+            return self._client.ask(read)
 
     def read_end(self, path: str, num_bytes: int) -> tuple[Buffer, int]:
         """Return the last bytes of a file, and its size; see `Store.read_end`."""
@@ -169,8 +183,7 @@ class ObjectStore:
 
     def open_writer(self, path: str) -> FileWriter:
         """Return a writer of a new file; see `Store.open_writer`."""
-        self._key(path)
-        return ObjectWriter(self, path)
+        return ObjectWriter(self._client, self._key(path), path)
 
     def write(self, path: str, data: BytesLike) -> None:
         """Write a whole file; see `Store.write`."""
@@ -211,7 +224,7 @@ class ObjectStore:
                 left = None if limit is None else limit - len(found)
                 if left is not None and left <= 0:
                     return found[:limit]
-                page = await self._patiently(
+                page = await self._client.patiently(
                     lambda _, token=token, left=left: driver.list_page(  # type: ignore[misc]  # mypy does not infer a lambda's defaults
                         prefix, token=token, only_here=only_here, limit=left
                     ),
@@ -222,16 +235,19 @@ class ObjectStore:
                 if token is None:
                     return found[:limit]
 
-        return ask(self.settings, self.container, pages)
+        return self._client.ask(pages)
 
     def _put(self, path: str, data: memoryview, *, once: bool) -> bool:
         if len(data) > self.settings.max_put_bytes:
-            writer = ObjectWriter(self, path, once=once)
+            writer = ObjectWriter(self._client, self._key(path), path, once=once)
             with writer:
                 writer.write(data)
                 return writer.finish()
         return self._ask_for(
-            path, f"PUT of {path!r}", lambda driver, key: driver.put(key, data, once=once)
+            path,
+            f"PUT of {path!r}",
+            lambda driver, key: driver.put(key, data, once=once),
+            num_bytes=len(data),
         )
 
     def _ask_for(
@@ -239,23 +255,48 @@ class ObjectStore:
         path: str,
         what: str,
         request: Callable[[ObjectRequests, str], Awaitable[T]],
+        *,
+        num_bytes: int = 0,
     ) -> T:
         """Return the answer to one request about a file."""
         key = self._key(path)
         with self._missing_is_not_found(path):
-            return ask(
-                self.settings,
-                self.container,
-                lambda driver: self._patiently(lambda _: request(driver, key), what),
+            return self._client.ask(
+                lambda driver: self._client.patiently(
+                    lambda _: request(driver, key), what, num_bytes=num_bytes
+                )
             )
 
-    async def _patiently(self, request: Callable[[int], Awaitable[T]], what: str) -> T:
-        return await ask_patiently(
-            request,
-            self.settings.patience,
-            what,
-            f"{self.place}, below {self.root!r}",
-        )
+    async def _fetch(
+        self, driver: ObjectRequests, key: str, path: str, start: int, stop: int
+    ) -> Buffer:
+        """Return the bytes of one range as one buffer; a long one comes in pieces."""
+
+        async def get(start: int, stop: int) -> bytes:
+            return await self._client.patiently(
+                lambda _: driver.get(key, start, stop),
+                f"GET of the bytes {start} to {stop} of {path!r}",
+                num_bytes=stop - start,
+            )
+
+        if stop - start <= PIECE_BYTES:
+            return memoryview(await get(start, stop))
+        if stop - start > _LONGEST_BYTES:
+            info = await self._client.patiently(lambda _: driver.head(key), f"HEAD of {path!r}")
+            stop = max(start, min(stop, info.size_bytes))
+        buffer = memoryview(pa.allocate_buffer(stop - start)).cast("B")
+
+        async def fill(first: int) -> int:
+            data = await get(first, min(first + PIECE_BYTES, stop))
+            buffer[first - start : first - start + len(data)] = data
+            return len(data)
+
+        firsts = range(start, stop, PIECE_BYTES)
+        lengths = await _all_or_none(map(fill, firsts))
+        for first, length in zip(firsts, lengths, strict=True):
+            if length < min(PIECE_BYTES, stop - first):  # the object ends here
+                return buffer[: first - start + length].toreadonly()
+        return buffer.toreadonly()
 
     def _key(self, path: str) -> str:
         return self._prefix("") + check_path(path)
@@ -272,128 +313,12 @@ class ObjectStore:
             raise NotFoundError(f"there is no file {self.uri}/{path}") from error
 
 
-class ObjectWriter(FileWriter):
-    """Sends a file in parts while it is being written; a small one at once, when it is closed.
-
-    Args:
-        store: Where.
-        path: The file.
-        once: Whether it is not to replace an older one.
-    """
-
-    def __init__(self, store: ObjectStore, path: str, *, once: bool = False) -> None:
-        self._store = store
-        self._path = path
-        self._once = once
-        self._key = store._key(path)
-        self._buffer = bytearray()
-        self._upload: Upload | None = None
-        self._num_parts = 0
-        self._size_bytes = 0
-        self._under_way: list[Future[None]] = []
-        self._is_closed = False
-
-    def write(self, data: BytesLike) -> None:
-        """Append bytes."""
-        if self._is_closed:
-            raise ValueError(f"the writer of {self._store.uri}/{self._path} is closed")
-        view = memoryview(data).cast("B")
-        self._buffer += view
-        self._size_bytes += len(view)
-        while len(self._buffer) > 2 * (size := self._part_bytes()):
-            self._send(bytes(memoryview(self._buffer)[:size]))
-            del self._buffer[:size]
-
-    def close(self) -> None:
-        """Make the file visible under its name."""
-        if not self._is_closed:
-            self.finish()
-
-    def finish(self) -> bool:
-        """Make the file visible under its name.
-
-        Returns:
-            False if it is to replace no older one and the name is taken; nothing was replaced.
-        """
-        self._is_closed = True
-        last = bytes(self._buffer)
-        upload = self._upload
-        if upload is None:
-            return self._ask(lambda driver, _: driver.put(self._key, last, once=self._once), "PUT")
-        try:
-            while self._under_way:
-                self._under_way.pop(0).result()
-            made = self._ask(
-                lambda driver, attempt: self._finish(driver, upload, last, attempt),
-                "the last part",
-            )
-        except BaseException:
-            self._drop()
-            raise
-        if not made:
-            self._drop()
-        return made
-
-    def abort(self) -> None:
-        """Leave nothing behind."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._drop()
-
-    def _part_bytes(self) -> int:
-        """Return how large the next part is; a file has 10,000 at most."""
-        wanted = PART_BYTES << (self._num_parts // 1000)
-        unit = self._upload.part_bytes if self._upload else 1
-        return -(-wanted // unit) * unit
-
-    def _send(self, data: bytes) -> None:
-        if self._upload is None:
-            self._upload = self._ask(
-                lambda driver, _: driver.start_upload(self._key, once=self._once),
-                "the beginning of an upload",
-            )
-        upload, number = self._upload, self._num_parts
-        self._num_parts += 1
-        while len(self._under_way) >= upload.max_parts_at_once:
-            self._under_way.pop(0).result()
-        self._under_way.append(
-            self._begin_to_ask(lambda _driver, _: upload.put_part(number, data), f"part {number}")
-        )
-
-    async def _finish(
-        self, driver: ObjectRequests, upload: Upload, last: bytes, attempt: int
-    ) -> bool:
-        try:
-            return await upload.finish(self._num_parts, last)
-        except MissingError:
-            if attempt == 1:
-                raise
-            # Finished by an attempt whose answer got lost, if the object is there.
-            return not self._once and (await driver.head(self._key)).size_bytes == self._size_bytes
-
-    def _drop(self) -> None:
-        for each in self._under_way:
+async def _all_or_none(questions: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the answers to all questions, asked side by side; the first error ends the others."""
+    tasks = [asyncio.ensure_future(each) for each in questions]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for each in tasks:
             each.cancel()
-        self._under_way.clear()
-        upload, self._upload = self._upload, None
-        if upload is not None:
-            # What is left of it is invisible, and goes by the bucket's own rules.
-            with suppress(Exception):
-                self._ask(lambda _driver, _: upload.abort(), "the end of an upload")
-
-    def _ask(
-        self, request: Callable[[ObjectRequests, int], Coroutine[Any, Any, T]], what: str
-    ) -> T:
-        return self._begin_to_ask(request, what).result()
-
-    def _begin_to_ask(
-        self, request: Callable[[ObjectRequests, int], Coroutine[Any, Any, T]], what: str
-    ) -> Future[T]:
-        store = self._store
-        return begin_to_ask(
-            store.settings,
-            store.container,
-            lambda driver: store._patiently(
-                lambda attempt: request(driver, attempt), f"{what} of {self._path!r}"
-            ),
-        )
+        raise

@@ -18,6 +18,7 @@ What the service says, and what it means:
     501 to a conditional put        the service cannot create once: unsupported
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -40,8 +41,11 @@ from lance_stream.storage.object_requests import (
 from lance_stream.storage.option_names import thaw
 from lance_stream.storage.s3_options import S3Settings
 
-_KEYS_A_PAGE: Final = 1000
+KEYS_A_PAGE: Final = 1000
+"""What the service lists at once at most."""
+
 _CONNECTIONS: Final = 128
+_BOUNDS: Final = re.compile(r"\d+")
 
 
 class S3Requests:
@@ -94,13 +98,12 @@ class S3Requests:
         self, prefix: str, *, token: str | None, only_here: bool, limit: int | None
     ) -> Page:
         """Return objects whose keys begin with a prefix; see `ObjectRequests.list_page`."""
-        arguments: dict[str, Any] = {"Prefix": prefix}
+        at_most = KEYS_A_PAGE if limit is None else min(limit, KEYS_A_PAGE)
+        arguments: dict[str, Any] = {"Prefix": prefix, "MaxKeys": at_most}
         if only_here:
             arguments["Delimiter"] = "/"
         if token is not None:
             arguments["ContinuationToken"] = token
-        if limit is not None:
-            arguments["MaxKeys"] = min(limit, _KEYS_A_PAGE)
         answer = await self._ask("list_objects_v2", **arguments)
         return Page(
             [
@@ -145,9 +148,11 @@ class S3Requests:
                 data: bytes = await body.read()
         except Exception as error:
             raise _translate(error) from error
-        if len(data) != answer["ContentLength"]:
-            raise TryAgainError(f"{len(data)} of {answer['ContentLength']} bytes")
-        return data, answer.get("ContentRange", "")
+        content_range = answer.get("ContentRange", "")
+        first, last = _BOUNDS.findall(content_range)[:2] or (1, answer["ContentLength"])
+        if len(data) != (said := int(last) - int(first) + 1):
+            raise TryAgainError(f"{len(data)} of {said} bytes")
+        return data, content_range
 
     async def _made(self, operation: str, *, once: bool, **arguments: Any) -> bool:
         """Send a request that makes an object; return False if its name is taken."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # the driver's library is imported when it is used
     from lance_stream.storage.s3 import S3Requests
 
 _PUT_BYTES = 64 << 20
-_REQUESTS_AT_ONCE = 16
+_REQUESTS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)

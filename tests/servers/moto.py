@@ -4,11 +4,13 @@ import importlib.util
 import json
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.servers.buckets import Bucket, new_name
 from tests.servers.server import HOST, Server, ask
 
+_MAIN = Path(__file__).with_name("moto_main.py")
 REGION = "us-east-1"
 KEY_ID, SECRET = "testkeyid", "test-secret-of-s3"  # DynamoDB Local wants an id of letters only
 
@@ -30,7 +32,7 @@ class MotoServer(Server):
 
     def command(self) -> list[str]:
         """Return how moto is started."""
-        return [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(self.port)]
+        return [sys.executable, "-P", str(_MAIN), "-H", HOST, "-p", str(self.port)]
 
     def answers(self) -> bool:
         """Whether there is an answer."""

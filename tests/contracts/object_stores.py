@@ -1,0 +1,588 @@
+"""What every object service's store must keep to, beyond `StoreContract`.
+
+A service's tests inherit `ObjectStoreContract` and give it a bucket:
+
+    class TestS3Store(ObjectStoreContract):
+        @pytest.fixture
+        def bucket(self, s3_bucket: Bucket) -> Bucket:
+            return s3_bucket
+
+What else a service may say stands at the top of the class. The races are run in a small form;
+LANCE_STREAM_RACES=16x200 runs them with 16 racers and 200 rounds.
+"""
+
+import multiprocessing
+import os
+import pickle
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+import pytest
+
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.errors import NotFoundError, StoreRefusedError, StoreUnavailableError
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.object_store import ObjectStore
+from lance_stream.storage.store import Store
+from tests.contracts.stores import StoreContract
+from tests.servers.buckets import Bucket
+from tests.servers.fault_proxy import FaultProxy
+from tests.servers.store_faults import CutAfter, CutBefore, CutBody, Forge, Hold, Shorten
+
+NUM_RACERS, NUM_ROUNDS = map(int, os.environ.get("LANCE_STREAM_RACES", "8x6").split("x"))
+
+ODD_NAMES = [
+    "a b",
+    " a ",
+    "a%20b",
+    "100%",
+    "a+b",
+    "\N{LATIN SMALL LETTER E WITH ACUTE}",
+    "e\N{COMBINING ACUTE ACCENT}",
+    "\N{HIRAGANA LETTER A}\N{GRINNING FACE}",
+    "a&b=c;d,e",
+    "'single' \"double\"",
+    "~!@$()[]{}^`",
+    "a#b?c",
+    "a:b|c<d>",
+    "*",
+    ".hidden",
+    "..a",
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork\\(\\) may lead to deadlocks")
+class ObjectStoreContract(StoreContract):
+    secret_options: ClassVar[Sequence[str]] = ()
+    """Options of the bucket whose values nobody may see."""
+
+    lost_once_is_taken: ClassVar[Forge] = Forge(412)
+    """How the service says that a name is taken."""
+
+    conflict: ClassVar[Forge | None] = None
+    """How it says that two create a name at once, and that one had better try again."""
+
+    @pytest.fixture
+    def bucket(self) -> Bucket:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def small_pages(self, monkeypatch: pytest.MonkeyPatch) -> int:
+        """Let pages of listings hold few keys, and return how many."""
+        raise NotImplementedError
+
+    def num_uploads(self, bucket: Bucket) -> int:
+        """Return how many uploads were begun in the bucket, and neither finished nor aborted."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def store(self, bucket: Bucket) -> ObjectStore:  # type: ignore[override]  # a Store it is
+        return store_in(bucket)
+
+    @pytest.fixture
+    def proxy(self, bucket: Bucket) -> Iterator[FaultProxy]:
+        parts = urlsplit(bucket.endpoint)
+        with FaultProxy(f"{parts.scheme}://{parts.netloc}") as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def behind(self, bucket: Bucket, proxy: FaultProxy) -> ObjectStore:
+        """The same store, reached through the proxy."""
+        return store_at(bucket, proxy.url)
+
+    # Names
+
+    @pytest.mark.parametrize("name", ODD_NAMES)
+    def test_any_name_is_a_name(self, store: ObjectStore, name: str) -> None:
+        path = f"{name}/x {name}"
+        assert store.create_once(path, b"once")
+        assert not store.create_once(path, b"twice")
+        assert store.read(path) == b"once"
+        assert store.list_names(name) == [f"x {name}"]
+        assert [each.path for each in store.list()] == [path]
+        store.copy(path, f"copy of {name}")
+        assert store.read(f"copy of {name}") == b"once"
+        store.delete(path)
+        assert [each.path for each in store.list()] == [f"copy of {name}"]
+
+    def test_a_store_below_an_odd_root_is_found_again_by_its_uri(self, bucket: Bucket) -> None:
+        store = open_store(f"{bucket.uri}/100%25 a+b%20\N{SNOWMAN}/t", bucket.storage_options)
+        store.write("data/a", b"1")
+        again = open_store(store.uri, bucket.storage_options)
+        assert again == store
+        assert again.read("data/a") == b"1"
+        above = open_store(f"{bucket.uri}/100%25 a+b%20%E2%98%83", bucket.storage_options)
+        assert [each.path for each in above.list()] == ["t/data/a"]
+
+    def test_a_neighbour_whose_name_begins_alike_is_not_listed(self, bucket: Bucket) -> None:
+        store, neighbour = store_in(bucket, "dir/t"), store_in(bucket, "dir/t2")
+        neighbour.write("v/1", b"")
+        assert store.list() == []
+        assert store.list_names("v") == []
+
+    # Reading
+
+    def test_the_end_of_an_object_is_one_request(
+        self, behind: ObjectStore, proxy: FaultProxy
+    ) -> None:
+        data = os.urandom(1000)
+        behind.write("a", data)
+        behind.write("empty", b"")
+        for path, num_bytes, whole in [
+            ("a", 100, data), ("a", 1000, data), ("a", 5000, data), ("empty", 16, b""),
+        ]:  # fmt: skip
+            proxy.clear()
+            end, size = behind.read_end(path, num_bytes)
+            assert bytes(end) == whole[-num_bytes:]
+            assert size == len(whole)
+            assert sum(proxy.kinds().values()) == 1, proxy.story()
+
+    def test_near_ranges_are_one_request_and_far_ones_go_side_by_side(
+        self, behind: ObjectStore, proxy: FaultProxy
+    ) -> None:
+        data = os.urandom(1 << 20) * 3
+        behind.write("a", data)
+        proxy.clear()
+        near = [ByteRange(1000 * i, 1000 * i + 10) for i in range(100)]
+        far = [ByteRange(2_000_000, 2_000_500)]
+        buffers = behind.read_ranges("a", near + far)
+        assert [bytes(each) for each in buffers] == [data[r.start : r.stop] for r in near + far]
+        assert proxy.kinds() == {"get": 2}, proxy.story()
+
+    def test_a_long_range_is_fetched_in_pieces_and_is_one_buffer(
+        self, behind: ObjectStore, proxy: FaultProxy
+    ) -> None:
+        data = os.urandom(1 << 20) * 20
+        behind.write("a", data)
+        proxy.clear()
+        whole, middle = behind.read_ranges(
+            "a", [ByteRange(0, len(data)), ByteRange(12_345_671, 12_345_701)]
+        )
+        assert bytes(whole) == data
+        assert bytes(middle) == data[12_345_671:12_345_701]
+        assert 2 <= proxy.kinds()["get"] <= 4, proxy.story()
+        assert bytes(behind.read_ranges("a", [ByteRange(5, 1 << 40)])[0]) == data[5:]
+        assert behind.read("a") == data
+
+    def test_a_missing_object_is_not_asked_for_again(
+        self, behind: ObjectStore, proxy: FaultProxy
+    ) -> None:
+        for attempt in (
+            lambda: behind.read("a"),
+            lambda: behind.read_end("a", 10),
+            lambda: behind.size("a"),
+            lambda: behind.read_ranges("a", [ByteRange(0, 1)]),
+            lambda: behind.copy("a", "b"),
+        ):
+            proxy.clear()
+            with pytest.raises(NotFoundError, match="a"):
+                attempt()
+            assert sum(proxy.kinds().values()) == 1, proxy.story()
+
+    # Listing
+
+    def test_the_first_names_are_the_first_over_the_ends_of_pages(
+        self, store: ObjectStore, small_pages: int
+    ) -> None:
+        names = [f"{number:03}" for number in range(3 * small_pages + 1)]
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda name: store.write(f"v/{name}", b""), names))
+            list(threads.map(lambda name: store.write(f"v/{name}x/deeper", b""), names[::3]))
+        for limit in (1, small_pages - 1, small_pages, small_pages + 1, len(names), 1000, None):
+            assert store.list_names("v", limit) == names[:limit]
+        assert len(store.list("v")) == len(names) + len(names[::3])
+
+    def test_the_first_names_are_one_request(self, behind: ObjectStore, proxy: FaultProxy) -> None:
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda n: behind.write(f"v/{n:03}", b""), range(30)))
+        proxy.clear()
+        assert behind.list_names("v", 3) == ["000", "001", "002"]
+        assert proxy.kinds() == {"list": 1}, proxy.story()
+
+    # Large objects
+
+    def test_a_large_object_is_created_once(self, store: ObjectStore, bucket: Bucket) -> None:
+        small = limit_puts(store, 1 << 20)
+        first, second = (os.urandom(1 << 20) * 20 for _ in range(2))
+        assert small.create_once("v/1", first)
+        assert not small.create_once("v/1", second)
+        assert not store.create_once("v/1", b"small")
+        assert store.read("v/1") == first
+        assert small.create_once("v/1", first)  # as if an answer had been lost
+        small.write("v/1", second)
+        assert store.read("v/1") == second
+        assert self.num_uploads(bucket) == 0
+
+    def test_of_many_who_create_one_large_object_one_succeeds(
+        self, store: ObjectStore, bucket: Bucket
+    ) -> None:
+        small = limit_puts(store, 1 << 20)
+        race_threads(small, num_racers=4, num_rounds=3, num_bytes=17 << 20)
+        assert self.num_uploads(bucket) == 0
+
+    def test_a_file_is_sent_while_it_is_written(
+        self, behind: ObjectStore, proxy: FaultProxy
+    ) -> None:
+        piece = os.urandom(777_777)
+        proxy.clear()
+        with behind.open_writer("data/a") as writer:
+            for _ in range(80):
+                writer.write(piece)
+            assert proxy.num_bytes()[0] > 10 << 20, proxy.story()
+            assert behind.list_names("data") == []
+        assert behind.read("data/a") == piece * 80
+
+    def test_a_writer_that_is_aborted_leaves_no_upload(
+        self, store: ObjectStore, bucket: Bucket
+    ) -> None:
+        writer = store.open_writer("data/a")
+        for _ in range(3):
+            writer.write(bytes(10 << 20))
+        writer.abort()
+        writer.abort()
+        with pytest.raises(ValueError, match="closed"):
+            writer.write(b"x")
+        assert self.num_uploads(bucket) == 0
+        assert store.list() == []
+
+    def test_a_writer_whose_parts_fail_says_so_and_leaves_no_upload(
+        self, behind: ObjectStore, bucket: Bucket, proxy: FaultProxy
+    ) -> None:
+        proxy.add(Forge(403), matches=lambda request: request.num_bytes_sent > 1 << 20, times=None)
+
+        def write() -> None:
+            with behind.open_writer("data/a") as writer:
+                for _ in range(12):
+                    writer.write(bytes(10 << 20))
+
+        with pytest.raises(StoreRefusedError, match="data/a"):
+            write()
+        assert behind.list() == []
+        assert self.num_uploads(bucket) == 0
+
+    # Races
+
+    def test_of_many_threads_who_create_one_name_one_succeeds(self, store: ObjectStore) -> None:
+        race_threads(store, num_racers=NUM_RACERS, num_rounds=NUM_ROUNDS, num_bytes=5000)
+
+    def test_of_many_processes_that_create_one_name_one_succeeds(self, store: ObjectStore) -> None:
+        race_processes(store, num_racers=NUM_RACERS, num_rounds=NUM_ROUNDS, num_bytes=5000)
+
+    # Faults
+
+    def test_a_lost_answer_is_told_from_a_lost_race(
+        self, behind: ObjectStore, proxy: FaultProxy
+    ) -> None:
+        proxy.add(CutAfter(), kind="put once")
+        assert behind.create_once("v/1", b"ours")
+        assert behind.list_names("v") == ["1"]
+        proxy.clear()
+        proxy.add(CutAfter(), kind="put once")
+        assert not behind.create_once("v/1", b"theirs")
+        assert behind.read("v/1") == b"ours"
+
+    def test_a_lost_answer_to_a_large_object_is_told_from_a_lost_race(
+        self, behind: ObjectStore, bucket: Bucket, proxy: FaultProxy
+    ) -> None:
+        small = limit_puts(behind, 1 << 20)
+        ours, theirs = (os.urandom(1 << 20) * 17 for _ in range(2))
+        proxy.add(CutAfter(), kind="complete once")
+        assert small.create_once("v/1", ours)
+        proxy.clear()
+        proxy.add(CutAfter(), kind="complete once")
+        assert not small.create_once("v/1", theirs)
+        assert small.read("v/1") == ours
+        with behind.open_writer("data/a") as writer:
+            proxy.clear()
+            proxy.add(CutAfter(), kind="complete")
+            writer.write(ours)
+        assert behind.read("data/a") == ours
+        assert self.num_uploads(bucket) == 0
+
+    @pytest.mark.parametrize(
+        "fault",
+        [Forge(500), Forge(503), Forge(429), CutBefore(), CutBefore(reset=True), CutAfter()],
+    )
+    def test_what_fails_twice_succeeds_the_third_time(
+        self, behind: ObjectStore, proxy: FaultProxy, fault: Any
+    ) -> None:
+        for attempt in every_request(behind):
+            proxy.clear()
+            proxy.add(fault, times=2)
+            attempt()
+            assert sum(proxy.kinds().values()) >= 3, proxy.story()
+
+    def test_a_conflict_of_two_who_create_at_once_is_tried_again(
+        self, behind: ObjectStore, proxy: FaultProxy
+    ) -> None:
+        if self.conflict is None:
+            pytest.skip("the service has no such answer")
+        proxy.add(self.conflict, kind="put once", times=2)
+        assert behind.create_once("v/1", b"x")
+        assert proxy.kinds()["put once"] == 3
+
+    @pytest.mark.parametrize("fault", [CutBody(), Shorten()])
+    def test_an_answer_that_breaks_off_is_asked_for_again(
+        self, behind: ObjectStore, proxy: FaultProxy, fault: Any
+    ) -> None:
+        data = os.urandom(300_000)
+        behind.write("a", data)
+        for read in (
+            lambda: behind.read("a"),
+            lambda: bytes(behind.read_end("a", 300_000)[0]),
+            lambda: bytes(behind.read_ranges("a", [ByteRange(0, 300_000)])[0]),
+        ):
+            proxy.clear()
+            proxy.add(fault, kind="get")
+            assert read() == data
+
+    def test_no_answer_in_time_is_asked_for_again(self, bucket: Bucket, proxy: FaultProxy) -> None:
+        store = store_at(bucket, proxy.url, request_timeout="400ms")
+        store.write("a", b"x")
+        proxy.add(Hold(5), kind="get")
+        begin = time.monotonic()
+        assert store.read("a") == b"x"
+        assert 0.3 < time.monotonic() - begin < 4
+
+    def test_a_service_that_never_answers_is_told_with_how_often_it_was_asked(
+        self, bucket: Bucket, proxy: FaultProxy
+    ) -> None:
+        store = store_at(bucket, proxy.url, client_max_retries="2")
+        proxy.add(Forge(503), times=None)
+        for path, attempt in [
+            ("data/a", lambda: store.read("data/a")),
+            ("data/b", lambda: store.write("data/b", b"x")),
+            ("v/1", lambda: store.create_once("v/1", b"x")),
+            ("v", lambda: store.list_names("v")),
+        ]:
+            with pytest.raises(StoreUnavailableError, match="3 times") as caught:
+                attempt()
+            assert path in str(caught.value)
+            assert bucket.name in str(caught.value)
+            assert "503" in str(caught.value)
+            assert pickle.loads(pickle.dumps(caught.value)).args == caught.value.args
+
+    def test_a_service_that_cannot_be_reached_is_named(self, bucket: Bucket) -> None:
+        store = store_at(bucket, "http://127.0.0.1:1", client_max_retries="1")
+        with pytest.raises(StoreUnavailableError, match=r"2 times.*127\.0\.0\.1"):
+            store.read("a")
+
+    def test_asking_ends_when_its_time_is_over(self, bucket: Bucket, proxy: FaultProxy) -> None:
+        store = store_at(bucket, proxy.url, client_max_retries="1000", client_retry_timeout="1s")
+        proxy.add(Forge(503), times=None)
+        begin = time.monotonic()
+        with pytest.raises(StoreUnavailableError):
+            store.read("a")
+        assert time.monotonic() - begin < 3
+
+    def test_a_refusal_is_not_asked_for_again(self, behind: ObjectStore, proxy: FaultProxy) -> None:
+        for attempt in every_request(behind):
+            proxy.clear()
+            proxy.add(Forge(403), times=None)
+            with pytest.raises(StoreRefusedError, match="403"):
+                attempt()
+            assert sum(proxy.kinds().values()) == 1, proxy.story()
+
+    def test_a_missing_bucket_is_refused_with_the_way_out(self, bucket: Bucket) -> None:
+        store = open_store(bucket.uri.replace(bucket.name, "no-such-bucket") + "/t",
+                           bucket.storage_options)  # fmt: skip
+        for attempt in (
+            lambda: store.create_once("v/1", b""),
+            lambda: store.write("a", b""),
+            lambda: store.list_names("v"),
+        ):
+            with pytest.raises(StoreRefusedError, match="no-such-bucket"):
+                attempt()
+
+    # Processes and threads
+
+    @pytest.mark.parametrize("method", ["fork", "spawn"])
+    def test_a_store_that_was_used_is_used_by_children(
+        self, store: ObjectStore, method: str
+    ) -> None:
+        store.write("a", b"before")
+        context = multiprocessing.get_context(method)
+        children = [
+            context.Process(target=_use_in_child, args=(store, number)) for number in range(2)
+        ]
+        for each in children:
+            each.start()
+        for each in children:
+            each.join(60)
+        assert [each.exitcode for each in children] == [0, 0]
+        assert store.list_names("v") == ["0", "1"]
+        assert store.read("a") == b"before"
+
+    def test_a_child_is_forked_while_requests_are_under_way(
+        self, behind: ObjectStore, proxy: FaultProxy
+    ) -> None:
+        behind.write("a", bytes(100_000))
+        proxy.latency_seconds = 0.05
+        with ThreadPoolExecutor(4) as threads:
+            reads = [threads.submit(behind.read, "a") for _ in range(20)]
+            for number in range(3):
+                child = os.fork()
+                if child == 0:
+                    os._exit(_exit_code_of(lambda n=number: _use_in_child(behind, n)))
+                assert _join(child) == 0
+            assert all(each.result(60) == bytes(100_000) for each in reads)
+        assert behind.list_names("v") == ["0", "1", "2"]
+
+    def test_many_threads_share_a_store(self, store: ObjectStore) -> None:
+        def use(number: int) -> bytes:
+            store.write(f"a/{number}", str(number).encode() * 1000)
+            return store.read(f"a/{number}")
+
+        with ThreadPoolExecutor(16) as threads:
+            answers = list(threads.map(use, range(64)))
+        assert answers == [str(number).encode() * 1000 for number in range(64)]
+
+    def test_two_services_are_two_stores(self, bucket: Bucket, proxy: FaultProxy) -> None:
+        here, again = store_in(bucket), store_in(bucket)
+        assert here == again
+        assert hash(here) == hash(again)
+        assert here != store_at(bucket, proxy.url)
+        assert here != store_in(bucket, "other/t")
+
+    # Secrets
+
+    def test_nothing_secret_is_shown(self, bucket: Bucket, proxy: FaultProxy) -> None:
+        assert self.secret_options, "the service's tests have to say what is secret"
+        store = store_at(bucket, proxy.url, client_max_retries="0")
+        shown = [repr(store), str(store), repr(store.settings), store.uri]
+        attempts = every_request(store)
+        for fault in (Forge(403), Forge(503), CutBefore()):
+            for attempt in attempts:
+                proxy.clear()
+                proxy.add(fault, times=None)
+                try:
+                    attempt()
+                except Exception as error:
+                    shown += [repr(error), *traceback.format_exception(error)]
+        for option in self.secret_options:
+            secret = bucket.storage_options[option]
+            assert len(secret) > 8
+            assert not [each for each in shown if secret in each]
+
+
+def store_in(bucket: Bucket, root: str = "some where/t") -> ObjectStore:
+    """Return a store in a bucket."""
+    store = open_store(f"{bucket.uri}/{root}", bucket.storage_options)
+    assert isinstance(store, ObjectStore)
+    return store
+
+
+def store_at(bucket: Bucket, url: str, **more: str) -> ObjectStore:
+    """Return the same store, with its service at another place."""
+    here, there = urlsplit(bucket.endpoint).netloc, urlsplit(url).netloc
+    options = {k: v.replace(here, there) for k, v in bucket.storage_options.items()}
+    store = open_store(f"{bucket.uri}/some where/t", {**options, **more})
+    assert isinstance(store, ObjectStore)
+    return store
+
+
+def limit_puts(store: ObjectStore, num_bytes: int) -> ObjectStore:
+    """Return the same store, with larger objects sent in parts."""
+    return replace(store, settings=replace(store.settings, max_put_bytes=num_bytes))  # type: ignore[type-var]  # settings are dataclasses
+
+
+def every_request(store: Store) -> list[Callable[[], object]]:
+    """Return what sends each kind of small request once; what is asked for is there."""
+    store.write("every/a", b"0123456789")
+    numbers = iter(range(1000))
+    return [
+        lambda: store.read("every/a"),
+        lambda: store.read_end("every/a", 3),
+        lambda: store.read_ranges("every/a", [ByteRange(1, 3)]),
+        lambda: store.size("every/a"),
+        lambda: store.list_names("every"),
+        lambda: store.list_names("every", 1),
+        lambda: store.list(),
+        lambda: store.write("every/b", b"x"),
+        lambda: store.create_once(f"every/once-{next(numbers)}", os.urandom(10)),
+        lambda: store.copy("every/a", "every/c"),
+        lambda: store.delete("every/c"),
+    ]
+
+
+def race_threads(store: Store, *, num_racers: int, num_rounds: int, num_bytes: int) -> None:
+    """Let threads create one name in each round; see that one succeeds, and what it made stands."""
+    start = threading.Barrier(num_racers)
+    won: list[tuple[int, int]] = []
+
+    def race(me: int) -> None:
+        won.extend((number, me) for number in _rounds(store, me, start, num_rounds, num_bytes))
+
+    with ThreadPoolExecutor(num_racers) as threads:
+        list(threads.map(race, range(num_racers)))
+    _check(store, won, num_rounds, num_bytes)
+
+
+def race_processes(store: Store, *, num_racers: int, num_rounds: int, num_bytes: int) -> None:
+    """Let forked processes do the same."""
+    context = multiprocessing.get_context("fork")
+    start, wins = context.Barrier(num_racers), context.Queue()
+
+    def race(me: int) -> None:
+        wins.put([(number, me) for number in _rounds(store, me, start, num_rounds, num_bytes)])
+
+    children = [context.Process(target=race, args=(me,)) for me in range(num_racers)]
+    for each in children:
+        each.start()
+    won = [win for _ in children for win in wins.get(timeout=600)]
+    for each in children:
+        each.join(60)
+    assert [each.exitcode for each in children] == [0] * num_racers
+    _check(store, won, num_rounds, num_bytes)
+
+
+def _rounds(store: Store, me: int, start: Any, num_rounds: int, num_bytes: int) -> Iterator[int]:
+    for number in range(num_rounds):
+        start.wait(120)
+        if store.create_once(f"v/{number}", _bytes_of(me, number, num_bytes)):
+            yield number
+
+
+def _bytes_of(racer: int, number: int, num_bytes: int) -> bytes:
+    return (b"%d wins %d. " % (racer, number)) * (num_bytes // 12)
+
+
+def _check(store: Store, won: list[tuple[int, int]], num_rounds: int, num_bytes: int) -> None:
+    assert sorted(number for number, _ in won) == list(range(num_rounds))
+    assert len(store.list_names("v")) == num_rounds
+    for number, winner in won:
+        assert store.read(f"v/{number}") == _bytes_of(winner, number, num_bytes)
+
+
+def _use_in_child(store: Store, number: int) -> None:
+    assert store.exists("a")
+    assert store.create_once(f"v/{number}", str(number).encode())
+    assert not store.create_once(f"v/{number}", b"again")
+    assert store.read(f"v/{number}") == str(number).encode()
+
+
+def _exit_code_of(act: Callable[[], object]) -> int:
+    try:
+        act()
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _join(child: int, timeout_seconds: float = 60) -> int:
+    end = time.monotonic() + timeout_seconds
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    raise AssertionError(f"the child did not end within {timeout_seconds} s")
