@@ -1,0 +1,201 @@
+"""Buckets with a proxy before them, and what is done to tables there while requests go wrong.
+
+An action knows what the table holds before it and after it, so that whatever happens on the way,
+there are two truths only. Each action runs on a fresh copy of one small table.
+"""
+
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from lance_stream import create_dataset, open_dataset
+from lance_stream.dataset.micro_batches import MicroBatch
+from lance_stream.dataset.opening import open_table
+from lance_stream.errors import NotFoundError
+from lance_stream.storage.locations import open_store
+from lance_stream.table import ledger
+from tests.faults.drivers import (
+    APP,
+    FIRST_VERSION,
+    MODES,
+    QUERY,
+    SCHEMA,
+    START,
+    Change,
+    Rows,
+    batch_for,
+    make_table,
+    named_files,
+    rows_of_batch,
+    to_arrow,
+)
+from tests.servers.buckets import Bucket
+from tests.servers.fault_proxy import FaultProxy
+
+Options = Mapping[str, Any]
+
+QUICK: Options = {"connect_timeout": "5s", "request_timeout": "20s", "client_max_retries": "3"}
+"""Four attempts, that nothing but a fault makes fail."""
+
+HASTY: Options = {
+    "connect_timeout": "5s",
+    "request_timeout": "800ms",
+    "client_max_retries": "3",
+    "client_retry_timeout": "6s",
+}
+"""For faults that take longer than a request may."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A bucket, and the proxy that stands before its server.
+
+    Attributes:
+        bucket: The bucket.
+        proxy: Its rules and requests are this test's own.
+    """
+
+    bucket: Bucket
+    proxy: FaultProxy
+
+    @property
+    def direct(self) -> Options:
+        """Options that lead past the proxy."""
+        return self.bucket.storage_options
+
+    def through(self, patience: Options = QUICK) -> Options:
+        """Options that lead through the proxy."""
+        return through(self.bucket, self.proxy, patience)
+
+    def new_uri(self) -> str:
+        """Return where no table is yet."""
+        return f"{self.bucket.uri}/{uuid.uuid4().hex[:8]}/table.lance"
+
+    def new_table(self) -> str:
+        """Return where there is a table of `START`, at version `FIRST_VERSION`."""
+        uri = self.new_uri()
+        store = open_store(uri, self.direct)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda file: store.write(*file), _files_of_a_table()))
+        return uri
+
+
+def through(bucket: Bucket, proxy: FaultProxy, patience: Options = QUICK) -> Options:
+    """Return a bucket's options with the proxy in the place of its server."""
+    server = urlsplit(bucket.endpoint)
+    at_server, at_proxy = f"{server.scheme}://{server.netloc}", proxy.url
+    options = bucket.storage_options.items()
+    return {**{name: each.replace(at_server, at_proxy) for name, each in options}, **patience}
+
+
+@cache
+def _files_of_a_table() -> tuple[tuple[str, bytes], ...]:
+    store = open_store(make_table(f"memory://{uuid.uuid4()}/table"))
+    return tuple((each.path, store.read(each.path)) for each in store.list())
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something that is committed to a table.
+
+    Attributes:
+        act: Does it, given the table's place and options.
+        before: The rows of the table that it starts with; None where there is no table.
+        after: The rows that the table has then.
+        version: The version that the table has then.
+        batch_id: The newest batch in the ledger then; None for none.
+        prepare: Done to the table first.
+        again: Done after an attempt that failed; the same by default.
+    """
+
+    act: Callable[[str, Options], object]
+    before: Rows | None
+    after: Rows
+    version: int = FIRST_VERSION + 1
+    batch_id: int | None = None
+    prepare: Callable[[str, Options], object] = lambda _uri, _options: None
+
+    def new_table(self, place: Place) -> str:
+        """Return a place with the table that the action starts with."""
+        if self.before is None:
+            return place.new_uri()
+        uri = place.new_table()
+        self.prepare(uri, place.direct)
+        return uri
+
+
+def take_in(mode: str, batch_id: int = 0) -> Callable[[str, Options], None]:
+    """Return what a sink does with a micro-batch."""
+
+    def act(uri: str, options: Options) -> None:
+        MODES[mode].take_in(
+            open_table(uri, storage_options=options),
+            batch_for(mode, APP, batch_id),
+            MicroBatch(APP, batch_id, QUERY),
+        )
+
+    return act
+
+
+def _takes_in(mode: str) -> Action:
+    after = MODES[mode].model(START, batch_for(mode, APP, 0))
+    return Action(take_in(mode), START, after, batch_id=0)
+
+
+def _create(uri: str, options: Options) -> None:
+    try:
+        open_table(uri, storage_options=options)
+    except NotFoundError:
+        create_dataset(uri, SCHEMA, primary_key=["id"], storage_options=options)
+
+
+def _delete(uri: str, options: Options) -> None:
+    open_dataset(uri, storage_options=options).delete("id IN (1, 4)")
+
+
+ACTIONS: Mapping[str, Action] = {
+    "create": Action(_create, None, [], version=1),
+    "append": _takes_in("append"),
+    "upsert": _takes_in("upsert"),
+    "overwrite": _takes_in("overwrite"),
+    "delete": Action(_delete, START, [row for row in START if row[0] not in (1, 4)]),
+    "replay": Action(
+        take_in("append"),
+        MODES["append"].model(START, batch_for("append", APP, 0)),
+        MODES["append"].model(START, batch_for("append", APP, 0)),
+        batch_id=0,
+        prepare=take_in("append"),
+    ),
+}
+
+OTHERS_ROWS = [Change(n, "theirs", 9) for n in (70, 71)]
+
+
+def append_others_rows(uri: str, options: Options) -> Rows:
+    """Do what another writer may do at any time; return the rows that come in."""
+    open_dataset(uri, storage_options=options).append(to_arrow(OTHERS_ROWS))
+    return rows_of_batch(OTHERS_ROWS)
+
+
+def rows_there(uri: str, options: Options) -> Rows | None:
+    """Return the rows of a table; None if there is none."""
+    try:
+        table = open_dataset(uri, storage_options=options).to_table(["id", "value", "seq"])
+    except NotFoundError:
+        return None
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+def check_done(action: Action, uri: str, options: Options, told: str) -> None:
+    """The action was done once, the ledger says so, and all that any version names is there."""
+    table = open_dataset(uri, storage_options=options)
+    assert rows_there(uri, options) == action.after, told
+    assert table.version == action.version, told
+    entry = ledger.read_entry(table.table.manifest.config, APP)
+    assert (entry and entry.batch_id) == action.batch_id, told
+    assert table.verify() == [], told
+    assert named_files(table.table) <= {each.path for each in table.table.store.list()}, told
