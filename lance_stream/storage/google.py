@@ -87,7 +87,9 @@ class GoogleRequests:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=64, ssl=not settings.any_certificate),
             timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=settings.patience.connect_seconds
+                total=None,  # large data take their time, as long as they move
+                sock_connect=settings.patience.connect_seconds,
+                sock_read=settings.patience.request_seconds,
             ),
             trust_env=True,
             headers={"User-Agent": "lance-stream"},
