@@ -4,8 +4,17 @@ Commits stand on it: the manifest of version N is created once. fsspec's own way
 `pipe_file(mode="create")`, looks whether the file exists and then writes it; on a local disk and
 in memory two writers can both win. So each kind of store names its own way:
 
-    local     write aside, flush, hard-link to the name: the link fails if the name is taken
-    memory    look and write under a lock
+    local           write aside, flush, hard-link to the name: the link fails if it is taken
+    memory          look and write under a lock
+    S3              PUT with If-None-Match: *; in parts: the condition on CompleteMultipartUpload
+    Google          upload with ifGenerationMatch=0; in parts: given when the upload begins
+    Azure           PUT with If-None-Match: *; in blocks: the condition on Put Block List
+    a key-value     put if not there, for a store of files that has no way of its own: see
+    store           `commit.manifest_stores`
+
+What the services are asked stands in their drivers; here are the ways of local disks and memory. A
+service that is asked twice, because its first answer got lost, says "taken" of what is ours: then
+the file is read, and if it holds the very same bytes, it was created by this call.
 
 Opening the name itself with O_EXCL would also pick one winner, but one that is killed half-way
 leaves a torn file under the name.

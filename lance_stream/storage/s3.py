@@ -1,9 +1,8 @@
 """Requests to S3 and to services that speak its protocol, through the client that s3fs makes.
 
 s3fs brings credentials, sessions and connections; botocore's client sends what it is told. Its own
-retries are off. Two things still make it send a request twice, and neither does harm here: botocore
-follows a bucket into the region that the service names, and aiohttp sends once more what a kept
-connection, closed by then, did not take.
+retries are off, and aiohttp's. One thing still makes it send a request twice, and does no harm:
+botocore follows a bucket into the region that the service names.
 
 What the service says, and what it means:
 
@@ -24,7 +23,9 @@ from typing import Any, Final
 
 import aiohttp
 import s3fs
+from aiobotocore.httpsession import AIOHTTPSession
 from botocore import exceptions as botocore_errors
+from botocore.config import Config
 from botocore.parsers import ResponseParserError
 from fsspec.asyn import get_loop
 
@@ -58,6 +59,7 @@ class S3Requests:
 
     def __init__(self, settings: S3Settings, bucket: str) -> None:
         self._bucket = bucket
+        self._creates_once = settings.creates_once
         self._filesystem = _filesystem(settings)
         self._additional = thaw(settings.additional)
         if settings.requester_pays:
@@ -156,6 +158,8 @@ class S3Requests:
 
     async def _made(self, operation: str, *, once: bool, **arguments: Any) -> bool:
         """Send a request that makes an object; return False if its name is taken."""
+        if once and not self._creates_once:
+            raise UnsupportedFeatureError(self._no_condition("was told to be without"))
         condition = {"IfNoneMatch": "*"} if once else {}
         try:
             await self._ask(operation, **arguments, **condition)
@@ -166,18 +170,29 @@ class S3Requests:
         except _NotImplementedError as error:
             if not once:
                 raise
-            raise UnsupportedFeatureError(
-                f"the service that holds the bucket {self._bucket!r} knows no conditional put "
-                "(If-None-Match), and without it two writers would overwrite each other's "
-                "versions. Nothing was written. Keep the versions in an external manifest store: "
-                "the storage option manifest_store"
-            ) from error
+            raise UnsupportedFeatureError(self._no_condition("knows no")) from error
         return True
+
+    async def _client(self) -> Any:
+        try:
+            return await self._filesystem.set_session()
+        except (TypeError, ValueError) as error:
+            raise _not_taken(error) from error
+        except Exception as error:
+            raise _translate(error) from error
+
+    def _no_condition(self, why: str) -> str:
+        return (
+            f"the service that holds the bucket {self._bucket!r} {why} conditional put "
+            "(If-None-Match), and without it two writers would overwrite each other's versions. "
+            "Nothing was written. Keep the versions in an external manifest store: the storage "
+            "option manifest_store"
+        )
 
     async def _ask(self, operation: str, **arguments: Any) -> Any:
         """Send one request; raise what `ObjectRequests` says."""
+        client = await self._client()
         try:
-            client = await self._filesystem.set_session()
             api = client.meta.method_to_api_mapping[operation]
             known = client.meta.service_model.operation_model(api).input_shape.members
             additional = {k: v for k, v in self._additional.items() if k in known}
@@ -236,12 +251,9 @@ def _filesystem(settings: S3Settings) -> Any:
     """Return an s3fs object of our own: not cached, without listings, for one event loop."""
     config = {
         "max_pool_connections": max(_CONNECTIONS, settings.max_requests_at_once),
-        # Only AWS itself is known to understand the checksums that botocore would add.
-        **dict.fromkeys(
-            ("request_checksum_calculation", "response_checksum_validation"),
-            "when_supported" if settings.endpoint is None else "when_required",
-        ),
+        **_checksums(settings),
         **thaw(settings.config),
+        "http_session_cls": _OneRequestSession,
         "retries": {"total_max_attempts": 1, "mode": "standard"},
         "connect_timeout": settings.patience.connect_seconds,
         "read_timeout": settings.patience.request_seconds,
@@ -266,7 +278,27 @@ def _filesystem(settings: S3Settings) -> Any:
             **session,
         )
     except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"s3fs does not take these storage options: {error}") from error
+        raise _not_taken(error) from error
+
+
+def _not_taken(error: Exception) -> InvalidInputError:
+    return InvalidInputError(f"the library of S3 does not take these storage options: {error}")
+
+
+def _checksums(settings: S3Settings) -> dict[str, str]:
+    """Return when checksums go along: of all services, AWS itself is known to understand them."""
+    when = "when_supported" if settings.endpoint is None else "when_required"
+    options = ("request_checksum_calculation", "response_checksum_validation")
+    return {each: when for each in options if each in Config.OPTION_DEFAULTS}
+
+
+class _OneRequestSession(AIOHTTPSession):  # type: ignore[misc]  # the library has no types
+    """Sends each request once: aiohttp would send again what a kept connection has not answered."""
+
+    async def _get_session(self, *arguments: Any) -> Any:
+        session = await super()._get_session(*arguments)
+        session._retry_connection = False
+        return session
 
 
 class _TakenError(RefusedError):
@@ -338,7 +370,7 @@ def _translate(error: Exception) -> Exception:
         return TryAgainError(f"{type(error).__name__}" + (f": {said[:300]}" if said else ""))
     if isinstance(error, _NO_CREDENTIALS):
         return RefusedError(f"{error}; {_KEYS}")
-    if isinstance(error, botocore_errors.BotoCoreError | TypeError | ValueError):
+    if isinstance(error, botocore_errors.BotoCoreError):
         return RefusedError(f"{type(error).__name__}: {error}; check the storage options")
     return error
 

@@ -43,6 +43,8 @@ class S3Settings:
         profile: Of botocore's configuration files.
         anonymous: Whether requests are not signed.
         requester_pays: Whether we pay for requests to other people's buckets.
+        creates_once: Whether the service has conditional puts. Where it has none, versions are kept
+            in an external manifest store.
         patience: How long and how often it is asked.
         max_put_bytes: Larger objects are sent in parts.
         max_requests_at_once: So many requests may be under way at once.
@@ -59,6 +61,7 @@ class S3Settings:
     profile: str | None = None
     anonymous: bool = False
     requester_pays: bool = False
+    creates_once: bool = True
     patience: Patience = field(default_factory=Patience)
     max_put_bytes: int = _PUT_BYTES
     max_requests_at_once: int = _REQUESTS_AT_ONCE
@@ -118,6 +121,7 @@ def s3_settings(options: Mapping[str, Any]) -> S3Settings:
         **texts,
         anonymous=as_flag("anon", given.get("anonymous", False)),
         requester_pays=_requester_pays(given.get("requester_pays", False)),
+        creates_once=_creates_once(given.get("conditional_put", "etag")),
         patience=patience_of(given),
         max_requests_at_once=as_count(
             "max_concurrency", given.get("max_concurrency", _REQUESTS_AT_ONCE), at_least=1
@@ -215,13 +219,16 @@ def _refuse_what_workers_cannot_have(given: Mapping[str, Any]) -> None:
             "where botocore looks, such as AWS_PROFILE (or the storage option profile), "
             "AWS_ROLE_ARN with AWS_WEB_IDENTITY_TOKEN_FILE, or the role of its instance"
         )
-    way = str(given.get("conditional_put", "etag")).lower()
-    if way != "etag":
+
+
+def _creates_once(value: Any) -> bool:
+    way = str(value).lower()
+    if way not in ("etag", "disabled"):
         raise InvalidInputError(
-            f"the storage option aws_conditional_put is {way[:80]!r}, but commits stand on the "
-            "service's own conditional put ('etag', the default). Where it has none, keep the "
-            "versions in an external manifest store: the storage option manifest_store"
+            f"the storage option aws_conditional_put is 'etag' or 'disabled', not {way[:80]!r}; "
+            "versions in DynamoDB are asked for by s3+ddb://bucket/path?ddbTableName=..."
         )
+    return way == "etag"
 
 
 def _refuse_contradictions(settings: S3Settings, given: Mapping[str, Any]) -> None:

@@ -4,10 +4,19 @@ from typing import ClassVar
 
 import pytest
 
+from lance_stream.errors import (
+    InvalidInputError,
+    StoreRefusedError,
+    StoreUnavailableError,
+    UnsupportedFeatureError,
+)
 from lance_stream.storage import s3
-from tests.contracts.object_stores import ObjectStoreContract, store_in
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.object_store import ObjectStore
+from tests.contracts.object_stores import ObjectStoreContract, limit_puts, store_at, store_in
 from tests.servers.buckets import Bucket
-from tests.servers.store_faults import Forge
+from tests.servers.fault_proxy import FaultProxy
+from tests.servers.store_faults import CutAfter, Forge
 
 
 class TestS3Store(ObjectStoreContract):
@@ -30,3 +39,98 @@ class TestS3Store(ObjectStoreContract):
             return len((await driver._ask("list_multipart_uploads")).get("Uploads", ()))
 
         return store._client.ask(ask)
+
+    def test_a_service_without_conditional_puts_is_refused_before_it_is_asked(
+        self, bucket: Bucket, proxy: FaultProxy
+    ) -> None:
+        store = store_at(bucket, proxy.url, aws_conditional_put="disabled")
+        for attempt in (
+            lambda: store.create_once("v/1", b"x"),
+            lambda: limit_puts(store, 10).create_once("v/1", bytes(100)),
+        ):
+            with pytest.raises(UnsupportedFeatureError, match="manifest_store"):
+                attempt()
+        assert store.list() == []
+        store.write("a", b"x")
+        assert store.read("a") == b"x"
+
+    def test_a_service_that_knows_no_conditional_put_is_refused(
+        self, behind: ObjectStore, proxy: FaultProxy
+    ) -> None:
+        proxy.add(Forge(501, "NotImplemented"), kind="put once")
+        with pytest.raises(UnsupportedFeatureError, match="manifest_store"):
+            behind.create_once("v/1", b"x")
+        proxy.clear()
+        proxy.add(Forge(501, "NotImplemented"), kind="put")
+        with pytest.raises(StoreRefusedError, match="does not know this request"):
+            behind.write("a", b"x")
+
+    @pytest.mark.parametrize(
+        ("answer", "way_out"),
+        [
+            (Forge(403, "SignatureDoesNotMatch"), "aws_secret_access_key"),
+            (Forge(403, "InvalidAccessKeyId"), "aws_access_key_id"),
+            (Forge(403, "RequestTimeTooSkewed"), "clock"),
+            (Forge(400, "ExpiredToken"), "has expired"),
+            (Forge(403, "AccessDenied"), "s3:PutObject"),
+            (Forge(404, "NoSuchBucket"), "create the bucket"),
+            (Forge(400, "AuthorizationHeaderMalformed"), "aws_region"),
+        ],
+    )
+    def test_a_refusal_names_the_way_out(
+        self, behind: ObjectStore, proxy: FaultProxy, answer: Forge, way_out: str
+    ) -> None:
+        proxy.add(answer, times=None)
+        with pytest.raises(StoreRefusedError, match=way_out):
+            behind.write("a", b"x")
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            Forge(400, "RequestTimeout"),
+            Forge(400, "BadDigest"),
+            Forge(409, "OperationAborted"),
+            Forge(503, "ServiceUnavailable"),
+            Forge(200, "InternalError"),
+        ],
+    )
+    def test_what_may_pass_is_asked_again(
+        self, behind: ObjectStore, proxy: FaultProxy, answer: Forge
+    ) -> None:
+        behind.write("a", b"x")
+        proxy.clear()
+        proxy.add(answer, times=2)
+        behind.copy("a", "b")
+        assert proxy.kinds() == {"copy": 3}, proxy.story()
+
+    def test_what_a_kept_connection_does_not_answer_is_sent_once(
+        self, bucket: Bucket, proxy: FaultProxy
+    ) -> None:
+        store = store_at(bucket, proxy.url, client_max_retries="0")
+        store.write("a", b"x")
+        proxy.clear()
+        proxy.add(CutAfter(), times=None)
+        with pytest.raises(StoreUnavailableError, match="1 time "):
+            store.write("a", b"y")
+        assert proxy.kinds() == {"put": 1}
+
+    def test_options_that_s3fs_does_not_take_are_the_callers_mistake(self, bucket: Bucket) -> None:
+        options = {**bucket.fsspec_options, "config_kwargs": {"no_such_setting": 1}}
+        with pytest.raises(InvalidInputError, match="no_such_setting"):
+            open_store(f"{bucket.uri}/t", options).read("a")
+
+    def test_names_of_fsspec_open_the_same_table(self, bucket: Bucket) -> None:
+        open_store(f"{bucket.uri}/t", bucket.fsspec_options).write("a", b"x")
+        assert open_store(f"{bucket.uri}/t", bucket.storage_options).read("a") == b"x"
+
+    def test_credentials_come_from_the_environment_if_no_option_has_them(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(StoreRefusedError, match="aws_access_key_id"):
+            open_store(f"{bucket.uri}/t", {"endpoint": bucket.endpoint}).read("a")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "from-the-environment")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "from-the-environment")
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", bucket.endpoint)
+        store = open_store(f"{bucket.uri}/t")
+        store.write("a", b"x")
+        assert store.read("a") == b"x"

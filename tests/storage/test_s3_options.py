@@ -112,7 +112,7 @@ def test_an_endpoint_over_http_is_taken_unless_it_is_forbidden() -> None:
         ({"endpoint": "127.0.0.1:9000"}, "begins with http"),
         ({"region": "a", "client_kwargs": {"region_name": "b"}}, "different values"),
         ({"key": "a", "aws_access_key_id": "b"}, "different values"),
-        ({"aws_conditional_put": "disabled"}, "manifest_store"),
+        ({"aws_conditional_put": "dynamo:t"}, "ddbTableName"),
         ({"aws_role_arn": "arn:aws:iam::1:role/x"}, "AWS_ROLE_ARN"),
         ({"session": object()}, "AWS_PROFILE"),
         ({"client_kwargs": {"verify": object()}}, "cannot be sent to workers"),
