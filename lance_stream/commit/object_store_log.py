@@ -78,6 +78,7 @@ class ObjectStoreLog:
 
     store: Store
     _scheme: NamingScheme | None = field(default=None, init=False, repr=False, compare=False)
+    _newest: int = field(default=0, init=False, repr=False, compare=False)
     _found_nothing: bool = field(default=False, init=False, repr=False, compare=False)
 
     @property
@@ -101,17 +102,22 @@ class ObjectStoreLog:
 
     def versions(self, after: int = 0) -> list[int]:
         """Return every version after one that is there; see `VersionLog.versions`."""
-        listing = self._list_all() if after <= 0 else self._list_first()
-        if not self._says_all_after(after, listing):
-            assert listing.newest is not None
-            # Between the newest version and this one there are no more names than numbers, but
-            # for files that are none of versions.
-            listing = self._list_first(listing.newest - after + FIRST_NAMES)
-            if not self._says_all_after(after, listing):
-                listing = self._list_all()
+        listing = self._list_all() if after <= 0 else self._list_after(after)
         if listing.newest is None:
             raise self._missing()
         return [each for each in listing.versions() if each > after]
+
+    def _list_after(self, version: int) -> _Listing:
+        """Return a listing that says which versions there are after one.
+
+        Between the newest version and this one there are no more names than numbers, but for files
+        that are none of versions. Which is the newest is known from the last look, or found out.
+        """
+        for _ in range(2):
+            listing = self._list_first(max(self._newest - version, 0) + FIRST_NAMES)
+            if self._says_all_after(version, listing):
+                return listing
+        return self._list_all()
 
     @staticmethod
     def _says_all_after(version: int, listing: _Listing) -> bool:
@@ -220,6 +226,7 @@ class ObjectStoreLog:
             error.add_note(f"dataset {self.store.uri}")
             raise
         self._scheme = newest.scheme if newest else None
+        self._newest = newest.version if newest else 0
         self._found_nothing = newest is None
         return _Listing(newest.version if newest else None, names, is_all, etags)
 

@@ -5,8 +5,9 @@ not at all (see `micro_batches`).
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
-from lance_stream.dataset.arrow_input import ArrowInput, read_input
+from lance_stream.dataset.arrow_input import ArrowInput, can_be_read_twice, read_input
 from lance_stream.dataset.casting import check_castable
 from lance_stream.dataset.commit_verb import Outcome, commit_planned, planning_again
 from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
@@ -23,6 +24,7 @@ from lance_stream.errors import (
 )
 from lance_stream.schema.fields import Schema
 from lance_stream.table.fragments import Fragment
+from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import Append
 
 
@@ -36,22 +38,76 @@ def write_target(table: TableVersion) -> WriteTarget:
     )
 
 
+MAX_VERSIONS_BEHIND: Final = 8
+"""How many versions others may have made since a version that rows are written for."""
+
+
 def append(table: TableVersion, data: ArrowInput, micro_batch: MicroBatch | None = None) -> Outcome:
     """Write rows into new data files and append them; see `Dataset.append`.
+
+    Whether the version is still the newest is asked once, by the commit. Where it is not, and the
+    newest has other columns, rows that can be read twice are written anew; of others that is asked
+    first.
 
     Args:
         table: Any version; the rows go behind the newest one's.
         data: The rows.
         micro_batch: Which micro-batch they are, if they come from a stream.
     """
-    table = checkout(table, None)
+    if micro_batch is None and can_be_read_twice(data):
+        try:
+            return _append_as_if_newest(table, data)
+        except InvalidInputError:
+            newest = checkout(table, None)
+            if _is_like(table, newest.manifest):
+                raise
+            table = newest
+    else:
+        table = checkout(table, None)
     if micro_batch is not None:
         taken_in = find_taken_in(table, micro_batch)
         if taken_in is not None:
             return Outcome(table, is_new=False, taken_in_before=taken_in.version)
+    return append_fragments(table, _write(table, data), micro_batch)
+
+
+def _append_as_if_newest(table: TableVersion, data: ArrowInput) -> Outcome:
+    """Append rows, planned on a version which may no longer be the newest.
+
+    Args:
+        table: The version.
+        data: The rows; they are read again where it is not, and the newest has other columns.
+    """
+    fragments = _write(table, data)
+    if not fragments:
+        return append_fragments(table, fragments)
+
+    def check(newest: Manifest) -> None:
+        if not _is_like(table, newest) or newest.version > table.version + MAX_VERSIONS_BEHIND:
+            raise RetryableConflictError("the version is long past", newest.version)
+
+    try:
+        return commit_planned(table, Append(tuple(fragments)), check=check)
+    except CommitConflictError:
+        newest = checkout(table, None)
+    except NotFoundError:  # the table is gone
+        delete_files(table.store, fragments)
+        raise
+    if not _is_like(table, newest.manifest):
+        delete_files(table.store, fragments)
+        fragments = _write(newest, data)
+    return append_fragments(newest, fragments)
+
+
+def _write(table: TableVersion, data: ArrowInput) -> list[Fragment]:
     rows = read_input(data)
     check_castable(rows.schema, table.arrow_schema)
-    return append_fragments(table, write_fragments(rows, write_target(table)), micro_batch)
+    return write_fragments(rows, write_target(table))
+
+
+def _is_like(table: TableVersion, newest: Manifest) -> bool:
+    """Say whether files that were written for one version are what another needs."""
+    return newest.schema == table.schema and newest.data_format == table.manifest.data_format
 
 
 def append_fragments(

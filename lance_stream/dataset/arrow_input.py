@@ -31,7 +31,7 @@ def read_input(data: ArrowInput) -> pa.RecordBatchReader:
     if isinstance(data, pa.RecordBatch):
         return pa.RecordBatchReader.from_batches(data.schema, [data])
     try:
-        if type(data).__module__.partition(".")[0] == "pandas":
+        if _is_of_pandas(data):
             # not through the C stream: that would keep an index as a column
             return pa.Table.from_pandas(data, preserve_index=False).to_reader()
         if hasattr(data, "__arrow_c_stream__"):
@@ -44,6 +44,15 @@ def read_input(data: ArrowInput) -> pa.RecordBatchReader:
         f"a {type(data).__name__} has no rows and columns; pass a pyarrow Table, RecordBatches, a "
         "RecordBatchReader, or a pandas or polars frame"
     )
+
+
+def can_be_read_twice(data: ArrowInput) -> bool:
+    """Say whether what a user handed in is known to give the same rows again."""
+    return isinstance(data, pa.Table | pa.RecordBatch) or _is_of_pandas(data)
+
+
+def _is_of_pandas(data: ArrowInput) -> bool:
+    return type(data).__module__.partition(".")[0] == "pandas"
 
 
 def _read_batches(batches: Iterator[Any]) -> pa.RecordBatchReader:

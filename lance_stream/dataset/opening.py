@@ -33,40 +33,41 @@ def open_table(
             not.
     """
     log = open_log(uri, storage_options)
-    table = TableVersion(
+    manifest = _resolve(log, version)
+    check_readable(manifest)
+    return TableVersion(
         uri=os.fspath(uri),
         storage_options=dict(storage_options or {}),
         store=log.store,
         log=log,
-        manifest=log.read_latest(),
+        manifest=manifest,
     )
-    if version is None:
-        check_readable(table.manifest)
-        return table
-    return checkout(table, version)
 
 
 def checkout(table: TableVersion, version: VersionSpec) -> TableVersion:
     """Return the same table at another version; see `open_table`."""
-    manifest = _resolve(table, version)
+    manifest = _resolve(table.log, version, table.manifest)
     check_readable(manifest)
     return table.at(manifest)
 
 
-def _resolve(table: TableVersion, version: VersionSpec) -> Manifest:
-    log = table.log
+def _resolve(log: VersionLog, version: VersionSpec, known: Manifest | None = None) -> Manifest:
     if version is None:
         return log.read_latest()
     if isinstance(version, datetime):
         return _newest_at(log, version)
     if isinstance(version, str):
-        version = read_tag(table.store, version)
+        try:
+            version = read_tag(log.store, version)
+        except NotFoundError:
+            log.latest()  # says so where there is no table either
+            raise
     number = as_number(version)
     if number is None or number < 1:
         raise InvalidInputError(
             f"a version is a whole number from 1, a tag or a datetime, not {version!r}"
         )
-    return table.manifest if number == table.version else log.read(number)
+    return known if known is not None and number == known.version else log.read(number)
 
 
 def as_number(value: object) -> int | None:

@@ -90,7 +90,7 @@ class S3Requests:
     async def head(self, key: str) -> ObjectInfo:
         """Return what is said of an object; see `ObjectRequests.head`."""
         answer = await self._ask("head_object", Key=key)
-        return ObjectInfo(key, answer["ContentLength"], answer["LastModified"].timestamp())
+        return _info(key, answer["ContentLength"], answer)
 
     async def put(self, key: str, data: Data, *, once: bool) -> bool:
         """Write an object; see `ObjectRequests.put`."""
@@ -108,10 +108,7 @@ class S3Requests:
             arguments["ContinuationToken"] = token
         answer = await self._ask("list_objects_v2", **arguments)
         return Page(
-            [
-                ObjectInfo(each["Key"], each["Size"], each["LastModified"].timestamp())
-                for each in answer.get("Contents", ())
-            ],
+            [_info(each["Key"], each["Size"], each) for each in answer.get("Contents", ())],
             answer.get("NextContinuationToken") if answer.get("IsTruncated") else None,
         )
 
@@ -241,6 +238,11 @@ class S3Upload(Upload):
             await self._requests._ask("abort_multipart_upload", **self._of_upload)
         except MissingError:
             return
+
+
+def _info(key: str, size_bytes: int, answer: Mapping[str, Any]) -> ObjectInfo:
+    modified: float = answer["LastModified"].timestamp()
+    return ObjectInfo(key, size_bytes, modified, str(answer.get("ETag", "")).strip('"'))
 
 
 def _range(start: int, stop: int | None) -> str:

@@ -168,6 +168,9 @@ def test_of_the_versions_no_more_are_listed_than_are_asked_for() -> None:
     assert log.versions(after=LONG - FIRST_NAMES - 5) == list(
         range(LONG - FIRST_NAMES - 4, LONG + 1)
     )
+    assert listings(store) == [FIRST]
+    another = ObjectStoreLog(store)
+    assert another.versions(after=LONG - FIRST_NAMES - 5)[0] == LONG - FIRST_NAMES - 4
     assert listings(store) == [FIRST, FIRST]
     assert log.versions() == list(range(1, LONG + 1))
     assert listings(store) == [ALL]

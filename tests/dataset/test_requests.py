@@ -1,0 +1,317 @@
+"""How many requests each action sends to an object store: fixed here, told in docs/stores.md.
+
+The service counts (`contracts.object_service`); tests/oracle/test_requests.py asks the same of a
+server, beside pylance.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.commit import manifest_files
+from lance_stream.commit.manifest_memory import ManifestMemory
+from lance_stream.dataset.append import append_fragments, write_target
+from lance_stream.dataset.feed import intervals
+from lance_stream.dataset.feed.change_units import read_changes
+from lance_stream.dataset.feed.following import Following, FollowingRules
+from lance_stream.dataset.feed.newest_version import LOOKS_PER_LISTING
+from lance_stream.dataset.feed.positions import Limits, Position
+from lance_stream.dataset.feed.rules import FeedRules
+from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
+from lance_stream.dataset.opening import open_table
+from lance_stream.dataset.write_fragments import write_fragments
+from lance_stream.storage import locations
+from lance_stream.table.fragments import Fragment
+from tests.contracts.object_service import ObjectService
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+NUM_FRAGMENTS = 5
+URI = "test://bucket/t"
+
+Kinds = dict[str, int]
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": list(ids), "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+
+
+@pytest.fixture(autouse=True)
+def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other tests have met is not known here."""
+    forget(monkeypatch)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process know as little as one that begins."""
+    monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestMemory())
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectService]:
+    service = ObjectService()
+    monkeypatch.setitem(locations.BACKENDS, "test", lambda _rest, _options: service.store())
+    yield service
+    assert not any("hint" in key for key in service.objects)
+
+
+@pytest.fixture
+def ds(service: ObjectService) -> Dataset:
+    """Version 1 is empty, each of the next five appends ten rows."""
+    ds = lance_stream.create_dataset(URI, SCHEMA)
+    for number in range(NUM_FRAGMENTS):
+        ds = ds.append(rows(*range(10 * number, 10 * number + 10)))
+    service.clear()
+    return ds
+
+
+def requests_of(service: ObjectService, act: Callable[[], object]) -> Kinds:
+    service.clear()
+    act()
+    return service.kinds()
+
+
+def test_a_new_table(service: ObjectService) -> None:
+    made = requests_of(service, lambda: lance_stream.create_dataset(URI, SCHEMA))
+    assert made == {"list": 2, "put once": 2}
+
+
+# --- opening
+
+
+def test_opening_a_table_that_was_not_met_before(
+    service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget(monkeypatch)
+    assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1, "get": 1}
+
+
+def test_opening_a_table_whose_newest_version_is_known(service: ObjectService, ds: Dataset) -> None:
+    assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1}
+    ds.append(rows(100))
+    assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1}
+
+
+def test_a_service_whose_etags_are_no_digests_is_asked_for_a_manifests_end_once(
+    service: ObjectService, ds: Dataset
+) -> None:
+    service.etag_of = lambda data: f"not-md5-{hash(data)}"
+    assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1, "get": 1}
+    assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1}
+    ds = ds.append(rows(100))
+    append = requests_of(service, lambda: ds.append(rows(101)))
+    assert append == {"put": 1, "put once": 2, "list": 1, "get": 1}
+
+
+def test_a_service_without_etags_is_asked_for_a_manifests_end_each_time(
+    service: ObjectService, ds: Dataset
+) -> None:
+    service.etag_of = lambda _data: ""
+    for _ in range(2):
+        assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1, "get": 1}
+
+
+def test_opening_a_version_by_its_number(
+    service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget(monkeypatch)
+    assert requests_of(service, lambda: lance_stream.open_dataset(URI, version=2)) == {"get": 1}
+    assert requests_of(service, lambda: ds.checkout(3)) == {"get": 1}
+
+
+def test_opening_a_version_by_a_tag(service: ObjectService, ds: Dataset) -> None:
+    ds.tags.create("gold", 2)
+    assert requests_of(service, lambda: lance_stream.open_dataset(URI, version="gold")) == {
+        "get": 2
+    }
+
+
+def test_all_versions(service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget(monkeypatch)
+    ds = lance_stream.open_dataset(URI)
+    assert requests_of(service, ds.versions) == {"list": 1, "get": ds.version}
+
+
+# --- writing
+
+
+def written(num_files: int, first: int = 1000) -> list[Fragment]:
+    """Write files as so many workers do."""
+    target = write_target(open_table(URI))
+    return [
+        fragment
+        for number in range(num_files)
+        for fragment in write_fragments(rows(first + number).to_batches(), target)
+    ]
+
+
+def test_an_append(service: ObjectService, ds: Dataset) -> None:
+    for number in range(3):
+        service.clear()
+        ds = ds.append(rows(100 + number))
+        assert [each.kind for each in service.asked] == ["put", "put once", "list", "put once"]
+
+
+def test_an_append_behind_another_writer(
+    service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lance_stream.open_dataset(URI).append(rows(100))
+    forget(monkeypatch)
+    append = requests_of(service, lambda: ds.append(rows(101)))
+    assert append == {"put": 1, "put once": 2, "list": 1, "get": 1}
+
+
+@pytest.mark.parametrize("num_files", [1, 4])
+def test_a_micro_batch_of_several_files(
+    service: ObjectService, ds: Dataset, num_files: int
+) -> None:
+    first = MicroBatch("app", 0, "query")
+    append_fragments(open_table(URI), written(1), first)
+    assert requests_of(service, lambda: written(num_files)) == {"list": 1, "put": num_files}
+    fragments = written(num_files)
+
+    def take_in() -> None:
+        table = open_table(URI)
+        batch = MicroBatch("app", 1, "query")
+        assert find_taken_in(table, batch) is None
+        assert append_fragments(table, fragments, batch).is_new
+
+    assert requests_of(service, take_in) == {"list": 2, "put once": 2}
+
+
+def test_a_batch_that_comes_again_is_found_by_opening_the_table(
+    service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = MicroBatch("app", 0, "query")
+    append_fragments(open_table(URI), written(1), batch)
+    forget(monkeypatch)
+    find = requests_of(service, lambda: find_taken_in(open_table(URI), batch))
+    assert find == {"list": 1, "get": 1}
+
+
+def test_a_delete_of_a_row(service: ObjectService, ds: Dataset) -> None:
+    delete = requests_of(service, lambda: ds.delete("id = 13"))
+    assert delete == {"list": 2, "get": NUM_FRAGMENTS, "put": 1, "put once": 2}
+
+
+def test_an_upsert_of_a_batch(service: ObjectService, ds: Dataset) -> None:
+    def upsert(*ids: int) -> Kinds:
+        newest = lance_stream.open_dataset(URI)
+        return requests_of(service, lambda: newest.upsert(rows(*ids), on="id"))
+
+    # The bounds of each file's keys are learnt the first time.
+    assert upsert(49, 50) == {
+        "list": 2, "get": 1 + NUM_FRAGMENTS, "put": 2, "put once": 2,
+    }  # fmt: skip
+    assert upsert(23, 51) == {"list": 2, "get": 1, "put": 2, "put once": 2}
+
+
+# --- reading
+
+
+def opened() -> Dataset:
+    """Return the table as a process has it that has just opened it."""
+    return lance_stream.open_dataset(URI)
+
+
+def test_a_row_by_its_id(service: ObjectService, ds: Dataset) -> None:
+    ds = opened()
+    assert requests_of(service, lambda: ds.take(row_ids=[13])) == {"get": 1}
+    assert requests_of(service, lambda: ds.take(row_ids=[15])) == {}, "what was read is kept"
+
+
+def test_a_scan_of_a_column(service: ObjectService, ds: Dataset) -> None:
+    ds = opened()
+    assert requests_of(service, lambda: ds.to_table(["id"])) == {"get": NUM_FRAGMENTS}
+
+
+def test_counting_rows(service: ObjectService, ds: Dataset) -> None:
+    ds = opened()
+    assert requests_of(service, ds.count_rows) == {}
+    assert requests_of(service, lambda: ds.count_rows("id > 7")) == {"get": NUM_FRAGMENTS}
+
+
+# --- following
+
+
+def following() -> tuple[Following, Position]:
+    """Return who follows the table, and has read everything."""
+    followed = Following(URI, None, FollowingRules(FeedRules()))
+    return followed, batch(followed, Position(0))[0]
+
+
+def batch(followed: Following, start: Position, limits: Limits | None = None) -> Any:
+    """Plan a batch as Spark does, and return where it ends and its work units."""
+    end = followed.advance(start, limits or Limits())
+    followed.behind(end)
+    return end, followed.units(start, end, lambda _last, _newest: None)
+
+
+def test_a_poll_without_news(service: ObjectService, ds: Dataset) -> None:
+    followed, position = following()
+    service.clear()
+    for _ in range(LOOKS_PER_LISTING):
+        assert followed.advance(position) == position
+        followed.behind(position)
+    assert service.kinds() == {"get": LOOKS_PER_LISTING}
+    assert {each.num_bytes for each in service.asked} == {0}
+    assert requests_of(service, lambda: followed.advance(position)) == {"list": 1}
+
+
+def test_a_poll_with_one_new_version(
+    service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed, position = following()
+    for number in range(3):
+        mine = manifest_files.MANIFESTS
+        forget(monkeypatch)  # another process's
+        ds = ds.append(rows(100 + number))
+        monkeypatch.setattr(manifest_files, "MANIFESTS", mine)
+        service.clear()
+        position, units = batch(followed, position)
+        assert service.kinds() == {"get": 1, "list": 1}
+        service.clear()
+        assert sum(each.num_rows for each in read_changes(units)) == 1
+        assert service.kinds() == {"get": 1}
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(rows=1000)])
+@pytest.mark.parametrize(("num_versions", "lists"), [(3, 1), (20, 1), (40, 2)])
+def test_a_batch_of_several_versions(
+    service: ObjectService,
+    ds: Dataset,
+    limits: Limits,
+    num_versions: int,
+    lists: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of more versions than a look at the newest asks for, the names are asked for once more."""
+    followed, position = following()
+    for number in range(num_versions):
+        ds = ds.append(rows(100 + number))
+    forget(monkeypatch)
+    service.clear()
+    end, units = batch(followed, position, limits)
+    assert (end.version, len(units)) == (ds.version, num_versions)
+    manifests = [each.key for each in service.asked if each.kind == "get"]
+    assert len(set(manifests)) == num_versions + 1, "and the one before"
+    assert service.kinds() == {"get": num_versions + lists, "list": lists}
+
+
+def test_a_batch_that_is_planned_again_by_another_process(
+    service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timestamps of the versions before it are looked at, too, as far as clocks may differ."""
+    monkeypatch.setattr(intervals, "CLOCK_SKEW", 0)
+    monkeypatch.setattr(intervals, "_commit_times", {})
+    followed, position = following()
+    ds.append(rows(100)).append(rows(101))
+    end = followed.advance(position)
+    forget(monkeypatch)
+    monkeypatch.setattr(intervals, "_commit_times", {})
+    another = Following(URI, None, FollowingRules(FeedRules()))
+    plan = requests_of(service, lambda: another.units(position, end, lambda _last, _newest: None))
+    assert plan == {"list": 1, "get": 3 + 1}
