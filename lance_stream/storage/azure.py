@@ -46,10 +46,11 @@ from lance_stream.storage.object_requests import (
     TryAgainError,
     Upload,
 )
+from lance_stream.storage.retries import SLOWEST_BYTES_PER_SECOND
 
 # Larger bodies are handed over as files: aiohttp sends those piece by piece.
 _PIECEMEAL_BYTES: Final = 1 << 20
-_MAX_PAGE: Final = 5000
+BLOBS_A_PAGE: Final = 5000
 _COPY_POLL_SECONDS: Final = 0.25
 
 _TRY_AGAIN_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
@@ -119,11 +120,11 @@ class AzureRequests:
         self._container = container
         self._proxy = service.proxy
         self._request_seconds = service.request_seconds
+        self._connect_seconds = service.connect_seconds
         self._authorization: Authorization = service.credentials.connect()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=service.verify_certificates, limit=0),
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=service.connect_seconds),
             auto_decompress=False,
             trust_env=True,
         )
@@ -138,7 +139,11 @@ class AzureRequests:
             return b""
         if (start, stop) == (0, None):
             return (await self._get(key, {})).body
-        return _bytes_of(await self._get(key, _range(start, stop)), start, stop)
+        answer = await self._get(key, _range(start, stop))
+        if answer.status == 416 and start == 0:
+            # Empty; that it is no directory, this answer does not say.
+            await self.head(key)
+        return _bytes_of(answer, start, stop)
 
     async def get_end(self, key: str, num_bytes: int) -> tuple[bytes, int]:
         """Return the last bytes of an object, and its size; see `ObjectRequests.get_end`."""
@@ -183,7 +188,7 @@ class AzureRequests:
             **({"prefix": prefix} if prefix else {}),
             **({"delimiter": "/"} if only_here else {}),
             **({"marker": token} if token else {}),
-            **({"maxresults": str(min(limit, _MAX_PAGE))} if limit else {}),
+            "maxresults": str(min(limit or BLOBS_A_PAGE, BLOBS_A_PAGE)),
         }
         return _page(await self._send(BlobRequest("GET", self._container_path, query)))
 
@@ -260,6 +265,13 @@ class AzureRequests:
     ) -> BlobRequest:
         return BlobRequest(method, self._path(key), query or {}, {}, data)
 
+    def _timeout(self, num_bytes: int) -> aiohttp.ClientTimeout:
+        """Return how long the service may be silent, which it is while it takes some bytes."""
+        silence = self._request_seconds + num_bytes / SLOWEST_BYTES_PER_SECOND
+        return aiohttp.ClientTimeout(
+            total=None, sock_connect=self._connect_seconds, sock_read=silence
+        )
+
     async def _send(self, request: BlobRequest, allowed: tuple[int, ...] = ()) -> _Answer:
         """Return the answer to a request, if it is a good one or of an allowed status."""
         request.headers.update(date_and_version())
@@ -275,6 +287,7 @@ class AzureRequests:
                 data=io.BytesIO(request.data) if is_large else (request.data or None),
                 skip_auto_headers=("Content-Type", "Accept-Encoding"),
                 allow_redirects=False,
+                timeout=self._timeout(len(request.data)),
                 proxy=self._proxy,
             ) as response:
                 answer = _Answer(response.status, response.headers, await response.read())
@@ -299,7 +312,7 @@ class BlockUpload:
     """
 
     part_bytes = 1
-    max_parts_at_once = 8
+    max_parts_at_once = 4
 
     def __init__(self, requests: AzureRequests, key: str, *, once: bool) -> None:
         self._requests = requests

@@ -42,6 +42,7 @@ from lance_stream.storage.option_names import (
 )
 from lance_stream.storage.store import Store
 
+_MOST_AT_ONCE: Final = 64
 _PUBLIC_CLOUD: Final = "core.windows.net"
 _EMULATOR_ACCOUNT: Final = "devstoreaccount1"
 # The emulator's key is the same everywhere, and stands in its documentation.
@@ -82,9 +83,10 @@ class AzureSettings:
         endpoint: The service's URL, without "/" at the end.
         credentials: Whose requests they are.
         patience: How long and how often it is asked.
-        max_requests_at_once: So many requests of one call may be under way at once.
+        max_requests_at_once: So many requests of a process may be under way at once.
         verify_certificates: Whether the service has to prove who it is.
         proxy: The URL of the proxy that requests go through; None for what the environment says.
+        max_put_bytes: Larger blobs are sent in blocks.
     """
 
     scheme: str
@@ -92,10 +94,10 @@ class AzureSettings:
     endpoint: str
     credentials: Credentials
     patience: Patience = field(default_factory=Patience)
-    max_requests_at_once: int = 16
+    max_requests_at_once: int = _MOST_AT_ONCE
     verify_certificates: bool = True
     proxy: str | None = field(default=None, repr=False)
-    max_put_bytes = 16 << 20
+    max_put_bytes: int = 16 << 20
 
     @property
     def connect_seconds(self) -> float:
@@ -205,7 +207,7 @@ def azure_settings(
         endpoint,
         credentials,
         patience_of(taken),
-        as_count("max_concurrency", taken.get("max_concurrency", 16), at_least=1),
+        as_count("max_concurrency", taken.get("max_concurrency", _MOST_AT_ONCE), at_least=1),
         not _flag(taken, "any_certificate"),
         _text(taken, "proxy_url"),
     )
