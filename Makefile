@@ -7,6 +7,9 @@ INSTALLED   := $(VENV)/.installed
 FLOORS      := .venv-floors
 RIVALS      := .venv-rivals
 SERVERS     := .servers
+CORES       := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+JOBS        ?= $(shell n=$(CORES); [ $$n -lt 2 ] && n=2; [ $$n -gt 6 ] && n=6; echo $$n)
+SPARK_JOBS  ?= $(shell n=$(JOBS); [ $$n -gt 4 ] && n=4; echo $$n)
 PROTOS      := file file2 table rowids transaction encodings_v2_0 encodings_v2_1 outlines
 export SPARK_LOCAL_IP := 127.0.0.1
 
@@ -19,16 +22,17 @@ demo: install java  ## the main job on real data: flights stream in, their chang
 	$(BIN)/python examples/flights.py
 
 test: install java servers  ## the whole test suite, Spark and pylance tests too; then once more on the oldest dependencies
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not spark"
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m spark
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not spark"
+	$(BIN)/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile -m spark
 	$(MAKE) --no-print-directory test-floors
 
 test-floors: $(FLOORS)/.installed java servers  ## the tests that are not slow on PySpark 4.1 and the oldest of all else; of many cases each fourth
-	$(FLOORS)/bin/python -m pytest -q -n 2 --dist loadgroup -m "not spark and not slow" --sample-cases 4
-	$(FLOORS)/bin/python -m pytest -q -n 2 --dist loadfile -m "spark and not slow" --sample-cases 4
+	$(FLOORS)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not spark and not slow" --sample-cases 4
+	$(FLOORS)/bin/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile -m "spark and not slow" --sample-cases 4
 
-soak: install java servers  ## the long proofs: 30 rounds of SIGKILL, three writers and the law of the feed for ten minutes each
+soak: install java servers  ## the long proofs: 30 rounds of SIGKILL, all orders of two drivers' steps, three writers and the law of the feed for ten minutes each
 	KILL_ROUNDS=30 $(BIN)/python -m pytest -q tests/faults/test_killed_streams.py tests/faults/test_crashing_queries.py
+	ALL_CASES=1 $(BIN)/python -m pytest -q -n $(JOBS) $$(grep -rl some_of tests --include='test_*.py')
 	$(BIN)/python -m tests.oracle.three_writers --minutes 10
 	$(BIN)/python -m tests.oracle.feed_histories --minutes 10
 
@@ -44,7 +48,7 @@ check-style: install  ## format, lint, types, layers
 	$(BIN)/lint-imports
 
 check: check-style servers  ## the fast door: format, lint, types, layers, and the tests without Spark that are quick
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not spark and not slow"
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not spark and not slow"
 
 fix: install  ## format the code and mend what ruff can mend
 	$(BIN)/ruff format .

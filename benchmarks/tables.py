@@ -1,6 +1,6 @@
 """Write and read a table of 5 million rows: we, pylance and pyarrow's parquet, in one run.
 
-    python -m benchmarks.tables [--rows 5000000] [--rounds 5]
+    python -m benchmarks.tables [--rows 5000000] [--rounds 5] [--file-versions 2.0 2.1 2.2]
 
 Columns: int64, float64, a string of 12 characters, fixed_size_list<float32, 16>; random, from a
 seed. Ratios above 1 say that we are faster.
@@ -10,7 +10,7 @@ import argparse
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -89,7 +89,7 @@ def pylance_reads(uri: str) -> pa.Table:
     return lance.dataset(uri).to_table()
 
 
-def compare_writes(num_rows: int, rounds: int) -> dict[str, Timing]:
+def compare_writes(num_rows: int, rounds: int, versions: Sequence[str]) -> dict[str, Timing]:
     """Time writing the table by each program, in each file version."""
     with empty_folder() as folder:
         target = folder / "table"
@@ -101,18 +101,18 @@ def compare_writes(num_rows: int, rounds: int) -> dict[str, Timing]:
             os.sync()  # so that nobody pays for writing back what another wrote
 
         contenders: dict[str, Callable[[], object]] = {}
-        for version in FILE_VERSIONS:
+        for version in versions:
             for name, write in (("we", we_write), ("pylance", pylance_writes)):
                 contenders[f"{name} {version}"] = partial(write, str(target), version, num_rows)
         contenders["parquet"] = partial(parquet_writes, str(target), num_rows)
         return take_turns(contenders, rounds=rounds, before=remove)
 
 
-def compare_reads(num_rows: int, rounds: int) -> dict[str, Timing]:
+def compare_reads(num_rows: int, rounds: int, versions: Sequence[str]) -> dict[str, Timing]:
     """Time reading a table by each program; each reads what pylance wrote, and what we wrote."""
     with empty_folder() as folder:
         contenders: dict[str, Callable[[], object]] = {}
-        for version in FILE_VERSIONS:
+        for version in versions:
             for writer, write in (("our", we_write), ("pylance's", pylance_writes)):
                 uri = f"{folder}/{writer}-{version}"
                 write(uri, version, num_rows)
@@ -136,13 +136,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--file-versions", nargs="+", choices=FILE_VERSIONS, default=FILE_VERSIONS)
     arguments = parser.parse_args()
+    versions = arguments.file_versions
     num_bytes = table_of(arguments.rows).nbytes
     print(f"{arguments.rows:,} rows, {num_bytes / 1e6:.0f} MB; medians of {arguments.rounds}")
 
-    writes = compare_writes(arguments.rows, arguments.rounds)
+    writes = compare_writes(arguments.rows, arguments.rounds, versions)
     print("\nwrite: our speed over theirs")
-    for version in FILE_VERSIONS:
+    for version in versions:
         ours = writes[f"we {version}"]
         ratio = speed_ratio(ours, writes[f"pylance {version}"])
         over_parquet = speed_ratio(ours, writes["parquet"])
@@ -151,9 +153,9 @@ def main() -> None:
             f"{verdict(ratio, WRITE_TARGETS[version])}"
         )
 
-    reads = compare_reads(arguments.rows, arguments.rounds)
+    reads = compare_reads(arguments.rows, arguments.rounds, versions)
     print("\nread: our speed over theirs")
-    for version in FILE_VERSIONS:
+    for version in versions:
         for writer in ("pylance's", "our"):
             ours = reads[f"we, {writer} {version}"]
             ratio = speed_ratio(ours, reads[f"pylance, {writer} {version}"])

@@ -24,17 +24,17 @@ def run(*arguments: str) -> str:
 
 @pytest.mark.oracle
 @pytest.mark.slow
-def test_the_benchmark_of_tables_gives_a_ratio_for_every_version_and_direction() -> None:
-    shown = run("benchmarks.tables", "--rows", "3000", "--rounds", "1")
+def test_the_benchmark_of_tables_gives_a_ratio_for_a_version_in_every_direction() -> None:
+    shown = run("benchmarks.tables", "--rows", "3000", "--rounds", "1", "--file-versions", "2.2")
     ratios = re.findall(r"([\d.]+)x pylance, +([\d.]+)x parquet", shown)
-    assert len(ratios) == 9, shown
+    assert len(ratios) == 3, shown
     assert all(float(ratio) > 0 for pair in ratios for ratio in pair)
 
 
 @pytest.mark.oracle
 @pytest.mark.slow
 def test_the_benchmark_of_files_gives_five_ratios_for_every_kind_and_version() -> None:
-    some = ("ids", "words", "lists of ints", "maps")
+    some = ("ids", "maps")
     shown = run("benchmarks.files", "--rows", "2000", "--turns", "1", "--kinds", *some)
     lines = {line[:19].strip(): line[29:] for line in shown.splitlines() if line[29:].strip()}
     expected = {f"{name:15} {version}" for name in some for version in KINDS[name].versions}

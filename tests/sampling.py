@@ -1,0 +1,23 @@
+"""How many of very many cases a run plays: some in `make test`, all of them in `make soak`."""
+
+import os
+import random
+from collections.abc import Iterable
+from typing import TypeVar
+
+Case = TypeVar("Case")
+
+ALL_CASES = os.environ.get("ALL_CASES") == "1"
+
+
+def some_of(cases: Iterable[Case], one_in: int) -> list[Case]:
+    """Return one in so many cases, chosen by chance but always the same, in their order.
+
+    The first and the last are among them. With ALL_CASES=1 in the environment it is all.
+    """
+    every = list(cases)
+    if ALL_CASES or len(every) <= 2:
+        return every
+    inner = range(1, len(every) - 1)
+    chosen = random.Random(len(every)).sample(inner, len(inner) // one_in)
+    return [every[place] for place in sorted({0, *chosen, len(every) - 1})]
