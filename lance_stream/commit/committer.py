@@ -35,7 +35,6 @@ from lance_stream.errors import (
     RetryableConflictError,
     StoreUnavailableError,
 )
-from lance_stream.storage.store import Store
 from lance_stream.table.apply import Commit, Creation, apply
 from lance_stream.table.conflicts import Verdict, check
 from lance_stream.table.manifest import WRITER_LIBRARY, Manifest, WriterVersion, encode_manifest
@@ -120,13 +119,15 @@ def commit(
         StoreUnavailableError: The store did not answer; nothing was committed.
         NotFoundError: There is no table (any more).
         BadDataError: The newest manifest is damaged, or uses a feature that we may not write.
+        InvalidInputError: The table's versions are published another way than by this log.
     """
     checked = transaction.read_version
-    file = _write_transaction(log.store, transaction, world)
+    file = _write_transaction(log, transaction, world)
     for attempt in range(1, retries.max_attempts + 1):
         newest = _newest(log, transaction)
         if before_attempt is not None and (reason := before_attempt(newest)) is not None:
             return Skipped(newest, reason)
+        log.check_may_follow(newest)
         if newest is not None and newest.version > checked:
             found = _check_since(log, transaction, checked, newest)
             if isinstance(found, Skipped):
@@ -135,7 +136,7 @@ def commit(
                 transaction = rebase_transaction(log, transaction, newest, world.random_id)
             checked = newest.version
         if file.transaction is not transaction:
-            file = _write_transaction(log.store, transaction, world)
+            file = _write_transaction(log, transaction, world)
         made = _next_version(log, newest, file, creation, config_entries, world)
         data = encode_manifest(made)
         if publish_and_know(
@@ -212,13 +213,19 @@ def _transaction_of(log: VersionLog, version: int, newest: Manifest) -> Transact
     return read_transaction(log, manifest)
 
 
-def _write_transaction(store: Store, transaction: Transaction, world: World) -> _TransactionFile:
+def _write_transaction(log: VersionLog, transaction: Transaction, world: World) -> _TransactionFile:
     """Write the transaction's file under a name that no other transaction has.
 
     The uuid of a sink's transaction follows from app id and batch, so two drivers that do the same
-    batch would share the name; the second one takes another.
+    batch would share the name; the second one takes another. Where names cannot be created once,
+    each takes one by chance.
     """
+    store = log.store
     data = encode_transaction(transaction)
+    if not log.creates_names_once:
+        name = _name_by_chance(transaction, world)
+        store.write(transaction_path(name), data)
+        return _TransactionFile(transaction, name, data)
     name = transaction_file_name(transaction.read_version, transaction.uuid)
     for _ in range(_MAX_NAMES):
         if store.create_once(transaction_path(name), data):
@@ -226,13 +233,17 @@ def _write_transaction(store: Store, transaction: Transaction, world: World) -> 
         with suppress(NotFoundError):
             if store.read(transaction_path(name)) == data:  # ours: its answer got lost
                 return _TransactionFile(transaction, name, data)
-        name = transaction_file_name(
-            transaction.read_version, f"{transaction.uuid}-{world.random_id():016x}"
-        )
+        name = _name_by_chance(transaction, world)
     raise StoreUnavailableError(
         f"the file of this {operation_name(transaction.operation)}'s transaction cannot be "
         f"created at {store.uri}: the store said of {_MAX_NAMES} names that no other writer uses, "
         f"the last one {transaction_path(name)!r}, that they are taken. Nothing was committed"
+    )
+
+
+def _name_by_chance(transaction: Transaction, world: World) -> str:
+    return transaction_file_name(
+        transaction.read_version, f"{transaction.uuid}-{world.random_id():016x}"
     )
 
 
@@ -256,7 +267,10 @@ def _next_version(
                 file.data if len(file.data) <= MAX_INLINE_TRANSACTION_BYTES else None
             ),
             writer_version=_writer_version(),
-            config_entries=config_entries(newest, version) if config_entries else {},
+            config_entries={
+                **(config_entries(newest, version) if config_entries else {}),
+                **log.mark,
+            },
         ),
         creation,
         log.read(operation.version) if isinstance(operation, Restore) else None,

@@ -9,7 +9,13 @@ from lance_stream.table.manifest import Manifest, decode_manifest
 
 
 def read_manifest(
-    store: Store, path: str, version: int, etag: str = "", *, is_newest: bool = False
+    store: Store,
+    path: str,
+    version: int,
+    etag: str = "",
+    *,
+    is_newest: bool = False,
+    size_bytes: int | None = None,
 ) -> Manifest:
     """Return the manifest in a file; the newest one is remembered, for it is asked for again.
 
@@ -19,15 +25,21 @@ def read_manifest(
         version: What it has to be the manifest of.
         etag: What a listing has just said of the file, if one has.
         is_newest: Whether it is the table's newest.
+        size_bytes: How large the file has to be; None if that is not known.
 
     Raises:
         NotFoundError: There is no such file.
-        BadDataError: It is damaged, or states another version.
+        BadDataError: It is damaged, has another size, or states another version.
     """
     known = MANIFESTS.recall(store, path, etag)
     if known is not None:
         return known
     data = store.read(path)
+    if size_bytes not in (None, len(data)):
+        raise CorruptDataError(
+            f"the manifest of version {version} at {store.uri}/{path} has {len(data)} bytes, and "
+            f"should have {size_bytes}"
+        )
     manifest = decode_manifest_of(store, path, version, data)
     if is_newest:
         MANIFESTS.remember(store, path, manifest, data, etag or _likely_etag(store, data))

@@ -18,6 +18,7 @@ there, it is written for its sake, and never read: behind the version that it na
 have left a gap, and versions behind the gap would not be seen.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from lance_stream.commit.manifest_files import read_manifest, remember_manifest
 from lance_stream.commit.version_log import Look
 from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
 from lance_stream.storage.store import Store
+from lance_stream.table import manifest_store_mark
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.paths import (
     LATEST_VERSION_HINT,
@@ -38,6 +40,7 @@ from lance_stream.table.paths import (
     manifest_path,
     newest_manifest,
     parse_manifest_name,
+    parse_staged_manifest_name,
 )
 
 FIRST_NAMES: Final = 32
@@ -80,6 +83,29 @@ class ObjectStoreLog:
     _scheme: NamingScheme | None = field(default=None, init=False, repr=False, compare=False)
     _newest: int = field(default=0, init=False, repr=False, compare=False)
     _found_nothing: bool = field(default=False, init=False, repr=False, compare=False)
+
+    @property
+    def mark(self) -> Mapping[str, str]:
+        """The config entries of each version: none; see `VersionLog.mark`."""
+        return {}
+
+    @property
+    def creates_names_once(self) -> bool:
+        """Whether `Store.create_once` can be relied on: it has to be."""
+        return True
+
+    def check_may_follow(self, newest: Manifest | None) -> None:
+        """Check that versions may be published after one; see `VersionLog.check_may_follow`."""
+        mark = newest.config.get(manifest_store_mark.CONFIG_KEY) if newest else None
+        if mark is not None:
+            raise InvalidInputError(
+                f"the versions of {self.store.uri} are published in an external manifest store, "
+                f"{mark!r}, and without it the newest one may not be seen. Give the storage option "
+                "manifest_store (or a URI that begins with s3+ddb://), as the other writers do. To "
+                "do without it from now on, open the dataset with it once more and call "
+                "leave_manifest_store(); if it is gone for good, or this is a copy of the table, "
+                "call claim_versions() on the dataset opened without it"
+            )
 
     @property
     def scheme(self) -> NamingScheme:
@@ -190,6 +216,24 @@ class ObjectStoreLog:
         """Take note of a version that was published; see `VersionLog.remember`."""
         remember_manifest(self.store, self.manifest_path(manifest.version), manifest, data)
 
+    def remove(self, versions: Sequence[int]) -> None:
+        """Remove versions that are not the newest; see `VersionLog.remove`."""
+        for version in versions:
+            self.store.delete(self.manifest_path(version))
+
+    def put_back(self, version: int, manifest: bytes) -> None:
+        """Undo `remove`; see `VersionLog.put_back`."""
+        self.store.create_once(self.manifest_path(version), manifest)
+
+    def staged_files_done_with(self, paths: Sequence[str]) -> set[str]:
+        """Return staged manifests of no use any more; see `VersionLog.staged_files_done_with`.
+
+        A newer version than the newest here may be published in a manifest store that is not
+        known here: its file stays.
+        """
+        newest = self.latest()
+        return {each for each in paths if _staged_version(each) <= newest}
+
     def _missing(self) -> NotFoundError:
         return NotFoundError(f"there is no dataset at {self.store.uri}")
 
@@ -235,3 +279,8 @@ class ObjectStoreLog:
     ) -> Manifest:
         path = manifest_path(version, scheme)
         return read_manifest(self.store, path, version, etag, is_newest=is_newest)
+
+
+def _staged_version(path: str) -> float:
+    staged = parse_staged_manifest_name(path.rpartition("/")[2])
+    return math.inf if staged is None else staged.version

@@ -4,7 +4,7 @@ Publishing is a compare-and-swap on the version number: of many writers who publ
 succeeds, and from then on everybody reads its manifest under that number.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,6 +40,31 @@ class VersionLog(Protocol):
     @property
     def store(self) -> Store:
         """Where the table's files lie."""
+        ...
+
+    @property
+    def mark(self) -> Mapping[str, str]:
+        """Config entries that each version gets, so that others learn how it is published."""
+        ...
+
+    @property
+    def creates_names_once(self) -> bool:
+        """Whether `Store.create_once` can be relied on, for publishing stands on it.
+
+        Where it is not, a file that must be nobody else's gets a name that nobody else chooses.
+        """
+        ...
+
+    def check_may_follow(self, newest: Manifest | None) -> None:
+        """Check that this log may publish versions after one.
+
+        Args:
+            newest: The newest version, as this log has just read it; None if there is no table.
+
+        Raises:
+            InvalidInputError: Its versions are published another way; says which, and how to go
+                on.
+        """
         ...
 
     def latest(self) -> int:
@@ -128,5 +153,21 @@ class VersionLog(Protocol):
         Args:
             manifest: The version.
             data: Its manifest, as it was published.
+        """
+        ...
+
+    def remove(self, versions: Sequence[int]) -> None:
+        """Remove versions that are not the newest. Their other files stay."""
+        ...
+
+    def put_back(self, version: int, manifest: bytes) -> None:
+        """Undo the removal of a version, given its manifest as it was."""
+        ...
+
+    def staged_files_done_with(self, paths: Sequence[str]) -> set[str]:
+        """Return those of some staged manifests, all written long ago, that are of no use any more.
+
+        Args:
+            paths: Of files whose names `parse_staged_manifest_name` knows.
         """
         ...

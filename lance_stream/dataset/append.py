@@ -29,7 +29,12 @@ from lance_stream.table.operations import Append
 
 
 def write_target(table: TableVersion) -> WriteTarget:
-    """Return where and how new data files of a table are written; for workers, too."""
+    """Return where and how new data files of a table are written; for workers, too.
+
+    Raises:
+        InvalidInputError: The table's versions are published another way than was given.
+    """
+    table.log.check_may_follow(table.manifest)
     return WriteTarget(
         table.store,
         table.schema,

@@ -168,6 +168,8 @@ def cleanup(
 
     Raises:
         NotFoundError: There is no table any more.
+        InvalidInputError: The table's versions are published another way than was given: in an
+            external manifest store that is not known here, or in another one.
         UnsupportedFeatureError: The table has branches, or a version of it a feature that we do
             not know, so that nobody knows which files it needs. Nothing was removed.
         BadDataError: A version or a tag is damaged. Nothing was removed.
@@ -177,6 +179,7 @@ def cleanup(
             f"the table at {table.store.uri} has branches, whose versions need files of the main "
             "one; which ones is not known here. Clean it up with pylance, or delete the branches"
         )
+    table.log.check_may_follow(table.manifest)
     expired = _expired_consumers(table, rules, world)
     ignored = {*map(consumer_tag, expired), *_forgotten_holds(table.store, world)}
     for tag in ignored if not is_dry_run else ():
@@ -185,7 +188,7 @@ def cleanup(
     versions = table.log.versions()
     under_way = _CommitsUnderWay(table, rules, world)
     survey = _survey(table, versions, rules, ignored, under_way, world)
-    left = _Left(_list_files(table.store), survey.named, _oldest_sure(rules, world))
+    left = _Left(_list_files(table), survey.named, _oldest_sure(rules, world))
     going = set(survey.removable)
     staying = [each for each in versions if each not in going]
     left.strike_out(_read_newest_first(table, staying))
@@ -434,21 +437,30 @@ class _Left:
 # --- the world
 
 
-def _list_files(store: Store) -> Iterator[tuple[Nameable, StoredFile]]:
+def _list_files(table: TableVersion) -> Iterator[tuple[Nameable, StoredFile]]:
     for folder in FOLDERS:
-        for file in store.list(folder):
-            what = nameable(file.path)
-            if what is not None:
+        found = [(nameable(file.path), file) for file in table.store.list(folder)]
+        staged = [
+            file.path for what, file in found if what and what.kind is FileKind.STAGED_MANIFEST
+        ]
+        needed = set(staged) - table.log.staged_files_done_with(staged) if staged else ()
+        for what, file in found:
+            if what is not None and file.path not in needed:
                 yield what, file
 
 
 def _read_newest_first(table: TableVersion, versions: Sequence[int]) -> Iterator[Manifest]:
     for version in reversed(versions):
+        is_newest = version == versions[-1]
         try:
-            yield table.log.read(version)
+            manifest = table.log.read(version)
         except NotFoundError:
-            if version == versions[-1]:
-                yield table.log.read_latest()
+            if not is_newest:
+                continue
+            manifest = table.log.read_latest()
+        if is_newest:
+            table.log.check_may_follow(manifest)
+        yield manifest
 
 
 def _detached_versions(store: Store) -> Iterator[Manifest]:
@@ -480,12 +492,11 @@ def _remove_versions(
             if version <= last and not holds.of(version):
                 with suppress(NotFoundError):
                     data[version] = table.store.read(path(version))
-        for version in data:
-            table.store.delete(path(version))
+        table.log.remove(list(data))
         holds = _Holds(table.store, ignored)
         for version, manifest in data.items():
             if holds.of(version):
-                table.store.create_once(path(version), manifest)
+                table.log.put_back(version, manifest)
             else:
                 removed.append(version)
     return removed

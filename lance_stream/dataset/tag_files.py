@@ -153,7 +153,7 @@ def create_tag(store: Store, name: str, version: int, world: World = REAL_WORLD)
         "manifestSize": _manifest_size(store, version),
         "metadata": {},
     }
-    if not store.create_once(path, _encode(content)):
+    if not _create(store, path, _encode(content)):
         raise InvalidInputError(
             f"there is a tag {name!r} already: it stands for version "
             f"{get_tag(store, name).version}. Move it with `update`, or delete it"
@@ -211,6 +211,20 @@ def holding(store: Store, version: int) -> Iterator[None]:
     finally:
         with suppress(NotFoundError):
             delete_tag(store, name)
+
+
+def _create(store: Store, path: str, data: bytes) -> bool:
+    """Create a tag's file; where the store cannot create a name once, by a look before.
+
+    Of two who create one name at once there, the later one's version stands, as with pylance.
+    """
+    try:
+        return store.create_once(path, data)
+    except UnsupportedFeatureError:
+        if store.exists(path):
+            return False
+        store.write(path, data)
+        return True
 
 
 def _read(store: Store, name: str) -> dict[str, Any]:

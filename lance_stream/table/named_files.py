@@ -10,6 +10,7 @@ or from a commit that failed, or it belongs to a commit that is under way.
     _indices/{uuid}/**                by the index's folder
     _lance_stream/tombstones/*        by its path, in the config
     _lance_stream/key_bounds/*        with the column that it is of
+    _versions/{manifest}-{uuid}       never: staged for an external manifest store
     temporary files in those folders  never
 
 Whatever else lies in the directory is none of these, and belongs to somebody else.
@@ -39,6 +40,7 @@ class FileKind(StrEnum):
     INDEX = "index files"
     REMEMBERED_DELETES = "files of remembered deletes"
     KEY_BOUNDS = "key bounds"
+    STAGED_MANIFEST = "staged manifests"
     TEMPORARY = "temporary files"
 
 
@@ -141,6 +143,11 @@ def _transaction(path: str) -> Nameable | None:
     return Nameable(FileKind.TRANSACTION, path) if path.endswith(".txn") else None
 
 
+def _version(path: str) -> Nameable | None:
+    is_staged = paths.parse_staged_manifest_name(path.rpartition("/")[2]) is not None
+    return Nameable(FileKind.STAGED_MANIFEST, None) if is_staged else None
+
+
 def _index(path: str) -> Nameable | None:
     folder = "/".join(path.split("/")[:2])
     return Nameable(FileKind.INDEX, folder) if path != folder else None
@@ -153,7 +160,7 @@ _FOLDERS: Final[Mapping[str, Callable[[str], Nameable | None]]] = {
     paths.INDICES_DIRECTORY: _index,
     paths.TOMBSTONES_DIRECTORY: lambda path: Nameable(FileKind.REMEMBERED_DELETES, path),
     paths.KEY_BOUNDS_DIRECTORY: lambda path: Nameable(FileKind.KEY_BOUNDS, path),
-    paths.VERSIONS_DIRECTORY: lambda _path: None,
+    paths.VERSIONS_DIRECTORY: _version,
 }
 
 FOLDERS: Final = tuple(_FOLDERS)

@@ -6,6 +6,7 @@ All paths are relative to the table's directory and use "/":
     _versions/{u64::MAX - version, 20 digits}.manifest      scheme V2
     _versions/{version}.manifest                            scheme V1
     _versions/d{version}.manifest                           detached versions, either scheme
+    _versions/{name of a manifest}-{uuid}                   staged for an external manifest store
     _versions/latest_version_hint.json                      {"version":N}; never trusted
     _transactions/{read version}-{uuid}.txn
     _deletions/{fragment id}-{read version}-{id}.arrow|bin
@@ -120,6 +121,22 @@ def parse_manifest_name(name: str) -> ManifestName | None:
     else:
         version, scheme = number, NamingScheme.V1
     return ManifestName(version, scheme) if 0 <= version < _DETACHED else None
+
+
+def staged_manifest_path(path: str, uuid: str) -> str:
+    """Return where a manifest is written that is to lie at a path once its version is published.
+
+    Args:
+        path: As `manifest_path` says.
+        uuid: Nobody else's.
+    """
+    return f"{path}-{uuid}"
+
+
+def parse_staged_manifest_name(name: str) -> ManifestName | None:
+    """Return what the name of a staged manifest says, which is none of a version yet; or None."""
+    stem, mark, uuid = name.partition(f"{_MANIFEST}-")
+    return parse_manifest_name(f"{stem}{_MANIFEST}") if mark and uuid else None
 
 
 def parse_detached_manifest_name(name: str) -> int | None:

@@ -37,6 +37,10 @@ class VersionLogContract:
         for version in versions:
             assert log.publish(version, manifest_of(version))
 
+    def delete_table(self, log: VersionLog) -> None:
+        for file in log.store.list():
+            log.store.delete(file.path)
+
     def test_a_table_that_is_not_there_is_said_to_be_missing(self, log: VersionLog) -> None:
         for look in (log.latest, log.versions, log.read_latest, lambda: log.read(1)):
             with pytest.raises(NotFoundError, match="no dataset at"):
@@ -107,8 +111,7 @@ class VersionLogContract:
     def test_a_table_that_is_made_anew_is_read_anew(self, log: VersionLog) -> None:
         assert log.publish(1, manifest_of(1, "old"))
         assert log.read(1).tag == log.read_latest().tag == "old"
-        for file in log.store.list():
-            log.store.delete(file.path)
+        self.delete_table(log)
         with pytest.raises(NotFoundError, match="no dataset at"):
             log.read_latest()
         assert log.publish(1, manifest_of(1, "new"))
@@ -118,3 +121,37 @@ class VersionLogContract:
         manifest = replace(decode_manifest(manifest_of(1)), config={"a": "b"})
         assert log.publish(1, encode_manifest(manifest))
         assert log.read(1) == manifest
+
+    def test_a_version_that_may_have_come_is_found_if_it_has(self, log: VersionLog) -> None:
+        self.publish(log, 1)
+        assert log.latest() == 1
+        assert log.find(2) is None
+        assert not log.has(2)
+        self.publish(pickle.loads(pickle.dumps(log)), 2)
+        found = log.find(2)
+        assert found is not None
+        assert found.version == 2
+        assert log.has(2)
+
+    def test_versions_after_one_are_listed(self, log: VersionLog) -> None:
+        self.publish(log, *range(1, 8))
+        assert log.versions(after=4) == [5, 6, 7]
+        assert log.versions(after=7) == []
+
+    def test_a_look_says_the_newest_versions(self, log: VersionLog) -> None:
+        self.publish(log, 1, 2, 3)
+        look = log.look()
+        assert look.newest.version == 3
+        assert list(look.etags) == [1, 2, 3][-len(look.etags) :]
+
+    def test_a_version_that_is_removed_is_gone_until_it_is_put_back(self, log: VersionLog) -> None:
+        self.publish(log, 1, 2, 3)
+        data = log.store.read(log.manifest_path(1))
+        log.remove([1, 2])
+        assert log.versions() == [3]
+        with pytest.raises(NotFoundError, match="no version 1: it has 1"):
+            log.read(1)
+        log.put_back(1, data)
+        assert log.versions() == [1, 3]
+        assert log.read(1).version == 1
+        assert log.read_latest().version == 3

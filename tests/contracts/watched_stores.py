@@ -1,10 +1,11 @@
-"""A store that counts, stops, or fails at its calls: for counting requests and staging faults."""
+"""Stores that count, stop, or fail at their calls: for counting requests and staging faults."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from lance_stream.byte_ranges import Buffer, ByteRange
+from lance_stream.commit.manifest_stores.protocol import ManifestItem, ManifestStore
 from lance_stream.storage.store import FileWriter, Store, StoredFile
 
 Watch = Callable[[str, str], None]
@@ -83,3 +84,46 @@ class WatchedStore:
 
     def delete(self, path: str) -> None:
         self._pass("delete", path)
+
+
+@dataclass(eq=False)
+class WatchedManifests:
+    """The same for a manifest store: calls are watched with the versions that they are about."""
+
+    inner: ManifestStore
+    before: Callable[[str, int], None] = lambda _call, _version: None
+    after: Callable[[str, int], None] = lambda _call, _version: None
+    calls: list[tuple[str, int]] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        return self.inner.kind
+
+    @property
+    def where(self) -> str:
+        return self.inner.where
+
+    def _pass(self, call: str, version: int, *arguments: Any) -> Any:
+        self.calls.append((call, version))
+        self.before(call, version)
+        answer = getattr(self.inner, call)(*arguments)
+        self.after(call, version)
+        return answer
+
+    def put_if_not_exists(self, base_uri: str, item: ManifestItem) -> bool:
+        return self._pass("put_if_not_exists", item.version, base_uri, item)
+
+    def put_if_exists(self, base_uri: str, item: ManifestItem) -> bool:
+        return self._pass("put_if_exists", item.version, base_uri, item)
+
+    def get(self, base_uri: str, version: int) -> ManifestItem | None:
+        return self._pass("get", version, base_uri, version)
+
+    def latest(self, base_uri: str) -> ManifestItem | None:
+        return self._pass("latest", 0, base_uri)
+
+    def items(self, base_uri: str) -> list[ManifestItem]:
+        return self._pass("items", 0, base_uri)
+
+    def delete(self, base_uri: str, versions: Sequence[int]) -> None:
+        self._pass("delete", 0, base_uri, versions)

@@ -6,7 +6,7 @@ One listing says the newest few versions; older ones are listed only where someb
 Manifests that a batch needs are read once, and several side by side.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -160,6 +160,32 @@ class _RecentVersions(VersionLog):
     def remember(self, manifest: Manifest, data: bytes) -> None:
         """Take note of a version that was published."""
         self._log.remember(manifest, data)
+
+    @property
+    def mark(self) -> Mapping[str, str]:
+        """Config entries that each version gets."""
+        return self._log.mark
+
+    @property
+    def creates_names_once(self) -> bool:
+        """Whether `Store.create_once` can be relied on."""
+        return self._log.creates_names_once
+
+    def check_may_follow(self, newest: Manifest | None) -> None:
+        """Check that this log may publish versions after one."""
+        self._log.check_may_follow(newest)
+
+    def remove(self, versions: Sequence[int]) -> None:
+        """Remove versions that are not the newest."""
+        self._log.remove(versions)
+
+    def put_back(self, version: int, manifest: bytes) -> None:
+        """Undo the removal of a version."""
+        self._log.put_back(version, manifest)
+
+    def staged_files_done_with(self, paths: Sequence[str]) -> set[str]:
+        """Return those of some staged manifests that are of no use any more."""
+        return self._log.staged_files_done_with(paths)
 
     def read_ahead(self, versions: Sequence[int]) -> None:
         """Read manifests side by side, as many as are kept; some may have gone."""

@@ -1,8 +1,9 @@
 """Config and metadata: entries are set, taken away, or replaced as a whole.
 
 Differs: Replacing the whole config keeps our own entries: without the ledger's a stream would write
-         its last batches twice, without the tombstones' a late row would undo a delete. An entry
-         that is named is still taken away.
+         its last batches twice, without the tombstones' a late row would undo a delete, without
+         the manifest store's mark others would publish past it. An entry that is named is still
+         taken away.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,11 +12,11 @@ from typing import Any
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.fields import Field, Schema
-from lance_stream.table import ledger, tombstones
+from lance_stream.table import ledger, manifest_store_mark, tombstones
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import MapUpdate, UpdateConfig
 
-_OURS = (ledger.PREFIX, tombstones.CONFIG_KEY)
+_OURS = (ledger.PREFIX, tombstones.CONFIG_KEY, manifest_store_mark.CONFIG_KEY)
 _PRIMARY_KEY = (
     "lance-schema:unenforced-primary-key",
     "lance-schema:unenforced-primary-key:position",

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.table import ledger
+from lance_stream.table import ledger, manifest_store_mark
 from lance_stream.table.apply.new_fragments import max_fragment_id
 from lance_stream.table.feature_flags import (
     FRAGMENT_REUSE_INDEX,
@@ -30,6 +30,7 @@ def restore(start: Manifest, operation: Restore, restored: Manifest | None) -> M
     """Return the version that has what an older one had.
 
     Differs: The ledger is the newest version's: batches that were written are not written again.
+             So is the mark of an external manifest store.
 
     Raises:
         InvalidInputError: The older version is not given, or has no stable row ids where the
@@ -50,7 +51,10 @@ def restore(start: Manifest, operation: Restore, restored: Manifest | None) -> M
         version=start.version,
         max_fragment_id=max(used, default=None),
         next_row_id=max(start.next_row_id, restored.next_row_id),
-        config={**restored.config, **ledger.newest_entries(restored.config, start.config)},
+        config={
+            **manifest_store_mark.carried(restored.config, start.config),
+            **ledger.newest_entries(restored.config, start.config),
+        },
         reader_feature_flags=restored.reader_feature_flags | start.reader_feature_flags & _STICKY,
         writer_feature_flags=restored.writer_feature_flags | start.writer_feature_flags & _STICKY,
     )

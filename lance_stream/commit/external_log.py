@@ -1,0 +1,523 @@
+"""The history of a table in an external manifest store, for stores that cannot create a name once.
+
+The table's directory holds the manifests, as always; the manifest store (`manifest_stores`) says
+which of those that were staged for a version is the version's. A commit is five steps:
+
+    step                                         if the writer dies after it
+    1  write the manifest under a staged name    nothing happened; the file is left for cleanup
+    2  put version -> staged name, once          the version stands; readers do 3 to 5
+    3  create the final name with its bytes      readers put the final name, and delete the staged
+    4  put version -> final name                 the staged file is left for cleanup
+    5  delete the staged file                    -
+
+Step 2 decides between writers. A reader who finds a staged name does steps 3 to 5 itself before it
+returns anything; where step 3 fails it refuses to load the table, so that a version that was read
+is one that a copy of the directory has, too. Steps 4 and 5 may fail: the next reader does them.
+
+    the item says    staged file    final file    reader
+    staged           there          -             creates the final file; puts the final name
+    staged           there          the same      puts the final name; deletes the staged file
+    staged           there          another       the final one stands (see below)
+    staged           gone           there         puts the final name
+    staged           gone           -             refuses: the version's manifest is lost
+    final            -              there         reads it
+    final            -              -             refuses; says that there is no table, if no
+                                                  version has a manifest
+    no item of any version                        lists the directory: a table that was not
+                                                  published here before
+
+Lost answers. "There is an item" after step 2 may mean our own, put by a request whose answer got
+lost: the item names our staged file, which nobody else writes. If a reader has put the final name
+meanwhile, the manifest that lies there says whose it is (`landed`). Where step 2 gave no answer at
+all the staged file stays: the item may arrive yet.
+
+Writers who do not know of the manifest store publish by creating the final name once. Step 3 does
+the same where the store can, so one of the two wins there and both know: a version that another
+has published under its final name stands, is put into the manifest store, and is what our commit
+is rebased on. Where the store cannot create once, the final name is looked at before step 1 and in
+step 3. Each version has the mark of its manifest store in its config (`manifest_store_mark`), so
+that our own writers who were not told of the store refuse to write; to go back, see
+`dataset.hand_over`.
+
+Versions that others have published past the manifest store are not seen until the next commit
+through it, as in the reference.
+
+Source:  the table format's "External Manifest Store"; facts of the stores, part one, section 4.
+Differs: The reference copies in step 3 without a condition, and so overwrites what others have
+         published under the final name. Sizes that differ from the item's are refused by both.
+"""
+
+import logging
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from lance_stream.commit.manifest_files import (
+    decode_manifest_of,
+    read_manifest,
+    remember_manifest,
+)
+from lance_stream.commit.manifest_stores.protocol import ManifestItem, ManifestStore
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.commit.version_log import Look
+from lance_stream.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+    StoreError,
+    StoreRefusedError,
+    UnsupportedFeatureError,
+)
+from lance_stream.storage.store import Store
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.manifest_store_mark import CONFIG_KEY, mark_of
+from lance_stream.table.paths import (
+    VERSIONS_DIRECTORY,
+    NamingScheme,
+    is_detached,
+    manifest_path,
+    parse_manifest_name,
+    parse_staged_manifest_name,
+    staged_manifest_path,
+)
+
+_log = logging.getLogger(__name__)
+
+_TRIES: Final = 5
+
+
+class _Place(NamedTuple):
+    """Where an item says that a version's manifest lies.
+
+    Attributes:
+        item: The item.
+        path: In the table's directory.
+        scheme: How its manifests are named.
+        is_staged: Whether it is not under its final name.
+    """
+
+    item: ManifestItem
+    path: str
+    scheme: NamingScheme
+    is_staged: bool
+
+    @property
+    def version(self) -> int:
+        return self.item.version
+
+    @property
+    def final_path(self) -> str:
+        return manifest_path(self.version, self.scheme)
+
+    @property
+    def final_paths(self) -> tuple[str, ...]:
+        """The final path, and the one of the other scheme: a table may have been renamed since."""
+        other = next(each for each in NamingScheme if each is not self.scheme)
+        return self.final_path, manifest_path(self.version, other)
+
+
+@dataclass
+class ExternalLog:
+    """The versions of the table that lies in a store, published in a manifest store.
+
+    Args:
+        store: The table's directory.
+        manifests: The manifest store.
+        base_uri: What it knows the table by.
+        is_marking: Whether versions get the mark of the manifest store.
+        is_claiming: Whether versions may follow on ones that were published another way.
+    """
+
+    store: Store
+    manifests: ManifestStore
+    base_uri: str
+    is_marking: bool = True
+    is_claiming: bool = False
+    _listed: ObjectStoreLog = field(init=False, repr=False, compare=False)
+    _scheme: NamingScheme | None = field(default=None, init=False, repr=False, compare=False)
+    _newest_seen: int | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._listed = ObjectStoreLog(self.store)
+
+    @property
+    def mark(self) -> dict[str, str]:
+        """The config entries of each version; see `VersionLog.mark`."""
+        return {CONFIG_KEY: self._mark} if self.is_marking else {}
+
+    @property
+    def creates_names_once(self) -> bool:
+        """Whether a name in the store is known to be created once; it is not needed here."""
+        return False
+
+    def check_may_follow(self, newest: Manifest | None) -> None:
+        """Check that versions may be published after one; see `VersionLog.check_may_follow`."""
+        mark = newest.config.get(CONFIG_KEY) if newest is not None else None
+        if mark is None or self.is_claiming:
+            return
+        if self._newest_seen is None:
+            self._latest()
+        if mark != self._mark:
+            raise InvalidInputError(
+                f"the versions of {self.store.uri} are published in another manifest store, "
+                f"{mark!r}, than the one given, {self._mark!r}. Give that one; or, if the table "
+                "was moved or copied here and nobody publishes there any more, take it over with "
+                "claim_versions()"
+            )
+        if self._newest_seen is None:
+            raise InvalidInputError(
+                f"the versions of {self.store.uri} are published in a manifest store, but "
+                f"{self.manifests.where} holds none of them under {self.base_uri!r}: it is another "
+                "one, or was emptied. Give the right one; or, if nobody publishes there any more, "
+                "take the table over with claim_versions()"
+            )
+
+    def latest(self) -> int:
+        """Return the newest version; see `VersionLog.latest`."""
+        place = self._latest()
+        if place is None:
+            return self._listed.latest()
+        if place.is_staged:
+            return self.read_latest().version
+        if not any(self.store.exists(each) for each in place.final_paths):
+            raise self._lost(place)
+        return place.version
+
+    def has(self, version: int) -> bool:
+        """Return whether a version is there; mostly one question to the manifest store."""
+        if self.manifests.get(self.base_uri, version) is not None:
+            return True
+        return self._is_listed(version) and self._listed.has(version)
+
+    def versions(self, after: int = 0) -> list[int]:
+        """Return every version after one that is there; see `VersionLog.versions`."""
+        place = self._latest()
+        if place is None:
+            return self._listed.versions(after)
+        newest = self.read_latest().version if place.is_staged else place.version
+        found = [each for each in self._listed.versions(after) if each <= newest]
+        if newest > after and newest not in found:
+            raise self._lost(place)
+        return found
+
+    def look(self) -> Look:
+        """Return what there is; see `VersionLog.look`. Only the newest version is told."""
+        newest = self.read_latest()
+        return Look(newest, {newest.version: ""}, is_all=False)
+
+    def read(self, version: int, etag: str = "") -> Manifest:
+        """Return the manifest of a version; see `VersionLog.read`."""
+        found = self._find(version, etag)
+        if found is None and self._is_listed(version):
+            return self._listed.read(version, etag)
+        if found is not None:
+            return found
+        versions = self.versions()
+        raise NotFoundError(
+            f"the dataset at {self.store.uri} has no version {version}: it has "
+            f"{len(versions)}, the oldest {versions[0]} and the newest {versions[-1]}"
+        )
+
+    def find(self, version: int) -> Manifest | None:
+        """Return the manifest of a version that may have come; see `VersionLog.find`."""
+        found = self._find(version, "", is_newest=True)
+        if found is None and self._is_listed(version):
+            return self._listed.find(version)
+        return found
+
+    def read_latest(self) -> Manifest:
+        """Return the manifest of the newest version; see `VersionLog.read_latest`."""
+        place = None
+        for _ in range(_TRIES):
+            place = self._latest()
+            if place is None:
+                newest = self._listed.read_latest()
+                self._scheme = self._listed.scheme
+                return newest
+            with suppress(NotFoundError):
+                return self._load(place, is_newest=True)
+            # It went away since: finished by another reader, or the table was deleted.
+        assert place is not None
+        raise self._lost(place)
+
+    def manifest_path(self, version: int) -> str:
+        """Return where the manifest of a version lies; see `VersionLog.manifest_path`."""
+        return manifest_path(version, self._scheme or NamingScheme.V2)
+
+    def publish(self, version: int, manifest: bytes) -> bool:
+        """Make a manifest the one of a version; see `VersionLog.publish`."""
+        if version < 1 or is_detached(version):
+            raise InvalidInputError(f"{version} cannot be the version of a table")
+        if (version == 1 or self._scheme is None) and self._has_any() and version == 1:
+            return False
+        final = self.manifest_path(version)
+        if self.store.exists(final):
+            self._take_in_newest()
+            return False
+        staged = staged_manifest_path(final, str(uuid.uuid4()))
+        self.store.write(staged, manifest)
+        item = ManifestItem(version, self._key(staged), len(manifest))
+        if not self.manifests.put_if_not_exists(self.base_uri, item):
+            there = self.manifests.get(self.base_uri, version)
+            if there is None or there.path != item.path:
+                if there is not None:
+                    self._delete_staged(staged)
+                return False
+        self._newest_seen = max(version, self._newest_seen or 0)
+        try:
+            return self._finish(self._place(item), manifest) == manifest
+        except StoreRefusedError as error:  # which does not undo step 2
+            raise StoreError(*error.args) from error
+
+    def remember(self, manifest: Manifest, data: bytes) -> None:
+        """Take note of a version that was published; see `VersionLog.remember`."""
+        remember_manifest(self.store, self.manifest_path(manifest.version), manifest, data)
+
+    def remove(self, versions: Sequence[int]) -> None:
+        """Remove versions that are not the newest; see `VersionLog.remove`."""
+        for version in versions:
+            self.store.delete(self.manifest_path(version))
+        self.manifests.delete(self.base_uri, versions)
+
+    def put_back(self, version: int, manifest: bytes) -> None:
+        """Undo `remove`; see `VersionLog.put_back`. Versions without an item are read, too."""
+        self._create(self.manifest_path(version), manifest)
+
+    def staged_files_done_with(self, paths: Sequence[str]) -> set[str]:
+        """Return staged manifests of no use any more; see `VersionLog.staged_files_done_with`.
+
+        One that no item names was never published, and will not be: it was staged long ago.
+        """
+        places = map(self._place, self.manifests.items(self.base_uri))
+        return set(paths) - {each.path for each in places if each.is_staged}
+
+    def forget(self, through: int | None = None) -> None:
+        """Let the manifest store forget versions, and the table with the last of them.
+
+        Args:
+            through: The last one; None for all.
+        """
+        items = self.manifests.items(self.base_uri)
+        going = [each.version for each in items if through is None or each.version <= through]
+        self.manifests.delete(self.base_uri, going)
+        self._newest_seen = None
+
+    # --- items
+
+    @property
+    def _mark(self) -> str:
+        return mark_of(self.manifests.kind, self.base_uri)
+
+    def _key(self, path: str) -> str:
+        return f"{self.base_uri}/{path}"
+
+    def _latest(self) -> _Place | None:
+        """Return where the manifest of the newest version lies; None if there is no item."""
+        item = self.manifests.latest(self.base_uri)
+        self._newest_seen = item.version if item else None
+        if item is None:
+            return None
+        place = self._place(item)
+        self._scheme = place.scheme
+        return place
+
+    def _place(self, item: ManifestItem) -> _Place:
+        """Return where an item says that a version's manifest lies.
+
+        Raises:
+            CorruptDataError: It is no manifest of this version in this table.
+        """
+        prefix = self._key(f"{VERSIONS_DIRECTORY}/")
+        name = item.path.removeprefix(prefix)
+        final, staged = parse_manifest_name(name), parse_staged_manifest_name(name)
+        said = final or staged
+        if name == item.path or "/" in name or said is None or said.version != item.version:
+            raise CorruptDataError(
+                f"{self.manifests.where} says that the manifest of version {item.version} of "
+                f"{self.base_uri!r} lies at {item.path[:300]!r}, which is no name of one"
+            )
+        return _Place(item, f"{VERSIONS_DIRECTORY}/{name}", said.scheme, final is None)
+
+    # --- reading
+
+    def _find(self, version: int, etag: str, *, is_newest: bool = False) -> Manifest | None:
+        """Return the manifest that an item says; None if there is no item, or no manifest."""
+        said = None
+        while True:
+            item = self.manifests.get(self.base_uri, version)
+            if item is None or item == said:
+                return None
+            with suppress(NotFoundError):
+                return self._load(self._place(item), etag, is_newest=is_newest)
+            said = item  # finished or removed by another meanwhile, or long ago
+
+    def _is_listed(self, version: int) -> bool:
+        """Return whether a version that has no item may be in the directory all the same."""
+        if self._newest_seen is None:
+            self._latest()
+        return self._newest_seen is None or version < self._newest_seen
+
+    def _load(self, place: _Place, etag: str = "", *, is_newest: bool = False) -> Manifest:
+        """Return the manifest of a version, once it lies under its final name.
+
+        Raises:
+            NotFoundError: It is not where the item says (any more).
+            CorruptDataError: Its size is not what the item says.
+            Exception: It is staged, and could not be given its final name.
+        """
+        if place.is_staged:
+            return self._repair(place, is_newest=is_newest)
+        for path in place.final_paths:
+            with suppress(NotFoundError):
+                return read_manifest(
+                    self.store,
+                    path,
+                    place.version,
+                    etag,
+                    is_newest=is_newest,
+                    size_bytes=place.item.size_bytes,
+                )
+        raise NotFoundError(f"there is no file {self.store.uri}/{place.path}")
+
+    def _repair(self, place: _Place, *, is_newest: bool) -> Manifest:
+        """Do what the writer of a version had no time for, and return its manifest."""
+        final = place.final_path
+        try:
+            data = self.store.read(place.path)
+        except NotFoundError:
+            # by another reader, who deletes it last; or never
+            data = self.store.read(final)
+            self._check_size(place, data)
+            self._put_final(place, len(data))
+        else:
+            self._check_size(place, data)
+            data = self._finish(place, data)
+        manifest = decode_manifest_of(self.store, final, place.version, data)
+        if is_newest:
+            remember_manifest(self.store, final, manifest, data)
+        return manifest
+
+    def _check_size(self, place: _Place, data: bytes) -> None:
+        expected = place.item.size_bytes
+        if expected not in (None, len(data)):
+            raise CorruptDataError(
+                f"the manifest of version {place.version} in {self.store.uri} has {len(data)} "
+                f"bytes, but {self.manifests.where} says {expected}"
+            )
+
+    def _lost(self, place: _Place) -> Exception:
+        """Return what is raised where the newest version's manifest is not there."""
+        try:
+            versions = self._listed.versions()
+        except NotFoundError:
+            return NotFoundError(
+                f"there is no dataset at {self.store.uri}; {self.manifests.where} still holds "
+                f"versions up to {place.version} of {self.base_uri!r}: either the dataset was "
+                "deleted, or it is another one, of the same path elsewhere. If it was deleted, let "
+                "the manifest store forget it with forget_versions()"
+            )
+        return CorruptDataError(
+            f"{self.manifests.where} says that version {place.version} is the newest of "
+            f"{self.store.uri}, but its manifest {place.path!r} is not there; the newest one that "
+            f"is there is of version {versions[-1]}. The table is not loaded, for a version that "
+            "was published would be missing: put the file back"
+        )
+
+    # --- steps 3 to 5
+
+    def _finish(self, place: _Place, data: bytes) -> bytes:
+        """Do steps 3 to 5 for a version.
+
+        Returns:
+            The manifest of the version: another one than `data`, where another writer has
+            published it under the final name.
+        """
+        final = place.final_path
+        try:
+            is_created = self._create(final, data)
+            stands = data if is_created else self.store.read(final)
+        except Exception as error:
+            error.add_note(
+                f"version {place.version} of {self.store.uri} is published in "
+                f"{self.manifests.where}, but its manifest could not be given its final name "
+                f"{final!r}; the version is not loaded until that succeeds"
+            )
+            raise
+        if not self._put_final(place, len(stands)) and is_created:
+            # It was removed while this reader slept: what it has just made must not come back.
+            self.store.delete(final)
+            raise NotFoundError(f"version {place.version} of {self.store.uri} has been removed")
+        return stands
+
+    def _create(self, path: str, data: bytes) -> bool:
+        """Create a file, by a look before where the store has no other way."""
+        try:
+            return self.store.create_once(path, data)
+        except UnsupportedFeatureError:
+            if self.store.exists(path):
+                return False
+            self.store.write(path, data)
+            return True
+
+    def _put_final(self, place: _Place, size_bytes: int) -> bool:
+        """Do steps 4 and 5; False if the item is gone. What fails here the next reader does."""
+        item = ManifestItem(place.version, self._key(place.final_path), size_bytes)
+        try:
+            if not self.manifests.put_if_exists(self.base_uri, item):
+                return False
+        except Exception as error:
+            _log.warning(
+                "version %d of %s is published, but %s still has its staged name: %s",
+                place.version,
+                self.store.uri,
+                self.manifests.where,
+                error,
+            )
+            return True
+        self._delete_staged(place.path)
+        return True
+
+    def _delete_staged(self, path: str) -> None:
+        try:
+            self.store.delete(path)
+        except Exception as error:
+            _log.warning("%s/%s is left for cleanup: %s", self.store.uri, path, error)
+
+    # --- versions that others have published past the manifest store
+
+    def _has_any(self) -> bool:
+        """Return whether there is a version; notice how manifests are named.
+
+        Raises:
+            InvalidInputError: The manifest store has versions of a table that is not there.
+        """
+        place = self._latest()
+        try:
+            self._listed.latest()
+        except NotFoundError:
+            if place is None:
+                return False
+            if place.is_staged and self.store.exists(place.path):
+                return True
+            raise InvalidInputError(str(self._lost(place))) from None
+        if place is None:
+            self._scheme = self._listed.scheme
+        return True
+
+    def _take_in_newest(self) -> None:
+        """Put the newest version of the directory into the manifest store, if it is newer."""
+        newest = self._listed.latest()
+        known = self._latest()
+        if known is not None and known.version >= newest:
+            return
+        path = self._listed.manifest_path(newest)
+        item = ManifestItem(newest, self._key(path), self.store.size(path))
+        self.manifests.put_if_not_exists(self.base_uri, item)
+        _log.warning(
+            "version %d of %s was published past %s, and is taken into it now",
+            newest,
+            self.store.uri,
+            self.manifests.where,
+        )

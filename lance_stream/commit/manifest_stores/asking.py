@@ -1,0 +1,46 @@
+"""Asking a key-value store again, a bounded number of times, as object services are asked."""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from lance_stream.errors import StoreUnavailableError
+from lance_stream.storage.object_requests import Patience, TryAgainError
+
+T = TypeVar("T")
+
+PATIENCE: Final = Patience(
+    max_attempts=6, total_seconds=60.0, request_seconds=20.0, max_delay_seconds=5.0
+)
+"""A commit waits for each of these requests; they are small."""
+
+
+def ask_patiently(ask: Callable[[], T], what: str, whom: str) -> T:
+    """Return a store's answer.
+
+    Args:
+        ask: Sends the request; raises TryAgainError where the same may go through in a moment.
+        what: What is asked, for errors: "the item of version 5".
+        whom: Who is asked, for errors; see `ManifestStore.where`.
+
+    Raises:
+        StoreUnavailableError: There was no answer, or none but "later", each time.
+    """
+    patience = PATIENCE
+    begin = time.monotonic()
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            return ask()
+        except TryAgainError as error:
+            spent = time.monotonic() - begin
+            longest = patience.first_delay_seconds * 2.0 ** min(attempt - 1, 30)
+            wait = min(longest, patience.max_delay_seconds) * random.random()
+            if attempt >= patience.max_attempts or spent + wait > patience.total_seconds:
+                raise StoreUnavailableError(
+                    f"{what} was asked of {whom} {attempt} times in {spent:.1f} s; the last answer "
+                    f"was: {error}. Nothing is lost: try again when the manifest store answers"
+                ) from error
+        time.sleep(wait)

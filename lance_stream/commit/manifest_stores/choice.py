@@ -1,0 +1,189 @@
+"""Turning what a user writes into a manifest store.
+
+    s3+ddb://bucket/path?ddbTableName=T                the table's URI, as the reference has it
+
+    the storage option `manifest_store`:
+    dynamodb://T?region=...&endpoint=...               keys and region of the S3 storage options
+    postgresql://user@host:port/db?table=...           else as libpq has it
+    sqlite:///absolute/path.db?table=...
+
+Each takes `base_uri=...`, too: what the store knows the table by, for one that is reached under
+different names by different writers. It must be another one for each table.
+
+The storage option `dynamodb_endpoint`, or the environment variable DYNAMODB_ENDPOINT, says where
+DynamoDB is, unless the URI does.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from lance_stream.commit.manifest_stores import sqlite
+from lance_stream.commit.manifest_stores.dynamodb import DynamoDBManifests
+from lance_stream.commit.manifest_stores.postgresql import DEFAULT_TABLE, postgres_manifests
+from lance_stream.commit.manifest_stores.protocol import ManifestStore
+from lance_stream.errors import InvalidInputError
+from lance_stream.storage.option_names import take_settings
+from lance_stream.storage.s3_options import s3_settings
+
+_DDB_SCHEME: Final = "s3+ddb"
+_DDB_QUERY: Final = "ddbTableName"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Choice(NamedTuple):
+    """How the versions of a table are published.
+
+    Attributes:
+        uri: Where the table lies, without what says how its versions are published.
+        manifests: The manifest store; None for the table's own directory.
+        base_uri: What the store is to know the table by; None for what follows from the uri.
+    """
+
+    uri: str | os.PathLike[str]
+    manifests: ManifestStore | None
+    base_uri: str | None = None
+
+
+def choose(uri: str | os.PathLike[str], options: Mapping[str, Any]) -> Choice:
+    """Return how the versions of the table at a location are published.
+
+    Raises:
+        InvalidInputError: The URI or an option makes no sense, or they name two manifest stores.
+    """
+    given = take_settings(options, "manifest store")
+    endpoint = given.get("dynamodb_endpoint") or os.environ.get("DYNAMODB_ENDPOINT") or None
+    text = given.get("manifest_store")
+    if isinstance(uri, str) and uri.lower().startswith(f"{_DDB_SCHEME}:"):
+        if text:
+            raise InvalidInputError(
+                f"the table's URI names a manifest store, by {_DDB_SCHEME}://, and so does the "
+                "storage option manifest_store: leave one of them out"
+            )
+        plain, table = _split_ddb(uri)
+        return Choice(plain, _dynamodb(table, None, endpoint, options))
+    if not text:
+        return Choice(uri, None)
+    if not isinstance(text, str):
+        raise InvalidInputError(
+            f"the storage option manifest_store is a URI, not {type(text).__name__}"
+        )
+    scheme = text.partition(":")[0].lower()
+    make = _MAKERS.get(scheme)
+    if make is None or "://" not in text:
+        raise InvalidInputError(
+            "the storage option manifest_store begins with "
+            f"{', '.join(f'{each}://' for each in _MAKERS)}; this one does not"
+        )
+    query = dict(_queries(text))
+    base_uri = query.pop("base_uri", None)
+    if base_uri == "":
+        raise InvalidInputError("the base_uri in the storage option manifest_store is empty")
+    manifests = make(_Uri(text, scheme, query), endpoint, options)
+    return Choice(uri, manifests, base_uri)
+
+
+class _Uri(NamedTuple):
+    """A manifest store's URI; it may hold a password."""
+
+    text: str
+    scheme: str
+    query: dict[str, str]
+
+
+def _queries(uri: str) -> list[tuple[str, str]]:
+    """Return what stands behind the "?"; unlike in a form, "+" is a plus."""
+    parts = urlsplit(uri, allow_fragments=False).query
+    pairs = (each.partition("=") for each in parts.split("&") if each)
+    return [(unquote(key), unquote(value)) for key, _, value in pairs]
+
+
+def _split_ddb(uri: str) -> tuple[str, str]:
+    parts = urlsplit(uri, allow_fragments=False)
+    queries = _queries(uri)
+    if [key for key, _ in queries] != [_DDB_QUERY] or not queries[0][1]:
+        raise InvalidInputError(
+            f"a URI of the scheme {_DDB_SCHEME}:// has exactly one query, {_DDB_QUERY}, which "
+            f"names the table of DynamoDB: {_DDB_SCHEME}://bucket/path?{_DDB_QUERY}=T"
+        )
+    return urlunsplit(("s3", parts.netloc, parts.path, "", "")), queries[0][1]
+
+
+def _dynamodb_of_uri(uri: _Uri, endpoint: str | None, options: Mapping[str, Any]) -> ManifestStore:
+    parts = urlsplit(uri.text, allow_fragments=False)
+    _refuse_unknown(uri, ("region", "endpoint"))
+    if not parts.netloc or parts.path.strip("/") or "@" in parts.netloc:
+        raise InvalidInputError(
+            "a manifest store in DynamoDB is given as 'dynamodb://table?region=...&endpoint=...'; "
+            "keys stand in the storage options of S3, or where botocore looks for them"
+        )
+    return _dynamodb(
+        parts.netloc, uri.query.get("region"), uri.query.get("endpoint") or endpoint, options
+    )
+
+
+def _dynamodb(
+    table: str, region: str | None, endpoint: str | None, options: Mapping[str, Any]
+) -> DynamoDBManifests:
+    s3 = s3_settings(options)
+    return DynamoDBManifests(
+        table,
+        region=region or s3.region,
+        endpoint=endpoint,
+        key=s3.key,
+        secret=s3.secret,
+        token=s3.token,
+        profile=s3.profile,
+    )
+
+
+def _postgresql_of_uri(
+    uri: _Uri, _endpoint: str | None, _options: Mapping[str, Any]
+) -> ManifestStore:
+    table = uri.query.pop("table", DEFAULT_TABLE)
+    if not all(_NAME.fullmatch(part) for part in table.split(".")) or table.count(".") > 1:
+        raise _bad_table(table)
+    parts = urlsplit(uri.text, allow_fragments=False)
+    query = "&".join(f"{quote(key)}={quote(value, safe='')}" for key, value in uri.query.items())
+    conninfo = f"postgresql://{parts.netloc}{parts.path}" + (f"?{query}" if query else "")
+    return postgres_manifests(conninfo, table)
+
+
+def _sqlite_of_uri(uri: _Uri, _endpoint: str | None, _options: Mapping[str, Any]) -> ManifestStore:
+    parts = urlsplit(uri.text, allow_fragments=False)
+    _refuse_unknown(uri, ("table",))
+    path = unquote(parts.path)
+    table = uri.query.get("table", sqlite.DEFAULT_TABLE)
+    if not _NAME.fullmatch(table):
+        raise _bad_table(table)
+    if parts.netloc or not path.startswith("/") or path.endswith("/") or "\0" in path:
+        raise InvalidInputError(
+            "a manifest store in SQLite is given by its file's absolute path: "
+            "'sqlite:///data/manifests.db' has three slashes"
+        )
+    return sqlite.SqliteManifests(os.path.normpath(path), table)
+
+
+def _refuse_unknown(uri: _Uri, known: tuple[str, ...]) -> None:
+    unknown = sorted(set(uri.query) - set(known))
+    if unknown:
+        raise InvalidInputError(
+            f"the storage option manifest_store has {unknown[0]!r} in its query; {uri.scheme}:// "
+            f"knows {', '.join((*known, 'base_uri'))}"
+        )
+
+
+def _bad_table(table: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{table!r} cannot be the table of a manifest store: letters, digits and '_' are allowed"
+    )
+
+
+_MAKERS: Final[Mapping[str, Callable[[_Uri, str | None, Mapping[str, Any]], ManifestStore]]] = {
+    "dynamodb": _dynamodb_of_uri,
+    "postgresql": _postgresql_of_uri,
+    "postgres": _postgresql_of_uri,
+    "sqlite": _sqlite_of_uri,
+}

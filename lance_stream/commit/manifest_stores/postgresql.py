@@ -1,0 +1,281 @@
+"""PostgreSQL as a manifest store: one table, in which many tables' versions are published.
+
+    CREATE TABLE lance_manifests (
+        base_uri text NOT NULL,
+        version  bigint NOT NULL,
+        path     text NOT NULL,
+        size     bigint,
+        PRIMARY KEY (base_uri, version)
+    )
+
+It is made on first use, if this user may make tables; else an administrator does, and grants
+SELECT, INSERT, UPDATE and DELETE. Versions are published by INSERT ... ON CONFLICT DO NOTHING.
+
+A conninfo is what libpq takes: its environment (PGPASSWORD, PGSERVICE, ...) and its password file
+work, too. Where it does not say otherwise, a server is asked for that takes writes, connecting
+takes ten seconds at most, and a connection whose other end is gone is noticed within half a minute.
+
+A process keeps one connection for each conninfo, which threads take turns with. It is forgotten in
+a forked child, and made anew when it breaks.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from lance_stream.commit.manifest_stores import asking
+from lance_stream.commit.manifest_stores.protocol import ManifestItem
+from lance_stream.errors import InvalidInputError, StoreRefusedError
+from lance_stream.storage.object_requests import TryAgainError
+
+T = TypeVar("T")
+
+DEFAULT_TABLE: Final = "lance_manifests"
+
+_DEFAULTS: Final = {
+    "application_name": "lance-stream",
+    "connect_timeout": str(int(asking.PATIENCE.connect_seconds)),
+    "keepalives_count": "3",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "target_session_attrs": "read-write",
+    "tcp_user_timeout": str(int(asking.PATIENCE.request_seconds * 1000)),
+}
+# of two who make one table at once, one may be told that its name, or its type's, is taken
+_TABLE_IS_THERE: Final = {"23505", "42P07", "42710"}
+_AGAIN: Final = ("08", "40", "53", "57", "58")
+"""Classes of SQLSTATE: connection, rollback (serialization, deadlock), resources, shutdown, I/O."""
+
+
+@dataclass(frozen=True)
+class PostgresManifests:
+    """The items in a table of a PostgreSQL database.
+
+    Args:
+        conninfo: How libpq reaches it; may hold a password.
+        table: Its name, with its schema's before a "." if it is in another than the first.
+        place: The server and the database, in words, without a password.
+    """
+
+    conninfo: str = field(repr=False)
+    table: str = DEFAULT_TABLE
+    place: str = field(default="", compare=False)
+
+    @property
+    def kind(self) -> str:
+        """What kind of store it is."""
+        return "postgresql"
+
+    @property
+    def where(self) -> str:
+        """Return in words who is asked."""
+        return f"the table {self.table!r} of PostgreSQL{self.place}"
+
+    def put_if_not_exists(self, base_uri: str, item: ManifestItem) -> bool:
+        """Put an item, unless there is one; see `ManifestStore.put_if_not_exists`."""
+        return self._execute(
+            f"putting version {item.version}",
+            "INSERT INTO {} (base_uri, version, path, size) VALUES (%s, %s, %s, %s) "
+            "ON CONFLICT DO NOTHING",
+            (base_uri, *item),
+            lambda cursor: bool(cursor.rowcount == 1),
+        )
+
+    def put_if_exists(self, base_uri: str, item: ManifestItem) -> bool:
+        """Put an item in the place of its version's; see `ManifestStore.put_if_exists`."""
+        return self._execute(
+            f"putting the final path of version {item.version}",
+            "UPDATE {} SET path = %s, size = %s WHERE base_uri = %s AND version = %s",
+            (item.path, item.size_bytes, base_uri, item.version),
+            lambda cursor: bool(cursor.rowcount == 1),
+        )
+
+    def get(self, base_uri: str, version: int) -> ManifestItem | None:
+        """Return the item of a version; see `ManifestStore.get`."""
+        found = self._select(
+            f"the item of version {version}", "AND version = %s", (base_uri, version)
+        )
+        return found[0] if found else None
+
+    def latest(self, base_uri: str) -> ManifestItem | None:
+        """Return the item of the newest version; see `ManifestStore.latest`."""
+        found = self._select("the newest item", "ORDER BY version DESC LIMIT 1", (base_uri,))
+        return found[0] if found else None
+
+    def items(self, base_uri: str) -> list[ManifestItem]:
+        """Return all items of a table, ascending."""
+        return self._select("all items", "ORDER BY version", (base_uri,))
+
+    def delete(self, base_uri: str, versions: Sequence[int]) -> None:
+        """Delete the items of versions; see `ManifestStore.delete`."""
+        self._execute(
+            f"the deletion of {len(versions)} items",
+            "DELETE FROM {} WHERE base_uri = %s AND version = ANY(%s)",
+            (base_uri, list(versions)),
+            lambda _: None,
+        )
+
+    def _select(self, what: str, rest: str, values: tuple[Any, ...]) -> list[ManifestItem]:
+        return self._execute(
+            what,
+            f"SELECT version, path, size FROM {{}} WHERE base_uri = %s {rest}",
+            values,
+            lambda cursor: [ManifestItem(*row) for row in cursor.fetchall()],
+        )
+
+    def _execute(
+        self, what: str, statement: str, values: tuple[Any, ...], result: Callable[[Any], T]
+    ) -> T:
+        """Return what a statement gives; "{}" in it stands for the table."""
+        psycopg = _import_psycopg(self)
+        from psycopg import sql
+
+        table = sql.Identifier(*self.table.split("."))
+
+        def once() -> T:
+            with _borrowed(self) as connection:
+                try:
+                    return result(connection.execute(sql.SQL(statement).format(table), values))
+                except psycopg.errors.UndefinedTable:
+                    self._make_table(connection, table)
+                    raise TryAgainError("the table has just been made") from None
+
+        def asked() -> T:
+            try:
+                return once()
+            except psycopg.Error as error:
+                state = error.sqlstate or ""
+                if not _may_go_through(error, state):
+                    raise StoreRefusedError(
+                        f"{what} was refused by {self.where}: {state} {_text(error)}"
+                    ) from None
+                raise TryAgainError(f"{state} {_text(error)}".strip()) from None
+
+        return asking.ask_patiently(asked, what, self.where)
+
+    def _make_table(self, connection: Any, table: Any) -> None:
+        psycopg = _import_psycopg(self)
+        from psycopg import sql
+
+        try:
+            connection.execute(
+                sql.SQL(
+                    "CREATE TABLE IF NOT EXISTS {} (base_uri text NOT NULL, version bigint NOT "
+                    "NULL, path text NOT NULL, size bigint, PRIMARY KEY (base_uri, version))"
+                ).format(table)
+            )
+        except psycopg.Error as error:
+            if error.sqlstate in _TABLE_IS_THERE:
+                return
+            raise StoreRefusedError(
+                f"{self.where} is not there, and cannot be made by this user: {_text(error)}. Let "
+                f"an administrator do it: CREATE TABLE {self.table} (base_uri text NOT NULL, "
+                "version bigint NOT NULL, path text NOT NULL, size bigint, PRIMARY KEY (base_uri, "
+                "version))"
+            ) from None
+
+
+def postgres_manifests(conninfo: str, table: str = DEFAULT_TABLE) -> PostgresManifests:
+    """Return the manifest store that a conninfo leads to, without asking it.
+
+    Args:
+        conninfo: "postgresql://user@host/db?sslmode=require", or "host=... dbname=...".
+        table: The name of the table.
+
+    Raises:
+        InvalidInputError: psycopg is not installed, or the conninfo makes no sense.
+    """
+    psycopg = _import_psycopg(None)
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    try:
+        given = conninfo_to_dict(conninfo)
+        defaults: Any = {key: value for key, value in _DEFAULTS.items() if key not in given}
+        whole = make_conninfo(conninfo, **defaults)
+    except psycopg.Error:
+        # what it says might hold the password
+        raise InvalidInputError(
+            "the storage option manifest_store names PostgreSQL, but libpq cannot make sense of "
+            "it: it is 'postgresql://user@host:port/database?sslmode=...&table=...', with "
+            "percent-encoding for what has a meaning in a URI"
+        ) from None
+    host = given.get("host") or given.get("hostaddr")
+    server = f" at {host}:{given['port']}" if host and "port" in given else f" at {host}"
+    database = given.get("dbname")
+    place = (server if host else "") + (f", database {database!r}" if database else "")
+    return PostgresManifests(whole, table, place)
+
+
+def _import_psycopg(manifests: PostgresManifests | None) -> Any:
+    try:
+        import psycopg
+    except ImportError as error:
+        whom = manifests.where if manifests else "PostgreSQL"
+        raise InvalidInputError(
+            f"{whom} is reached by psycopg, which cannot be imported ({error}): "
+            "pip install 'lance-stream[postgresql]'"
+        ) from error
+    return psycopg
+
+
+def _text(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _may_go_through(error: Exception, state: str) -> bool:
+    """Return whether the same request may go through in a moment."""
+    if state:
+        return state.startswith(_AGAIN)
+    # libpq gives no state for a server that said no to the connection: only its words
+    text = str(error)
+    return any(each in text for each in _NOT_YET) or not any(each in text for each in _NEVER)
+
+
+_NEVER: Final = ("FATAL", "password", "authentication", "SSL", "certificate", "GSSAPI")
+_NOT_YET: Final = ("starting up", "shutting down", "too many", "connection slots", "recovery")
+
+
+@contextmanager
+def _borrowed(manifests: PostgresManifests) -> Iterator[Any]:
+    """Lend the process's connection, made if there is none or it is broken; to one at once."""
+    with _lock:
+        known = _known.setdefault(manifests.conninfo, _Connection(threading.Lock()))
+    with known.turn:
+        if known.connection is None or known.connection.closed:
+            known.connection = _import_psycopg(manifests).connect(
+                manifests.conninfo,
+                autocommit=True,
+                prepare_threshold=None,  # poolers give each statement another connection
+            )
+        try:
+            yield known.connection
+        except BaseException:
+            # nobody knows what it was about to answer
+            broken, known.connection = known.connection, None
+            with suppress(Exception):
+                broken.close()
+            raise
+
+
+@dataclass
+class _Connection:
+    turn: threading.Lock
+    connection: Any = None
+
+
+_known: dict[str, _Connection] = {}
+_lock = threading.Lock()
+_of_parents: list[Any] = []
+
+
+def _forget_all() -> None:
+    global _known, _lock  # the parent may have held it in the moment of the fork
+    _of_parents.append(_known)  # they are not closed here: the parent goes on with them
+    _known, _lock = {}, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,617 @@
+"""The log over an external manifest store: the steps of a commit, and what each death leaves."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lance_stream.commit.external_log import ExternalLog
+from lance_stream.commit.manifest_stores.protocol import ManifestItem
+from lance_stream.commit.manifest_stores.sqlite import SqliteManifests
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.commit.version_log import VersionLog
+from lance_stream.commit.world import REAL_WORLD
+from lance_stream.errors import (
+    CommitUncertainError,
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+    StoreRefusedError,
+    StoreUnavailableError,
+    UnsupportedFeatureError,
+)
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.store import Store
+from lance_stream.table.manifest import encode_manifest
+from lance_stream.table.manifest_store_mark import CONFIG_KEY
+from lance_stream.table.operations import Append, MapUpdate, Restore, UpdateConfig
+from lance_stream.table.transaction import encode_transaction
+from tests.commit.tables import (
+    CREATION,
+    append,
+    commit_to,
+    configure,
+    live_ids,
+    make_store,
+    overwrite,
+    transaction,
+)
+from tests.contracts.version_logs import VersionLogContract, manifest_of
+from tests.contracts.watched_stores import WatchedManifests, WatchedStore
+
+
+class WithoutCreateOnce(WatchedStore):
+    """A store that cannot create a name once, such as a mount without hard links."""
+
+    def create_once(self, path: str, data: Any) -> bool:  # noqa: ARG002  # it does nothing
+        raise UnsupportedFeatureError("this store cannot create a file once; nothing was written")
+
+
+class ExternalLogContract(VersionLogContract):
+    def delete_table(self, log: VersionLog) -> None:
+        super().delete_table(log)
+        assert isinstance(log, ExternalLog)
+        log.forget()
+
+
+class TestExternalLogInMemory(ExternalLogContract):
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> VersionLog:
+        return new_log(tmp_path)
+
+
+class TestExternalLogOnDisk(ExternalLogContract):
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> VersionLog:
+        return new_log(tmp_path, open_store(tmp_path / "t"))
+
+
+class TestExternalLogOverAStoreThatCannotCreateOnce(ExternalLogContract):
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> VersionLog:
+        return new_log(tmp_path, WithoutCreateOnce(open_store(tmp_path / "t")))
+
+    def test_what_another_writer_publishes_is_seen_at_once(self, log: VersionLog) -> None:
+        other = new_log(Path(log.store.inner.root).parent, log.store)  # type: ignore[attr-defined]  # the watched one's
+        self.publish(log, 1)
+        assert other.latest() == 1
+        assert other.publish(2, manifest_of(2))
+        assert log.latest() == 2
+        assert not log.publish(2, manifest_of(2))
+
+    def test_a_version_that_may_have_come_is_found_if_it_has(self, log: VersionLog) -> None:
+        self.publish(log, 1)
+        assert log.find(2) is None
+        self.publish(log, 2)
+        assert log.find(2) is not None
+
+
+def new_log(folder: Path, store: Store | None = None) -> ExternalLog:
+    return ExternalLog(store or make_store(), SqliteManifests(str(folder / "m.db")), "uri of t")
+
+
+# --- a table, and its stores as they are seen by one writer
+
+
+@dataclass
+class Writer:
+    """A log whose calls are watched, over stores that others reach by themselves."""
+
+    store: WatchedStore
+    manifests: WatchedManifests
+    log: ExternalLog
+
+    def others(self) -> ExternalLog:
+        return ExternalLog(self.store.inner, self.manifests.inner, self.log.base_uri)
+
+
+@pytest.fixture(params=["creates once", "cannot create once"])
+def writer(request: pytest.FixtureRequest, tmp_path: Path) -> Writer:
+    """A writer to a table of 3 versions with one row each."""
+    inner: Store = open_store(tmp_path / "t")
+    if request.param == "cannot create once":
+        inner = WithoutCreateOnce(inner)
+    store, manifests = WatchedStore(inner), WatchedManifests(new_log(tmp_path).manifests)
+    log = ExternalLog(store, manifests, "uri of t")
+    commit_to(log, overwrite(0, 1), creation=CREATION)
+    commit_to(log, append(1, 1))
+    commit_to(log, append(2, 1))
+    store.calls.clear()
+    manifests.calls.clear()
+    return Writer(store, manifests, log)
+
+
+def names(store: Store) -> list[str]:
+    return [each for each in store.list_names("_versions") if "manifest" in each]
+
+
+def staged(store: Store) -> list[str]:
+    return [each for each in names(store) if not each.endswith(".manifest")]
+
+
+FINAL_3 = "_versions/18446744073709551612.manifest"
+FINAL_4 = "_versions/18446744073709551611.manifest"
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def kill_at(writer: Writer, step: int) -> None:
+    """Let the writer die when it is about to take a step, from 1 to 5; 6 is after the last."""
+
+    def in_store(call: str, path: str) -> None:
+        is_staged = ".manifest-" in path
+        at = {
+            ("write", True): 1,
+            ("create_once", False): 3,
+            ("write", False): 3,
+            ("delete", True): 5,
+        }.get((call, is_staged))
+        if path.startswith("_versions/") and at == step:
+            raise Killed
+
+    def in_manifests(call: str, _version: int) -> None:
+        if {"put_if_not_exists": 2, "put_if_exists": 4}.get(call) == step:
+            raise Killed
+
+    writer.store.before = in_store
+    writer.manifests.before = in_manifests
+
+
+def revive(writer: Writer) -> None:
+    writer.store.before = writer.store.after = lambda _call, _path: None
+    writer.manifests.before = writer.manifests.after = lambda _call, _version: None
+
+
+def test_a_commit_is_five_steps_and_leaves_nothing_staged(writer: Writer) -> None:
+    assert writer.log.publish(4, manifest_of(4))
+    assert staged(writer.store) == []
+    found = writer.manifests.inner.latest("uri of t")
+    assert found is not None
+    assert found == (4, f"uri of t/{FINAL_4}", len(manifest_of(4)))
+    changes = [call for call, _ in writer.manifests.calls if call.startswith("put")]
+    assert changes == ["put_if_not_exists", "put_if_exists"]
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
+def test_whatever_step_a_writer_dies_at_a_reader_finds_all_or_nothing(
+    writer: Writer, step: int
+) -> None:
+    kill_at(writer, step)
+    with pytest.raises(Killed):
+        commit_to(writer.log, append(3, 1))
+    reader = writer.others()
+    expected = 3 if step <= 2 else 4
+    assert reader.read_latest().version == expected
+    assert reader.versions() == list(range(1, expected + 1))
+    assert len(live_ids(reader)) == expected
+    # a plain copy of the directory is the same table
+    assert ObjectStoreLog(reader.store).read_latest().version == expected
+    left = staged(reader.store)
+    assert len(left) == (1 if step in (2, 5) else 0)
+    assert reader.staged_files_done_with([f"_versions/{each}" for each in left]) == {
+        f"_versions/{each}" for each in left
+    }
+    commit_to(reader, append(expected, 1))
+    assert reader.versions() == list(range(1, expected + 2))
+    assert len(live_ids(reader)) == expected + 1
+
+
+@pytest.mark.parametrize("look", ["latest", "versions", "read_latest", "read", "find", "look"])
+@pytest.mark.parametrize("step", [3, 4])
+def test_every_way_of_reading_finishes_what_a_dead_writer_left(
+    writer: Writer, step: int, look: str
+) -> None:
+    kill_at(writer, step)
+    with pytest.raises(Killed):
+        writer.log.publish(4, manifest_of(4))
+    reader = writer.others()
+    getattr(reader, look)(*([4] if look in ("read", "find") else []))
+    assert staged(reader.store) == []
+    found = reader.manifests.latest("uri of t")
+    assert found is not None
+    assert found.path == f"uri of t/{FINAL_4}"
+
+
+def test_a_reader_that_dies_while_it_finishes_leaves_it_to_the_next(writer: Writer) -> None:
+    kill_at(writer, 3)
+    with pytest.raises(Killed):
+        writer.log.publish(4, manifest_of(4))
+    for step in (3, 4, 5):
+        kill_at(writer, step)
+        with pytest.raises(Killed):
+            writer.log.read_latest()
+    revive(writer)
+    assert writer.log.read_latest().version == 4
+    assert writer.others().versions() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("step", [3, 4, 5])
+def test_two_readers_finish_at_once_at_every_interleaving(writer: Writer, step: int) -> None:
+    kill_at(writer, 3)
+    with pytest.raises(Killed):
+        writer.log.publish(4, manifest_of(4, "theirs"))
+    revive(writer)
+    seen: list[str] = []
+
+    def another(call: str, path: Any) -> None:
+        if not seen and (call, step) in (
+            ("create_once", 3),
+            ("put_if_exists", 4),
+            ("delete", 5),
+        ):
+            seen.append("")
+            seen[0] = writer.others().read_latest().tag
+
+    writer.store.before = writer.manifests.before = another
+    assert writer.log.read_latest().tag == "theirs"
+    assert seen == ["theirs"]
+    assert staged(writer.store) == []
+    assert writer.others().read(4).tag == "theirs"
+
+
+def test_a_table_is_not_loaded_while_what_was_published_cannot_be_finished(writer: Writer) -> None:
+    kill_at(writer, 3)
+    with pytest.raises(Killed):
+        writer.log.publish(4, manifest_of(4))
+    revive(writer)
+
+    def refuse(call: str, path: str) -> None:
+        if call in ("create_once", "write") and path == FINAL_4:
+            raise StoreUnavailableError("PUT was asked 8 times")
+
+    writer.store.before = refuse
+    for look in (writer.log.latest, writer.log.versions, writer.log.read_latest):
+        with pytest.raises(StoreUnavailableError) as caught:
+            look()
+        assert "could not be given its final name" in caught.value.__notes__[0]
+    assert writer.log.read(3).version == 3
+    revive(writer)
+    assert writer.log.read_latest().version == 4
+
+
+def test_a_table_is_not_loaded_when_the_newest_manifest_is_lost(writer: Writer) -> None:
+    kill_at(writer, 3)
+    with pytest.raises(Killed):
+        writer.log.publish(4, manifest_of(4))
+    revive(writer)
+    writer.store.delete(f"_versions/{staged(writer.store)[0]}")
+    for look in (writer.log.read_latest, writer.log.look):
+        with pytest.raises(CorruptDataError, match=r"version 4 .* is not there; the newest .* 3"):
+            look()
+    with pytest.raises(CorruptDataError, match="is not there"):
+        commit_to(writer.log, append(3, 1))
+
+
+def test_a_manifest_of_another_size_than_was_published_is_refused(writer: Writer) -> None:
+    writer.log.publish(4, manifest_of(4))
+    writer.store.write(FINAL_4, manifest_of(4, "x"))
+    with pytest.raises(CorruptDataError, match="bytes, and should have"):
+        writer.others().read_latest()
+    writer.store.write(FINAL_4, manifest_of(4))
+    kill_at(writer, 3)
+    with pytest.raises(Killed):
+        writer.log.publish(5, manifest_of(5))
+    writer.store.inner.write(f"_versions/{staged(writer.store)[0]}", b"cut")
+    with pytest.raises(CorruptDataError, match="3 bytes, but"):
+        writer.others().read_latest()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "uri of t/_versions/3.manifest",
+        "uri of t/_versions/../18446744073709551611.manifest",
+        "uri of t/data/18446744073709551611.manifest",
+        "uri of u/_versions/18446744073709551611.manifest",
+        "uri of t/_versions/18446744073709551611.manifest-",
+        "",
+    ],
+)
+def test_an_item_that_names_no_manifest_of_its_version_is_refused(
+    writer: Writer, path: str
+) -> None:
+    writer.manifests.put_if_not_exists("uri of t", ManifestItem(4, path, 1))
+    with pytest.raises(CorruptDataError, match="no name of one"):
+        writer.log.read_latest()
+
+
+# --- answers that got lost
+
+
+class LostError(Exception):
+    """The answer did not come."""
+
+
+@pytest.mark.parametrize("call", ["write", "put_if_not_exists", "put_if_exists", "delete"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_error_at_a_step_ends_in_one_commit(writer: Writer, call: str, when: str) -> None:
+    failed: list[object] = []
+
+    def fail(called: str, what: Any) -> None:
+        is_manifest = isinstance(what, int) or what.startswith("_versions/")
+        if called == call and is_manifest and not failed:
+            failed.append(what)
+            raise LostError
+
+    setattr(writer.store, when, fail)
+    setattr(writer.manifests, when, fail)
+    made = commit_to(writer.log, append(3, 1))
+    assert failed
+    assert made.version == 4
+    revive(writer)
+    assert len(live_ids(writer.others())) == 4
+    assert writer.others().versions() == [1, 2, 3, 4]
+
+
+def test_taken_by_our_own_request_whose_answer_got_lost_is_ours(writer: Writer) -> None:
+    def say_taken(call: str, *given: Any) -> Any:
+        answer = passed(call, *given)
+        return False if call == "put_if_not_exists" else answer
+
+    passed = writer.manifests._pass
+    writer.manifests._pass = say_taken  # type: ignore[method-assign]  # a reply of another attempt
+    assert writer.log.publish(4, manifest_of(4))
+    assert staged(writer.store) == []
+
+
+def test_ours_is_known_again_when_a_reader_has_finished_it_before_we_look(writer: Writer) -> None:
+    def read_and_lose(call: str, _version: int) -> None:
+        if call == "put_if_not_exists":
+            writer.manifests.after = lambda _call, _version: None
+            assert writer.others().read_latest().version == 4
+            raise LostError
+
+    writer.manifests.after = read_and_lose
+    assert commit_to(writer.log, append(3, 1)).version == 4
+    assert len(live_ids(writer.others())) == 4
+
+
+def test_a_manifest_store_that_is_away_leaves_an_uncertain_commit_that_may_be_tried_again(
+    writer: Writer,
+) -> None:
+    def away(call: str, _version: int) -> None:
+        raise StoreUnavailableError("asked 6 times")
+
+    def lose(call: str, _version: int) -> None:
+        if call == "put_if_not_exists":
+            writer.manifests.before = away
+            raise LostError
+
+    planned = append(3, 1)
+    writer.manifests.after = lose
+    with pytest.raises(CommitUncertainError):
+        commit_to(writer.log, planned)
+    assert len(staged(writer.store)) == 1  # it may be the version's
+    revive(writer)
+    with pytest.raises(AssertionError, match="already made version 4"):
+        commit_to(writer.log, planned)
+    assert len(live_ids(writer.others())) == 4
+
+
+def test_a_step_that_is_refused_after_the_version_stands_is_no_refused_commit(
+    writer: Writer,
+) -> None:
+    def refuse(call: str, path: str) -> None:
+        if call in ("create_once", "write") and path == FINAL_4:
+            raise StoreRefusedError("403")
+
+    def refused(look: Callable[[], object]) -> StoreRefusedError:
+        with pytest.raises(StoreRefusedError) as caught:
+            look()
+        return caught.value
+
+    writer.store.before = refuse
+    with pytest.raises(CommitUncertainError):
+        commit_to(writer.log, append(3, 1))
+    assert "could not be given its final name" in refused(writer.log.read_latest).__notes__[0]
+
+
+# --- others who do not know of the manifest store
+
+
+def test_a_table_made_without_a_manifest_store_goes_on_with_one(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "t")
+    plain = ObjectStoreLog(store)
+    commit_to(plain, overwrite(0, 1), creation=CREATION)
+    commit_to(plain, append(1, 1))
+    log = new_log(tmp_path, store)
+    assert log.versions() == [1, 2]
+    assert log.has(2)
+    assert not log.has(3)
+    assert log.find(3) is None
+    commit_to(log, append(2, 1))
+    assert log.versions() == [1, 2, 3]
+    assert [log.read(version).version for version in (1, 2, 3)] == [1, 2, 3]
+    assert [each.version for each in log.manifests.items("uri of t")] == [3]
+    assert len(live_ids(log)) == 3
+
+
+def test_a_table_of_the_old_scheme_goes_on_with_it(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "t")
+    store.write("_versions/1.manifest", manifest_of(1))
+    log = new_log(tmp_path, store)
+    assert log.read_latest().version == 1
+    assert log.publish(2, manifest_of(2))
+    again = new_log(tmp_path, store)
+    assert again.read_latest().version == 2
+    assert again.publish(3, manifest_of(3))
+    assert names(store) == ["1.manifest", "2.manifest", "3.manifest"]
+
+
+def test_who_does_not_know_of_the_manifest_store_reads_and_may_not_write(writer: Writer) -> None:
+    inner = writer.store.inner
+    plain = ObjectStoreLog(inner.inner if isinstance(inner, WithoutCreateOnce) else inner)
+    assert plain.read_latest().config[CONFIG_KEY] == "sqlite uri of t"
+    with pytest.raises(InvalidInputError, match="Give the storage option manifest_store"):
+        commit_to(plain, append(3, 1))
+    assert plain.versions() == [1, 2, 3]
+
+
+def test_another_manifest_store_or_an_empty_one_is_refused(writer: Writer, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    empty = ExternalLog(writer.store.inner, new_log(tmp_path / "other").manifests, "uri of t")
+    moved = ExternalLog(writer.store.inner, writer.manifests.inner, "another uri")
+    for log, says in ((empty, "holds none of them"), (moved, "another manifest store")):
+        assert log.read_latest().version == 3
+        with pytest.raises(InvalidInputError, match=says):
+            commit_to(log, append(3, 1))
+
+
+@pytest.mark.parametrize("operation", ["restore", "replace the config"])
+def test_the_mark_is_the_newest_version_s(tmp_path: Path, operation: str) -> None:
+    store = open_store(tmp_path / "t")
+    plain = ObjectStoreLog(store)
+    commit_to(plain, overwrite(0, 1), creation=CREATION)
+    log = new_log(tmp_path, store)
+    commit_to(log, configure(1, a="b"))
+    if operation == "restore":
+        made = commit_to(log, transaction(2, Restore(1)))
+    else:
+        made = commit_to(
+            log, transaction(2, UpdateConfig(config=MapUpdate((("c", "d"),), replace=True)))
+        )
+    assert made.config[CONFIG_KEY] == "sqlite uri of t"
+    leaving = ExternalLog(store, log.manifests, log.base_uri, is_marking=False)
+    made = commit_to(leaving, configure(3, **{CONFIG_KEY: None}))
+    assert CONFIG_KEY not in made.config
+    made = commit_to(plain, transaction(4, Restore(2)))
+    assert CONFIG_KEY not in made.config
+
+
+def test_a_version_that_another_published_past_the_manifest_store_is_rebased_on(
+    writer: Writer,
+) -> None:
+    """The other is pylance, which does not know of marks."""
+    store = writer.store.inner
+    theirs = manifest_like(writer, 4)
+    store.write(FINAL_4, theirs)
+    assert writer.log.read_latest().version == 3  # as the reference has it
+    assert writer.log.find(4) is None
+    made = commit_to(writer.log, append(3, 1))
+    assert made.version == 5
+    assert writer.others().versions() == [1, 2, 3, 4, 5]
+    assert store.read(FINAL_4) == theirs
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_a_version_published_past_the_manifest_store_while_we_commit_stands(
+    tmp_path: Path, step: int
+) -> None:
+    store = WatchedStore(open_store(tmp_path / "t"))
+    manifests = WatchedManifests(new_log(tmp_path).manifests)
+    writer = Writer(store, manifests, ExternalLog(store, manifests, "uri of t"))
+    commit_to(writer.log, overwrite(0, 1), creation=CREATION)
+    commit_to(writer.log, append(1, 1))
+    commit_to(writer.log, append(2, 1))
+    theirs = manifest_like(writer, 4)
+
+    def cut_in(call: str, what: Any) -> None:
+        if (call, step) in (("put_if_not_exists", 2), ("create_once", 3)):
+            store.inner.create_once(FINAL_4, theirs)
+
+    def in_store(call: str, path: str) -> None:
+        if path.startswith("_versions/"):
+            cut_in(call, path)
+
+    store.before, manifests.before = in_store, cut_in
+    made = commit_to(writer.log, append(3, 1))
+    assert made.version == 5
+    revive(writer)
+    assert store.read(FINAL_4) == theirs
+    assert writer.others().versions() == [1, 2, 3, 4, 5]
+    found = manifests.get("uri of t", 4)
+    assert found is not None
+    assert found.size_bytes == len(theirs)
+    assert staged(store) == []
+
+
+def manifest_like(writer: Writer, version: int) -> bytes:
+    """What another program makes of the newest version: the same rows, another version."""
+    newest = writer.others().read_latest()
+    made = replace(
+        newest.heir(),
+        inline_transaction=encode_transaction(transaction(newest.version, Append(()))),
+    )
+    assert made.version == version
+    return encode_manifest(made)
+
+
+# --- a table that was deleted
+
+
+def test_a_table_whose_files_are_gone_is_missing_and_is_not_made_anew_past_its_items(
+    writer: Writer,
+) -> None:
+    for file in writer.store.list():
+        writer.store.delete(file.path)
+    with pytest.raises(NotFoundError, match=r"no dataset .* still holds versions up to 3"):
+        writer.log.read_latest()
+    with pytest.raises(InvalidInputError, match=r"forget_versions\(\)"):
+        commit_to(writer.log, overwrite(0, 1), creation=CREATION)
+    writer.log.forget()
+    assert commit_to(writer.log, overwrite(0, 1), creation=CREATION).version == 1
+
+
+def test_a_version_that_was_removed_does_not_come_back_by_a_reader_who_slept(
+    writer: Writer,
+) -> None:
+    kill_at(writer, 3)
+    with pytest.raises(Killed):
+        commit_to(writer.log, append(3, 1))
+    revive(writer)
+
+    def sleep(call: str, path: str) -> None:
+        if call in ("create_once", "write") and path == FINAL_4:
+            writer.store.before = lambda _call, _path: None
+            others = writer.others()
+            commit_to(others, append(4, 1))
+            others.remove([4])
+
+    writer.store.before = sleep
+    assert writer.log.read_latest().version == 5
+    assert writer.others().versions() == [1, 2, 3, 5]
+    assert FINAL_4.rpartition("/")[2] not in names(writer.store)
+
+
+def test_racing_writers_never_publish_one_version_twice(tmp_path: Path) -> None:
+    store = make_store()
+    commit_to(new_log(tmp_path, store), overwrite(0, 1), creation=CREATION)
+
+    def write(_number: int) -> None:
+        for _ in range(3):
+            commit_to(new_log(tmp_path, store), append(1, 1), world=REAL_WORLD)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(write, range(8)))
+    log = new_log(tmp_path, store)
+    assert log.versions() == list(range(1, 26))
+    assert len(live_ids(log)) == 25
+    assert staged(store) == []
+
+
+@pytest.mark.parametrize("action", ["open", "poll", "append"])
+def test_the_requests_of_each_action_are_few(writer: Writer, action: str) -> None:
+    expected: dict[str, tuple[list[str], list[str]]] = {
+        "open": (["read_ranges"], ["latest"]),
+        "poll": ([], ["get"]),
+        "append": (
+            ["write", "read_ranges", "exists", "write", "create_once", "delete"],
+            ["latest", "put_if_not_exists", "put_if_exists"],
+        ),
+    }
+    actions: dict[str, Callable[[], object]] = {
+        "open": writer.log.read_latest,
+        "poll": lambda: writer.log.find(4),
+        "append": lambda: commit_to(writer.log, append(3, 1)),
+    }
+    actions[action]()
+    in_store, in_manifests = expected[action]
+    if isinstance(writer.store.inner, WithoutCreateOnce) and action == "append":
+        in_store = [*in_store[:5], "exists", "write", "delete"]
+    assert [call for call, _ in writer.store.calls] == in_store
+    assert [call for call, _ in writer.manifests.calls] == in_manifests

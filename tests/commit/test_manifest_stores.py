@@ -1,0 +1,138 @@
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from lance_stream.commit.manifest_stores import asking
+from lance_stream.commit.manifest_stores.choice import choose
+from lance_stream.commit.manifest_stores.protocol import ManifestStore
+from lance_stream.commit.manifest_stores.sqlite import SqliteManifests
+from lance_stream.errors import InvalidInputError, StoreRefusedError, StoreUnavailableError
+from lance_stream.storage.object_requests import Patience
+from tests.contracts.manifest_stores import URI, ManifestStoreContract, item
+
+
+class TestSqlite(ManifestStoreContract):
+    @pytest.fixture
+    def manifests(self, tmp_path: Path) -> ManifestStore:
+        return SqliteManifests(str(tmp_path / "manifests.db"))
+
+    def test_two_tables_of_a_file_do_not_see_each_other(self, tmp_path: Path) -> None:
+        one, other = (SqliteManifests(str(tmp_path / "m.db"), name) for name in ("one", "other"))
+        assert one.put_if_not_exists(URI, item(1))
+        assert other.latest(URI) is None
+
+    def test_a_file_that_cannot_be_made_is_refused_by_name(self, tmp_path: Path) -> None:
+        manifests = SqliteManifests(str(tmp_path / "no" / "folder" / "m.db"))
+        with pytest.raises(StoreRefusedError, match=r"no/folder/m\.db.*no such folder"):
+            manifests.latest(URI)
+
+    def test_a_file_that_is_no_database_is_refused_by_name(self, tmp_path: Path) -> None:
+        (tmp_path / "m.db").write_bytes(b"this is not a database, and never was one" * 100)
+        with pytest.raises(StoreRefusedError, match=r"m\.db.*not a database"):
+            SqliteManifests(str(tmp_path / "m.db")).latest(URI)
+
+    def test_a_database_that_stays_locked_is_given_up_after_some_time(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        manifests = SqliteManifests(str(tmp_path / "m.db"))
+        assert manifests.latest(URI) is None
+        few = Patience(max_attempts=2, request_seconds=0.05, first_delay_seconds=0.0)
+        monkeypatch.setattr(asking, "PATIENCE", few)
+        holder = sqlite3.connect(tmp_path / "m.db", isolation_level=None)
+        holder.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreUnavailableError, match=r"2 times in .*locked"):
+            manifests.put_if_not_exists(URI, item(1))
+        holder.execute("ROLLBACK")
+        holder.close()
+        assert manifests.put_if_not_exists(URI, item(1))
+
+
+# --- what a user writes
+
+
+def test_without_an_option_versions_are_published_in_the_directory() -> None:
+    assert choose("s3://bucket/t", {}).manifests is None
+    assert choose(Path("/data/t"), {"aws_region": "x"}).manifests is None
+
+
+def test_a_file_of_sqlite_is_given_by_its_absolute_path() -> None:
+    chosen = choose("/data/t", {"manifest_store": "sqlite:///data/my%20m.db?table=t_1&base_uri=x"})
+    assert chosen.manifests == SqliteManifests("/data/my m.db", "t_1")
+    assert chosen.base_uri == "x"
+    for wrong in ("sqlite://data/m.db", "sqlite:///data/", "sqlite://", "sqlite:///m.db?tabel=x"):
+        with pytest.raises(InvalidInputError, match="manifest"):
+            choose("/data/t", {"manifest_store": wrong})
+
+
+def test_other_kinds_of_manifest_stores_are_refused_without_showing_what_was_written() -> None:
+    for wrong in ("mysql://me:secret@host/db", "secret", "dynamodb:secret"):
+        with pytest.raises(InvalidInputError, match="dynamodb://, postgresql://") as caught:
+            choose("/data/t", {"manifest_store": wrong})
+        assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("table", ["a b", "x;y", 'x"y', "", "a.b.c", "1x"])
+@pytest.mark.parametrize("scheme", ["sqlite:///m.db", "postgresql://host/db"])
+def test_a_table_s_name_is_letters_digits_and_underscores(scheme: str, table: str) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be the table"):
+        choose("/data/t", {"manifest_store": f"{scheme}?table={table}"})
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3+ddb://bucket/t",
+        "s3+ddb://bucket/t?ddbTableName=",
+        "s3+ddb://bucket/t?ddbtablename=T",
+        "s3+ddb://bucket/t?ddbTableName=T&ddbTableName=T",
+        "s3+ddb://bucket/t?ddbTableName=T&x=1",
+    ],
+)
+def test_a_uri_of_s3_with_dynamodb_has_one_query(uri: str) -> None:
+    with pytest.raises(InvalidInputError, match="exactly one query, ddbTableName"):
+        choose(uri, {})
+
+
+def test_a_table_has_one_manifest_store() -> None:
+    options = {"manifest_store": "sqlite:///m.db"}
+    with pytest.raises(InvalidInputError, match="leave one of them out"):
+        choose("s3+ddb://bucket/t?ddbTableName=T", options)
+
+
+def test_dynamodb_is_reached_with_the_keys_and_region_of_s3() -> None:
+    keys = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "aws_region": "eu-west-1"}
+    by_uri = choose("s3+ddb://bucket/a/t?ddbTableName=T", keys)
+    assert by_uri.uri == "s3://bucket/a/t"
+    assert choose("s3://bucket/a/t", {**keys, "manifest_store": "dynamodb://T"}) == by_uri
+    found = choose(
+        "s3://b/t", {**keys, "manifest_store": "dynamodb://T?region=x&endpoint=http://h:1"}
+    )
+    assert "region='x', endpoint='http://h:1'" in repr(found.manifests)
+
+
+def test_where_dynamodb_is_follows_from_option_or_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    uri = "s3+ddb://bucket/t?ddbTableName=T"
+    monkeypatch.setenv("DYNAMODB_ENDPOINT", "http://of.environment:1")
+    assert "http://of.environment:1" in repr(choose(uri, {}))
+    assert "http://x:2" in repr(choose(uri, {"dynamodb_endpoint": "http://x:2"}))
+
+
+def test_a_password_of_postgresql_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("psycopg", reason="the extra postgresql is not installed")
+    for uri in (
+        "postgresql://me:secret@h:5433/db?sslmode=require&table=a.b",
+        "postgres:///db?host=h&port=5433&password=secret&user=me&table=a.b",
+    ):
+        chosen = choose("/t", {"manifest_store": uri})
+        assert chosen.manifests is not None
+        assert chosen.manifests.where == "the table 'a.b' of PostgreSQL at h:5433, database 'db'"
+        assert "secret" not in repr(chosen)
+    with pytest.raises(InvalidInputError, match="libpq") as caught:
+        choose("/t", {"manifest_store": "postgresql://me@h/db?passwort=secret"})
+    assert "secret" not in repr(caught.value)
+    assert caught.value.__cause__ is None
+    assert os.environ.get("PGPASSWORD") is None

@@ -1,0 +1,328 @@
+"""PostgreSQL and DynamoDB as manifest stores."""
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from lance_stream.commit.manifest_stores import asking
+from lance_stream.commit.manifest_stores.choice import choose
+from lance_stream.commit.manifest_stores.dynamodb import DynamoDBManifests
+from lance_stream.commit.manifest_stores.protocol import ManifestItem, ManifestStore
+from lance_stream.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from lance_stream.storage.object_requests import Patience
+from tests.contracts.manifest_stores import NUM_RACERS, URI, ManifestStoreContract, item
+from tests.servers.fault_proxy import FaultProxy
+from tests.servers.moto import KEY_ID, SECRET, DynamoTable, ask_dynamo
+from tests.servers.store_faults import CutAfter, CutBefore, Forge
+
+FEW = Patience(max_attempts=3, first_delay_seconds=0.001, total_seconds=20)
+
+
+@pytest.fixture
+def few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "PATIENCE", FEW)
+
+
+# --- PostgreSQL
+
+
+def in_postgresql(url: str, query: str = "") -> ManifestStore:
+    manifests = choose("/t", {"manifest_store": f"{url}{query}"}).manifests
+    assert manifests is not None
+    return manifests
+
+
+def execute(url: str, *statements: str) -> None:
+    import psycopg
+
+    with closing(psycopg.connect(url, autocommit=True)) as connection:
+        for each in statements:
+            connection.execute(each.encode())
+
+
+class TestPostgresql(ManifestStoreContract):
+    num_rounds = 100
+
+    @pytest.fixture
+    def manifests(self, postgresql_url: str) -> ManifestStore:
+        return in_postgresql(postgresql_url)
+
+
+def test_16_threads_make_the_table_at_once(postgresql_url: str) -> None:
+    for each in range(5):
+        line, won = threading.Barrier(NUM_RACERS), []
+
+        def race(each: int = each, line: Any = line, won: Any = won) -> None:
+            name = f"&application_name={threading.get_ident()}"  # a connection of its own
+            own = in_postgresql(postgresql_url, f"?table=t{each}{name}")
+            line.wait()
+            won.append(own.put_if_not_exists(URI, item(1)))
+
+        threads = [threading.Thread(target=race) for _ in range(NUM_RACERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(won) == [False] * (NUM_RACERS - 1) + [True]
+
+
+def test_a_table_may_lie_in_a_schema_of_its_own(postgresql_url: str) -> None:
+    execute(postgresql_url, "CREATE SCHEMA lance")
+    manifests = in_postgresql(postgresql_url, "?table=lance.manifests")
+    assert manifests.put_if_not_exists(URI, item(1))
+    assert in_postgresql(postgresql_url).latest(URI) is None
+
+
+def test_a_user_who_may_not_make_tables_is_told_what_to_ask_for(postgresql_url: str) -> None:
+    execute(
+        postgresql_url,
+        "DROP ROLE IF EXISTS reader",
+        "CREATE ROLE reader LOGIN PASSWORD 'test-secret-2'",
+        "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
+    )
+    limited = postgresql_url.replace(
+        postgresql_url.partition("//")[2].partition("@")[0], "reader:test-secret-2"
+    )
+    with pytest.raises(StoreRefusedError, match="CREATE TABLE lance_manifests") as caught:
+        in_postgresql(limited).latest(URI)
+    assert "test-secret" not in str(caught.value)
+
+
+def test_a_wrong_password_is_refused_at_once_and_not_shown(postgresql_url: str) -> None:
+    wrong = postgresql_url.replace("test-secret-of-postgresql", "test-secret-wrong")
+    with pytest.raises(StoreRefusedError, match="password authentication failed") as caught:
+        in_postgresql(wrong).latest(URI)
+    assert "test-secret" not in str(caught.value)
+    assert "test-secret" not in repr(caught.value.__cause__)
+
+
+def test_the_password_may_come_from_libpq_s_environment_or_its_file(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    bare = postgresql_url.replace(":test-secret-of-postgresql@", "@")
+    with pytest.raises(StoreRefusedError):
+        in_postgresql(bare).latest(URI)
+    monkeypatch.setenv("PGPASSWORD", "test-secret-of-postgresql")
+    assert in_postgresql(bare).latest(URI) is None
+    monkeypatch.delenv("PGPASSWORD")
+    file = tmp_path / "pgpass"
+    file.write_text("*:*:*:*:test-secret-of-postgresql\n")
+    file.chmod(0o600)
+    assert in_postgresql(bare, f"?passfile={file}").latest(URI) is None
+
+
+def test_a_connection_that_the_server_has_closed_is_made_anew(postgresql_url: str) -> None:
+    manifests = in_postgresql(postgresql_url)
+    assert manifests.put_if_not_exists(URI, item(1))
+    execute(
+        postgresql_url,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE application_name = 'lance-stream' AND datname = current_database()",
+    )
+    assert manifests.get(URI, 1) == item(1)
+
+
+def test_a_server_of_postgresql_that_is_away_is_given_up_after_some_attempts(
+    few_attempts: None,
+) -> None:
+    pytest.importorskip("psycopg", reason="the extra postgresql is not installed")
+    away = in_postgresql("postgresql://me:test-secret@127.0.0.1:9/db")
+    with pytest.raises(StoreUnavailableError, match=r"asked of the table .* 3 times in") as caught:
+        away.put_if_not_exists(URI, item(1))
+    assert "test-secret" not in str(caught.value)
+
+
+def test_a_replica_that_takes_no_writes_is_refused(postgresql_url: str, few_attempts: None) -> None:
+    read_only = f"{postgresql_url}?options=-c%20default_transaction_read_only%3Don"
+    with pytest.raises(StoreUnavailableError, match="read-only"):
+        in_postgresql(read_only).put_if_not_exists(URI, item(1))
+
+
+# --- DynamoDB
+
+
+def in_dynamodb(table: DynamoTable, endpoint: str | None = None) -> DynamoDBManifests:
+    options = {
+        "aws_access_key_id": KEY_ID,
+        "aws_secret_access_key": SECRET,
+        "aws_region": "us-east-1",
+        "dynamodb_endpoint": endpoint or table.endpoint,
+    }
+    manifests = choose(f"s3+ddb://bucket/t?ddbTableName={table.name}", options).manifests
+    assert isinstance(manifests, DynamoDBManifests)
+    return manifests
+
+
+class TestDynamoDB(ManifestStoreContract):
+    @pytest.fixture
+    def manifests(self, dynamodb_table: DynamoTable) -> ManifestStore:
+        return in_dynamodb(dynamodb_table)
+
+
+class TestDynamoDBLocal(ManifestStoreContract):
+    num_rounds = 100
+
+    @pytest.fixture
+    def manifests(self, dynamodb_local_table: DynamoTable) -> ManifestStore:
+        return in_dynamodb(dynamodb_local_table)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("dynamodb_table", marks=pytest.mark.server("moto")),
+        pytest.param("dynamodb_local_table", marks=pytest.mark.server("dynamodb_local")),
+    ]
+)
+def any_dynamodb(request: pytest.FixtureRequest) -> DynamoTable:
+    table = request.getfixturevalue(request.param)
+    assert isinstance(table, DynamoTable)
+    return table
+
+
+def client_of(table: DynamoTable) -> Any:
+    import botocore.session
+
+    return botocore.session.get_session().create_client("dynamodb", **table.client_options)
+
+
+def test_an_item_is_as_the_reference_writes_it(dynamodb_table: DynamoTable) -> None:
+    in_dynamodb(dynamodb_table).put_if_not_exists("dir/t.lance", item(3))
+    found = client_of(dynamodb_table).scan(TableName=dynamodb_table.name)["Items"]
+    assert found == [
+        {
+            "base_uri": {"S": "dir/t.lance"},
+            "version": {"N": "3"},
+            "path": {"S": item(3).path},
+            "size": {"N": "7"},
+            "committer": {"S": "lancedb"},
+        }
+    ]
+
+
+def test_requests_are_the_reference_s(dynamodb_table: DynamoTable) -> None:
+    with FaultProxy(dynamodb_table.endpoint) as proxy:
+        manifests = in_dynamodb(dynamodb_table, proxy.url)
+        assert manifests.latest(URI) is None
+        assert proxy.kinds() == {"DescribeTable": 1, "Query": 1}
+        proxy.clear()
+        manifests.put_if_not_exists(URI, item(1))
+        manifests.put_if_exists(URI, item(1))
+        manifests.get(URI, 1)
+        manifests.latest(URI)
+        assert proxy.kinds() == {"PutItem": 2, "GetItem": 1, "Query": 1}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "says"),
+    [
+        ({"size": {"S": "7"}, "path": {"S": "x"}}, "a number 'size'"),
+        ({"size": {"N": "7"}}, "a text 'path'"),
+        ({"path": {"N": "7"}}, "a text 'path'"),
+    ],
+)
+def test_a_damaged_item_is_shown(
+    dynamodb_table: DynamoTable, attributes: dict[str, Any], says: str
+) -> None:
+    client_of(dynamodb_table).put_item(
+        TableName=dynamodb_table.name,
+        Item={"base_uri": {"S": URI}, "version": {"N": "1"}, **attributes},
+    )
+    with pytest.raises(CorruptDataError, match=says):
+        in_dynamodb(dynamodb_table).latest(URI)
+
+
+def test_what_other_writers_left_out_or_added_does_no_harm(dynamodb_table: DynamoTable) -> None:
+    client_of(dynamodb_table).put_item(
+        TableName=dynamodb_table.name,
+        Item={
+            "base_uri": {"S": URI},
+            "version": {"N": "1"},
+            "path": {"S": "x"},
+            "e_tag": {"S": "old"},
+        },
+    )
+    assert in_dynamodb(dynamodb_table).latest(URI) == ManifestItem(1, "x", None)
+
+
+def make_table(table: DynamoTable, name: str, *keys: tuple[str, str, str]) -> DynamoTable:
+    description = {
+        "TableName": name,
+        "AttributeDefinitions": [
+            {"AttributeName": key, "AttributeType": kind} for key, kind, _ in keys
+        ],
+        "KeySchema": [{"AttributeName": key, "KeyType": role} for key, _, role in keys],
+        "BillingMode": "PAY_PER_REQUEST",
+    }
+    assert ask_dynamo(table.endpoint, "CreateTable", description) == 200
+    return DynamoTable(name, table.endpoint, {}, {})
+
+
+def test_a_table_of_another_form_is_refused_with_what_it_should_have(
+    any_dynamodb: DynamoTable,
+) -> None:
+    uri, version = ("base_uri", "S", "HASH"), ("version", "N", "RANGE")
+    for place, keys in enumerate(
+        [(uri,), (uri, ("version", "S", "RANGE")), (("uri", "S", "HASH"), version)]
+    ):
+        wrong = make_table(any_dynamodb, f"{any_dynamodb.name}-{place}", *keys)
+        with pytest.raises(InvalidInputError, match="the HASH key 'base_uri' of type S") as caught:
+            in_dynamodb(wrong).latest(URI)
+        for key, kind, role in keys:
+            assert f"{role} '{key}' of type {kind}" in str(caught.value)
+
+
+def test_a_table_that_is_not_there_is_refused_by_name(any_dynamodb: DynamoTable) -> None:
+    missing = DynamoTable("nowhere", any_dynamodb.endpoint, {}, {})
+    with pytest.raises(StoreRefusedError, match=r"'nowhere'.*ResourceNotFoundException"):
+        in_dynamodb(missing).latest(URI)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        CutBefore,
+        lambda: Forge(503),
+        lambda: Forge(500),
+        lambda: Forge(400, "ProvisionedThroughputExceededException"),
+    ],
+)
+def test_a_request_that_did_not_arrive_is_sent_again(
+    any_dynamodb: DynamoTable, fault: Callable[[], Any], few_attempts: None
+) -> None:
+    with FaultProxy(any_dynamodb.endpoint) as proxy:
+        manifests = in_dynamodb(any_dynamodb, proxy.url)
+        assert manifests.latest(URI) is None
+        proxy.add(fault(), kind="PutItem", at=1, times=1)
+        assert manifests.put_if_not_exists(URI, item(1))
+
+
+def test_a_lost_answer_looks_like_a_lost_race(
+    any_dynamodb: DynamoTable, few_attempts: None
+) -> None:
+    with FaultProxy(any_dynamodb.endpoint) as proxy:
+        manifests = in_dynamodb(any_dynamodb, proxy.url)
+        assert manifests.latest(URI) is None
+        proxy.add(CutAfter(), kind="PutItem", at=1, times=1)
+        assert not manifests.put_if_not_exists(URI, item(1, "ours"))
+        assert manifests.get(URI, 1) == item(1, "ours")
+
+
+def test_a_service_that_does_not_answer_is_given_up_after_some_attempts(
+    any_dynamodb: DynamoTable, few_attempts: None
+) -> None:
+    with FaultProxy(any_dynamodb.endpoint) as proxy:
+        manifests = in_dynamodb(any_dynamodb, proxy.url)
+        assert manifests.latest(URI) is None
+        proxy.add(Forge(503), kind="Query", times=None)
+        with pytest.raises(StoreUnavailableError, match=r"newest item was asked .* 3 times") as it:
+            manifests.latest(URI)
+        assert "test-secret" not in str(it.value)
+        assert len(proxy.seen("Query")) == 1 + 3
