@@ -15,6 +15,11 @@ from lance_stream.dataset.dataset import (
     migrate_to_stable_row_ids,
     open_dataset,
 )
+from lance_stream.dataset.hand_over import (
+    claim_versions,
+    forget_versions,
+    leave_manifest_store,
+)
 from lance_stream.errors import (
     BadDataError,
     CommitConflictError,
@@ -42,7 +47,10 @@ __all__ = [
     "NotFoundError",
     "RetryableConflictError",
     "UnsupportedFeatureError",
+    "claim_versions",
     "create_dataset",
+    "forget_versions",
+    "leave_manifest_store",
     "migrate_to_stable_row_ids",
     "open_dataset",
 ]

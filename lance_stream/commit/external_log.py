@@ -164,14 +164,14 @@ class ExternalLog:
                 f"the versions of {self.store.uri} are published in another manifest store, "
                 f"{mark!r}, than the one given, {self._mark!r}. Give that one; or, if the table "
                 "was moved or copied here and nobody publishes there any more, take it over with "
-                "claim_versions()"
+                "lance_stream.claim_versions()"
             )
         if self._newest_seen is None:
             raise InvalidInputError(
                 f"the versions of {self.store.uri} are published in a manifest store, but "
                 f"{self.manifests.where} holds none of them under {self.base_uri!r}: it is another "
                 "one, or was emptied. Give the right one; or, if nobody publishes there any more, "
-                "take the table over with claim_versions()"
+                "take the table over with lance_stream.claim_versions()"
             )
 
     def latest(self) -> int:
@@ -416,7 +416,7 @@ class ExternalLog:
                 f"there is no dataset at {self.store.uri}; {self.manifests.where} still holds "
                 f"versions up to {place.version} of {self.base_uri!r}: either the dataset was "
                 "deleted, or it is another one, of the same path elsewhere. If it was deleted, let "
-                "the manifest store forget it with forget_versions()"
+                "the manifest store forget it with lance_stream.forget_versions()"
             )
         return CorruptDataError(
             f"{self.manifests.where} says that version {place.version} is the newest of "

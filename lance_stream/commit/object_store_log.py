@@ -77,9 +77,12 @@ class ObjectStoreLog:
 
     Args:
         store: The table's directory.
+        is_claiming: Whether versions may follow on ones that were published in an external
+            manifest store.
     """
 
     store: Store
+    is_claiming: bool = False
     _scheme: NamingScheme | None = field(default=None, init=False, repr=False, compare=False)
     _newest: int = field(default=0, init=False, repr=False, compare=False)
     _found_nothing: bool = field(default=False, init=False, repr=False, compare=False)
@@ -97,14 +100,14 @@ class ObjectStoreLog:
     def check_may_follow(self, newest: Manifest | None) -> None:
         """Check that versions may be published after one; see `VersionLog.check_may_follow`."""
         mark = newest.config.get(manifest_store_mark.CONFIG_KEY) if newest else None
-        if mark is not None:
+        if mark is not None and not self.is_claiming:
             raise InvalidInputError(
                 f"the versions of {self.store.uri} are published in an external manifest store, "
                 f"{mark!r}, and without it the newest one may not be seen. Give the storage option "
                 "manifest_store (or a URI that begins with s3+ddb://), as the other writers do. To "
-                "do without it from now on, open the dataset with it once more and call "
-                "leave_manifest_store(); if it is gone for good, or this is a copy of the table, "
-                "call claim_versions() on the dataset opened without it"
+                "do without it from now on, call lance_stream.leave_manifest_store() with it once; "
+                "if it is gone for good, or this is a copy of the table, call "
+                "lance_stream.claim_versions() without it"
             )
 
     @property
