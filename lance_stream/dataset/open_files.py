@@ -184,7 +184,9 @@ class OpenFiles:
 
     def _open(self, file: DataFile) -> FileReader:
         try:
-            return answer(open_file(self._size_bytes_of(file)), self._ranges_of(file))
+            whole_below = self._store_of(file.base_id)[0].bytes_per_request
+            asking = open_file(self._size_bytes_of(file), whole_below)
+            return answer(asking, self._ranges_of(file))
         except BadDataError as error:
             error.add_note(f"data file {file.path!r}")
             raise

@@ -15,7 +15,7 @@ as many as make about 32 MB.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,9 @@ BATCH_BYTES: Final = 32 << 20
 """About how much a batch holds when its number of rows is not given."""
 
 MAX_BATCH_ROWS: Final = 1 << 20
+
+_LEAST_WIDTH: Final = 16
+"""What a value of no width of its own is taken to have at least."""
 
 BYTES: Final = "bytes"
 """Blob columns are large_binary."""
@@ -486,8 +489,11 @@ class FragmentReader:
     def _default_batch_size(self, num_rows: int) -> int:
         fields = {each.name: each for each in (*self._output, *self._filter_fields)}.values()
         stored = sum(each.size_bytes for each in self._fragment.files) / max(num_rows, 1)
-        width = sum(_bytes_per_value(field_to_arrow(each).type, stored) for each in fields)
-        width += 8 * len(self._unit.system_columns)
+        guesses = [_width(field_to_arrow(each).type) for each in fields]
+        width = 8 * len(self._unit.system_columns) + sum(each.known for each in guesses)
+        # what has no width of its own takes, all together, about as much as a stored row
+        unknown = sum(each.num_unknown for each in guesses)
+        width += max(stored, _LEAST_WIDTH * unknown) if unknown else 0
         return max(1, min(MAX_BATCH_ROWS, int(BATCH_BYTES / max(width, 1))))
 
     def _system_column(self, name: str, selection: Selection) -> pa.Array:
@@ -554,13 +560,26 @@ def _batch_of(arrays: Sequence[pa.Array], names: Sequence[str], num_rows: int) -
     return pa.RecordBatch.from_arrays([pa.nulls(num_rows)], names=[""])
 
 
-def _bytes_per_value(arrow: pa.DataType, stored: float) -> float:
-    """Guess how many bytes a value takes; what has no width of its own, as much as a stored row."""
+class _Width(NamedTuple):
+    """How many bytes a value takes.
+
+    Attributes:
+        known: By those parts of its type that have a width.
+        num_unknown: How many parts have none: texts, bytes, lists.
+    """
+
+    known: float
+    num_unknown: float
+
+
+def _width(arrow: pa.DataType) -> _Width:
     if pa.types.is_struct(arrow):
-        return sum(_bytes_per_value(part.type, stored) for part in arrow)
+        parts = [_width(part.type) for part in arrow]
+        return _Width(sum(each.known for each in parts), sum(each.num_unknown for each in parts))
     if pa.types.is_fixed_size_list(arrow):
-        return float(arrow.list_size) * _bytes_per_value(arrow.value_type, stored)
+        item = _width(arrow.value_type)
+        return _Width(arrow.list_size * item.known, arrow.list_size * item.num_unknown)
     try:
-        return float(arrow.bit_width) / 8
+        return _Width(arrow.bit_width / 8, 0)
     except ValueError:
-        return max(stored, 16.0)
+        return _Width(0, 1)

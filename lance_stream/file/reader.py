@@ -334,17 +334,18 @@ class FileReader:
         return [self._columns[index] for index in indices]
 
 
-def open_file(size_bytes: int) -> Asking[FileReader]:
+def open_file(size_bytes: int, whole_below: int = 0) -> Asking[FileReader]:
     """Return a reader of a file: one request for its end, at most two more if that is large.
 
     Args:
         size_bytes: The size of the file.
+        whole_below: Up to this size all of it is read by the first request, and kept.
 
     Raises:
         CorruptDataError: It is not a Lance data file, or damaged.
         UnsupportedFeatureError: Its version is not supported; the message names it.
     """
-    tail_start = max(0, size_bytes - TAIL_BYTES)
+    tail_start = 0 if size_bytes <= whole_below else max(0, size_bytes - TAIL_BYTES)
     (tail,) = yield [ByteRange(tail_start, size_bytes)]
     known = _KnownBytes(tail_start, tail)
     if decode_footer_version(tail[-FOOTER_BYTES:], size_bytes) is FileVersion.V0_1:

@@ -79,6 +79,11 @@ class LocalStore:
         """As many as there are cores, and no more."""
         return NUM_READERS
 
+    @property
+    def bytes_per_request(self) -> int:
+        """About a system call's worth of bytes in the page cache."""
+        return _MAX_GAP_BYTES
+
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Return the bytes of each range; see `Store.read_ranges`."""
         with self._open(path) as file:

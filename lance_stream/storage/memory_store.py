@@ -60,6 +60,11 @@ class MemoryStore:
         """As many as there are cores, and no more."""
         return NUM_READERS
 
+    @property
+    def bytes_per_request(self) -> int:
+        """About a call's worth of bytes."""
+        return _MAX_GAP_BYTES
+
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Return the bytes of each range; see `Store.read_ranges`."""
         requests = plan_requests(

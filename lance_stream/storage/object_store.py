@@ -98,6 +98,11 @@ class ObjectStore:
         """Each waits for the network nearly all the time."""
         return min(_MOST_READERS, self.settings.max_requests_at_once)
 
+    @property
+    def bytes_per_request(self) -> int:
+        """About a request's latency."""
+        return MAX_GAP_BYTES
+
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Return the bytes of each range; see `Store.read_ranges`."""
         requests = plan_requests(

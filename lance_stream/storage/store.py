@@ -95,6 +95,11 @@ class Store(Protocol):
         """How many threads of one process that read from it are best under way at once."""
         ...
 
+    @property
+    def bytes_per_request(self) -> int:
+        """How many bytes more cost about as much as one request more."""
+        ...
+
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Return the bytes of each range, in order.
 

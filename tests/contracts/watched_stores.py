@@ -39,6 +39,10 @@ class WatchedStore:
     def num_readers(self) -> int:
         return self.inner.num_readers
 
+    @property
+    def bytes_per_request(self) -> int:
+        return self.inner.bytes_per_request
+
     def _pass(self, call: str, path: str, *arguments: Any) -> Any:
         self.calls.append((call, path))
         self.before(call, path)

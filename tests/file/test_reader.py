@@ -198,3 +198,20 @@ def test_the_file_is_known_by_its_size(files: Any) -> None:
         answer(open_file(len(data) - 1), read_from(data))
     with pytest.raises(CorruptDataError, match="asked for"):
         answer(open_file(len(data) + 1), read_from(data))
+
+
+def test_a_file_below_a_size_is_read_whole_by_the_request_that_opens_it(files: Any) -> None:
+    table = large_table().slice(0, 20_000)
+    data, _ = files.write(table)
+    rounds: list[int] = []
+
+    def read(ranges: Any) -> Any:
+        rounds.append(sum(each.size_bytes for each in ranges))
+        return read_from(data)(ranges)
+
+    assert len(data) > TAIL_BYTES
+    reader = answer(open_file(len(data), whole_below=len(data)), read)
+    fields = reader.metadata.schema.fields[:1]
+    (array,) = answer(reader.read(fields, {fields[0].id: 0}, 0, 20_000), read)
+    assert array.to_pylist() == table["id"].to_pylist()
+    assert rounds == [len(data)]
