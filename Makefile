@@ -60,6 +60,7 @@ bench: install java servers  ## ratios of speed against pylance and parquet, in 
 	$(BIN)/python -m benchmarks.sink
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.feed
+	$(BIN)/python -m benchmarks.stores
 
 bench-rivals: install java $(RIVALS)/.installed  ## the same against Delta and Iceberg, on the PySpark that they have
 	$(BIN)/python -m benchmarks.rivals --rivals-python $(RIVALS)/bin/python $(RIVALS_ARGUMENTS)

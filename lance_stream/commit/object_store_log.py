@@ -43,7 +43,7 @@ from lance_stream.table.paths import (
     parse_staged_manifest_name,
 )
 
-FIRST_NAMES: Final = 32
+FIRST_NAMES: Final = 8
 """So many names are asked for in a look at the newest version."""
 
 _TRIES = 5

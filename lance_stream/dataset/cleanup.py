@@ -49,7 +49,6 @@ from lance_stream.dataset.consumers import (
     abandoned_consumers,
     consumer_tag,
 )
-from lance_stream.dataset.scan import NUM_THREADS
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.tag_files import HOLD_PREFIX, delete_tag, list_tags
 from lance_stream.dataset.timestamps import nanos_of
@@ -503,6 +502,8 @@ def _remove_versions(
 
 
 def _delete(store: Store, paths: Sequence[str]) -> None:
-    with ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="lance-stream-cleanup") as threads:
+    with ThreadPoolExecutor(
+        store.num_readers, thread_name_prefix="lance-stream-cleanup"
+    ) as threads:
         for _ in threads.map(store.delete, paths):
             pass

@@ -30,7 +30,7 @@ from lance_stream.dataset.commit_verb import commit_planned, planning_again
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.predicates import Expression, evaluate, parse_expression, quote_path
 from lance_stream.dataset.read_fragment import FragmentReader, Selection
-from lance_stream.dataset.scan import read_ahead
+from lance_stream.dataset.reading_ahead import read_ahead
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.errors import CommitConflictError, InvalidInputError

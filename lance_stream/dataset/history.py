@@ -1,10 +1,13 @@
 """The versions of a table: when each was made, by what, and how many rows it has."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
 
+from lance_stream.commit.version_log import VersionLog
+from lance_stream.dataset.reading_ahead import map_ahead
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.timestamps import timestamp_of
 from lance_stream.errors import BadDataError, NotFoundError
@@ -43,16 +46,21 @@ def list_versions(table: TableVersion, limit: int | None = None) -> list[Version
         table: Any version.
         limit: How many of the newest, at least 1; None for all.
     """
-    found = []
     live_rows: dict[bytes, int] = {}
     versions = table.log.versions()
-    for version in versions if limit is None else versions[-limit:]:
-        try:
-            manifest = table.log.read(version)
-        except NotFoundError:
-            continue  # cleaned up since it was listed
-        found.append(_describe(table.at(manifest), live_rows))
-    return found
+    manifests = map_ahead(
+        lambda version: _read(table.log, version),
+        versions if limit is None else versions[-limit:],
+        table.store.num_readers,
+    )
+    return [_describe(table.at(each), live_rows) for each in manifests if each is not None]
+
+
+def _read(log: VersionLog, version: int) -> Manifest | None:
+    """Return the manifest of a version that was listed; None if it was cleaned up since."""
+    with suppress(NotFoundError):
+        return log.read(version)
+    return None
 
 
 def _describe(table: TableVersion, live_rows: dict[bytes, int]) -> VersionInfo:

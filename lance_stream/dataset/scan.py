@@ -1,15 +1,13 @@
 """Scanning a version: its live rows in order, or those for which a filter is true.
 
 A scan is planned as work units, one a fragment. Here they are read by a few threads, some batches
-ahead of the one who takes them; on Spark each goes to a worker (`spark.table_source`).
+ahead of the one who takes them (`reading_ahead`); on Spark each goes to a worker
+(`spark.table_source`).
 """
 
-import os
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,12 +16,12 @@ from lance_stream.dataset.predicates import parse_expression, parse_predicate
 from lance_stream.dataset.read_fragment import (
     BYTES,
     READABLE_SYSTEM_COLUMNS,
-    FragmentReader,
     WorkUnit,
     check_blob_handling,
     output_schema,
     projected,
 )
+from lance_stream.dataset.reading_ahead import choose, num_readers, read_ahead
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.arrow_schemas import to_arrow
@@ -34,10 +32,6 @@ from lance_stream.schema.system_columns import (
     ROW_ID,
     ROW_LAST_UPDATED_AT_VERSION,
 )
-
-NUM_THREADS: Final = min(8, os.cpu_count() or 1)
-
-ReadBatch: TypeAlias = Callable[[], pa.RecordBatch]
 
 
 def plan_scan(
@@ -179,35 +173,5 @@ def names_of(table: TableVersion, columns: Sequence[str] | None) -> tuple[str, .
 
 def read_units(units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
     """Yield the batches of work units, in order, read by several threads a little ahead."""
-
-    def reads() -> Iterator[ReadBatch]:
-        for unit in units:
-            reader = FragmentReader(unit)
-            for selection in reader.selections():
-                yield partial(reader.read, selection)
-
-    return read_ahead(reads())
-
-
-def read_ahead(reads: Iterator[ReadBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield what some reads give, in order and without empty batches.
-
-    Several threads read, a few batches ahead of the one who takes them.
-    """
-    with ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="lance-stream-scan") as threads:
-        ahead: deque[Future[pa.RecordBatch]] = deque()
-        try:
-            for read in reads:
-                ahead.append(threads.submit(read))
-                while len(ahead) > NUM_THREADS:
-                    yield from _unless_empty(ahead.popleft().result())
-            while ahead:
-                yield from _unless_empty(ahead.popleft().result())
-        finally:
-            for each in ahead:
-                each.cancel()
-
-
-def _unless_empty(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if batch.num_rows:
-        yield batch
+    reads = (partial(each.reader.read, each.selection) for each in choose(units))
+    return read_ahead(reads, num_readers(units))

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lance_stream.dataset.scan import NUM_THREADS
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.upserts.tombstone_files import column_names, read_deletes
 from lance_stream.errors import BadDataError, CorruptDataError, NotFoundError
@@ -245,7 +244,7 @@ def _data_files(table: TableVersion) -> Broken:
         for where, fragment in _fragments(table)
         for file in fragment.files
     ]
-    with ThreadPoolExecutor(NUM_THREADS) as threads:
+    with ThreadPoolExecutor(table.store.num_readers) as threads:
         answers = threads.map(lambda job: (job[0], _problems_of(table, job[1], job[2])), jobs)
         for where, problems in answers:
             for problem in problems:

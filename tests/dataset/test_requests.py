@@ -279,7 +279,7 @@ def test_a_poll_with_one_new_version(
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(rows=1000)])
-@pytest.mark.parametrize(("num_versions", "lists"), [(3, 1), (20, 1), (40, 2)])
+@pytest.mark.parametrize(("num_versions", "lists"), [(3, 1), (6, 1), (40, 2)])
 def test_a_batch_of_several_versions(
     service: ObjectService,
     ds: Dataset,

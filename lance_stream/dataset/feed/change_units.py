@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lance_stream.dataset.casting import cast_batch
 from lance_stream.dataset.read_fragment import FragmentReader, Selection, WorkUnit
-from lance_stream.dataset.scan import ReadBatch, read_ahead
+from lance_stream.dataset.reading_ahead import choose, num_readers, read_ahead
 from lance_stream.schema.system_columns import (
     CHANGE_COLUMNS,
     ROW_CREATED_AT_VERSION,
@@ -65,14 +65,12 @@ def read_changes(units: Sequence[ChangeUnit]) -> Iterator[pa.RecordBatch]:
         BadDataError: A file is damaged, or has what is not supported.
         NotFoundError: A file is gone: its version was cleaned up.
     """
-
-    def reads() -> Iterator[ReadBatch]:
-        for unit in units:
-            reader = FragmentReader(unit.unit)
-            for selection in reader.selections():
-                yield partial(_read_changes, unit, reader, selection)
-
-    return read_ahead(reads())
+    rows = [each.unit for each in units]
+    reads = (
+        partial(_read_changes, units[each.place], each.reader, each.selection)
+        for each in choose(rows)
+    )
+    return read_ahead(reads, num_readers(rows))
 
 
 def _read_changes(unit: ChangeUnit, reader: FragmentReader, selection: Selection) -> pa.RecordBatch:

@@ -22,7 +22,8 @@ import pyarrow as pa
 
 from lance_stream.dataset.changed_rows import Addresses
 from lance_stream.dataset.read_fragment import WorkUnit, read_unit
-from lance_stream.dataset.scan import NUM_THREADS, read_units
+from lance_stream.dataset.reading_ahead import num_readers
+from lance_stream.dataset.scan import read_units
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.upserts.incoming import Incoming
 from lance_stream.dataset.upserts.key_bounds import BoundsLearner, FileBounds, key_fields
@@ -84,7 +85,9 @@ class Threads:
         if len(units) < 2:
             return [find_matches(unit, lookup, num_keys) for unit in units]
         look = partial(find_matches, lookup=lookup, num_keys=num_keys)
-        with ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="lance-stream-keys") as threads:
+        with ThreadPoolExecutor(
+            num_readers(units), thread_name_prefix="lance-stream-keys"
+        ) as threads:
             return list(threads.map(look, units))
 
     def read(self, units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,117 @@
+"""Work units read by several threads, some ahead of the one who takes the batches.
+
+    unit 7    its rows are chosen        a thread: for that files may have to be opened
+    unit 6    a batch is read            a thread
+    unit 6    a batch is read            a thread
+    unit 5    a batch waits              its turn comes when those before it have been taken
+
+How many threads there are the store says (`Store.num_readers`): on a local disk as many as there
+are cores; on an object store more, for most of the time each of them waits. There the next units'
+rows are chosen ahead, too. What has been read and not been taken is bounded: as many batches as
+cores, and more of them only where they are small.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from lance_stream.dataset.read_fragment import FragmentReader, Selection, WorkUnit
+from lance_stream.storage.store import NUM_READERS
+
+T = TypeVar("T")
+U = TypeVar("U")
+ReadBatch: TypeAlias = Callable[[], pa.RecordBatch]
+
+MAX_WAITING_BYTES: Final = 256 << 20
+"""About how much may be read ahead where there are more threads than cores."""
+
+
+class Chosen(NamedTuple):
+    """Rows that make one batch.
+
+    Attributes:
+        place: The place of their work unit among all.
+        reader: Reads its fragment.
+        selection: The rows.
+    """
+
+    place: int
+    reader: FragmentReader
+    selection: Selection
+
+
+def num_readers(units: Sequence[WorkUnit]) -> int:
+    """Return how many threads read work units of one table best."""
+    return units[0].files.store.num_readers if units else NUM_READERS
+
+
+def choose(units: Sequence[WorkUnit]) -> Iterator[Chosen]:
+    """Yield the rows of work units, batch by batch, in order."""
+    if num_readers(units) <= NUM_READERS or len(units) < 2:
+        for place, unit in enumerate(units):
+            reader = FragmentReader(unit)
+            for selection in reader.selections():
+                yield Chosen(place, reader, selection)
+        return
+    for place, (reader, selections) in enumerate(map_ahead(_begin, units, num_readers(units))):
+        for selection in selections:
+            yield Chosen(place, reader, selection)
+
+
+def _begin(unit: WorkUnit) -> tuple[FragmentReader, Iterator[Selection]]:
+    """Choose the first rows of a unit, which opens the files that choosing takes."""
+    reader = FragmentReader(unit)
+    selections = reader.selections()
+    first = next(selections, None)
+    return reader, selections if first is None else chain([first], selections)
+
+
+def read_ahead(
+    reads: Iterator[ReadBatch], num_threads: int = NUM_READERS
+) -> Iterator[pa.RecordBatch]:
+    """Yield what some reads give, in order and without empty batches.
+
+    Args:
+        reads: Each is called by one of the threads.
+        num_threads: How many read, ahead of the one who takes the batches.
+    """
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="lance-stream-scan") as threads:
+        ahead: deque[Future[pa.RecordBatch]] = deque()
+        largest = 1
+        try:
+            for read in reads:
+                ahead.append(threads.submit(read))
+                while len(ahead) > max(NUM_READERS, min(num_threads, MAX_WAITING_BYTES // largest)):
+                    batch = ahead.popleft().result()
+                    largest = max(largest, batch.nbytes)
+                    yield from _unless_empty(batch)
+            while ahead:
+                yield from _unless_empty(ahead.popleft().result())
+        finally:
+            for each in ahead:
+                each.cancel()
+
+
+def map_ahead(function: Callable[[T], U], items: Sequence[T], num_threads: int) -> Iterator[U]:
+    """Yield what a function gives for each item, in order; threads are a little ahead."""
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="lance-stream-ahead") as threads:
+        ahead: deque[Future[U]] = deque()
+        try:
+            for item in items:
+                ahead.append(threads.submit(function, item))
+                if len(ahead) > num_threads:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for each in ahead:
+                each.cancel()
+
+
+def _unless_empty(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows:
+        yield batch
