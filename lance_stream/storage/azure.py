@@ -58,7 +58,6 @@ _TRY_AGAIN_CODES: Final = frozenset(
     {"PendingCopyOperation", "Md5Mismatch", "Crc64Mismatch", "OperationTimedOut", "ServerBusy"}
 )
 _TAKEN_CODES: Final = frozenset({"BlobAlreadyExists", "ConditionNotMet", "TargetConditionNotMet"})
-_MISSING_CODES: Final = frozenset({"BlobNotFound", "PathNotFound", "CannotVerifyCopySource"})
 _NO_CONTAINER_CODES: Final = frozenset(
     {"ContainerNotFound", "FilesystemNotFound", "ContainerBeingDeleted", "ContainerDisabled"}
 )
@@ -361,17 +360,13 @@ def _meaning_of(answer: _Answer, request: BlobRequest, container: str) -> Except
         return RefusedError(
             f"{told}: there is no container {container!r}. Create it, or correct the URI"
         )
-    if status == 404 and (code in _MISSING_CODES or request.method == "HEAD"):
-        return MissingError(told)
-    if status == 404:
-        return (
-            RefusedError(
-                f"{told}: there is no container {container!r}, or nobody may read it without "
-                "credentials"
-            )
-            if code == "ResourceNotFound"
-            else MissingError(told)
+    if code == "ResourceNotFound":
+        return RefusedError(
+            f"{told}: there is no container {container!r}, or nobody may read it without "
+            "credentials"
         )
+    if status == 404:
+        return MissingError(told)
     if status in (409, 412) and code in _TAKEN_CODES:
         return _changed(request, told)
     if code == "InvalidBlockList":
@@ -411,6 +406,10 @@ _WAYS_OUT: Final[Mapping[str, str]] = {
         "the account lets nobody in without credentials. Give account_key, sas_token or an identity"
     ),
     "BlobImmutableDueToPolicy": "a policy of the container forbids to change or delete blobs",
+    "InvalidResourceName": (
+        "the service allows no such name. A container's has 3 to 63 lower-case letters, digits and "
+        "hyphens"
+    ),
     "InvalidBlobType": "a page or append blob of that name is there: delete it",
     "InvalidBlobOrBlock": (
         "another program left blocks of that name, whose ids have another length: they go after a "

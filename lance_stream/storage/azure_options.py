@@ -276,8 +276,7 @@ def _endpoint_of(host: str) -> tuple[str | None, str | None]:
 
 def _blob_host(host: str) -> str:
     """Return the host that speaks the interface of blobs beside one of ADLS Gen2."""
-    account, _, domain = host.partition(".")
-    return f"{account}.blob.{domain.removeprefix('dfs.').removeprefix('blob.')}"
+    return host.replace(".dfs.", ".blob.", 1)
 
 
 def _endpoint(
@@ -302,8 +301,7 @@ def _endpoint(
             "https://account.blob.core.windows.net, without a query: a SAS token is the storage "
             "option sas_token"
         )
-    host = url.netloc.replace(".dfs.", ".blob.", 1)
-    return f"{url.scheme}://{host}{url.path.rstrip('/')}"
+    return f"{url.scheme}://{_blob_host(url.netloc)}{url.path.rstrip('/')}"
 
 
 def _account_of(endpoint: str) -> str | None:
@@ -311,8 +309,8 @@ def _account_of(endpoint: str) -> str | None:
     url = urlsplit(endpoint)
     if url.path:
         return url.path.split("/")[1]
-    account, dot, domain = (url.hostname or "").partition(".")
-    return account if dot and domain.startswith("blob.") else None
+    account, _, domain = (url.hostname or "").partition(".")
+    return account if ".blob." in f".{domain}" else None
 
 
 def _with_account(endpoint: str, account: str) -> str:

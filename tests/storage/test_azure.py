@@ -383,3 +383,76 @@ def test_an_answer_that_asks_for_time_is_given_it(store: Store, proxy: FaultProx
     store.read("a")
     first, second = proxy.seen("get")
     assert second.started - first.started >= 1
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "way_out"),
+    [
+        (403, "AuthenticationFailed", "Correct account_key or sas_token"),
+        (403, "KeyBasedAuthenticationNotPermitted", "takes no account keys"),
+        (403, "AuthorizationPermissionMismatch", "Storage Blob Data Contributor"),
+        (403, "SomethingNew", "Check account_key, sas_token or the identity"),
+        (401, "NoAuthenticationInformation", "Give account_key, sas_token or an identity"),
+        (409, "PublicAccessNotPermitted", "Give account_key, sas_token or an identity"),
+        (404, "ContainerNotFound", "there is no container"),
+        (404, "FilesystemNotFound", "there is no container"),
+        (409, "ContainerBeingDeleted", "there is no container"),
+        (404, "ResourceNotFound", "nobody may read it without credentials"),
+        (409, "BlobImmutableDueToPolicy", "forbids to change or delete"),
+        (412, "LeaseIdMissing", "holds a lease on the blob"),
+        (400, "InvalidBlobOrBlock", "another program left blocks"),
+        (400, "InvalidResourceName", "the service allows no such name"),
+        (307, "", "sends requests elsewhere"),
+        (400, "SomethingNew", "does not take this request"),
+    ],
+)
+def test_a_refusal_comes_at_once_and_with_the_way_out(
+    store: Store, proxy: FaultProxy, status: int, code: str, way_out: str
+) -> None:
+    for ask in (
+        lambda: store.create_once("v/1", b"x"),
+        lambda: store.write("v/1", b"x"),
+        lambda: store.read("v/1"),
+        lambda: store.size("v/1"),
+        lambda: store.list("v"),
+    ):
+        proxy.clear()
+        proxy.add(Forge(status, code or " "), times=None)
+        with pytest.raises(StoreRefusedError, match=way_out):
+            ask()
+        assert sum(proxy.kinds().values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (500, "OperationTimedOut"),
+        (500, "InternalError"),
+        (503, "ServerBusy"),
+        (503, "SomethingNew"),
+        (502, ""),
+        (504, ""),
+        (408, ""),
+        (429, ""),
+        (409, "PendingCopyOperation"),
+        (400, "Md5Mismatch"),
+    ],
+)
+def test_what_may_go_through_in_a_moment_is_asked_again(
+    store: Store, proxy: FaultProxy, status: int, code: str
+) -> None:
+    proxy.add(Forge(status, code or " "))
+    assert store.create_once("v/1", b"x")
+    proxy.add(Forge(status, code or " "))
+    assert store.read("v/1") == b"x"
+    assert proxy.kinds() == {"put once": 2, "get": 2}
+
+
+@pytest.mark.parametrize("code", ["BlobAlreadyExists", "ConditionNotMet", "TargetConditionNotMet"])
+def test_each_way_to_say_taken_is_understood(store: Store, proxy: FaultProxy, code: str) -> None:
+    store.write("v/1", b"theirs")
+    for status in (409, 412):
+        proxy.clear()
+        proxy.add(Forge(status, code), kind="put once")
+        assert not store.create_once("v/1", b"mine")
+        assert proxy.kinds() == {"put once": 1, "get": 1}

@@ -61,6 +61,11 @@ def settings(
             "https://acct.blob.core.chinacloudapi.cn",
         ),
         (
+            "abfss://cont@acct.z01.dfs.storage.azure.net/t",
+            {"account_name": "acct"},
+            "https://acct.z01.blob.storage.azure.net",
+        ),
+        (
             "abfss://space@onelake.dfs.fabric.microsoft.com/lake.Lakehouse/Tables/t",
             {},
             "https://onelake.blob.fabric.microsoft.com",
