@@ -84,3 +84,9 @@ def test_a_history_holds_every_state_of_its_table(tmp_path: Path) -> None:
         (3, "Ulm", "new", False),
         (4, "Trier", "new", True),
     ]
+
+
+@pytest.mark.server("moto")
+@pytest.mark.usefixtures("spark")
+def test_a_stream_on_s3_is_followed(tmp_path: Path) -> None:
+    assert load("stream_on_s3").main(str(tmp_path)) == {"boiler": 93.5}

@@ -44,7 +44,9 @@ def main(folder: Path) -> None:
     (folder / "conf" / "log4j2.properties").write_text(LOG4J.format(folder=folder))
     os.environ["SPARK_CONF_DIR"] = str(folder / "conf")
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    logging.basicConfig(filename=folder / "log" / "python", level=logging.DEBUG)
+    # Not DEBUG: there py4j writes all that Spark is told, and botocore the headers that it sends.
+    logging.basicConfig(filename=folder / "log" / "python", level=logging.INFO)
+    logging.getLogger("lance_stream").setLevel(logging.DEBUG)
 
     from pyspark.sql import SparkSession
 

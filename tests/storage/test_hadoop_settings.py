@@ -10,6 +10,7 @@ import pytest
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage import hadoop_settings
 from lance_stream.storage.hadoop_settings import HADOOP_NAMES, storage_options_of, store_of
+from lance_stream.storage.locations import BACKENDS
 from lance_stream.storage.option_names import take_settings
 
 S3A = {
@@ -236,6 +237,13 @@ def test_what_settings_say_of_a_location(
     assert found == expected
     assert len(take_settings(found, store_of(uri))) == len(found), "each is known to the store"
     assert all(re.fullmatch(HADOOP_NAMES, name) for name in settings)
+
+
+def test_every_scheme_is_given_the_options_of_the_store_that_opens_it() -> None:
+    for scheme in BACKENDS:
+        is_local = scheme in ("", "file", "memory")
+        location = f"{scheme}://box/t" if scheme else "/box/t"
+        assert (store_of(location) == "local") == is_local, scheme
 
 
 def test_a_private_key_in_the_settings_becomes_a_service_account() -> None:
