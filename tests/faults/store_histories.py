@@ -1,0 +1,342 @@
+"""Random histories of a table on S3: two writers whose requests go wrong, and pylance beside them.
+
+    python -m tests.faults.store_histories --minutes 10 --seed 1
+
+Each of our writers has a proxy of its own, where a share of its requests meets a fault: cut, held
+until after its client has given up, repeated, answered by a lie. A writer takes in micro-batches
+(appends and upserts), each tried again until it is acknowledged, and appends and deletes that are
+tried once. Keys belong to one writer, so each knows what the table has to hold of them in the end:
+
+    acknowledged                          once, as it was told
+    tried once, and ended in an error     once, or not at all
+
+The seed settles what is done and which fault meets the n-th request of a writer. How the writers'
+requests interleave is the machine's.
+"""
+
+import argparse
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import lance
+import pyarrow as pa
+
+from lance_stream import create_dataset, open_dataset
+from lance_stream.dataset.append import append
+from lance_stream.dataset.micro_batches import MicroBatch
+from lance_stream.dataset.opening import open_table
+from lance_stream.dataset.upserts.incoming import UpsertRules
+from lance_stream.dataset.upserts.upsert import upsert
+from lance_stream.errors import LanceStreamError
+from tests.faults.drivers import SCHEMA
+from tests.faults.faulty_places import Options, through
+from tests.servers.buckets import Bucket
+from tests.servers.fault_proxy import FaultProxy
+from tests.servers.store_faults import (
+    CutAfter,
+    CutBefore,
+    CutBody,
+    Fault,
+    Forge,
+    Hold,
+    Repeat,
+    Slow,
+)
+from tests.servers.store_requests import StoreRequest
+
+FAULT_SHARE: Final = 0.05
+OUTAGE_SHARE: Final = 0.15
+IMPATIENT: Final[Options] = {
+    "connect_timeout": "5s",
+    "request_timeout": "700ms",
+    "client_max_retries": "2",
+    "client_retry_timeout": "4s",
+}
+ROWS_AT_ONCE: Final = 3
+FAULTS: Final[tuple[Callable[[random.Random], Fault], ...]] = (
+    lambda dice: CutBefore(reset=dice.random() < 0.5),
+    lambda dice: CutAfter(reset=dice.random() < 0.5),
+    lambda dice: CutBody(dice.random()),
+    lambda dice: Hold(dice.uniform(0.2, 4.0)),
+    lambda dice: Slow(dice.uniform(0.2, 1.5)),
+    lambda _dice: Repeat(),
+    lambda dice: Forge(dice.choice((500, 503, 429)), landed=dice.random() < 0.5),
+    lambda _dice: Forge(403),
+)
+LIES: Final = (Forge(409), Forge(412), Forge(409, landed=True), Forge(412, landed=True))
+
+
+def faults_by_chance(dice: random.Random) -> Callable[[StoreRequest], Fault | None]:
+    """Return what chooses a fault for some requests, now and then one for several in a row."""
+    outage: list[Fault] = []
+
+    def choose(request: StoreRequest) -> Fault | None:
+        if outage:
+            return outage.pop()
+        if dice.random() >= FAULT_SHARE:
+            return None
+        if request.kind.endswith("once") and dice.random() < 0.4:
+            return dice.choice(LIES)
+        fault = dice.choice(FAULTS)(dice)
+        if dice.random() < OUTAGE_SHARE:
+            outage.extend([fault] * dice.randrange(2, 14))
+        return fault
+
+    return choose
+
+
+@dataclass
+class Writer:
+    """One that writes rows of its own keys, and knows what must have become of them.
+
+    Attributes:
+        number: Its number; its keys begin with it.
+        uri: The table.
+        dice: Settles what it does.
+        values: By key, what the table holds in the end: None for no row.
+        in_doubt: Groups of rows of which all are there in the end, or none.
+        maybe_gone: Keys whose row may have been deleted.
+        done: How often what was done.
+        error: What it ended with, if it was not ours.
+    """
+
+    number: int
+    uri: str
+    dice: random.Random
+    values: dict[int, str | None] = field(default_factory=dict)
+    in_doubt: list[dict[int, str]] = field(default_factory=list)
+    maybe_gone: set[int] = field(default_factory=set)
+    done: dict[str, int] = field(default_factory=dict)
+    error: BaseException | None = None
+    _next_key: int = 0
+
+    def run(self, act: Callable[[], None], until: float) -> None:
+        try:
+            while time.monotonic() < until:
+                act()
+        except BaseException as error:
+            self.error = error
+
+    def note(self, what: str) -> None:
+        self.done[what] = self.done.get(what, 0) + 1
+
+    def new_rows(self, value: str) -> dict[int, str]:
+        first = self.number * 1_000_000 + self._next_key
+        self._next_key += ROWS_AT_ONCE
+        return dict.fromkeys(range(first, first + ROWS_AT_ONCE), value)
+
+    def sure_keys(self) -> list[int]:
+        return [
+            key
+            for key, value in self.values.items()
+            if value is not None and key not in self.maybe_gone
+        ]
+
+
+@dataclass
+class OurWriter(Writer):
+    """One of ours, whose requests go wrong.
+
+    Attributes:
+        options: Lead through its proxy.
+        next_batch: The micro-batch that comes next.
+    """
+
+    options: Options = field(default_factory=dict)
+    next_batch: int = 0
+
+    def act(self) -> None:
+        what = self.dice.choice((self.batch, self.batch, self.change, self.append, self.delete))
+        what()
+
+    def batch(self) -> None:
+        """A micro-batch of new rows."""
+        rows = self.new_rows(f"batch {self.next_batch}")
+        self._until_acknowledged(
+            lambda micro_batch: append(
+                open_table(self.uri, storage_options=self.options), to_arrow(rows), micro_batch
+            )
+        )
+        self.values |= rows
+
+    def change(self) -> None:
+        """A micro-batch that changes rows, and inserts some."""
+        keys = self.sure_keys()
+        chosen = self.dice.sample(keys, min(len(keys), 2))
+        value = f"change {self.next_batch}"
+        rows = {**dict.fromkeys(chosen, value), **self.new_rows(value)}
+        self._until_acknowledged(
+            lambda micro_batch: upsert(
+                open_table(self.uri, storage_options=self.options),
+                to_arrow(rows),
+                UpsertRules(("id",)),
+                micro_batch,
+            )
+        )
+        self.values |= rows
+
+    def append(self) -> None:
+        """An append that is tried once."""
+        rows = self.new_rows("appended")
+        try:
+            open_dataset(self.uri, storage_options=self.options).append(to_arrow(rows))
+        except LanceStreamError as error:
+            self.note(f"append: {type(error).__name__}")
+            self.in_doubt.append(rows)
+        else:
+            self.note("append")
+            self.values |= rows
+
+    def delete(self) -> None:
+        """A delete that is tried once."""
+        keys = self.sure_keys()
+        if not keys:
+            return
+        key = self.dice.choice(keys)
+        try:
+            open_dataset(self.uri, storage_options=self.options).delete(f"id = {key}")
+        except LanceStreamError as error:
+            self.note(f"delete: {type(error).__name__}")
+            self.maybe_gone.add(key)
+        else:
+            self.note("delete")
+            self.values[key] = None
+
+    def _until_acknowledged(self, take_in: Callable[[MicroBatch], object]) -> None:
+        micro_batch = MicroBatch(f"writer {self.number}", self.next_batch, "query")
+        self.next_batch += 1
+        while True:
+            try:
+                take_in(micro_batch)
+            except LanceStreamError as error:
+                self.note(f"batch: {type(error).__name__}")
+            else:
+                self.note("batch")
+                return
+
+
+@dataclass
+class LanceWriter(Writer):
+    """Lance itself, whose requests go well."""
+
+    options: Options = field(default_factory=dict)
+
+    def act(self) -> None:
+        rows = self.new_rows("lance")
+        lance.write_dataset(
+            to_arrow(rows), self.uri, mode="append", storage_options=dict(self.options)
+        )
+        self.values |= rows
+        self.note("lance append")
+        time.sleep(self.dice.uniform(0.4, 1.6))
+
+
+def to_arrow(rows: dict[int, str]) -> pa.Table:
+    columns = [list(rows), list(rows.values()), [1] * len(rows)]
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], SCHEMA)
+
+
+def run_history(bucket: Bucket, server_url: str, seed: int, seconds: float) -> dict[str, int]:
+    """Run a history, and hold the table against what its writers know.
+
+    Returns:
+        How often what was done, and how many requests met a fault.
+    """
+    uri = f"{bucket.uri}/history-{seed}"
+    create_dataset(uri, SCHEMA, primary_key=["id"], storage_options=bucket.storage_options)
+    with FaultProxy(server_url) as one, FaultProxy(server_url) as other:
+        writers: list[OurWriter | LanceWriter] = [
+            LanceWriter(3, uri, random.Random(f"{seed} 3"), options=bucket.storage_options)
+        ]
+        for number, proxy in enumerate((one, other), 1):
+            proxy.choose = faults_by_chance(random.Random(f"{seed} {number} faults"))
+            options = through(bucket, proxy, IMPATIENT)
+            writers.append(
+                OurWriter(number, uri, random.Random(f"{seed} {number}"), options=options)
+            )
+        until = time.monotonic() + seconds
+        threads = [
+            threading.Thread(target=each.run, args=(each.act, until), daemon=True)
+            for each in writers
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(seconds)
+        one.choose = other.choose = None  # what is not acknowledged yet will be
+        for thread in threads:
+            thread.join(120)
+            assert not thread.is_alive(), f"seed {seed}: a writer hangs\n{one.story()}"
+        one.quiet()
+        other.quiet()
+        num_faults = sum(bool(each.fault) for each in one.requests + other.requests)
+        num_requests = len(one.requests) + len(other.requests)
+    for each in writers:
+        if each.error is not None:
+            raise AssertionError(f"seed {seed}: writer {each.number}") from each.error
+    check(uri, bucket.storage_options, writers, f"seed {seed}")
+    told = {"requests": num_requests, "faults": num_faults}
+    for each in writers:
+        for what, times in each.done.items():
+            told[what] = told.get(what, 0) + times
+    return told
+
+
+def check(uri: str, options: Options, writers: list[OurWriter | LanceWriter], told: str) -> None:
+    """Hold a table against what its writers know, for us, for Lance, and in its own feed."""
+    table = open_dataset(uri, storage_options=options)
+    rows = table.to_table(["id", "value"], with_row_id=True).to_pylist()
+    held = {row["id"]: row["value"] for row in rows}
+    assert len(held) == len(rows), f"{told}: a key is there twice"
+    for each in writers:
+        check_writer(each, held, told)
+    known = {key for each in writers for key in each.values}
+    known |= {key for each in writers for group in each.in_doubt for key in group}
+    assert set(held) <= known, f"{told}: rows that nobody wrote"
+    assert table.verify() == [], told
+    assert table.table.log.versions() == list(range(1, table.version + 1)), told
+    theirs = lance.dataset(uri, storage_options=dict(options)).to_table(["id", "value"]).to_pylist()
+    assert {row["id"]: row["value"] for row in theirs} == held, told
+    assert len(theirs) == len(rows), told
+    rebuilt: dict[int, tuple[int, str]] = {}
+    for change in table.changes(1).read_all().to_pylist():
+        if change["_change_type"] in ("delete", "update_preimage"):
+            del rebuilt[change["_rowid"]]
+        else:
+            rebuilt[change["_rowid"]] = (change["id"], change["value"])
+    assert dict(rebuilt.values()) == held, f"{told}: the feed does not make the table"
+
+
+def check_writer(writer: OurWriter | LanceWriter, held: dict[int, str], told: str) -> None:
+    for key, value in writer.values.items():
+        if key in writer.maybe_gone and key not in held:
+            continue
+        assert held.get(key) == value, f"{told}: {key} is {held.get(key)!r}, not {value!r}"
+    for group in writer.in_doubt:
+        there = {key: held[key] for key in group if key in held}
+        assert there in ({}, group), f"{told}: part of {group}"
+
+
+def main() -> None:
+    from tests.servers.moto import MotoServer
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--seconds", type=float, default=30, help="how long a history is")
+    arguments = parser.parse_args()
+    end = time.monotonic() + arguments.minutes * 60
+    seed = arguments.seed
+    while time.monotonic() < end:
+        with MotoServer() as moto:
+            done = run_history(moto.new_bucket(), moto.endpoint, seed, arguments.seconds)
+        print(f"seed {seed}: {done}", flush=True)
+        seed += 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

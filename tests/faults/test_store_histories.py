@@ -1,0 +1,23 @@
+"""Random histories of writers whose requests go wrong, some of them in the suite."""
+
+import os
+
+import pytest
+
+from tests.faults.store_histories import run_history
+from tests.servers.buckets import Bucket
+from tests.servers.moto import MotoServer
+
+SECONDS = float(os.environ.get("STORE_HISTORY_SECONDS", "12"))
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_writers_with_faults_were_told_is_what_the_table_holds(
+    moto: MotoServer, s3_bucket: Bucket, seed: int
+) -> None:
+    done = run_history(s3_bucket, moto.endpoint, seed, SECONDS)
+    assert done["faults"] > 5
+    assert done["batch"] > 1
+    assert done["lance append"] > 1

@@ -1,0 +1,188 @@
+"""A fault at each request of a reader in turn, on each kind of store: right data or a clear error.
+
+An answer that breaks off is asked for again. One that is short and says so itself, as a broken
+cache on the way may make it, is noticed where the store tells the range that it holds; where it
+does not, the format notices. Wrong or short data never come out.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_stream import create_dataset, open_dataset
+from lance_stream.commit.manifest_memory import MANIFESTS
+from lance_stream.errors import (
+    LanceStreamError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from tests.faults.faulty_places import QUICK, Options, Place
+from tests.servers.fault_proxy import FaultProxy
+from tests.servers.store_faults import (
+    CutBefore,
+    CutBody,
+    Fault,
+    Forge,
+    Hold,
+    Shorten,
+    Slow,
+)
+
+NUM_ROWS = 30_000
+RANDOM = np.random.default_rng(5)
+ROWS = pa.table(
+    {
+        "id": pa.array(range(NUM_ROWS)),
+        "noise": RANDOM.integers(0, 1 << 62, NUM_ROWS),
+        "text": [f"text {n}" for n in RANDOM.integers(0, 1 << 30, NUM_ROWS)],
+    }
+)
+WANTED = [3, NUM_ROWS - 2, 17_000, 400]
+
+Read = Callable[[str, Options], Any]
+READS: Mapping[str, Read] = {
+    "open": lambda uri, options: open_dataset(uri, storage_options=options).schema,
+    "versions": lambda uri, options: [
+        each.version for each in open_dataset(uri, storage_options=options).versions()
+    ],
+    "scan": lambda uri, options: open_dataset(uri, storage_options=options).to_table(),
+    "take": lambda uri, options: open_dataset(uri, storage_options=options).take(WANTED),
+    "feed": lambda uri, options: (
+        open_dataset(uri, storage_options=options).changes(3).read_all().drop(["_commit_timestamp"])
+    ),
+    "old version": lambda uri, options: open_dataset(uri, 2, options).to_table(["noise"]),
+}
+
+ONCE: Mapping[str, Fault] = {
+    "cut before": CutBefore(reset=True),
+    "cut in the body": CutBody(),
+    "cut at the end of the body": CutBody(0.999),
+    "503": Forge(503),
+    "429": Forge(429),
+    "the answer is late": Slow(1.0),
+}
+LATE: Options = {**QUICK, "request_timeout": "700ms"}
+FOR_EVER: Mapping[str, Fault] = {
+    "cut in the body": CutBody(),
+    "503": Forge(503),
+    "403": Forge(403),
+    "late": Slow(0.6),
+}
+BRIEF: Options = {**QUICK, "client_max_retries": "1", "request_timeout": "400ms"}
+
+
+STORES = {"s3_bucket": "moto", "google_bucket": "fake_gcs", "azure_container": "azurite"}
+# On the other stores than the first.
+CHIEF_READS = ("scan", "take", "feed")
+CHIEF_FAULTS = ("cut in the body", "the answer is late", "0.5", "503")
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, store: str) -> Iterator[Place]:
+    bucket = request.getfixturevalue(store)
+    url = urlsplit(bucket.endpoint)
+    with FaultProxy(f"{url.scheme}://{url.netloc}") as proxy:
+        yield Place(bucket, proxy)
+
+
+@pytest.fixture
+def uri(place: Place) -> str:
+    """Version 2 and 3 append, 4 deletes, 5 updates."""
+    table = create_dataset(place.new_uri(), ROWS.schema, storage_options=place.direct)
+    half = NUM_ROWS // 2
+    table = table.append(ROWS[:half]).append(ROWS[half:])
+    table.delete("id % 1000 = 7").update({"text": "'new'"}, "id % 5000 = 1")
+    return table.uri
+
+
+def read_anew(read: Read, uri: str, options: Options) -> Any:
+    """Read as a process does that has never seen the table."""
+    MANIFESTS.__init__()  # type: ignore[misc]  # there is no other way to make it forget
+    return read(uri, options)
+
+
+def num_requests(place: Place, read: Read, uri: str, options: Options) -> int:
+    place.proxy.clear()
+    read_anew(read, uri, options)
+    return len(place.proxy.requests)
+
+
+def cases(faults: Iterable[str], fast: Iterable[tuple[str, str]] = ()) -> list[object]:
+    """Return stores, reads and faults that belong together, the slow ones marked."""
+    return [
+        pytest.param(
+            store,
+            read,
+            fault,
+            marks=[
+                pytest.mark.server(server),
+                *([] if (read, fault) in fast else [pytest.mark.slow]),
+            ],
+        )
+        for store, server in STORES.items()
+        for read in READS
+        for fault in faults
+        if store == "s3_bucket" or (read in CHIEF_READS and fault in CHIEF_FAULTS)
+    ]
+
+
+@pytest.mark.parametrize(("store", "name", "fault"), cases(ONCE, [("scan", "cut in the body")]))
+def test_a_fault_at_any_request_of_a_reader_is_overcome_at_once(
+    place: Place, uri: str, name: str, fault: str
+) -> None:
+    read, proxy, is_late = READS[name], place.proxy, isinstance(ONCE[fault], Hold | Slow)
+    expected = read_anew(read, uri, place.direct)
+    options = place.through(LATE if is_late else QUICK)
+    last = num_requests(place, read, uri, options)
+    for number in range(1, last + 1, 3 if is_late else 1):
+        proxy.clear()
+        rule = proxy.add(ONCE[fault], at=number)
+        assert read_anew(read, uri, options) == expected, proxy.story()
+        # Two that need the same bytes at the same time may both ask for them.
+        assert rule.num_fired == 1 or number > last - 4
+        proxy.quiet()
+
+
+@pytest.mark.parametrize(("store", "name", "share"), cases(["0.5", "0.999"], [("scan", "0.5")]))
+def test_a_short_answer_that_says_it_is_whole_never_gives_wrong_data(
+    place: Place, uri: str, name: str, share: str
+) -> None:
+    read, proxy = READS[name], place.proxy
+    expected = read_anew(read, uri, place.direct)
+    options = place.through({**QUICK, "client_max_retries": "1"})
+    last = num_requests(place, read, uri, options)
+    for times in (1, None):
+        for number in range(1, last + 1):
+            proxy.clear()
+            proxy.add(Shorten(float(share)), at=number, times=times)
+            try:
+                found = read_anew(read, uri, options)
+            except LanceStreamError:
+                continue
+            assert found == expected, proxy.story()
+
+
+@pytest.mark.parametrize(("store", "name", "fault"), cases(FOR_EVER, [("scan", "503")]))
+def test_a_reader_of_a_store_that_fails_for_ever_is_told_so_soon(
+    place: Place, uri: str, name: str, fault: str
+) -> None:
+    read, proxy = READS[name], place.proxy
+    options = place.through(BRIEF)
+    for number in range(1, num_requests(place, read, uri, options) - 2):
+        proxy.clear()
+        proxy.add(FOR_EVER[fault], at=number, times=None)
+        started = time.monotonic()
+        with pytest.raises((StoreUnavailableError, StoreRefusedError)) as caught:
+            read_anew(read, uri, options)
+        told = f"at {number}: {caught.value}\n{proxy.story()}"
+        assert time.monotonic() - started < 10, told
+        assert isinstance(caught.value, StoreRefusedError) == (fault == "403"), told
+        assert re.search("403|2 times", str(caught.value)), told
+        assert urlsplit(proxy.url).netloc in str(caught.value), told
+        proxy.quiet()
