@@ -356,14 +356,14 @@ def _meaning_of(answer: _Answer, request: BlobRequest, container: str) -> Except
     told = f"{said} (request {number})" if number else said
     if status in _TRY_AGAIN_STATUS or code in _TRY_AGAIN_CODES:
         return TryAgainError(told, _after_seconds(answer))
-    if code in _NO_CONTAINER_CODES or (status == 404 and "restype" in request.query):
-        return RefusedError(
-            f"{told}: there is no container {container!r}. Create it, or correct the URI"
-        )
     if code == "ResourceNotFound":
         return RefusedError(
             f"{told}: there is no container {container!r}, or nobody may read it without "
             "credentials"
+        )
+    if code in _NO_CONTAINER_CODES or (status == 404 and "restype" in request.query):
+        return RefusedError(
+            f"{told}: there is no container {container!r}. Create it, or correct the URI"
         )
     if status == 404:
         return MissingError(told)
