@@ -5,6 +5,7 @@ so that those of one fragment stand together.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeAlias
@@ -20,7 +21,7 @@ from lance_stream.dataset.scan import check_filter, read_units, units_of
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import LanceStreamError
 from lance_stream.schema.system_columns import ROW_ADDRESS
-from lance_stream.storage.store import Store
+from lance_stream.storage.store import NUM_READERS, Store
 from lance_stream.table.ascending import union
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.paths import deletion_file_path
@@ -92,20 +93,28 @@ def without_rows(
     places = table.manifest.fragments.place_of
     dying: list[tuple[Fragment, npt.NDArray[np.uint32]]] = []
     removed: list[int] = []
-    for fragment_id, offsets in by_fragment(addresses):
-        fragment = table.manifest.fragments[places[fragment_id]]
+    chosen = list(by_fragment(addresses))
+    fragments = [table.manifest.fragments[places[fragment_id]] for fragment_id, _ in chosen]
+    before = table.dead_offsets_of(fragments)
+    for fragment, died, (fragment_id, offsets) in zip(fragments, before, chosen, strict=True):
         num_rows = table.physical_rows(fragment)
-        dead = union(table.dead_offsets(fragment), offsets)
+        dead = union(died, offsets)
         if len(dead) == num_rows:
             removed.append(fragment_id)
         else:
             dying.append((replace(fragment, physical_rows=num_rows), dead))
+
     # Nothing is written before all has been read.
-    updated = []
-    for fragment, dead in dying:
-        file = write_deletion_file(table.store, fragment.id, dead, table.version, world.random_id())
-        updated.append(replace(fragment, deletion_file=file))
-    return tuple(updated), tuple(removed)
+    def write(job: tuple[Fragment, npt.NDArray[np.uint32], int]) -> Fragment:
+        fragment, dead, file_id = job
+        file = write_deletion_file(table.store, fragment.id, dead, table.version, file_id)
+        return replace(fragment, deletion_file=file)
+
+    jobs = [(fragment, dead, world.random_id()) for fragment, dead in dying]
+    if len(jobs) < 2 or table.store.num_readers <= NUM_READERS:
+        return tuple(map(write, jobs)), tuple(removed)
+    with ThreadPoolExecutor(min(table.store.num_readers, len(jobs))) as threads:
+        return tuple(threads.map(write, jobs)), tuple(removed)
 
 
 def by_fragment(addresses: Addresses) -> Iterator[tuple[int, npt.NDArray[np.uint32]]]:

@@ -1,6 +1,7 @@
 """One version of a table, and where it lies: what every verb starts from."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -18,7 +19,7 @@ from lance_stream.errors import CorruptDataError
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.schema.fields import Schema
-from lance_stream.storage.store import Store
+from lance_stream.storage.store import NUM_READERS, Store
 from lance_stream.table.feature_flags import has_stable_row_ids
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import Manifest
@@ -114,6 +115,14 @@ class TableVersion:
             return np.empty(0, np.uint32)
         return self.files.dead_offsets(fragment, self.physical_rows(fragment))
 
+    def dead_offsets_of(self, fragments: Sequence[Fragment]) -> list[npt.NDArray[np.uint32]]:
+        """Return the row offsets of the dead rows of each fragment; files are read side by side."""
+        with_files = [each for each in fragments if each.deletion_file is not None]
+        if len(with_files) < 2 or self.store.num_readers <= NUM_READERS:
+            return [self.dead_offsets(each) for each in fragments]
+        with ThreadPoolExecutor(min(self.store.num_readers, len(with_files))) as threads:
+            return list(threads.map(self.dead_offsets, fragments))
+
     def num_live_rows(self, fragment: Fragment) -> int:
         """Return the number of a fragment's live rows; reads nothing if the manifest tells."""
         deletion_file = fragment.deletion_file
@@ -137,7 +146,12 @@ class TableVersion:
     @cached_property
     def row_id_index(self) -> RowIdIndex:
         """Where each live row is, by its stable id; made when it is first asked for."""
+        return self.index_of(self.manifest.fragments)
+
+    def index_of(self, fragments: Sequence[Fragment]) -> RowIdIndex:
+        """Return where each live row of some fragments is, by its stable id."""
+        dead = self.dead_offsets_of(fragments)
         return RowIdIndex(
-            FragmentRows(each.id, self.row_ids(each), self.dead_offsets(each))
-            for each in self.manifest.fragments
+            FragmentRows(each.id, self.row_ids(each), offsets)
+            for each, offsets in zip(fragments, dead, strict=True)
         )

@@ -5,12 +5,14 @@ The row id index is made when rows are first asked for by id; by place it is not
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.dataset.lineage_skipping import fragments_that_may_match
+from lance_stream.dataset.predicates import parse_expression
 from lance_stream.dataset.read_fragment import (
     BYTES,
     check_blob_handling,
@@ -20,10 +22,15 @@ from lance_stream.dataset.read_fragment import (
 from lance_stream.dataset.scan import names_of, read_units
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.table.row_addresses import pack_addresses, unpack_addresses
+from lance_stream.schema.system_columns import ROW_ID
+from lance_stream.storage.store import NUM_READERS
+from lance_stream.table.row_addresses import RowIdIndex, pack_addresses, unpack_addresses
 
 Numbers: TypeAlias = Any
 """A list of integers, a numpy array or an Arrow array of them."""
+
+FEW_IDS: Final = 64
+"""Rows by so many ids are looked for in the fragments that have them, and no others."""
 
 _MAX_EXAMPLES = 5
 
@@ -130,7 +137,7 @@ def _addresses_of_ids(
     table: TableVersion, row_ids: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.uint64]:
     if table.has_stable_row_ids:
-        addresses, is_there = table.row_id_index.find(row_ids)
+        addresses, is_there = _index_for(table, row_ids).find(row_ids)
     else:
         addresses, is_there = row_ids, _are_live(table, row_ids)
     if not bool(is_there.all()):
@@ -141,6 +148,26 @@ def _addresses_of_ids(
             f"{examples}"
         )
     return addresses
+
+
+def _index_for(table: TableVersion, row_ids: npt.NDArray[np.uint64]) -> RowIdIndex:
+    """Return an index that knows some rows at least.
+
+    That of all fragments takes all deletion files. Where reading them costs requests, and the
+    manifest tells which few fragments have the ids, it is made of those.
+    """
+    is_far = table.store.num_readers > NUM_READERS
+    fragments = table.manifest.fragments
+    if (
+        not is_far
+        or "row_id_index" in table.__dict__
+        or not 0 < len(row_ids) <= FEW_IDS
+        or not fragments.numbers.has_deletion_file.any()
+    ):
+        return table.row_id_index
+    predicate = parse_expression(f"{ROW_ID} IN ({', '.join(map(str, row_ids.tolist()))})")
+    found = fragments_that_may_match(predicate, fragments, has_stable_row_ids=True)
+    return table.index_of([fragments[place] for place, _, _ in found])
 
 
 def _are_live(table: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:

@@ -125,7 +125,7 @@ class _Settings:
     scheme: str = "test"
     patience: Patience = _NO_PATIENCE
     max_put_bytes: int = 1 << 30
-    max_requests_at_once: int = 8
+    max_requests_at_once: int = 16
 
     def connect(self, _container: str) -> ObjectService:
         return self.service

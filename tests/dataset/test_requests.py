@@ -24,6 +24,7 @@ from lance_stream.dataset.feed.rules import FeedRules
 from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
 from lance_stream.dataset.opening import open_table
 from lance_stream.dataset.write_fragments import write_fragments
+from lance_stream.errors import NotFoundError
 from lance_stream.storage import locations
 from lance_stream.table.fragments import Fragment
 from tests.contracts.object_service import ObjectService
@@ -221,6 +222,17 @@ def test_a_row_by_its_id(service: ObjectService, ds: Dataset) -> None:
     ds = opened()
     assert requests_of(service, lambda: ds.take(row_ids=[13])) == {"get": 1}
     assert requests_of(service, lambda: ds.take(row_ids=[15])) == {}, "what was read is kept"
+
+
+def test_a_row_of_a_table_with_dead_rows_takes_the_deletion_files_of_its_fragment(
+    service: ObjectService, ds: Dataset
+) -> None:
+    ds.delete("id % 10 = 3")
+    ds = opened()
+    assert requests_of(service, lambda: ds.take(row_ids=[15])) == {"get": 2}
+    assert ds.take(row_ids=[15, 49]).column("id").to_pylist() == [15, 49]
+    with pytest.raises(NotFoundError):
+        ds.take(row_ids=[13])
 
 
 def test_a_scan_of_a_column(service: ObjectService, ds: Dataset) -> None:

@@ -144,9 +144,10 @@ class Past:
 def _diff(
     plan: DiffPlan, newer: TableVersion, history: History | None, *, column_backfills: bool
 ) -> tuple[TableChanges, Sequences]:
+    dead = newer.dead_offsets_of(plan.dead_rows_of)
     dead_rows = {
-        (each.id, each.deletion_file): newer.dead_offsets(each)
-        for each in plan.dead_rows_of
+        (each.id, each.deletion_file): offsets
+        for each, offsets in zip(plan.dead_rows_of, dead, strict=True)
         if each.deletion_file is not None
     }
     sequences = {each: newer.files.sequence(each) for each in plan.sequences}
