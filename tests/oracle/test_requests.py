@@ -1,0 +1,156 @@
+"""We send no more requests than pylance for the same, counted on their way to moto."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.commit import manifest_files
+from lance_stream.commit.manifest_memory import ManifestMemory
+from lance_stream.dataset.append import append_fragments, write_target
+from lance_stream.dataset.feed.change_units import read_changes
+from lance_stream.dataset.feed.following import Following, FollowingRules
+from lance_stream.dataset.feed.positions import Position
+from lance_stream.dataset.feed.rules import FeedRules
+from lance_stream.dataset.opening import open_table
+from lance_stream.dataset.write_fragments import write_fragments
+from tests.servers.buckets import Bucket
+from tests.servers.fault_proxy import FaultProxy
+from tests.servers.moto import MotoServer
+
+pytestmark = pytest.mark.oracle
+
+SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.float64())])
+NUM_VERSIONS = 6
+
+
+def rows(number: int) -> pa.Table:
+    return pa.table(
+        {"id": range(100 * number, 100 * number + 100), "x": [0.5] * 100}, schema=SCHEMA
+    )
+
+
+class Beside:
+    """A table for us and one for pylance, made by pylance alike, and a count of requests."""
+
+    def __init__(self, bucket: Bucket, proxy: FaultProxy) -> None:
+        self.proxy = proxy
+        self.options = {**bucket.storage_options, "aws_endpoint": proxy.url}
+        self.our_uri, self.their_uri = f"{bucket.uri}/ours", f"{bucket.uri}/theirs"
+        for uri in (self.our_uri, self.their_uri):
+            for number in range(NUM_VERSIONS):
+                self.write(uri, number, "append" if number else "create")
+
+    def write(self, uri: str, number: int, mode: str = "append") -> None:
+        lance.write_dataset(
+            rows(number),
+            uri,
+            mode=mode,
+            storage_options=self.options,
+            enable_stable_row_ids=True,
+            data_storage_version="2.2",
+        )
+
+    def ours(self, version: int | None = None) -> Dataset:
+        return lance_stream.open_dataset(self.our_uri, version, self.options)
+
+    def theirs(self, version: int | None = None) -> Any:
+        return lance.dataset(self.their_uri, version=version, storage_options=self.options)
+
+    def asked(self, act: Callable[[], object]) -> int:
+        self.proxy.clear()
+        act()
+        return len(self.proxy.requests)
+
+
+@pytest.fixture
+def beside(
+    moto: MotoServer, s3_bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Beside]:
+    monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestMemory())
+    with FaultProxy(moto.endpoint) as proxy:
+        yield Beside(s3_bucket, proxy)
+
+
+def test_opening(beside: Beside) -> None:
+    assert beside.asked(beside.ours) == beside.asked(beside.theirs) == 2
+
+
+def test_opening_a_version(beside: Beside) -> None:
+    ours, theirs = beside.asked(lambda: beside.ours(3)), beside.asked(lambda: beside.theirs(3))
+    assert (ours, theirs) == (1, 2)
+
+
+def test_an_append(beside: Beside) -> None:
+    ours, theirs = beside.ours(), beside.theirs()
+    assert beside.asked(lambda: ours.append(rows(7))) == 4
+    assert beside.asked(lambda: lance.write_dataset(rows(7), theirs, mode="append")) == 4
+    beside.write(beside.our_uri, 8)
+    beside.write(beside.their_uri, 8)
+    assert beside.asked(lambda: ours.append(rows(9))) <= 6
+    assert ours.checkout(None).count_rows() == (NUM_VERSIONS + 3) * 100
+
+
+def test_a_commit_of_files_that_were_written_before(beside: Beside) -> None:
+    target = write_target(open_table(beside.our_uri, None, beside.options))
+    our_files = write_fragments(rows(7).to_batches(), target)
+    their_files = lance.fragment.write_fragments(
+        rows(7), beside.their_uri, storage_options=beside.options
+    )
+
+    def commit() -> None:
+        append_fragments(open_table(beside.our_uri, None, beside.options), our_files)
+
+    def commit_theirs() -> None:
+        ds = beside.theirs()
+        lance.LanceDataset.commit(
+            ds, lance.LanceOperation.Append(their_files), read_version=ds.version
+        )
+
+    assert beside.asked(commit) <= beside.asked(commit_theirs)
+
+
+def test_polls(beside: Beside) -> None:
+    followed = Following(beside.our_uri, beside.options, FollowingRules(FeedRules()))
+    position = followed.advance(Position(0))
+    theirs = beside.theirs()
+    for _ in range(3):
+        assert beside.asked(lambda: followed.advance(position)) == 1
+        assert beside.asked(lambda: theirs.latest_version) == 1
+
+    def read_news() -> None:
+        end = followed.advance(position)
+        units = followed.units(position, end, lambda _last, _newest: None)
+        assert sum(each.num_rows for each in read_changes(units)) == 100
+
+    def read_theirs() -> None:
+        new = f"_row_created_at_version > {theirs.version}"
+        theirs.checkout_latest()
+        assert theirs.to_table(filter=new).num_rows == 100
+
+    list(read_changes(followed.units(Position(0), position, lambda _last, _newest: None)))
+    beside.write(beside.our_uri, 9)
+    beside.write(beside.their_uri, 9)
+    assert beside.asked(read_news) == 3
+    assert beside.asked(read_theirs) > 3, "they open every file"
+
+
+def test_reading(beside: Beside) -> None:
+    ours, theirs = beside.ours(), beside.theirs()
+    assert beside.asked(lambda: ours.take(row_ids=[150])) == 1
+    assert beside.asked(lambda: theirs._take_rows([150])) == 1
+    ours, theirs = beside.ours(), beside.theirs()
+    assert beside.asked(lambda: ours.to_table(["x"])) == NUM_VERSIONS
+    assert beside.asked(lambda: theirs.to_table(["x"])) == NUM_VERSIONS
+    assert beside.asked(ours.versions) <= beside.asked(theirs.versions)
+    assert beside.asked(ours.count_rows) == beside.asked(theirs.count_rows) == 0
+
+
+def test_deleting_a_row(beside: Beside) -> None:
+    ours, theirs = beside.ours(), beside.theirs()
+    our_requests = beside.asked(lambda: ours.delete("id = 150"))
+    assert our_requests <= 1 + beside.asked(lambda: theirs.delete("id = 150"))
