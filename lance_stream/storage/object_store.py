@@ -133,6 +133,8 @@ class ObjectStore:
             if len(begin) < PIECE_BYTES:
                 return bytes(begin)
             info = await self._client.patiently(lambda _: driver.head(key), f"HEAD of {path!r}")
+            if info.size_bytes <= PIECE_BYTES:
+                return bytes(begin)
             rest = await self._fetch(driver, key, path, PIECE_BYTES, info.size_bytes)
             return b"".join((begin, rest))
 

@@ -19,7 +19,7 @@ What the service says, and what it means:
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import aiohttp
 import s3fs
@@ -146,7 +146,7 @@ class S3Requests:
             async with answer["Body"] as body:
                 data: bytes = await body.read()
         except Exception as error:
-            raise _translate(error) from error
+            _raise(error)
         content_range = answer.get("ContentRange", "")
         first, last = _BOUNDS.findall(content_range)[:2] or (1, answer["ContentLength"])
         if len(data) != (said := int(last) - int(first) + 1):
@@ -176,7 +176,7 @@ class S3Requests:
         except (TypeError, ValueError) as error:
             raise _not_taken(error) from error
         except Exception as error:
-            raise _translate(error) from error
+            _raise(error)
 
     def _no_condition(self, why: str) -> str:
         return (
@@ -197,7 +197,7 @@ class S3Requests:
                 **{**additional, **arguments, "Bucket": self._bucket}
             )
         except Exception as error:
-            raise _translate(error) from error
+            _raise(error)
 
 
 class S3Upload(Upload):
@@ -357,8 +357,15 @@ _WAYS_OUT: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
+def _raise(error: Exception) -> NoReturn:
+    """Raise what `ObjectRequests` says in place of an error of the library; others as they are."""
+    raised = _translate(error)
+    if raised is error:
+        raise error
+    raise raised from error
+
+
 def _translate(error: Exception) -> Exception:
-    """Return what `ObjectRequests` raises in place of an error of the library."""
     if isinstance(error, botocore_errors.ClientError):
         return _translate_answer(error.response)
     if isinstance(error, botocore_errors.SSLError):

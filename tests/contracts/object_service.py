@@ -1,24 +1,35 @@
 """An object service without a server: it answers what `object_requests` asks, and counts.
 
 `ObjectStore` runs on it as on any other service. A request is said in the words that the proxy of
-`tests.servers` has for it, too: "get", "head", "list", "put", "put once", "copy", "delete".
+`tests.servers` has for it, too: "get", "head", "list", "put", "put once", "copy", "delete",
+"start upload", "part", "complete", "complete once", "abort".
 """
 
+import asyncio
 import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
-from lance_stream.storage.object_requests import Data, MissingError, ObjectInfo, Page
+from lance_stream.storage.object_requests import (
+    Data,
+    MissingError,
+    ObjectInfo,
+    Page,
+    Patience,
+    Upload,
+)
 from lance_stream.storage.object_store import ObjectStore
-from lance_stream.storage.retries import Patience
 
 KEYS_A_PAGE = 1000
+Watch = Callable[[str, str], None]
 _NO_PATIENCE = Patience(max_attempts=1)
 
 _numbers = itertools.count(1)
+_SETTINGS: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 class Asked(NamedTuple):
@@ -37,11 +48,26 @@ class ObjectService:
         objects: By key.
         asked: What was asked so far.
         etag_of: What a listing says of an object's bytes.
+        before: Called with a request's kind and key before it is answered; may raise.
+        after: The same once it is done: an error here is an answer that got lost.
+        seconds: How long each answer takes.
+        most_at_once: So many requests were under way at once.
+        uploads: The parts of those that were begun, and neither finished nor aborted.
+        part_bytes: See `Upload`.
+        max_parts_at_once: See `Upload`.
     """
 
     objects: dict[str, bytes] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     etag_of: Callable[[bytes], str] = lambda data: hashlib.md5(data).hexdigest()
+    before: Watch = lambda _kind, _key: None
+    after: Watch = lambda _kind, _key: None
+    seconds: float = 0.0
+    most_at_once: int = 0
+    uploads: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    part_bytes: int = 1
+    max_parts_at_once: int = 4
+    _num_under_way: int = 0
 
     def kinds(self) -> dict[str, int]:
         """Return how many requests there were of each kind."""
@@ -51,29 +77,25 @@ class ObjectService:
         """Forget what was asked."""
         self.asked.clear()
 
-    def store(self, root: str = "t") -> ObjectStore:
+    def store(self, root: str = "t", **settings: Any) -> ObjectStore:
         """Return the store of the objects below a prefix."""
-        return ObjectStore(_Settings(next(_numbers), self), "bucket", root)
+        return ObjectStore(_Settings(next(_numbers), self, **settings), "bucket", root)
 
     async def get(self, key: str, start: int, stop: int | None) -> bytes:
-        data = self._find("get", key)[start:stop]
-        return self._answered("get", key, data)
+        return await self._answer("get", key, lambda: self._find(key)[start:stop])
 
     async def get_end(self, key: str, num_bytes: int) -> tuple[bytes, int]:
-        data = self._find("get", key)
-        return self._answered("get", key, data[max(len(data) - num_bytes, 0) :]), len(data)
+        data = await self._answer(
+            "get", key, lambda: self._find(key)[max(len(self._find(key)) - num_bytes, 0) :]
+        )
+        return data, len(self._find(key))
 
     async def head(self, key: str) -> ObjectInfo:
-        data = self._find("head", key)
-        self._answered("head", key, b"")
-        return self._info(key, data)
+        await self._answer("head", key, lambda: self._find(key) and b"")
+        return self._info(key, self._find(key))
 
     async def put(self, key: str, data: Data, *, once: bool) -> bool:
-        self._answered("put once" if once else "put", key, bytes(data))
-        if once and key in self.objects:
-            return False
-        self.objects[key] = bytes(data)
-        return True
+        return await self._make("put", key, bytes(data), bytes(data), once)
 
     async def list_page(
         self, prefix: str, *, token: str | None, only_here: bool, limit: int | None
@@ -86,36 +108,105 @@ class ObjectService:
             and not (only_here and "/" in key[len(prefix) :])
         )
         some = keys[: min(limit or KEYS_A_PAGE, KEYS_A_PAGE)]
-        self._answered("list", prefix, b"x" * 250 * len(some))
+        await self._answer("list", prefix, lambda: b"x" * 250 * len(some))
         found = [self._info(key, self.objects[key]) for key in some]
         return Page(found, some[-1] if len(some) < len(keys) else None)
 
     async def delete(self, key: str) -> None:
-        self._answered("delete", key, b"")
-        self.objects.pop(key, None)
+        await self._answer("delete", key, lambda: self.objects.pop(key, b"") and b"")
 
     async def copy(self, source: str, target: str) -> None:
-        self.objects[target] = self._find("copy", source)
-        self._answered("copy", source, b"")
+        def copy() -> bytes:
+            self.objects[target] = self._find(source)
+            return b""
 
-    async def start_upload(self, _key: str, **_how: bool) -> Any:
-        raise NotImplementedError("no test sends so much")
+        await self._answer("copy", source, copy)
+
+    async def start_upload(self, key: str, *, once: bool) -> "_Upload":
+        number = next(_numbers)
+
+        def start() -> bytes:
+            self.uploads[number] = {}
+            return b""
+
+        await self._answer("start upload", key, start)
+        return _Upload(self, key, number, once)
 
     async def close(self) -> None:
         return
 
-    def _find(self, kind: str, key: str) -> bytes:
+    def _find(self, key: str) -> bytes:
         if key not in self.objects:
-            self._answered(kind, key, b"")
             raise MissingError(key)
         return self.objects[key]
 
-    def _answered(self, kind: str, key: str, data: bytes) -> bytes:
-        self.asked.append(Asked(kind, key, len(data)))
-        return data
+    async def _make(self, kind: str, key: str, sent: bytes, data: bytes, once: bool) -> bool:
+        made = []
+
+        def make() -> bytes:
+            made.append(not (once and key in self.objects))
+            if made[0]:
+                self.objects[key] = data
+            return sent
+
+        await self._answer(f"{kind} once" if once else kind, key, make)
+        return made[0]
+
+    async def _answer(self, kind: str, key: str, do: Callable[[], bytes]) -> bytes:
+        """Do what is asked; a request counts whatever becomes of it."""
+        self._num_under_way += 1
+        self.most_at_once = max(self.most_at_once, self._num_under_way)
+        data = b""
+        try:
+            self.before(kind, key)
+            if self.seconds:
+                await asyncio.sleep(self.seconds)
+            data = do()
+            self.after(kind, key)
+            return data
+        finally:
+            self._num_under_way -= 1
+            self.asked.append(Asked(kind, key, len(data)))
 
     def _info(self, key: str, data: bytes) -> ObjectInfo:
         return ObjectInfo(key, len(data), 1.7e9, self.etag_of(data))
+
+
+class _Upload(Upload):
+    def __init__(self, service: ObjectService, key: str, number: int, once: bool) -> None:
+        self.part_bytes = service.part_bytes
+        self.max_parts_at_once = service.max_parts_at_once
+        self._service, self._key, self._number, self._once = service, key, number, once
+
+    async def put_part(self, number: int, data: Data) -> None:
+        await self._service._answer("part", self._key, lambda: self._put(number, bytes(data)))
+
+    async def finish(self, number: int, data: Data) -> bool:
+        self._put(number, bytes(data))
+        parts = self._service.uploads[self._number]
+        assert sorted(parts) == list(range(len(parts)))
+        whole = b"".join(parts[each] for each in sorted(parts))
+        made = await self._service._make("complete", self._key, bytes(data), whole, self._once)
+        if made:
+            del self._service.uploads[self._number]
+        return made
+
+    async def abort(self) -> None:
+        await self._service._answer(
+            "abort", self._key, lambda: self._service.uploads.pop(self._number, {}) and b""
+        )
+
+    def _put(self, number: int, data: bytes) -> bytes:
+        if self._number not in self._service.uploads:
+            raise MissingError("no such upload")
+        self._service.uploads[self._number][number] = data
+        return data
+
+
+def _settings_of(number: int) -> "_Settings":
+    """Return settings that were pickled in this process: their service is no copy."""
+    settings: _Settings = _SETTINGS[number]
+    return settings
 
 
 @dataclass(frozen=True)
@@ -126,6 +217,12 @@ class _Settings:
     patience: Patience = _NO_PATIENCE
     max_put_bytes: int = 1 << 30
     max_requests_at_once: int = 16
+
+    def __post_init__(self) -> None:
+        _SETTINGS[self.number] = self
+
+    def __reduce__(self) -> Any:
+        return _settings_of, (self.number,)
 
     def connect(self, _container: str) -> ObjectService:
         return self.service

@@ -1,0 +1,415 @@
+"""What `ObjectStore` asks of a service, and what it makes of the answers, without a server."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import pytest
+
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.errors import NotFoundError, StoreRefusedError, StoreUnavailableError
+from lance_stream.storage import object_store, object_writer, retries
+from lance_stream.storage.object_requests import (
+    MissingError,
+    Patience,
+    RefusedError,
+    TryAgainError,
+)
+from lance_stream.storage.retries import ask_patiently
+from tests.contracts.object_service import ObjectService, Watch
+from tests.contracts.stores import StoreContract
+
+QUICK = Patience(max_attempts=4, first_delay_seconds=0.001, request_seconds=5)
+
+
+class TestObjectStore(StoreContract):
+    @pytest.fixture
+    def store(self) -> object_store.ObjectStore:  # type: ignore[override]  # a Store it is
+        return ObjectService().store()
+
+
+@pytest.fixture
+def service() -> ObjectService:
+    return ObjectService()
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(object_writer, "PART_BYTES", 1000)
+    return 1000
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(object_store, "PIECE_BYTES", 1000)
+    return 1000
+
+
+def failing(error: Exception, *kinds: str, times: int = 1) -> Watch:
+    """Return what raises an error at the first requests of some kinds."""
+    left = [times]
+
+    def fail(kind: str, _key: str) -> None:
+        if kind in kinds and left[0] > 0:
+            left[0] -= 1
+            raise error
+
+    return fail
+
+
+def chain(*watches: Watch) -> Watch:
+    def all_of_them(kind: str, key: str) -> None:
+        for each in watches:
+            each(kind, key)
+
+    return all_of_them
+
+
+def test_long_ranges_come_in_pieces_wherever_the_object_ends(
+    service: ObjectService, small_pieces: int
+) -> None:
+    data = os.urandom(10_500)
+    store = service.store()
+    store.write("a", data)
+    for start, stop in [(0, 1000), (0, 1001), (64, 10_500), (1, 11_000), (9000, 99_999)]:
+        (buffer,) = store.read_ranges("a", [ByteRange(start, stop)])
+        assert bytes(buffer) == data[start:stop]
+        assert buffer.readonly
+    assert store.read_ranges("a", [ByteRange(20_000, 30_000)]) == [b""]
+    assert store.read("a") == data
+
+
+def test_a_range_without_end_asks_first_where_the_object_ends(service: ObjectService) -> None:
+    store = service.store()
+    store.write("a", b"12345678")
+    service.clear()
+    assert bytes(store.read_ranges("a", [ByteRange(4, 1 << 60)])[0]) == b"5678"
+    assert service.kinds() == {"head": 1, "get": 1}
+    assert store.read_ranges("a", [ByteRange(1 << 50, 1 << 60)]) == [b""]
+
+
+def test_a_file_of_one_piece_is_one_request_and_a_longer_one_asks_for_its_size(
+    service: ObjectService, small_pieces: int
+) -> None:
+    store = service.store()
+    for size, kinds in [
+        (0, {"get": 1}),
+        (999, {"get": 1}),
+        (1000, {"get": 1, "head": 1}),
+        (3500, {"get": 4, "head": 1}),
+    ]:
+        store.write("a", bytes(size))
+        service.clear()
+        assert store.read("a") == bytes(size)
+        assert service.kinds() == kinds
+
+
+def test_many_readers_have_no_more_requests_under_way_than_the_settings_say(
+    service: ObjectService, small_pieces: int
+) -> None:
+    store = service.store(max_requests_at_once=5)
+    store.write("a", bytes(50_000))
+    service.seconds = 0.002
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: store.read("a"), range(8)))
+    assert service.most_at_once == 5
+
+
+def test_the_first_error_of_many_requests_ends_the_others(
+    service: ObjectService, small_pieces: int
+) -> None:
+    store = service.store(max_requests_at_once=2)
+    store.write("a", bytes(100_000))
+    service.clear()
+    service.seconds = 0.005
+    service.before = failing(RefusedError("no"), "get")
+    with pytest.raises(StoreRefusedError):
+        store.read_ranges("a", [ByteRange(0, 100_000)])
+    time.sleep(0.05)
+    assert service.kinds()["get"] < 10
+
+
+def test_a_file_of_many_parts_is_whole_and_its_parts_grow(
+    service: ObjectService, small_parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_writer, "_PARTS_ALIKE", 3)
+    data = os.urandom(60_123)
+    with service.store().open_writer("a") as writer:
+        for start, stop in pairwise([0, 1, 1000, 1001, 5000, 5000, 40_000, len(data)]):
+            writer.write(data[start:stop])
+    assert service.store().read("a") == data
+    sizes = [each.num_bytes for each in service.asked if each.kind == "part"]
+    assert sorted(sizes) == [1000] * 3 + [2000] * 3 + [4000] * 3 + [8000] * 3
+    assert service.uploads == {}
+
+
+def test_a_file_as_long_as_one_part_is_one_request(
+    service: ObjectService, small_parts: int
+) -> None:
+    with service.store().open_writer("a") as writer:
+        writer.write(bytes(small_parts))
+    assert service.kinds() == {"put": 1}
+
+
+def test_parts_are_multiples_of_what_the_service_wants(
+    service: ObjectService, small_parts: int
+) -> None:
+    service.part_bytes = 768
+    data = os.urandom(9000)
+    with service.store().open_writer("a") as writer:
+        writer.write(data)
+    sizes = {each.num_bytes for each in service.asked if each.kind == "part"}
+    assert sizes == {1536}
+    assert service.store().read("a") == data
+
+
+@pytest.mark.parametrize("num_at_once", [1, 3])
+def test_so_many_parts_are_under_way_at_once_and_no_more(
+    service: ObjectService, small_parts: int, num_at_once: int
+) -> None:
+    service.max_parts_at_once = num_at_once
+    service.seconds = 0.005
+    with service.store().open_writer("a") as writer:
+        writer.write(bytes(20_000))
+    assert service.most_at_once == num_at_once
+
+
+def test_a_part_that_fails_is_sent_again_and_the_file_is_whole(
+    service: ObjectService, small_parts: int
+) -> None:
+    service.before = failing(TryAgainError("503"), "part", "complete", "start upload", times=7)
+    service.after = failing(TryAgainError("cut"), "part", times=2)
+    data = os.urandom(5500)
+    with service.store(patience=Patience(20, first_delay_seconds=0.001)).open_writer("a") as writer:
+        writer.write(data)
+    assert service.store().read("a") == data
+
+
+def test_a_lost_answer_to_the_last_part_is_found_out_by_looking(
+    service: ObjectService, small_parts: int
+) -> None:
+    service.after = failing(TryAgainError("cut"), "complete")
+
+    def gone(kind: str, _key: str) -> None:
+        if kind == "complete":
+            service.uploads.clear()  # as on a service that has made the object of them
+
+    service.after = chain(gone, service.after)
+    data = os.urandom(5500)
+    with service.store(patience=QUICK).open_writer("a") as writer:
+        writer.write(data)
+    assert service.kinds()["head"] == 1
+    assert service.store().read("a") == data
+
+
+@pytest.mark.parametrize("kind", ["part", "complete"])
+def test_an_upload_that_somebody_else_has_ended_is_told(
+    service: ObjectService, small_parts: int, kind: str
+) -> None:
+    service.before = failing(MissingError("404 NoSuchUpload"), kind)
+
+    def write() -> None:
+        with service.store(patience=QUICK).open_writer("data/a") as writer:
+            writer.write(bytes(5500))
+
+    with pytest.raises(StoreUnavailableError, match=r"data/a.*404 NoSuchUpload.*again"):
+        write()
+    assert service.objects == {}
+    assert service.uploads == {}
+
+
+def test_a_large_object_whose_upload_got_lost_is_created_by_another(
+    service: ObjectService, small_parts: int
+) -> None:
+    """A conflict, after which the service has forgotten the upload: it is begun again."""
+    store = service.store(patience=QUICK, max_put_bytes=1000)
+
+    def forget(kind: str, _key: str) -> None:
+        if kind == "complete once" and service.kinds().get("complete once", 0) == 0:
+            service.uploads.clear()
+            raise TryAgainError("409 ConditionalRequestConflict")
+
+    service.before = forget
+    data = os.urandom(5500)
+    assert store.create_once("v/1", data)
+    assert store.read("v/1") == data
+    assert service.kinds()["start upload"] == 2
+
+
+def test_what_is_written_after_an_error_is_refused_by_the_same_error_and_nothing_is_left(
+    service: ObjectService, small_parts: int
+) -> None:
+    service.before = failing(RefusedError("403"), "part", times=99)
+    writer = service.store().open_writer("a")
+
+    def write() -> None:
+        for _ in range(20):
+            writer.write(bytes(1000))
+
+    with pytest.raises(StoreRefusedError, match="403"):
+        write()
+    writer.abort()
+    assert service.objects == {}
+    assert service.uploads == {}
+
+
+def test_a_directory_bucket_of_s3_express_is_listed_whole_for_it_is_in_no_order(
+    service: ObjectService,
+) -> None:
+    store = object_store.ObjectStore(service.store().settings, "bucket--az1--x-s3", "t")
+    for name in "cab":
+        store.write(f"v/{name}", b"")
+    service.objects = dict(reversed(service.objects.items()))
+    assert not store.lists_in_order
+    assert store.list_names("v", 2) == ["a", "b"]
+
+
+def test_a_marker_of_a_folder_is_no_file(service: ObjectService) -> None:
+    store = service.store()
+    service.objects["t/v/"] = b""
+    service.objects["t/"] = b""
+    store.write("v/1", b"")
+    assert store.list_names("v", 1) == ["1"]
+    assert [each.path for each in store.list()] == ["v/1"]
+
+
+def test_a_name_that_is_taken_by_the_very_same_bytes_is_ours(service: ObjectService) -> None:
+    store = service.store(patience=QUICK)
+    service.after = failing(TryAgainError("cut"), "put once")
+    assert store.create_once("v/1", b"ours")
+    assert service.kinds() == {"put once": 2, "get": 1}
+    assert not store.create_once("v/1", b"theirs")
+
+
+def test_a_name_that_is_taken_and_goes_again_is_tried_again(service: ObjectService) -> None:
+    store = service.store(patience=QUICK)
+    store.write("v/1", b"theirs")
+
+    def vanish(kind: str, key: str) -> None:
+        if kind == "get":
+            service.objects.pop(key, None)
+
+    service.before = vanish
+    assert store.create_once("v/1", b"ours")
+    assert service.objects["t/v/1"] == b"ours"
+
+
+# Retries
+
+
+def run(ask: Callable[[int], object], patience: Patience) -> object:
+    async def request(attempt: int) -> object:
+        return ask(attempt)
+
+    return asyncio.run(ask_patiently(request, patience, "GET of 'a'", "the service"))
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long was waited, without waiting."""
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(retries.asyncio, "sleep", sleep)
+    return waited
+
+
+def refuse_before(last: int, error: Exception) -> Callable[[int], int]:
+    def ask(attempt: int) -> int:
+        if attempt < last:
+            raise error
+        return attempt
+
+    return ask
+
+
+def test_waits_double_up_to_a_bound_and_are_random_below(
+    waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries.random, "random", lambda: 1.0)
+    patience = Patience(max_attempts=9, first_delay_seconds=1, max_delay_seconds=10)
+    assert run(refuse_before(7, TryAgainError("503")), patience) == 7
+    assert waits == [1, 2, 4, 8, 10, 10]
+    monkeypatch.setattr(retries.random, "random", lambda: 0.25)
+    waits.clear()
+    run(refuse_before(4, TryAgainError("503")), patience)
+    assert waits == [0.25, 0.5, 1]
+
+
+def test_a_service_is_left_alone_for_as_long_as_it_asks_within_the_bound(
+    waits: list[float],
+) -> None:
+    patience = Patience(first_delay_seconds=0.001, max_delay_seconds=5)
+    run(refuse_before(2, TryAgainError("503", after_seconds=3)), patience)
+    run(refuse_before(2, TryAgainError("503", after_seconds=1000)), patience)
+    assert waits == [3, 5]
+
+
+def test_no_attempt_is_begun_after_the_time_for_all(waits: list[float]) -> None:
+    patience = Patience(max_attempts=99, total_seconds=2)
+    with pytest.raises(StoreUnavailableError, match=r"asked of the service 1 time .*client_retry"):
+        run(refuse_before(9, TryAgainError("503", after_seconds=3)), patience)
+    assert waits == []
+
+
+def test_an_error_says_what_was_asked_of_whom_how_often_and_what_came(waits: list[float]) -> None:
+    with pytest.raises(StoreUnavailableError) as caught:
+        run(refuse_before(9, TryAgainError("503 SlowDown")), Patience(max_attempts=3))
+    assert "GET of 'a' was asked of the service 3 times" in str(caught.value)
+    assert "503 SlowDown" in str(caught.value)
+    assert isinstance(caught.value, OSError)
+
+
+def test_a_missing_object_and_a_refusal_end_the_asking_at_once(waits: list[float]) -> None:
+    with pytest.raises(StoreRefusedError, match=r"GET of 'a' was refused by the service: 403"):
+        run(refuse_before(9, RefusedError("403")), Patience())
+    with pytest.raises(MissingError):
+        run(refuse_before(9, MissingError("404")), Patience())
+    assert waits == []
+
+
+def test_a_large_body_has_more_time_than_a_small_one() -> None:
+    async def slow(_attempt: int) -> int:
+        await asyncio.sleep(0.1)
+        return 1
+
+    patience = Patience(max_attempts=1, request_seconds=0.02)
+    with pytest.raises(StoreUnavailableError, match=r"none within 0\.02 s"):
+        asyncio.run(ask_patiently(slow, patience, "PUT", "the service"))
+    num_bytes = int(10 * retries.SLOWEST_BYTES_PER_SECOND)
+    assert asyncio.run(ask_patiently(slow, patience, "PUT", "x", num_bytes=num_bytes)) == 1
+
+
+# Clients
+
+
+def test_a_service_is_connected_once_for_all_threads_and_stores(service: ObjectService) -> None:
+    connected: list[int] = []
+    settings = service.store().settings
+    kind = type(settings)
+    connect = kind.connect
+    store = object_store.ObjectStore(settings, "bucket", "t")
+    store.write("a", b"x")
+
+    def counted(self: object, container: str) -> object:
+        connected.append(threading.get_ident())
+        return connect(self, container)  # type: ignore[arg-type]  # it is one
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "connect", counted)
+        with ThreadPoolExecutor(8) as threads:
+            stores = [object_store.ObjectStore(settings, "new", f"t{n}") for n in range(8)]
+            list(threads.map(lambda each: each.exists("a"), stores))
+    assert len(connected) == 1
+    assert connected[0] != threading.get_ident()
+
+
+def test_a_question_of_a_missing_file_is_answered_by_its_name(service: ObjectService) -> None:
+    with pytest.raises(NotFoundError, match="test://bucket/t/data/a"):
+        service.store().read("data/a")
