@@ -3,6 +3,9 @@
 All requests run on one thread, the event loop's that fsspec keeps; callers on any thread wait for
 their answer. Drivers are never pickled: stores carry settings.
 
+Credentials that are renewed are new settings: connections that nobody has used for an hour are let
+go when another one is made.
+
 A forked child has neither that thread nor may it use its parent's connections, so it begins with
 none. What it inherited it must not even let go: closing would take the parent's sockets out of the
 list of those that the parent's loop waits for, which the two share.
@@ -13,11 +16,12 @@ import atexit
 import ctypes
 import os
 import threading
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 from fsspec.asyn import get_loop
 
@@ -29,13 +33,34 @@ T = TypeVar("T")
 _CLOSE_SECONDS: Final = 2.0
 
 
-class _Connection(NamedTuple):
+_IDLE_SECONDS: Final = 3600.0
+
+
+@dataclass
+class _Connection:
+    """A driver, and who uses it; looked at on the event loop's thread only."""
+
     driver: ObjectRequests
     room: asyncio.Semaphore
+    num_users: int = 0
+    last_used: float = field(default_factory=time.monotonic)
+
+    @contextmanager
+    def used(self) -> Iterator[ObjectRequests]:
+        self.num_users += 1
+        try:
+            yield self.driver
+        finally:
+            self.num_users -= 1
+            self.last_used = time.monotonic()
+
+    def is_idle(self) -> bool:
+        return not self.num_users and time.monotonic() - self.last_used > _IDLE_SECONDS
 
 
 _connections: dict[tuple[ServiceSettings, str], _Connection] = {}
 _lock = threading.Lock()
+_closing: set[asyncio.Future[None]] = set()
 
 
 @dataclass(frozen=True)
@@ -70,7 +95,8 @@ class Client:
         """Return what will hold what a question gives; see `ask`."""
 
         async def run() -> T:
-            return await question(self._connection().driver)
+            with self._connection().used() as driver:
+                return await question(driver)
 
         return asyncio.run_coroutine_threadsafe(run(), get_loop())
 
@@ -99,11 +125,24 @@ class Client:
         with _lock:
             known = _connections.get((self.settings, self.container))
             if known is None:
+                _let_idle_ones_go()
                 known = _connections[self.settings, self.container] = _Connection(
                     self.settings.connect(self.container),
                     asyncio.Semaphore(self.settings.max_requests_at_once),
                 )
             return known
+
+
+def _let_idle_ones_go() -> None:
+    for key in [key for key, each in _connections.items() if each.is_idle()]:
+        closing = asyncio.ensure_future(_close(_connections.pop(key).driver))
+        _closing.add(closing)
+        closing.add_done_callback(_closing.discard)
+
+
+async def _close(driver: ObjectRequests) -> None:
+    with suppress(Exception):
+        await driver.close()
 
 
 def close_all() -> None:
@@ -113,7 +152,7 @@ def close_all() -> None:
         _connections.clear()
 
     async def close() -> None:
-        await asyncio.gather(*(each.close() for each in drivers), return_exceptions=True)
+        await asyncio.gather(*map(_close, drivers))
 
     if drivers:
         with suppress(Exception):

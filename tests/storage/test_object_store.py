@@ -12,7 +12,7 @@ import pytest
 
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import NotFoundError, StoreRefusedError, StoreUnavailableError
-from lance_stream.storage import object_store, object_writer, retries
+from lance_stream.storage import clients, object_store, object_writer, retries
 from lance_stream.storage.object_requests import (
     MissingError,
     Patience,
@@ -408,6 +408,31 @@ def test_a_service_is_connected_once_for_all_threads_and_stores(service: ObjectS
             list(threads.map(lambda each: each.exists("a"), stores))
     assert len(connected) == 1
     assert connected[0] != threading.get_ident()
+
+
+def test_connections_that_nobody_has_used_for_long_are_let_go(
+    service: ObjectService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[int] = []
+
+    async def close(self: ObjectService) -> None:
+        closed.append(id(self))
+
+    monkeypatch.setattr(ObjectService, "close", close)
+    monkeypatch.setattr(clients, "_connections", {})
+    old, other = service.store(), ObjectService().store()
+    old.exists("a")
+    other.exists("a")
+    assert closed == []
+    monkeypatch.setattr(clients, "_IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(service, "seconds", 0.2)
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(old.exists, "a")
+        time.sleep(0.1)  # it is in use when the third is made, and the second is not
+        ObjectService().store().exists("a")
+        assert not answer.result()
+    assert closed == [id(other.settings.connect(""))]
+    assert not old.exists("a")
 
 
 def test_a_question_of_a_missing_file_is_answered_by_its_name(service: ObjectService) -> None:
