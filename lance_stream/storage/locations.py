@@ -131,8 +131,9 @@ BACKENDS: Mapping[str, Callable[[str, Mapping[str, Any]], Store]] = {
 }
 """The stores there are, by protocol; each is given what follows the ":", and the options."""
 
+_LATER = "comes with a later version of lance-stream"
 REFUSED: Mapping[str, str] = {
-    "s3+ddb": "its versions are in DynamoDB, and it is the URI of a whole dataset",
+    "s3+ddb": f"Amazon S3 with DynamoDB {_LATER}",
     **dict.fromkeys(
         ("hdfs", "viewfs", "dbfs", "webhdfs"),
         "no way is known to create a file just once there, which commits stand on",

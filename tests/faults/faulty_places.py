@@ -4,18 +4,28 @@ An action knows what the table holds before it and after it, so that whatever ha
 there are two truths only. Each action runs on a fresh copy of one small table.
 """
 
+import re
+import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from lance_stream import create_dataset, open_dataset
 from lance_stream.dataset.micro_batches import MicroBatch
 from lance_stream.dataset.opening import open_table
-from lance_stream.errors import NotFoundError
+from lance_stream.errors import (
+    CommitUncertainError,
+    LanceStreamError,
+    NotFoundError,
+    StoreError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from lance_stream.storage.locations import open_store
 from lance_stream.table import ledger
 from tests.faults.drivers import (
@@ -35,6 +45,8 @@ from tests.faults.drivers import (
 )
 from tests.servers.buckets import Bucket
 from tests.servers.fault_proxy import FaultProxy
+from tests.servers.store_faults import Fault, Forge
+from tests.servers.store_requests import StoreRequest
 
 Options = Mapping[str, Any]
 
@@ -199,3 +211,155 @@ def check_done(action: Action, uri: str, options: Options, told: str) -> None:
     assert (entry and entry.batch_id) == action.batch_id, told
     assert table.verify() == [], told
     assert named_files(table.table) <= {each.path for each in table.table.store.list()}, told
+
+
+# --- faults at each request
+
+BOUND_SECONDS = 30.0
+NUM_AT_ONCE = 4
+
+
+class Case(NamedTuple):
+    """A fault, and which requests can meet it."""
+
+    fault: Fault
+    kinds: tuple[str, ...] = ()
+    patience: Options = QUICK
+
+    def can_meet(self, request: StoreRequest) -> bool:
+        return not self.kinds or request.kind in self.kinds
+
+
+class Proxies:
+    """Some proxies before each server, so that several tables can be at work at once."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[FaultProxy]] = {}
+        self._all: list[FaultProxy] = []
+
+    @contextmanager
+    def before(self, server: str) -> Iterator[FaultProxy]:
+        """Lend a proxy before a server, given any URL of it."""
+        url = urlsplit(server)
+        idle = self._idle.setdefault(url.netloc, [])
+        try:
+            proxy = idle.pop()
+        except IndexError:
+            proxy = FaultProxy(f"{url.scheme}://{url.netloc}")
+            self._all.append(proxy)
+        proxy.clear()
+        yield proxy
+        proxy.clear()
+        proxy.quiet()
+        idle.append(proxy)
+
+    def close(self) -> None:
+        for each in self._all:
+            each.close()
+
+
+def num_requests(action: Action, case: Case, place: Place) -> int:
+    """Return how many requests of an action can meet a fault."""
+    uri = action.new_table(place)
+    place.proxy.clear()
+    action.act(uri, place.through(case.patience))
+    check_done(action, uri, place.direct, place.proxy.story())
+    return sum(map(case.can_meet, place.proxy.requests))
+
+
+def at_each_request(
+    proxies: Proxies,
+    server: str,
+    place_before: Callable[[FaultProxy], Place],
+    action: Action,
+    case: Case,
+    try_at: Callable[[Place, int], None],
+) -> None:
+    """Try something at each request that can meet a fault, with a table and a proxy for each.
+
+    Args:
+        proxies: Where the proxies come from.
+        server: The URL of the server that they stand before.
+        place_before: Returns the place that lies behind a proxy.
+        action: What is done.
+        case: The fault.
+        try_at: Given a place, and the number of the request.
+    """
+
+    def at(number: int) -> None:
+        with proxies.before(server) as proxy:
+            try_at(place_before(proxy), number)
+
+    with proxies.before(server) as proxy:
+        numbers = range(1, num_requests(action, case, place_before(proxy)) + 1)
+    assert numbers or case.kinds
+    with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
+        list(pool.map(at, numbers))
+
+
+def check_is_overcome(action: Action, case: Case) -> Callable[[Place, int], None]:
+    """Return a check that the action succeeds although one request meets a fault."""
+
+    def try_at(place: Place, number: int) -> None:
+        proxy, options = place.proxy, place.through(case.patience)
+        uri = action.new_table(place)
+        rule = proxy.add(case.fault, at=number, matches=case.can_meet)
+        action.act(uri, options)
+        proxy.quiet()
+        told = f"at {number}:\n{proxy.story()}"
+        assert rule.num_fired == 1, told
+        action.act(uri, options)
+        check_done(action, uri, place.direct, told)
+
+    return try_at
+
+
+def check_ends_clearly(action: Action, case: Case) -> Callable[[Place, int], None]:
+    """Return a check of what becomes of an action where all requests from one on meet a fault."""
+
+    def try_at(place: Place, number: int) -> None:
+        proxy, options = place.proxy, place.through(case.patience)
+        uri = action.new_table(place)
+        rule = proxy.add(case.fault, at=number, times=None, matches=case.can_meet)
+        started = time.monotonic()
+        error = attempt(action, uri, options)
+        seconds = time.monotonic() - started
+        proxy.heal()
+        proxy.quiet()
+        told = f"at {number}, {seconds:.1f} s, {error!r}:\n{proxy.story()}"
+        assert rule.num_fired, told
+        assert seconds < BOUND_SECONDS, told
+        there = rows_there(uri, place.direct)
+        assert there in (action.before, action.after), told
+        if error is None:
+            assert there == action.after, told
+        else:
+            check_is_clear(error, case, told)
+        action.act(uri, options)
+        check_done(action, uri, place.direct, told)
+
+    return try_at
+
+
+def attempt(action: Action, uri: str, options: Options) -> LanceStreamError | None:
+    """Do it; return the error it ends with. Others than ours are not caught."""
+    try:
+        action.act(uri, options)
+    except LanceStreamError as error:
+        return error
+    return None
+
+
+def check_is_clear(error: LanceStreamError, case: Case, told: str) -> None:
+    """The error says what was asked, of whom and how often; or what the store said no to."""
+    assert isinstance(error, StoreError | CommitUncertainError), told
+    text = str(error)
+    if isinstance(case.fault, Forge) and case.fault.status == 403:
+        assert isinstance(error, StoreRefusedError), told
+        assert "403" in text, told
+    if isinstance(error, StoreUnavailableError):
+        assert re.search(r"\d+ (times|names)", text), told
+        assert re.search(r"127\.0\.0\.1:\d+|://", text), told
+    if isinstance(error, CommitUncertainError):
+        assert "again" in text, told
+    assert not re.search(r"test-secret|Eby8vdM0|test-token", text), told

@@ -211,7 +211,14 @@ def _answer(manifests: DynamoDBManifests, request: Callable[[], Any]) -> Any:
         TryAgainError: The same may go through in a moment.
         StoreRefusedError: It will not.
     """
-    from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+    from botocore.exceptions import (
+        BotoCoreError,
+        ChecksumError,
+        ClientError,
+        HTTPClientError,
+        IncompleteReadError,
+    )
+    from botocore.parsers import ResponseParserError
 
     try:
         return request()
@@ -231,7 +238,8 @@ def _answer(manifests: DynamoDBManifests, request: Callable[[], Any]) -> Any:
         raise StoreRefusedError(
             f"{manifests.where} refused a request: {status} {code}: {message}{hint}"
         ) from error
-    except HTTPClientError as error:  # no connection, or one that broke
+    except (HTTPClientError, ChecksumError, IncompleteReadError, ResponseParserError) as error:
+        # No connection, or one that broke; what came of the answer is damaged.
         raise TryAgainError(f"{type(error).__name__}: {error}") from error
     except BotoCoreError as error:  # no credentials, no region, a parameter of a wrong kind
         raise StoreRefusedError(f"{manifests.where} cannot be asked: {error}") from error

@@ -1,0 +1,146 @@
+"""The same with versions published in DynamoDB: a fault at each request to S3 and to DynamoDB."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from lance_stream import create_dataset
+from lance_stream.commit.manifest_stores import asking
+from lance_stream.dataset.opening import open_table
+from lance_stream.errors import NotFoundError
+from lance_stream.storage.object_requests import Patience
+from tests.faults.drivers import SCHEMA, START, Change, to_arrow
+from tests.faults.faulty_places import (
+    ACTIONS,
+    HASTY,
+    QUICK,
+    Case,
+    Options,
+    Place,
+    Proxies,
+    at_each_request,
+    check_ends_clearly,
+    check_is_overcome,
+)
+from tests.servers.buckets import Bucket
+from tests.servers.fault_proxy import FaultProxy
+from tests.servers.moto import DynamoTable
+from tests.servers.store_faults import CutAfter, CutBefore, CutBody, Forge, Hold, Repeat, Slow
+
+ONCE_KINDS = ("put once", "PutItem")
+BRIEF: Options = {**QUICK, "client_max_retries": "1"}
+
+ONCE = {
+    "cut before": Case(CutBefore()),
+    "cut after by a reset": Case(CutAfter(reset=True)),
+    "cut in the body": Case(CutBody()),
+    "sent twice": Case(Repeat()),
+    "500 and done all the same": Case(Forge(500, landed=True)),
+    "503": Case(Forge(503)),
+    "400 though nothing is there": Case(Forge(400), ("PutItem",)),
+    "arrives late": Case(Hold(1.3), (), HASTY),
+    "done, and the answer is late": Case(Slow(1.3), (), HASTY),
+}
+FOR_EVER = {
+    "cut after": Case(CutAfter(), (), BRIEF),
+    "503": Case(Forge(503), (), BRIEF),
+    "403": Case(Forge(403), (), BRIEF),
+    "500 and done all the same": Case(Forge(500, landed=True), (), BRIEF),
+    "400 though nothing is there": Case(Forge(400), ("PutItem",), BRIEF),
+}
+FAST = ("append", "cut after by a reset")
+
+
+@dataclass(frozen=True)
+class DynamoPlace(Place):
+    """A bucket and a table of DynamoDB, both behind one proxy."""
+
+    items: DynamoTable
+
+    @property
+    def direct(self) -> Options:
+        return {**super().direct, "dynamodb_endpoint": self.items.endpoint}
+
+    def through(self, patience: Options = QUICK) -> Options:
+        return {**super().through(patience), "dynamodb_endpoint": self.proxy.url}
+
+    def new_uri(self) -> str:
+        uri = super().new_uri().replace("s3://", "s3+ddb://")
+        return f"{uri}?ddbTableName={self.items.name}"
+
+    def new_table(self) -> str:
+        uri = self.new_uri()
+        table = create_dataset(uri, SCHEMA, primary_key=["id"], storage_options=self.direct)
+        for part in (START[:3], START[3:]):
+            table = table.append(to_arrow([Change(*row) for row in part]))
+        return uri
+
+
+def warmed(place: DynamoPlace) -> Place:
+    """Let the client of DynamoDB look at the table, as it does once."""
+    with suppress(NotFoundError):
+        open_table(place.new_uri(), storage_options=place.through())
+    place.proxy.clear()
+    return place
+
+
+@pytest.fixture(scope="module")
+def proxies() -> Iterator[Proxies]:
+    made = Proxies()
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        asking,
+        "PATIENCE",
+        Patience(max_attempts=4, total_seconds=20, request_seconds=1, first_delay_seconds=0.02),
+    )
+
+
+def cases(faults: dict[str, Case]) -> list[Any]:
+    return [
+        pytest.param(action, fault, marks=() if (action, fault) == FAST else pytest.mark.slow)
+        for action in ("append", "create")
+        for fault in faults
+        if action == "append" or fault in ("cut after", "cut after by a reset")
+    ]
+
+
+@pytest.mark.parametrize(("action_name", "fault"), cases(ONCE))
+def test_a_fault_at_any_request_of_a_commit_by_dynamodb_is_overcome_at_once(
+    s3_bucket: Bucket,
+    dynamodb_table: DynamoTable,
+    proxies: Proxies,
+    action_name: str,
+    fault: str,
+) -> None:
+    action, case = ACTIONS[action_name], ONCE[fault]
+
+    def place_before(proxy: FaultProxy) -> Place:
+        return warmed(DynamoPlace(s3_bucket, proxy, dynamodb_table))
+
+    check = check_is_overcome(action, case)
+    at_each_request(proxies, s3_bucket.endpoint, place_before, action, case, check)
+
+
+@pytest.mark.parametrize(("action_name", "fault"), cases(FOR_EVER))
+def test_s3_and_dynamodb_that_fail_from_any_request_on_end_in_a_clear_error(
+    s3_bucket: Bucket,
+    dynamodb_table: DynamoTable,
+    proxies: Proxies,
+    action_name: str,
+    fault: str,
+) -> None:
+    action, case = ACTIONS[action_name], FOR_EVER[fault]
+
+    def place_before(proxy: FaultProxy) -> Place:
+        return warmed(DynamoPlace(s3_bucket, proxy, dynamodb_table))
+
+    check = check_ends_clearly(action, case)
+    at_each_request(proxies, s3_bucket.endpoint, place_before, action, case, check)
