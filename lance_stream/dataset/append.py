@@ -13,6 +13,7 @@ from lance_stream.dataset.commit_verb import Outcome, commit_planned, planning_a
 from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.uploads import Uploads
 from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.errors import (
     BadDataError,
@@ -83,31 +84,36 @@ def _append_as_if_newest(table: TableVersion, data: ArrowInput) -> Outcome:
         table: The version.
         data: The rows; they are read again where it is not, and the newest has other columns.
     """
-    fragments = _write(table, data)
-    if not fragments:
-        return append_fragments(table, fragments)
+    with Uploads(table.store) as uploads:
+        fragments = _write(table, data, uploads)
+        if not fragments:
+            return append_fragments(table, fragments)
 
-    def check(newest: Manifest) -> None:
-        if not _is_like(table, newest) or newest.version > table.version + MAX_VERSIONS_BEHIND:
-            raise RetryableConflictError("the version is long past", newest.version)
+        def check(newest: Manifest) -> None:
+            if not _is_like(table, newest) or newest.version > table.version + MAX_VERSIONS_BEHIND:
+                raise RetryableConflictError("the version is long past", newest.version)
+            uploads.wait()
 
-    try:
-        return commit_planned(table, Append(tuple(fragments)), check=check)
-    except CommitConflictError:
-        newest = checkout(table, None)
-    except NotFoundError:  # the table is gone
-        delete_files(table.store, fragments)
-        raise
+        try:
+            return commit_planned(table, Append(tuple(fragments)), check=check)
+        except CommitConflictError:
+            newest = checkout(table, None)
+            uploads.wait()
+        except BaseException as error:
+            # Without its files nothing was published; nor was it where the table is gone.
+            if not uploads.settle() or isinstance(error, NotFoundError):
+                delete_files(table.store, fragments)
+            raise
     if not _is_like(table, newest.manifest):
         delete_files(table.store, fragments)
         fragments = _write(newest, data)
     return append_fragments(newest, fragments)
 
 
-def _write(table: TableVersion, data: ArrowInput) -> list[Fragment]:
+def _write(table: TableVersion, data: ArrowInput, uploads: Uploads | None = None) -> list[Fragment]:
     rows = read_input(data)
     check_castable(rows.schema, table.arrow_schema)
-    return write_fragments(rows, write_target(table))
+    return write_fragments(rows, write_target(table), uploads)
 
 
 def _is_like(table: TableVersion, newest: Manifest) -> bool:

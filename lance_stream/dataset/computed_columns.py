@@ -30,7 +30,7 @@ from lance_stream.dataset.commit_verb import commit_planned, planning_again
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.predicates import Expression, evaluate, parse_expression, quote_path
 from lance_stream.dataset.read_fragment import FragmentReader, Selection
-from lance_stream.dataset.reading_ahead import read_ahead
+from lance_stream.dataset.reading_ahead import Read, read_ahead
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.errors import CommitConflictError, InvalidInputError
@@ -189,7 +189,8 @@ def _values(table: TableVersion, place: int, expressions: Expressions) -> Iterat
     dead = table.dead_offsets(table.manifest.fragments[place])
     reader = FragmentReader(unit)
     return read_ahead(
-        partial(_compute, reader, each, dead, expressions) for each in reader.selections()
+        Read(partial(_compute, reader, each, dead, expressions), reader.num_bytes_of(each))
+        for each in reader.selections()
     )
 
 

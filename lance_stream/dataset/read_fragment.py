@@ -383,6 +383,11 @@ class FragmentReader:
         columns += [self._system_column(name, selection) for name in self._unit.system_columns]
         return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
 
+    def num_bytes_of(self, selection: Selection) -> int:
+        """Return about how large the batch of a selection is."""
+        most = self._default_batch_size(self._fragment.physical_rows)
+        return BATCH_BYTES * selection.num_rows // most
+
     def _columns(self, fields: Sequence[Field], selection: Selection) -> list[pa.Array]:
         if not fields:
             return []

@@ -14,20 +14,37 @@ cores, and more of them only where they are small.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import chain
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from lance_stream.dataset.read_fragment import FragmentReader, Selection, WorkUnit
+from lance_stream.dataset.read_fragment import (
+    BATCH_BYTES,
+    FragmentReader,
+    Selection,
+    WorkUnit,
+)
 from lance_stream.storage.store import NUM_READERS
 
 T = TypeVar("T")
 U = TypeVar("U")
-ReadBatch: TypeAlias = Callable[[], pa.RecordBatch]
 
-MAX_WAITING_BYTES: Final = 256 << 20
+MAX_WAITING_BYTES: Final = NUM_READERS * BATCH_BYTES
 """About how much may be read ahead where there are more threads than cores."""
+
+
+class Read(NamedTuple):
+    """What reads a batch.
+
+    Attributes:
+        call: Reads it.
+        num_bytes: About how large it is.
+    """
+
+    call: Callable[[], pa.RecordBatch]
+    num_bytes: int
 
 
 class Chosen(NamedTuple):
@@ -42,6 +59,11 @@ class Chosen(NamedTuple):
     place: int
     reader: FragmentReader
     selection: Selection
+
+    def read_by(self, read: Callable[..., pa.RecordBatch], *more: object) -> Read:
+        """Return what reads them: `read`, given more and then reader and selection."""
+        call = partial(read, *more, self.reader, self.selection)
+        return Read(call, self.reader.num_bytes_of(self.selection))
 
 
 def num_readers(units: Sequence[WorkUnit]) -> int:
@@ -70,9 +92,7 @@ def _begin(unit: WorkUnit) -> tuple[FragmentReader, Iterator[Selection]]:
     return reader, selections if first is None else chain([first], selections)
 
 
-def read_ahead(
-    reads: Iterator[ReadBatch], num_threads: int = NUM_READERS
-) -> Iterator[pa.RecordBatch]:
+def read_ahead(reads: Iterator[Read], num_threads: int = NUM_READERS) -> Iterator[pa.RecordBatch]:
     """Yield what some reads give, in order and without empty batches.
 
     Args:
@@ -80,19 +100,22 @@ def read_ahead(
         num_threads: How many read, ahead of the one who takes the batches.
     """
     with ThreadPoolExecutor(num_threads, thread_name_prefix="lance-stream-scan") as threads:
-        ahead: deque[Future[pa.RecordBatch]] = deque()
-        largest = 1
+        ahead: deque[tuple[Future[pa.RecordBatch], int]] = deque()
+        waiting_bytes = 0
         try:
-            for read in reads:
-                ahead.append(threads.submit(read))
-                while len(ahead) > max(NUM_READERS, min(num_threads, MAX_WAITING_BYTES // largest)):
-                    batch = ahead.popleft().result()
-                    largest = max(largest, batch.nbytes)
-                    yield from _unless_empty(batch)
+            for read, num_bytes in reads:
+                ahead.append((threads.submit(read), num_bytes))
+                waiting_bytes += num_bytes
+                while len(ahead) > NUM_READERS and (
+                    len(ahead) > num_threads or waiting_bytes > MAX_WAITING_BYTES
+                ):
+                    batch, num_bytes = ahead.popleft()
+                    waiting_bytes -= num_bytes
+                    yield from _unless_empty(batch.result())
             while ahead:
-                yield from _unless_empty(ahead.popleft().result())
+                yield from _unless_empty(ahead.popleft()[0].result())
         finally:
-            for each in ahead:
+            for each, _ in ahead:
                 each.cancel()
 
 

@@ -6,7 +6,6 @@ ahead of the one who takes them (`reading_ahead`); on Spark each goes to a worke
 """
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ from lance_stream.dataset.predicates import parse_expression, parse_predicate
 from lance_stream.dataset.read_fragment import (
     BYTES,
     READABLE_SYSTEM_COLUMNS,
+    FragmentReader,
     WorkUnit,
     check_blob_handling,
     output_schema,
@@ -173,5 +173,5 @@ def names_of(table: TableVersion, columns: Sequence[str] | None) -> tuple[str, .
 
 def read_units(units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
     """Yield the batches of work units, in order, read by several threads a little ahead."""
-    reads = (partial(each.reader.read, each.selection) for each in choose(units))
+    reads = (each.read_by(FragmentReader.read) for each in choose(units))
     return read_ahead(reads, num_readers(units))

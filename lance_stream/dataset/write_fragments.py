@@ -11,19 +11,21 @@ committed, from the version that is the newest then. It goes from worker to driv
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from lance_stream.dataset.blob_files import BlobFiles
 from lance_stream.dataset.casting import cast_batch, check_castable
+from lance_stream.dataset.uploads import Uploads
 from lance_stream.errors import InvalidInputError, LanceStreamError
 from lance_stream.file.versions import FileVersion
 from lance_stream.file.writer import FileWriter
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.schema.fields import Schema
+from lance_stream.storage.store import FileWriter as StoreFileWriter
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments import DataFile, Fragment
 from lance_stream.table.paths import blob_folder, data_file_name, data_file_path
@@ -77,13 +79,16 @@ def check_dictionaries(
             )
 
 
-def write_fragments(batches: Iterable[pa.RecordBatch], target: WriteTarget) -> list[Fragment]:
+def write_fragments(
+    batches: Iterable[pa.RecordBatch], target: WriteTarget, uploads: Uploads | None = None
+) -> list[Fragment]:
     """Write the rows of some batches into new data files.
 
     Args:
         batches: Rows whose columns are matched by name and cast (see `casting`). A schema that
             does not fit is refused before a file is begun.
         target: Where they go.
+        uploads: Closes the files later; None to have them closed when this returns.
 
     Returns:
         One fragment for each file, in row order; none if there was no row.
@@ -94,8 +99,10 @@ def write_fragments(batches: Iterable[pa.RecordBatch], target: WriteTarget) -> l
     written: list[Fragment] = []
     try:
         for rows in _files_of(_cast(batches, target), target):
-            written.append(_write_file(rows, target))
+            written.append(_write_file(rows, target, uploads))
     except BaseException:
+        if uploads is not None:
+            uploads.settle()
         delete_files(target.store, written)
         raise
     return written
@@ -170,13 +177,17 @@ def _files_of(batches: Iterator[pa.RecordBatch], target: WriteTarget) -> Iterato
         yield _Rows(pushable, target)
 
 
-def _write_file(rows: _Rows, target: WriteTarget) -> Fragment:
+def _closing(file: StoreFileWriter, uploads: Uploads | None) -> AbstractContextManager[Any]:
+    return file if uploads is None else uploads.closing(file)
+
+
+def _write_file(rows: _Rows, target: WriteTarget, uploads: Uploads | None) -> Fragment:
     name = data_file_name(secrets.token_bytes(16))
     writer = FileWriter(target.schema, target.file_version, dictionaries=target.dictionaries)
     path = data_file_path(name)
     with (
         BlobFiles(target.store, path, target.schema) as blobs,
-        target.store.open_writer(path) as file,
+        _closing(target.store.open_writer(path), uploads) as file,
     ):
         size_bytes = 0
         for batch in rows:

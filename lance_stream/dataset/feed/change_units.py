@@ -6,7 +6,6 @@ A `ChangeUnit` is picklable and says everything; whoever has it needs no manifes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -66,10 +65,7 @@ def read_changes(units: Sequence[ChangeUnit]) -> Iterator[pa.RecordBatch]:
         NotFoundError: A file is gone: its version was cleaned up.
     """
     rows = [each.unit for each in units]
-    reads = (
-        partial(_read_changes, units[each.place], each.reader, each.selection)
-        for each in choose(rows)
-    )
+    reads = (each.read_by(_read_changes, units[each.place]) for each in choose(rows))
     return read_ahead(reads, num_readers(rows))
 
 

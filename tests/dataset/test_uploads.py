@@ -1,0 +1,57 @@
+"""Files that are closed while other things are done."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.errors import CommitUncertainError
+from lance_stream.storage import locations
+from lance_stream.storage.object_requests import RefusedError
+from tests.contracts.object_service import ObjectService
+
+ROW = pa.table({"id": [1]})
+
+
+class Service(ObjectService):
+    """One that can hold up data files, or refuse them."""
+
+    is_refusing = False
+
+    async def put(self, key: str, data: bytes, *, once: bool) -> bool:
+        if "/data/" in key and self.is_refusing:
+            raise RefusedError("the disk is full")
+        return await super().put(key, data, once=once)
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    service = Service()
+    monkeypatch.setitem(locations.BACKENDS, "test", lambda _rest, _options: service.store("u"))
+    return service
+
+
+@pytest.fixture
+def ds(service: Service) -> Dataset:
+    return lance_stream.create_dataset("test://bucket/u", ROW.schema)
+
+
+def test_a_version_is_published_only_when_its_files_are_there(
+    service: Service, ds: Dataset
+) -> None:
+    service.is_refusing = True
+    with pytest.raises(OSError, match="the disk is full") as caught:
+        ds.append(ROW)
+    assert not isinstance(caught.value, CommitUncertainError)
+    assert ds.checkout(None).version == 1
+    service.is_refusing = False
+    assert ds.append(ROW).count_rows() == 1
+
+
+def test_of_files_that_no_version_will_name_none_is_left(service: Service, ds: Dataset) -> None:
+    service.objects = {key: data for key, data in service.objects.items() if "_versions" not in key}
+    with pytest.raises(lance_stream.NotFoundError):
+        ds.append(ROW)
+    assert not [key for key in service.objects if "/data/" in key]
