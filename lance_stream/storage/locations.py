@@ -6,6 +6,7 @@
     s3://bucket/path/t              a URI; also s3a:// and s3n://, as Spark users write them
     az://container/t  abfss://container@account.dfs.core.windows.net/t
     gs://bucket/t  gcs://bucket/t
+    webhdfs://namenode:9870/t  swebhdfs://namenode:9871/t
 
 Which protocols there are, and why others are refused, stands in `BACKENDS` and `REFUSED`.
 """
@@ -13,6 +14,7 @@ Which protocols there are, and why others are refused, stands in `BACKENDS` and 
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -26,6 +28,7 @@ from lance_stream.storage.object_store import ObjectStore
 from lance_stream.storage.option_names import as_flag, take_settings
 from lance_stream.storage.s3_options import s3_settings
 from lance_stream.storage.store import Store
+from lance_stream.storage.webhdfs_options import webhdfs_settings
 
 _URI = re.compile(r"(file(?=:/)|[A-Za-z][A-Za-z0-9+.-]+(?=://)):(.*)", re.DOTALL | re.IGNORECASE)
 
@@ -121,6 +124,11 @@ def _open_google(rest: str, options: Mapping[str, Any]) -> Store:
     return ObjectStore(google_settings(options), bucket, root)
 
 
+def _open_webhdfs(scheme: str, rest: str, options: Mapping[str, Any]) -> Store:
+    namenode, root = split_bucket(f"{scheme}:{rest}")
+    return ObjectStore(webhdfs_settings(scheme, options), namenode, root)
+
+
 BACKENDS: Mapping[str, Callable[[str, Mapping[str, Any]], Store]] = {
     "": _open_path,
     "file": _open_file_uri,
@@ -128,16 +136,24 @@ BACKENDS: Mapping[str, Callable[[str, Mapping[str, Any]], Store]] = {
     **dict.fromkeys(("s3", "s3a", "s3n"), _open_s3),
     **OPEN_AZURE,
     **dict.fromkeys(("gs", "gcs"), _open_google),
+    "webhdfs": partial(_open_webhdfs, "webhdfs"),
+    "swebhdfs": partial(_open_webhdfs, "swebhdfs"),
 }
 """The stores there are, by protocol; each is given what follows the ":", and the options."""
 
-_LATER = "comes with a later version of lance-stream"
 REFUSED: Mapping[str, str] = {
-    "s3+ddb": f"Amazon S3 with DynamoDB {_LATER}",
+    "s3+ddb": "its versions are in DynamoDB, and it is the URI of a whole dataset",
+    "hdfs": "by Hadoop's own protocol no client in Python creates a file just once, which commits "
+    "stand on. The same namenode's web interface does: webhdfs://namenode:9870/path, or "
+    "swebhdfs:// with TLS",
+    "viewfs": "what it is a view of is known to Hadoop's clients alone. Name the namenode that "
+    "holds the table: webhdfs://namenode:9870/path",
+    "dbfs": "nothing promises there that a file is created just once, which commits stand on. Name "
+    "the object store beneath it: s3://, abfss:// or gs://",
     **dict.fromkeys(
-        ("hdfs", "viewfs", "dbfs", "webhdfs"),
-        "no way is known to create a file just once there, which commits stand on",
+        ("http", "https"),
+        "a web server takes no writes. If an object store stands behind it, name the bucket, "
+        "s3://bucket/path, and the server in the storage option endpoint_url",
     ),
-    **dict.fromkeys(("http", "https"), "a web server takes no writes"),
 }
 """Protocols that are refused on purpose, and why."""

@@ -148,6 +148,15 @@ AZURE: Final[_Names] = {
 }  # fmt: skip
 """Names of adlfs and of Lance's Azure Blob Storage."""
 
+WEBHDFS: Final[_Names] = {
+    **REQUESTS,
+    "user": ("user", "user.name", "hadoop_user_name"),
+    "token": ("token", "delegation_token"),
+    "kerberos": ("kerberos",),
+    "in the URI": ("host", "port", "use_https"),
+}
+"""Names of fsspec's WebHDFS."""
+
 LOCAL: Final[_Names] = {"durable": ("durable",)}
 """Names for local disks."""
 
@@ -162,6 +171,7 @@ STORES: Final[Mapping[str, _Names]] = {
     "s3": S3,
     "google": GOOGLE,
     "azure": AZURE,
+    "webhdfs": WEBHDFS,
     "manifest store": MANIFEST_STORES,
 }
 """Each store's settings, and the names that they go by, in lower case."""
@@ -171,6 +181,7 @@ _CALLED: Final[Mapping[str, str]] = {
     "s3": "S3",
     "google": "Google Cloud Storage",
     "azure": "Azure Blob Storage",
+    "webhdfs": "HDFS",
     "manifest store": "external manifest stores",
 }
 _TIMES: Final[Mapping[str, str]] = {

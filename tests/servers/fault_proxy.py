@@ -408,7 +408,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _at_the_proxy(self, location: str) -> str:
         url = urlsplit(location)
-        if url.hostname not in ("127.0.0.1", "localhost", "0.0.0.0"):
+        is_here = url.hostname in ("127.0.0.1", "localhost", "0.0.0.0")
+        if not is_here or url.port != urlsplit(f"//{self.server.proxy.server}").port:
             return location
         return url._replace(netloc=urlsplit(self.server.proxy.url).netloc).geturl()
 

@@ -176,7 +176,8 @@ def test_no_secret_shows_and_none_is_lost_on_the_way_to_a_worker(options: dict[s
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "lance_stream.storage.google", raising=False)
+    for name in ("google", "http_client"):
+        monkeypatch.delitem(sys.modules, f"lance_stream.storage.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(InvalidInputError, match=r"pip install 'lance-stream\[gcs\]'"):
         GoogleSettings().connect("b")
