@@ -57,11 +57,12 @@ _STORE_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys(("s3", "s3a", "s3n", "s3+ddb"), "s3"),
     **dict.fromkeys(("az", "azure", "abfs", "abfss", "adl", "wasb", "wasbs"), "azure"),
     **dict.fromkeys(("gs", "gcs"), "google"),
+    **dict.fromkeys(("webhdfs", "swebhdfs"), "webhdfs"),
 }
 
 
 def store_of(location: str) -> str:
-    """Return which store's options a location takes: "s3", "azure", "google", or "local"."""
+    """Return which store's options a location takes, by its name in `option_names`."""
     return _place(location).store
 
 

@@ -75,6 +75,20 @@ def test_a_protocol_that_is_refused_says_why(protocol: str) -> None:
     assert f"{protocol}://bucket/t" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("uri", "way_out"),
+    [
+        ("hdfs://nameservice/t", "webhdfs://namenode:9870/path"),
+        ("viewfs://cluster/t", "webhdfs://namenode:9870/path"),
+        ("dbfs:///mnt/t", "s3://, abfss:// or gs://"),
+        ("https://minio.example/bucket/t", "endpoint_url"),
+    ],
+)
+def test_a_protocol_that_is_refused_says_the_way_out(uri: str, way_out: str) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=way_out):
+        open_store(uri)
+
+
 def test_an_unknown_protocol_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedFeatureError, match="ftp://host/t"):
         open_store("ftp://host/t")

@@ -122,8 +122,10 @@ def test_a_file_system_without_hard_links_is_refused_and_nothing_is_left(
 
     monkeypatch.setattr(os, "link", no_links)
     store = LocalStore(str(tmp_path))
-    with pytest.raises(UnsupportedFeatureError, match="hard links"):
+    with pytest.raises(UnsupportedFeatureError, match="hard links") as caught:
         store.create_once("v/1", b"x")
+    assert "gcsfuse, mountpoint-s3, blobfuse" in str(caught.value)
+    assert "gs://, s3:// or az://" in str(caught.value)
     assert store.list() == []
 
 

@@ -30,6 +30,8 @@ from tests.servers.hdfs_cluster import HdfsCluster
 from tests.servers.store_faults import CutAfter, CutBefore, Forge
 from tests.servers.store_requests import StoreRequest
 
+pytestmark = pytest.mark.xdist_group("hdfs")  # one cluster is enough for a machine
+
 ROW = pa.table({"id": pa.array([1], pa.int64())})
 
 
