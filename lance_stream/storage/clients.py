@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from fsspec.asyn import get_loop
+from fsspec.asyn import get_loop, reset_lock
 
 from lance_stream.storage.object_requests import ObjectRequests, ServiceSettings
 from lance_stream.storage.retries import ask_patiently
@@ -164,6 +164,8 @@ def _leave_to_the_parent() -> None:
     if _connections:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(_connections))  # for ever
     _lock, _connections = threading.Lock(), {}
+    # By itself fsspec of 2024 goes on with the parent's loop, which nobody runs here.
+    reset_lock()
 
 
 atexit.register(close_all)
