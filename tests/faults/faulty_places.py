@@ -355,7 +355,8 @@ def check_is_clear(error: LanceStreamError, case: Case, told: str) -> None:
     assert isinstance(error, StoreError | CommitUncertainError), told
     text = str(error)
     if isinstance(case.fault, Forge) and case.fault.status == 403:
-        assert isinstance(error, StoreRefusedError), told
+        # By an external manifest store a version stands before all of its steps are done.
+        assert isinstance(error, StoreRefusedError | CommitUncertainError), told
         assert "403" in text, told
     if isinstance(error, StoreUnavailableError):
         assert re.search(r"\d+ (times|names)", text), told

@@ -1,0 +1,106 @@
+"""A fault at each request by which a large object is sent in parts, on each kind of store.
+
+The object is there once, whole; who creates it once is told so although an answer got lost.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.object_store import ObjectStore
+from lance_stream.storage.store import Store
+from tests.faults.faulty_places import QUICK, Options, Proxies, through
+from tests.servers.buckets import Bucket
+from tests.servers.fault_proxy import FaultProxy
+from tests.servers.store_faults import (
+    CutAfter,
+    Fault,
+    Forge,
+    Hold,
+    Repeat,
+)
+
+pytestmark = pytest.mark.slow
+
+DATA = np.random.default_rng(7).bytes(26 << 20)
+OTHERS_DATA = DATA[::-1]
+
+
+def write_in_pieces(store: Store, path: str) -> None:
+    with store.open_writer(path) as writer:
+        for start in range(0, len(DATA), 3_000_000):
+            writer.write(DATA[start : start + 3_000_000])
+
+
+def create_once(store: Store, path: str) -> None:
+    assert store.create_once(path, DATA)
+
+
+def create_once_where_it_is(store: Store, path: str) -> None:
+    assert not store.create_once(path, OTHERS_DATA)
+
+
+WAYS: dict[str, Callable[[Store, str], None]] = {
+    "written in pieces": write_in_pieces,
+    "created once": create_once,
+    "created once where another is": create_once_where_it_is,
+}
+FAULTS: dict[str, Fault] = {
+    "503": Forge(503),
+    "cut after": CutAfter(reset=True),
+    "sent twice": Repeat(),
+    "arrives late": Hold(4.0),
+}
+
+
+@pytest.fixture(scope="module")
+def proxies() -> Iterator[Proxies]:
+    made = Proxies()
+    yield made
+    made.close()
+
+
+def in_parts(store: Store) -> Store:
+    """Return the store as it is where all but small objects are sent in parts."""
+    assert isinstance(store, ObjectStore)
+    settings: Any = store.settings
+    return replace(store, settings=replace(settings, max_put_bytes=8 << 20))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_at_any_request_of_a_large_object_is_overcome(
+    any_bucket: Bucket, proxies: Proxies, fault: str, way: str
+) -> None:
+    is_late = isinstance(FAULTS[fault], Hold)
+    patience: Options = {**QUICK, "request_timeout": "3s"} if is_late else QUICK
+    with proxies.before(any_bucket.endpoint) as proxy:
+        direct = open_store(f"{any_bucket.uri}/large", any_bucket.storage_options)
+        store = in_parts(
+            open_store(f"{any_bucket.uri}/large", through(any_bucket, proxy, patience))
+        )
+        try_at(proxy, store, direct, way, number=0, fault=None)
+        last = len(proxy.requests)
+        assert last > 2
+        for number in range(1, last + 1, 2 if is_late else 1):
+            proxy.clear()
+            try_at(proxy, store, direct, way, number, FAULTS[fault])
+
+
+def try_at(
+    proxy: FaultProxy, store: Store, direct: Store, way: str, number: int, fault: Fault | None
+) -> None:
+    path = f"object-{number}"
+    if WAYS[way] is create_once_where_it_is:
+        direct.write(path, DATA)
+    if fault is not None:
+        proxy.add(fault, at=number)
+    WAYS[way](store, path)
+    proxy.quiet()
+    assert direct.read(path) == DATA, proxy.story()
+    assert direct.list_names("") == [path], proxy.story()
+    direct.delete(path)
