@@ -10,14 +10,15 @@ Case = TypeVar("Case")
 ALL_CASES = os.environ.get("ALL_CASES") == "1"
 
 
-def some_of(cases: Iterable[Case], one_in: int) -> list[Case]:
+def some_of(cases: Iterable[Case], one_in: int, seed: str = "") -> list[Case]:
     """Return one in so many cases, chosen by chance but always the same, in their order.
 
-    The first and the last are among them. With ALL_CASES=1 in the environment it is all.
+    The first and the last are among them. With ALL_CASES=1 in the environment it is all. Tests
+    that share their cases give a seed of their own each, and play others.
     """
     every = list(cases)
     if ALL_CASES or len(every) <= 2:
         return every
     inner = range(1, len(every) - 1)
-    chosen = random.Random(len(every)).sample(inner, len(inner) // one_in)
+    chosen = random.Random(f"{seed} {len(every)}").sample(inner, len(inner) // one_in)
     return [every[place] for place in sorted({0, *chosen, len(every) - 1})]

@@ -12,6 +12,7 @@ from lance_stream.commit.manifest_stores.protocol import ManifestStore
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.errors import InvalidInputError
+from lance_stream.storage.azure_options import AzureSettings
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.object_store import ObjectStore
@@ -44,14 +45,18 @@ def open_log(
 def _base_uri(store: Store, manifests: ManifestStore) -> str:
     """Return what a manifest store knows a table by, the same for all who write to it.
 
-    For S3 with DynamoDB it is the reference's: the table's key in its bucket. So two buckets must
-    not have tables of one path in one table of DynamoDB.
+    It says nothing of the endpoint, which writers may reach by different names: two services with
+    a bucket of one name need two manifest stores, or a base uri each. For S3 with DynamoDB it is
+    the reference's: the table's key in its bucket. So two buckets must not have tables of one path
+    in one table of DynamoDB.
 
     Raises:
         InvalidInputError: The table is a bucket's root, whose key is empty.
     """
     if isinstance(store, LocalStore):
         return f"file://{quote(str(Path(store.root).resolve()))}"
+    if isinstance(store, ObjectStore) and isinstance(store.settings, AzureSettings):
+        return f"az://{store.settings.account}/{store.container}/{quote(store.root)}"
     is_s3 = isinstance(store, ObjectStore) and store.settings.scheme == "s3"
     if not (is_s3 and manifests.kind == "dynamodb"):
         return store.uri.rstrip("/")

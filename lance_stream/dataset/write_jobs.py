@@ -39,7 +39,6 @@ from lance_stream.errors import (
 from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import DEFAULT_FILE_VERSION, FileVersion
 from lance_stream.schema.fields import Schema
-from lance_stream.storage.locations import open_store
 from lance_stream.table import ledger
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.operations import Overwrite
@@ -112,7 +111,7 @@ def plan_job(
         version.check_supported()
         schema = new_schema(with_primary_key(incoming, primary_key or ()), version)
         check_types(schema.fields, version)
-        target = WriteTarget(open_store(uri, options), schema, version)
+        target = WriteTarget(open_log(uri, options).store, schema, version)
         return WriteJob(uri, options, target, version=0, overwrite=overwrite)
     _check_is_asked_for(table, file_version, primary_key)
     target = write_target(table)
