@@ -30,7 +30,10 @@ from tests.servers.hdfs_cluster import HdfsCluster
 from tests.servers.store_faults import CutAfter, CutBefore, Forge
 from tests.servers.store_requests import StoreRequest
 
-pytestmark = pytest.mark.xdist_group("hdfs")  # one cluster is enough for a machine
+pytestmark = [
+    pytest.mark.slow,  # a Java with a namenode and a datanode, in which nothing is quick
+    pytest.mark.xdist_group("hdfs"),  # one is enough for a machine
+]
 
 ROW = pa.table({"id": pa.array([1], pa.int64())})
 
