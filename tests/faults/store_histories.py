@@ -10,6 +10,8 @@ tried once. Keys belong to one writer, so each knows what the table has to hold 
     acknowledged                          once, as it was told
     tried once, and ended in an error     once, or not at all
 
+Histories of odd seeds publish versions in DynamoDB, behind the same proxies.
+
 The seed settles what is done and which fault meets the n-th request of a writer. How the writers'
 requests interleave is the machine's.
 """
@@ -37,6 +39,7 @@ from tests.faults.drivers import SCHEMA
 from tests.faults.faulty_places import Options, through
 from tests.servers.buckets import Bucket
 from tests.servers.fault_proxy import FaultProxy
+from tests.servers.moto import DynamoTable, MotoServer
 from tests.servers.store_faults import (
     CutAfter,
     CutBefore,
@@ -241,21 +244,40 @@ def to_arrow(rows: dict[int, str]) -> pa.Table:
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], SCHEMA)
 
 
-def run_history(bucket: Bucket, server_url: str, seed: int, seconds: float) -> dict[str, int]:
+def run_history(
+    bucket: Bucket,
+    server_url: str,
+    seed: int,
+    seconds: float,
+    items: DynamoTable | None = None,
+) -> dict[str, int]:
     """Run a history, and hold the table against what its writers know.
+
+    Args:
+        bucket: Where the table lies.
+        server_url: What the proxies stand before.
+        seed: Settles what is done.
+        seconds: How long new things are begun.
+        items: The table of DynamoDB in which versions are published, on the same server; None for
+            the table's own directory.
 
     Returns:
         How often what was done, and how many requests met a fault.
     """
-    uri = f"{bucket.uri}/history-{seed}"
-    create_dataset(uri, SCHEMA, primary_key=["id"], storage_options=bucket.storage_options)
+    uri, direct = f"{bucket.uri}/history-{seed}", dict(bucket.storage_options)
+    if items is not None:
+        uri = f"{uri.replace('s3://', 's3+ddb://')}?ddbTableName={items.name}"
+        direct["dynamodb_endpoint"] = items.endpoint
+    create_dataset(uri, SCHEMA, primary_key=["id"], storage_options=direct)
     with FaultProxy(server_url) as one, FaultProxy(server_url) as other:
         writers: list[OurWriter | LanceWriter] = [
-            LanceWriter(3, uri, random.Random(f"{seed} 3"), options=bucket.storage_options)
+            LanceWriter(3, uri, random.Random(f"{seed} 3"), options=direct)
         ]
         for number, proxy in enumerate((one, other), 1):
             proxy.choose = faults_by_chance(random.Random(f"{seed} {number} faults"))
-            options = through(bucket, proxy, IMPATIENT)
+            options = dict(through(bucket, proxy, IMPATIENT))
+            if items is not None:
+                options["dynamodb_endpoint"] = proxy.url
             writers.append(
                 OurWriter(number, uri, random.Random(f"{seed} {number}"), options=options)
             )
@@ -278,7 +300,7 @@ def run_history(bucket: Bucket, server_url: str, seed: int, seconds: float) -> d
     for each in writers:
         if each.error is not None:
             raise AssertionError(f"seed {seed}: writer {each.number}") from each.error
-    check(uri, bucket.storage_options, writers, f"seed {seed}")
+    check(uri, direct, writers, f"seed {seed}")
     told = {"requests": num_requests, "faults": num_faults}
     for each in writers:
         for what, times in each.done.items():
@@ -322,8 +344,6 @@ def check_writer(writer: OurWriter | LanceWriter, held: dict[int, str], told: st
 
 
 def main() -> None:
-    from tests.servers.moto import MotoServer
-
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
@@ -333,7 +353,8 @@ def main() -> None:
     seed = arguments.seed
     while time.monotonic() < end:
         with MotoServer() as moto:
-            done = run_history(moto.new_bucket(), moto.endpoint, seed, arguments.seconds)
+            items = moto.new_table() if seed % 2 else None
+            done = run_history(moto.new_bucket(), moto.endpoint, seed, arguments.seconds, items)
         print(f"seed {seed}: {done}", flush=True)
         seed += 1
 

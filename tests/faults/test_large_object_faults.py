@@ -14,8 +14,8 @@ from lance_stream.storage.locations import open_store
 from lance_stream.storage.object_store import ObjectStore
 from lance_stream.storage.store import Store
 from tests.faults.faulty_places import QUICK, Options, Proxies, through
-from tests.servers.buckets import Bucket
 from tests.servers.fault_proxy import FaultProxy
+from tests.servers.google_front import GoogleFront
 from tests.servers.store_faults import (
     CutAfter,
     Fault,
@@ -44,6 +44,9 @@ def create_once_where_it_is(store: Store, path: str) -> None:
     assert not store.create_once(path, OTHERS_DATA)
 
 
+STORES = {"s3_bucket": "moto", "google_front": "fake_gcs", "azure_container": "azurite"}
+"""Places of a test by the server that they need; Google's front keeps uploads as Google does."""
+
 WAYS: dict[str, Callable[[Store, str], None]] = {
     "written in pieces": write_in_pieces,
     "created once": create_once,
@@ -71,18 +74,25 @@ def in_parts(store: Store) -> Store:
     return replace(store, settings=replace(settings, max_put_bytes=8 << 20))
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("fault", FAULTS)
+CASES = [
+    pytest.param(store, fault, way, marks=pytest.mark.server(server))
+    for store, server in STORES.items()
+    for fault in FAULTS
+    for way in WAYS
+]
+
+
+@pytest.mark.parametrize(("store_name", "fault", "way"), CASES)
 def test_a_fault_at_any_request_of_a_large_object_is_overcome(
-    any_bucket: Bucket, proxies: Proxies, fault: str, way: str
+    request: pytest.FixtureRequest, proxies: Proxies, store_name: str, fault: str, way: str
 ) -> None:
+    place = request.getfixturevalue(store_name)
+    bucket = place.new_bucket() if isinstance(place, GoogleFront) else place
     is_late = isinstance(FAULTS[fault], Hold)
     patience: Options = {**QUICK, "request_timeout": "3s"} if is_late else QUICK
-    with proxies.before(any_bucket.endpoint) as proxy:
-        direct = open_store(f"{any_bucket.uri}/large", any_bucket.storage_options)
-        store = in_parts(
-            open_store(f"{any_bucket.uri}/large", through(any_bucket, proxy, patience))
-        )
+    with proxies.before(bucket.endpoint) as proxy:
+        direct = open_store(f"{bucket.uri}/large", bucket.storage_options)
+        store = in_parts(open_store(f"{bucket.uri}/large", through(bucket, proxy, patience)))
         try_at(proxy, store, direct, way, number=0, fault=None)
         last = len(proxy.requests)
         assert last > 2

@@ -6,7 +6,7 @@ import pytest
 
 from tests.faults.store_histories import run_history
 from tests.servers.buckets import Bucket
-from tests.servers.moto import MotoServer
+from tests.servers.moto import DynamoTable, MotoServer
 
 SECONDS = float(os.environ.get("STORE_HISTORY_SECONDS", "12"))
 
@@ -15,9 +15,10 @@ SECONDS = float(os.environ.get("STORE_HISTORY_SECONDS", "12"))
 @pytest.mark.oracle
 @pytest.mark.parametrize("seed", [1, 2])
 def test_what_writers_with_faults_were_told_is_what_the_table_holds(
-    moto: MotoServer, s3_bucket: Bucket, seed: int
+    moto: MotoServer, s3_bucket: Bucket, dynamodb_table: DynamoTable, seed: int
 ) -> None:
-    done = run_history(s3_bucket, moto.endpoint, seed, SECONDS)
+    items = dynamodb_table if seed % 2 else None
+    done = run_history(s3_bucket, moto.endpoint, seed, SECONDS, items)
     assert done["faults"] > 5
     assert done["batch"] > 1
     assert done["lance append"] > 1
