@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.column_kinds import KINDS
+from benchmarks.stores import ACTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,3 +66,15 @@ def test_the_benchmark_of_growth_holds_commits_into_many_fragments_against_few()
         assert cells is not None, shown
         assert all(float(each) > 0 for each in cells.groups())
     assert re.search(r"commit: -?[\d.]+ x; the aim is below 1\.5", shown), shown
+
+
+@pytest.mark.oracle
+@pytest.mark.slow
+@pytest.mark.server("moto")
+def test_the_benchmark_of_stores_gives_ratios_of_time_and_of_requests_for_every_act() -> None:
+    shown = run("benchmarks.stores", "--rounds", "1", "--latency-ms", "0")
+    ratios = re.findall(r"^(\S.*?) {2,}.* ([\d.]+) x +([\d.]+) x$", shown, re.MULTILINE)
+    assert [name.replace(" ", "_") for name, _, _ in ratios] == list(ACTS), shown
+    assert all(float(time) > 0 for _, time, _ in ratios)
+    fewer = {name: float(requests) for name, _, requests in ratios}
+    assert max(fewer[each] for each in ("open", "append", "idle poll")) <= 1

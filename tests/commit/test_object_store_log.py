@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from lance_stream.errors import CorruptDataError
 from lance_stream.storage.locations import open_store
 from lance_stream.table.paths import NamingScheme, manifest_name, manifest_path
 from tests.commit.tables import append, commit_to, create, make_store
+from tests.contracts.object_service import ObjectService
 from tests.contracts.version_logs import VersionLogContract, manifest_of
 from tests.contracts.watched_stores import WatchedStore
 
@@ -73,6 +75,16 @@ def test_where_names_are_listed_in_order_there_is_no_hint() -> None:
     log = create(3)
     commit_to(log, append(1, 3))
     assert not log.store.exists(HINT)
+
+
+def test_on_a_service_that_does_not_list_in_order_all_names_are_listed_and_a_hint_written() -> None:
+    service = ObjectService(is_unordered=True)
+    store = replace(service.store(), container="table--usw2-az1--x-s3")
+    log = create(3, store=store)
+    for version in range(1, 3 * FIRST_NAMES):
+        commit_to(log, append(version, 3))
+    assert ObjectStoreLog(store).latest() == 3 * FIRST_NAMES
+    assert store.read(HINT) == b'{"version":%d}' % (3 * FIRST_NAMES)
 
 
 def test_a_hint_that_cannot_be_written_does_not_make_the_commit_fail(tmp_path: Path) -> None:

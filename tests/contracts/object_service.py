@@ -48,6 +48,7 @@ class ObjectService:
         objects: By key.
         asked: What was asked so far.
         etag_of: What a listing says of an object's bytes.
+        is_unordered: Whether listings begin at the other end, as they may on S3 Express.
         before: Called with a request's kind and key before it is answered; may raise.
         after: The same once it is done: an error here is an answer that got lost.
         seconds: How long each answer takes.
@@ -60,6 +61,7 @@ class ObjectService:
     objects: dict[str, bytes] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     etag_of: Callable[[bytes], str] = lambda data: hashlib.md5(data).hexdigest()
+    is_unordered: bool = False
     before: Watch = lambda _kind, _key: None
     after: Watch = lambda _kind, _key: None
     seconds: float = 0.0
@@ -107,6 +109,9 @@ class ObjectService:
             and (token is None or key > token)
             and not (only_here and "/" in key[len(prefix) :])
         )
+        if self.is_unordered:
+            assert token is None, "one page holds them all"
+            keys.reverse()
         some = keys[: min(limit or KEYS_A_PAGE, KEYS_A_PAGE)]
         await self._answer("list", prefix, lambda: b"x" * 250 * len(some))
         found = [self._info(key, self.objects[key]) for key in some]
