@@ -1,13 +1,15 @@
 """What Azure Blob Storage answers, and what that means: the one place that tells.
 
-404 BlobNotFound                    there is no such object
-404 ContainerNotFound and others    refused: there is no such container
-409 BlobAlreadyExists, 412          the name is taken, if it was to be created once;
-another writer was there, if one state was asked for
-400 InvalidBlockList                the same: another writer's list has made the blob
-416                                 the object ends before the range begins: no bytes
-408, 429, 5xx, and by their codes   try again
-all else                            refused, with the way out of `_WAYS_OUT`
+    404 BlobNotFound                    there is no such object
+    404 ContainerNotFound and others    refused: there is no such container
+    409 BlobAlreadyExists, 412          the name is taken, if it was to be created once;
+                                        another writer was there, if one state was asked for
+    400 InvalidBlockList                the same: another writer's list has made the blob
+    416                                 the object ends before the range begins: no bytes
+    408, 429, 5xx, and by their codes   try again
+    all else                            refused, with the way out of `_WAYS_OUT`
+
+A HEAD has the code of an error in a header only, other answers in their XML, too.
 """
 
 import base64
