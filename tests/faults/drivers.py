@@ -28,6 +28,7 @@ from lance_stream.storage.store import Store
 from lance_stream.table import ledger
 from lance_stream.table.paths import deletion_file_path
 from tests.contracts.watched_stores import WatchedStore
+from tests.faults import places
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("value", pa.string()), ("seq", pa.int64())]
@@ -184,7 +185,7 @@ def copy_table(uri: str, target: str) -> str:
 
 
 def rows_at(uri: str, version: int | None = None) -> Rows:
-    table = open_dataset(uri, version).to_table(["id", "value", "seq"])
+    table = places.open_table(uri, version).to_table(["id", "value", "seq"])
     return sorted(tuple(row.values()) for row in table.to_pylist())
 
 

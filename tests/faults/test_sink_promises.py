@@ -26,17 +26,25 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.spark import lance_sink
 from lance_stream.storage.local_store import LocalStore
+from lance_stream.storage.object_store import ObjectStore
+from lance_stream.storage.store import Store
 from tests.faults.drivers import (
     MODES,
     Batch,
     Change,
     Rows,
     named_files,
-    open_dataset,
     rows_at,
     to_arrow,
+)
+from tests.faults.places import (
+    folder_on,
+    is_seen_by_pylance,
+    on,
+    open_by_pylance,
+    open_table,
+    sink_into,
 )
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -79,48 +87,53 @@ def after(mode: str, batches: Sequence[Batch], rows: Rows | None = None) -> Rows
 
 
 def versions_of(uri: str) -> list[int]:
-    return open_dataset(uri).table.log.versions()
-
-
-def count_manifests(uri: str) -> int:
-    return len(list(Path(uri, "_versions").glob("*.manifest")))
+    return open_table(uri).table.log.versions()
 
 
 def check(uri: str, expected: Rows) -> None:
     """The table has these rows, for us and for pylance, and is sound."""
-    table = open_dataset(uri)
+    table = open_table(uri)
     assert rows_at(uri) == expected
-    theirs = lance.dataset(uri).to_table(["id", "value", "seq"]).to_pylist()
-    assert sorted(tuple(row.values()) for row in theirs) == expected
+    if is_seen_by_pylance(uri):
+        theirs = open_by_pylance(uri).to_table(["id", "value", "seq"]).to_pylist()
+        assert sorted(tuple(row.values()) for row in theirs) == expected
     assert table.verify() == []
 
 
 def check_no_files_are_left(uri: str) -> None:
-    table = open_dataset(uri).table
-    held = {
-        f"{name}/{path.name}"
-        for name in ("data", "_deletions")
-        for path in Path(uri, name).glob("*")
-    }
+    table = open_table(uri).table
+    held = {each.path for name in ("data", "_deletions") for each in table.store.list(name)}
     assert held == named_files(table)
 
 
 @pytest.fixture
-def uri(tmp_path: Path) -> str:
-    return str(tmp_path / "table")
+def kind() -> str:
+    """The kind of store that a test plays on, unless its parameters say otherwise."""
+    return "local"
 
 
-# On the oldest dependencies, which are tried a second time, two modes stand for all.
-@pytest.fixture(
-    params=[
-        "append",
-        "upsert",
-        pytest.param("cdc", marks=pytest.mark.slow),
-        pytest.param("overwrite", marks=pytest.mark.slow),
-    ]
-)
-def mode(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture
+def folder(kind: str, request: pytest.FixtureRequest) -> str:
+    return folder_on(kind, request)
+
+
+@pytest.fixture
+def uri(folder: str) -> str:
+    return f"{folder}/table"
+
+
+ON_LOCAL_DISKS = [on("local", mode) for mode in ARGUMENTS]
+ON_STORES = [on("s3", "append"), on("s3", "cdc"), on("google", "append"), on("azure", "upsert")]
+every_mode = pytest.mark.parametrize(("mode", "kind"), ON_LOCAL_DISKS)
+every_mode_and_store = pytest.mark.parametrize(("mode", "kind"), [*ON_LOCAL_DISKS, *ON_STORES])
+
+
+def instead_of(
+    patch: pytest.MonkeyPatch, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    """Let stores do something else in place of one of their methods, which it is given."""
+    for kind in (LocalStore, ObjectStore):
+        patch.setattr(kind, name, make(getattr(kind, name)))
 
 
 @contextmanager
@@ -128,17 +141,19 @@ def once_before(
     monkeypatch: pytest.MonkeyPatch, folder: str, act: Callable[[], None]
 ) -> Iterator[list[str]]:
     """Act once, just before the driver creates a file in a folder of the table."""
-    real = LocalStore.create_once
     acted: list[str] = []
 
-    def create_once(store: LocalStore, path: str, data: Any) -> bool:
-        if path.startswith(folder) and not acted:
-            acted.append(path)
-            act()
-        return real(store, path, data)
+    def acting(real: Callable[..., bool]) -> Callable[..., bool]:
+        def create_once(store: Store, path: str, data: Any) -> bool:
+            if path.startswith(folder) and not acted:
+                acted.append(path)
+                act()
+            return real(store, path, data)
+
+        return create_once
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalStore, "create_once", create_once)
+        instead_of(patch, "create_once", acting)
         yield acted
     assert acted, "nothing was created there"
 
@@ -146,12 +161,13 @@ def once_before(
 # --- a
 
 
+@every_mode_and_store
 def test_a_replay_after_the_newest_commit_was_lost_gives_the_same_rows_and_versions(
     file_stream: Any, uri: str, mode: str
 ) -> None:
     for batch in PLAIN:
         file_stream.add(as_file(mode, batch))
-    sink = lance_sink(uri, **ARGUMENTS[mode])
+    sink = sink_into(uri, **ARGUMENTS[mode])
     file_stream.run(sink)
     before = versions_of(uri)
     for _ in range(2):
@@ -167,11 +183,12 @@ def test_a_replay_after_the_newest_commit_was_lost_gives_the_same_rows_and_versi
 # --- b
 
 
+@every_mode_and_store
 def test_b_a_crash_between_two_tables_of_one_batch_loses_and_doubles_nothing(
-    file_stream: Any, tmp_path: Path, mode: str
+    file_stream: Any, folder: str, mode: str
 ) -> None:
-    uris = [str(tmp_path / name) for name in ("one", "two", "three")]
-    sinks = [lance_sink(each, **ARGUMENTS[mode]) for each in uris]
+    uris = [f"{folder}/{name}" for name in ("one", "two", "three")]
+    sinks = [sink_into(each, **ARGUMENTS[mode]) for each in uris]
     crashes = {(0, 0), (1, 1), (1, 0), (2, 2)}
 
     def write(df: Any, batch_id: int) -> None:
@@ -196,54 +213,63 @@ def test_b_a_crash_between_two_tables_of_one_batch_loses_and_doubles_nothing(
 # --- c
 
 
+@every_mode_and_store
 def test_c_a_lost_answer_while_another_writer_moves_on_needs_no_second_try(
     file_stream: Any, uri: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = LocalStore.create_once
     lost: list[str] = []
 
-    def create_once(store: LocalStore, path: str, data: Any) -> bool:
-        created = real(store, path, data)
-        if path.endswith(".manifest") and versions_of(uri) == [1, 2, 3] and not lost:
-            lost.append(path)
-            open_dataset(uri).append(to_arrow([Change(100, "theirs", 1)]))
-            raise OSError("the wire is cut")
-        return created
+    def losing(real: Callable[..., bool]) -> Callable[..., bool]:
+        def create_once(store: Store, path: str, data: Any) -> bool:
+            created = real(store, path, data)
+            if path.endswith(".manifest") and versions_of(uri) == [1, 2, 3] and not lost:
+                lost.append(path)
+                open_table(uri).append(to_arrow([Change(100, "theirs", 1)]))
+                raise OSError("the wire is cut")
+            return created
 
-    monkeypatch.setattr(LocalStore, "create_once", create_once)
+        return create_once
+
+    instead_of(monkeypatch, "create_once", losing)
     for batch in PLAIN[:2]:
         file_stream.add(as_file(mode, batch))
-    file_stream.run(lance_sink(uri, **ARGUMENTS[mode]))
+    file_stream.run(sink_into(uri, **ARGUMENTS[mode]))
     assert lost
     check(uri, sorted([*after(mode, PLAIN[:2]), (100, "theirs", 1)]))
     assert versions_of(uri) == [1, 2, 3, 4]
     check_no_files_are_left(uri)
 
 
+@every_mode_and_store
 def test_c_a_commit_that_lands_and_is_not_known_to_is_skipped_after_the_restart(
     file_stream: Any, uri: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real_create, real_read = LocalStore.create_once, LocalStore.read
     lost: list[str] = []
 
-    def create_once(store: LocalStore, path: str, data: Any) -> bool:
-        created = real_create(store, path, data)
-        if path.endswith(".manifest") and count_manifests(uri) == 3:
-            lost.append(path)
-            raise OSError("the wire is cut")
-        return created
+    def losing(real: Callable[..., bool]) -> Callable[..., bool]:
+        def create_once(store: Store, path: str, data: Any) -> bool:
+            created = real(store, path, data)
+            if path.endswith(".manifest") and len(store.list_names("_versions")) == 3:
+                lost.append(path)
+                raise OSError("the wire is cut")
+            return created
 
-    def read(store: LocalStore, path: str) -> bytes:
-        if path in lost:
-            raise OSError("the wire is still cut")
-        return real_read(store, path)
+        return create_once
+
+    def still_lost(real: Callable[..., bytes]) -> Callable[..., bytes]:
+        def read(store: Store, path: str) -> bytes:
+            if path in lost:
+                raise OSError("the wire is still cut")
+            return real(store, path)
+
+        return read
 
     for batch in PLAIN:
         file_stream.add(as_file(mode, batch))
-    sink = lance_sink(uri, **ARGUMENTS[mode])
+    sink = sink_into(uri, **ARGUMENTS[mode])
     with monkeypatch.context() as patch:
-        patch.setattr(LocalStore, "create_once", create_once)
-        patch.setattr(LocalStore, "read", read)
+        instead_of(patch, "create_once", losing)
+        instead_of(patch, "read", still_lost)
         with pytest.raises(Exception, match="CommitUncertainError"):
             file_stream.run(sink)
     skipped: list[bool] = []
@@ -263,13 +289,14 @@ def test_c_a_commit_that_lands_and_is_not_known_to_is_skipped_after_the_restart(
 # --- d
 
 
+@every_mode_and_store
 def test_d_two_drivers_that_do_each_batch_at_the_same_time_put_it_in_once(
     file_stream: Any, uri: str, mode: str
 ) -> None:
     """Every order of their steps is played in test_interleaved_drivers.py."""
     from pyspark import InheritableThread
 
-    sinks = [lance_sink(uri, app_id="app", **ARGUMENTS[mode]) for _ in range(2)]
+    sinks = [sink_into(uri, app_id="app", **ARGUMENTS[mode]) for _ in range(2)]
     errors: list[BaseException] = []
 
     def both(df: Any, batch_id: int) -> None:
@@ -303,15 +330,16 @@ def test_d_two_drivers_that_do_each_batch_at_the_same_time_put_it_in_once(
 # --- e
 
 
+@every_mode
 def test_e_a_batch_whose_version_was_cleaned_up_is_still_known(
     file_stream: Any, uri: str, mode: str
 ) -> None:
     for batch in PLAIN:
         file_stream.add(as_file(mode, batch))
-    sink = lance_sink(uri, **ARGUMENTS[mode])
+    sink = sink_into(uri, **ARGUMENTS[mode])
     file_stream.run(sink)
-    lance.dataset(uri).update_config({"some": "entry"})
-    lance.dataset(uri).cleanup_old_versions(timedelta(0))
+    open_by_pylance(uri).update_config({"some": "entry"})
+    open_by_pylance(uri).cleanup_old_versions(timedelta(0))
     before = versions_of(uri)
     assert len(before) == 1
     file_stream.forget_newest_commit()
@@ -320,14 +348,15 @@ def test_e_a_batch_whose_version_was_cleaned_up_is_still_known(
     check(uri, after(mode, PLAIN))
 
 
+@every_mode
 def test_e_a_batch_whose_version_is_missing_in_a_gap_is_still_known(
     file_stream: Any, uri: str, mode: str
 ) -> None:
     for batch in PLAIN:
         file_stream.add(as_file(mode, batch))
-    sink = lance_sink(uri, **ARGUMENTS[mode])
+    sink = sink_into(uri, **ARGUMENTS[mode])
     file_stream.run(sink)
-    lance.dataset(uri).update_config({"some": "entry"})
+    open_by_pylance(uri).update_config({"some": "entry"})
     taken_in = versions_of(uri)[-2]
     (manifest,) = (
         path
@@ -346,15 +375,16 @@ def test_e_a_batch_whose_version_is_missing_in_a_gap_is_still_known(
 # --- f
 
 
+@every_mode
 def test_f_a_new_checkpoint_under_an_old_app_id_is_stopped_and_writes_nothing(
     file_stream: Any, uri: str, mode: str
 ) -> None:
     for batch in PLAIN:
         file_stream.add(as_file(mode, batch))
-    file_stream.run(lance_sink(uri, app_id="app", **ARGUMENTS[mode]))
+    file_stream.run(sink_into(uri, app_id="app", **ARGUMENTS[mode]))
     before = versions_of(uri)
     with pytest.raises(Exception, match=r"InvalidInputError.*'app'.*checkpoint"):
-        file_stream.run(lance_sink(uri, app_id="app", **ARGUMENTS[mode]), checkpoint="another")
+        file_stream.run(sink_into(uri, app_id="app", **ARGUMENTS[mode]), checkpoint="another")
     assert versions_of(uri) == before
     check(uri, after(mode, PLAIN))
     check_no_files_are_left(uri)
@@ -363,27 +393,29 @@ def test_f_a_new_checkpoint_under_an_old_app_id_is_stopped_and_writes_nothing(
 # --- g
 
 
+@every_mode
 def test_g_other_rows_under_a_number_that_is_in_are_refused_and_after_a_restart_left_out(
     spark: Any, uri: str, mode: str
 ) -> None:
-    sink = lance_sink(uri, app_id="app", **ARGUMENTS[mode])
+    sink = sink_into(uri, app_id="app", **ARGUMENTS[mode])
     for batch_id, batch in enumerate(PLAIN[:2]):
         sink(spark.createDataFrame(as_file(mode, batch)), batch_id)
     before = versions_of(uri)
-    lance_sink(uri, app_id="app", **ARGUMENTS[mode])(
+    sink_into(uri, app_id="app", **ARGUMENTS[mode])(
         spark.createDataFrame(as_file(mode, PLAIN[2])), 1
     )
     assert versions_of(uri) == before
     check(uri, after(mode, PLAIN[:2]))
 
 
+@every_mode
 def test_g_a_batch_that_failed_comes_again_with_other_data_and_only_that_is_in(
     file_stream: Any, uri: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
         raise ConnectionError("the wire is cut")
 
-    sink = lance_sink(uri, **ARGUMENTS[mode])
+    sink = sink_into(uri, **ARGUMENTS[mode])
     which = [PLAIN[1], PLAIN[2]]
 
     def changing(df: Any, batch_id: int) -> None:
@@ -406,10 +438,11 @@ def test_g_a_batch_that_failed_comes_again_with_other_data_and_only_that_is_in(
 # --- h
 
 
+@every_mode_and_store
 def test_h_an_empty_batch_makes_no_version_and_the_next_goes_on(
     file_stream: Any, uri: str, mode: str
 ) -> None:
-    sink = lance_sink(uri, **ARGUMENTS[mode])
+    sink = sink_into(uri, **ARGUMENTS[mode])
 
     def without_some(df: Any, batch_id: int) -> None:
         sink(df.filter("id < 0") if batch_id in (0, 2) else df, batch_id)
@@ -438,27 +471,27 @@ def even_out(rows: Rows) -> Rows:
 
 
 def from_pylance(act: Callable[[Any], Any]) -> Interloper:
-    return lambda uri: act(lance.dataset(uri))
+    return lambda uri: act(open_by_pylance(uri))
 
 
 def overwrite_by_pylance(uri: str, rows: pa.Table) -> None:
-    lance.write_dataset(rows.cast(lance.dataset(uri).schema), uri, mode="overwrite")
+    lance.write_dataset(rows.cast(open_by_pylance(uri).schema), uri, mode="overwrite")
 
 
 OTHERS_ROWS = [Change(1, "theirs", 1), Change(50, "theirs", 1)]
 INTERLOPERS: dict[str, tuple[Interloper, Effect]] = {
-    "our delete": (lambda uri: open_dataset(uri).delete("id % 2 = 1") and None, even_out),
-    "our compaction": (lambda uri: open_dataset(uri).compact() and None, lambda rows: rows),
+    "our delete": (lambda uri: open_table(uri).delete("id % 2 = 1") and None, even_out),
+    "our compaction": (lambda uri: open_table(uri).compact() and None, lambda rows: rows),
     "our overwrite": (
-        lambda uri: open_dataset(uri).overwrite(to_arrow(OTHERS_ROWS)) and None,
+        lambda uri: open_table(uri).overwrite(to_arrow(OTHERS_ROWS)) and None,
         lambda _rows: after("append", [OTHERS_ROWS]),
     ),
     "our restore": (
-        lambda uri: open_dataset(uri).restore(2) and None,
+        lambda uri: open_table(uri).restore(2) and None,
         lambda _rows: after("append", [PLAIN[0]]),
     ),
     "our update": (
-        lambda uri: open_dataset(uri).update({"value": "'x'"}, "id < 3") and None,
+        lambda uri: open_table(uri).update({"value": "'x'"}, "id < 3") and None,
         lambda rows: [(i, "x" if i < 3 else value, seq) for i, value, seq in rows],
     ),
     "delete": (from_pylance(lambda table: table.delete("id % 2 = 1")), even_out),
@@ -489,13 +522,20 @@ INTERLOPERS: dict[str, tuple[Interloper, Effect]] = {
 }
 
 
-@pytest.mark.parametrize("interloper", INTERLOPERS)
-@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize(
+    ("interloper", "mode", "kind"),
+    [
+        *(on("local", each, mode) for each in INTERLOPERS for mode in ("append", "upsert")),
+        *(on("s3", each, "upsert") for each in ("our compaction", "delete", "update")),
+        on("google", "our delete", "append"),
+        on("azure", "compaction", "append"),
+    ],
+)
 def test_i_what_others_do_between_plan_and_commit_comes_before_the_batch(
     file_stream: Any, uri: str, mode: str, interloper: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     act, effect = INTERLOPERS[interloper]
-    sink = lance_sink(uri, **ARGUMENTS[mode])
+    sink = sink_into(uri, **ARGUMENTS[mode])
     for batch in PLAIN[:2]:
         file_stream.add(as_file(mode, batch))
     file_stream.run(sink)
@@ -517,7 +557,7 @@ def test_i_what_others_do_between_plan_and_commit_comes_before_the_batch(
 def test_j_null_keys_are_refused_with_their_count_and_nothing_is_written(
     spark: Any, uri: str, mode: str
 ) -> None:
-    sink = lance_sink(uri, app_id="app", **ARGUMENTS[mode])
+    sink = sink_into(uri, app_id="app", **ARGUMENTS[mode])
     sink(spark.createDataFrame(as_file(mode, PLAIN[0])), 0)
     before = versions_of(uri)
     op = ", 'u' AS op" if mode == "cdc" else ""
@@ -531,7 +571,7 @@ def test_j_null_keys_are_refused_with_their_count_and_nothing_is_written(
 def test_j_a_key_that_comes_twice_is_refused_without_a_sequence_and_nothing_is_written(
     spark: Any, uri: str
 ) -> None:
-    sink = lance_sink(uri, app_id="app", **ARGUMENTS["upsert"])
+    sink = sink_into(uri, app_id="app", **ARGUMENTS["upsert"])
     sink(spark.createDataFrame(as_file("upsert", PLAIN[0])), 0)
     before = versions_of(uri)
     twice = [Change(4711, "one", 2), Change(4711, "other", 3), Change(5, "v", 2)]
@@ -546,20 +586,20 @@ def test_j_a_key_that_comes_twice_is_refused_without_a_sequence_and_nothing_is_w
 def test_j_a_key_that_is_new_to_two_writers_at_once_gets_one_row(
     spark: Any, uri: str, mode: str, writer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sink = lance_sink(uri, app_id="app", **ARGUMENTS[mode])
+    sink = sink_into(uri, app_id="app", **ARGUMENTS[mode])
     sink(spark.createDataFrame(as_file(mode, PLAIN[0])), 0)
     theirs = [Change(70, "theirs", 1), Change(71, "theirs", 1)]
     ours = [Change(70, "ours", 2), Change(72, "ours", 2)]
 
     def insert_first() -> None:
         if writer == "pylance":
-            merge = lance.dataset(uri).merge_insert("id")
+            merge = open_by_pylance(uri).merge_insert("id")
             merge.when_matched_update_all().when_not_matched_insert_all().execute(to_arrow(theirs))
         elif writer == "our upsert":
-            open_dataset(uri).upsert(to_arrow(theirs), on=["id"])
+            open_table(uri).upsert(to_arrow(theirs), on=["id"])
         else:
             rows = spark.createDataFrame(as_file(mode, theirs))
-            lance_sink(uri, app_id="other", **ARGUMENTS[mode])(rows, 0)
+            sink_into(uri, app_id="other", **ARGUMENTS[mode])(rows, 0)
 
     with once_before(monkeypatch, "_transactions/", insert_first):
         sink(spark.createDataFrame(as_file(mode, ours)), 1)
@@ -589,7 +629,7 @@ def test_k_of_a_delete_an_update_and_an_insert_of_one_key_the_newest_counts(
     ]
     for batch in batches:
         file_stream.add(as_file("cdc", batch))
-    file_stream.run(lance_sink(uri, **ARGUMENTS["cdc"]))
+    file_stream.run(sink_into(uri, **ARGUMENTS["cdc"]))
     check(uri, [(2, "insert again", 5), (3, "a", 1), (5, "insert", 5)])
     assert rows_at(uri) == after("cdc", batches)
     assert versions_of(uri) == [1, 2, 3]
@@ -603,7 +643,7 @@ def test_k_changes_that_come_out_of_order_across_batches_change_nothing(
         [Change(1, "late", 5), Change(2, "newer", 2), Change(3, "", 3, True)],
         [Change(1, "", 7, True), Change(2, "late", 1)],
     ]
-    sink = lance_sink(uri, **ARGUMENTS["cdc"])
+    sink = sink_into(uri, **ARGUMENTS["cdc"])
     for batch in batches:
         file_stream.add(as_file("cdc", batch))
     file_stream.run(sink)

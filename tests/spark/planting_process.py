@@ -5,6 +5,8 @@
     uri, options            a bucket, and what is needed to reach it
     settings                Spark's own settings, "spark.hadoop." in front
     wrong                   options that name a place where nobody listens
+    is_brief                whether only reading, the sink and errors are tried: what Spark shows
+                            does not depend on the store
 
 What is shown goes to FOLDER/shown, a file for each place; the log of the driver and its workers to
 FOLDER/log, event logs to FOLDER/events.
@@ -78,6 +80,37 @@ def act(spark: Any, folder: Path, given: dict[str, Any]) -> dict[str, str]:
     uri, options, wrong = given["uri"], given["options"], given["wrong"]
     as_option = {"secretStorageOptions": json.dumps(options)}
 
+    sink = lance_sink(f"{uri}/sink", app_id="a", storage_options=options)
+    register(spark)
+    spark.range(20).write.format("lance").options(**as_option).mode("append").save(f"{uri}/t")
+    rows = spark.read.format("lance").options(**as_option).load(f"{uri}/t")
+    rows.repartition(2).write.format("noop").mode("append").save()
+    sink(rows.repartition(2), 0)
+    shown["objects"] = f"{rows!r} {sink!r} {sink.arguments!r} {sink.last_commit!r}"
+    for mode in ("extended", "formatted", "cost"):
+        shown[f"plan, {mode}"] = printed(rows.filter("id > 3").explain, mode)
+    if not given["is_brief"]:
+        shown |= streams_and_sql(spark, folder, given, as_option)
+    shown |= errors(spark, uri, wrong, rows)
+    application = spark.sparkContext.applicationId
+    root = spark.sparkContext.uiWebUrl
+    for each in REST:
+        shown[f"rest {each}"] = get(f"{root}/api/v1/applications/{application}/{each}")
+    executions = json.loads(shown[f"rest {REST[-1]}"])
+    pages = [*PAGES, *(f"SQL/execution/?id={each['id']}" for each in executions)]
+    shown["pages"] = "".join(get(f"{root}/{each}") for each in pages)
+    spark.stop()
+    return shown
+
+
+def streams_and_sql(
+    spark: Any, folder: Path, given: dict[str, Any], as_option: dict[str, str]
+) -> dict[str, str]:
+    from lance_stream.spark import lance_sink, register
+
+    shown: dict[str, str] = {}
+    uri, options = given["uri"], given["options"]
+
     def stream(df: Any, name: str, into: Any) -> None:
         writer = df.writeStream.option("checkpointLocation", str(folder / f"checkpoint-{name}"))
         writer = writer.trigger(availableNow=True)
@@ -89,15 +122,6 @@ def act(spark: Any, folder: Path, given: dict[str, Any]) -> dict[str, str]:
         shown[f"progress of {name}"] = json.dumps(query.recentProgress, default=str) + repr(query)
         shown[f"plan of {name}"] = printed(query.explain, True)
 
-    sink = lance_sink(f"{uri}/sink", app_id="a", storage_options=options)
-    register(spark)
-    spark.range(20).write.format("lance").options(**as_option).mode("append").save(f"{uri}/t")
-    rows = spark.read.format("lance").options(**as_option).load(f"{uri}/t")
-    rows.repartition(2).write.format("noop").mode("append").save()
-    sink(rows.repartition(2), 0)
-    shown["objects"] = f"{rows!r} {sink!r} {sink.arguments!r} {sink.last_commit!r}"
-    for mode in ("extended", "formatted", "cost"):
-        shown[f"plan, {mode}"] = printed(rows.filter("id > 3").explain, mode)
     text = ", ".join(f"{name} '{value}'" for name, value in as_option.items())
     spark.sql(f"CREATE TEMPORARY VIEW v USING lance OPTIONS (path '{uri}/t', {text})")
     spark.sql("SELECT count(*) FROM v").collect()
@@ -116,17 +140,8 @@ def act(spark: Any, folder: Path, given: dict[str, Any]) -> dict[str, str]:
     if given["settings"]:
         register(spark, "by_settings")
         shown["settings"] = repr(spark.read.format("by_settings").load(f"{uri}/t").count())
-        lance_sink(f"{uri}/by_settings", app_id="a")(rows, 0)
+        lance_sink(f"{uri}/by_settings", app_id="a")(spark.range(3), 0)
 
-    shown |= errors(spark, uri, wrong, rows)
-    application = spark.sparkContext.applicationId
-    root = spark.sparkContext.uiWebUrl
-    for each in REST:
-        shown[f"rest {each}"] = get(f"{root}/api/v1/applications/{application}/{each}")
-    executions = json.loads(shown[f"rest {REST[-1]}"])
-    pages = [*PAGES, *(f"SQL/execution/?id={each['id']}" for each in executions)]
-    shown["pages"] = "".join(get(f"{root}/{each}") for each in pages)
-    spark.stop()
     return shown
 
 

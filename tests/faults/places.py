@@ -1,0 +1,65 @@
+"""Where the tables of a proof lie: on a local disk, or in a bucket of a store.
+
+A test says by its parameters on which `kind` of store it plays, and gets the folder of its tables
+as a URI. What is needed to reach it is known by the URI: all that opens a table in these tests asks
+for it here, so that the same lines prove the same of each store.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import lance
+import pytest
+
+from lance_stream import Dataset, open_dataset
+from lance_stream.spark import LanceSink, lance_sink
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.store import Store
+
+BUCKETS: Final = {"s3": "s3_bucket", "google": "google_bucket", "azure": "azure_container"}
+"""The fixture of each kind of store."""
+
+SERVERS: Final = {"s3": "moto", "google": "fake_gcs", "azure": "azurite"}
+
+_options: dict[str, dict[str, str]] = {}
+
+
+def on(kind: str, *values: Any) -> Any:
+    """Return a case of a test, on a kind of store: its values, and the kind."""
+    marks = [pytest.mark.server(SERVERS[kind])] if kind in SERVERS else []
+    return pytest.param(*values, kind, marks=marks, id="-".join([*map(str, values), kind]))
+
+
+def folder_on(kind: str, request: pytest.FixtureRequest) -> str:
+    """Return the URI of a folder that is the test's own."""
+    if kind == "local":
+        return str(request.getfixturevalue("tmp_path"))
+    bucket = request.getfixturevalue(BUCKETS[kind])
+    _options[bucket.uri] = bucket.storage_options
+    return f"{bucket.uri}/folder"
+
+
+def options_of(uri: str) -> Mapping[str, str]:
+    """Return the storage options of a place."""
+    return next((each for root, each in _options.items() if uri.startswith(f"{root}/")), {})
+
+
+def open_table(uri: str, version: int | None = None) -> Dataset:
+    return open_dataset(uri, version, storage_options=options_of(uri))
+
+
+def store_of(uri: str) -> Store:
+    return open_store(uri, options_of(uri))
+
+
+def sink_into(uri: str, **arguments: Any) -> LanceSink:
+    return lance_sink(uri, storage_options=options_of(uri), **arguments)
+
+
+def is_seen_by_pylance(uri: str) -> bool:
+    """Whether pylance can open a table there; it speaks an interface that Google's server lacks."""
+    return not uri.startswith("gs:")
+
+
+def open_by_pylance(uri: str) -> Any:
+    return lance.dataset(uri, storage_options=dict(options_of(uri)) or None)
