@@ -5,12 +5,14 @@
     replica   the changes of FOLDER/source, applied to FOLDER/replica; a snapshot comes first
     log       the changes of FOLDER/source since its first version, appended to FOLDER/log
 
-The last two are consumers of the source by their names.
+The last two are consumers of the source by their names. FOLDER/tables.json, if it is there, says
+where append and upsert have their tables instead: a URI and storage options.
 
 It gets its session ready, and begins when a line comes in: "all" to end when all is in, anything
 else to go on until it is killed.
 """
 
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -74,13 +76,16 @@ def main(names: str, folder: str) -> None:
     )
     register(spark)
     spark.range(2).mapInArrow(lambda batches: batches, "id bigint").collect()  # starts the workers
+    place = Path(folder, "tables.json")
+    tables = json.loads(place.read_text()) if place.exists() else {"uri": folder, "options": {}}
     ends = sys.stdin.readline().strip() == "all"
     queries = []
     for name in names.split(","):
         read, arguments = QUERIES[name]
+        sink = lance_sink(f"{tables['uri']}/{name}", storage_options=tables["options"], **arguments)
         queries.append(
             read(spark, Path(folder))
-            .writeStream.foreachBatch(lance_sink(str(Path(folder, name)), **arguments))
+            .writeStream.foreachBatch(sink)
             .option("checkpointLocation", str(Path(folder, f"{name}-checkpoint")))
             .trigger(**({"availableNow": True} if ends else {"processingTime": "0 seconds"}))
             .start()

@@ -1,5 +1,6 @@
 """Streams whose process dies, or stands still, at any moment, and starts again."""
 
+import json
 import os
 import random
 import signal
@@ -28,6 +29,7 @@ from tests.faults.killed_processes import (
     say,
     streaming,
 )
+from tests.faults.places import folder_on, on, open_table, options_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -47,16 +49,20 @@ class Streams:
     Args:
         folder: Where all of them lie.
         seed: Of the files' rows.
+        tables: Where the tables lie, if elsewhere; the process reads it from the folder.
     """
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, tables: str | None = None) -> None:
         self.folder = folder
+        self.tables = tables or str(folder)
+        place = {"uri": self.tables, "options": dict(options_of(self.tables))}
+        (folder / "tables.json").write_text(json.dumps(place))
         self.random = random.Random(seed)
         self.batches: list[Batch] = []
         (folder / "files").mkdir()
 
     def uri(self, name: str) -> str:
-        return str(self.folder / name)
+        return f"{self.tables}/{name}"
 
     def add_file(self) -> None:
         """Let a file arrive: new rows of its own, and changes of older ones."""
@@ -106,7 +112,7 @@ class Streams:
 
 def versions_of(uri: str) -> int:
     try:
-        return open_dataset(uri).version
+        return open_table(uri).version
     except NotFoundError:
         return 0
 
@@ -115,7 +121,7 @@ def check_history(streams: Streams) -> None:
     """Each version holds a whole number of files, never fewer than the one before."""
     for name in SINKS:
         states = streams.states(name)
-        table = open_dataset(streams.uri(name))
+        table = open_table(streams.uri(name))
         num_files = 0
         num_steps = 0
         for info in table.versions():
@@ -129,9 +135,12 @@ def check_history(streams: Streams) -> None:
         assert table.verify() == []
 
 
-def test_streams_killed_at_random_moments_lose_and_double_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [on("local"), on("s3")])
+def test_streams_killed_at_random_moments_lose_and_double_nothing(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
     """Each kill is the end of an append and an upsert, somewhere between two of their commits."""
-    streams = Streams(tmp_path, seed=7)
+    streams = Streams(tmp_path, 7, folder_on(kind, request))
     with ExitStack() as processes:
         spare = processes.enter_context(streams.process())
         for _ in range(NUM_ROUNDS):
