@@ -249,7 +249,11 @@ def test_c_a_commit_that_lands_and_is_not_known_to_is_skipped_after_the_restart(
     def losing(real: Callable[..., bool]) -> Callable[..., bool]:
         def create_once(store: Store, path: str, data: Any) -> bool:
             created = real(store, path, data)
-            if path.endswith(".manifest") and len(store.list_names("_versions")) == 3:
+            names = store.list_names("_versions")
+            if (
+                path.endswith(".manifest")
+                and sum(each.endswith(".manifest") for each in names) == 3
+            ):
                 lost.append(path)
                 raise OSError("the wire is cut")
             return created

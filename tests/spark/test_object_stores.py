@@ -9,10 +9,11 @@ import pytest
 
 import lance_stream
 from lance_stream.dataset.consumers import list_consumers
-from lance_stream.errors import StoreRefusedError
+from lance_stream.errors import InvalidInputError, StoreRefusedError
 from lance_stream.spark import lance_sink, register
 from lance_stream.storage.locations import open_store
 from tests.servers.buckets import Bucket
+from tests.servers.moto import DynamoTable
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -219,3 +220,30 @@ def test_a_store_that_refuses_is_named_by_the_class_of_its_error(
     sink = lance_sink("s3://no-such-bucket/t", app_id="a", storage_options=options)
     with pytest.raises(StoreRefusedError, match="no-such-bucket"):
         sink(spark.range(3), 0)
+
+
+def test_a_stream_goes_into_a_table_whose_versions_stand_in_dynamodb(
+    spark: Any, file_stream: Any, s3_bucket: Bucket, dynamodb_table: DynamoTable
+) -> None:
+    options = {**s3_bucket.storage_options, **dynamodb_table.storage_options}
+    uri = f"s3+ddb://{s3_bucket.name}/customers?ddbTableName={dynamodb_table.name}"
+    register(spark, FORMAT, storage_options=options)
+    sink = lance_sink(uri, compact_every=2, storage_options=options, **CDC)
+    for number in range(3):
+        file_stream.add(changes(number))
+    file_stream.run(sink)
+    assert sink.wait_for_compaction(60)
+    assert sink.last_commit is not None
+    before = sink.last_commit.version
+    file_stream.forget_newest_commit()
+    file_stream.run(sink)
+    assert (sink.last_commit.skipped, sink.last_commit.version) == (True, before)
+    assert rows_of(uri, options) == expected(3)
+    rows = spark.read.format(FORMAT).load(uri)
+    assert {row.id: row.value for row in rows.collect()} == expected(3)
+    feed = spark.read.format(FORMAT).option("readChangeFeed", "true")
+    assert feed.option("startingVersion", 0).load(uri).count() > len(expected(3))
+    with pytest.raises(InvalidInputError, match="manifest_store"):
+        lance_sink(f"{s3_bucket.uri}/customers", app_id="b", storage_options=options, **CDC)(
+            spark.createDataFrame(changes(1)), 0
+        )
