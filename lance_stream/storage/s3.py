@@ -20,6 +20,7 @@ What the service says, and what it means:
 import re
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
+from urllib.parse import urlsplit
 
 import aiohttp
 import s3fs
@@ -93,8 +94,25 @@ class S3Requests:
         return _info(key, answer["ContentLength"], answer)
 
     async def put(self, key: str, data: Data, *, once: bool) -> bool:
-        """Write an object; see `ObjectRequests.put`."""
-        return await self._made("put_object", once=once, Key=key, Body=bytes(data))
+        """Write an object; see `ObjectRequests.put`.
+
+        A service that ignores the condition would answer as if it had kept it. So where nobody has
+        said that it keeps it, the first object that a process creates once is created once more:
+        that has to be refused.
+        """
+        body = bytes(data)
+        made = await self._made("put_object", once=once, Key=key, Body=body)
+        if made and once and self._creates_once is None:
+            if not await self._is_aws() and await self._made(
+                "put_object", once=True, Key=key, Body=body
+            ):
+                self._creates_once = False
+                raise UnsupportedFeatureError(
+                    f"{self._no_condition('ignores every')}. Of the file {key!r} alone it is not "
+                    "known whether it replaced an older one"
+                )
+            self._creates_once = True
+        return made
 
     async def list_page(
         self, prefix: str, *, token: str | None, only_here: bool, limit: int | None
@@ -155,13 +173,14 @@ class S3Requests:
 
     async def _made(self, operation: str, *, once: bool, **arguments: Any) -> bool:
         """Send a request that makes an object; return False if its name is taken."""
-        if once and not self._creates_once:
+        if once and self._creates_once is False:
             raise UnsupportedFeatureError(self._no_condition("was told to be without"))
         condition = {"IfNoneMatch": "*"} if once else {}
         try:
             await self._ask(operation, **arguments, **condition)
         except _TakenError:
             if once:
+                self._creates_once = True
                 return False
             raise
         except _NotImplementedError as error:
@@ -169,6 +188,10 @@ class S3Requests:
                 raise
             raise UnsupportedFeatureError(self._no_condition("knows no")) from error
         return True
+
+    async def _is_aws(self) -> bool:
+        host = urlsplit((await self._client()).meta.endpoint_url).hostname or ""
+        return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
     async def _client(self) -> Any:
         try:
@@ -182,7 +205,7 @@ class S3Requests:
         return (
             f"the service that holds the bucket {self._bucket!r} {why} conditional put "
             "(If-None-Match), and without it two writers would overwrite each other's versions. "
-            "Nothing was written. Keep the versions in an external manifest store: the storage "
+            "No version was made. Keep the versions in an external manifest store: the storage "
             "option manifest_store"
         )
 

@@ -43,8 +43,8 @@ class S3Settings:
         profile: Of botocore's configuration files.
         anonymous: Whether requests are not signed.
         requester_pays: Whether we pay for requests to other people's buckets.
-        creates_once: Whether the service has conditional puts. Where it has none, versions are kept
-            in an external manifest store.
+        creates_once: Whether the service has conditional puts; None if that is to be found out.
+            Where it has none, versions are kept in an external manifest store.
         patience: How long and how often it is asked.
         max_put_bytes: Larger objects are sent in parts.
         max_requests_at_once: So many requests may be under way at once.
@@ -61,7 +61,7 @@ class S3Settings:
     profile: str | None = None
     anonymous: bool = False
     requester_pays: bool = False
-    creates_once: bool = True
+    creates_once: bool | None = None
     patience: Patience = field(default_factory=Patience)
     max_put_bytes: int = _PUT_BYTES
     max_requests_at_once: int = _REQUESTS_AT_ONCE
@@ -121,7 +121,7 @@ def s3_settings(options: Mapping[str, Any]) -> S3Settings:
         **texts,
         anonymous=as_flag("anon", given.get("anonymous", False)),
         requester_pays=_requester_pays(given.get("requester_pays", False)),
-        creates_once=_creates_once(given.get("conditional_put", "etag")),
+        creates_once=_creates_once(given.get("conditional_put")),
         patience=patience_of(given),
         max_requests_at_once=as_count(
             "max_concurrency", given.get("max_concurrency", _REQUESTS_AT_ONCE), at_least=1
@@ -221,7 +221,9 @@ def _refuse_what_workers_cannot_have(given: Mapping[str, Any]) -> None:
         )
 
 
-def _creates_once(value: Any) -> bool:
+def _creates_once(value: Any) -> bool | None:
+    if value is None:
+        return None
     way = str(value).lower()
     if way not in ("etag", "disabled"):
         raise InvalidInputError(

@@ -482,7 +482,7 @@ def store_in(bucket: Bucket, root: str = "some where/t") -> ObjectStore:
     return store
 
 
-def store_at(bucket: Bucket, url: str, **more: str) -> ObjectStore:
+def store_at(bucket: Bucket, url: str, **more: str | None) -> ObjectStore:
     """Return the same store, with its service at another place."""
     here, there = urlsplit(bucket.endpoint).netloc, urlsplit(url).netloc
     options = {k: v.replace(here, there) for k, v in bucket.storage_options.items()}

@@ -53,6 +53,7 @@ class MotoServer(Server):
                 "aws_region": REGION,
                 "aws_endpoint": self.endpoint,
                 "allow_http": "true",
+                "aws_conditional_put": "etag",  # it has it: nobody need find out
             },
             fsspec_options={
                 "key": KEY_ID,

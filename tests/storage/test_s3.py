@@ -16,7 +16,7 @@ from lance_stream.storage.object_store import ObjectStore
 from tests.contracts.object_stores import ObjectStoreContract, limit_puts, store_at, store_in
 from tests.servers.buckets import Bucket
 from tests.servers.fault_proxy import FaultProxy
-from tests.servers.store_faults import CutAfter, Forge
+from tests.servers.store_faults import Act, CutAfter, Forge
 
 
 class TestS3Store(ObjectStoreContract):
@@ -53,6 +53,37 @@ class TestS3Store(ObjectStoreContract):
         assert store.list() == []
         store.write("a", b"x")
         assert store.read("a") == b"x"
+
+    def test_a_service_that_ignores_conditions_is_found_out_and_refused(
+        self, bucket: Bucket, proxy: FaultProxy
+    ) -> None:
+        store = store_at(bucket, proxy.url, aws_conditional_put=None)
+        direct = store_in(bucket)
+        # As if the condition were not there: what would break it is gone when the request comes.
+        proxy.add(Act(lambda _request: direct.delete("_transactions/a")), kind="put once")
+        proxy.add(Act(lambda _request: direct.delete("_transactions/a")), kind="put once")
+        with pytest.raises(UnsupportedFeatureError, match=r"ignores every.*manifest_store"):
+            store.create_once("_transactions/a", b"x")
+        with pytest.raises(UnsupportedFeatureError, match="manifest_store"):
+            store.create_once("_transactions/b", b"x")
+        assert proxy.kinds() == {"put once": 2}
+
+    def test_a_service_is_tried_with_the_first_object_that_a_process_creates_once(
+        self, bucket: Bucket, proxy: FaultProxy
+    ) -> None:
+        store = store_at(bucket, proxy.url, aws_conditional_put=None)
+        assert store.create_once("v/1", b"x")
+        assert proxy.kinds() == {"put once": 2}
+        assert store.create_once("v/2", b"x")
+        assert proxy.kinds() == {"put once": 3}
+        assert not store.create_once("v/2", b"y")
+
+    def test_trying_a_service_out_may_be_disturbed(self, bucket: Bucket, proxy: FaultProxy) -> None:
+        store = store_at(bucket, proxy.url, aws_conditional_put=None)
+        proxy.add(Forge(503), kind="put once", at=2, times=2)
+        assert store.create_once("v/1", b"x")
+        assert store.create_once("v/2", b"x")
+        assert store.list_names("v") == ["1", "2"]
 
     def test_a_service_that_knows_no_conditional_put_is_refused(
         self, behind: ObjectStore, proxy: FaultProxy
