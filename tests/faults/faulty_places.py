@@ -7,7 +7,7 @@ there are two truths only. Each action runs on a fresh copy of one small table.
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -274,6 +274,7 @@ def at_each_request(
     action: Action,
     case: Case,
     try_at: Callable[[Place, int], None],
+    choose: Callable[[Sequence[int]], Sequence[int]] = list,
 ) -> None:
     """Try something at each request that can meet a fault, with a table and a proxy for each.
 
@@ -284,6 +285,7 @@ def at_each_request(
         action: What is done.
         case: The fault.
         try_at: Given a place, and the number of the request.
+        choose: Returns the numbers to try of all that there are.
     """
 
     def at(number: int) -> None:
@@ -294,7 +296,7 @@ def at_each_request(
         numbers = range(1, num_requests(action, case, place_before(proxy)) + 1)
     assert numbers or case.kinds
     with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
-        list(pool.map(at, numbers))
+        list(pool.map(at, choose(numbers)))
 
 
 def check_is_overcome(action: Action, case: Case) -> Callable[[Place, int], None]:

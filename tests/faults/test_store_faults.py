@@ -22,6 +22,7 @@ from tests.faults.faulty_places import (
     check_ends_clearly,
     check_is_overcome,
 )
+from tests.sampling import some_of
 from tests.servers.buckets import Bucket
 from tests.servers.store_faults import CutAfter, CutBefore, CutBody, Forge, Hold, Repeat, Slow
 
@@ -111,6 +112,7 @@ def test_a_fault_at_any_request_of_a_commit_is_overcome_at_once(
         action,
         case,
         check_is_overcome(action, case),
+        choose=lambda numbers: some_of(numbers, 1 if action_name == "append" else 2),
     )
 
 
@@ -126,4 +128,5 @@ def test_a_store_that_fails_from_any_request_on_ends_in_a_clear_error_and_the_ne
         action,
         case,
         check_ends_clearly(action, case),
+        choose=lambda numbers: some_of(numbers, 1 if action_name == "append" else 3),
     )

@@ -23,6 +23,7 @@ from lance_stream.errors import (
     StoreUnavailableError,
 )
 from tests.faults.faulty_places import QUICK, Options, Place
+from tests.sampling import some_of
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.store_faults import (
     CutBefore,
@@ -140,7 +141,7 @@ def test_a_fault_at_any_request_of_a_reader_is_overcome_at_once(
     expected = read_anew(read, uri, place.direct)
     options = place.through(LATE if is_late else QUICK)
     last = num_requests(place, read, uri, options)
-    for number in range(1, last + 1, 3 if is_late else 1):
+    for number in some_of(range(1, last + 1), 4 if is_late else 2):
         proxy.clear()
         rule = proxy.add(ONCE[fault], at=number)
         assert read_anew(read, uri, options) == expected, proxy.story()
@@ -158,7 +159,7 @@ def test_a_short_answer_that_says_it_is_whole_never_gives_wrong_data(
     options = place.through({**QUICK, "client_max_retries": "1"})
     last = num_requests(place, read, uri, options)
     for times in (1, None):
-        for number in range(1, last + 1):
+        for number in some_of(range(1, last + 1), 2):
             proxy.clear()
             proxy.add(Shorten(float(share)), at=number, times=times)
             try:
@@ -174,7 +175,7 @@ def test_a_reader_of_a_store_that_fails_for_ever_is_told_so_soon(
 ) -> None:
     read, proxy = READS[name], place.proxy
     options = place.through(BRIEF)
-    for number in range(1, num_requests(place, read, uri, options) - 2):
+    for number in some_of(range(1, num_requests(place, read, uri, options) - 2), 3):
         proxy.clear()
         proxy.add(FOR_EVER[fault], at=number, times=None)
         started = time.monotonic()
