@@ -18,6 +18,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +27,8 @@ TESTS = Path(__file__).resolve().parent.parent / "tests" / "servers"
 FAKE_GCS = "github.com/fsouza/fake-gcs-server@v1.56.1"
 COPY_LIBRARIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 TRIES, LIMIT_SECONDS = 2, 900
+MAVEN = threading.Lock()
+"""Held by who runs `mvn`: two that fill one repository of a fresh machine disturb each other."""
 
 
 class InstallationError(Exception):
@@ -75,8 +78,7 @@ def install_fake_gcs(folder: Path) -> None:
 def install_dynamodb_local(folder: Path) -> None:
     """Copy DynamoDB Local and what it needs, and compile what starts it."""
     shutil.copy(TESTS / "dynamodb_local" / "pom.xml", folder)
-    target = [f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
-    run(["mvn", "-B", "-ntp", "-q", COPY_LIBRARIES, *target], folder)
+    copy_libraries(folder)
     source = TESTS / "dynamodb_local" / "LoopbackServer.java"
     run(["javac", "-cp", f"{folder}/*", "-d", str(folder), str(source)], folder)
 
@@ -84,7 +86,14 @@ def install_dynamodb_local(folder: Path) -> None:
 def install_hdfs(folder: Path) -> None:
     """Copy HDFS and what it needs."""
     shutil.copy(TESTS / "hdfs" / "pom.xml", folder)
-    run(["mvn", "-B", "-ntp", "-q", COPY_LIBRARIES, f"-DoutputDirectory={folder}"], folder)
+    copy_libraries(folder)
+
+
+def copy_libraries(folder: Path) -> None:
+    """Copy what the `pom.xml` of a folder lists, and what that needs, into the folder."""
+    target = [f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
+    with MAVEN:
+        run(["mvn", "-B", "-ntp", "-q", COPY_LIBRARIES, *target], folder)
 
 
 INSTALLERS: dict[str, tuple[Callable[[Path], None], list[str]]] = {
