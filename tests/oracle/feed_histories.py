@@ -230,7 +230,7 @@ class Histories:
         self.next_key = 0
         self.states: dict[int, State] = {0: State()}
         self.restored: set[int] = set()
-        self.unstamped: set[int] = set()
+        self.unstamped: dict[int, tuple[int, set[int]]] = {}  # the column and rows of rewrites
         self.row_ids: dict[int, int] = {}
         self.origins: dict[int, int] = {}
         self.snapshots: dict[int, dict[int, dict[str, Any]]] = {0: {}}
@@ -640,7 +640,7 @@ class Histories:
         )
         lance.LanceDataset.commit(self.uri, operation, read_version=ds.version)
         if not stamped:
-            self.unstamped.add(self.latest)
+            self.unstamped[self.latest] = column.ident, {now.rows[key].serial for key in keys}
             # without stamps nobody can tell which rows of the fragment are new: all of them are
             rows = {key: rows.get(key, {}) for key in keys}
         how = "stamped" if stamped else "unstamped"
@@ -744,6 +744,9 @@ class Histories:
         filled = {each for each in both if before[each].filled != now[each].filled}
         # of an unstamped rewrite whole fragments are doubted, also where a restore undoes it
         doubted = set(both) if has_restore and self.unstamped else set()
+        # rewritten without a stamp, in a column that the end has not: nothing is left that tells it
+        unseen = self.unseen_rows(after, through) & changed
+        changed, doubted = changed - unseen, doubted | unseen
         if not backfills:  # what a row got in between and lost again hides what is a backfill
             maybe = doubted | (filled if has_restore else set())
             return Expected(before.keys() - both, now.keys() - both, changed, maybe)
@@ -755,6 +758,22 @@ class Histories:
         }
         maybe = doubted | (set(both) if returned and has_restore else set())
         return Expected(before.keys() - both, now.keys() - both, changed, maybe)
+
+    def unseen_rows(self, after: int, through: int) -> set[int]:
+        """Return the rows that got unstamped values in columns which are not there at the end.
+
+        Or that lost such values to a restore.
+        """
+        there = {self.root(each.ident) for each in self.states[through].columns}
+        has_restore = not self.restored.isdisjoint(range(after + 1, through + 1))
+        first = 1 if has_restore else after + 1
+        rewrites = (self.unstamped.get(version) for version in range(first, through + 1))
+        return {
+            serial
+            for rewrite in rewrites
+            if rewrite is not None and self.root(rewrite[0]) not in there
+            for serial in rewrite[1]
+        }
 
     def check(self, after: int, through: int) -> None:
         """Check all that is said of one range."""
@@ -830,7 +849,7 @@ class Histories:
     def check_oracle(self, net: list[Change], after: int, through: int) -> None:
         """Compare with the specification's queries and pylance's deleted rows, where right."""
         versions = range(after + 1, through + 1)
-        if self.restored.intersection(versions) or self.unstamped.intersection(versions):
+        if self.restored.intersection(versions) or self.unstamped.keys() & versions:
             return
         delta = lance.dataset(self.uri, version=through).delta(
             begin_version=after, end_version=through
