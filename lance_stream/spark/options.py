@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from lance_stream.dataset.feed.rules import DEDUPLICATION_MODES, EACH_VERSION
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.option_names import is_known
+from lance_stream.storage.options.names import is_known
 
 LATEST = "latest"
 

@@ -2,7 +2,7 @@
 
     1  storage options of the load, of the writer, or of `lance_sink`
     2  storage options given to `register`: for the format, and for lance_changes
-    3  Spark's settings: spark.hadoop.fs.s3a.access.key, ... (`storage.hadoop_settings`)
+    3  Spark's settings: spark.hadoop.fs.s3a.access.key, ... (`storage.options.hadoop`)
     4  what the store's library finds: environment, profile, instance
 
 The first that says who asks, or whom, is heard, and none below it: credentials of one never go to
@@ -21,13 +21,13 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from lance_stream.storage.hadoop_settings import (
+from lance_stream.storage.options.hadoop import (
     HADOOP_NAMES,
     SECRET_NAMES,
     storage_options_of,
     store_of,
 )
-from lance_stream.storage.option_layers import layer_options
+from lance_stream.storage.options.layers import layer_options
 
 _OF_SPARK: Final = "spark.hadoop."
 _SECRET_FILES: Final = "hadoop.security.credential.provider.path"

@@ -1,10 +1,13 @@
-"""Where bytes lie: files below one root, on a local disk or in memory.
+"""Where bytes lie: files below one root, on a local disk, in memory, or in an object service.
 
 Read `store` first: it says what a store promises. `locations` turns a URI into a store.
 `local_store` and `memory_store` keep the promises near by; `object_store` does for every object
 service, by the requests of `object_requests` that each service's driver answers, sent again by
 `retries`, over the connections of `clients`. `create_once` says how each store keeps the promise
 that commits stand on; `coalesce` makes fewer requests of many ranges.
+
+    s3, google, azure, hdfs     a service each: its requests, what its answers mean, its credentials
+    options                     the names that settings go by, and where settings come from
 
 May import: byte_ranges, errors. It knows nothing of tables: what a path means is said elsewhere.
 """

@@ -20,15 +20,15 @@ from typing import Any
 from urllib.parse import unquote
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
-from lance_stream.storage.azure_options import OPEN_AZURE
-from lance_stream.storage.google_options import google_settings
+from lance_stream.storage.azure.options import OPEN_AZURE
+from lance_stream.storage.google.options import google_settings
+from lance_stream.storage.hdfs.options import webhdfs_settings
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.storage.object_store import ObjectStore
-from lance_stream.storage.option_names import as_flag, take_settings
-from lance_stream.storage.s3_options import s3_settings
+from lance_stream.storage.options.names import as_flag, take_settings
+from lance_stream.storage.s3.options import s3_settings
 from lance_stream.storage.store import Store
-from lance_stream.storage.webhdfs_options import webhdfs_settings
 
 _URI = re.compile(r"(file(?=:/)|[A-Za-z][A-Za-z0-9+.-]+(?=://)):(.*)", re.DOTALL | re.IGNORECASE)
 
@@ -40,7 +40,7 @@ def open_store(
 
     Args:
         location: A path or URI.
-        storage_options: `option_names` has those of each store; each takes its own. For local
+        storage_options: `options.names` has those of each store; each takes its own. For local
             disks: `durable`, "true" to flush every new file to the disk before it counts as
             written; the default is to do so for manifests only.
 

@@ -1,6 +1,6 @@
 """What an object service is asked for: one request a call, and no call is tried again here.
 
-Each service has a driver (`s3`, `google`, `azure`) that keeps to `ObjectRequests`. What is common,
+Each service has a driver (`s3.requests`, ...) that keeps to `ObjectRequests`. What is common,
 joining ranges, concurrency, retries and errors, stands above them in `object_store`.
 
 A driver says how a request went by what it raises:

@@ -13,7 +13,7 @@ import pytest
 
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import NotFoundError, StoreRefusedError, StoreUnavailableError
-from lance_stream.storage import azure
+from lance_stream.storage.azure import requests as azure
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
 from tests.contracts.object_stores import ObjectStoreContract

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lance_stream.storage.azure_authorization import (
+from lance_stream.storage.azure.authorization import (
     BlobRequest,
     Identity,
     SharedAccess,

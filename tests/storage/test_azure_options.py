@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.azure_authorization import (
+from lance_stream.storage.azure.authorization import (
     BearerToken,
     Identity,
     Nobody,
     SharedAccess,
     SharedKey,
 )
-from lance_stream.storage.azure_options import AzureSettings, open_azure
+from lance_stream.storage.azure.options import AzureSettings, open_azure
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.object_store import ObjectStore
 

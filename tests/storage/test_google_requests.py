@@ -13,9 +13,9 @@ import pytest
 
 pytest.importorskip("aiohttp", reason="the extra gcs is not installed")
 
-from lance_stream.storage.google import PART_UNIT_BYTES, GoogleRequests
-from lance_stream.storage.google_credentials import AccessTokens, Login
-from lance_stream.storage.google_options import google_settings
+from lance_stream.storage.google.credentials import AccessTokens, Login
+from lance_stream.storage.google.options import google_settings
+from lance_stream.storage.google.requests import PART_UNIT_BYTES, GoogleRequests
 from lance_stream.storage.object_requests import MissingError, RefusedError, TryAgainError
 
 T = TypeVar("T")
@@ -333,7 +333,7 @@ def test_a_token_that_is_not_accepted_is_renewed_once(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = Tokens()
-    monkeypatch.setattr("lance_stream.storage.google_credentials._credentials", lambda _: tokens)
+    monkeypatch.setattr("lance_stream.storage.google.credentials._credentials", lambda _: tokens)
 
     async def ask(google: GoogleRequests) -> None:
         with pytest.raises(TryAgainError):

@@ -27,7 +27,7 @@ class TestGoogleStore(ObjectStoreContract):
 
     @pytest.fixture
     def small_pages(self, monkeypatch: pytest.MonkeyPatch) -> int:
-        monkeypatch.setattr("lance_stream.storage.google._MAX_NAMES_PER_PAGE", 4)
+        monkeypatch.setattr("lance_stream.storage.google.requests._MAX_NAMES_PER_PAGE", 4)
         return 4
 
     def num_uploads(self, bucket: Bucket) -> int:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage import hadoop_settings
-from lance_stream.storage.hadoop_settings import HADOOP_NAMES, storage_options_of, store_of
 from lance_stream.storage.locations import BACKENDS
-from lance_stream.storage.option_names import take_settings
+from lance_stream.storage.options import hadoop as hadoop_settings
+from lance_stream.storage.options.hadoop import HADOOP_NAMES, storage_options_of, store_of
+from lance_stream.storage.options.names import take_settings
 
 S3A = {
     "fs.s3a.endpoint": "http://127.0.0.1:9000",

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.option_names import (
+from lance_stream.storage.options.names import (
     STORES,
     as_count,
     as_flag,

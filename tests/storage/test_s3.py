@@ -10,9 +10,9 @@ from lance_stream.errors import (
     StoreUnavailableError,
     UnsupportedFeatureError,
 )
-from lance_stream.storage import s3
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.object_store import ObjectStore
+from lance_stream.storage.s3 import requests as s3
 from tests.contracts.object_stores import ObjectStoreContract, limit_puts, store_at, store_in
 from tests.servers.buckets import Bucket
 from tests.servers.fault_proxy import FaultProxy

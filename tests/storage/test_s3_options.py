@@ -6,8 +6,8 @@ import pytest
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.object_store import ObjectStore
-from lance_stream.storage.option_names import thaw
-from lance_stream.storage.s3_options import S3Settings, s3_settings
+from lance_stream.storage.options.names import thaw
+from lance_stream.storage.s3.options import S3Settings, s3_settings
 
 FSSPEC: dict[str, Any] = {
     "key": "AK",

@@ -1,7 +1,7 @@
 """Storage options of S3, by s3fs's names and by Lance's, as one picklable settings object.
 
 What is not given comes from where botocore looks for it: environment variables, profiles and
-configuration files, the role of an instance or a container. `option_names` has the names.
+configuration files, the role of an instance or a container. `options.names` has the names.
 
 An endpoint that begins with http:// is taken as it is: with s3fs the URL alone says so, with Lance
 `allow_http` has to be given, too, and whoever spelt the URL out meant it. `allow_http="false"`
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage.object_requests import Patience
-from lance_stream.storage.option_names import (
+from lance_stream.storage.options.names import (
     Frozen,
     as_count,
     as_flag,
@@ -27,7 +27,7 @@ from lance_stream.storage.option_names import (
 )
 
 if TYPE_CHECKING:  # the driver's library is imported when it is used
-    from lance_stream.storage.s3 import S3Requests
+    from lance_stream.storage.s3.requests import S3Requests
 
 _PUT_BYTES = 64 << 20
 _REQUESTS_AT_ONCE = 64
@@ -80,7 +80,7 @@ class S3Settings:
     def connect(self, container: str) -> "S3Requests":
         """Return a driver for a bucket; see `ServiceSettings.connect`."""
         try:
-            from lance_stream.storage.s3 import S3Requests
+            from lance_stream.storage.s3.requests import S3Requests
         except ImportError as error:
             raise InvalidInputError(
                 f"tables on S3 take the library s3fs, which cannot be imported ({error}): "

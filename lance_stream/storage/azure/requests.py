@@ -11,7 +11,7 @@
 
 The requests are sent by aiohttp, which adlfs brings, not by its client of the service: that one
 tries again by itself, within a download too, asks twice for an empty blob, and takes four times as
-long for a small request. What an answer means stands in `azure_answers`.
+long for a small request. What an answer means stands in `answers`.
 
 An account with a hierarchical namespace lists its directories as empty blobs, and says so in their
 metadata: they are no files.
@@ -28,7 +28,7 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 from yarl import URL
 
-from lance_stream.storage.azure_answers import (
+from lance_stream.storage.azure.answers import (
     Answer,
     TakenError,
     bytes_of,
@@ -39,7 +39,7 @@ from lance_stream.storage.azure_answers import (
     seconds_of,
     size_of,
 )
-from lance_stream.storage.azure_authorization import (
+from lance_stream.storage.azure.authorization import (
     Authorization,
     BlobRequest,
     Credentials,

@@ -62,7 +62,7 @@ _STORE_OF: Final[Mapping[str, str]] = {
 
 
 def store_of(location: str) -> str:
-    """Return which store's options a location takes, by its name in `option_names`."""
+    """Return which store's options a location takes, by its name in `options.names`."""
     return _place(location).store
 
 

@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
+from lance_stream.storage.hdfs.options import WebHdfsSettings
 from lance_stream.storage.http_client import Answer, HttpClient
 from lance_stream.storage.object_requests import (
     Data,
@@ -35,7 +36,6 @@ from lance_stream.storage.object_requests import (
     TryAgainError,
     Upload,
 )
-from lance_stream.storage.webhdfs_options import WebHdfsSettings
 
 PART_UNIT_BYTES: Final = 64 << 20
 """Each part becomes a block of its own, and a namenode keeps all blocks in memory."""

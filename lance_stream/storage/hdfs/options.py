@@ -12,7 +12,7 @@ from typing import Any
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage.object_requests import ObjectRequests, Patience
-from lance_stream.storage.option_names import (
+from lance_stream.storage.options.names import (
     as_count,
     as_flag,
     as_text,
@@ -48,7 +48,7 @@ class WebHdfsSettings:
     def connect(self, container: str) -> ObjectRequests:
         """Return a driver; see `ServiceSettings.connect`."""
         try:
-            from lance_stream.storage.webhdfs import WebHdfsRequests
+            from lance_stream.storage.hdfs.requests import WebHdfsRequests
         except ImportError as error:
             raise InvalidInputError(
                 f"HDFS takes a library that is not installed ({error.name}): "

@@ -25,8 +25,8 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
-from lance_stream.storage.google_credentials import WAYS_OUT, AccessTokens
-from lance_stream.storage.google_options import GoogleSettings
+from lance_stream.storage.google.credentials import WAYS_OUT, AccessTokens
+from lance_stream.storage.google.options import GoogleSettings
 from lance_stream.storage.http_client import Answer, HttpClient
 from lance_stream.storage.object_requests import (
     Data,

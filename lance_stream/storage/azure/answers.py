@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from lance_stream.storage.azure_authorization import BlobRequest
+from lance_stream.storage.azure.authorization import BlobRequest
 from lance_stream.storage.object_requests import (
     MissingError,
     ObjectInfo,

@@ -4,7 +4,7 @@
     who we are    token, google_service_account, google_service_account_key, anon; else what
                   google-auth finds, and at an endpoint without TLS nobody, as emulators want it
 
-All names stand in `option_names`.
+All names stand in `options.names`.
 """
 
 import json
@@ -16,9 +16,9 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.google_credentials import Login, read_key
+from lance_stream.storage.google.credentials import Login, read_key
 from lance_stream.storage.object_requests import ObjectRequests, Patience
-from lance_stream.storage.option_names import (
+from lance_stream.storage.options.names import (
     as_count,
     as_flag,
     as_text,
@@ -61,7 +61,7 @@ class GoogleSettings:
     def connect(self, container: str) -> ObjectRequests:
         """Return a driver for a bucket; see `ServiceSettings.connect`."""
         try:
-            from lance_stream.storage.google import GoogleRequests
+            from lance_stream.storage.google.requests import GoogleRequests
         except ImportError as error:
             raise InvalidInputError(
                 f"Google Cloud Storage takes a library that is not installed ({error.name}): "

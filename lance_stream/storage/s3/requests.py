@@ -40,8 +40,8 @@ from lance_stream.storage.object_requests import (
     TryAgainError,
     Upload,
 )
-from lance_stream.storage.option_names import thaw
-from lance_stream.storage.s3_options import S3Settings
+from lance_stream.storage.options.names import thaw
+from lance_stream.storage.s3.options import S3Settings
 
 KEYS_A_PAGE: Final = 1000
 """What the service lists at once at most."""

@@ -23,7 +23,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.azure_authorization import (
+from lance_stream.storage.azure.authorization import (
     BearerToken,
     Credentials,
     Identity,
@@ -33,7 +33,7 @@ from lance_stream.storage.azure_authorization import (
 )
 from lance_stream.storage.object_requests import ObjectRequests, Patience
 from lance_stream.storage.object_store import ObjectStore
-from lance_stream.storage.option_names import (
+from lance_stream.storage.options.names import (
     as_count,
     as_flag,
     as_text,
@@ -112,7 +112,7 @@ class AzureSettings:
     def connect(self, container: str) -> ObjectRequests:
         """Return a driver for a container; see `ServiceSettings.connect`."""
         try:
-            from lance_stream.storage.azure import AzureRequests  # it imports aiohttp
+            from lance_stream.storage.azure.requests import AzureRequests  # it imports aiohttp
         except ImportError as error:
             raise InvalidInputError(
                 f"tables on Azure need adlfs, and what it brings ({error.name} is missing): "
