@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from lance_stream.storage.backoff import Backoff
+
 Data = bytes | memoryview
 
 
@@ -46,24 +48,21 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long and how often a service is asked for one thing.
+class Patience(Backoff):
+    """How long and how often a service is asked for one thing; see `Backoff`, too.
 
     Attributes:
-        max_attempts: How often at most.
         total_seconds: No new attempt is begun after so long.
         request_seconds: How long one attempt may take.
         connect_seconds: How long it may take to reach the service.
-        first_delay_seconds: The longest wait after the first attempt; it doubles with each.
-        max_delay_seconds: The longest wait after any.
     """
 
     max_attempts: int = 8
+    first_delay_seconds: float = 0.1
+    max_delay_seconds: float = 10.0
     total_seconds: float = 120.0
     request_seconds: float = 60.0
     connect_seconds: float = 10.0
-    first_delay_seconds: float = 0.1
-    max_delay_seconds: float = 10.0
 
 
 class ObjectInfo(NamedTuple):

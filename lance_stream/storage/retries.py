@@ -77,7 +77,5 @@ def _times(number: int) -> str:
 
 
 def _delay_seconds(patience: Patience, attempt: int, asked_for: float | None) -> float:
-    longest = min(
-        patience.first_delay_seconds * 2.0 ** min(attempt - 1, 30), patience.max_delay_seconds
-    )
-    return max(min(asked_for or 0.0, patience.max_delay_seconds), longest * random.random())
+    asked_for = min(asked_for or 0.0, patience.max_delay_seconds)
+    return max(asked_for, patience.delay_seconds(attempt, random.random()))

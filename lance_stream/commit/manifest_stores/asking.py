@@ -36,8 +36,7 @@ def ask_patiently(ask: Callable[[], T], what: str, whom: str) -> T:
             return ask()
         except TryAgainError as error:
             spent = time.monotonic() - begin
-            longest = patience.first_delay_seconds * 2.0 ** min(attempt - 1, 30)
-            wait = min(longest, patience.max_delay_seconds) * random.random()
+            wait = patience.delay_seconds(attempt, random.random())
             if attempt >= patience.max_attempts or spent + wait > patience.total_seconds:
                 raise StoreUnavailableError(
                     f"{what} was asked of {whom} {attempt} times in {spent:.1f} s; the last answer "

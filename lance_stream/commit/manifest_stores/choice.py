@@ -22,8 +22,9 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from lance_stream.commit.manifest_stores import sqlite
 from lance_stream.commit.manifest_stores.dynamodb import DynamoDBManifests
-from lance_stream.commit.manifest_stores.postgresql import DEFAULT_TABLE, postgres_manifests
+from lance_stream.commit.manifest_stores.postgresql import postgres_manifests
 from lance_stream.commit.manifest_stores.protocol import ManifestStore
+from lance_stream.commit.manifest_stores.sql import DEFAULT_TABLE
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage.options.names import take_settings
 from lance_stream.storage.s3.options import s3_settings
@@ -155,7 +156,7 @@ def _sqlite_of_uri(uri: _Uri, _endpoint: str | None, _options: Mapping[str, Any]
     parts = urlsplit(uri.text, allow_fragments=False)
     _refuse_unknown(uri, ("table",))
     path = unquote(parts.path)
-    table = uri.query.get("table", sqlite.DEFAULT_TABLE)
+    table = uri.query.get("table", DEFAULT_TABLE)
     if not _NAME.fullmatch(table):
         raise _bad_table(table)
     if parts.netloc or not path.startswith("/") or path.endswith("/") or "\0" in path:

@@ -21,19 +21,15 @@ a forked child, and made anew when it breaks.
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from lance_stream.commit.manifest_stores import asking
-from lance_stream.commit.manifest_stores.protocol import ManifestItem
+from lance_stream.commit.manifest_stores.sql import DEFAULT_TABLE, Answer, SqlManifests
 from lance_stream.errors import InvalidInputError, StoreRefusedError
 from lance_stream.storage.object_requests import TryAgainError
-
-T = TypeVar("T")
-
-DEFAULT_TABLE: Final = "lance_manifests"
 
 _DEFAULTS: Final = {
     "application_name": "lance-stream",
@@ -51,7 +47,7 @@ _AGAIN: Final = ("08", "40", "53", "57", "58")
 
 
 @dataclass(frozen=True)
-class PostgresManifests:
+class PostgresManifests(SqlManifests):
     """The items in a table of a PostgreSQL database.
 
     Args:
@@ -74,76 +70,29 @@ class PostgresManifests:
         """Return in words who is asked."""
         return f"the table {self.table!r} of PostgreSQL{self.place}"
 
-    def put_if_not_exists(self, base_uri: str, item: ManifestItem) -> bool:
-        """Put an item, unless there is one; see `ManifestStore.put_if_not_exists`."""
-        return self._execute(
-            f"putting version {item.version}",
-            "INSERT INTO {} (base_uri, version, path, size) VALUES (%s, %s, %s, %s) "
-            "ON CONFLICT DO NOTHING",
-            (base_uri, *item),
-            lambda cursor: bool(cursor.rowcount == 1),
-        )
-
-    def put_if_exists(self, base_uri: str, item: ManifestItem) -> bool:
-        """Put an item in the place of its version's; see `ManifestStore.put_if_exists`."""
-        return self._execute(
-            f"putting the final path of version {item.version}",
-            "UPDATE {} SET path = %s, size = %s WHERE base_uri = %s AND version = %s",
-            (item.path, item.size_bytes, base_uri, item.version),
-            lambda cursor: bool(cursor.rowcount == 1),
-        )
-
-    def get(self, base_uri: str, version: int) -> ManifestItem | None:
-        """Return the item of a version; see `ManifestStore.get`."""
-        found = self._select(
-            f"the item of version {version}", "AND version = %s", (base_uri, version)
-        )
-        return found[0] if found else None
-
-    def latest(self, base_uri: str) -> ManifestItem | None:
-        """Return the item of the newest version; see `ManifestStore.latest`."""
-        found = self._select("the newest item", "ORDER BY version DESC LIMIT 1", (base_uri,))
-        return found[0] if found else None
-
-    def items(self, base_uri: str) -> list[ManifestItem]:
-        """Return all items of a table, ascending."""
-        return self._select("all items", "ORDER BY version", (base_uri,))
-
-    def delete(self, base_uri: str, versions: Sequence[int]) -> None:
-        """Delete the items of versions; see `ManifestStore.delete`."""
-        self._execute(
-            f"the deletion of {len(versions)} items",
-            "DELETE FROM {} WHERE base_uri = %s AND version = ANY(%s)",
-            (base_uri, list(versions)),
-            lambda _: None,
-        )
-
-    def _select(self, what: str, rest: str, values: tuple[Any, ...]) -> list[ManifestItem]:
-        return self._execute(
-            what,
-            f"SELECT version, path, size FROM {{}} WHERE base_uri = %s {rest}",
-            values,
-            lambda cursor: [ManifestItem(*row) for row in cursor.fetchall()],
-        )
-
-    def _execute(
-        self, what: str, statement: str, values: tuple[Any, ...], result: Callable[[Any], T]
-    ) -> T:
-        """Return what a statement gives; "{}" in it stands for the table."""
+    def execute(self, what: str, statement: str, values: Sequence[Sequence[Any]]) -> Answer:
+        """Run a statement in one transaction; see `SqlManifests.execute`."""
         psycopg = _import_psycopg(self)
         from psycopg import sql
 
         table = sql.Identifier(*self.table.split("."))
+        asked_for = sql.SQL(statement.replace("?", "%s")).format(table=table)
 
-        def once() -> T:
+        def once() -> Answer:
+            answer = Answer((), 0)
             with _borrowed(self) as connection:
                 try:
-                    return result(connection.execute(sql.SQL(statement).format(table), values))
+                    with connection.transaction() if len(values) > 1 else nullcontext():
+                        for each in values:
+                            cursor = connection.execute(asked_for, each)
+                            rows = cursor.fetchall() if cursor.description else ()
+                            answer = Answer(rows, cursor.rowcount)
                 except psycopg.errors.UndefinedTable:
                     self._make_table(connection, table)
                     raise TryAgainError("the table has just been made") from None
+            return answer
 
-        def asked() -> T:
+        def asked() -> Answer:
             try:
                 return once()
             except psycopg.Error as error:

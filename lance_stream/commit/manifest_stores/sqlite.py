@@ -12,26 +12,22 @@ Each call opens the file and closes it: nothing is left that a fork could break.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final
 
 from lance_stream.commit.manifest_stores import asking
-from lance_stream.commit.manifest_stores.protocol import ManifestItem
+from lance_stream.commit.manifest_stores.sql import DEFAULT_TABLE, Answer, SqlManifests
 from lance_stream.errors import StoreRefusedError
 from lance_stream.storage.object_requests import TryAgainError
-
-T = TypeVar("T")
-
-DEFAULT_TABLE: Final = "lance_manifests"
 
 _BUSY: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 
 
 @dataclass(frozen=True)
-class SqliteManifests:
+class SqliteManifests(SqlManifests):
     """The items in a table of a SQLite file.
 
     Args:
@@ -52,77 +48,16 @@ class SqliteManifests:
         """Return in words who is asked."""
         return f"the table {self.table!r} of the SQLite file {self.file}"
 
-    def put_if_not_exists(self, base_uri: str, item: ManifestItem) -> bool:
-        """Put an item, unless there is one; see `ManifestStore.put_if_not_exists`."""
-        return self._ask(
-            f"putting version {item.version}",
-            lambda database: (
-                database.execute(
-                    f"INSERT INTO {self.table} (base_uri, version, path, size) VALUES (?, ?, ?, ?) "
-                    "ON CONFLICT DO NOTHING",
-                    (base_uri, *item),
-                ).rowcount
-                == 1
-            ),
-        )
+    def execute(self, what: str, statement: str, values: Sequence[Sequence[Any]]) -> Answer:
+        """Run a statement in one transaction; see `SqlManifests.execute`."""
 
-    def put_if_exists(self, base_uri: str, item: ManifestItem) -> bool:
-        """Put an item in the place of its version's; see `ManifestStore.put_if_exists`."""
-        return self._ask(
-            f"putting the final path of version {item.version}",
-            lambda database: (
-                database.execute(
-                    f"UPDATE {self.table} SET path = ?, size = ? "
-                    "WHERE base_uri = ? AND version = ?",
-                    (item.path, item.size_bytes, base_uri, item.version),
-                ).rowcount
-                == 1
-            ),
-        )
-
-    def get(self, base_uri: str, version: int) -> ManifestItem | None:
-        """Return the item of a version; see `ManifestStore.get`."""
-        found = self._select(
-            f"the item of version {version}", "AND version = ?", (base_uri, version)
-        )
-        return found[0] if found else None
-
-    def latest(self, base_uri: str) -> ManifestItem | None:
-        """Return the item of the newest version; see `ManifestStore.latest`."""
-        found = self._select("the newest item", "ORDER BY version DESC LIMIT 1", (base_uri,))
-        return found[0] if found else None
-
-    def items(self, base_uri: str) -> list[ManifestItem]:
-        """Return all items of a table, ascending."""
-        return self._select("all items", "ORDER BY version", (base_uri,))
-
-    def delete(self, base_uri: str, versions: Sequence[int]) -> None:
-        """Delete the items of versions; see `ManifestStore.delete`."""
-        self._ask(
-            f"the deletion of {len(versions)} items",
-            lambda database: database.executemany(
-                f"DELETE FROM {self.table} WHERE base_uri = ? AND version = ?",
-                [(base_uri, version) for version in versions],
-            ),
-        )
-
-    def _select(self, what: str, rest: str, values: tuple[object, ...]) -> list[ManifestItem]:
-        return self._ask(
-            what,
-            lambda database: [
-                ManifestItem(*row)
-                for row in database.execute(
-                    f"SELECT version, path, size FROM {self.table} WHERE base_uri = ? {rest}",
-                    values,
-                )
-            ],
-        )
-
-    def _ask(self, what: str, question: Callable[[sqlite3.Connection], T]) -> T:
-        def once() -> T:
+        def once() -> Answer:
+            answer = Answer((), 0)
             try:
                 with self._database() as database:
-                    return question(database)
+                    for each in values:
+                        cursor = database.execute(statement.format(table=self.table), each)
+                        answer = Answer(cursor.fetchall(), cursor.rowcount)
             except sqlite3.Error as error:
                 if getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY:
                     raise TryAgainError(f"{error}: another process is writing") from error
@@ -130,6 +65,7 @@ class SqliteManifests:
                     f"{what} was refused by {self.where}: {error}. The folder has to be there, and "
                     "this user must be allowed to write to it and to the file"
                 ) from error
+            return answer
 
         return asking.ask_patiently(once, what, self.where)
 

@@ -1,0 +1,91 @@
+"""What manifest stores in SQL databases have in common: the statements.
+
+A statement names the table as `{table}` and its values as `?`; a database puts both into its own
+form.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from lance_stream.commit.manifest_stores.protocol import ManifestItem, ManifestStore
+
+DEFAULT_TABLE: Final = "lance_manifests"
+
+_INSERT: Final = (
+    "INSERT INTO {table} (base_uri, version, path, size) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+)
+_UPDATE: Final = "UPDATE {table} SET path = ?, size = ? WHERE base_uri = ? AND version = ?"
+_SELECT: Final = "SELECT version, path, size FROM {table} WHERE base_uri = ?"
+_DELETE: Final = "DELETE FROM {table} WHERE base_uri = ? AND version = ?"
+
+
+class Answer(NamedTuple):
+    """What a database answers to one statement.
+
+    Attributes:
+        rows: What it selected.
+        num_rows: How many rows it wrote or changed.
+    """
+
+    rows: Sequence[Sequence[Any]]
+    num_rows: int
+
+
+class SqlManifests(ManifestStore):
+    """The items in a table of a database; see `ManifestStore`."""
+
+    @abstractmethod
+    def execute(self, what: str, statement: str, values: Sequence[Sequence[Any]]) -> Answer:
+        """Run a statement in one transaction, once for each of several lists of values.
+
+        Args:
+            what: What is asked, for errors.
+            statement: The statement.
+            values: The lists, one at least; just one for a SELECT.
+
+        Returns:
+            The answer to the last of them.
+        """
+        ...
+
+    def put_if_not_exists(self, base_uri: str, item: ManifestItem) -> bool:
+        """Put an item, unless there is one; see `ManifestStore.put_if_not_exists`."""
+        answer = self.execute(f"putting version {item.version}", _INSERT, [(base_uri, *item)])
+        return answer.num_rows == 1
+
+    def put_if_exists(self, base_uri: str, item: ManifestItem) -> bool:
+        """Put an item in the place of its version's; see `ManifestStore.put_if_exists`."""
+        answer = self.execute(
+            f"putting the final path of version {item.version}",
+            _UPDATE,
+            [(item.path, item.size_bytes, base_uri, item.version)],
+        )
+        return answer.num_rows == 1
+
+    def get(self, base_uri: str, version: int) -> ManifestItem | None:
+        """Return the item of a version; see `ManifestStore.get`."""
+        found = self._select(f"the item of version {version}", "AND version = ?", base_uri, version)
+        return found[0] if found else None
+
+    def latest(self, base_uri: str) -> ManifestItem | None:
+        """Return the item of the newest version; see `ManifestStore.latest`."""
+        found = self._select("the newest item", "ORDER BY version DESC LIMIT 1", base_uri)
+        return found[0] if found else None
+
+    def items(self, base_uri: str) -> list[ManifestItem]:
+        """Return all items of a table, ascending."""
+        return self._select("all items", "ORDER BY version", base_uri)
+
+    def delete(self, base_uri: str, versions: Sequence[int]) -> None:
+        """Delete the items of versions; see `ManifestStore.delete`."""
+        if versions:
+            self.execute(
+                f"the deletion of {len(versions)} items",
+                _DELETE,
+                [(base_uri, version) for version in versions],
+            )
+
+    def _select(self, what: str, rest: str, *values: object) -> list[ManifestItem]:
+        answer = self.execute(what, f"{_SELECT} {rest}", [values])
+        return [ManifestItem(*row) for row in answer.rows]
