@@ -32,7 +32,7 @@ test-floors: $(FLOORS)/.installed java servers  ## the tests that are not slow o
 
 soak: install java servers  ## the long proofs: 30 rounds of SIGKILL, all orders of two drivers' steps, three writers and the law of the feed for ten minutes each
 	KILL_ROUNDS=30 $(BIN)/python -m pytest -q tests/faults/test_killed_streams.py tests/faults/test_crashing_queries.py
-	ALL_CASES=1 $(BIN)/python -m pytest -q -n $(JOBS) $$(grep -rl "import some_of" tests --include='test_*.py')
+	ALL_CASES=1 $(BIN)/python -m pytest -q -n $(JOBS) $$(grep -rl "tests.sampling import" tests --include='test_*.py')
 	$(BIN)/python -m tests.oracle.three_writers --minutes 10
 	$(BIN)/python -m tests.faults.store_histories --minutes 10
 	$(BIN)/python -m tests.oracle.feed_histories --minutes 10

@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 Case = TypeVar("Case")
@@ -22,3 +22,14 @@ def some_of(cases: Iterable[Case], one_in: int, seed: str = "") -> list[Case]:
     inner = range(1, len(every) - 1)
     chosen = random.Random(f"{seed} {len(every)}").sample(inner, len(inner) // one_in)
     return [every[place] for place in sorted({0, *chosen, len(every) - 1})]
+
+
+def is_its_turn(who: str, of: Sequence[str], number: int) -> bool:
+    """Whether somebody plays a case, of several who take turns; with ALL_CASES=1 all play each.
+
+    Args:
+        who: One of them.
+        of: All of them.
+        number: The case's.
+    """
+    return ALL_CASES or of[number % len(of)] == who

@@ -34,6 +34,8 @@ from tests.contracts.object_service import ObjectService
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.moto import MotoServer
 
+pytestmark = pytest.mark.xdist_group("long histories")  # one process forges what all look at
+
 NUM_VERSIONS = NUM_FRAGMENTS = 10_000
 NUM_COMMITTED = 5
 ROWS = 10
