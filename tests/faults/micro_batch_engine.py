@@ -27,6 +27,7 @@ import pyarrow as pa
 from lance_stream.spark.feed.stream_reader import HAS_READ_LIMITS
 from lance_stream.spark.sources import LanceSource
 from lance_stream.spark.spark_types import carrier_schema, stored_schema
+from tests.faults.places import options_of
 
 Sink: TypeAlias = Callable[[pa.Table, int], None]
 """Gets the rows of a batch, and its number."""
@@ -77,6 +78,8 @@ class Engine:
         self.sink = sink
         self.at_step = at_step
         given = {"path": uri, "readChangeFeed": True} | options
+        if options_of(uri):
+            given["secretStorageOptions"] = json.dumps(options_of(uri))
         self.options = {key: str(each) for key, each in given.items()}
         self.reported: Mapping[str, Any] | None = None
 

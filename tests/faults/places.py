@@ -5,13 +5,14 @@ as a URI. What is needed to reach it is known by the URI: all that opens a table
 for it here, so that the same lines prove the same of each store.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import lance
+import pyarrow as pa
 import pytest
 
-from lance_stream import Dataset, open_dataset
+from lance_stream import Dataset, create_dataset, open_dataset
 from lance_stream.spark import LanceSink, lance_sink
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
@@ -28,6 +29,21 @@ def on(kind: str, *values: Any) -> Any:
     """Return a case of a test, on a kind of store: its values, and the kind."""
     marks = [pytest.mark.server(SERVERS[kind])] if kind in SERVERS else []
     return pytest.param(*values, kind, marks=marks, id="-".join([*map(str, values), kind]))
+
+
+def kinds(*, slow: Sequence[str] = ()) -> list[Any]:
+    """Return a case for each kind of store: a fixture's parameters.
+
+    Args:
+        slow: Those that are left to the whole suite.
+    """
+    marks = {kind: [pytest.mark.server(server)] for kind, server in SERVERS.items()}
+    return [
+        pytest.param(
+            kind, marks=marks.get(kind, []) + ([pytest.mark.slow] if kind in slow else []), id=kind
+        )
+        for kind in ("local", *SERVERS)
+    ]
 
 
 def folder_on(kind: str, request: pytest.FixtureRequest) -> str:
@@ -50,6 +66,16 @@ def open_table(uri: str, version: int | None = None) -> Dataset:
 
 def store_of(uri: str) -> Store:
     return open_store(uri, options_of(uri))
+
+
+def create_table(uri: str, schema: pa.Schema) -> Dataset:
+    return create_dataset(uri, schema, storage_options=options_of(uri))
+
+
+def delete_table(uri: str) -> None:
+    store = store_of(uri)
+    for each in store.list():
+        store.delete(each.path)
 
 
 def sink_into(uri: str, **arguments: Any) -> LanceSink:
