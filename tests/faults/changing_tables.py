@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 import lance_stream
+from tests.faults.places import create_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.string())])
 Content = dict[int, str]
@@ -39,7 +40,7 @@ class Writer:
     """
 
     def __init__(self, uri: str, dice: random.Random, *, moves_keys: bool = True) -> None:
-        self.ds = lance_stream.create_dataset(uri, SCHEMA, primary_key=["id"])
+        self.ds = create_table(uri, SCHEMA, primary_key=["id"])
         self.dice = dice
         self.moves_keys = moves_keys
         self.next_id = 0

@@ -68,8 +68,8 @@ def store_of(uri: str) -> Store:
     return open_store(uri, options_of(uri))
 
 
-def create_table(uri: str, schema: pa.Schema) -> Dataset:
-    return create_dataset(uri, schema, storage_options=options_of(uri))
+def create_table(uri: str, schema: pa.Schema, **arguments: Any) -> Dataset:
+    return create_dataset(uri, schema, storage_options=options_of(uri), **arguments)
 
 
 def delete_table(uri: str) -> None:

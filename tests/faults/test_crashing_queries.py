@@ -6,7 +6,6 @@ Meanwhile the table that they read is changed in every way, compacted, and clean
 import json
 import random
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from lance_stream.dataset.upserts.upsert import upsert
 from tests.faults.changing_tables import SCHEMA, Writer, content, follows, states_of
 from tests.faults.killed_processes import NUM_ROUNDS
 from tests.faults.micro_batch_engine import Checkpoint, Crashed, Engine
+from tests.faults.places import create_table, folder_on, on
 
 NUM_CRASHES = 3 * NUM_ROUNDS
 """How often each query dies; `make soak` lets it 90 times."""
@@ -33,7 +33,7 @@ class Replica:
     """
 
     def __init__(self, uri: str) -> None:
-        self.ds = lance_stream.create_dataset(uri, SCHEMA, primary_key=["id"])
+        self.ds = create_table(uri, SCHEMA, primary_key=["id"])
         self.batches: dict[int, pa.Table] = {}
         self.num_replays = 0
 
@@ -71,21 +71,27 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 # On the oldest dependencies, which are tried a second time, some stand for all.
 SLOW = {"all of the changes", "a few bytes a batch", "a snapshot first", "a consumer and cleanup"}
+ON_STORES = [
+    on("s3", "a snapshot in pieces"),
+    on("s3", "a consumer, pieces and cleanup"),
+    on("google", "a consumer and cleanup"),
+    on("azure", "a few versions a batch"),
+]
 CASES = [
-    pytest.param(options, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
-    for name, options in OPTIONS.items()
+    pytest.param(name, "local", id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+    for name in OPTIONS
 ]
 
 
-@pytest.mark.parametrize("options", CASES)
+@pytest.mark.parametrize(("name", "kind"), [*CASES, *ON_STORES])
 def test_a_query_that_dies_at_any_step_gives_every_change_once(
-    tmp_path: Path, options: dict[str, Any]
+    request: pytest.FixtureRequest, name: str, kind: str
 ) -> None:
     """At the end of each version the replica is equal, too, as its own feed says."""
-    dice = random.Random(5)
+    dice, options, folder = random.Random(5), OPTIONS[name], folder_on(kind, request)
     is_cut = "maxRowsPerTrigger" in options or "maxBytesPerTrigger" in options
-    writer = Writer(str(tmp_path / "source"), dice, moves_keys=not is_cut)
-    replica, checkpoint = Replica(str(tmp_path / "replica")), Checkpoint()
+    writer = Writer(f"{folder}/source", dice, moves_keys=not is_cut)
+    replica, checkpoint = Replica(f"{folder}/replica"), Checkpoint()
     died_at: Counter[str] = Counter()
     num_whole = 0
 
