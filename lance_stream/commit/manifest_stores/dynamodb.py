@@ -34,6 +34,7 @@ from typing import Any, Final, TypeVar
 from lance_stream.commit.manifest_stores import asking
 from lance_stream.commit.manifest_stores.protocol import ManifestItem
 from lance_stream.errors import CorruptDataError, InvalidInputError, StoreRefusedError
+from lance_stream.storage.extras import brought_by
 from lance_stream.storage.object_requests import TryAgainError
 
 T = TypeVar("T")
@@ -264,15 +265,10 @@ def _checked_client(manifests: DynamoDBManifests) -> Any:
 
 
 def _new_client(manifests: DynamoDBManifests) -> Any:
-    try:
+    with brought_by("s3", manifests.where):
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
         from botocore.session import Session
-    except ImportError as error:
-        raise InvalidInputError(
-            f"{manifests.where} is reached by botocore, which is not installed: "
-            "pip install 'lance-stream[s3]'"
-        ) from error
     try:
         return Session(profile=manifests.profile).create_client(
             "dynamodb",

@@ -29,6 +29,7 @@ from typing import Any, Final
 from lance_stream.commit.manifest_stores import asking
 from lance_stream.commit.manifest_stores.sql import DEFAULT_TABLE, Answer, SqlManifests
 from lance_stream.errors import InvalidInputError, StoreRefusedError
+from lance_stream.storage.extras import brought_by
 from lance_stream.storage.object_requests import TryAgainError
 
 _DEFAULTS: Final = {
@@ -159,14 +160,8 @@ def postgres_manifests(conninfo: str, table: str = DEFAULT_TABLE) -> PostgresMan
 
 
 def _import_psycopg(manifests: PostgresManifests | None) -> Any:
-    try:
+    with brought_by("postgresql", manifests.where if manifests else "PostgreSQL"):
         import psycopg
-    except ImportError as error:
-        whom = manifests.where if manifests else "PostgreSQL"
-        raise InvalidInputError(
-            f"{whom} is reached by psycopg, which cannot be imported ({error}): "
-            "pip install 'lance-stream[postgresql]'"
-        ) from error
     return psycopg
 
 

@@ -31,6 +31,7 @@ from lance_stream.storage.azure.authorization import (
     SharedAccess,
     SharedKey,
 )
+from lance_stream.storage.extras import brought_by
 from lance_stream.storage.object_requests import ObjectRequests, Patience
 from lance_stream.storage.object_store import ObjectStore
 from lance_stream.storage.options.names import (
@@ -111,13 +112,8 @@ class AzureSettings:
 
     def connect(self, container: str) -> ObjectRequests:
         """Return a driver for a container; see `ServiceSettings.connect`."""
-        try:
+        with brought_by("azure", "tables on Azure"):
             from lance_stream.storage.azure.requests import AzureRequests  # it imports aiohttp
-        except ImportError as error:
-            raise InvalidInputError(
-                f"tables on Azure need adlfs, and what it brings ({error.name} is missing): "
-                "pip install 'lance-stream[azure]'"
-            ) from None
         return AzureRequests(self, _name_of(container))
 
     def where(self, container: str) -> str:

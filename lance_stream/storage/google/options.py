@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.storage.extras import brought_by
 from lance_stream.storage.google.credentials import Login, read_key
 from lance_stream.storage.object_requests import ObjectRequests, Patience
 from lance_stream.storage.options.names import (
@@ -60,13 +61,8 @@ class GoogleSettings:
 
     def connect(self, container: str) -> ObjectRequests:
         """Return a driver for a bucket; see `ServiceSettings.connect`."""
-        try:
+        with brought_by("gcs", "Google Cloud Storage"):
             from lance_stream.storage.google.requests import GoogleRequests
-        except ImportError as error:
-            raise InvalidInputError(
-                f"Google Cloud Storage takes a library that is not installed ({error.name}): "
-                "pip install 'lance-stream[gcs]'"
-            ) from error
         return GoogleRequests(self, container)
 
     def where(self, container: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.storage.extras import brought_by
 from lance_stream.storage.object_requests import ObjectRequests, Patience
 from lance_stream.storage.options.names import (
     as_count,
@@ -47,13 +48,8 @@ class WebHdfsSettings:
 
     def connect(self, container: str) -> ObjectRequests:
         """Return a driver; see `ServiceSettings.connect`."""
-        try:
+        with brought_by("hdfs", "HDFS"):
             from lance_stream.storage.hdfs.requests import WebHdfsRequests
-        except ImportError as error:
-            raise InvalidInputError(
-                f"HDFS takes a library that is not installed ({error.name}): "
-                "pip install 'lance-stream[hdfs]'"
-            ) from error
         return WebHdfsRequests(self, container)
 
     def where(self, container: str) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.storage.extras import brought_by
 from lance_stream.storage.object_requests import Patience
 from lance_stream.storage.options.names import (
     Frozen,
@@ -79,13 +80,8 @@ class S3Settings:
 
     def connect(self, container: str) -> "S3Requests":
         """Return a driver for a bucket; see `ServiceSettings.connect`."""
-        try:
+        with brought_by("s3", "tables on S3"):
             from lance_stream.storage.s3.requests import S3Requests
-        except ImportError as error:
-            raise InvalidInputError(
-                f"tables on S3 take the library s3fs, which cannot be imported ({error}): "
-                "pip install 'lance-stream[s3]'"
-            ) from error
         return S3Requests(self, container)
 
     def where(self, container: str) -> str:
