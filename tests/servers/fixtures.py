@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from lance_stream.storage import clients
 from tests.servers.azurite_blobs import Azurite
 from tests.servers.buckets import Bucket
 from tests.servers.dynamodb import DynamoDBLocal
@@ -72,6 +73,13 @@ def servers_of(item: pytest.Item) -> set[str]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for name in sorted(servers_of(item)):
         require(name)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    # Each test has a bucket of its own, and a client for it takes 13 MB.
+    if servers_of(item):
+        clients.close_all()
 
 
 def require(name: str) -> None:
