@@ -379,7 +379,7 @@ class ObjectStoreContract(StoreContract):
         begin = time.monotonic()
         with pytest.raises(StoreUnavailableError):
             store.read("a")
-        assert time.monotonic() - begin < 3
+        assert time.monotonic() - begin < 15  # of the hours that 1000 attempts would take
 
     def test_a_refusal_is_not_asked_for_again(self, behind: ObjectStore, proxy: FaultProxy) -> None:
         for attempt in every_request(behind):
