@@ -15,6 +15,7 @@ from typing import Any
 
 from lance_stream.storage import locations
 from lance_stream.storage.local_store import LocalStore
+from lance_stream.storage.options import names
 from lance_stream.storage.store import BytesLike, FileWriter
 from tests.faults.drivers import SCHEMA, Change, create_dataset, to_arrow
 
@@ -101,6 +102,7 @@ def main(folder: str) -> None:
 
     modes.COLLECTED_ROWS = 0  # type: ignore[misc]  # so that tasks write upserts, too
     locations.BACKENDS["deadly"] = open_deadly  # type: ignore[index]  # read-only for others
+    names.LOCAL.update(fault=("fault",), deaths=("deaths",))  # type: ignore[attr-defined]  # the same
     spark = (
         SparkSession.builder.master(f"local[2,{NUM_TASKS}]")
         .config("spark.driver.memory", "1g")
