@@ -20,9 +20,9 @@ from lance_stream.storage.extras import brought_by
 from lance_stream.storage.google.credentials import Login, read_key
 from lance_stream.storage.object_requests import ObjectRequests, Patience
 from lance_stream.storage.options.names import (
-    as_count,
     as_flag,
     as_text,
+    connection_of,
     patience_of,
     take_settings,
 )
@@ -89,21 +89,12 @@ def google_settings(options: Mapping[str, Any]) -> GoogleSettings:
                 "allow_http says that this is not wanted"
             )
         login = login or Login("anonymous")
-    more: dict[str, Any] = {}
-    if "max_concurrency" in given:
-        more["max_requests_at_once"] = as_count(
-            "max_concurrency", given["max_concurrency"], at_least=1
-        )
-    if "any_certificate" in given:
-        more["any_certificate"] = as_flag("allow_invalid_certificates", given["any_certificate"])
-    if "proxy_url" in given:
-        more["proxy_url"] = as_text("proxy_url", given["proxy_url"])
     return GoogleSettings(
         endpoint=endpoint,
         login=login or Login("default"),
         user_project=_user_project(given),
         patience=patience_of(given),
-        **more,
+        **connection_of(given),
     )
 
 

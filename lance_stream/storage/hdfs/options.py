@@ -14,9 +14,9 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.storage.extras import brought_by
 from lance_stream.storage.object_requests import ObjectRequests, Patience
 from lance_stream.storage.options.names import (
-    as_count,
     as_flag,
     as_text,
+    connection_of,
     patience_of,
     take_settings,
 )
@@ -75,19 +75,10 @@ def webhdfs_settings(scheme: str, options: Mapping[str, Any]) -> WebHdfsSettings
         )
     token = as_text("token", given["token"]) if "token" in given else None
     user = given.get("user") or os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
-    more: dict[str, Any] = {}
-    if "max_concurrency" in given:
-        more["max_requests_at_once"] = as_count(
-            "max_concurrency", given["max_concurrency"], at_least=1
-        )
-    if "any_certificate" in given:
-        more["any_certificate"] = as_flag("allow_invalid_certificates", given["any_certificate"])
-    if "proxy_url" in given:
-        more["proxy_url"] = as_text("proxy_url", given["proxy_url"])
     return WebHdfsSettings(
         scheme=scheme,
         user=None if token else as_text("user", user),
         token=token,
         patience=patience_of(given),
-        **more,
+        **connection_of(given),
     )

@@ -286,6 +286,26 @@ def as_mapping(name: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+def connection_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a service is connected to, as the settings of `REQUESTS` say it.
+
+    Returns:
+        Those of `max_requests_at_once`, `any_certificate` and `proxy_url` that are given.
+    """
+    given: dict[str, Any] = {}
+    if "max_concurrency" in settings:
+        given["max_requests_at_once"] = as_count(
+            "max_concurrency", settings["max_concurrency"], at_least=1
+        )
+    if "any_certificate" in settings:
+        given["any_certificate"] = as_flag(
+            "allow_invalid_certificates", settings["any_certificate"]
+        )
+    if "proxy_url" in settings:
+        given["proxy_url"] = as_text("proxy_url", settings["proxy_url"])
+    return given
+
+
 def patience_of(settings: Mapping[str, Any]) -> Patience:
     """Return how long and how often a service is asked, as the settings of `REQUESTS` say it."""
     given: dict[str, Any] = {}
