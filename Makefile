@@ -10,6 +10,8 @@ SERVERS     := .servers
 CORES       := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 JOBS        ?= $(shell n=$(CORES); [ $$n -lt 2 ] && n=2; [ $$n -gt 6 ] && n=6; echo $$n)
 SPARK_JOBS  ?= $(shell n=$(JOBS); [ $$n -gt 4 ] && n=4; echo $$n)
+WITH_SPARK   = $$(grep -rl mark.spark tests --include='test_*.py')
+ON_FLOORS   := $(addprefix tests/,schema table file storage dataset spark golden commit/test_manifest_stores_on_servers.py)
 PROTOS      := file file2 table rowids transaction encodings_v2_0 encodings_v2_1 outlines
 export SPARK_LOCAL_IP := 127.0.0.1
 
@@ -22,20 +24,28 @@ demo: install java  ## the main job on real data: flights stream in, their chang
 	$(BIN)/python examples/flights.py
 
 test: install java servers  ## the whole test suite, Spark and pylance tests too; then once more on the oldest dependencies
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not spark"
-	$(BIN)/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile -m spark
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --costs -m "not spark"
+	$(BIN)/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile --costs -m spark $(WITH_SPARK)
 	$(MAKE) --no-print-directory test-floors
 
-test-floors: $(FLOORS)/.installed java servers  ## the tests that are not slow on PySpark 4.1 and the oldest of all else; of many cases each fourth
-	$(FLOORS)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not spark and not slow" --sample-cases 4
-	$(FLOORS)/bin/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile -m "spark and not slow" --sample-cases 4
+test-floors: $(FLOORS)/.installed java servers  ## what calls dependencies, on PySpark 4.1 and the oldest of all else: every second test that is not slow, of many cases each fourth
+	$(FLOORS)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup --costs -m "not spark and not slow" --sample-cases 4 --sample-tests 2 $(ON_FLOORS)
+	$(FLOORS)/bin/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile --costs -m "spark and not slow" --sample-cases 4 --sample-tests 2 $(WITH_SPARK)
 
-soak: install java servers  ## the long proofs: 30 rounds of SIGKILL, all orders of two drivers' steps, three writers and the law of the feed for ten minutes each
-	KILL_ROUNDS=30 $(BIN)/python -m pytest -q tests/faults/test_killed_streams.py tests/faults/test_crashing_queries.py
-	ALL_CASES=1 $(BIN)/python -m pytest -q -n $(JOBS) $$(grep -rl "tests.sampling import" tests --include='test_*.py')
+soak: export ALL_CASES := 1
+soak: export KILL_ROUNDS := 30
+soak: install java servers  ## the long proofs: all cases of all tests, 30 rounds of SIGKILL, three writers and the law of the feed for ten minutes each
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not spark"
+	$(BIN)/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile -m spark $(WITH_SPARK)
+	$(MAKE) --no-print-directory test-floors
 	$(BIN)/python -m tests.oracle.three_writers --minutes 10
 	$(BIN)/python -m tests.faults.store_histories --minutes 10
+	$(BIN)/python -m tests.faults.replaced_histories --minutes 10
+	$(BIN)/python -m tests.faults.stateful_queries --minutes 10
 	$(BIN)/python -m tests.oracle.feed_histories --minutes 10
+	$(BIN)/python -m tests.dataset.upserts.key_histories --minutes 10
+	$(BIN)/python -m tests.oracle.column_histories --minutes 10
+	$(BIN)/python -m tests.oracle.cleanup_histories --minutes 10
 
 $(FLOORS)/.installed: pyproject.toml floors.txt
 	$(PYTHON) -m venv $(FLOORS)

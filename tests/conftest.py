@@ -6,7 +6,8 @@ Examples of Hypothesis have no deadline: how busy the machine is says nothing ab
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import settings
 
+from tests.sampling import ALL_CASES, places_of_some
+
 settings.register_profile("without a deadline", deadline=None)
 settings.load_profile("without a deadline")
 
-pytest_plugins = ["tests.servers.fixtures"]
+pytest_plugins = ["tests.servers.fixtures", "tests.costs"]
 
 _MANY_CASES = 8
 
@@ -32,23 +35,49 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"of a test with more than {_MANY_CASES} cases run each N-th: for a second round on "
         "other versions of the dependencies",
     )
+    parser.addoption(
+        "--sample-tests",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of the tests of each file run each N-th, for the same",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    step = config.getoption("--sample-cases")
-    cases: dict[str, list[pytest.Item]] = {}
+    """Choose tests and cases; with ALL_CASES=1 it is all of them."""
+    case_step, test_step = (
+        1 if ALL_CASES else config.getoption(name) for name in ("--sample-cases", "--sample-tests")
+    )
+    num_tests: Counter[str] = Counter()
+    tests: dict[str, list[pytest.Item]] = {}
     for item in items:
-        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left_out = {
-        item.nodeid
-        for group in cases.values()
-        if len(group) > _MANY_CASES
-        for place, item in enumerate(group)
-        if place % step
-    }
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    chosen = set()
+    for name, cases in tests.items():
+        file = name.partition("::")[0]
+        num_tests[file] += 1
+        if (num_tests[file] - 1) % test_step:
+            continue
+        left = cases
+        mark = cases[0].get_closest_marker("some_cases")
+        if mark is not None:
+            places = places_of_some(list(map(_values, cases)), mark.kwargs["one_in"], name)
+            left = [cases[place] for place in sorted(places)]
+        chosen.update(left[::case_step] if len(left) > _MANY_CASES else left)
+    left_out = [each for each in items if each not in chosen]
     if left_out:
-        config.hook.pytest_deselected(items=[each for each in items if each.nodeid in left_out])
-        items[:] = [each for each in items if each.nodeid not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [each for each in items if each in chosen]
+
+
+def _values(item: pytest.Item) -> set[tuple[str, Hashable]]:
+    """Return the parameters of a case: each one's value if it is plain, or else its place."""
+    case = getattr(item, "callspec", None)
+    return {
+        (name, value if isinstance(value, str | int | None) else f"place {case.indices[name]}")
+        for name, value in (case.params.items() if case else ())
+    }
 
 
 _CONF_DIR = Path(__file__).parent / "spark" / "conf"

@@ -1,8 +1,17 @@
-"""How many of very many cases a run plays: some in `make test`, all of them in `make soak`."""
+"""How many of very many cases a run plays: some in `make test`, all of them in `make soak`.
 
+A parametrized test, or a module of them, is marked with how many of its cases stand for all:
+
+    @pytest.mark.some_cases(one_in=4)
+
+Cases that one test goes through by itself are chosen with `some_of`, and those that several tests
+share with `is_its_turn`. What is chosen is always the same.
+"""
+
+import math
 import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeVar
 
 Case = TypeVar("Case")
@@ -33,3 +42,25 @@ def is_its_turn(who: str, of: Sequence[str], number: int) -> bool:
         number: The case's.
     """
     return ALL_CASES or of[number % len(of)] == who
+
+
+def places_of_some(cases: Sequence[Iterable[Hashable]], one_in: int, seed: str) -> set[int]:
+    """Return the places of one in so many cases that have as many different values as can be.
+
+    Args:
+        cases: The values of each case: its parameters.
+        one_in: How many cases one stands for; at least one case is chosen.
+        seed: Of which cases have the same number of new values, chance chooses; always the same.
+    """
+    if ALL_CASES:
+        return set(range(len(cases)))
+    left = {place: set(values) for place, values in enumerate(cases)}
+    order = random.Random(seed).sample(range(len(cases)), len(cases))
+    chosen: set[int] = set()
+    seen: set[Hashable] = set()
+    while len(chosen) < math.ceil(len(cases) / one_in):
+        best = max(order, key=lambda place: len(left[place] - seen))
+        seen |= left[best]
+        order.remove(best)
+        chosen.add(best)
+    return chosen

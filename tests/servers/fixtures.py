@@ -44,6 +44,9 @@ SERVERS: dict[str, type[Server]] = {
     for kind in (MotoServer, DynamoDBLocal, FakeGoogleServer, Azurite, PostgreSQL, HdfsCluster)
 }
 
+_ONE_A_MACHINE = {"dynamodb_local", "hdfs"}
+"""Those that take long to start: all of their tests run in one process."""
+
 ServerT = TypeVar("ServerT", bound=Server)
 _running: dict[str, Server] = {}
 _problems: dict[str, str | None] = {}
@@ -60,6 +63,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for name in SERVERS:
             if name in getattr(item, "fixturenames", ()) and name not in marked:
                 item.add_marker(pytest.mark.server(name))
+        for name in _ONE_A_MACHINE & servers_of(item):
+            item.add_marker(pytest.mark.xdist_group(name))
         unknown = servers_of(item) - set(SERVERS)
         if unknown:
             raise pytest.UsageError(f"{item.nodeid} needs {unknown}; servers are {set(SERVERS)}")

@@ -1,7 +1,7 @@
-"""moto's server, with what S3 promises: of many who create an object at once, one succeeds.
+"""moto's server, with what S3 and DynamoDB promise: of many who create one thing, one succeeds.
 
-moto looks whether the name is taken, and then makes the object; of four who finish large uploads at
-once, three did. Here one lock is held around both.
+moto looks whether the name is taken, and then makes the object or the item; of four who finished
+large uploads at once, three did. Here one lock is held around both.
 """
 
 import threading
@@ -9,9 +9,15 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from moto.dynamodb.responses import DynamoHandler
 from moto.s3.responses import S3Response
 from moto.server import main
 
+_CREATING = (
+    (S3Response, "put_object"),
+    (S3Response, "_key_response_post"),
+    (DynamoHandler, "put_item"),
+)
 _LOCK = threading.RLock()
 
 
@@ -27,6 +33,6 @@ def one_at_a_time(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 if __name__ == "__main__":
-    for name in ("put_object", "_key_response_post"):
-        setattr(S3Response, name, one_at_a_time(getattr(S3Response, name)))
+    for kind, name in _CREATING:
+        setattr(kind, name, one_at_a_time(getattr(kind, name)))
     main()

@@ -103,6 +103,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.some_cases(one_in=3)
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a program of a death")
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.server(each)) for each in SERVERS]

@@ -1,0 +1,53 @@
+"""Which cases stand for all, and what tests are said to cost."""
+
+import math
+import subprocess
+import sys
+from itertools import product
+
+import pytest
+
+from tests import sampling
+from tests.costs import cpu_seconds, of_folders
+from tests.sampling import places_of_some
+
+GRID = [{("a", a), ("b", b)} for a, b in product(range(12), range(5))]
+
+
+@pytest.fixture(autouse=True)
+def only_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "ALL_CASES", False)
+
+
+def test_some_cases_have_each_value_of_each_parameter() -> None:
+    chosen = places_of_some(GRID, one_in=5, seed="s")
+    assert len(chosen) == len(GRID) // 5
+    assert set().union(*(GRID[place] for place in chosen)) == set().union(*GRID)
+
+
+@pytest.mark.parametrize("one_in", [1, 2, 7, 60, 1000])
+def test_so_many_cases_are_chosen_and_always_the_same(one_in: int) -> None:
+    chosen = places_of_some(GRID, one_in, "s")
+    assert len(chosen) == math.ceil(len(GRID) / one_in)
+    assert chosen == places_of_some(GRID, one_in, "s")
+
+
+def test_all_cases_are_chosen_where_all_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "ALL_CASES", True)
+    assert places_of_some(GRID, 10, "s") == set(range(len(GRID)))
+
+
+def test_the_time_of_a_child_that_has_ended_counts() -> None:
+    before = cpu_seconds()
+    work = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-S", "-c", work], check=True)
+    assert cpu_seconds() - before > 0.25
+
+
+def test_costs_are_added_up_by_folders() -> None:
+    costs = {
+        "tests/a/b/test_x.py::test_1": 1.0,
+        "tests/a/test_y.py::T::t": 2.0,
+        "tests/test_z.py": 4.0,
+    }
+    assert of_folders(costs) == {"tests/a": 3.0, "tests": 4.0}
