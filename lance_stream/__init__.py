@@ -20,6 +20,7 @@ from lance_stream.dataset.hand_over import (
     forget_versions,
     leave_manifest_store,
 )
+from lance_stream.dataset.row_digests import RowsDigest, digest_rows
 from lance_stream.errors import (
     BadDataError,
     CommitConflictError,
@@ -30,7 +31,9 @@ from lance_stream.errors import (
     InvalidInputError,
     LanceStreamError,
     NotFoundError,
+    OtherBatchError,
     RetryableConflictError,
+    TableReplacedError,
     UnsupportedFeatureError,
 )
 
@@ -45,10 +48,14 @@ __all__ = [
     "InvalidInputError",
     "LanceStreamError",
     "NotFoundError",
+    "OtherBatchError",
     "RetryableConflictError",
+    "RowsDigest",
+    "TableReplacedError",
     "UnsupportedFeatureError",
     "claim_versions",
     "create_dataset",
+    "digest_rows",
     "forget_versions",
     "leave_manifest_store",
     "migrate_to_stable_row_ids",

@@ -8,12 +8,14 @@
             CommitConflictError          another writer's version stands in the way
                 RetryableConflictError       plan the operation again on it
                 IncompatibleConflictError    the operation no longer means the same
+                    TableReplacedError           it was planned on another table of this location
             CommitUncertainError         the store did not say whether it landed
         StoreError (OSError)             the store did not do what it was asked
             StoreUnavailableError        it did not answer, or was too busy, each time it was asked
             StoreRefusedError            it said no: credentials, permissions, no such bucket
         NotFoundError                    no such dataset, version or column
         InvalidInputError (ValueError)   the caller asked for something impossible
+            OtherBatchError                  other rows are in under a batch's number
 
 There is a class for each thing that a caller does differently. A message says the problem, its
 cause and the way out, with the numbers. Pure code says *what* is wrong; the code that read the
@@ -69,6 +71,13 @@ class IncompatibleConflictError(CommitConflictError):
     """The operation no longer means what it meant on the version it was planned on."""
 
 
+class TableReplacedError(IncompatibleConflictError):
+    """The table that the operation was planned on is not the one that is there any more.
+
+    It was deleted and made anew under its location, or put back from a copy.
+    """
+
+
 class CommitUncertainError(CommitError):
     """The store did not say whether the version landed; nothing was deleted."""
 
@@ -91,3 +100,7 @@ class NotFoundError(LanceStreamError):
 
 class InvalidInputError(LanceStreamError, ValueError):
     """The caller asked for something impossible."""
+
+
+class OtherBatchError(InvalidInputError):
+    """Another batch of a stream than this one has been taken in under its number."""

@@ -3,10 +3,10 @@
 import argparse
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime
 
 from lance_stream.dataset.dataset import Dataset, open_dataset
 from lance_stream.dataset.opening import VersionSpec
+from lance_stream.dataset.timestamps import parse_moment
 from lance_stream.errors import InvalidInputError
 
 
@@ -26,7 +26,9 @@ def add_table(parser: argparse.ArgumentParser) -> None:
 def add_version(parser: argparse.ArgumentParser) -> None:
     """Let a verb take a version."""
     parser.add_argument(
-        "--version", metavar="VERSION", help="a number, a tag, or a moment with a time zone"
+        "--version",
+        metavar="VERSION",
+        help="a number, a tag, or a moment (in UTC if it names no zone)",
     )
 
 
@@ -42,7 +44,7 @@ def open_table(arguments: argparse.Namespace) -> Dataset:
         NotFoundError: There is none.
         InvalidInputError: The location or an option makes no sense.
     """
-    return open_dataset(arguments.uri, storage_options=_storage_options(arguments))
+    return open_dataset(arguments.uri, storage_options=storage_options(arguments))
 
 
 def parse_version(text: str | None) -> VersionSpec:
@@ -52,7 +54,7 @@ def parse_version(text: str | None) -> VersionSpec:
     if text.isascii() and text.isdigit():
         return int(text)
     with suppress(ValueError):
-        return datetime.fromisoformat(text)
+        return parse_moment(text)
     return text
 
 
@@ -64,7 +66,8 @@ def whole_number(text: str) -> int:
     return number
 
 
-def _storage_options(arguments: argparse.Namespace) -> Mapping[str, str]:
+def storage_options(arguments: argparse.Namespace) -> Mapping[str, str]:
+    """Return the options of the table's store that a command was given."""
     pairs = [each.partition("=") for each in arguments.storage_option]
     for key, equals, _ in pairs:
         if not key or not equals:

@@ -7,6 +7,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 import pyarrow as pa
@@ -14,14 +15,19 @@ import pyarrow as pa
 from lance_stream.cli import output
 from lance_stream.cli.arguments import add_table, open_table, parse_version
 from lance_stream.dataset.dataset import Dataset
-from lance_stream.dataset.feed.change_units import feed_schema
-from lance_stream.dataset.feed.rules import EACH_VERSION, NET_CHANGES
+from lance_stream.dataset.feed.change_units import check_names, feed_schema
+from lance_stream.dataset.feed.changes import changes
+from lance_stream.dataset.feed.columns_of_versions import FeedColumns, columns_named
+from lance_stream.dataset.feed.rules import EACH_VERSION, NET_CHANGES, FeedRules
+from lance_stream.dataset.feed.shown_values import show
+from lance_stream.dataset.opening import newest_of_same
 from lance_stream.dataset.predicates import (
     Expression,
     evaluate_predicate,
     parse_predicate,
 )
-from lance_stream.errors import InvalidInputError
+from lance_stream.errors import InvalidInputError, NotFoundError, TableReplacedError
+from lance_stream.schema.extension_types import batch_with_extensions, with_extensions
 
 HELP: Final = "what was inserted, updated and deleted"
 
@@ -79,18 +85,54 @@ def run(arguments: argparse.Namespace) -> int:
     after = _number(ds, arguments.after, ds.version if arguments.follow else 0)
     last = None if arguments.through is None else _number(ds, arguments.through, 0)
     writer = WRITERS[arguments.format]()
+    through = ds.version if last is None else last
     if not arguments.follow:
-        _write(ds, arguments, after, ds.version if last is None else last, writer)
+        _write(ds, arguments, after, through, writer, _Chosen(ds.checkout(through), arguments))
+    # words are those of the version at which following begins; without any, all columns come
+    chosen = _Chosen(ds, arguments) if arguments.columns or arguments.filter else None
+    printed = _version_before(ds, after) if arguments.follow else None
     while arguments.follow and (last is None or after < last):
-        newest = ds.table.log.latest()
-        through = newest if last is None else min(newest, last)
+        newest = _newest(ds, printed)
+        through = newest.version if last is None else min(newest.version, last)
         if through > after:
-            _write(ds.checkout(through), arguments, after, through, writer)
+            printed = newest.checkout(through)
+            _write(
+                printed, arguments, after, through, writer, chosen or _Chosen(printed, arguments)
+            )
             after = through
         else:
             time.sleep(arguments.interval)
     writer.close()
     return 0
+
+
+def _version_before(ds: Dataset, version: int) -> Dataset | None:
+    """Return the version after which changes are printed; None if it is not there."""
+    with suppress(NotFoundError):
+        return ds.checkout(version) if version else None
+    return None
+
+
+def _newest(ds: Dataset, printed: Dataset | None) -> Dataset:
+    """Return the newest version of the table whose changes are printed.
+
+    Args:
+        ds: Any version.
+        printed: The version up to which changes have been printed; None for none yet.
+
+    Raises:
+        NotFoundError: There is another table now, or none.
+    """
+    if printed is None:
+        return ds.checkout(None)
+    try:
+        return Dataset(newest_of_same(printed.table))
+    except TableReplacedError as error:
+        raise NotFoundError(
+            f"version {printed.version} of {ds.uri}, up to which changes have been printed, is not "
+            "the one that is there now: the table was deleted and made anew, or put back from a "
+            "copy. To print what is there now, begin again with --after 0"
+        ) from error
 
 
 def _number(ds: Dataset, text: str | None, default: int) -> int:
@@ -102,20 +144,19 @@ def _number(ds: Dataset, text: str | None, default: int) -> int:
 
 
 def _write(
-    ds: Dataset, arguments: argparse.Namespace, after: int, through: int, writer: "Writer"
+    ds: Dataset,
+    arguments: argparse.Namespace,
+    after: int,
+    through: int,
+    writer: "Writer",
+    chosen: "_Chosen",
 ) -> None:
     """Print the changes of an interval whose last version a dataset has."""
-    columns = arguments.columns.split(",") if arguments.columns else None
-    chosen = _Chosen(ds, columns, arguments.filter)
-    reader = ds.changes(
-        after,
-        through,
-        chosen.columns,
-        NET_CHANGES if arguments.net else EACH_VERSION,
-        pre_images=not arguments.no_pre_images,
-    )
-    with reader:
-        writer.begin(pa.schema(chosen.columns_of(reader.schema)))
+    chosen.check_in(ds)
+    mode = NET_CHANGES if arguments.net else EACH_VERSION
+    rules = FeedRules(None, mode, pre_images=not arguments.no_pre_images)
+    with changes(ds.table, after, through, rules, chosen.columns) as reader:
+        writer.begin(chosen.schema)
         for batch in reader:
             writer.write(chosen.rows_of(batch))
     sys.stdout.flush()
@@ -125,40 +166,68 @@ class _Chosen:
     """The rows and columns that are asked for, by a condition on columns of both kinds.
 
     Args:
-        ds: The last version of the interval.
-        columns: The columns of the table that are asked for; None for all.
-        text: The condition in SQL; None for all rows.
+        ds: The version in whose words they are asked for.
+        arguments: The words.
 
     Attributes:
-        columns: The columns of the table that have to be read; None for all.
+        columns: Of the feed: those asked for, and those that the condition names.
 
     Raises:
         InvalidInputError: The condition is not understood.
-        NotFoundError: It names a column that is not there.
+        NotFoundError: A column is not there.
     """
 
-    def __init__(self, ds: Dataset, columns: Sequence[str] | None, text: str | None) -> None:
+    def __init__(self, ds: Dataset, arguments: argparse.Namespace) -> None:
+        asked = arguments.columns.split(",") if arguments.columns else None
         self._condition: Expression | None = None
-        self.columns = None if columns is None else list(columns)
-        self._for_the_condition: set[str] = set()
-        if text is None:
-            return
-        self._condition = parse_predicate(text, feed_schema(ds.table.arrow_schema))
-        if self.columns is not None:
-            there = {each.partition(".")[0] for each in self.columns}
-            named = {path[0] for path in self._condition.paths}
-            self._for_the_condition = (named & set(ds.schema.names)) - there
-            self.columns += sorted(self._for_the_condition)
+        wanted = asked
+        if arguments.filter is not None:
+            schema = feed_schema(ds.table.arrow_schema)
+            self._condition = parse_predicate(arguments.filter, schema)
+            if asked is not None:
+                wanted = columns_named(ds.table, asked, self._condition)
+        self.columns = FeedColumns(ds.table, wanted)
+        check_names(self.columns.own)
+        self._own, self._sources = self.columns.narrowed(asked)
 
-    def columns_of(self, schema: pa.Schema) -> list[pa.Field]:
-        """Return the columns of the feed that are asked for."""
-        return [each for each in schema if each.name not in self._for_the_condition]
+    def check_in(self, ds: Dataset) -> None:
+        """Raise unless a later version still has the columns, with the types that they had.
+
+        Raises:
+            InvalidInputError: It has not.
+        """
+        told = self.columns.told
+        if ds.version <= told.version:
+            return
+        missing, other = self.columns.missing_in(ds.table), None
+        change = f"has no column {missing!r} any more, which"
+        if missing is None:
+            pairs = zip(self.columns.own, self.columns.as_in(ds.table), strict=True)
+            other = next((was.name for was, now in pairs if was.type != now.type), None)
+            change = f"has another type for the column {other!r}, which"
+        if missing is not None or other is not None:
+            raise InvalidInputError(
+                f"version {ds.version} of {ds.uri} {change} was asked for as it was in "
+                f"version {told.version}; begin again after the last version that was printed"
+            )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that are printed."""
+        return with_extensions(feed_schema(self._own))
 
     def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return what is asked for of a batch of the feed."""
         if self._condition is not None:
             batch = batch.filter(evaluate_predicate(self._condition, batch))
-        return batch.select([each.name for each in self.columns_of(batch.schema)])
+        own = [
+            show(batch.column(source.place), source, field.type)
+            for source, field in zip(self._sources, self._own, strict=True)
+        ]
+        change_columns = batch.columns[len(self.columns.own) :]
+        return batch_with_extensions(
+            pa.RecordBatch.from_arrays([*own, *change_columns], schema=feed_schema(self._own))
+        )
 
 
 class Writer:

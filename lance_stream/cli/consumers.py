@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     """List or drop consumers."""
     ds = open_table(arguments)
     if arguments.part == "drop":
-        drop_consumer(ds.table.store, arguments.name)
+        drop_consumer(ds.table.refs, arguments.name)
         print(f"dropped the consumer {arguments.name}")
         return 0
     versions = ds.table.log.versions()
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
             str(sum(version > each.version for version in versions)),
             output.moment(each.updated_at),
         ]
-        for each in list_consumers(ds.table.store)
+        for each in list_consumers(ds.table.refs)
     ]
     print("\n".join(output.lines_of(["NAME", "DONE WITH", "BEHIND", "SINCE"], rows)))
     return 0

@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
             str(each.version),
             output.moment(each.timestamp),
             each.operation or "?",
-            str(each.num_rows),
+            "?" if each.num_rows is None else str(each.num_rows),
             " ".join(f"{key}={value}" for key, value in sorted(each.properties.items())),
         ]
         for each in versions

@@ -4,12 +4,15 @@ import base64
 import json
 import math
 from collections.abc import Iterable, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from contextlib import suppress
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from lance_stream.dataset.timestamps import in_utc
 
 MAX_WIDTH: Final = 40
 """A longer value is cut in a table."""
@@ -42,7 +45,9 @@ def count(number: int, noun: str) -> str:
 
 def moment(when: datetime | None) -> str:
     """Return a moment in UTC, to the second; a dash for none."""
-    return "-" if when is None else when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    if when is None:
+        return "-"
+    return f"{in_utc(when).replace(tzinfo=None).isoformat(' ', 'seconds')}Z"
 
 
 def cell(value: object) -> str:
@@ -64,13 +69,37 @@ def to_json(value: object) -> str:
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Return the rows of a batch as values of Python; what Python has not is text."""
-    columns = [
-        pc.cast(column, pa.string()) if _has_nanoseconds(column.type) else column
-        for column in batch.columns
-    ]
-    made = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
-    rows: list[dict[str, Any]] = made.to_pylist()
-    return rows
+    values = [_values_of(column) for column in batch.columns]
+    return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def _values_of(column: pa.Array) -> list[Any]:
+    if _has_nanoseconds(column.type):
+        column = pc.cast(column, pa.string())
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):  # dates and times that Python has not
+        values = [_value_of(each) for each in column]
+    return values
+
+
+def _value_of(scalar: pa.Scalar) -> Any:
+    with suppress(OverflowError, ValueError):
+        return scalar.as_py()
+    if isinstance(scalar, pa.StructScalar):
+        return {name: _value_of(part) for name, part in scalar.items()}
+    if isinstance(scalar, pa.MapScalar):
+        return [(_value_of(each["key"]), _value_of(each["value"])) for each in scalar.values]
+    if isinstance(scalar, pa.ListScalar | pa.LargeListScalar | pa.FixedSizeListScalar):
+        return [_value_of(each) for each in scalar.values]
+    unit = getattr(scalar.type, "unit", "days")
+    if abs(scalar.value) < _SHOWN_BY_ARROW.get(unit, 0):
+        return pc.cast(scalar, pa.string()).as_py()
+    return f"{scalar.value} {unit} since 1970-01-01"
+
+
+_SHOWN_BY_ARROW: Final = {"days": 10**7, "s": 8 * 10**11, "ms": 8 * 10**14, "us": 8 * 10**17}
+"""Which dates and times Arrow shows rightly: those before the year 27,000, and some more."""
 
 
 def _has_nanoseconds(arrow_type: pa.DataType) -> bool:

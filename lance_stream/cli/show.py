@@ -12,8 +12,12 @@ from lance_stream.cli.arguments import (
     open_table,
     parse_version,
 )
-from lance_stream.dataset.consumers import CONSUMER_PREFIX, list_consumers
+from lance_stream.dataset.consumers import is_consumers, list_consumers
 from lance_stream.dataset.dataset import Dataset
+from lance_stream.dataset.references import Branch, read_branches
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.tag_files import read_tags
+from lance_stream.dataset.write_ahead_logs import unmerged_files
 from lance_stream.schema.fields import Field
 from lance_stream.table.indices import decode_index_section
 from lance_stream.table.ledger import read_entries
@@ -50,7 +54,8 @@ def describe(ds: Dataset) -> dict[str, Any]:
     physical = sum(map(table.physical_rows, fragments))
     live = sum(map(table.num_live_rows, fragments))
     files = [file for each in fragments for file in each.files]
-    consumers = list_consumers(table.store)
+    consumers = list_consumers(table.refs)
+    tags, branches = read_tags(table.refs), read_branches(table.refs)
     return {
         "uri": ds.uri,
         "version": ds.version,
@@ -71,30 +76,53 @@ def describe(ds: Dataset) -> dict[str, Any]:
         "indices": _indices(manifest, {each.id: each for each in table.schema.walk()}),
         "config": {k: v for k, v in sorted(ds.config.items()) if not k.startswith("lance_stream.")},
         "remembered_deletes": _remembered_deletes(manifest),
+        "write_ahead_log": _write_ahead_log(table),
         "streams": [
             {
                 "app_id": app_id,
                 "batch": entry.batch_id,
                 "version": entry.version,
                 "query": entry.query_id,
+                "rows": entry.num_rows,
+                "digest": entry.digest or None,
             }
             for app_id, entry in sorted(read_entries(manifest.config).items())
         ],
+        "branch": ds.branch,
+        "branches": [
+            {"name": each.name, "from": _version_of(each.parent, each.parent_version)}
+            for each in branches.values()
+            if isinstance(each, Branch)
+        ],
         "tags": {
-            name: tag.version
-            for name, tag in ds.tags.list().items()
-            if not name.startswith(CONSUMER_PREFIX)
+            each.name: _version_of(each.branch, each.version)
+            for each in sorted(tags.tags, key=lambda each: each.name)
+            if not is_consumers(each.name)
+        },
+        "unreadable": {
+            **{path: str(error) for path, error in tags.unreadable.items()},
+            **{
+                f"{table.refs.root.uri}/{path}": str(error)
+                for path, error in branches.items()
+                if not isinstance(error, Branch)
+            },
         },
         "consumers": [
             {
                 "name": each.name,
                 "version": each.version,
+                "is_beginning": each.is_beginning,
                 "versions_behind": sum(version > each.version for version in versions),
                 "updated_at": each.updated_at,
             }
             for each in consumers
         ],
     }
+
+
+def _version_of(branch: str | None, version: int) -> int | str:
+    """Return a version's number; of a branch with the branch's name."""
+    return version if branch is None else f"{branch}:{version}"
 
 
 def _indices(manifest: Manifest, fields: Mapping[int, Field]) -> list[dict[str, Any]]:
@@ -120,10 +148,18 @@ def _remembered_deletes(manifest: Manifest) -> dict[str, Any] | None:
     }
 
 
+def _write_ahead_log(table: TableVersion) -> dict[str, int] | None:
+    found = unmerged_files(table)
+    return None if found is None else {"num_files": found.num_files, "bytes": found.num_bytes}
+
+
 def _lines(told: Mapping[str, Any]) -> Iterator[str]:
     there = told["versions"]
     has_ids = "with" if told["stable_row_ids"] else "without"
-    yield f"{told['uri']} at version {told['version']} of {output.moment(told['timestamp'])}"
+    branch = "" if told["branch"] is None else f", the branch {told['branch']},"
+    yield (
+        f"{told['uri']}{branch} at version {told['version']} of {output.moment(told['timestamp'])}"
+    )
     yield (
         f"{output.count(there['count'], 'version')}, {there['oldest']} to {there['newest']}; file "
         f"version {told['file_version']}, {has_ids} stable row ids"
@@ -140,6 +176,13 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"remembers {output.count(deletes['num_rows'], 'delete')} by "
             f"{', '.join(deletes['on'])} in the order of {deletes['sequence_by']}"
+        )
+    ahead = told["write_ahead_log"]
+    if ahead is not None:
+        yield (
+            "written by a write-ahead log (MemWAL) with "
+            f"{output.count(ahead['num_files'], 'file')} of {output.size(ahead['bytes'])}: rows "
+            "that are not merged are in no version"
         )
     for title, header, rows in (
         (
@@ -158,11 +201,27 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
         ("config", ["KEY", "VALUE"], [list(each) for each in told["config"].items()]),
         (
             "streams into it",
-            ["APP ID", "BATCH", "IN VERSION"],
+            ["APP ID", "BATCH", "IN VERSION", "ROWS", "DIGEST"],
             [
-                [each["app_id"], str(each["batch"]), str(each["version"] or "?")]
+                [
+                    each["app_id"],
+                    str(each["batch"]),
+                    str(each["version"] or "?"),
+                    "?" if each["rows"] is None else str(each["rows"]),
+                    each["digest"] or "?",
+                ]
                 for each in told["streams"]
             ],
+        ),
+        (
+            "branches",
+            ["NAME", "FROM VERSION"],
+            [[each["name"], str(each["from"])] for each in told["branches"]],
+        ),
+        (
+            "files that look like tags or branches, and are none",
+            ["FILE", "WHY"],
+            [list(each) for each in told["unreadable"].items()],
         ),
         ("tags", ["NAME", "VERSION"], [[k, str(v)] for k, v in told["tags"].items()]),
         (
@@ -171,7 +230,7 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
             [
                 [
                     each["name"],
-                    f"version {each['version']}",
+                    f"{'begins with ' if each['is_beginning'] else ''}version {each['version']}",
                     output.count(each["versions_behind"], "version"),
                     output.moment(each["updated_at"]),
                 ]

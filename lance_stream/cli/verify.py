@@ -1,6 +1,9 @@
 """Checks every rule of the format on a version: one line for each that it breaks.
 
-Ends with exit code 1 if there is any.
+With --against its rows are compared instead, by their digest, with those of another table, of
+another version, or of parquet files.
+
+Ends with exit code 1 if a rule is broken, or the rows differ.
 """
 
 import argparse
@@ -13,7 +16,11 @@ from lance_stream.cli.arguments import (
     add_version,
     open_table,
     parse_version,
+    storage_options,
 )
+from lance_stream.dataset.comparing import Comparison, Rows, compare, read_parquet
+from lance_stream.dataset.dataset import Dataset, open_dataset
+from lance_stream.errors import InvalidInputError, NotFoundError
 
 HELP: Final = "check every rule of the format"
 
@@ -23,11 +30,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table(parser)
     add_version(parser)
     add_json(parser)
+    against = parser.add_argument_group("comparing rows")
+    against.add_argument(
+        "--against",
+        metavar="OTHER",
+        help="compare the rows with those of this table, or of parquet files on local disk",
+    )
+    against.add_argument("--against-version", metavar="VERSION", help="the other table's version")
+    against.add_argument("--columns", metavar="NAME[,NAME...]", help="compare these columns")
+    against.add_argument("--filter", metavar="SQL", help="compare rows for which this is true")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Verify the table."""
     ds = open_table(arguments).checkout(parse_version(arguments.version))
+    if arguments.against is not None:
+        return _compare(ds, arguments)
+    for name in ("against_version", "columns", "filter"):
+        if getattr(arguments, name) is not None:
+            option = name.replace("_", "-")
+            raise InvalidInputError(f"--{option} is for comparing with another table: --against")
     findings = ds.verify()
     for each in findings:
         told = {"rule": each.rule, "where": each.where, "message": each.message}
@@ -35,3 +57,41 @@ def run(arguments: argparse.Namespace) -> int:
     if not findings and not arguments.json:
         print(f"{ds.uri} is sound at version {ds.version}")
     return 1 if findings else 0
+
+
+def _compare(ds: Dataset, arguments: argparse.Namespace) -> int:
+    columns = arguments.columns.split(",") if arguments.columns else None
+    found = compare(lambda: ds.scan(columns, arguments.filter), _rows_of_other(arguments, columns))
+    if arguments.json:
+        sides = (("rows", found.ours), ("against", found.theirs))
+        told = {name: {"count": each.num_rows, "digest": each.text} for name, each in sides}
+        print(output.to_json({"same": found.is_same, **told, "columns": list(found.columns)}))
+        return 0 if found.is_same else 1
+    print(f"{ds.uri} at version {ds.version}: {found.ours}")
+    print(f"{arguments.against}: {found.theirs}")
+    print("the rows are the same" if found.is_same else _difference(found))
+    return 0 if found.is_same else 1
+
+
+def _rows_of_other(arguments: argparse.Namespace, columns: list[str] | None) -> Rows:
+    version = arguments.against_version
+    try:
+        other = open_dataset(arguments.against, storage_options=storage_options(arguments))
+    except NotFoundError:
+        if version is not None or "://" in arguments.against:
+            raise
+    else:
+        there = other.checkout(parse_version(version))
+        return lambda: there.scan(columns, arguments.filter)
+    if arguments.filter is not None:
+        raise InvalidInputError("--filter is for tables; parquet files are compared as a whole")
+    return lambda: read_parquet(arguments.against, columns)
+
+
+def _difference(found: Comparison) -> str:
+    one, other = found.ours.num_rows, found.theirs.num_rows
+    if one != other:
+        return f"the rows differ: {one} here, {other} there"
+    if found.columns:
+        return f"the rows differ in {', '.join(found.columns)}"
+    return "the rows differ: each column has the same values, but in other rows"

@@ -3,8 +3,11 @@
     write the transaction's file
          │
          ▼
-    newest version ──► is there anything to do? ──► may ours follow what came since? ──► rebase
-         ▲                                                                                  │
+    newest version ──► is it of the table that was planned on?
+         ▲                 │
+         │                 ▼
+         │             is there anything to do? ──► may ours follow what came since? ──► rebase
+         │                                                                                  │
          └── taken ◄── publish version + 1 ◄── apply ◄── write the file of the rebased ◄────┘
 
 The file comes before the look at the newest version, for a cleanup's sake: one that deleted the
@@ -12,9 +15,9 @@ manifest of the version which is about to be published, because there is a newer
 name, and ours would land behind the newest. A transaction's file that no version names yet says
 that somebody is about to publish; see `dataset.cleanup`.
 
-Ids, stamps and config entries are settled by `apply`, on each attempt anew. Files are never
-deleted here: after a commit that failed, or of which it is not known, the ones it wrote are left
-for cleanup.
+Ids, stamps and config entries are settled by `apply`, on each attempt anew. The deletion files that
+a rebase has written are deleted where it is known that no version names them; transactions' files
+are left for cleanup, and so is everything after a commit of which the outcome is not known.
 """
 
 import importlib.metadata
@@ -24,19 +27,24 @@ from dataclasses import dataclass
 from functools import cache
 
 from lance_stream.commit.landed import publish_and_know
-from lance_stream.commit.rebasing import rebase_transaction
+from lance_stream.commit.mending import with_counts, with_sequences
+from lance_stream.commit.rebasing import delete_deletion_files, rebase_transaction
 from lance_stream.commit.retries import RETRIES, Retries
-from lance_stream.commit.version_log import VersionLog
+from lance_stream.commit.same_table import check_files_are_there, check_is_still_there, replaced
+from lance_stream.commit.version_log import Look, VersionLog
 from lance_stream.commit.world import REAL_WORLD, World
 from lance_stream.errors import (
     BadDataError,
-    IncompatibleConflictError,
+    CommitUncertainError,
+    LanceStreamError,
     NotFoundError,
     RetryableConflictError,
     StoreUnavailableError,
 )
 from lance_stream.table.apply import Commit, Creation, apply
 from lance_stream.table.conflicts import Verdict, check
+from lance_stream.table.fragment_list import FragmentList
+from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import WRITER_LIBRARY, Manifest, WriterVersion, encode_manifest
 from lance_stream.table.operations import Restore, operation_name
 from lance_stream.table.paths import transaction_file_name, transaction_path
@@ -88,6 +96,7 @@ def commit(
     log: VersionLog,
     transaction: Transaction,
     *,
+    planned_on: Manifest | None = None,
     creation: Creation | None = None,
     before_attempt: BeforeAttempt | None = None,
     config_entries: ConfigEntries | None = None,
@@ -100,6 +109,8 @@ def commit(
         log: The table's history.
         transaction: What to do. Committing the same one (by uuid) twice does it once, as long as
             the versions since it was planned have not been cleaned up.
+        planned_on: The version that it was planned on, as it was read then; version 0 for a table
+            that is yet to be made. None where only its number is known.
         creation: What a new table is; for a transaction with read version 0.
         before_attempt: Asked on every attempt, of the newest version, whether there is still
             something to do.
@@ -114,6 +125,7 @@ def commit(
         RetryableConflictError: The operation has to be planned again on the newest version; or
             other writers were faster each time.
         IncompatibleConflictError: It no longer means the same.
+        TableReplacedError: The table is not the one that it was planned on.
         CommitUncertainError: The store did not say whether the version landed.
         StoreRefusedError: The store said no; nothing was committed.
         StoreUnavailableError: The store did not answer; nothing was committed.
@@ -121,22 +133,83 @@ def commit(
         BadDataError: The newest manifest is damaged, or uses a feature that we may not write.
         InvalidInputError: The table's versions are published another way than by this log.
     """
+    rebased: list[Fragment] = []
+    try:
+        done = _attempt(
+            log,
+            transaction,
+            planned_on,
+            creation,
+            before_attempt,
+            config_entries,
+            retries,
+            world,
+            rebased,
+        )
+    except CommitUncertainError:
+        raise
+    except LanceStreamError:  # known to have failed
+        delete_deletion_files(log.store, rebased)
+        raise
+    if rebased:
+        named = done.manifest.fragments if isinstance(done, Committed) else FragmentList()
+        delete_deletion_files(log.store, [each for each in rebased if not _is_in(each, named)])
+    return done
+
+
+def _is_in(rebased: Fragment, fragments: FragmentList) -> bool:
+    """Return whether one of some fragments has a deletion file that a rebase has written."""
+    now = fragments.by_id(rebased.id)
+    return now is not None and now.deletion_file == rebased.deletion_file
+
+
+def _attempt(
+    log: VersionLog,
+    transaction: Transaction,
+    planned_on: Manifest | None,
+    creation: Creation | None,
+    before_attempt: BeforeAttempt | None,
+    config_entries: ConfigEntries | None,
+    retries: Retries,
+    world: World,
+    rebased: list[Fragment],
+) -> Committed | Skipped:
+    """Try as often as it takes; see `commit`.
+
+    Args:
+        log: The table's history.
+        transaction: What to do.
+        planned_on: The version that it was planned on.
+        creation: What a new table is.
+        before_attempt: Whether there is still something to do.
+        config_entries: Config entries that go in with the version.
+        retries: How often and how soon.
+        world: Clock and chance.
+        rebased: Takes the fragments with each deletion file that a rebase has written.
+    """
     checked = transaction.read_version
+    known = planned_on if planned_on is not None and planned_on.version else None
     file = _write_transaction(log, transaction, world)
     for attempt in range(1, retries.max_attempts + 1):
-        newest = _newest(log, transaction)
+        look = _look(log, transaction)
+        newest = look.newest if look else None
+        if look is not None and known is not None:
+            check_is_still_there(log, look, known)
         if before_attempt is not None and (reason := before_attempt(newest)) is not None:
             return Skipped(newest, reason)
         log.check_may_follow(newest)
-        if newest is not None and newest.version > checked:
-            found = _check_since(log, transaction, checked, newest)
+        if look is not None and newest is not None and newest.version > checked:
+            found = _check_since(log, transaction, checked, look)
             if isinstance(found, Skipped):
                 return found
             if found is Verdict.REBASE:
-                transaction = rebase_transaction(log, transaction, newest, world.random_id)
+                transaction = rebase_transaction(log, transaction, newest, world.random_id, rebased)
             checked = newest.version
+        known = newest
         if file.transaction is not transaction:
             file = _write_transaction(log, transaction, world)
+        if planned_on is not None:
+            check_files_are_there(log.store, transaction.operation)
         made = _next_version(log, newest, file, creation, config_entries, world)
         data = encode_manifest(made)
         if publish_and_know(
@@ -174,40 +247,36 @@ class _TransactionFile:
     data: bytes
 
 
-def _newest(log: VersionLog, transaction: Transaction) -> Manifest | None:
+def _look(log: VersionLog, transaction: Transaction) -> Look | None:
     try:
-        newest = log.read_latest()
+        look = log.look()
     except NotFoundError:
         if transaction.read_version == 0:
             return None
         raise
-    if newest.version < transaction.read_version:
-        raise IncompatibleConflictError(
-            f"this {operation_name(transaction.operation)} was planned on version "
-            f"{transaction.read_version}, but the newest version of {log.store.uri} is "
-            f"{newest.version}: the table was made anew meanwhile, or put back from a copy",
-            newest.version,
-        )
-    return newest
+    if look.newest.version < transaction.read_version:
+        raise replaced(log.store.uri, transaction.read_version, look.newest.version)
+    return look
 
 
 def _check_since(
-    log: VersionLog, transaction: Transaction, checked: int, newest: Manifest
+    log: VersionLog, transaction: Transaction, checked: int, look: Look
 ) -> Verdict | Skipped:
     """Check our transaction against those of all versions after `checked`."""
     verdict = Verdict.YES
-    for version in range(checked + 1, newest.version + 1):
-        theirs = _transaction_of(log, version, newest)
+    for version in range(checked + 1, look.newest.version + 1):
+        theirs = _transaction_of(log, version, look)
         if theirs is not None and theirs.uuid == transaction.uuid:
-            return Skipped(newest, f"this transaction has already made version {version}")
+            return Skipped(look.newest, f"this transaction has already made version {version}")
         if check(transaction, theirs, version) is Verdict.REBASE:
             verdict = Verdict.REBASE
     return verdict
 
 
-def _transaction_of(log: VersionLog, version: int, newest: Manifest) -> Transaction | None:
+def _transaction_of(log: VersionLog, version: int, look: Look) -> Transaction | None:
     try:
-        manifest = newest if version == newest.version else log.read(version)
+        is_newest = version == look.newest.version
+        manifest = look.newest if is_newest else log.read(version, look.etags.get(version, ""))
     except (NotFoundError, BadDataError):
         return None
     return read_transaction(log, manifest)
@@ -257,8 +326,9 @@ def _next_version(
 ) -> Manifest:
     version = newest.version + 1 if newest else 1
     operation = file.transaction.operation
+    restored = log.read(operation.version) if isinstance(operation, Restore) else None
     return apply(
-        newest,
+        with_sequences(log.store, with_counts(log.store, newest), operation) if newest else None,
         operation,
         Commit(
             timestamp_nanos=world.now_nanos(),
@@ -273,7 +343,7 @@ def _next_version(
             },
         ),
         creation,
-        log.read(operation.version) if isinstance(operation, Restore) else None,
+        with_counts(log.store, restored) if restored else None,
     )
 
 

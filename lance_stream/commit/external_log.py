@@ -72,7 +72,7 @@ from lance_stream.errors import (
 )
 from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.manifest_store_mark import CONFIG_KEY, mark_of
+from lance_stream.table.manifest_store_mark import CONFIG_KEY, is_of_one_table, mark_of
 from lance_stream.table.paths import (
     VERSIONS_DIRECTORY,
     NamingScheme,
@@ -159,7 +159,8 @@ class ExternalLog:
             return
         if self._newest_seen is None:
             self._latest()
-        if mark != self._mark:
+        branch = newest.branch if newest is not None else None
+        if mark != self._mark and not (branch and is_of_one_table(mark, self._mark, branch)):
             raise InvalidInputError(
                 f"the versions of {self.store.uri} are published in another manifest store, "
                 f"{mark!r}, than the one given, {self._mark!r}. Give that one; or, if the table "

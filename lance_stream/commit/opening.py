@@ -11,7 +11,7 @@ from lance_stream.commit.manifest_stores.choice import choose
 from lance_stream.commit.manifest_stores.protocol import ManifestStore
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.commit.version_log import VersionLog
-from lance_stream.errors import InvalidInputError
+from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.storage.azure.options import AzureSettings
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.locations import open_store
@@ -40,6 +40,26 @@ def open_log(
         return ObjectStoreLog(store)
     base_uri = chosen.base_uri or _base_uri(store, chosen.manifests)
     return ExternalLog(store, chosen.manifests, base_uri)
+
+
+def log_beside(log: VersionLog, store: Store) -> VersionLog:
+    """Return the history of a table, or branch, that is published as another one is.
+
+    Args:
+        log: The other one's.
+        store: Where the table or branch lies.
+
+    Raises:
+        UnsupportedFeatureError: The manifest store knows the other one by a name that a user chose.
+    """
+    if not isinstance(log, ExternalLog):
+        return ObjectStoreLog(store)
+    if log.base_uri != _base_uri(log.store, log.manifests):
+        raise UnsupportedFeatureError(
+            f"{log.manifests.where} knows {log.store.uri} by the chosen name {log.base_uri!r}, and "
+            f"by which one it knows {store.uri} is not known here"
+        )
+    return ExternalLog(store, log.manifests, _base_uri(store, log.manifests))
 
 
 def _base_uri(store: Store, manifests: ManifestStore) -> str:

@@ -1,6 +1,7 @@
 """The files that a rebase takes: deletion files are read, made one, and written anew."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -9,13 +10,14 @@ import numpy.typing as npt
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.errors import (
     BadDataError,
+    LanceStreamError,
     NotFoundError,
     RetryableConflictError,
     UnsupportedFeatureError,
 )
 from lance_stream.storage.store import Store
 from lance_stream.table.deletion_vectors import decode_deletion_vector, encode_deletion_vector
-from lance_stream.table.fragments import DeletionFile
+from lance_stream.table.fragments import DeletionFile, Fragment
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import Delete, Update
 from lance_stream.table.paths import deletion_file_path
@@ -24,7 +26,11 @@ from lance_stream.table.transaction import Transaction
 
 
 def rebase_transaction(
-    log: VersionLog, transaction: Transaction, newest: Manifest, random_id: Callable[[], int]
+    log: VersionLog,
+    transaction: Transaction,
+    newest: Manifest,
+    random_id: Callable[[], int],
+    written: list[Fragment],
 ) -> Transaction:
     """Return the transaction as it follows the newest version, and write the files it states.
 
@@ -33,6 +39,8 @@ def rebase_transaction(
         transaction: A Delete or Update that was found to allow a rebase.
         newest: The newest version.
         random_id: Returns a random u64, for the names of the new deletion files.
+        written: Takes the fragments as they are with each file that was written, also where this
+            raises.
 
     Raises:
         RetryableConflictError: Both sides killed the same row, or the version that the
@@ -56,11 +64,12 @@ def rebase_transaction(
             for file in (each.ours, each.read, each.newest)
         )
         dead = unite(each, ours, before, now, newest.version)
-        files[each.fragment_id] = (
-            None
-            if len(dead) == each.physical_rows
-            else write_deletion_file(log.store, each.fragment_id, dead, newest.version, random_id())
-        )
+        if len(dead) == each.physical_rows:
+            files[each.fragment_id] = None
+            continue
+        file = write_deletion_file(log.store, each.fragment_id, dead, newest.version, random_id())
+        written.append(Fragment(each.fragment_id, (), each.physical_rows, deletion_file=file))
+        files[each.fragment_id] = file
     return replace(transaction, read_version=newest.version, operation=rebased(operation, files))
 
 
@@ -86,15 +95,23 @@ def write_deletion_file(
     return file
 
 
+def delete_deletion_files(store: Store, fragments: Iterable[Fragment]) -> None:
+    """Delete the deletion files of fragments that no version names, best effort."""
+    for fragment in fragments:
+        if fragment.deletion_file is not None:
+            with suppress(OSError, LanceStreamError):
+                store.delete(deletion_file_path(fragment.id, fragment.deletion_file))
+
+
 def _read(
     store: Store, fragment_id: int, file: DeletionFile | None, physical_rows: int
 ) -> npt.NDArray[np.uint32]:
     if file is None:
         return np.empty(0, np.uint32)
     if file.base_id is not None:
-        raise UnsupportedFeatureError(
-            f"the deletion file of fragment {fragment_id} lies below a base path; rows cannot be "
-            "deleted there while others do. Try again"
+        raise RetryableConflictError(
+            f"the deletion file of fragment {fragment_id} lies below a base path of the table, and "
+            "another writer deleted rows of the fragment meanwhile. Plan the operation again"
         )
     path = deletion_file_path(fragment_id, file)
     try:

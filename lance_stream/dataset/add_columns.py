@@ -64,13 +64,16 @@ def add_columns(table: TableVersion, columns: pa.Schema) -> TableVersion:
     return _add(table, missing)
 
 
-def add_missing_columns(table: TableVersion, incoming: pa.Schema) -> TableVersion:
+def add_missing_columns(
+    table: TableVersion, incoming: pa.Schema, *, case_sensitive: bool = False
+) -> TableVersion:
     """Add the columns that incoming rows have and a table has not, so that they can be taken in.
 
     Args:
         table: Any version; the columns are added to the newest one.
         incoming: The rows' schema. Its new columns become nullable, for the rows there are have
             no values in them, and are no part of a key.
+        case_sensitive: Whether a new name may differ from another column's in case only.
 
     Returns:
         The version that was made; the newest one if the table has all of them. Each incoming
@@ -90,7 +93,8 @@ def add_missing_columns(table: TableVersion, incoming: pa.Schema) -> TableVersio
                 check_castable(pa.schema([each]), pa.schema([known[each.name]]))
         new = [_as_new(each) for each in incoming if each.name not in known]
         _check_types_known(new)
-        _check_case([*known, *(each.name for each in new)])
+        if not case_sensitive:
+            _check_case([*known, *(each.name for each in new)])
         return new
 
     return _add(table, missing)
@@ -122,7 +126,7 @@ def _add(table: TableVersion, missing: Callable[[TableVersion], list[pa.Field]])
             return newest
         fragments = tuple(newest.manifest.fragments)
         operation = Merge(fragments, schema_with(newest, new), preserves_nullability=True)
-        result = commit_operation(table.log, newest.version, operation)
+        result = commit_operation(table.log, newest.manifest, operation)
         if isinstance(result, Skipped):
             raise InvalidInputError(f"no column was added: {result.reason}")
         return table.at(result.manifest)
@@ -151,13 +155,6 @@ def schema_with(table: TableVersion, new: Sequence[pa.Field]) -> Schema:
             f"the column {new[0].name!r} cannot be added: files of version 0.1 say nothing of "
             "columns that they do not hold. Write the rows into a new table of version 2.2 first"
         )
-    names = [each.name for each in new]
-    for name in names:
-        if not name or "." in name:
-            raise InvalidInputError(
-                f"a column cannot be called {name!r}: a name is not empty, and has no dot, which "
-                "stands for the parts of a struct"
-            )
     first_id = max([schema.max_field_id(), *used]) + 1
     added = new_schema(pa.schema(new), version, first_id)
     check_types(added.fields, version)
@@ -209,5 +206,6 @@ def _check_case(names: Sequence[str]) -> None:
         if other != name:
             raise InvalidInputError(
                 f"the column {name!r} is not added, for the table has {other!r}, and Spark does "
-                "not tell them apart; rename the incoming column"
+                "not tell them apart unless spark.sql.caseSensitive is true; rename the incoming "
+                "column"
             )

@@ -11,7 +11,7 @@ from lance_stream.dataset.arrow_input import ArrowInput, can_be_read_twice, read
 from lance_stream.dataset.casting import check_castable
 from lance_stream.dataset.commit_verb import Outcome, commit_planned, planning_again
 from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
-from lance_stream.dataset.opening import checkout
+from lance_stream.dataset.opening import checkout, newest_of_same
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.uploads import Uploads
 from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
@@ -22,8 +22,10 @@ from lance_stream.errors import (
     InvalidInputError,
     NotFoundError,
     RetryableConflictError,
+    TableReplacedError,
 )
 from lance_stream.schema.fields import Schema
+from lance_stream.table.apply import check_may_write
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import Append
@@ -34,8 +36,11 @@ def write_target(table: TableVersion) -> WriteTarget:
 
     Raises:
         InvalidInputError: The table's versions are published another way than was given.
+        UnsupportedFeatureError: The table uses a feature that we may not write.
+        CorruptDataError: New rows would get row ids that others have.
     """
     table.log.check_may_follow(table.manifest)
+    check_may_write(table.manifest)
     return WriteTarget(
         table.store,
         table.schema,
@@ -64,7 +69,7 @@ def append(table: TableVersion, data: ArrowInput, micro_batch: MicroBatch | None
         try:
             return _append_as_if_newest(table, data)
         except InvalidInputError:
-            newest = checkout(table, None)
+            newest = newest_of_same(table)
             if _is_like(table, newest.manifest):
                 raise
             table = newest
@@ -96,8 +101,12 @@ def _append_as_if_newest(table: TableVersion, data: ArrowInput) -> Outcome:
 
         try:
             return commit_planned(table, Append(tuple(fragments)), check=check)
+        except TableReplacedError:
+            uploads.settle()
+            delete_files(table.store, fragments)
+            raise
         except CommitConflictError:
-            newest = checkout(table, None)
+            newest = newest_of_same(table)
             uploads.wait()
         except BaseException as error:
             # Without its files nothing was published; nor was it where the table is gone.
@@ -159,12 +168,17 @@ def append_fragments(
                 check=lambda newest: check_same_names(table.schema, newest.schema),
             )
         except RetryableConflictError:
-            planned_on = checkout(table, None)
-            check_still_fits(fragments, table.schema, planned_on)
+            planned_on = newest_of_same(planned_on)
+            if table.version:
+                check_still_fits(fragments, table.schema, planned_on)
+            else:
+                check_was_made_alike(table, planned_on)
+            raise
+        except TableReplacedError:
             raise
         except IncompatibleConflictError:
             if micro_batch is not None:  # it comes after what was in the way
-                planned_on = checkout(table, None)
+                planned_on = newest_of_same(planned_on)
                 _check_is_like(table, planned_on)
             raise
 
@@ -246,6 +260,24 @@ def check_still_fits(fragments: Sequence[Fragment], written: Schema, newest: Tab
         )
 
 
+def check_was_made_alike(table: TableVersion, made: TableVersion) -> None:
+    """Raise unless a table that another writer has made is the one that files were written for.
+
+    Args:
+        table: Version 0 of the table that was yet to be made.
+        made: A version of the one that is there.
+
+    Raises:
+        TableReplacedError: It has other columns or another file version.
+    """
+    if made.schema != table.schema or made.file_version is not table.file_version:
+        raise TableReplacedError(
+            f"another writer made the table {table.uri} while the rows were written, with other "
+            "columns or another file version; write them again",
+            made.version,
+        )
+
+
 def _check_is_like(table: TableVersion, newest: TableVersion) -> None:
     """Raise unless a table that was overwritten or restored is like the one files were made for.
 
@@ -253,14 +285,10 @@ def _check_is_like(table: TableVersion, newest: TableVersion) -> None:
     mean another column.
 
     Raises:
-        InvalidInputError: It has other columns or another file version, or is another table.
+        InvalidInputError: It has other columns or another file version.
     """
-    if (
-        newest.version < table.version
-        or newest.schema != table.schema
-        or newest.file_version is not table.file_version
-    ):
+    if newest.schema != table.schema or newest.file_version is not table.file_version:
         raise InvalidInputError(
             f"the table {newest.uri} was overwritten with other columns while the rows were "
-            "written, or made anew; write them again"
+            "written; write them again"
         )

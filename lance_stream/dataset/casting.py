@@ -268,7 +268,7 @@ def _cast_struct(array: pa.StructArray, target: pa.StructType, path: str) -> pa.
 def _cast_list(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     item = target.value_field
     if pa.types.is_fixed_size_list(target) and not pa.types.is_fixed_size_list(array.type):
-        array = array.cast(pa.list_(array.type.value_field, target.list_size))
+        array = _cast_to_fixed_size_list(array, target.list_size)
     elif pa.types.is_fixed_size_list(array.type) and not pa.types.is_fixed_size_list(target):
         array = array.cast(pa.list_(array.type.value_field))
     if pa.types.is_large_list(target) and pa.types.is_list(array.type):
@@ -281,8 +281,8 @@ def _cast_list(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     if pa.types.is_fixed_size_list(target):
         mask = array.is_null() if array.null_count else None
         return pa.FixedSizeListArray.from_arrays(items, type=target, mask=mask)
-    first = array.offsets[0]
-    offsets = pc.subtract(array.offsets, first) if first.as_py() else array.offsets
+    # Always made anew: the offsets of a slice lie within the buffer of the whole.
+    offsets = pc.subtract(array.offsets, array.offsets[0])
     kind = pa.ListArray if pa.types.is_list(target) else pa.LargeListArray
     if not array.null_count:
         return kind.from_arrays(offsets, items, type=target)
@@ -291,6 +291,20 @@ def _cast_list(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     return pa.Array.from_buffers(
         target, len(array), [bitmap, plain.buffers()[1]], children=[plain.values]
     )
+
+
+def _cast_to_fixed_size_list(array: pa.Array, size: int) -> pa.Array:
+    """Return lists of any length as lists of one size.
+
+    Arrow's cast (18 to 26) reads an item behind a null pointer, and so ends the process, where null
+    lists come through IPC without any item: vectors that are all null, as Spark sends them.
+    """
+    target = pa.list_(array.type.value_field, size)
+    if array.null_count == len(array):
+        return pa.nulls(len(array), target)
+    if size and not len(array.values):
+        raise pa.ArrowInvalid(f"a list is empty, and has not {size} items")
+    return array.cast(target)
 
 
 def _cast_map(array: pa.Array, target: pa.MapType, path: str) -> pa.Array:
@@ -329,9 +343,17 @@ def _cast_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_fixed_size_binary(target) and not pa.types.is_fixed_size_binary(array.type):
         return _cast_to_fixed_size_binary(array, target)
     cast = array.cast(target)
-    if pa.types.is_float16(target) and pc.any(_became_infinite(array, cast)).as_py():
-        raise pa.ArrowInvalid("a number is too large for float16")
+    if pa.types.is_float16(target):
+        if pc.any(_became_infinite(array, cast)).as_py():
+            raise pa.ArrowInvalid("a number is too large for float16")
+        # A float is rounded; an integer is refused, as Arrow does with the wider floats.
+        if pa.types.is_integer(array.type) and not _is_as_float32(array, cast):
+            raise pa.ArrowInvalid("an integer would be rounded in float16")
     return cast
+
+
+def _is_as_float32(array: pa.Array, cast: pa.Array) -> bool:
+    return bool(array.cast(pa.float32()).equals(cast.cast(pa.float32())))
 
 
 def _became_infinite(array: pa.Array, cast: pa.Array) -> pa.Array:

@@ -6,7 +6,6 @@ so that those of one fragment stand together.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -19,12 +18,10 @@ from lance_stream.commit.world import World
 from lance_stream.dataset.read_fragment import WorkUnit
 from lance_stream.dataset.scan import check_filter, read_units, units_of
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.errors import LanceStreamError
 from lance_stream.schema.system_columns import ROW_ADDRESS
-from lance_stream.storage.store import NUM_READERS, Store
+from lance_stream.storage.store import NUM_READERS
 from lance_stream.table.ascending import union
 from lance_stream.table.fragments import Fragment
-from lance_stream.table.paths import deletion_file_path
 from lance_stream.table.row_addresses import unpack_addresses
 from lance_stream.table.row_ids import Ids, encode_row_ids
 
@@ -125,11 +122,3 @@ def by_fragment(addresses: Addresses) -> Iterator[tuple[int, npt.NDArray[np.uint
     # Without a row there is no fragment, and one stop too many.
     for fragment_id, start, stop in zip(distinct.tolist(), firsts.tolist(), stops, strict=False):
         yield fragment_id, offsets[start:stop].astype(np.uint32)
-
-
-def delete_deletion_files(store: Store, fragments: Iterable[Fragment]) -> None:
-    """Delete the deletion files of fragments that no version names, best effort."""
-    for fragment in fragments:
-        if fragment.deletion_file is not None:
-            with suppress(OSError, LanceStreamError):
-                store.delete(deletion_file_path(fragment.id, fragment.deletion_file))

@@ -6,9 +6,17 @@
     4  list the versions again, and strike out what new ones name
     5  delete what is left: what a removed version named, and what nobody names and is old
 
+What is cleaned up is one branch, the main one or another. The versions of all other branches count
+in 2 and 4, for they name files of it by base paths; so do those of a branch that is being made, or
+was deleted by half.
+
 Kept are: the newest version; those that are young, and all after a young one; as many of the newest
-as are asked for; those with a tag; and of a consumer the version that it has finished with and all
-after it, for it reads those next.
+as are asked for; those with a tag; those that a branch was made from; and of a consumer the version
+that it has finished with and all after it, for it reads those next.
+
+What cannot be listed, read or understood ends a cleanup with an error: a manifest, a tag, a branch,
+a reference of another kind. So does a version that was listed and is not there though it is listed
+still. A transaction's file with an unknown name is taken for a commit under way.
 
 What nobody names may be about to be committed, so it has to be old: `GRACE`, as in the reference,
 unless the caller knows that nobody writes. A file that a removed version named is old news to
@@ -30,8 +38,9 @@ names. The committer writes that file before it looks at the newest version.
 
 Source:  the reference's cleanup.rs.
 Differs: Its cleanup deletes manifests and data files in no order, keeps of a consumer only the
-         tagged version, and leaves our own files alone. Ours leaves those of branches, overlays and
-         managed blobs alone by refusing tables that have them.
+         tagged version, and leaves our own files alone. Ours leaves those of overlays and managed
+         blobs alone by refusing tables that have them, cleans up one branch at a time, and does
+         not look into folders below the table's own.
 """
 
 import math
@@ -41,32 +50,39 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeAlias
 
+from lance_stream.commit.version_log import VersionLog
 from lance_stream.commit.world import REAL_WORLD, World
 from lance_stream.dataset.consumers import (
-    CONSUMER_PREFIX,
+    Consumer,
     abandoned_consumers,
-    consumer_tag,
+    forget,
+    is_consumers,
 )
+from lance_stream.dataset.references import Refs, other_branches, read_branches
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.tag_files import HOLD_PREFIX, delete_tag, list_tags
+from lance_stream.dataset.tag_files import HOLD_PREFIX, Tag, delete_tag, read_tags
 from lance_stream.dataset.timestamps import nanos_of
 from lance_stream.errors import (
     BadDataError,
+    CorruptDataError,
     InvalidInputError,
     NotFoundError,
     UnsupportedFeatureError,
 )
 from lance_stream.storage.store import Store, StoredFile
 from lance_stream.table.feature_flags import check_writable
-from lance_stream.table.manifest import Manifest, decode_manifest
+from lance_stream.table.manifest import BasePath, Manifest, decode_manifest
 from lance_stream.table.named_files import FOLDERS, FileKind, Nameable, nameable, names_of
 from lance_stream.table.paths import (
     BRANCHES_DIRECTORY,
+    REFS_DIRECTORY,
+    TAGS_DIRECTORY,
     TRANSACTIONS_DIRECTORY,
     VERSIONS_DIRECTORY,
     parse_detached_manifest_name,
+    parse_manifest_name,
     parse_transaction_file_name,
     transaction_path,
 )
@@ -82,6 +98,9 @@ COMMIT_GRACE: Final = timedelta(minutes=10)
 
 UNDER_WAY: Final = "a commit under way"
 """What holds versions that a writer may be about to publish anew; no tag can have this name."""
+
+BRANCH: Final = "branch "
+"""What stands before the name of a branch that holds versions; no tag can have such a name."""
 
 _VERSIONS_AT_ONCE: Final = 64
 
@@ -123,7 +142,8 @@ class CleanupReport:
         versions: The versions, ascending.
         num_files: How many files, by what they are (the values of `FileKind`).
         size_bytes: Their size.
-        held: What kept versions that would have gone: how many, by tag, and by `UNDER_WAY`.
+        held: What kept versions that would have gone: how many, by tag, by branch (`BRANCH` and its
+            name), and by `UNDER_WAY`.
         expired_consumers: The consumers that count no more.
         is_dry_run: Whether nothing was removed.
     """
@@ -147,6 +167,8 @@ class CleanupReport:
 
 
 def _holder(name: str) -> str:
+    if name.startswith(BRANCH):
+        return f"the {name}"
     return name if name == UNDER_WAY else f"the tag {name}"
 
 
@@ -169,35 +191,35 @@ def cleanup(
         NotFoundError: There is no table any more.
         InvalidInputError: The table's versions are published another way than was given: in an
             external manifest store that is not known here, or in another one.
-        UnsupportedFeatureError: The table has branches, or a version of it a feature that we do
-            not know, so that nobody knows which files it needs. Nothing was removed.
-        BadDataError: A version or a tag is damaged. Nothing was removed.
+        UnsupportedFeatureError: A version of the table or of a branch has a feature that we do not
+            know, so that nobody knows which files it needs. Nothing was removed.
+        BadDataError: A version, a tag or a branch is damaged. Nothing was removed.
+        OSError: Something could not be listed or read. Versions may have been removed, and no file
+            that one that is left needs.
     """
-    if table.store.list(BRANCHES_DIRECTORY):
-        raise UnsupportedFeatureError(
-            f"the table at {table.store.uri} has branches, whose versions need files of the main "
-            "one; which ones is not known here. Clean it up with pylance, or delete the branches"
-        )
+    _check_references(table.refs)
     table.log.check_may_follow(table.manifest)
     expired = _expired_consumers(table, rules, world)
-    ignored = {*map(consumer_tag, expired), *_forgotten_holds(table.store, world)}
-    for tag in ignored if not is_dry_run else ():
-        with suppress(NotFoundError):  # deleted meanwhile
-            delete_tag(table.store, tag)
+    ignored = {*(each.tag for each in expired), *_forgotten_holds(table.refs, world)}
+    made_from = _made_from(table.refs)
     versions = table.log.versions()
     under_way = _CommitsUnderWay(table, rules, world)
-    survey = _survey(table, versions, rules, ignored, under_way, world)
+    survey = _survey(table, versions, rules, ignored, made_from, under_way, world)
     left = _Left(_list_files(table), survey.named, _oldest_sure(rules, world))
     going = set(survey.removable)
     staying = [each for each in versions if each not in going]
-    left.strike_out(_read_newest_first(table, staying))
+    left.strike_out(_read_newest_first(table.log, staying))
     left.strike_out(_detached_versions(table.store))
+    left.strike_out(_of_other_branches(table.refs))
     sizes = {each.path: each.size_bytes for each in table.store.list(VERSIONS_DIRECTORY)}
+    _check_known(table.store, sizes)
     removed = survey.removable
     if not is_dry_run:
-        removed = _remove_versions(table, survey, ignored, under_way)
+        _forget(table.refs, expired, ignored)
+        removed = _remove_versions(table, survey, ignored, made_from, under_way)
         new = sorted(set(table.log.versions()) - set(staying))
-        left.strike_out(_read_newest_first(table, new))
+        left.strike_out(_read_newest_first(table.log, new))
+        left.strike_out(_of_other_branches(table.refs))
         _delete(table.store, [file.path for _, file in left.files()])
     counts = Counter({FileKind.MANIFEST: len(removed)}) + Counter(
         what.kind for what, _ in left.files()
@@ -208,37 +230,106 @@ def cleanup(
         size_bytes=sum(file.size_bytes for _, file in left.files())
         + sum(sizes.get(table.log.manifest_path(each), 0) for each in removed),
         held=survey.held,
-        expired_consumers=tuple(expired),
+        expired_consumers=tuple(dict.fromkeys(each.name for each in expired)),
         is_dry_run=is_dry_run,
     )
+
+
+def _forget(refs: Refs, expired: Iterable[Consumer], ignored: Collection[str]) -> None:
+    """Delete the tags that count no more."""
+    for each in expired:
+        forget(refs, each)
+    for tag in ignored:
+        with suppress(NotFoundError):
+            if not is_consumers(tag):
+                delete_tag(refs, tag)
+
+
+def _check_references(refs: Refs) -> None:
+    """Check that there is nothing but tags and branches that could hold a version.
+
+    Raises:
+        UnsupportedFeatureError: There is.
+    """
+    known = (f"{TAGS_DIRECTORY}/", f"{BRANCHES_DIRECTORY}/")
+    for each in refs.root.list(REFS_DIRECTORY):
+        if not each.path.startswith(known) and not each.path.rpartition("/")[2].startswith("."):
+            raise UnsupportedFeatureError(
+                f"{refs.root.uri}/{each.path} is neither a tag nor a branch, and what it holds is "
+                "not known here. Nothing was removed. Clean the table up with the program that "
+                "wrote it; or delete it if it means nothing"
+            )
 
 
 # --- what goes
 
 
 class _Holds:
-    """What keeps versions: tags the one they stand for, consumers all from theirs on.
+    """What keeps versions: tags and branches the one they stand for, consumers all from theirs on.
 
     Args:
-        store: Where the table lies.
+        refs: The table's, or its branch's.
         ignored: Tags that count no more.
+        made_from: The branches that were made from this one, by version.
+
+    Raises:
+        CorruptDataError: A tag is damaged.
     """
 
-    def __init__(self, store: Store, ignored: Collection[str]) -> None:
+    def __init__(
+        self, refs: Refs, ignored: Collection[str], made_from: Mapping[int, Sequence[str]]
+    ) -> None:
         self._tags: dict[int, list[str]] = defaultdict(list)
         self._consumers: dict[str, int] = {}
-        for name, tag in list_tags(store).items():
-            if name in ignored:
+        for tag in _tags_of(refs):
+            if tag.name in ignored:
                 continue
-            if name.startswith(CONSUMER_PREFIX):
-                self._consumers[name] = tag.version
+            if is_consumers(tag.name):
+                first = min(tag.version, self._consumers.get(tag.name, tag.version))
+                self._consumers[tag.name] = first
             else:
-                self._tags[tag.version].append(name)
+                self._tags[tag.version].append(tag.name)
+        for version, names in made_from.items():
+            self._tags[version] += names
 
     def of(self, version: int) -> list[str]:
         """Return what keeps a version."""
         consumers = [name for name, start in self._consumers.items() if version >= start]
         return self._tags.get(version, []) + consumers
+
+
+def _made_from(refs: Refs) -> dict[int, list[str]]:
+    """Return what the branches that were made from this one are called, by version.
+
+    Raises:
+        CorruptDataError: A branch is damaged.
+    """
+    found: dict[int, list[str]] = defaultdict(list)
+    for path, branch in read_branches(refs).items():
+        if isinstance(branch, Exception):
+            raise _not_understood(f"{refs.root.uri}/{path}", "branch", branch)
+        if branch.parent == refs.branch:
+            found[branch.parent_version].append(f"{BRANCH}{branch.name}")
+    return found
+
+
+def _tags_of(refs: Refs) -> list[Tag]:
+    """Return the tags on versions of a branch.
+
+    Raises:
+        CorruptDataError: What may be one is damaged.
+    """
+    listing = read_tags(refs)
+    for path, error in listing.unreadable.items():
+        raise _not_understood(path, "tag", error)
+    return [each for each in listing.tags if each.branch == refs.branch]
+
+
+def _not_understood(path: str, what: str, error: Exception) -> CorruptDataError:
+    return CorruptDataError(
+        f"{path} looks like a {what}, and cannot be understood: {error}. It may hold a version, so "
+        f"nothing more was removed. Mend it, or delete it if it is no {what}"
+    )
 
 
 class _CommitsUnderWay:
@@ -271,12 +362,12 @@ class _CommitsUnderWay:
         if not self._is_asked or not any(path(each) in self._young for each in versions):
             return math.inf
         begun = {
-            each.path: parsed[0]
+            each.path: read_version
             for each in self._table.store.list(TRANSACTIONS_DIRECTORY)
             if each.modified > self._latest
             and each.path not in gone
-            and (parsed := parse_transaction_file_name(each.path.rpartition("/")[2]))
-            and parsed[0] < versions[-1]
+            and each.path.endswith(".txn")
+            and (read_version := _read_version(each.path)) < versions[-1]
         }
         # From the newest on: most transactions of the last minutes are those of the last versions.
         for version in reversed(self._table.log.versions() if begun else []):
@@ -285,6 +376,12 @@ class _CommitsUnderWay:
             with suppress(NotFoundError):
                 begun.pop(_transaction_of(self._table.log.read(version)), None)
         return min(begun.values(), default=math.inf)
+
+
+def _read_version(path: str) -> int:
+    """Return the version that a transaction was planned on; the first, where nobody knows it."""
+    parsed = parse_transaction_file_name(path.rpartition("/")[2])
+    return 0 if parsed is None else parsed[0]
 
 
 def _transaction_of(manifest: Manifest) -> str:
@@ -306,19 +403,19 @@ class _Survey:
     held: dict[str, int]
 
 
-def _expired_consumers(table: TableVersion, rules: CleanupRules, world: World) -> list[str]:
+def _expired_consumers(table: TableVersion, rules: CleanupRules, world: World) -> list[Consumer]:
     if rules.expire_consumers is None:
         return []
-    return [each.name for each in abandoned_consumers(table, rules.expire_consumers, world)]
+    return abandoned_consumers(table, rules.expire_consumers, world)
 
 
-def _forgotten_holds(store: Store, world: World) -> list[str]:
+def _forgotten_holds(refs: Refs, world: World) -> list[str]:
     """Return the tags of something that was being done with a version, and was killed."""
     latest = world.now_nanos() - GRACE // timedelta(microseconds=1) * 1000
     return [
-        name
-        for name, tag in list_tags(store).items()
-        if name.startswith(HOLD_PREFIX)
+        tag.name
+        for tag in _tags_of(refs)
+        if tag.name.startswith(HOLD_PREFIX)
         and tag.updated_at is not None
         and nanos_of(tag.updated_at) <= latest
     ]
@@ -329,6 +426,7 @@ def _survey(
     versions: Sequence[int],
     rules: CleanupRules,
     ignored: Collection[str],
+    made_from: Mapping[int, Sequence[str]],
     under_way: _CommitsUnderWay,
     world: World,
 ) -> _Survey:
@@ -339,14 +437,15 @@ def _survey(
         versions: All versions, ascending.
         rules: What is to go.
         ignored: Tags that count no more.
+        made_from: The branches that were made from this one, by version.
         under_way: The commits that are.
         world: The clock.
     """
-    holds = _Holds(table.store, ignored)
+    holds = _Holds(table.refs, ignored, made_from)
     age = rules.older_than
     latest = None if age is None else world.now_nanos() - age // timedelta(microseconds=1) * 1000
     found = _Survey([], set(), defaultdict(int))
-    known: set[bytes] = set()
+    known: _Known = defaultdict(set)
     for version in versions[: -rules.retain_versions]:
         try:
             manifest = table.log.read(version)
@@ -360,7 +459,7 @@ def _survey(
         if not tags:
             check_writable(manifest)
             found.removable.append(version)
-            found.named.update(_names_of(manifest, known))
+            found.named.update(_names_of(manifest, known, with_bases=False))
     last = under_way.hold_after(found.removable, ())
     going = [each for each in found.removable if each <= last]
     if len(going) < len(found.removable):
@@ -377,9 +476,13 @@ def _committed_at(table: TableVersion, manifest: Manifest) -> int:
     return max((int(each.modified * 1e9) for each in files if each.path == path), default=0)
 
 
-def _names_of(manifest: Manifest, known: set[bytes]) -> Iterator[str]:
+_Known: TypeAlias = defaultdict[Sequence[BasePath], set[bytes]]
+"""Fragments whose names are known, by the base paths that these are relative to."""
+
+
+def _names_of(manifest: Manifest, known: _Known, *, with_bases: bool = True) -> Iterator[str]:
     try:
-        yield from names_of(manifest, known)
+        yield from names_of(manifest, known[manifest.base_paths], with_bases=with_bases)
     except BadDataError as error:
         error.add_note(f"version {manifest.version}: nobody knows which files it needs")
         raise
@@ -413,7 +516,7 @@ class _Left:
             is_abandoned = what.is_certain and file.modified <= oldest_sure
             if is_abandoned or what.name in named:
                 self._by_name[what.name].append((what, file))
-        self._known: set[bytes] = set()
+        self._known: _Known = defaultdict(set)
 
     def strike_out(self, manifests: Iterable[Manifest]) -> None:
         """Strike out what versions name that stay; they are asked for while anything is left."""
@@ -448,31 +551,103 @@ def _list_files(table: TableVersion) -> Iterator[tuple[Nameable, StoredFile]]:
                 yield what, file
 
 
-def _read_newest_first(table: TableVersion, versions: Sequence[int]) -> Iterator[Manifest]:
+def _read_newest_first(log: VersionLog, versions: Sequence[int]) -> Iterator[Manifest]:
     for version in reversed(versions):
         is_newest = version == versions[-1]
         try:
-            manifest = table.log.read(version)
+            manifest = log.read(version)
         except NotFoundError:
             if not is_newest:
+                _check_is_gone(log, version)
                 continue
-            manifest = table.log.read_latest()
+            manifest = log.read_latest()
         if is_newest:
-            table.log.check_may_follow(manifest)
+            log.check_may_follow(manifest)
         yield manifest
 
 
+def _check_is_gone(log: VersionLog, version: int) -> None:
+    """Check that a version which is not there was removed since it was listed.
+
+    Raises:
+        CorruptDataError: It is listed still: nobody knows which files it needs.
+    """
+    if version in log.versions():
+        raise CorruptDataError(
+            f"version {version} of {log.store.uri} is listed, but its manifest is not there when "
+            "it is read, and which files it needs is not known"
+        )
+
+
 def _detached_versions(store: Store) -> Iterator[Manifest]:
-    for name in store.list_names(VERSIONS_DIRECTORY):
-        if parse_detached_manifest_name(name) is not None:
-            with suppress(NotFoundError):
-                yield decode_manifest(store.read(f"{VERSIONS_DIRECTORY}/{name}"))
+    """Yield the manifests that are no part of the history.
+
+    Raises:
+        CorruptDataError: What may be a manifest is not known as one.
+    """
+    paths = [f"{VERSIONS_DIRECTORY}/{name}" for name in store.list_names(VERSIONS_DIRECTORY)]
+    _check_known(store, paths)
+    for path in paths:
+        if parse_detached_manifest_name(path.rpartition("/")[2]) is None:
+            continue
+        try:
+            data = store.read(path)
+        except NotFoundError:
+            if store.exists(path):
+                raise
+        else:
+            yield decode_manifest(data)
+
+
+def _check_known(store: Store, paths: Iterable[str]) -> None:
+    """Check that what looks like a manifest is one.
+
+    Raises:
+        CorruptDataError: It may be the manifest of a version, or of something that we do not know.
+    """
+    for path in paths:
+        name = path.removeprefix(f"{VERSIONS_DIRECTORY}/")
+        if (
+            name.endswith(".manifest")
+            and "/" not in name
+            and parse_detached_manifest_name(name) is None
+            and parse_manifest_name(name) is None
+            and nameable(path) is None
+            and not name.startswith(".")
+        ):
+            raise CorruptDataError(
+                f"{store.uri}/{path} looks like a manifest, but of which version is not known, nor "
+                "which files it needs. Nothing was removed. Delete it if it is none"
+            )
+
+
+def _of_other_branches(refs: Refs) -> Iterator[Manifest]:
+    """Yield the versions of all other branches, each branch's newest first.
+
+    Raises:
+        CorruptDataError: A branch, or a version of one, is damaged or missing.
+    """
+    for branch, has_versions in other_branches(refs):
+        log = refs.log_of(branch)
+        try:
+            versions = log.versions()
+        except NotFoundError as error:
+            if not has_versions:
+                continue  # nothing that a reader takes for a version
+            raise CorruptDataError(
+                f"{log.store.uri} should have the versions of a branch, and has none: which files "
+                "they need is not known. If the branch is gone, delete its file in "
+                f"{refs.root.uri}/{BRANCHES_DIRECTORY}"
+            ) from error
+        yield from _read_newest_first(log, versions)
+        yield from _detached_versions(log.store)
 
 
 def _remove_versions(
     table: TableVersion,
     survey: _Survey,
     ignored: Collection[str],
+    made_from: Mapping[int, Sequence[str]],
     under_way: _CommitsUnderWay,
 ) -> list[int]:
     """Delete the manifests of versions that nothing keeps that has come since they were chosen.
@@ -484,7 +659,7 @@ def _remove_versions(
     removed: list[int] = []
     for start in range(0, len(survey.removable), _VERSIONS_AT_ONCE):
         versions = survey.removable[start : start + _VERSIONS_AT_ONCE]
-        holds = _Holds(table.store, ignored)
+        holds = _Holds(table.refs, ignored, made_from)
         last = under_way.hold_after(versions, survey.named)
         data: dict[int, bytes] = {}
         for version in versions:
@@ -492,7 +667,7 @@ def _remove_versions(
                 with suppress(NotFoundError):
                     data[version] = table.store.read(path(version))
         table.log.remove(list(data))
-        holds = _Holds(table.store, ignored)
+        holds = _Holds(table.refs, ignored, made_from)
         for version, manifest in data.items():
             if holds.of(version):
                 table.log.put_back(version, manifest)

@@ -21,8 +21,8 @@ from lance_stream.commit.committer import (
     Skipped,
     commit,
 )
+from lance_stream.commit.rebasing import delete_deletion_files
 from lance_stream.commit.version_log import VersionLog
-from lance_stream.dataset.changed_rows import delete_deletion_files
 from lance_stream.dataset.micro_batches import (
     MicroBatch,
     entries_of,
@@ -33,17 +33,19 @@ from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.write_fragments import delete_files
 from lance_stream.errors import (
     CommitConflictError,
+    CommitUncertainError,
     InvalidInputError,
     LanceStreamError,
     NotFoundError,
     RetryableConflictError,
+    TableReplacedError,
 )
 from lance_stream.storage.store import Store
 from lance_stream.table import ledger
 from lance_stream.table.apply import Creation
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import Operation
+from lance_stream.table.operations import Append, Operation, Overwrite, Update, operation_name
 from lance_stream.table.transaction import Transaction
 
 T = TypeVar("T")
@@ -54,7 +56,7 @@ MAX_PLANS: Final = 20
 
 def commit_operation(
     log: VersionLog,
-    read_version: int,
+    planned_on: Manifest | None,
     operation: Operation,
     *,
     transaction_uuid: str | None = None,
@@ -63,15 +65,27 @@ def commit_operation(
     before_attempt: BeforeAttempt | None = None,
     config_entries: ConfigEntries | None = None,
 ) -> Committed | Skipped:
-    """Commit an operation that was planned on a version; see `commit.committer.commit`."""
+    """Commit an operation that was planned on a version; see `commit.committer.commit`.
+
+    Args:
+        log: The table's history.
+        planned_on: The version; None, or version 0, for a table that is yet to be made.
+        operation: What is to be done.
+        transaction_uuid: What a second try is known by; None for a random one.
+        properties: Noted in the transaction.
+        creation: What a new table is.
+        before_attempt: See `commit.committer.commit`.
+        config_entries: See `commit.committer.commit`.
+    """
     return commit(
         log,
         Transaction(
-            read_version=read_version,
+            read_version=0 if planned_on is None else planned_on.version,
             uuid=transaction_uuid or str(uuid.uuid4()),
             operation=operation,
             properties=dict(properties or {}),
         ),
+        planned_on=planned_on,
         creation=creation,
         before_attempt=before_attempt,
         config_entries=config_entries,
@@ -132,7 +146,7 @@ def commit_planned(
     """Commit what was planned on a version, once if it is a micro-batch.
 
     Args:
-        table: The version.
+        table: The version; 0 of a table that is made with the operation's rows.
         operation: What is to be done.
         staged: The files that were written for it by this very plan. They are deleted where it is
             known that no version names them. None: the caller sees to that.
@@ -146,7 +160,8 @@ def commit_planned(
 
     Raises:
         InvalidInputError: The batch's number belongs to another query's batch.
-        CommitConflictError: Others were in the way; nothing was done.
+        CommitConflictError: Others were in the way, or the table is another one by now; nothing
+            was done.
         CommitUncertainError: Nobody knows whether it was done.
     """
     taken_in: list[ledger.LedgerEntry] = []
@@ -159,14 +174,22 @@ def commit_planned(
             if entry is not None:
                 taken_in.append(entry)
                 return f"batch {micro_batch.batch_id} of {micro_batch.app_id!r} has been taken in"
+        if not table.version:
+            raise RetryableConflictError(
+                f"another writer has made the table {table.uri} meanwhile. Plan the operation "
+                "again on its newest version",
+                newest.version,
+            )
         if check is not None:
             check(newest)
         return None
 
+    if not table.version:
+        operation, creation = _first(table, operation)
     try:
         result = commit_operation(
             table.log,
-            table.version,
+            table.manifest,
             operation,
             transaction_uuid=(
                 ledger.derive_uuid(micro_batch.app_id, micro_batch.batch_id)
@@ -178,7 +201,9 @@ def commit_planned(
             before_attempt=look_up,
             config_entries=_joined(entries_of(micro_batch), config_entries),
         )
-    except (CommitConflictError, InvalidInputError):  # known to have failed
+    except CommitUncertainError:
+        raise
+    except LanceStreamError:  # known to have failed
         if staged is not None:
             staged.delete(table.store)
         raise
@@ -190,6 +215,28 @@ def commit_planned(
         staged.delete(table.store)
     now = table if result.manifest is None else table.at(result.manifest)
     return Outcome(now, is_new=False, taken_in_before=taken_in[-1].version if taken_in else None)
+
+
+def _first(table: TableVersion, operation: Operation) -> tuple[Overwrite, Creation]:
+    """Return what makes a table with the rows that an operation brings, and as what.
+
+    Args:
+        table: Its version 0; see `create.plan_table`.
+        operation: What was planned on it. No row is there that it could change.
+    """
+    if isinstance(operation, Append | Overwrite):
+        fragments = operation.fragments
+    elif isinstance(operation, Update):
+        fragments = operation.new_fragments
+    else:
+        raise InvalidInputError(
+            f"there is no table at {table.uri} for this {operation_name(operation)}"
+        )
+    own = table.manifest
+    return (
+        Overwrite(fragments, own.schema, config_upserts=own.config),
+        Creation(own.data_format, stable_row_ids=table.has_stable_row_ids),
+    )
 
 
 def _superseded(staged: Staged, made: Manifest) -> list[Fragment]:
@@ -223,7 +270,8 @@ def planning_again(attempt: Callable[[], T], micro_batch: MicroBatch | None = No
 
     A micro-batch has no opinion on what the table held before it: if others overwrote or restored
     the table meanwhile, it is planned again as if they had come first. Other verbs no longer mean
-    the same then.
+    the same then. No verb is planned again on another table that has taken the place of the first:
+    whoever made it has to say that the rows belong there, by beginning anew.
 
     A cleanup may remove the version that is planned on, if another one has come: files that are
     missing are looked for once more. What is missing from the newest version is missing.
@@ -235,6 +283,7 @@ def planning_again(attempt: Callable[[], T], micro_batch: MicroBatch | None = No
     Raises:
         RetryableConflictError: Others were in the way `MAX_PLANS` times.
         IncompatibleConflictError: It no longer means the same.
+        TableReplacedError: The table is another one by now.
         NotFoundError: Twice in a row the same thing was not there.
     """
     in_the_way = RetryableConflictError if micro_batch is None else CommitConflictError
@@ -242,6 +291,8 @@ def planning_again(attempt: Callable[[], T], micro_batch: MicroBatch | None = No
     for plan in range(1, MAX_PLANS):
         try:
             return attempt()
+        except TableReplacedError:
+            raise
         except in_the_way:
             time.sleep(random.random() * min(0.02 * 2**plan, 1.0))  # not all at once again
         except NotFoundError as error:

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from lance_stream.dataset.add_columns import schema_with
 from lance_stream.dataset.commit_verb import commit_planned, planning_again
-from lance_stream.dataset.opening import checkout
+from lance_stream.dataset.opening import checkout, newest_of_same
 from lance_stream.dataset.predicates import Expression, evaluate, parse_expression, quote_path
 from lance_stream.dataset.read_fragment import FragmentReader, Selection
 from lance_stream.dataset.reading_ahead import Read, read_ahead
@@ -36,6 +36,7 @@ from lance_stream.dataset.write_fragments import WriteTarget, delete_files, writ
 from lance_stream.errors import CommitConflictError, InvalidInputError
 from lance_stream.schema.fields import Schema
 from lance_stream.schema.system_columns import ROW_ADDRESS
+from lance_stream.table.apply import check_may_write
 from lance_stream.table.fragments import DataFile, Fragment
 from lance_stream.table.operations import Merge
 from lance_stream.table.row_addresses import unpack_addresses
@@ -65,9 +66,12 @@ def add_computed_columns(table: TableVersion, columns: Mapping[str, str]) -> Tab
     if not expressions:
         return checkout(table, None)
     written = _Written()
+    newest: TableVersion | None = None
 
     def attempt() -> TableVersion:
-        newest = checkout(table, None)
+        nonlocal newest
+        newest = checkout(table, None) if newest is None else newest_of_same(newest)
+        check_may_write(newest.manifest)
         schema = schema_with(newest, _fields_of(newest, expressions))
         fragments = written.merged(newest, _with_values(schema, expressions), expressions)
         operation = Merge(fragments, schema, preserves_nullability=True)

@@ -1,7 +1,8 @@
 """Making a table: its first version, without rows; or with the ones that were written for it."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.write_fragments import check_dictionaries
 from lance_stream.errors import CommitConflictError, InvalidInputError, NotFoundError
 from lance_stream.file.blobs import with_blobs_of
+from lance_stream.file.encoding_options import check_encoding_options
 from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import DEFAULT_FILE_VERSION, FileVersion
 from lance_stream.schema.arrow_schemas import (
@@ -23,11 +25,11 @@ from lance_stream.schema.arrow_schemas import (
     from_arrow,
     to_arrow,
 )
+from lance_stream.schema.column_names import check_new_columns
 from lance_stream.schema.field_ids import assign_ids
 from lance_stream.schema.fields import Schema
-from lance_stream.schema.system_columns import SYSTEM_COLUMNS
 from lance_stream.table import ledger
-from lance_stream.table.apply import Creation
+from lance_stream.table.apply import Commit, Creation, apply
 from lance_stream.table.manifest import DataFormat
 from lance_stream.table.operations import Overwrite
 
@@ -43,14 +45,16 @@ def create_table(
     storage_options: Mapping[str, Any] | None = None,
 ) -> TableVersion:
     """Make a table, and return its first version; see `create_dataset`."""
-    if not isinstance(schema, pa.Schema):
-        raise InvalidInputError(f"a schema is a pyarrow.Schema, not a {type(schema).__name__}")
-    version = DEFAULT_FILE_VERSION if file_version is None else FileVersion.parse(file_version)
-    version.check_supported()
-    tree = new_schema(with_primary_key(schema, primary_key or ()), version)
-    check_types(tree.fields, version)
-    check_dictionaries(tree, version, {})
-    log = open_log(uri, storage_options)
+    table = plan_table(
+        uri,
+        schema,
+        file_version=file_version,
+        stable_row_ids=stable_row_ids,
+        primary_key=primary_key,
+        config=config,
+        storage_options=storage_options,
+    )
+    log = table.log
     try:
         existing = log.latest()
     except NotFoundError:
@@ -60,14 +64,79 @@ def create_table(
     made = create_with_fragments(
         uri,
         log,
-        Overwrite((), tree, config_upserts=check_config(config or {})),
-        version,
+        Overwrite((), table.schema, config_upserts=table.manifest.config),
+        table.file_version,
         stable_row_ids=stable_row_ids,
         storage_options=storage_options,
     )
     if made is None:
         raise _already_there(log.store.uri, None)
     return made
+
+
+def plan_table(
+    uri: str | os.PathLike[str],
+    schema: pa.Schema,
+    *,
+    file_version: str | None = None,
+    stable_row_ids: bool = True,
+    primary_key: Sequence[str] | None = None,
+    config: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> TableVersion:
+    """Return a table that is yet to be made, as its version 0: columns without rows.
+
+    Nothing is written. Verbs plan on it as on any version, and what is planned on it is committed
+    as version 1 (see `commit_verb.commit_planned`): so a table comes to be with its first rows, or
+    not at all. If another writer makes the table meanwhile, they plan again on that one.
+
+    Raises:
+        InvalidInputError: A table cannot be made like that.
+        UnsupportedFeatureError: A type, or the location's protocol, is not supported.
+    """
+    if not isinstance(schema, pa.Schema):
+        raise InvalidInputError(f"a schema is a pyarrow.Schema, not a {type(schema).__name__}")
+    version = DEFAULT_FILE_VERSION if file_version is None else FileVersion.parse(file_version)
+    version.check_supported()
+    tree = new_schema(with_primary_key(schema, primary_key or ()), version)
+    check_types(tree.fields, version)
+    check_dictionaries(tree, version, {})
+    log = open_log(uri, storage_options)
+    first = apply(
+        None,
+        Overwrite((), tree, config_upserts=check_config(config or {})),
+        Commit(timestamp_nanos=0),
+        Creation(DataFormat("lance", version.manifest_name), stable_row_ids=stable_row_ids),
+    )
+    return TableVersion(
+        uri=os.fspath(uri),
+        storage_options=dict(storage_options or {}),
+        store=log.store,
+        log=log,
+        manifest=replace(first, version=0, timestamp_nanos=None),
+    )
+
+
+def check_types_known(columns: Iterable[pa.Field]) -> None:
+    """Raise if rows that come from Spark bring a column of nulls only, which has no type.
+
+    A table that was made with it could never take a value in it.
+
+    Raises:
+        InvalidInputError: A column, or a part of one, has no type.
+    """
+    for each in columns:
+        if _is_void(each.type):
+            raise InvalidInputError(
+                f"the column {each.name!r} has nulls only in its type or in a part of it "
+                f"({each.type}), which is no type that a new table could give it; cast it to the "
+                "type that its values will have, or leave it out"
+            )
+
+
+def _is_void(kind: pa.DataType) -> bool:
+    parts = [kind.field(place).type for place in range(kind.num_fields)]
+    return pa.types.is_null(kind) or any(map(_is_void, parts))
 
 
 def create_with_fragments(
@@ -97,7 +166,7 @@ def create_with_fragments(
     try:
         result = commit_operation(
             log,
-            0,
+            None,
             first,
             transaction_uuid=(
                 ledger.derive_uuid(micro_batch.app_id, micro_batch.batch_id)
@@ -128,19 +197,17 @@ def new_schema(schema: pa.Schema, version: FileVersion, first_id: int = 0) -> Sc
     """Return the tree of a new table's columns, numbered from `first_id` on.
 
     Raises:
-        InvalidInputError: There is no column, two have one name, one has a name of ours, or a
-            type cannot be stored.
+        InvalidInputError: There is no column, two have one name, one has a name that it cannot
+            have, a type cannot be stored, or metadata ask for an encoding that is not known.
         UnsupportedFeatureError: A type is not supported yet.
     """
     if not len(schema):
         raise InvalidInputError("a table needs a column at least")
-    taken = sorted(SYSTEM_COLUMNS.intersection(schema.names))
-    if taken:
-        raise InvalidInputError(
-            f"a column must not be called {', '.join(map(repr, taken))}: the name stands for what "
-            "the table itself knows of a row"
-        )
-    tree = assign_ids(with_blobs_of(from_arrow(schema), version), first_id)
+    given = from_arrow(schema)
+    check_new_columns(given.fields)
+    for each in given.fields:
+        check_encoding_options(each)
+    tree = assign_ids(with_blobs_of(given, version), first_id)
     to_arrow(tree)  # refuses what cannot be read back
     return tree
 

@@ -30,11 +30,14 @@ from lance_stream.dataset import (
 from lance_stream.dataset import scan as scanning
 from lance_stream.dataset.ages import parse_age
 from lance_stream.dataset.arrow_input import ArrowInput, read_input
+from lance_stream.dataset.branches import Branches
 from lance_stream.dataset.compaction import compact
 from lance_stream.dataset.compaction.plan import TARGET_ROWS
+from lance_stream.dataset.comparing import digest_batches
 from lance_stream.dataset.feed import changes
 from lance_stream.dataset.feed.rules import FeedRules
 from lance_stream.dataset.opening import VersionSpec
+from lance_stream.dataset.row_digests import RowsDigest
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.tags import Tags
 from lance_stream.dataset.take import Numbers
@@ -46,6 +49,7 @@ from lance_stream.schema.extension_types import (
     table_with_extensions,
     with_extensions,
 )
+from lance_stream.table.ledger import LedgerEntry, read_entries
 
 
 class Dataset:
@@ -110,14 +114,26 @@ class Dataset:
         """Names for versions: `ds.tags.create("gold", 3)`."""
         return Tags(self.table)
 
+    @property
+    def branch(self) -> str | None:
+        """The branch that the version belongs to; None for the main one."""
+        return self.table.branch
+
+    @property
+    def branches(self) -> Branches:
+        """The branches of the table, which pylance makes: `ds.branches.list()`."""
+        return Branches(self.table)
+
     def checkout(self, version: VersionSpec) -> "Dataset":
         """Return the same table at another version.
 
         Args:
-            version: A number, a tag, a moment with a time zone, or None for the newest.
+            version: A number, a tag, a moment (in UTC if it has no zone), or None for the newest;
+                or a branch and one of its versions: `("dev", 3)`, `("dev", None)`,
+                `("main", None)`.
 
         Raises:
-            NotFoundError: There is no such version; the message lists those that are.
+            NotFoundError: There is no such version or branch; the message lists those that are.
             InvalidInputError: The version makes no sense.
         """
         return Dataset(opening.checkout(self.table, version))
@@ -125,6 +141,26 @@ class Dataset:
     def verify(self) -> list[verify.Finding]:
         """Return every rule of the format that this version breaks; none for a sound table."""
         return verify.verify(self.table)
+
+    def ledger(self) -> dict[str, LedgerEntry]:
+        """Return the newest micro-batch of each stream that the version has taken in, by app id.
+
+        An entry has `batch_id`, `query_id`, `version`, `num_rows`, `digest` and `recent`, the
+        batches before.
+        """
+        return read_entries(self.table.manifest.config)
+
+    def digest(self, columns: Sequence[str] | None = None, filter: str | None = None) -> RowsDigest:
+        """Return how many rows there are, and a number that only the same rows have, in any order.
+
+        Another version, a replica, or what a table was filled from has the same digest if it has
+        the same values in columns of the same names, whatever types hold them; see `digest_rows`.
+
+        Args:
+            columns: Names, or paths into structs; None for all columns.
+            filter: A SQL expression; rows for which it is not true are left out.
+        """
+        return digest_batches(self.scan(columns, filter))
 
     # --- reading
 
@@ -299,8 +335,9 @@ class Dataset:
     def append(self, data: ArrowInput) -> "Dataset":
         """Append rows, and return the dataset with them; without rows no version is made.
 
-        Columns are matched by name. A missing nullable column becomes nulls, and types that say
-        the same in another way are cast; see `casting` for what is.
+        Columns are matched by name, and so are the parts of structs. A missing nullable column or
+        part becomes nulls, and types that say the same in another way are cast; see `casting` for
+        what is.
 
         Args:
             data: A Table, RecordBatches, a RecordBatchReader (a scan is one), a pandas or polars
@@ -343,7 +380,7 @@ class Dataset:
         on: str | Sequence[str],
         sequence_by: str | None = None,
         delete_when: str | None = None,
-        except_columns: str | Sequence[str] = (),
+        except_columns: str | Sequence[str] | None = None,
         *,
         skip_unchanged: bool = False,
         tombstones: str | timedelta | None = None,
@@ -351,15 +388,18 @@ class Dataset:
         """Change the rows whose keys come in, and insert the others, in one version.
 
         A changed row keeps its row id and the version it was created in. Columns that the data
-        does not have keep their values, and are null in new rows. Where nothing changes, no
-        version is made.
+        does not have keep their values, and are null in new rows; so do parts of structs, at any
+        depth. Structs in lists and maps, which are replaced as wholes, have to come with all
+        parts. Where nothing changes, no version is made.
 
         Args:
             data: As in `append`; collected in memory.
             on: The key column, or columns: integers, strings, bytes, dates, timestamps, decimals,
                 booleans.
             sequence_by: The column that orders rows of one key: of the data the newest row counts,
-                and one older than the stored row changes nothing. None: a key occurs once.
+                and one older than the stored row changes nothing. Values are ordered as in Spark:
+                NaN after all numbers, structs by their first part that differs. None: a key occurs
+                once.
             delete_when: A SQL expression over the data: whether a row deletes the one it names.
             except_columns: Columns of the data that are not stored.
             skip_unchanged: Leave rows alone that would stay the same.
@@ -387,7 +427,7 @@ class Dataset:
         self,
         data: ArrowInput,
         on: str | Sequence[str],
-        except_columns: str | Sequence[str] = (),
+        except_columns: str | Sequence[str] | None = None,
         *,
         skip_unchanged: bool = False,
     ) -> "Dataset":
@@ -399,7 +439,8 @@ class Dataset:
         keys that an update changes are followed, and so are rows that a filter over the feed lets
         go or takes in; both need pre-images in the feed. The feed's own columns are not stored.
 
-        Changes that are applied again do no harm, as long as later ones are, too.
+        Changes that are applied again do no harm, as long as later ones are, too. Columns and parts
+        of structs that the feed does not have keep their values, as in `upsert`.
 
         Args:
             data: What `changes` returns, or the change feed of another program with these columns;
@@ -534,9 +575,11 @@ class Dataset:
     ) -> cleanup.CleanupReport:
         """Remove old versions, and the files that no version left names.
 
-        The newest version stays, and every version with a tag. Of a consumer of the feed the
-        version stays that it has finished with, and all after it. Files that no version ever
-        named may be about to be committed: they stay until they are 7 days old.
+        The newest version stays, every version with a tag, and every version that a branch was made
+        from. Of a consumer of the feed the version stays that it has finished with, and all after
+        it. Files that no version ever named may be about to be committed: they stay until they are
+        7 days old. Of a table with branches only this one's versions and files go; what the others
+        need of it stays.
 
         Args:
             older_than: How old a version is at least that goes ("7 days"), and all before it.
@@ -550,9 +593,10 @@ class Dataset:
 
         Raises:
             InvalidInputError: An age or number makes no sense.
-            UnsupportedFeatureError: The table has branches, or a feature that we do not know.
+            UnsupportedFeatureError: The table or a branch has a feature that we do not know.
                 Nothing was removed.
-            BadDataError: A version or a tag is damaged. Nothing was removed.
+            BadDataError: A version, a tag or a branch is damaged. Nothing was removed.
+            OSError: Something could not be listed or read. No file was removed that is needed.
         """
         age = cleanup.DEFAULT_AGE if retain_versions is None else None
         rules = cleanup.CleanupRules(
@@ -625,8 +669,9 @@ def open_dataset(
 
     Args:
         uri: Its directory: a path, or a URI (file://, memory://).
-        version: A version's number, a tag, a moment with a time zone (the newest version that was
-            committed at or before it), or None for the newest version.
+        version: A version's number, a tag, a moment (in UTC if it has no zone; the newest version
+            that was committed at or before it), or None for the newest version; or a branch and
+            one of its versions, `("dev", 3)`, or `("dev", None)` for its newest.
         storage_options: What the store takes.
 
     Raises:
@@ -666,5 +711,5 @@ def migrate_to_stable_row_ids(
     return Dataset(stable_row_ids.migrate(table))
 
 
-def _names(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given or ())

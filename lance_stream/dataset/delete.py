@@ -9,6 +9,7 @@ from lance_stream.dataset.changed_rows import chosen_rows, without_rows
 from lance_stream.dataset.commit_verb import Staged, commit_planned, planning_again
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.table.apply import check_may_write
 from lance_stream.table.operations import Delete
 
 
@@ -27,6 +28,7 @@ def delete(table: TableVersion, predicate: str, world: World = REAL_WORLD) -> Ta
 
     def attempt() -> TableVersion:
         newest = checkout(table, None)
+        check_may_write(newest.manifest)
         addresses = chosen_rows(newest, predicate)
         if not len(addresses):
             return newest

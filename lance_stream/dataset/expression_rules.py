@@ -197,7 +197,29 @@ def _compared(
     if pa.types.is_null(left.type) or pa.types.is_null(right.type):
         return pa.scalar(None, pa.bool_())
     left, right = _harmonised(node, left, right)
-    return function(left, right)
+    answer = function(left, right)
+    if pa.types.is_floating(left.type) or pa.types.is_floating(right.type):
+        return _WITH_NAN[function](answer, _is_nan(left), _is_nan(right))
+    return answer
+
+
+def _is_nan(value: Datum) -> Datum:
+    """Say where a value is NaN: null where it is null, false for types without NaN."""
+    if pa.types.is_floating(value.type):
+        return pc.is_nan(value)
+    return pc.if_else(pc.is_valid(value), pa.scalar(False), pa.scalar(None, pa.bool_()))
+
+
+# Both a null and what it is compared with give null: these `and_` and `or_` are not Kleene's.
+_WITH_NAN: Mapping[Callable[[Datum, Datum], Datum], Callable[[Datum, Datum, Datum], Datum]] = {
+    pc.equal: lambda plain, left, right: pc.or_(plain, pc.and_(left, right)),
+    pc.not_equal: lambda plain, left, right: pc.and_not(plain, pc.and_(left, right)),
+    pc.less: lambda plain, left, right: pc.or_(plain, pc.and_not(right, left)),
+    pc.less_equal: lambda plain, _, right: pc.or_(plain, right),
+    pc.greater: lambda plain, left, right: pc.or_(plain, pc.and_not(left, right)),
+    pc.greater_equal: lambda plain, left, _: pc.or_(plain, left),
+}
+"""What becomes of Arrow's answer where values are NaN: it equals NaN, and is greater than all."""
 
 
 def _harmonised(node: exp.Expression, left: Datum, right: Datum) -> tuple[Datum, Datum]:
@@ -210,7 +232,7 @@ def _harmonised(node: exp.Expression, left: Datum, right: Datum) -> tuple[Datum,
     if kinds[0] != kinds[1] or kinds[0] is None:
         raise refuse(node, f"compares a {left.type} with a {right.type}, which is not supported")
     if kinds[0] == "temporal":
-        return _at_utc(left, right), _at_utc(right, left)
+        return _in_one_unit(_at_utc(left, right), _at_utc(right, left))
     if {left.type, right.type} != {pa.uint64()} and pa.types.is_uint64(left.type):
         return _beside_uint64(left, right)
     if {left.type, right.type} != {pa.uint64()} and pa.types.is_uint64(right.type):
@@ -252,11 +274,52 @@ def _beside_uint64(unsigned: Datum, other: Datum) -> tuple[Datum, Datum]:
 def _at_utc(value: Datum, other: Datum) -> Datum:
     """A time without a zone is in UTC, as soon as one with a zone stands beside it."""
     if pa.types.is_timestamp(other.type) and other.type.tz is not None:
-        unit = value.type.unit if pa.types.is_timestamp(value.type) else other.type.unit
+        unit = value.type.unit if pa.types.is_timestamp(value.type) else "s"
         return value.cast(pa.timestamp(unit, "UTC"))
     if pa.types.is_timestamp(value.type) and value.type.tz is not None:
         return value.cast(pa.timestamp(value.type.unit, "UTC"))
     return value
+
+
+def _in_one_unit(left: Datum, right: Datum) -> tuple[Datum, Datum]:
+    """Bring two times to the finer unit; as decimals where that unit does not reach as far.
+
+    The year 9999 in nanoseconds is no timestamp, but every row of such a column is before it.
+    """
+    if left.type.equals(right.type):
+        return left, right
+    ticks = min(_TICKS_OF_DAY.index(_unit_of(each.type)) for each in (left, right))
+    zone = next((each.type.tz for each in (left, right) if pa.types.is_timestamp(each.type)), None)
+    finer = pa.timestamp(_TICKS_OF_DAY[ticks], zone) if _TICKS_OF_DAY[ticks] != "D" else None
+    if finer is None:
+        return left.cast(pa.date32()), right.cast(pa.date32())
+    try:
+        return left.cast(finer), right.cast(finer)
+    except pa.ArrowInvalid:
+        return _as_nanoseconds(left), _as_nanoseconds(right)
+
+
+_TICKS_OF_DAY: Final = ("ns", "us", "ms", "s", "D")
+
+_NANOSECONDS: Final[Mapping[str, int]] = {
+    "ns": 1,
+    "us": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "D": 86_400 * 10**9,
+}
+
+
+def _unit_of(arrow: pa.DataType) -> str:
+    return "D" if pa.types.is_date32(arrow) else "ms" if pa.types.is_date64(arrow) else arrow.unit
+
+
+def _as_nanoseconds(value: Datum) -> Datum:
+    """Return times as decimals, which hold every time of every unit in nanoseconds."""
+    unit = _unit_of(value.type)
+    ticks = value.cast(pa.int32()) if unit == "D" else value
+    number = ticks.cast(pa.int64()).cast(pa.decimal128(19, 0))
+    return pc.multiply(number, pa.scalar(Decimal(_NANOSECONDS[unit]), pa.decimal128(18, 0)))
 
 
 def _temporal_of(node: exp.Expression, text: pa.Scalar, arrow: pa.DataType) -> pa.Scalar:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from lance_stream.errors import CorruptDataError
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
-from lance_stream.schema.logical_types import MAP
+from lance_stream.schema.logical_types import MAP, STRUCT
 
 
 class Part(NamedTuple):
@@ -81,10 +81,19 @@ def part_in(field: Field, held: Container[int]) -> Field | None:
     Args:
         field: The column.
         held: The ids of the fields in the file; files from version 2.1 on name leaves only.
+
+    Raises:
+        CorruptDataError: The file has a list, and not its items.
     """
     if field.is_leaf:
         return field if field.id in held else None
     children = tuple(part for child in field.children if (part := part_in(child, held)) is not None)
+    if field.logical_type != STRUCT and field.id in held and not children:
+        item = field.children[0]
+        if item.id not in held:
+            raise CorruptDataError(
+                f"a data file has the lists of {field.name!r}, but not what is in them"
+            )
     if len(children) == len(field.children) and all(map(_is, children, field.children)):
         return field
     return replace(field, children=children) if children else None

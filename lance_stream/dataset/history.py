@@ -12,6 +12,7 @@ from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.timestamps import timestamp_of
 from lance_stream.errors import BadDataError, NotFoundError
 from lance_stream.storage.store import Store
+from lance_stream.table.fragment_list import FragmentList
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import KnownOperation, operation_name
 from lance_stream.table.paths import transaction_path
@@ -28,14 +29,15 @@ class VersionInfo:
         version: Its number.
         timestamp: When it was committed, in UTC; None if its writer did not say.
         operation: What made it, for example "Append"; None if its transaction is gone.
-        num_rows: How many live rows it has.
+        num_rows: How many live rows it has; None if its manifest does not say, as those of old
+            writers: `Dataset.count_rows` asks the files.
         properties: What the writer noted in its transaction.
     """
 
     version: int
     timestamp: datetime | None
     operation: str | None
-    num_rows: int
+    num_rows: int | None
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -46,7 +48,7 @@ def list_versions(table: TableVersion, limit: int | None = None) -> list[Version
         table: Any version.
         limit: How many of the newest, at least 1; None for all.
     """
-    live_rows: dict[bytes, int] = {}
+    live_rows: dict[bytes, int | None] = {}
     versions = table.log.versions()
     manifests = map_ahead(
         lambda version: _read(table.log, version),
@@ -63,24 +65,24 @@ def _read(log: VersionLog, version: int) -> Manifest | None:
     return None
 
 
-def _describe(table: TableVersion, live_rows: dict[bytes, int]) -> VersionInfo:
-    """Return what is to be said of one version.
+def _describe(table: TableVersion, live_rows: dict[bytes, int | None]) -> VersionInfo:
+    """Return what is to be said of one version; no data file and no deletion file is read.
 
     Args:
         table: The version.
-        live_rows: The live rows of fragments that were met before, by the fragment's message:
-            most fragments stand in many versions.
+        live_rows: The live rows of fragments that were met before, by the fragment's bytes: most
+            fragments stand in many versions. None where a fragment does not say it.
     """
     transaction = read_transaction(table.store, table.manifest)
     fragments = table.manifest.fragments
-    for place, raw in enumerate(fragments.raws):
-        if raw not in live_rows:
-            live_rows[raw] = table.num_live_rows(fragments[place])
+    new = FragmentList(raw for raw in fragments.raws if raw not in live_rows)
+    live_rows.update(zip(new.raws, new.live_rows, strict=True))
+    rows = [live_rows[raw] for raw in fragments.raws]
     return VersionInfo(
         version=table.version,
         timestamp=timestamp_of(table.manifest),
         operation=operation_name(transaction.operation) if transaction else None,
-        num_rows=sum(live_rows[raw] for raw in fragments.raws),
+        num_rows=None if None in rows else sum(each or 0 for each in rows),
         properties=dict(transaction.properties) if transaction else {},
     )
 

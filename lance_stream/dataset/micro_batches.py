@@ -2,19 +2,43 @@
 
 A batch is looked up in the table's ledger before anything is written, and again on every attempt
 to commit; the ledger's new entry is part of the same version as the rows. So a batch is in the
-table once, or not at all.
+table once, or not at all. The newest manifest is all that this takes.
+
+One thing is not in the newest manifest: that a restore by another program took a batch back, with
+its rows and its entry. A batch that was taken back stays away when Spark replays it, as it would
+have if its number stood in the ledger. So the versions since the ledger's entry are searched for
+such a restore, within bounds:
+
+    since the entry, or the last search       searched
+    ------------------------------------      ----------------------------------------------------
+    up to `LOOKED_AT` versions                those versions
+    more, or there is no entry                one listing says whether a transaction of this batch
+                                              was ever written; if not, nothing
+    more, and there was one                   the versions since that one was planned, and no more
+                                              than the last `MAX_SEARCHED_VERSIONS`
+
+What was searched is remembered by this process, so that the next attempt, and the next batch, look
+only at what has come since.
 """
 
-from dataclasses import dataclass
+import threading
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from lance_stream.commit.committer import ConfigEntries
+from lance_stream.dataset.batch_proofs import MicroBatch, find_under_another_name, settle
 from lance_stream.dataset.history import read_transaction
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
 from lance_stream.table import ledger
+from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import Operation, Restore, UpdateConfig
 from lance_stream.table.paths import TRANSACTIONS_DIRECTORY, parse_transaction_file_name
+from lance_stream.table.version_marks import mark_of
+
+__all__ = ["MicroBatch", "entries_of", "find_taken_in", "properties_of"]
 
 APP_ID: Final = "lance_stream.app_id"
 BATCH_ID: Final = "lance_stream.batch_id"
@@ -24,23 +48,14 @@ QUERY_ID: Final = "lance_stream.query_id"
 KEEPS_LEDGER: Final = "lance_stream.keeps_ledger"
 """Property of a restore's transaction that left the ledger as it was."""
 
+LOOKED_AT: Final = 8
+"""So many versions are searched without asking first whether the batch was ever tried."""
+
 MAX_SEARCHED_VERSIONS: Final = 1000
-"""How far back a foreign restore is looked for."""
+"""How far back a foreign restore is looked for at most."""
 
-
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
-    """Which micro-batch of which stream some rows are.
-
-    Attributes:
-        app_id: The stream.
-        batch_id: The batch's number, from 0.
-        query_id: The streaming query's own id; empty if the batch comes from none.
-    """
-
-    app_id: str
-    batch_id: int
-    query_id: str = ""
+MAX_STREAMS: Final = 256
+"""Of so many streams it is remembered what was searched."""
 
 
 def find_taken_in(table: TableVersion, micro_batch: MicroBatch) -> ledger.LedgerEntry | None:
@@ -50,23 +65,41 @@ def find_taken_in(table: TableVersion, micro_batch: MicroBatch) -> ledger.Ledger
     restored; then the transactions since are looked through for the batch's own. Where the ledger
     has nothing of the stream, the names of the transactions' files tell whether there is one.
 
+    Where the batch's digest is not known, its number decides; what is returned may then stand for
+    other rows (see `batch_proofs`).
+
     Raises:
-        InvalidInputError: The number belongs to another query's batch.
+        InvalidInputError: The number belongs to another query's batch, or to other rows.
     """
     app_id, batch_id = micro_batch.app_id, micro_batch.batch_id
     decision = ledger.decide(table.manifest.config, app_id, batch_id, micro_batch.query_id)
     if isinstance(decision, ledger.TakenIn):
-        return decision.entry
-    uuid = ledger.derive_uuid(app_id, batch_id)
-    after: int | None = decision.search_after
+        return settle(table, decision.entry, micro_batch)
     if decision.entry is None:
-        after = _first_tried_on(table, uuid)
-    if after is None:
-        return None  # a stream that begins
+        found = find_under_another_name(table, micro_batch)
+        if found is not None:
+            return found
+    uuid = ledger.derive_uuid(app_id, batch_id)
+    searched = _SEARCHED.through(table, micro_batch)
+    after = max(decision.search_after, searched or 0)
+    is_unknown = decision.entry is None and searched is None
+    if is_unknown or table.version - after > LOOKED_AT:
+        tried_on = _first_tried_on(table, uuid)
+        after = table.version if tried_on is None else max(after, tried_on)
     version = _find_before_restore(table, after, app_id, uuid)
     if version is None:
+        _SEARCHED.note(table, micro_batch)
         return None
-    return ledger.LedgerEntry(batch_id, micro_batch.query_id, version)
+    return settle(table, _entry_at(table, version, micro_batch), micro_batch)
+
+
+def _entry_at(table: TableVersion, version: int, micro_batch: MicroBatch) -> ledger.LedgerEntry:
+    """Return the entry that a version made of a batch; without its rows if it is gone."""
+    with suppress(NotFoundError, BadDataError):
+        entry = ledger.read_entry(table.log.read(version).config, micro_batch.app_id)
+        if entry is not None and entry.batch_id == micro_batch.batch_id:
+            return entry
+    return ledger.LedgerEntry(micro_batch.batch_id, micro_batch.query_id, version)
 
 
 def properties_of(micro_batch: MicroBatch | None) -> dict[str, str]:
@@ -81,10 +114,60 @@ def entries_of(micro_batch: MicroBatch | None) -> ConfigEntries | None:
     """Return what gives the ledger's entry for a version that takes in a micro-batch."""
     if micro_batch is None:
         return None
-    return lambda _newest, version: ledger.config_entries(
-        micro_batch.app_id,
-        ledger.LedgerEntry(micro_batch.batch_id, micro_batch.query_id, version),
+    digest = micro_batch.digest
+    entry = ledger.LedgerEntry(
+        micro_batch.batch_id,
+        micro_batch.query_id,
+        num_rows=None if digest is None else digest.num_rows,
+        digest="" if digest is None else digest.text,
+        rules=micro_batch.rules,
     )
+
+    def entries(newest: Manifest | None, version: int) -> dict[str, str]:
+        last = None if newest is None else ledger.read_entry(newest.config, micro_batch.app_id)
+        is_new_stream = last is None or last.batch_id >= entry.batch_id
+        recent = () if last is None or is_new_stream else last.before()
+        return ledger.config_entries(
+            micro_batch.app_id, replace(entry, version=version, recent=recent)
+        )
+
+    return entries
+
+
+class _Searched:
+    """Through which version this process has searched a table for the batches of a stream."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, str], tuple[int, int, str]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def through(self, table: TableVersion, micro_batch: MicroBatch) -> int | None:
+        """Return through which version nothing was found; None if that is not known.
+
+        A search for one batch holds for those after it, which cannot have been taken in before.
+        """
+        with self._lock:
+            known = self._known.get((table.store.uri, micro_batch.app_id))
+        if known is None:
+            return None
+        version, batch_id, mark = known
+        is_same = version < table.version or (version, mark) == (
+            table.version,
+            mark_of(table.manifest),
+        )
+        return version if is_same and batch_id <= micro_batch.batch_id else None
+
+    def note(self, table: TableVersion, micro_batch: MicroBatch) -> None:
+        """Take note that nothing was found through a version."""
+        key = table.store.uri, micro_batch.app_id
+        with self._lock:
+            self._known[key] = table.version, micro_batch.batch_id, mark_of(table.manifest)
+            self._known.move_to_end(key)
+            while len(self._known) > MAX_STREAMS:
+                self._known.popitem(last=False)
+
+
+_SEARCHED: Final = _Searched()
 
 
 def _first_tried_on(table: TableVersion, uuid: str) -> int | None:
@@ -101,8 +184,9 @@ def _find_before_restore(table: TableVersion, after: int, app_id: str, uuid: str
             nobody can say whether the batch was taken in.
     """
     restored: int | None = None
-    gap: int | None = None
-    for version in range(table.version, max(after, table.version - MAX_SEARCHED_VERSIONS), -1):
+    oldest = max(after, table.version - MAX_SEARCHED_VERSIONS)
+    gap: int | None = oldest if oldest > after else None
+    for version in range(table.version, oldest, -1):
         try:
             manifest = table.manifest if version == table.version else table.log.read(version)
             transaction = read_transaction(table.store, manifest)
@@ -125,8 +209,8 @@ def _find_before_restore(table: TableVersion, after: int, app_id: str, uuid: str
         raise InvalidInputError(
             f"version {restored} restored an older version, and with it an older ledger; whether "
             f"the batch was taken in before cannot be known, for version {gap} has been cleaned "
-            "up. Nothing was written. Look whether the table has the batch's rows; if not, start "
-            "the stream with an app id of its own"
+            "up, or lies too far back. Nothing was written. Look whether the table has the batch's "
+            "rows; if not, start the stream with an app id of its own"
         )
     return None
 

@@ -14,6 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.byte_ranges import ReadRanges, answer
+from lance_stream.commit.manifest_stores.choice import place_of_files
+from lance_stream.commit.mending import read_external
 from lance_stream.errors import BadDataError, CorruptDataError
 from lance_stream.file.reader import FileReader, open_file
 from lance_stream.file.v0_1.statistics import PageBounds
@@ -31,7 +33,7 @@ from lance_stream.table.fragments import (
     StoredSequence,
 )
 from lance_stream.table.manifest import BasePath
-from lance_stream.table.paths import check_stored_path, data_file_path, deletion_file_path
+from lance_stream.table.paths import data_file_path, deletion_file_path
 from lance_stream.table.row_ids import encode_row_ids
 from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
 
@@ -95,9 +97,17 @@ class OpenFiles:
         return answer(asking, self._ranges_of(file))
 
     def page_bounds(self, file: DataFile, fields: Sequence[Field]) -> PageBounds | None:
-        """Return between which bounds the values of some leaves lie; None if nothing says it."""
+        """Return between which bounds the values of some leaves lie; None if nothing says it.
+
+        A file says so of its own field ids. The reference gives a column another id in the manifest
+        where two files held the same one: then they say nothing.
+        """
         held = [each for each in fields if each.id in file.field_ids]
-        return answer(self.reader(file).page_bounds(held), self._ranges_of(file))
+        reader = self.reader(file)
+        own = {each.id for each in reader.metadata.schema.walk()}
+        if not own.issuperset(each for each in file.field_ids if each >= 0):
+            return None
+        return answer(reader.page_bounds(held), self._ranges_of(file))
 
     def num_rows(self, file: DataFile) -> int:
         """Return how many rows a data file says it has."""
@@ -136,14 +146,7 @@ class OpenFiles:
         if isinstance(stored, LineageColumn):
             return self._hidden_sequence(stored)
         if isinstance(stored, ExternalFile):
-            data = self.store.read(check_stored_path(stored.path))
-            part = data[stored.offset : stored.offset + stored.size]
-            if len(part) != stored.size:
-                raise CorruptDataError(
-                    f"a sequence of {stored.size} bytes is said to stand at byte {stored.offset} "
-                    f"of {stored.path!r}, which has {len(data)} bytes"
-                )
-            return part
+            return read_external(self.store, stored)
         return stored
 
     def _hidden_sequence(self, stored: LineageColumn) -> bytes:
@@ -206,7 +209,7 @@ class OpenFiles:
             return self.store, None
         for base in self.base_paths:
             if base.id == base_id:
-                return open_store(base.path, self.storage_options), base
+                return open_store(place_of_files(base.path), self.storage_options), base
         raise CorruptDataError(
             f"a file is said to lie below the base path {base_id}, but the manifest declares "
             f"{[each.id for each in self.base_paths]}"

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from lance_stream.dataset.append import write_target
+from lance_stream.dataset.append import check_was_made_alike, write_target
 from lance_stream.dataset.arrow_input import ArrowInput, read_input
 from lance_stream.dataset.commit_verb import Outcome, Staged, commit_planned, planning_again
 from lance_stream.dataset.create import new_schema
 from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
-from lance_stream.dataset.opening import checkout
+from lance_stream.dataset.opening import checkout, newest_of_same
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.write_fragments import write_fragments
 from lance_stream.errors import CommitConflictError, InvalidInputError
@@ -75,7 +75,10 @@ def overwrite_fragments(
     operation = Overwrite(tuple(fragments), schema)
 
     def attempt() -> Outcome:
-        return commit_planned(checkout(table, None), operation, micro_batch=micro_batch)
+        newest = newest_of_same(table)
+        if newest.version and not table.version:
+            check_was_made_alike(table, newest)
+        return commit_planned(newest, operation, micro_batch=micro_batch)
 
     staged = Staged(tuple(fragments))
     try:

@@ -11,7 +11,8 @@ the filter true; a part of the filter that bounds say nothing about may always b
     all else           may be true: NOT, IS NULL, LIKE, <>, two columns, arithmetic
 
 A comparison is asked of the least and of the greatest values by the same rules as of rows, so that
-casts and mixed types mean the same. NaN lies in no bounds and fulfils none of these comparisons.
+casts and mixed types mean the same. NaN is greater than any other number and lies in no bounds: of
+a column of floats `>` and `>=` may be true anywhere, and so may `=` with a value that is NaN.
 """
 
 from collections.abc import Mapping, Sequence
@@ -192,6 +193,10 @@ def _compared(
     if path not in known:
         return everywhere
     least, most = known[path]
+    if pa.types.is_floating(most.type) and (
+        kind in (exp.GT, exp.GTE) or (kind is exp.EQ and not _is_number(value))
+    ):
+        return everywhere
     asked = {
         exp.LT: ((exp.LT, least),),
         exp.LTE: ((exp.LTE, least),),
@@ -204,6 +209,20 @@ def _compared(
         node = comparison(this=column.copy(), expression=value.copy())
         may = may & _true_or_unknown(node, path, bound)
     return may
+
+
+def _is_number(value: Node) -> bool:
+    """Say whether a value is known to be other than NaN."""
+    try:
+        found = evaluate_node(value, _ONE_ROW)
+    except (InvalidInputError, NotFoundError, pa.ArrowException):
+        return False
+    if isinstance(found, pa.Array):
+        found = found[0]
+    return bool(pa.types.is_decimal(found.type) or found.as_py() == found.as_py())
+
+
+_ONE_ROW = pa.RecordBatch.from_arrays([pa.nulls(1)], names=[""])
 
 
 def _true_or_unknown(node: Node, path: Path, bound: pa.Array) -> Mask:

@@ -15,7 +15,8 @@ when its predicate is true):
     name   `a name`   "a name"   a.b      columns, and parts of structs
 
 Everything else is refused by name. Where engines differ, Spark's meaning is taken: `%` has the
-sign of the dividend, and a float column is compared with `0.1` as a double. Note 001 has the why.
+sign of the dividend, a float column is compared with `0.1` as a double, and NaN equals NaN and is
+greater than any other number, as in the reference, too. Note 001 has the why.
 """
 
 from dataclasses import dataclass

@@ -13,7 +13,9 @@ as many as make about 32 MB.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
@@ -25,13 +27,20 @@ import pyarrow.compute as pc
 from lance_stream.dataset.blob_places import blob_places, read_blobs
 from lance_stream.dataset.field_parts import Part, assemble, part_in, with_witnesses
 from lance_stream.dataset.lineage_skipping import rows_that_may_match
+from lance_stream.dataset.missing_files import told_why_missing
 from lance_stream.dataset.open_files import OpenFiles
 from lance_stream.dataset.page_skipping import RowRanges, bounded_leaves, ranges_that_may_match
 from lance_stream.dataset.predicates import Expression, evaluate_predicate, parse_expression
-from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError
+from lance_stream.errors import (
+    BadDataError,
+    CorruptDataError,
+    InvalidInputError,
+    UnsupportedFeatureError,
+)
 from lance_stream.schema.arrow_schemas import field_to_arrow, to_arrow
 from lance_stream.schema.blobs import description_of, is_description, with_descriptions
-from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.fields import Field, Schema, as_in_file
+from lance_stream.schema.logical_types import STRUCT
 from lance_stream.schema.projections import project
 from lance_stream.schema.system_columns import (
     ROW_ADDRESS,
@@ -39,7 +48,13 @@ from lance_stream.schema.system_columns import (
     ROW_ID,
     ROW_LAST_UPDATED_AT_VERSION,
 )
-from lance_stream.table.fragments import DataFile, StoredSequence, decode_fragment
+from lance_stream.table.fragments import (
+    DataFile,
+    StoredSequence,
+    columns_of_files,
+    decode_fragment,
+    has_overlays,
+)
 from lance_stream.table.row_addresses import pack_addresses
 from lance_stream.table.row_ids import RowIdSequence, decode_row_ids
 from lance_stream.table.row_versions import RowVersionSequence, decode_row_versions
@@ -91,13 +106,15 @@ class WorkUnit:
         batch_size: The most rows in a batch; None for as many as make about 32 MB.
         blob_handling: Whether blob columns are given as `BYTES` or as `DESCRIPTORS`.
         with_dead_rows: Whether dead rows are given, too, where no offsets are.
+        fields: The columns wanted, where names do not say them: columns of `schema`, perhaps
+            without some of their parts.
     """
 
     files: OpenFiles
     version: int
     fragment: bytes
     schema: Schema
-    columns: tuple[str, ...]
+    columns: tuple[str, ...] = ()
     system_columns: tuple[str, ...] = ()
     has_stable_row_ids: bool = True
     offsets: npt.NDArray[np.uint32] | None = None
@@ -107,12 +124,19 @@ class WorkUnit:
     batch_size: int | None = None
     blob_handling: str = BYTES
     with_dead_rows: bool = False
+    fields: tuple[Field, ...] | None = None
+
+    @property
+    def projected(self) -> Schema:
+        """The columns wanted."""
+        if self.fields is not None:
+            return Schema(self.fields)
+        return projected(self.schema, self.columns, self.blob_handling)
 
     @property
     def arrow_schema(self) -> pa.Schema:
         """The schema of the batches."""
-        schema = projected(self.schema, self.columns, self.blob_handling)
-        return output_schema(schema, self.system_columns)
+        return output_schema(self.projected, self.system_columns)
 
 
 def check_blob_handling(blob_handling: str) -> None:
@@ -237,7 +261,12 @@ class FragmentReader:
     def __init__(self, unit: WorkUnit) -> None:
         self._unit = unit
         self._fragment = decode_fragment(unit.fragment)
-        self._output = projected(unit.schema, unit.columns, unit.blob_handling).fields
+        if has_overlays(self._fragment):
+            raise UnsupportedFeatureError(
+                f"fragment {self._fragment.id} of version {unit.version} has data overlay files, "
+                "which are not read: without them its values would be stale"
+            )
+        self._output = unit.projected.fields
         self._arrow = unit.arrow_schema
         if len(set(self._arrow.names)) != len(self._arrow.names):
             raise CorruptDataError(
@@ -262,11 +291,16 @@ class FragmentReader:
     def selections(self) -> Iterator[Selection]:
         """Yield the live rows (or the rows given) batch by batch; the filter is not asked yet."""
         has_blobs = any(map(_has_bytes, self._output))
-        for selection in self._selections():
-            if has_blobs:
-                yield from self._by_size_of_blobs(selection)
-            else:
-                yield selection
+        with self._told_why_missing():
+            for selection in self._selections():
+                if has_blobs:
+                    yield from self._by_size_of_blobs(selection)
+                else:
+                    yield selection
+
+    def _told_why_missing(self) -> AbstractContextManager[None]:
+        unit = self._unit
+        return told_why_missing(unit.files.store, unit.version, self._fragment)
 
     def _selections(self) -> Iterator[Selection]:
         unit, fragment = self._unit, self._fragment
@@ -320,8 +354,9 @@ class FragmentReader:
         leaves = bounded_leaves(self._predicate, self._filter_fields)
         if not leaves or not everything.ranges:
             return everything
-        for file in self._fragment.files:
-            bounds = self._unit.files.page_bounds(file, list(leaves.values()))
+        for file, column_of in zip(self._fragment.files, self._columns_of_files, strict=True):
+            held = [each for each in leaves.values() if each.id in column_of]
+            bounds = self._unit.files.page_bounds(file, held)
             if bounds is not None:
                 found = ranges_that_may_match(self._predicate, leaves, bounds)
                 everything = everything.intersection(found)
@@ -356,6 +391,10 @@ class FragmentReader:
 
     def read(self, selection: Selection) -> pa.RecordBatch:
         """Return the rows of a selection for which the filter is true."""
+        with self._told_why_missing():
+            return self._read(selection)
+
+    def _read(self, selection: Selection) -> pa.RecordBatch:
         known: dict[str, tuple[Field, pa.Array]] = {}
         if self._predicate is not None:
             arrays = self._columns(self._filter_fields, selection)
@@ -404,20 +443,22 @@ class FragmentReader:
     ) -> list[pa.Array]:
         """Read columns from all the data files that have part of them."""
         parts: list[list[Part]] = [[] for _ in fields]
-        everywhere = {each for file in self._fragment.files for each in file.column_of()}
+        columns_of = self._columns_of_files
+        everywhere = {each for column_of in columns_of for each in column_of}
         whole_of = {each.id: each for each in self._unit.schema.fields}
         asked = [with_witnesses(each, whole_of[each.id], everywhere) for each in fields]
-        for data_file in self._fragment.files:
-            column_of = data_file.column_of()
+        for data_file, column_of in zip(self._fragment.files, columns_of, strict=True):
             held = [
                 (place, part)
                 for place, field in enumerate(asked)
-                if (part := part_in(field, column_of)) is not None
+                if (part := part_in(as_in_file(field, whole_of[field.id], column_of), column_of))
+                is not None
             ]
             if not held:
                 continue
             wanted = [description_of(part) if _has_bytes(part) else part for _, part in held]
             try:
+                self._check_num_rows(data_file)
                 if offsets is None:
                     arrays = self._unit.files.read(data_file, wanted, start, stop)
                 else:
@@ -437,6 +478,55 @@ class FragmentReader:
             self._checked(field, assemble(field, pieces, num_rows))
             for field, pieces in zip(fields, parts, strict=True)
         ]
+
+    @cached_property
+    def _columns_of_files(self) -> list[dict[int, int]]:
+        """For each data file the columns of the fields that are read from it."""
+        if not self._fragment.files and self._fragment.physical_rows:
+            raise CorruptDataError(
+                f"fragment {self._fragment.id} of version {self._unit.version} has "
+                f"{self._fragment.physical_rows} rows, but no data file"
+            )
+        void = [each.name for each in self._unit.schema.walk() if each.id < 0]
+        if void:
+            raise CorruptDataError(
+                f"the column {void[0]!r} of version {self._unit.version} has a field id below 0, "
+                "which no data file can hold"
+            )
+        structs = {
+            part.id
+            for each in self._unit.schema.fields
+            for part in each.walk()
+            if part.children and part.logical_type == STRUCT and not part.is_packed
+        }
+        found = columns_of_files(self._fragment.files, structs)
+        below = {
+            part.id: {child.id for child in part.children}
+            for each in self._unit.schema.fields
+            for part in each.walk()
+            if part.children and not each.is_blob
+        }
+        for file, held in zip(self._fragment.files, found, strict=True):
+            if file.file_version >= (2, 1) and any(
+                below.get(each, set()) & held.keys() for each in held
+            ):
+                raise CorruptDataError(
+                    f"the data file {file.path!r} is said to hold a column beside those of its "
+                    "parts, which files of its version do not"
+                )
+        return found
+
+    def _check_num_rows(self, file: DataFile) -> None:
+        """Raise if a data file that is open has other rows than its fragment: some would be lost.
+
+        Where the manifest is wrong, no row can be told from its neighbours' row ids.
+        """
+        found, expected = self._unit.files.num_rows(file), self._physical_rows()
+        if found != expected:
+            raise CorruptDataError(
+                f"the data file {file.path!r} has {found} rows, but fragment {self._fragment.id} "
+                f"of version {self._unit.version} is said to have {expected}"
+            )
 
     def _bytes_of(self, field: Field, file: DataFile, descriptions: pa.Array) -> pa.Array:
         try:

@@ -13,9 +13,9 @@ from dataclasses import replace
 from lance_stream.dataset.schema_changes import change_schema, check_not_remembered_by
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError
+from lance_stream.schema.column_names import check_new_name
 from lance_stream.schema.fields import Field
 from lance_stream.schema.projections import find
-from lance_stream.schema.system_columns import SYSTEM_COLUMNS
 
 
 def rename_columns(table: TableVersion, names: Mapping[str, str]) -> TableVersion:
@@ -41,7 +41,7 @@ def rename_columns(table: TableVersion, names: Mapping[str, str]) -> TableVersio
             *parents, field = find(newest.schema, column)
             if field.id in name_of:
                 raise InvalidInputError(f"the column {column!r} is renamed twice")
-            _check_name(name, is_part=bool(parents))
+            check_new_name(name, is_part=bool(parents))
             if field.name != name:
                 name_of[field.id] = name
         check_not_remembered_by(
@@ -50,19 +50,6 @@ def rename_columns(table: TableVersion, names: Mapping[str, str]) -> TableVersio
         return _with_names(newest.schema.fields, name_of)
 
     return change_schema(table, renamed)
-
-
-def _check_name(name: object, *, is_part: bool) -> None:
-    if not isinstance(name, str) or not name or "." in name:
-        raise InvalidInputError(
-            f"a column cannot be called {name!r}: a name is not empty, and has no dot, which "
-            "stands for the parts of a struct"
-        )
-    if name in SYSTEM_COLUMNS and not is_part:
-        raise InvalidInputError(
-            f"a column must not be called {name!r}: the name stands for what the table itself "
-            "knows of a row"
-        )
 
 
 def _with_names(fields: Sequence[Field], name_of: Mapping[int, str]) -> tuple[Field, ...]:

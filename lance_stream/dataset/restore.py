@@ -30,5 +30,5 @@ def restore(table: TableVersion, version: int) -> TableVersion:
         return commit_planned(newest, Restore(version), properties=kept).table
 
     table.log.read(version)  # if it is gone, this says which ones there are
-    with holding(table.store, version):
+    with holding(table.refs, version):
         return planning_again(attempt)

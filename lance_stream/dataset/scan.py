@@ -6,7 +6,7 @@ ahead of the one who takes them (`reading_ahead`); on Spark each goes to a worke
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -32,6 +32,8 @@ from lance_stream.schema.system_columns import (
     ROW_ID,
     ROW_LAST_UPDATED_AT_VERSION,
 )
+
+_ROW_VERSIONS: Final = frozenset({ROW_CREATED_AT_VERSION, ROW_LAST_UPDATED_AT_VERSION})
 
 
 def plan_scan(
@@ -104,12 +106,23 @@ def check_filter(table: TableVersion, filter: str) -> None:
 
     Raises:
         NotFoundError: It names a column that is not there.
-        InvalidInputError: It is not understood.
+        InvalidInputError: It is not understood, or asks when rows came or were changed in a table
+            that does not keep it.
     """
     arrow = to_arrow(table.schema)
     for name in READABLE_SYSTEM_COLUMNS:
-        arrow = arrow.append(pa.field(name, pa.uint64()))
-    parse_predicate(filter, arrow)
+        if name not in arrow.names:
+            arrow = arrow.append(pa.field(name, pa.uint64()))
+    predicate = parse_predicate(filter, arrow)
+    if table.has_stable_row_ids:
+        return
+    for path in predicate.paths:
+        if path[0] in _ROW_VERSIONS:
+            raise InvalidInputError(
+                f"the filter names {path[0]!r}, but {table.uri} has no stable row ids, and so does "
+                "not keep in which versions its rows were created and updated. Give it such ids by "
+                "lance_stream.migrate_to_stable_row_ids(uri): versions are kept from then on"
+            )
 
 
 def scan(

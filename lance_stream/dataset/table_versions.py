@@ -12,15 +12,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.commit.version_log import VersionLog
+from lance_stream.dataset.missing_files import told_why_missing
 from lance_stream.dataset.open_files import OpenFiles
 from lance_stream.dataset.read_fragment import WorkUnit
+from lance_stream.dataset.references import Refs
 from lance_stream.dataset.timestamps import timestamp_of
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.schema.fields import Schema
 from lance_stream.storage.store import NUM_READERS, Store
-from lance_stream.table.feature_flags import has_stable_row_ids
+from lance_stream.table.feature_flags import check_readable, has_stable_row_ids
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.row_addresses import FragmentRows, RowIdIndex
@@ -49,6 +51,16 @@ class TableVersion:
     def version(self) -> int:
         """The version's number."""
         return self.manifest.version
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that the version belongs to; None for the main one."""
+        return self.manifest.branch
+
+    @property
+    def refs(self) -> Refs:
+        """The tags and branches that concern it."""
+        return Refs(self.log, self.manifest.branch)
 
     @property
     def schema(self) -> Schema:
@@ -87,6 +99,17 @@ class TableVersion:
             other.__dict__["files"] = self.files
         return other
 
+    def read_at(self, version: int) -> "TableVersion":
+        """Return another version of the same table, whose rows are to be read.
+
+        Raises:
+            NotFoundError: It is gone.
+            UnsupportedFeatureError: It has a feature that a reader must understand and we do not.
+        """
+        manifest = self.log.read(version)
+        check_readable(manifest)
+        return self.at(manifest)
+
     def unit(self, place: int, **wanted: Any) -> WorkUnit:
         """Return the work unit that reads one fragment.
 
@@ -113,7 +136,8 @@ class TableVersion:
         """Return the row offsets of a fragment's dead rows, ascending."""
         if fragment.deletion_file is None:
             return np.empty(0, np.uint32)
-        return self.files.dead_offsets(fragment, self.physical_rows(fragment))
+        with told_why_missing(self.store, self.version, fragment):
+            return self.files.dead_offsets(fragment, self.physical_rows(fragment))
 
     def dead_offsets_of(self, fragments: Sequence[Fragment]) -> list[npt.NDArray[np.uint32]]:
         """Return the row offsets of the dead rows of each fragment; files are read side by side."""

@@ -14,22 +14,28 @@
 Both times may be missing, as in files of old writers. A tag is created once: of two who create one
 name, one succeeds. Moving it keeps what else the file says.
 
+All tags lie in the table's directory, those on versions of a branch too (see `references`). Early
+releases of ours wrote the tags of a branch into the branch's own directory: those still count, for
+that branch alone, and are looked for after the others.
+
 Source:  files that the reference wrote, and its refs.rs.
-Differs: Tags on branches are listed, but a version of a branch is not opened yet. The reference
-         writes a letter beyond ASCII percent-encoded, and from then on its own listing of all tags
-         fails: such tags are read here, but not made.
+Differs: The reference writes a letter beyond ASCII percent-encoded, and from then on its own
+         listing of all tags fails: such tags are read here, but not made. A file that is no tag
+         makes that listing fail, too: here it is passed over and named, and stops only a cleanup.
 """
 
 import json
+import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final
 
 from lance_stream.commit.world import REAL_WORLD, World
-from lance_stream.dataset.timestamps import as_rfc3339
+from lance_stream.dataset.references import Refs
+from lance_stream.dataset.timestamps import as_rfc3339, in_utc, parse_moment
 from lance_stream.errors import (
     CorruptDataError,
     InvalidInputError,
@@ -38,6 +44,7 @@ from lance_stream.errors import (
 )
 from lance_stream.storage.store import Store
 from lance_stream.table.paths import (
+    MAIN_BRANCH,
     TAGS_DIRECTORY,
     NamingScheme,
     manifest_path,
@@ -45,7 +52,12 @@ from lance_stream.table.paths import (
     tag_path,
 )
 
-HOLD_PREFIX: Final = "lance_stream.hold."
+_log = logging.getLogger(__name__)
+
+RESERVED_PREFIX: Final = "lance_stream."
+"""What the names of all tags begin with that are not a user's."""
+
+HOLD_PREFIX: Final = f"{RESERVED_PREFIX}hold."
 """What the names of tags begin with that hold a version while something is done with it."""
 
 
@@ -70,23 +82,53 @@ class Tag:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-def list_tags(store: Store) -> dict[str, Tag]:
+@dataclass(frozen=True, slots=True)
+class TagListing:
+    """The tags of a table.
+
+    Attributes:
+        tags: The tags; two may have one name, if one lies in a branch's own directory.
+        unreadable: Files that look like tags, by their path, and why they cannot be understood.
+    """
+
+    tags: Sequence[Tag]
+    unreadable: Mapping[str, Exception]
+
+
+def read_tags(refs: Refs) -> TagListing:
+    """Return all tags of a table and its branches, and what looks like one."""
+    tags: list[Tag] = []
+    unreadable: dict[str, Exception] = {}
+    for store, names_branch in _places(refs):
+        for each in store.list(TAGS_DIRECTORY):
+            name = parse_tag_file_name(each.path.removeprefix(f"{TAGS_DIRECTORY}/"))
+            if name is None:
+                continue
+            try:
+                tag_path(name)
+                tag = _as_tag(name, _read(store, each.path, name))
+                tags.append(tag if names_branch else replace(tag, branch=refs.branch))
+            except NotFoundError:
+                if store.exists(each.path):
+                    raise  # else it was deleted since it was listed
+            except (CorruptDataError, InvalidInputError) as error:
+                unreadable[f"{store.uri}/{each.path}"] = error
+    return TagListing(tags, unreadable)
+
+
+def list_tags(refs: Refs) -> dict[str, Tag]:
     """Return all tags by name, in the order of their names.
 
-    Raises:
-        CorruptDataError: The file of one is damaged.
+    Files that are no tags are passed over, and named in a warning.
     """
-    names = map(parse_tag_file_name, store.list_names(TAGS_DIRECTORY))
-    found: dict[str, Tag] = {}
-    for name in sorted(each for each in names if each is not None):
-        try:
-            found[name] = get_tag(store, name)
-        except NotFoundError:
-            continue  # deleted since it was listed
-    return found
+    listing = read_tags(refs)
+    for path, error in listing.unreadable.items():
+        _log.warning("%s looks like a tag and is passed over: %s", path, error)
+    by_name = {each.name: each for each in reversed(listing.tags)}
+    return dict(sorted(by_name.items()))
 
 
-def get_tag(store: Store, name: str) -> Tag:
+def get_tag(refs: Refs, name: str) -> Tag:
     """Return a tag.
 
     Raises:
@@ -94,31 +136,26 @@ def get_tag(store: Store, name: str) -> Tag:
         InvalidInputError: No tag can have this name.
         CorruptDataError: The tag's file is damaged.
     """
-    return _as_tag(name, _read(store, name))
+    for store, names_branch in _places(refs):
+        with suppress(NotFoundError):
+            tag = _as_tag(name, _read(store, tag_path(name), name))
+            return tag if names_branch else replace(tag, branch=refs.branch)
+    raise _no_such_tag(refs, name)
 
 
-def find_tag(store: Store, name: str) -> Tag | None:
+def find_tag(refs: Refs, name: str) -> Tag | None:
     """Return a tag, or None if there is no such tag; see `get_tag`."""
     try:
-        return get_tag(store, name)
+        return get_tag(refs, name)
     except NotFoundError:
         return None
 
 
-def read_tag(store: Store, name: str) -> int:
-    """Return the version of the table that a tag names.
-
-    Raises:
-        UnsupportedFeatureError: The tag names a version of a branch.
-        LanceStreamError: As `get_tag`.
-    """
-    tag = get_tag(store, name)
-    if tag.branch is not None:
-        raise UnsupportedFeatureError(
-            f"the tag {name!r} names a version of the branch {tag.branch!r}; branches are not "
-            "supported yet"
-        )
-    return tag.version
+def _places(refs: Refs) -> Iterator[tuple[Store, bool]]:
+    """Yield where tags lie, and whether those there say of which branch they are."""
+    yield refs.root, True
+    if refs.branch is not None:
+        yield refs.store, False
 
 
 def check_new_tag(name: str) -> str:
@@ -136,8 +173,8 @@ def check_new_tag(name: str) -> str:
     return name
 
 
-def create_tag(store: Store, name: str, version: int, world: World = REAL_WORLD) -> Tag:
-    """Make a tag for a version.
+def create_tag(refs: Refs, name: str, version: int, world: World = REAL_WORLD) -> Tag:
+    """Make a tag for a version of a table, or of its branch.
 
     Raises:
         InvalidInputError: There is such a tag already, or none can have this name.
@@ -146,57 +183,70 @@ def create_tag(store: Store, name: str, version: int, world: World = REAL_WORLD)
     path = tag_path(check_new_tag(name))
     now = as_rfc3339(world.now_nanos())
     content: dict[str, Any] = {
-        "branch": None,
+        "branch": refs.branch,
         "version": version,
         "createdAt": now,
         "updatedAt": now,
-        "manifestSize": _manifest_size(store, version),
+        "manifestSize": _manifest_size(refs.store, version),
         "metadata": {},
     }
-    if not _create(store, path, _encode(content)):
+    if not _create(refs.root, path, _encode(content)):
         raise InvalidInputError(
-            f"there is a tag {name!r} already: it stands for version "
-            f"{get_tag(store, name).version}. Move it with `update`, or delete it"
+            f"there is a tag {name!r} already: it stands for {said(get_tag(refs, name))}. Move it "
+            "with `update`, or delete it"
         )
-    _check_is_still_there(store, version, lambda: store.delete(path))
+    _check_is_still_there(refs.store, version, lambda: refs.root.delete(path))
     return _as_tag(name, content)
 
 
-def move_tag(store: Store, name: str, version: int, world: World = REAL_WORLD) -> Tag:
-    """Let a tag that is there stand for another version.
+def move_tag(refs: Refs, name: str, version: int, world: World = REAL_WORLD) -> Tag:
+    """Let a tag that is there stand for another version, of this branch.
 
     Raises:
         NotFoundError: There is no such tag or version.
         LanceStreamError: As `get_tag`.
     """
-    before = _read(store, name)
+    store = _store_of(refs, name)
+    path = tag_path(name)
+    before = _read(store, path, name)
     _as_tag(name, before)
     content = before | {
-        "branch": None,
+        "branch": refs.branch,
         "version": version,
         "updatedAt": as_rfc3339(world.now_nanos()),
-        "manifestSize": _manifest_size(store, version),
+        "manifestSize": _manifest_size(refs.store, version),
     }
-    store.write(tag_path(name), _encode(content))
-    _check_is_still_there(store, version, lambda: store.write(tag_path(name), _encode(before)))
+    store.write(path, _encode(content))
+    _check_is_still_there(refs.store, version, lambda: store.write(path, _encode(before)))
     return _as_tag(name, content)
 
 
-def delete_tag(store: Store, name: str) -> None:
+def delete_tag(refs: Refs, name: str) -> None:
     """Delete a tag; the version that it named stays.
 
     Raises:
         NotFoundError: There is no such tag; the message lists those that are.
         InvalidInputError: No tag can have this name.
     """
+    _store_of(refs, name).delete(tag_path(name))
+
+
+def said(tag: Tag) -> str:
+    """Return in words what a tag stands for."""
+    of_branch = "" if tag.branch is None else f" of the branch {tag.branch!r}"
+    return f"version {tag.version}{of_branch}"
+
+
+def _store_of(refs: Refs, name: str) -> Store:
     path = tag_path(name)
-    if not store.exists(path):
-        raise _no_such_tag(store, name)
-    store.delete(path)
+    for store, _ in _places(refs):
+        if store.exists(path):
+            return store
+    raise _no_such_tag(refs, name)
 
 
 @contextmanager
-def holding(store: Store, version: int) -> Iterator[None]:
+def holding(refs: Refs, version: int) -> Iterator[None]:
     """Keep a version from being cleaned up, by a tag of its own, while a body runs.
 
     A process that is killed meanwhile leaves the tag: cleanup ignores it once it is old.
@@ -205,12 +255,12 @@ def holding(store: Store, version: int) -> Iterator[None]:
         NotFoundError: There is no such version.
     """
     name = f"{HOLD_PREFIX}{uuid.uuid4().hex}"
-    create_tag(store, name, version)
+    create_tag(refs, name, version)
     try:
         yield
     finally:
         with suppress(NotFoundError):
-            delete_tag(store, name)
+            delete_tag(refs, name)
 
 
 def _create(store: Store, path: str, data: bytes) -> bool:
@@ -227,11 +277,8 @@ def _create(store: Store, path: str, data: bytes) -> bool:
         return True
 
 
-def _read(store: Store, name: str) -> dict[str, Any]:
-    try:
-        data = store.read(tag_path(name))
-    except NotFoundError:
-        raise _no_such_tag(store, name) from None
+def _read(store: Store, path: str, name: str) -> dict[str, Any]:
+    data = store.read(path)
     try:
         content: Any = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -241,9 +288,9 @@ def _read(store: Store, name: str) -> dict[str, Any]:
     return content
 
 
-def _no_such_tag(store: Store, name: str) -> NotFoundError:
-    names = map(parse_tag_file_name, store.list_names(TAGS_DIRECTORY))
-    tags = ", ".join(sorted(each for each in names if each is not None))
+def _no_such_tag(refs: Refs, name: str) -> NotFoundError:
+    files = (each for store, _ in _places(refs) for each in store.list_names(TAGS_DIRECTORY))
+    tags = ", ".join(sorted(filter(None, set(map(parse_tag_file_name, files)))))
     there = f"there are: {tags}" if tags else "there are no tags"
     return NotFoundError(f"there is no tag {name!r}; {there}")
 
@@ -262,6 +309,7 @@ def _as_tag(name: str, content: Mapping[str, Any]) -> Tag:
         raise CorruptDataError(
             f"the tag {name!r} has a branch or metadata of no kind: {content!r:.200}"
         )
+    branch = None if branch == MAIN_BRANCH else branch
     created, updated = (_moment(name, content.get(key)) for key in ("createdAt", "updatedAt"))
     return Tag(
         name, version, created, updated, branch, {str(k): str(v) for k, v in metadata.items()}
@@ -272,9 +320,8 @@ def _moment(name: str, text: object) -> datetime | None:
     if text is None:
         return None
     try:
-        moment = datetime.fromisoformat(str(text))
-        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
-    except (ValueError, OverflowError) as error:
+        return in_utc(parse_moment(str(text)))
+    except ValueError as error:
         raise CorruptDataError(
             f"the tag {name!r} was made or moved at no moment: {error}"
         ) from None

@@ -1,33 +1,67 @@
-"""When versions were committed, and how users say when: always in UTC."""
+"""When versions were committed, and how users say when.
+
+A time that names no zone is in UTC, at every door: Python's datetimes, texts of options and of the
+command line, literals in SQL. It is never in the zone of the machine, nor in Spark's session zone,
+which the processes that read options do not know; note 030 has the why.
+
+Times reach as far as Python's datetimes do, years 1 to 9999, and are shown as the nearest of these
+where they are further away.
+"""
 
 from datetime import UTC, datetime, timedelta
 
-from lance_stream.errors import InvalidInputError
 from lance_stream.table.manifest import Manifest
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 """The moment that stands for one which nobody knows."""
+
+_FIRST = datetime.min.replace(tzinfo=UTC)
+_LAST = datetime.max.replace(tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def timestamp_of(manifest: Manifest) -> datetime | None:
     """Return when a version was committed, to the microsecond; None if its writer did not say."""
     if manifest.timestamp_nanos is None:
         return None
-    return LONG_AGO + timedelta(microseconds=manifest.timestamp_nanos // 1000)
+    return moment_at(manifest.timestamp_nanos // 1000)
+
+
+def moment_at(micros: int) -> datetime:
+    """Return a moment in UTC; the nearest one that a datetime can hold.
+
+    Args:
+        micros: Microseconds since 1970-01-01 UTC.
+    """
+    first, last = (_FIRST - LONG_AGO) // _MICROSECOND, (_LAST - LONG_AGO) // _MICROSECOND
+    return LONG_AGO + timedelta(microseconds=min(max(micros, first), last))
+
+
+def parse_moment(text: str) -> datetime:
+    """Return the moment that an ISO 8601 text names; in UTC if it names no zone.
+
+    Raises:
+        ValueError: It names none.
+    """
+    return with_zone(datetime.fromisoformat(text.strip()))
+
+
+def with_zone(moment: datetime) -> datetime:
+    """Return a moment whose zone is known: UTC if it has none."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+
+
+def in_utc(moment: datetime) -> datetime:
+    """Return a moment in UTC; the nearest one that a datetime can hold there.
+
+    That of `0001-01-01T00:00:00+14:00` is in the year before the first.
+    """
+    return moment_at((with_zone(moment) - LONG_AGO) // _MICROSECOND)
 
 
 def nanos_of(moment: datetime) -> int:
-    """Return a moment as nanoseconds since 1970-01-01 UTC.
-
-    Raises:
-        InvalidInputError: It has no time zone, so that nobody knows which moment is meant.
-    """
-    if moment.tzinfo is None:
-        raise InvalidInputError(
-            f"{moment.isoformat()} has no time zone; say which moment you mean, for example with "
-            "datetime(..., tzinfo=UTC)"
-        )
-    return (moment - LONG_AGO) // timedelta(microseconds=1) * 1000
+    """Return a moment as nanoseconds since 1970-01-01 UTC; it is in UTC if it has no zone."""
+    return (with_zone(moment) - LONG_AGO) // _MICROSECOND * 1000
 
 
 def as_rfc3339(nanos: int) -> str:

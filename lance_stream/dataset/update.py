@@ -100,7 +100,9 @@ def _changed(
 
 
 def _fitting(values: pa.Array, field: pa.Field, name: str) -> pa.Array:
-    """Return values in a column's type, if each is held exactly."""
+    """Return values in a column's type, if each is held exactly; a decimal as the nearest float."""
+    if pa.types.is_decimal(values.type) and pa.types.is_floating(field.type):
+        values = values.cast(field.type)  # a literal such as 9.0 is a decimal
     batch = pa.RecordBatch.from_arrays([values], [name])
     if pa.types.is_integer(values.type) and pa.types.is_integer(field.type):
         # Arithmetic widens: what counts is whether the values fit.

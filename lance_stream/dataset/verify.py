@@ -17,6 +17,7 @@ import numpy as np
 
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.upserts.tombstone_files import column_names, read_deletes
+from lance_stream.dataset.write_ahead_logs import FOLDER, unmerged_files
 from lance_stream.errors import BadDataError, CorruptDataError, NotFoundError
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import field_to_arrow
@@ -31,6 +32,7 @@ from lance_stream.table.feature_flags import (
 from lance_stream.table.fragments import DataFile, Fragment
 from lance_stream.table.indices import decode_index_section
 from lance_stream.table.ledger import read_entries
+from lance_stream.table.operations import Clone
 from lance_stream.table.row_versions import decode_row_versions
 from lance_stream.table.tombstones import read_tombstones
 from lance_stream.table.transaction import decode_transaction
@@ -127,7 +129,12 @@ def _transaction(table: TableVersion) -> Broken:
     manifest = table.manifest
     inline = manifest.inline_transaction
     transaction = None if inline is None else decode_transaction(inline)
-    if transaction is not None and transaction.read_version >= manifest.version:
+    is_clone = transaction is not None and isinstance(transaction.operation, Clone)
+    if (
+        transaction is not None
+        and not is_clone  # whose first version has the number of the one that it was made from
+        and transaction.read_version >= manifest.version
+    ):
         yield (
             "inline transaction",
             f"it was planned on version {transaction.read_version}, but made {manifest.version}",
@@ -183,6 +190,16 @@ def _tombstones(table: TableVersion) -> Broken:
             yield paths.tombstone_path(file.name), str(error)
 
 
+def _write_ahead_log(table: TableVersion) -> Broken:
+    found = unmerged_files(table)
+    if found is not None and found.num_files:
+        yield (
+            FOLDER,
+            f"{found.num_files} files of a write-ahead log (MemWAL) lie beside the table: rows "
+            "that are not merged are in no version",
+        )
+
+
 # --- fragments
 
 
@@ -202,6 +219,8 @@ def _fragment_ids(table: TableVersion) -> Broken:
 def _fields_of_files(table: TableVersion) -> Broken:
     flags = table.manifest.reader_feature_flags
     expected = table.manifest.data_format.version
+    # the parts of a struct may lie in several files, and in 2.0 each of them names the struct, too
+    structs = {each.id for each in table.schema.walk() if each.children and not each.is_leaf}
     for where, fragment in _fragments(table):
         live: Counter[int] = Counter()
         for file in fragment.files:
@@ -216,10 +235,16 @@ def _fields_of_files(table: TableVersion) -> Broken:
                     f"{where}, {file.path}",
                     f"it has the file version {version}, but the table has {expected}",
                 )
-            live.update(each for each in file.field_ids if each != TOMBSTONED_ID)
+            live.update(
+                each for each in file.field_ids if each != TOMBSTONED_ID and each not in structs
+            )
         for field_id, count in live.items():
             if count > 1:
-                yield where, f"the field {field_id} lies in {count} of its data files"
+                yield (
+                    where,
+                    f"the field {field_id} lies in {count} of its data files; the last of them is "
+                    "read",
+                )
 
 
 def _stored_paths(table: TableVersion) -> Broken:
@@ -361,6 +386,7 @@ def _row_versions(table: TableVersion) -> Broken:
 
 
 def _row_counts(table: TableVersion) -> Broken:
+    yield from _wrong_counts(table)
     for where, fragment in _fragments(table):
         if not fragment.files:
             yield where, "it has no data file"
@@ -369,6 +395,22 @@ def _row_counts(table: TableVersion) -> Broken:
             yield where, "it has no rows"
         elif fragment.deletion_file and fragment.deletion_file.num_deleted_rows >= rows:
             yield where, "all of its rows are dead; such a fragment is left out of the manifest"
+
+
+def _wrong_counts(table: TableVersion) -> Broken:
+    """Compare what Lance 0.8 stated of rows, which is not gone by, with the files."""
+    for stated in table.manifest.distrusted_fragments or ():
+        fragment = table.manifest.fragments.by_id(stated.id)
+        if fragment is None:
+            continue
+        rows, dead = table.physical_rows(fragment), len(table.dead_offsets(fragment))
+        said_dead = stated.deletion_file.num_deleted_rows if stated.deletion_file else 0
+        if stated.physical_rows not in (0, rows) or said_dead not in (0, dead):
+            yield (
+                f"fragment {stated.id}",
+                f"the manifest says that {said_dead} of {stated.physical_rows} rows are dead, but "
+                f"{dead} of {rows} are; the next commit mends it",
+            )
 
 
 RULES: Mapping[str, Callable[[TableVersion], Broken]] = {
@@ -381,6 +423,7 @@ RULES: Mapping[str, Callable[[TableVersion], Broken]] = {
     "indices": _indices,
     "ledger": _ledger,
     "tombstones": _tombstones,
+    "write-ahead log": _write_ahead_log,
     "fragment ids": _fragment_ids,
     "fields of files": _fields_of_files,
     "stored paths": _stored_paths,

@@ -12,7 +12,7 @@ committed, from the version that is the newest then. It goes from worker to driv
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from lance_stream.dataset.blob_files import BlobFiles
 from lance_stream.dataset.casting import cast_batch, check_castable
 from lance_stream.dataset.uploads import Uploads
 from lance_stream.errors import InvalidInputError, LanceStreamError
+from lance_stream.file.encoding_options import with_known_options
 from lance_stream.file.versions import FileVersion
 from lance_stream.file.writer import FileWriter
 from lance_stream.schema.arrow_schemas import to_arrow
@@ -183,7 +184,9 @@ def _closing(file: StoreFileWriter, uploads: Uploads | None) -> AbstractContextM
 
 def _write_file(rows: _Rows, target: WriteTarget, uploads: Uploads | None) -> Fragment:
     name = data_file_name(secrets.token_bytes(16))
-    writer = FileWriter(target.schema, target.file_version, dictionaries=target.dictionaries)
+    known = tuple(map(with_known_options, target.schema.fields))
+    schema = replace(target.schema, fields=known)
+    writer = FileWriter(schema, target.file_version, dictionaries=target.dictionaries)
     path = data_file_path(name)
     with (
         BlobFiles(target.store, path, target.schema) as blobs,

@@ -12,29 +12,35 @@ A table that does not exist is made by the commit, with its rows in the first ve
 fails leaves no table behind.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from lance_stream.commit.opening import open_log
+from lance_stream.commit.same_table import replaced
 from lance_stream.dataset.add_columns import add_missing_columns
 from lance_stream.dataset.append import append_fragments, check_still_fits, write_target
 from lance_stream.dataset.casting import check_castable
 from lance_stream.dataset.commit_verb import Outcome
-from lance_stream.dataset.create import create_with_fragments, new_schema, with_primary_key
-from lance_stream.dataset.micro_batches import MicroBatch
+from lance_stream.dataset.create import (
+    check_types_known,
+    create_with_fragments,
+    new_schema,
+    with_primary_key,
+)
+from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
 from lance_stream.dataset.opening import checkout, open_table
 from lance_stream.dataset.overwrite import overwrite_fragments
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.write_fragments import WriteTarget, delete_files
 from lance_stream.errors import (
     CommitConflictError,
-    IncompatibleConflictError,
     InvalidInputError,
     NotFoundError,
+    TableReplacedError,
 )
 from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import DEFAULT_FILE_VERSION, FileVersion
@@ -42,6 +48,10 @@ from lance_stream.schema.fields import Schema
 from lance_stream.table import ledger
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.operations import Overwrite
+from lance_stream.table.version_marks import mark_of
+
+NameRule: TypeAlias = Callable[[Sequence[str], Sequence[str]], Sequence[str]]
+"""Gives the names under which a table stores columns, from their own names and the table's."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,9 @@ class WriteJob:
         version: The version that was planned on; 0 if there was no table.
         overwrite: Whether the rows take the place of all that the table has.
         config: The ledger's entries at that version.
+        mark: What that version is known by (`table.version_marks`); empty if there was no table.
+        names: What the table calls the columns of each batch, in their order; None where batches
+            come under the table's own names.
     """
 
     uri: str
@@ -63,6 +76,8 @@ class WriteJob:
     version: int
     overwrite: bool = False
     config: Mapping[str, str] = field(default_factory=dict)
+    mark: str = ""
+    names: tuple[str, ...] | None = None
 
     def has_taken_in(self, micro_batch: MicroBatch) -> bool:
         """Say whether the table had a micro-batch when the job was planned; asks no store.
@@ -85,6 +100,8 @@ def plan_job(
     file_version: str | None = None,
     primary_key: Sequence[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    name_rule: NameRule | None = None,
+    case_sensitive: bool = False,
 ) -> WriteJob:
     """Say how rows come into the table at a location, and check that they can.
 
@@ -97,6 +114,8 @@ def plan_job(
             has to be.
         primary_key: The same of the columns of the primary key.
         storage_options: Settings of the store.
+        name_rule: Gives the table's names of the incoming columns; None where they have them.
+        case_sensitive: Whether an added column's name may differ from another's in case only.
 
     Raises:
         InvalidInputError: The rows do not fit the table, a table cannot be made of their columns,
@@ -109,10 +128,17 @@ def plan_job(
     except NotFoundError:
         version = DEFAULT_FILE_VERSION if file_version is None else FileVersion.parse(file_version)
         version.check_supported()
+        check_types_known(incoming)
         schema = new_schema(with_primary_key(incoming, primary_key or ()), version)
         check_types(schema.fields, version)
         target = WriteTarget(open_log(uri, options).store, schema, version)
         return WriteJob(uri, options, target, version=0, overwrite=overwrite)
+    names = None
+    if name_rule is not None:
+        names = tuple(name_rule(incoming.names, table.schema.names))
+        incoming = pa.schema(
+            [each.with_name(name) for each, name in zip(incoming, names, strict=True)]
+        )
     _check_is_asked_for(table, file_version, primary_key)
     target = write_target(table)
     if overwrite:
@@ -121,9 +147,10 @@ def plan_job(
         new = [each for each in incoming if each.name not in table.arrow_schema.names]
         check_castable(incoming, pa.schema([*table.arrow_schema, *(new if add_columns else ())]))
         if add_columns:
-            table = add_missing_columns(table, incoming)
+            table = add_missing_columns(table, incoming, case_sensitive=case_sensitive)
             target = write_target(table)
-    return WriteJob(uri, options, target, table.version, overwrite, _ledger_of(table))
+    mark = mark_of(table.manifest)
+    return WriteJob(uri, options, target, table.version, overwrite, _ledger_of(table), mark, names)
 
 
 def commit_job(
@@ -166,6 +193,28 @@ def commit_job(
     return append_fragments(table, fragments, micro_batch)
 
 
+def check_is_in(job: WriteJob, micro_batch: MicroBatch) -> ledger.LedgerEntry:
+    """Return what says that the table has a micro-batch, whose number it had at the plan.
+
+    Args:
+        job: The job.
+        micro_batch: The batch, with the digest of its rows.
+
+    Raises:
+        OtherBatchError: What it has under this number is another batch.
+        InvalidInputError: The ledger's entry has been taken out since.
+    """
+    table = open_table(job.uri, storage_options=job.storage_options)
+    entry = find_taken_in(table, micro_batch)
+    if entry is None:
+        raise InvalidInputError(
+            f"the ledger of {job.uri} had batch {micro_batch.batch_id} of app id "
+            f"{micro_batch.app_id!r} when the write was planned, and no longer has it. Nothing was "
+            "written; write it again"
+        )
+    return entry
+
+
 def discard(job: WriteJob, fragments: Iterable[Fragment]) -> None:
     """Delete what workers wrote for a job that nobody has tried to commit; best effort."""
     delete_files(job.target.store, fragments)
@@ -175,12 +224,10 @@ def _as_planned(job: WriteJob, fragments: Sequence[Fragment]) -> TableVersion:
     """Return the version that the files were written for, as far as the commit has to know it."""
     try:
         newest = open_table(job.uri, storage_options=job.storage_options)
-        if newest.version < job.version:
-            raise NotFoundError(f"the newest version is {newest.version}")
     except NotFoundError as error:
-        raise IncompatibleConflictError(
+        raise TableReplacedError(
             f"the rows were written for version {job.version} of {job.uri}, but the table was "
-            "deleted, or made anew, meanwhile. Write them again",
+            "deleted meanwhile. Write them again to make it anew",
             job.version,
         ) from error
     if not job.version:
@@ -190,14 +237,17 @@ def _as_planned(job: WriteJob, fragments: Sequence[Fragment]) -> TableVersion:
                 "columns or another file version; write them again"
             )
         return newest
-    if job.overwrite:
-        return newest
+    if newest.version < job.version:
+        raise replaced(job.uri, job.version, newest.version)
     try:
-        return checkout(newest, job.version)
+        planned_on = checkout(newest, job.version)
     except NotFoundError:  # cleaned up: what came since is not known
-        if fragments:
+        if fragments and not job.overwrite:
             check_still_fits(fragments, job.target.schema, newest)
         return newest
+    if mark_of(planned_on.manifest) != job.mark:
+        raise replaced(job.uri, job.version, newest.version)
+    return planned_on
 
 
 def _check_is_asked_for(

@@ -23,15 +23,16 @@ all that is in it.
 
 Source:  file format document, "Field Encoding Specification"; lance-encoding's constants.
 Differs: The reference passes over some values that it does not understand, and stops at others; a
-         wrong value is refused here. It reads some of them from environment variables, too.
+         wrong value is refused here as a table is made, and passed over in tables of others. It
+         reads some of them from environment variables, too.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.schema.fields import Field
+from lance_stream.schema.fields import BLOB_KEY, FALSE_SPELLINGS, TRUE_SPELLINGS, Field
 
 PREFIX = "lance-encoding:"
 
@@ -129,6 +130,35 @@ def check_encoding_options(root: Field) -> None:
         parse_encoding_options(each, root)
 
 
+def with_known_options(field: Field) -> Field:
+    """Return a top-level field without the metadata that ask for an encoding that is not known.
+
+    A table that another program made may ask for what that program alone knows. It is a wish: the
+    files that are written say how they are encoded. Metadata that change what a column is (blobs,
+    packed structs) stay in effect.
+    """
+    children = tuple(with_known_options(each) for each in field.children)
+    metadata = dict(field.metadata)
+    if BLOB_KEY in metadata:
+        metadata[BLOB_KEY] = b"true"
+    for key in (*(PREFIX + name for name in _OPTIONS), "packed"):
+        if key not in metadata:
+            continue
+        try:
+            parse_encoding_options(replace(field, metadata={key: metadata[key]}))
+        except InvalidInputError:
+            del metadata[key]
+    try:
+        parse_encoding_options(replace(field, metadata=metadata))
+    except InvalidInputError:  # a level that its algorithm does not have
+        for key in (PREFIX + "compression-level", PREFIX + "dict-values-compression-level"):
+            metadata.pop(key, None)
+    same = all(one is other for one, other in zip(children, field.children, strict=True))
+    if same and metadata == field.metadata:
+        return field
+    return replace(field, metadata=metadata, children=children)
+
+
 def _parsed(
     metadata: Mapping[str, bytes],
     key: str,
@@ -172,21 +202,19 @@ def _number(
 
 
 def _flag(text: str) -> bool:
-    if text.lower() in _TRUE:
+    if text.lower() in TRUE_SPELLINGS:
         return True
-    if text.lower() in _FALSE:
+    if text.lower() in FALSE_SPELLINGS:
         return False
     raise ValueError("it can be true or false")
 
 
 def _blob(text: str) -> bool:
-    if text.lower() not in _TRUE:
+    if text.lower() not in TRUE_SPELLINGS:
         raise ValueError("the key alone makes a column of blobs: say true, or leave it out")
     return True
 
 
-_TRUE = frozenset({"true", "1", "on", "yes", "y"})
-_FALSE = frozenset({"false", "0", "off", "no", "n", ""})
 _LEVEL = _number(int, lambda level: abs(level) < 1 << 31, "a whole number")
 _BYTES = _number(int, lambda size: 0 < size < 1 << 31, "a number of bytes below 2 GiB")
 

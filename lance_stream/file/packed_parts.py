@@ -13,6 +13,7 @@ from lance_stream.errors import CorruptDataError
 from lance_stream.file.arrow_blocks import nulls
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.logical_types import STRUCT
 
 
 def with_whole_structs(field: Field, stored: Schema) -> Field:
@@ -23,13 +24,13 @@ def with_whole_structs(field: Field, stored: Schema) -> Field:
         stored: The file's own schema.
 
     Raises:
-        CorruptDataError: A packed struct is not one in the file's schema.
+        CorruptDataError: A packed struct is no struct in the file's schema.
     """
     if not field.children or field.is_blob:
         return field
     if field.is_packed:
         whole = stored.field_by_id(field.id)
-        if whole is None or not whole.is_packed:
+        if whole is None or whole.logical_type != STRUCT:
             raise CorruptDataError(
                 f"the packed struct {field.name!r} (field {field.id}) is none in the file's own "
                 "schema"

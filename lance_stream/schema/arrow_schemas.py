@@ -19,7 +19,13 @@ from lance_stream.errors import CorruptDataError, InvalidInputError, Unsupported
 from lance_stream.schema import logical_types as names
 from lance_stream.schema.blobs import surface_field
 from lance_stream.schema.extension_types import storage_field
-from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.fields import (
+    FALSE_SPELLINGS,
+    PACKED_KEYS,
+    TRUE_SPELLINGS,
+    Field,
+    Schema,
+)
 
 PRIMARY_KEY_METADATA = "lance-schema:unenforced-primary-key"
 """Field metadata that declares a column a member of the table's (unenforced) primary key."""
@@ -53,7 +59,7 @@ def from_arrow(schema: pa.Schema) -> Schema:
 def field_from_arrow(arrow: pa.Field) -> Field:
     """Return the tree of one Arrow field, not numbered yet."""
     arrow = storage_field(arrow)
-    metadata = _metadata_from_arrow(arrow.metadata)
+    metadata = _with_one_spelling(_metadata_from_arrow(arrow.metadata))
     extension_name = metadata.get(names.EXTENSION_NAME, b"").decode()
     try:
         logical_type, children = _describe(arrow.type, extension_name)
@@ -239,6 +245,22 @@ def _primary_key_position(name: str, metadata: Mapping[str, bytes]) -> int | Non
         return int(position)
     declared = metadata.get(PRIMARY_KEY_METADATA, b"false").lower()
     return 0 if declared in {b"true", b"1", b"yes"} else None
+
+
+def _with_one_spelling(metadata: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return metadata that say whether a struct is packed as all readers take it.
+
+    Of a `false`, and of a `1`, releases of the reference think differently, and write files that
+    they do not read themselves.
+    """
+    made = dict(metadata)
+    for key in PACKED_KEYS:
+        said = made.get(key, b"?").decode(errors="replace").strip().lower()
+        if said in TRUE_SPELLINGS:
+            made[key] = b"true"
+        elif said in FALSE_SPELLINGS:
+            del made[key]
+    return made
 
 
 def _metadata_from_arrow(metadata: Mapping[bytes, bytes] | None) -> dict[str, bytes]:

@@ -6,7 +6,7 @@ its parent by id. In memory it is a tree of `Field` values.
 Source: file.proto, messages Field and Schema.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lance_stream._proto import file_pb2
@@ -23,6 +23,12 @@ LINEAGE_IDS = frozenset({-3, -4, -5})
 
 PACKED_KEYS = ("lance-encoding:packed", "packed")
 """Metadata that make a struct one column; the second is that of the first writers."""
+
+TRUE_SPELLINGS = frozenset({"true", "1", "on", "yes", "y"})
+"""What means yes in the metadata of a field, in whatever case. Source: files of pylance."""
+
+FALSE_SPELLINGS = frozenset({"false", "0", "off", "no", "n", ""})
+"""What means no there."""
 
 BLOB_KEY = "lance-encoding:blob"
 """Metadata that make a column of bytes one of blobs, whatever their value."""
@@ -53,6 +59,8 @@ class Field:
         primary_key_position: 1-based place in the unenforced primary key; 0 for a member without
             a place (a key of one column); None for a column outside the key.
         clustering_key_position: The same for the unenforced clustering key.
+        packed_in_file: Whether a data file that is read has this struct as one column, where that
+            is known; None where only the metadata say it. It is of the file, not of the schema.
     """
 
     name: str
@@ -64,12 +72,23 @@ class Field:
     extension_name: str = ""
     primary_key_position: int | None = None
     clustering_key_position: int | None = None
+    packed_in_file: bool | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_packed(self) -> bool:
-        """Whether this is a struct whose parts are stored side by side, as one column."""
-        return self.logical_type == "struct" and any(
-            self.metadata.get(key, b"").lower() == b"true" for key in PACKED_KEYS
+        """Whether this is a struct whose parts are stored side by side, as one column.
+
+        Old and new releases of the reference take the same metadata differently, so what a file
+        holds decides as it is read (`as_in_file`), and the metadata as one is written.
+        """
+        if self.logical_type != "struct":
+            return False
+        if self.packed_in_file is not None:
+            return self.packed_in_file
+        return any(
+            self.metadata.get(key, b"").decode(errors="replace").lower() in TRUE_SPELLINGS
+            for key in PACKED_KEYS
+            if key in self.metadata
         )
 
     @property
@@ -206,6 +225,29 @@ def fields_from_proto(messages: Sequence[file_pb2.Field]) -> tuple[Field, ...]:
         )
 
     return tuple(build(message) for message in children[UNASSIGNED_ID])
+
+
+def as_in_file(each: Field, whole: Field, held: Container[int]) -> Field:
+    """Return a field of which each struct is packed exactly if it is in a data file.
+
+    Args:
+        each: The field; parts of structs may be projected away.
+        whole: The field as the table has it.
+        held: The ids of the fields in the file. Of a packed struct they have the struct's own, and
+            none of its parts'; of others the parts', and up to 2.0 the struct's, too.
+    """
+    if not each.children or each.is_blob:
+        return each
+    below = {part.id: part for part in whole.children}
+    children = tuple(as_in_file(part, below[part.id], held) for part in each.children)
+    same = all(one is other for one, other in zip(children, each.children, strict=True))
+    made = each if same else replace(each, children=children)
+    if each.logical_type != "struct" or not any(part.id in held for part in whole.walk()):
+        return made
+    is_packed = each.id in held and not any(
+        part.id in held for child in whole.children for part in child.walk()
+    )
+    return made if is_packed == made.is_packed else replace(made, packed_in_file=is_packed)
 
 
 def without_children(each: Field) -> Field:

@@ -10,19 +10,29 @@ Python has imported from: Spark's own, and its core jar with thousands of entrie
 folder in them. That was 150 of the 200 ms of CPU that a task cost. Python keeps those readers in a
 cache (`sys.path_importer_cache`) and makes them again when an import needs one, from directories
 it has in memory. So a task forgets them when it is done, and the next one has nothing to read.
+
+Spark's `DataFrame.toArrow` brings any number of rows into the driver, up to a limit of the whole
+session. `collect_arrow` has limits of its own: batches are counted as they arrive, and the job is
+cancelled as soon as they exceed the limit. That, too, takes calls that are not public; where they
+are missing, tasks measure the rows first.
 """
 
 import pickle
+import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias, TypeVar
+from typing import BinaryIO, Final, NamedTuple, TypeAlias, TypeVar
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from lance_stream.errors import LanceStreamError
+
+RECORDS_PER_BATCH: Final = {"spark.sql.execution.arrow.maxRecordsPerBatch": "100000"}
+"""Rows of an Arrow batch on its way to Python: fewer and larger batches than Spark's 10,000."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -72,6 +82,96 @@ def _forgetting_archives(function: ArrowFunction) -> ArrowFunction:
                 sys.path_importer_cache.pop(path, None)
 
     return run
+
+
+class Size(NamedTuple):
+    """How large a DataFrame is.
+
+    Attributes:
+        num_rows: Its rows.
+        num_bytes: Bytes of its rows as Arrow has them.
+    """
+
+    num_rows: int
+    num_bytes: int
+
+
+def measure(df: DataFrame) -> Size:
+    """Return how large a DataFrame is; its rows are computed, and looked at by tasks."""
+
+    def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict(
+                {"num_rows": [batch.num_rows], "num_bytes": [batch.nbytes]}
+            )
+
+    with settings(df.sparkSession, RECORDS_PER_BATCH):
+        rows = map_in_arrow(df, sizes, _SIZES).collect()
+    return Size(sum(each.num_rows for each in rows), sum(each.num_bytes for each in rows))
+
+
+_SIZES = StructType([StructField("num_rows", LongType()), StructField("num_bytes", LongType())])
+
+
+def collect_arrow(df: DataFrame, limit: Size) -> pa.Table | None:
+    """Return the rows of a DataFrame; None if they are more than a limit.
+
+    Args:
+        df: The DataFrame; computed once, and no further than to the limit.
+        limit: The most rows and bytes that are collected.
+
+    Raises:
+        Py4JJavaError: As of any action; also if the rows are more than the session's
+            `spark.driver.maxResultSize`.
+    """
+    tag = f"lance-stream-{uuid4()}"
+    with settings(df.sparkSession, RECORDS_PER_BATCH):
+        try:
+            from pyspark.errors.exceptions.captured import unwrap_spark_exception
+            from pyspark.util import local_connect_and_auth
+
+            java, context = df._jdf, df.sparkSession.sparkContext
+            context.addJobTag(tag)
+            try:
+                port, secret, server = java.collectAsArrowToPython()
+            finally:
+                context.removeJobTag(tag)
+        except (ImportError, AttributeError):
+            size = measure(df)
+            if size.num_rows > limit.num_rows or size.num_bytes > limit.num_bytes:
+                return None
+            return df.toArrow()
+    file, connection = local_connect_and_auth(port, secret)
+    try:
+        connection.settimeout(None)
+        rows = _read_within(file, limit)
+        if rows is None:
+            context.cancelJobsWithTag(tag)
+            return None
+    finally:
+        file.close()
+        connection.close()
+    with unwrap_spark_exception():
+        server.getResult()
+    return rows
+
+
+def _read_within(stream: BinaryIO, limit: Size) -> pa.Table | None:
+    """Read what Spark sends: batches as they are done, and then in which order they belong."""
+    batches: list[pa.RecordBatch] = []
+    num_rows = num_bytes = 0
+    reader = pa.ipc.open_stream(stream)
+    for batch in reader:
+        num_rows += batch.num_rows
+        num_bytes += batch.nbytes
+        if num_rows > limit.num_rows or num_bytes > limit.num_bytes:
+            return None
+        batches.append(batch)
+    count = int.from_bytes(stream.read(4), "big", signed=True)
+    if count < 0:  # the job failed, and its server says why
+        return reader.schema.empty_table()
+    order = struct.unpack(f">{count}i", stream.read(4 * count))
+    return pa.Table.from_batches([batches[place] for place in order], reader.schema)
 
 
 def then_forget_archives(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -14,11 +14,13 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeAlias
 
 from lance_stream.dataset.feed.rules import DEDUPLICATION_MODES, EACH_VERSION
+from lance_stream.dataset.timestamps import parse_moment
 from lance_stream.errors import InvalidInputError
+from lance_stream.storage.locations import check_is_shared
 from lance_stream.storage.options.names import is_known
 
 LATEST = "latest"
@@ -36,6 +38,8 @@ class SourceOptions:
         storage_options: Settings of its store.
         columns: The columns to read, in order; None for all.
         filter: A condition in SQL that the rows must meet; None for all.
+        with_row_id: Whether the column `_rowid` follows the table's own columns.
+        with_row_versions: Whether the versions in which a row was made and last changed follow.
         version: The version of the table that is read; for a batch read without change feed.
         read_change_feed: Whether changes are read rather than rows.
         starting_version: First version whose changes are read; `"latest"` for those that come
@@ -61,6 +65,8 @@ class SourceOptions:
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     columns: tuple[str, ...] | None = None
     filter: str | None = None
+    with_row_id: bool = False
+    with_row_versions: bool = False
     version: VersionChoice = None
     read_change_feed: bool = False
     starting_version: int | str | None = None
@@ -93,6 +99,7 @@ class WriteOptions:
         file_version: Of the data files of a table that is made.
         primary_key: The columns of its primary key; None for none.
         add_columns: Whether columns that the table has not are added to it.
+        replays_may_differ: Whether rows that come again under their number may be others.
     """
 
     uri: str
@@ -103,6 +110,7 @@ class WriteOptions:
     file_version: str | None = None
     primary_key: tuple[str, ...] | None = None
     add_columns: bool = False
+    replays_may_differ: bool = False
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
@@ -287,6 +295,12 @@ def _check_together(options: SourceOptions) -> None:
             raise InvalidInputError(
                 f"{name}Version and {name}Timestamp each name an end of the interval: set one"
             )
+    since, until = options.starting_timestamp, options.ending_timestamp
+    if since is not None and until is not None and until < since:
+        raise InvalidInputError(
+            f"endingTimestamp ({until.isoformat()}) is before startingTimestamp "
+            f"({since.isoformat()})"
+        )
     start, end = options.starting_version, options.ending_version
     if isinstance(start, int) and end is not None and end < start:
         raise InvalidInputError(f"endingVersion ({end}) is before startingVersion ({start})")
@@ -306,11 +320,7 @@ def _text(name: str, text: str) -> str:
 
 
 def _location(name: str, text: str) -> str:
-    if text.strip().lower().startswith("memory:"):
-        raise InvalidInputError(
-            f"{text!r} lies in the memory of one process, and Spark reads and writes with many; "
-            "use a path that all of them see"
-        )
+    check_is_shared(text)
     return _text(name, text)
 
 
@@ -348,13 +358,12 @@ def _starting_version(name: str, text: str) -> int | str:
 
 def _timestamp(name: str, text: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(text.strip())
+        return parse_moment(text)
     except ValueError:
         raise InvalidInputError(
             f"the option {name!r} must be a time as ISO 8601 writes it, for example "
             f"2026-11-05T14:00:00+01:00 (UTC if no zone is given), not {text!r}"
         ) from None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def _columns(name: str, text: str) -> tuple[str, ...]:
@@ -461,6 +470,8 @@ _OPTIONS = _by_name(
     _Option("secretStorageOptions", "secret_storage_options", _secret_json_object),
     _Option("columns", "columns", _columns),
     _Option("filter", "filter", _text),
+    _Option("withRowId", "with_row_id", _boolean),
+    _Option("withRowVersions", "with_row_versions", _boolean),
     _Option("versionAsOf", "version", _whole_number(1)),
     _Option("timestampAsOf", "version", _timestamp),
     _Option("tag", "version", _text),
@@ -486,6 +497,7 @@ _WRITE_OPTIONS = _by_name(
     _Option("storageOptions", "storage_options", _json_object),
     _Option("secretStorageOptions", "secret_storage_options", _secret_json_object),
     _Option("appId", "app_id", _text),
+    _Option("replaysMayDiffer", "replays_may_differ", _boolean),
     _Option("txnAppId", "txn_app_id", _text),
     _Option("txnVersion", "txn_version", _whole_number(0)),
     _Option("fileVersion", "file_version", _text),

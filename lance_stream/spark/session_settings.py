@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from lance_stream.spark.column_names import SETTING
 from lance_stream.storage.options.hadoop import (
     HADOOP_NAMES,
     SECRET_NAMES,
@@ -79,6 +80,11 @@ def options_in_session(
     return layer_options(uri, given, storage_options_of(read_hadoop_settings(spark), uri))
 
 
+def is_case_sensitive(spark: SparkSession) -> bool:
+    """Return whether a session tells the columns `v` and `V` apart."""
+    return str(spark.conf.get(SETTING, "false")).strip().lower() == "true"
+
+
 @dataclass(frozen=True)
 class SessionOptions:
     """What a session says of storage, for processes that have none.
@@ -86,10 +92,12 @@ class SessionOptions:
     Attributes:
         storage_options: What `register` was given.
         hadoop_settings: What the session's settings said when it was called.
+        case_sensitive: Whether Spark told `v` from `V` then.
     """
 
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     hadoop_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    case_sensitive: bool = False
 
     def options_for(self, uri: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the storage options of a location, for which the user gave some or none."""

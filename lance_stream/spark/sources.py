@@ -25,8 +25,11 @@ from pyspark.sql.functions import udtf
 from pyspark.sql.types import StructType
 
 from lance_stream.dataset.micro_batches import MicroBatch
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.write_jobs import WriteJob
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark.arrow_jobs import forget_archives
+from lance_stream.spark.column_names import settle_columns, settle_filter
 from lance_stream.spark.feed.batch_reader import ChangesReader
 from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
 from lance_stream.spark.feed.stream_reader import make_stream_reader
@@ -39,9 +42,14 @@ from lance_stream.spark.options import (
     parse_options,
     parse_write_options,
 )
-from lance_stream.spark.session_settings import SessionOptions, read_hadoop_settings
+from lance_stream.spark.session_settings import (
+    SessionOptions,
+    is_case_sensitive,
+    read_hadoop_settings,
+)
 from lance_stream.spark.spark_types import carrier_schema, spark_schema, stored_schema
 from lance_stream.spark.table_source import TableReader, open_asked, schema_of_table
+from lance_stream.spark.user_schemas import check_user_schema
 from lance_stream.spark.writers import BatchWriter, StreamWriter, plan
 
 DEFAULT_NAME = "lance"
@@ -71,7 +79,9 @@ def register(
     """
     if not name.strip():
         raise InvalidInputError("the name of a format is empty")
-    session = SessionOptions(dict(storage_options or {}), read_hadoop_settings(spark))
+    session = SessionOptions(
+        dict(storage_options or {}), read_hadoop_settings(spark), is_case_sensitive(spark)
+    )
     spark.dataSource.register(_source(name, session))
     function: Any = udtf(changes_function(session), useArrow=False)  # else it asks for pandas
     spark.udtf.register(f"{name}_changes", function)
@@ -108,6 +118,8 @@ class LanceSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self._version: int | None = None
+        self._uri: str | None = None
+        self._settled: Mapping[str, Any] = {}
 
     @classmethod
     def name(cls) -> str:
@@ -115,15 +127,8 @@ class LanceSource(DataSource):
         return DEFAULT_NAME
 
     def schema(self) -> StructType:
-        """Return the schema of what is read; fixes the version of a batch."""
-        asked = self._asked()
-        if asked.read_change_feed:
-            table = open_for_changes(asked)
-            read = schema_of_changes(table, asked)
-        else:
-            table = open_asked(asked)
-            read = schema_of_table(table, asked)
-        self._version = table.version
+        """Return the schema of what is read; fixes the version whose words it is in."""
+        read = self._look()
         forget_archives()
         return spark_schema(carrier_schema(read))
 
@@ -131,34 +136,66 @@ class LanceSource(DataSource):
         """Return what reads a batch."""
         asked = self._asked()
         check_for_batch(asked)
+        if self._version is None:  # Spark asked for no schema: it was given one
+            check_user_schema(schema, self._look(), asked.uri)
+            asked = self._asked()
         carried = _carried(schema)
         if asked.read_change_feed:
             return ChangesReader(asked, self._version, carried)
-        return TableReader(asked, self._version, carried)
+        # a tag may stand for a version of another branch than the one that was named
+        return TableReader(replace(asked, uri=self._uri or asked.uri), self._version, carried)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what reads a stream."""
         asked = self._asked()
         check_for_stream(asked)
-        return make_stream_reader(asked, _carried(schema))
+        if self._version is None:
+            check_user_schema(schema, self._look(), asked.uri)
+            asked = self._asked()
+        return make_stream_reader(asked, _carried(schema), self._version)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what writes a batch; fixes what its tasks do."""
         asked = self._asked_to_write(streaming=False)
-        job = plan(asked, schema, overwrite)
+        job = self._plan(asked, schema, overwrite)
         if asked.txn_app_id is None or asked.txn_version is None:
             return BatchWriter(job, None)
-        return BatchWriter(job, MicroBatch(asked.txn_app_id, asked.txn_version))
+        may_differ = asked.replays_may_differ
+        return BatchWriter(
+            job, MicroBatch(asked.txn_app_id, asked.txn_version, may_differ=may_differ)
+        )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return what writes a micro-batch, or commits it; Spark asks for one for each."""
         asked = self._asked_to_write(streaming=True)
-        return StreamWriter(plan(asked, schema, overwrite), asked.app_id)
+        job = self._plan(asked, schema, overwrite)
+        return StreamWriter(job, asked.app_id, may_differ=asked.replays_may_differ)
+
+    def _plan(self, asked: WriteOptions, schema: StructType, overwrite: bool) -> WriteJob:
+        is_exact = self.session_options.case_sensitive
+        return plan(asked, schema, overwrite, case_sensitive=is_exact)
 
     def _asked(self) -> SourceOptions:
         asked = parse_options(self.options)
         options = self.session_options.options_for(asked.uri, asked.storage_options)
-        return replace(asked, storage_options=options)
+        return replace(asked, storage_options=options, **self._settled)
+
+    def _look(self) -> pa.Schema:
+        """Return the schema of what is read; fixes the version of a batch."""
+        asked = self._asked()
+        table = open_for_changes(asked) if asked.read_change_feed else open_asked(asked)
+        self._settle(table, asked)
+        self._version, self._uri = table.version, table.uri
+        of_what = schema_of_changes if asked.read_change_feed else schema_of_table
+        return of_what(table, self._asked())
+
+    def _settle(self, table: TableVersion, asked: SourceOptions) -> None:
+        """Let the options name the table's columns by the table's own names."""
+        schema, is_exact = table.arrow_schema, self.session_options.case_sensitive
+        self._settled = {
+            "columns": settle_columns(asked.columns, schema, case_sensitive=is_exact),
+            "filter": settle_filter(asked.filter, schema, case_sensitive=is_exact),
+        }
 
     def _asked_to_write(self, *, streaming: bool) -> WriteOptions:
         asked = parse_write_options(self.options, streaming=streaming)

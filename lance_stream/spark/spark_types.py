@@ -133,11 +133,13 @@ def to_spark(batch: pa.RecordBatch, carried: pa.Schema) -> pa.RecordBatch:
     """
     columns = []
     for each in carried:
-        place = batch.schema.get_field_index(each.name)
-        if place < 0:
-            columns.append(pa.nulls(batch.num_rows, each.type))
+        places = batch.schema.get_all_field_indices(each.name)
+        if len(places) > 1:
+            raise InvalidInputError(f"two columns that are read are called {each.name!r}")
+        if places:
+            columns.append(_carry(batch.column(places[0]), each.type, each.name))
         else:
-            columns.append(_carry(batch.column(place), each.type, each.name))
+            columns.append(pa.nulls(batch.num_rows, each.type))
     return pa.RecordBatch.from_arrays(columns, schema=carried)
 
 
@@ -195,7 +197,7 @@ def _carry(array: pa.Array, target: pa.DataType, name: str) -> pa.Array:
             return _carry_list(array, target, name)
         if pa.types.is_map(target) and pa.types.is_map(array.type):
             return _carry_map(array, target, name)
-        if not carrier(array.type).equals(target) and not _widens(array.type, target):
+        if not carrier(array.type).equals(target) and not widens(array.type, target):
             raise pa.ArrowInvalid("the types have nothing in common")
         # Spark counts in microseconds: what is finer is cut off, as Spark does it everywhere
         return pc.cast(array, target, safe=not pa.types.is_temporal(target))
@@ -249,7 +251,7 @@ def _carry_map(array: pa.Array, target: pa.MapType, name: str) -> pa.Array:
     )
 
 
-def _widens(arrow: pa.DataType, target: pa.DataType) -> bool:
+def widens(arrow: pa.DataType, target: pa.DataType) -> bool:
     """Return whether a cast keeps every value, or fails."""
     return bool(
         (pa.types.is_integer(arrow) and pa.types.is_integer(target))
@@ -282,6 +284,11 @@ def _stored_type(kind: spark.DataType, path: str) -> pa.DataType:
         item = _stored_type(kind.elementType, f"{path}.item")
         return pa.list_(pa.field("item", item, kind.containsNull or pa.types.is_null(item)))
     if isinstance(kind, spark.MapType):
+        if isinstance(kind.keyType, spark.NullType):
+            raise UnsupportedFeatureError(
+                f"column {path!r} is an empty map whose keys have no type; give it one: "
+                "CAST(map() AS map<string, int>)"
+            )
         value = _stored_type(kind.valueType, f"{path}.value")
         nullable = kind.valueContainsNull or pa.types.is_null(value)
         key = pa.field("key", _stored_type(kind.keyType, f"{path}.key"), nullable=False)

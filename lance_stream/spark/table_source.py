@@ -1,12 +1,16 @@
 """Reading a table at a version with Spark: one batch, spread over tasks by data files.
 
-The version is fixed when the DataFrame is made, so that every action on it sees the same rows, and
-every work unit carries it. Filters and columns are options, not pushed down: Spark 4.3 hands the
+The version is fixed when the DataFrame or view is made, so that every action on it sees the same
+rows, and every work unit carries it. It could not be another one for each action: Spark, 4.1 to
+4.3, asks a Python source for its partitions at the first one, and reads the same ones again at the
+next. So a view shows what is inserted through it once it is made again; and where its version is
+cleaned up, the error says so. Filters and columns are options, not pushed down: Spark 4.3 hands the
 filters of one DataFrame to another that was loaded by the same call, and tells Python sources
 nothing of the columns that a query needs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -19,11 +23,22 @@ from lance_stream.dataset.read_fragment import (
 )
 from lance_stream.dataset.scan import names_of, plan_scan, read_units
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.errors import NotFoundError
 from lance_stream.schema.projections import project
+from lance_stream.schema.system_columns import (
+    ROW_CREATED_AT_VERSION,
+    ROW_ID,
+    ROW_LAST_UPDATED_AT_VERSION,
+)
 from lance_stream.spark.arrow_jobs import forget_archives, then_forget_archives
 from lance_stream.spark.options import SourceOptions
 from lance_stream.spark.spark_types import to_spark
 from lance_stream.spark.work_units import Portion, divide
+
+AS_IT_WAS_MADE: Final = (
+    "A DataFrame or view keeps the version that was the newest when it was made, here version {}, "
+    "which has been cleaned up since: make it again. A version is kept by a tag"
+)
 
 
 def open_asked(asked: SourceOptions) -> TableVersion:
@@ -37,17 +52,24 @@ def schema_of_table(table: TableVersion, asked: SourceOptions) -> pa.Schema:
     Raises:
         NotFoundError: The table has no such column.
     """
-    own, system = split_columns(table, asked.columns)
+    own, system = split_columns(table, asked)
     return output_schema(project(table.schema, own), system)
 
 
 def split_columns(
-    table: TableVersion, columns: Sequence[str] | None
+    table: TableVersion, asked: SourceOptions
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the table's own columns, and the system columns, among those asked for."""
-    own = tuple(name for name in names_of(table, columns) if name not in READABLE_SYSTEM_COLUMNS)
-    asked = columns or ()
-    return own, tuple(name for name in READABLE_SYSTEM_COLUMNS if name in asked)
+    columns = names_of(table, asked.columns)
+    own = tuple(name for name in columns if name not in READABLE_SYSTEM_COLUMNS)
+    wanted = {*(asked.columns or ()), *row_columns(asked)}
+    return own, tuple(name for name in READABLE_SYSTEM_COLUMNS if name in wanted)
+
+
+def row_columns(asked: SourceOptions) -> tuple[str, ...]:
+    """Return the system columns that the options ask for by themselves."""
+    versions = (ROW_CREATED_AT_VERSION, ROW_LAST_UPDATED_AT_VERSION)
+    return ((ROW_ID,) if asked.with_row_id else ()) + (versions if asked.with_row_versions else ())
 
 
 class TableReader(DataSourceReader):
@@ -68,8 +90,13 @@ class TableReader(DataSourceReader):
         """Plan the scan; called once for each DataFrame that is loaded."""
         asked = self.asked
         version = asked.version if self.version is None else self.version
-        table = open_table(asked.uri, version, asked.storage_options)
-        own, system = split_columns(table, asked.columns)
+        try:
+            table = open_table(asked.uri, version, asked.storage_options)
+        except NotFoundError as error:
+            if asked.version is None and version is not None:
+                error.add_note(AS_IT_WAS_MADE.format(version))
+            raise
+        own, system = split_columns(table, asked)
         units = plan_scan(table, own, asked.filter, system_columns=system)
         forget_archives()
         return divide(units, lambda each: each, lambda _, part: part) or [Portion(())]

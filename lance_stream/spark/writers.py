@@ -21,7 +21,8 @@ to have failed.
 import logging
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -32,10 +33,18 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from lance_stream.dataset.micro_batches import MicroBatch
+from lance_stream.dataset.batch_proofs import MicroBatch, fingerprint
+from lance_stream.dataset.row_digests import (
+    NO_ROWS,
+    DigestingBatches,
+    RowsDigest,
+    add_up,
+    digest_of,
+)
 from lance_stream.dataset.write_fragments import write_fragments
-from lance_stream.dataset.write_jobs import WriteJob, commit_job, discard, plan_job
+from lance_stream.dataset.write_jobs import WriteJob, check_is_in, commit_job, discard, plan_job
 from lance_stream.errors import InvalidInputError, LanceStreamError
+from lance_stream.spark.column_names import names_in_table, settle_columns
 from lance_stream.spark.options import WriteOptions
 from lance_stream.spark.spark_types import stored_schema
 from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
@@ -50,6 +59,8 @@ class Part(WriterCommitMessage):
     Attributes:
         job: What it was part of.
         fragments: What it wrote, encoded; no version names it yet.
+        digest: Of the rows that it got.
+        is_in: Whether it wrote nothing, because the table has a batch of this number.
         query_id: The streaming query's own id; empty if Spark did not tell.
         error: An error of ours, pickled: it would be the same at the second try, so it is no
             failure to Spark.
@@ -57,27 +68,45 @@ class Part(WriterCommitMessage):
 
     job: WriteJob
     fragments: tuple[bytes, ...] = ()
+    digest: RowsDigest = NO_ROWS
+    is_in: bool = False
     query_id: str = ""
     error: bytes | None = None
 
 
-def plan(asked: WriteOptions, incoming: StructType, overwrite: bool) -> WriteJob:
+def plan(
+    asked: WriteOptions, incoming: StructType, overwrite: bool, *, case_sensitive: bool = False
+) -> WriteJob:
     """Say how rows come into the table that a user asked for, and check that they can.
 
     Spark calls a column non-null when this very plan cannot make nulls. That says nothing of a
     column of a table, for the next plan may: so a new table's columns may all be null.
 
+    Args:
+        asked: What the user set.
+        incoming: The rows' columns.
+        overwrite: Whether they take the place of all that the table has.
+        case_sensitive: Whether Spark tells the columns `v` and `V` apart.
+
     Raises:
         InvalidInputError: They cannot, or an option makes no sense for this table.
     """
+    own_names = names_in_table(incoming.names, incoming.names, case_sensitive=case_sensitive)
+    key = settle_columns(
+        asked.primary_key,
+        pa.schema([(each, pa.null()) for each in own_names]),
+        case_sensitive=case_sensitive,
+    )
     return plan_job(
         asked.uri,
         stored_schema(incoming.toNullable()),
         overwrite=overwrite,
         add_columns=asked.add_columns,
         file_version=asked.file_version,
-        primary_key=asked.primary_key,
+        primary_key=key,
         storage_options=asked.storage_options,
+        name_rule=partial(names_in_table, case_sensitive=case_sensitive),
+        case_sensitive=case_sensitive,
     )
 
 
@@ -96,13 +125,11 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
         """Write what one task gets."""
-        return Part(self.job) if self.skip else _write(self.job, iterator)
+        return _digest(self.job, iterator) if self.skip else _write(self.job, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Make a version of what the tasks wrote, unless the table has it."""
-        parts = _parts_of(messages)
-        if not self.skip:
-            _commit(self.job, parts, self.numbered)
+        _commit(self.job, _parts_of(messages), self.numbered)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete what the tasks wrote, if nobody has tried to commit."""
@@ -116,19 +143,21 @@ class StreamWriter(DataSourceStreamArrowWriter):
         job: How its rows come into the table; only used if this writer is sent to the tasks.
         app_id: The name under which the table remembers the stream's batches; None for the
             streaming query's own id.
+        may_differ: Whether a batch that comes again may have other rows.
     """
 
-    def __init__(self, job: WriteJob, app_id: str | None) -> None:
+    def __init__(self, job: WriteJob, app_id: str | None, *, may_differ: bool = False) -> None:
         self.job = job
         self.app_id = app_id
+        self.may_differ = may_differ
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
-        """Write what one task gets; nothing if the table has the batch."""
+        """Write what one task gets; only look at it if the table has a batch of the number."""
         query_id, batch_id = _told("sql.streaming.queryId"), _told("streaming.sql.batchId")
         try:
             batch = self._identify(int(batch_id or 0), query_id)
             if batch_id and self.job.has_taken_in(batch):
-                return Part(self.job, query_id=query_id)
+                return _digest(self.job, iterator, query_id)
         except LanceStreamError as error:
             return Part(self.job, query_id=query_id, error=pickle.dumps(error))
         return _write(self.job, iterator, query_id)
@@ -150,20 +179,44 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "the writer does not know which stream this batch belongs to: Spark did not tell "
                 "the id of the streaming query. Give the stream a name by the option 'appId'"
             )
-        return MicroBatch(app_id, batch_id, query_id)
+        return MicroBatch(app_id, batch_id, query_id, may_differ=self.may_differ)
 
 
 def _write(job: WriteJob, batches: Iterable[pa.RecordBatch], query_id: str = "") -> Part:
+    read = DigestingBatches(_named(job, batches))
     try:
-        fragments = write_fragments(batches, job.target)
+        fragments = write_fragments(read, job.target)
     except LanceStreamError as error:
         error.add_note("while a Spark task wrote its part of the rows; nothing was committed")
         return Part(job, query_id=query_id, error=pickle.dumps(error))
-    return Part(job, tuple(map(encode_fragment, fragments)), query_id)
+    encoded = tuple(map(encode_fragment, fragments))
+    return Part(job, encoded, read.digest, query_id=query_id)
+
+
+def _named(job: WriteJob, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """Return the batches, with columns that are spelled as the table's."""
+    if job.names is None:
+        return batches
+    return (each.rename_columns(list(job.names)) for each in batches)
+
+
+def _digest(job: WriteJob, batches: Iterable[pa.RecordBatch], query_id: str = "") -> Part:
+    digest = add_up(map(digest_of, _named(job, batches)))
+    return Part(job, digest=digest, is_in=True, query_id=query_id)
 
 
 def _commit(job: WriteJob, parts: Sequence[Part], batch: MicroBatch | None) -> None:
     fragments = _fragments_of(parts)
+    if batch is not None:
+        batch = replace(
+            batch,
+            rules=fingerprint({"mode": "overwrite" if job.overwrite else "append"}),
+            digest=add_up(part.digest for part in parts),
+        )
+        if any(part.is_in for part in parts):
+            entry = check_is_in(job, batch)
+            _log.info("%s: %s is in, as version %s", job.uri, batch, entry.version)
+            return
     done = commit_job(job, fragments, batch)
     rows = sum(each.physical_rows for each in fragments)
     what = f"{rows} rows" if batch is None else f"batch {batch.batch_id} of {batch.app_id!r}"

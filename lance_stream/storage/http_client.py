@@ -28,6 +28,23 @@ class Answer(NamedTuple):
             return {}
         return said if isinstance(said, dict) else {}
 
+    def checked_json(self, what: str) -> dict[str, Any]:
+        """Return what the body says.
+
+        Args:
+            what: What was asked for, for the error.
+
+        Raises:
+            TryAgainError: It is no JSON: it was cut short, or something between answered.
+        """
+        try:
+            said = json.loads(self.body)
+        except ValueError:
+            said = None
+        if not isinstance(said, dict):
+            raise TryAgainError(f"{what} that is no JSON: {self.body[:80]!r}")
+        return said
+
 
 class HttpClient:
     """Connections to a service, made on the thread of the event loop.

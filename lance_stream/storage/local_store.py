@@ -113,8 +113,11 @@ class LocalStore:
             return os.fstat(file).st_size
 
     def exists(self, path: str) -> bool:
-        """Return whether there is such a file."""
-        return self._path(path).is_file()
+        """Return whether there is such a file; see `Store.exists`."""
+        try:
+            return stat.S_ISREG(self._path(path).stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def list_names(self, folder: str, limit: int | None = None) -> list[str]:
         """Return the names of the files right in a folder; see `Store.list_names`."""
@@ -136,7 +139,7 @@ class LocalStore:
     def list(self, folder: str = "") -> list[StoredFile]:
         """Return all files below a folder; see `Store.list`."""
         found: list[StoredFile] = []
-        for directory, _, names in os.walk(self._path(folder)):
+        for directory, _, names in os.walk(self._path(folder), onerror=_raise_unless_gone):
             within = Path(directory).relative_to(self.root).as_posix()
             for name in names:
                 with suppress(FileNotFoundError):
@@ -241,6 +244,12 @@ class LocalFileWriter(FileWriter):
 
 def _temporary_name(target: Path) -> Path:
     return target.with_name(f".{target.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    """Raise an error of a listing; `os.walk` by itself passes over folders that it cannot read."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 @contextmanager

@@ -8,6 +8,8 @@
     gs://bucket/t  gcs://bucket/t
     webhdfs://namenode:9870/t  swebhdfs://namenode:9871/t
 
+A relative path whose first part ends in a colon is written `./part:/t`.
+
 Which protocols there are, and why others are refused, stands in `BACKENDS` and `REFUSED`.
 """
 
@@ -30,7 +32,8 @@ from lance_stream.storage.options.names import as_flag, take_settings
 from lance_stream.storage.s3.options import s3_settings
 from lance_stream.storage.store import Store
 
-_URI = re.compile(r"(file(?=:/)|[A-Za-z][A-Za-z0-9+.-]+(?=://)):(.*)", re.DOTALL | re.IGNORECASE)
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+(?=:/)):(.*)", re.DOTALL | re.IGNORECASE)
+"""A protocol has two letters at least, and a slash after it: Hadoop writes `dbfs:/t`, `hdfs:/t`."""
 
 
 def open_store(
@@ -51,17 +54,47 @@ def open_store(
     text = os.fspath(location)
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidInputError(f"{location!r} is not the path or URI of a dataset")
+    protocol, rest = _split(text)
+    _check_protocol(text, protocol, rest)
+    return BACKENDS[protocol](rest, dict(storage_options or {}))
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return the protocol of a location, "" for none, and what follows it."""
     match = _URI.fullmatch(text)
-    protocol, rest = (match[1].lower(), match[2]) if match else ("", text)
-    options = dict(storage_options or {})
-    backend = BACKENDS.get(protocol)
-    if backend is not None:
-        return backend(rest, options)
-    reason = REFUSED.get(protocol, "no store of that protocol is known")
-    raise UnsupportedFeatureError(
-        f"{text!r} cannot be opened: {reason}. Supported are local paths, "
-        + ", ".join(f"{each}://" for each in BACKENDS if each)
-    )
+    return (match[1].lower(), match[2]) if match else ("", text)
+
+
+def _check_protocol(text: str, protocol: str, rest: str) -> None:
+    if protocol not in BACKENDS:
+        reason = REFUSED.get(protocol, "no store of that protocol is known")
+        raise UnsupportedFeatureError(
+            f"{text!r} cannot be opened: {reason}. Supported are local paths, "
+            + ", ".join(f"{each}://" for each in BACKENDS if each)
+        )
+    if protocol not in ("", "file") and not rest.startswith("//"):
+        raise InvalidInputError(
+            f"{text!r} is not the URI of a dataset: {protocol}:// has two slashes. A path on this "
+            f"machine is written ./{text}"
+        )
+
+
+def check_is_shared(location: str | os.PathLike[str]) -> None:
+    """Check that the processes of Spark would all see the same files at a location.
+
+    Raises:
+        InvalidInputError: Each would see its own: what tasks write there is lost with them.
+        UnsupportedFeatureError: There is no store for its protocol.
+    """
+    if str(os.fspath(location)).strip().lower().startswith("memory:"):
+        raise InvalidInputError(
+            f"{location!r} lies in the memory of one process, and Spark reads and writes with "
+            "many: use a path that all of them see"
+        )
+    text = str(os.fspath(location))
+    protocol, rest = _split(text)
+    if protocol != "s3+ddb":  # of a whole dataset
+        _check_protocol(text, protocol, rest)
 
 
 def _open_path(path: str, options: Mapping[str, Any]) -> Store:

@@ -51,13 +51,16 @@ class RefusedError(Exception):
 class Patience(Backoff):
     """How long and how often a service is asked for one thing; see `Backoff`, too.
 
+    By default the time is the bound, for a service that is restarted, or reached by another route,
+    refuses connections at once: a number of attempts would be used up in a few seconds.
+
     Attributes:
         total_seconds: No new attempt is begun after so long.
         request_seconds: How long one attempt may take.
         connect_seconds: How long it may take to reach the service.
     """
 
-    max_attempts: int = 8
+    max_attempts: int = 60
     first_delay_seconds: float = 0.1
     max_delay_seconds: float = 10.0
     total_seconds: float = 120.0

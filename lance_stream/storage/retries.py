@@ -1,14 +1,16 @@
 """Asking an object service again: how often, how soon, for how long at most.
 
 A request that got no answer, or "later", is sent again after a random while that doubles with each
-time, until it was sent `max_attempts` times, or `total_seconds` have passed. The libraries' own
-retries are off: this is the only loop, so that an error can say how often something was asked.
+time, until `total_seconds` have passed, or it was sent `max_attempts` times. Tasks of Spark stand
+on this alone: on a local master Spark tries a task once. The libraries' own retries are off: this
+is the only loop, so that an error can say how often something was asked.
 
 An attempt has `request_seconds`, and the time that its bytes take at `SLOWEST_BYTES_PER_SECOND`:
 a large part on a slow line is no silence. Waiting for room is not counted as an attempt's time.
 """
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -19,6 +21,11 @@ from lance_stream.errors import StoreRefusedError, StoreUnavailableError
 from lance_stream.storage.object_requests import Patience, RefusedError, TryAgainError
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+SAID_AFTER: Final = 5
+"""After so many attempts at one request the log says that it is tried again."""
 
 SLOWEST_BYTES_PER_SECOND: Final = 250_000
 """Data that come or go more slowly count as if they did not."""
@@ -69,7 +76,25 @@ async def ask_patiently(
                     f"answer was: {answer}. Nothing is lost: try again when the service answers, "
                     "or raise the storage options client_max_retries and client_retry_timeout"
                 ) from error
+            if attempt == SAID_AFTER:
+                say_that_it_goes_on(what, whom, attempt, spent, error, patience)
         await asyncio.sleep(wait)
+
+
+def say_that_it_goes_on(
+    what: str, whom: str, attempt: int, spent: float, error: Exception, patience: Patience
+) -> None:
+    """Say in the log, once a request, that somebody is waiting."""
+    _log.warning(
+        "%s was asked of %s %s in %.1f s; the last answer was: %s. It is asked again, for %g s in "
+        "all",
+        what,
+        whom,
+        _times(attempt),
+        spent,
+        str(error) or type(error).__name__,
+        patience.total_seconds,
+    )
 
 
 def _times(number: int) -> str:

@@ -2,7 +2,7 @@
 
     read_ranges, read, read_end,        immutable files, read in as few requests as is sensible
     size, exists
-    list, list_files, list_names        always fresh: no listing is cached
+    list, list_files, list_names        always fresh: no listing is cached; all names or an error
     create_once                         of many who create one name, one succeeds; never torn
     open_writer, write                  a file is there when it is whole, or not at all
     copy, delete
@@ -13,6 +13,7 @@ or a fork could break: it may be made on a driver and used on workers.
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -137,7 +138,11 @@ class Store(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Return whether there is such a file."""
+        """Return whether there is such a file.
+
+        Raises:
+            OSError: It is not known whether there is.
+        """
         ...
 
     def list_names(self, folder: str, limit: int | None = None) -> list[str]:
@@ -146,6 +151,9 @@ class Store(Protocol):
         Args:
             folder: Where.
             limit: The first so many are enough; stores that list in order ask for no more.
+
+        Raises:
+            OSError: The folder could not be listed; a part of the names is never returned.
         """
         ...
 
@@ -155,11 +163,19 @@ class Store(Protocol):
         Args:
             folder: Where.
             limit: As in `list_names`.
+
+        Raises:
+            OSError: As in `list_names`.
         """
         ...
 
     def list(self, folder: str = "") -> list[StoredFile]:
-        """Return all files below a folder, sorted by path; none if it is not there."""
+        """Return all files below a folder, sorted by path; none if it is not there.
+
+        Raises:
+            OSError: The folder, or one below it, could not be listed; a part of the files is never
+                returned, for cleanup deletes what a listing does not show to be needed.
+        """
         ...
 
     def create_once(self, path: str, data: BytesLike) -> bool:
@@ -195,6 +211,22 @@ class Store(Protocol):
     def delete(self, path: str) -> None:
         """Delete a file; it may be gone already."""
         ...
+
+
+def at_root(store: Store, root: str) -> Store:
+    """Return the files below another root of the same disk, bucket or memory.
+
+    Args:
+        store: One whose root can be said in a text, as that of each store of ours.
+        root: As the store has its own.
+    """
+    moved: Store = replace(store, root=root)  # type: ignore[type-var]  # a dataclass, all of them
+    return moved
+
+
+def root_of(store: Store) -> str:
+    """Return the root of a store as `at_root` takes it; empty if it cannot be said."""
+    return str(getattr(store, "root", ""))
 
 
 def check_path(path: str) -> str:

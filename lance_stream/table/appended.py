@@ -22,10 +22,10 @@ Source:  facts of the format, section 4; measured on the reference.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lance_stream.table.apply.new_fragments import max_fragment_id
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments import DeletionFile, Fragment
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import Operation, Restore, Rewrite, operation_name
 
@@ -110,7 +110,7 @@ def _reasons(
             has_rows = was.num_live_rows > 0 or not was.physical_rows  # old writers say no number
             if has_rows and not isinstance(operation, Rewrite):
                 yield f"takes away the rows of fragment {fragment_id}{by}"
-        elif was.deletion_file != now.deletion_file:
+        elif _without_count(was.deletion_file) != _without_count(now.deletion_file):
             yield f"changes or deletes rows of fragment {fragment_id}{by}"
         elif not _have_same_values(was, now, fields):
             yield f"gives rows of fragment {fragment_id} other values{by}"
@@ -120,6 +120,11 @@ def _reasons(
             operation is None and highest is not None and fragment_id <= highest
         ):
             yield f"brings back the rows of fragment {fragment_id}{by}"
+
+
+def _without_count(file: DeletionFile | None) -> DeletionFile | None:
+    """Return a deletion file as old writers stated it, who did not say how many offsets it has."""
+    return None if file is None else replace(file, num_deleted_rows=0)
 
 
 def _have_same_values(was: Fragment, now: Fragment, fields: set[int]) -> bool:

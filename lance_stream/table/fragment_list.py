@@ -5,7 +5,7 @@ that it carries over. What a commit must know of all of them (`FragmentNumbers`:
 rows) is read from the bytes at once, and goes from a version to the next with the bytes.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -148,6 +148,7 @@ class FragmentList(Sequence[Fragment]):
     def __init__(self, raws: Iterable[bytes] = ()) -> None:
         self.raws = tuple(raws)
         self._decoded: dict[int, Fragment] = {}
+        self._answers: dict[Callable[[FragmentList], int], int] = {}
 
     @classmethod
     def of(cls, fragments: Iterable[Fragment]) -> "FragmentList":
@@ -268,6 +269,25 @@ class FragmentList(Sequence[Fragment]):
         return int(self.numbers.physical_rows.sum()) - int(self.numbers.dead_rows.sum())
 
     @property
+    def live_rows(self) -> list[int | None]:
+        """How many live rows each fragment has; None where it does not say so.
+
+        Raises:
+            CorruptDataError: The bytes of a fragment are damaged.
+        """
+        numbers = self.numbers
+        unknown = (numbers.physical_rows == 0) | (
+            numbers.has_deletion_file & (numbers.dead_rows == 0)
+        )
+        rows = zip(
+            numbers.physical_rows.tolist(),
+            numbers.dead_rows.tolist(),
+            unknown.tolist(),
+            strict=True,
+        )
+        return [None if is_unknown else physical - dead for physical, dead, is_unknown in rows]
+
+    @property
     def has_deletion_files(self) -> bool:
         """Whether any fragment has a deletion file; decodes none.
 
@@ -275,6 +295,16 @@ class FragmentList(Sequence[Fragment]):
             CorruptDataError: The bytes of a fragment are damaged.
         """
         return bool(self.numbers.has_deletion_file.any())
+
+    def remembered(self, ask: Callable[["FragmentList"], int]) -> int:
+        """Return a number that follows from the fragments, computed when it is first asked for.
+
+        Args:
+            ask: Computes it; the answer is kept with this list, by the function.
+        """
+        if ask not in self._answers:
+            self._answers[ask] = ask(self)
+        return self._answers[ask]
 
     @property
     def num_decoded(self) -> int:

@@ -7,7 +7,7 @@ fields. Row ids and row versions stand here as undecoded bytes: see `row_ids`, `
 Source: table.proto, messages DataFragment, DataFile, DeletionFile, ExternalFile.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
@@ -54,7 +54,9 @@ class DataFile:
 
         Raises:
             UnsupportedFeatureError: A file of version 0.1 does not say with which id it begins.
+            CorruptDataError: Two fields are the same, or have the same column.
         """
+        self._check_no_field_twice()
         if not self.column_indices and self.field_ids:
             first = self.field_ids[0]
             if first == TOMBSTONED_ID:
@@ -68,6 +70,39 @@ class DataFile:
             for field_id, column in zip(self.field_ids, self.column_indices, strict=True)
             if field_id != TOMBSTONED_ID
         }
+
+    def _check_no_field_twice(self) -> None:
+        live = [each for each in self.field_ids if each != TOMBSTONED_ID]
+        columns = [each for each in self.column_indices if each >= 0]
+        if len(set(live)) != len(live) or len(set(columns)) != len(columns):
+            raise CorruptDataError(
+                f"the data file {self.path!r} is said to hold a field or a column twice: fields "
+                f"{list(self.field_ids)}, columns {list(self.column_indices)}"
+            )
+
+
+def columns_of_files(
+    files: Sequence[DataFile], shared: Container[int] = ()
+) -> list[dict[int, int]]:
+    """Return for each data file of a fragment the columns of the fields that are read from it.
+
+    Each field is read from the last file that holds it. Writers of Lance 0.10 left the values of a
+    column that was replaced in its old file, under the same field id.
+
+    Args:
+        files: The files.
+        shared: Ids of fields that may be in several files at once: structs, whose parts are.
+
+    Raises:
+        BadDataError: As `DataFile.column_of`.
+    """
+    taken: set[int] = set()
+    found = []
+    for file in reversed(files):
+        own = {each: column for each, column in file.column_of().items() if each not in taken}
+        taken.update(each for each in own if each not in shared)
+        found.append(own)
+    return found[::-1]
 
 
 class DeletionFileType(IntEnum):
@@ -313,6 +348,19 @@ def decode_fragment(data: bytes) -> Fragment:
         BadDataError: As `fragment_from_proto`, or the bytes are no message.
     """
     return fragment_from_proto(wire.parse_message(table_pb2.DataFragment, data))
+
+
+def without_counts(data: bytes) -> bytes:
+    """Return the message of a fragment that does not say how many rows it has, nor how many died.
+
+    Raises:
+        CorruptDataError: The bytes are no such message.
+    """
+    message = wire.parse_message(table_pb2.DataFragment, data)
+    message.ClearField("physical_rows")
+    if message.HasField("deletion_file"):
+        message.deletion_file.ClearField("num_deleted_rows")
+    return wire.serialize(message)
 
 
 def has_overlays(fragment: Fragment) -> bool:

@@ -5,11 +5,18 @@ it does not know whether the sink has it. The table remembers, for each stream (
 newest batch that it took in, as an entry of its config:
 
     key      lance_stream.ledger.<app id, percent-encoded>
-    value    {"batch": 41, "query": "<query id>", "version": 97}     JSON
+    value    {"batch": 41, "query": "<query id>", "version": 97,     JSON
+              "rows": 50000, "digest": "<32 hex digits>", "rules": "<16 hex digits>",
+              "recent": [[40, 96, 50000, "<digest>", "<rules>"], ...]}
 
 The entry is set in the same commit as the batch's rows, and carried from manifest to manifest:
 history is never searched for it, and may be cleaned up. It is looked at before a batch is written,
 and again on every attempt to commit it.
+
+`rows` and `digest` say which rows the batch had, and `rules` by which rules they were taken in, so
+that other rows under the same number are told from the batch that comes again. `recent` says it of
+the batches before, newest first (`MAX_RECENT`). Entries that were written by older versions have
+none of the four.
 
 One thing takes an entry back: a restore by another program, which brings the config of the older
 version with it. Versions that took in later batches then lie between the entry's `version` and
@@ -20,8 +27,8 @@ they can be searched for it: see `New.search_after`.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeAlias, TypeGuard
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeGuard
 from urllib.parse import quote, unquote
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
@@ -33,6 +40,9 @@ PREFIX = "lance_stream.ledger."
 _NAMESPACE = bytes.fromhex("6f1d3a4c9b5e4f0c8a7e2d9c51b0e3f4")
 _MAX_BATCH = (1 << 63) - 1
 
+MAX_RECENT = 8
+"""So many batches before the newest one an entry knows; older manifests have older entries."""
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
@@ -43,11 +53,24 @@ class LedgerEntry:
         query_id: The streaming query's own id, which a new checkpoint changes; empty if the
             batch came from none.
         version: The version that took it in; None if its writer did not say.
+        num_rows: How many rows the batch had; None if its writer did not say.
+        digest: Their digest, 32 hexadecimal digits; empty if its writer did not say.
+        rules: A fingerprint of the rules by which they were taken in; empty if its writer did not
+            say.
+        recent: The batches of the stream before this one, newest first; at most `MAX_RECENT`.
     """
 
     batch_id: int
     query_id: str = ""
     version: int | None = None
+    num_rows: int | None = None
+    digest: str = ""
+    rules: str = ""
+    recent: tuple["LedgerEntry", ...] = ()
+
+    def before(self) -> tuple["LedgerEntry", ...]:
+        """Return what the entry of the next batch says of the batches before it."""
+        return (replace(self, query_id="", recent=()), *self.recent)[:MAX_RECENT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +98,7 @@ class New:
     def search_after(self) -> int:
         """The version after which the batch could stand all the same, if a restore took place.
 
-        Where a version after this one (and up to the newest) is the work of another program, its
-        transaction should be looked at: a Restore means that the uuid of this batch has to be
-        looked for in the versions between.
+        See `dataset.micro_batches`, which bounds the search.
         """
         return (self.entry.version or 0) if self.entry else 0
 
@@ -107,6 +128,24 @@ def read_entries(config: Mapping[str, str]) -> dict[str, LedgerEntry]:
         for key, value in config.items()
         if key.startswith(PREFIX)
     }
+
+
+def read_entries_of_query(config: Mapping[str, str], query_id: str) -> dict[str, LedgerEntry]:
+    """Return the entries that a streaming query wrote, by app id.
+
+    Entries without the query's id in their text are not parsed: a table may have thousands, and
+    a damaged one of another stream is none of this one's business.
+
+    Raises:
+        CorruptDataError: An entry with the query's id is not one.
+    """
+    text = json.dumps(query_id)
+    found = {
+        unquote(key.removeprefix(PREFIX)): _parse_entry(key, value)
+        for key, value in config.items()
+        if key.startswith(PREFIX) and text in value
+    }
+    return {app_id: entry for app_id, entry in found.items() if entry.query_id == query_id}
 
 
 def decide(config: Mapping[str, str], app_id: str, batch_id: int, query_id: str = "") -> Decision:
@@ -149,9 +188,19 @@ def config_entries(app_id: str, entry: LedgerEntry) -> dict[str, str]:
     Raises:
         InvalidInputError: The app id is empty, or no text.
     """
-    value: dict[str, int | str] = {"batch": entry.batch_id, "query": entry.query_id}
+    value: dict[str, Any] = {"batch": entry.batch_id, "query": entry.query_id}
     if entry.version is not None:
         value["version"] = entry.version
+    if entry.num_rows is not None:
+        value["rows"] = entry.num_rows
+    for name in ("digest", "rules"):
+        if getattr(entry, name):
+            value[name] = getattr(entry, name)
+    if entry.recent:
+        value["recent"] = [
+            [each.batch_id, each.version, each.num_rows, each.digest, each.rules]
+            for each in entry.recent
+        ]
     return {config_key(app_id): json.dumps(value)}
 
 
@@ -221,18 +270,43 @@ def _parse_entry(key: str, value: str) -> LedgerEntry:
     except (ValueError, RecursionError) as error:
         raise CorruptDataError(f"the config entry {key!r} is not JSON: {value[:200]!r}") from error
     if isinstance(parsed, dict):
-        batch_id, query_id = parsed.get("batch"), parsed.get("query", "")
-        version = parsed.get("version")
-        if (
-            _is_number(batch_id)
-            and isinstance(query_id, str)
-            and (version is None or _is_number(version))
-        ):
-            return LedgerEntry(batch_id, query_id, version)
+        recent = parsed.get("recent", [])
+        names = ("batch", "query", "version", "rows", "digest", "rules")
+        entry = _entry_of(*(parsed.get(name) for name in names))
+        if entry is not None and isinstance(recent, list):
+            earlier = [_recent_of(each) for each in recent]
+            if all(earlier):
+                return replace(entry, recent=tuple(filter(None, earlier)))
     raise CorruptDataError(
         f"the config entry {key!r} is not a ledger entry: {value[:200]!r}. Take it out of the "
         "table's config if another program put it there"
     )
+
+
+def _entry_of(
+    batch: object, query: object, version: object, rows: object, digest: object, rules: object
+) -> LedgerEntry | None:
+    """Return an entry of values that stand in JSON; None if they are none."""
+    texts = [query or "", digest or "", rules or ""]
+    numbers = [each for each in (version, rows) if each is not None]
+    if not _is_number(batch) or not all(map(_is_number, numbers)):
+        return None
+    if not all(isinstance(each, str) for each in texts):
+        return None
+    return LedgerEntry(
+        batch,
+        str(texts[0]),
+        version if _is_number(version) else None,
+        rows if _is_number(rows) else None,
+        str(texts[1]),
+        str(texts[2]),
+    )
+
+
+def _recent_of(values: object) -> LedgerEntry | None:
+    if not isinstance(values, list) or len(values) != 5:
+        return None
+    return _entry_of(values[0], "", *values[1:])
 
 
 def _is_number(value: object) -> TypeGuard[int]:

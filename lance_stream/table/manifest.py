@@ -35,6 +35,7 @@ from lance_stream.schema.fields import Schema, fields_from_proto, fields_to_prot
 from lance_stream.schema.logical_types import logical_to_leaf
 from lance_stream.table import wire
 from lance_stream.table.fragment_list import FragmentList as FragmentList
+from lance_stream.table.fragments import without_counts
 
 MAGIC = b"LANC"
 FOOTER = Struct("<QHH4s")
@@ -48,6 +49,7 @@ writer version for one of its oldest.
 _FRAME_VERSION = (0, 2)
 _LENGTH = Struct("<I")
 _NANOS = 1_000_000_000
+_MIXED_FILE_VERSIONS = 1 << 8  # the flag of that name in `feature_flags`, which stands on this
 # google.protobuf.Timestamp: from 0001-01-01 to 9999-12-31.
 _MIN_SECONDS, _MAX_SECONDS = -62_135_596_800, 253_402_300_799
 
@@ -119,8 +121,11 @@ class Manifest:
         version_aux_data: A file position of old writers.
         index_section: The IndexSection message, undecoded; None without indices.
         inline_transaction: The Transaction message, undecoded; None when the file has none.
-        unknown: Serialized fields of the message that we do not know, kept as they came.
+        unknown: Serialized fields of the message that we do not know, of this version alone.
         dictionaries: The values of dictionary columns, by field id, in tables of file version 0.1.
+        distrusted_fragments: The fragments as the file has them, where `fragments` leave out what
+            they say of their rows; None where they are the same. Lance 0.8 wrote wrong numbers into
+            manifests that do not say who wrote them; without a number, the files tell.
     """
 
     version: int
@@ -144,13 +149,14 @@ class Manifest:
     inline_transaction: bytes | None = None
     unknown: bytes = b""
     dictionaries: Mapping[int, pa.Array] = field(default_factory=dict)
+    distrusted_fragments: FragmentList | None = None
 
     def heir(self) -> "Manifest":
         """Return a copy for the next version to start from, without what is this version's own.
 
         Transaction, tag, timestamp, writer and auxiliary data are not inherited; neither is an
-        offset into this version's file. The index section is, as bytes; an operation that makes
-        indices void drops it.
+        offset into this version's file, nor a field that we do not know: it may be one. The index
+        section is, as bytes; an operation that makes indices void drops it.
         """
         return replace(
             self,
@@ -161,6 +167,8 @@ class Manifest:
             writer_version=None,
             version_aux_data=0,
             inline_transaction=None,
+            unknown=b"",
+            distrusted_fragments=None,
         )
 
     def base_path(self, base_id: int) -> BasePath:
@@ -204,7 +212,9 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
     rest, raws, unknown = _split_manifest(body)
     message = wire.parse_message(table_pb2.Manifest, rest)
     wire.unknown_fields(message)  # there are none left but fields of a wrong type, which it refuses
-    fragments = FragmentList(raws)
+    stated = fragments = FragmentList(raws)
+    if not message.HasField("writer_version") and not message.HasField("data_format"):
+        fragments = FragmentList(map(without_counts, raws))
     transaction_section: int | None = None
     if message.HasField("transaction_section"):
         transaction_section = message.transaction_section
@@ -241,6 +251,7 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
         ),
         unknown=unknown,
         dictionaries=_dictionaries(message, data) if data_format.version == "0.1" else {},
+        distrusted_fragments=None if fragments == stated else stated,
     )
 
 
@@ -418,9 +429,18 @@ def _writer_version(message: table_pb2.Manifest) -> WriterVersion:
 
 
 def _data_format(message: table_pb2.Manifest, fragments: FragmentList) -> DataFormat:
-    """Return the stated format, or what old writers meant where they stated none."""
+    """Return the stated format, or what old writers meant where they stated none, or a wrong one.
+
+    Lance 0.16 stated version 0.1 of tables whose files are of a later one.
+    """
     if message.HasField("data_format"):
-        return DataFormat(message.data_format.file_format, message.data_format.version)
+        stated = DataFormat(message.data_format.file_format, message.data_format.version)
+        may_be_mixed = message.reader_feature_flags & _MIXED_FILE_VERSIONS
+        if stated.version != "0.1" or may_be_mixed:
+            return stated
+        files = fragments[0].files if len(fragments) else ()
+        if not files or files[0].file_version <= (0, 2):
+            return stated
     files = fragments[0].files if len(fragments) else ()
     if files:
         major, minor = files[0].file_version

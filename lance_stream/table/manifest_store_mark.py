@@ -12,6 +12,9 @@ A restore does not bring an older version's mark back: the mark is the newest ve
 
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import quote
+
+from lance_stream.table.paths import TREE_DIRECTORY, branch_directory
 
 CONFIG_KEY: Final = "lance_stream.manifest_store"
 
@@ -24,6 +27,24 @@ def mark_of(kind: str, base_uri: str) -> str:
         base_uri: What the store knows the table by.
     """
     return f"{kind} {base_uri}"
+
+
+def is_of_one_table(mark: str, own: str, branch: str) -> bool:
+    """Return whether a mark that a branch was made with is one of the same table.
+
+    The first version of a branch has the mark of the version that it was made from, of the main
+    branch or another one: each is known to the store by its own directory.
+
+    Args:
+        mark: The one that a version has.
+        own: That of the branch.
+        branch: The branch's name.
+    """
+    for ending in (f"/{branch_directory(branch)}", f"/{quote(branch_directory(branch))}"):
+        if own.endswith(ending):
+            table = own.removesuffix(ending)
+            return mark == table or mark.startswith(f"{table}/{TREE_DIRECTORY}/")
+    return False
 
 
 def carried(restored: Mapping[str, str], newest: Mapping[str, str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 A file that no version names is of no use to a reader: it is left over from a version that is gone
 or from a commit that failed, or it belongs to a commit that is under way.
 
-    data/**.lance                     by its path, in a fragment
+    data/*                            by its path, in a fragment
     data/{data file}/*.blob           with its data file
     _deletions/*.arrow|bin            by its path, in a fragment
     _transactions/*.txn               by its path
@@ -13,7 +13,8 @@ or from a commit that failed, or it belongs to a commit that is under way.
     _versions/{manifest}-{uuid}       never: staged for an external manifest store
     temporary files in those folders  never
 
-Whatever else lies in the directory is none of these, and belongs to somebody else.
+Whatever else lies in the directory is none of these, and belongs to somebody else: so does what
+lies deeper in one of these folders, such as a branch called `x/data` in that of the branch `x`.
 """
 
 import re
@@ -25,7 +26,7 @@ from lance_stream.errors import UnsupportedFeatureError
 from lance_stream.table import paths
 from lance_stream.table.fragments import ExternalFile, Fragment, has_overlays
 from lance_stream.table.indices import decode_index_section
-from lance_stream.table.manifest import Manifest
+from lance_stream.table.manifest import BasePath, Manifest
 from lance_stream.table.tombstones import read_tombstones
 
 
@@ -60,16 +61,18 @@ class Nameable(NamedTuple):
     is_certain: bool = True
 
 
-def names_of(manifest: Manifest, known: set[bytes]) -> Iterator[str]:
+def names_of(manifest: Manifest, known: set[bytes], *, with_bases: bool = True) -> Iterator[str]:
     """Yield the names of all files in the table's own directory that a version needs.
 
-    Files below a base path have the names that they would have here: whether the base is the
-    table's own directory is not looked into.
+    Where a base path is the directory of a table or branch that is being cleaned up, or a folder
+    in it, is not looked into: a file below a base has all names that it may have there.
 
     Args:
-        manifest: The version; its features must be known (see `feature_flags`).
+        manifest: The version, of this table or of another; its features must be known (see
+            `feature_flags`).
         known: Bytes of fragments that are passed over. The version's are added to them: most
             fragments stand in many versions.
+        with_bases: Whether files below a base path are among them.
 
     Raises:
         CorruptDataError: A stored path leads out of the directory, or the bytes of a fragment, of
@@ -86,21 +89,33 @@ def names_of(manifest: Manifest, known: set[bytes]) -> Iterator[str]:
         yield paths.tombstone_path(file.name)
     for each in manifest.schema.walk():
         yield paths.key_bounds_path(each.id)
+    bases = {each.id: each for each in manifest.base_paths}
     for place, raw in enumerate(manifest.fragments.raws):
         if raw not in known:
             known.add(raw)
-            yield from _names_of_fragment(manifest.fragments[place])
+            yield from _names_of_fragment(manifest.fragments[place], bases, with_bases)
 
 
-def _names_of_fragment(fragment: Fragment) -> Iterator[str]:
+def _names_of_fragment(
+    fragment: Fragment, bases: Mapping[int, BasePath], with_bases: bool
+) -> Iterator[str]:
     if has_overlays(fragment):
         raise UnsupportedFeatureError(
             f"fragment {fragment.id} has overlays, and which files those name is not known"
         )
     for file in fragment.files:
-        yield paths.data_file_path(file.path)
-    if fragment.deletion_file is not None:
-        yield paths.deletion_file_path(fragment.id, fragment.deletion_file)
+        if file.base_id is None:
+            yield paths.data_file_path(file.path)
+        elif with_bases:
+            base = bases.get(file.base_id)
+            yield from _names_below(base, paths.data_file_path(file.path, base))
+    deletions = fragment.deletion_file
+    if deletions is not None:
+        path = paths.deletion_file_path(fragment.id, deletions)
+        if deletions.base_id is None:
+            yield path
+        elif with_bases:
+            yield from _names_below(bases.get(deletions.base_id), path)
     for stored in (
         fragment.row_ids,
         fragment.created_at_versions,
@@ -110,8 +125,19 @@ def _names_of_fragment(fragment: Fragment) -> Iterator[str]:
             yield paths.check_stored_path(stored.path)
 
 
+def _names_below(base: BasePath | None, path: str) -> Iterator[str]:
+    """Yield what a file below a base can be called in any directory that holds it."""
+    yield path
+    parts = f"{base.path if base else ''}/{path}".split("/")
+    for start, part in enumerate(parts):
+        if part in _FIRST_PARTS:
+            yield "/".join(parts[start:])
+
+
 # A local store's own; the reference's, for data files; those of its library for local files.
 _TEMPORARY: Final = re.compile(r"\..+\.tmp|\.tmp.*|.+#\d+")
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def nameable(path: str) -> Nameable | None:
@@ -123,15 +149,20 @@ def nameable(path: str) -> Nameable | None:
     for folder, look in _FOLDERS.items():
         if path.startswith(f"{folder}/"):
             if _TEMPORARY.fullmatch(path.rpartition("/")[2]):
-                return Nameable(FileKind.TEMPORARY, None)
+                return Nameable(FileKind.TEMPORARY, None, _depth(path) <= _depth(folder) + 2)
             return look(path)
     return None
 
 
+def _depth(path: str) -> int:
+    return path.count("/")
+
+
 def _data(path: str) -> Nameable:
     if path.endswith(".blob"):
-        return Nameable(FileKind.BLOBS, f"{path.rpartition('/')[0]}.lance")
-    return Nameable(FileKind.DATA, path, path.endswith(".lance"))
+        name = f"{path.rpartition('/')[0]}.lance"
+        return Nameable(FileKind.BLOBS, name, _depth(path) == 2)
+    return Nameable(FileKind.DATA, path, path.endswith(".lance") and _depth(path) == 1)
 
 
 def _deletions(path: str) -> Nameable | None:
@@ -140,17 +171,24 @@ def _deletions(path: str) -> Nameable | None:
 
 
 def _transaction(path: str) -> Nameable | None:
-    return Nameable(FileKind.TRANSACTION, path) if path.endswith(".txn") else None
+    is_one = path.endswith(".txn") and _depth(path) == 1
+    return Nameable(FileKind.TRANSACTION, path) if is_one else None
 
 
 def _version(path: str) -> Nameable | None:
-    is_staged = paths.parse_staged_manifest_name(path.rpartition("/")[2]) is not None
+    is_staged = paths.parse_staged_manifest_name(path.partition("/")[2]) is not None
     return Nameable(FileKind.STAGED_MANIFEST, None) if is_staged else None
 
 
 def _index(path: str) -> Nameable | None:
     folder = "/".join(path.split("/")[:2])
-    return Nameable(FileKind.INDEX, folder) if path != folder else None
+    is_one = path != folder and _UUID.fullmatch(folder.partition("/")[2]) is not None
+    return Nameable(FileKind.INDEX, folder) if is_one else None
+
+
+def _own(kind: FileKind) -> Callable[[str], Nameable | None]:
+    """Return what looks at the files of a folder of ours, which has no folders."""
+    return lambda path: Nameable(kind, path) if _depth(path) == 2 else None
 
 
 _FOLDERS: Final[Mapping[str, Callable[[str], Nameable | None]]] = {
@@ -158,10 +196,12 @@ _FOLDERS: Final[Mapping[str, Callable[[str], Nameable | None]]] = {
     paths.DELETIONS_DIRECTORY: _deletions,
     paths.TRANSACTIONS_DIRECTORY: _transaction,
     paths.INDICES_DIRECTORY: _index,
-    paths.TOMBSTONES_DIRECTORY: lambda path: Nameable(FileKind.REMEMBERED_DELETES, path),
-    paths.KEY_BOUNDS_DIRECTORY: lambda path: Nameable(FileKind.KEY_BOUNDS, path),
+    paths.TOMBSTONES_DIRECTORY: _own(FileKind.REMEMBERED_DELETES),
+    paths.KEY_BOUNDS_DIRECTORY: _own(FileKind.KEY_BOUNDS),
     paths.VERSIONS_DIRECTORY: _version,
 }
 
 FOLDERS: Final = tuple(_FOLDERS)
 """The folders in which files may be left over."""
+
+_FIRST_PARTS: Final = frozenset(folder.partition("/")[0] for folder in FOLDERS)

@@ -11,8 +11,9 @@ All paths are relative to the table's directory and use "/":
     _transactions/{read version}-{uuid}.txn
     _deletions/{fragment id}-{read version}-{id}.arrow|bin
     _indices/{uuid}/                                        the files of one index
-    _refs/tags/{tag}.json
-    _refs/branches/{branch}.json
+    _refs/tags/{tag}.json                                   of the table and all its branches
+    _refs/branches/{branch}.json                            a "/" in a branch's name is %2F here
+    tree/{branch}/                                          a branch: all of the above but _refs
     _lance_stream/tombstones/{32 hex digits}.arrow          ours: see `tombstones`
     _lance_stream/key_bounds/{field id}.arrow               ours: a cache
 
@@ -40,8 +41,11 @@ VERSIONS_DIRECTORY = "_versions"
 TRANSACTIONS_DIRECTORY = "_transactions"
 DELETIONS_DIRECTORY = "_deletions"
 INDICES_DIRECTORY = "_indices"
+REFS_DIRECTORY = "_refs"
 TAGS_DIRECTORY = "_refs/tags"
 BRANCHES_DIRECTORY = "_refs/branches"
+TREE_DIRECTORY = "tree"
+MAIN_BRANCH = "main"
 TOMBSTONES_DIRECTORY = "_lance_stream/tombstones"
 KEY_BOUNDS_DIRECTORY = "_lance_stream/key_bounds"
 LATEST_VERSION_HINT = "_versions/latest_version_hint.json"
@@ -344,6 +348,45 @@ def parse_tag_file_name(name: str) -> str | None:
     """Return the tag whose file has a name, or None."""
     stem = name.removesuffix(_TAG)
     return None if stem == name or not stem or stem.startswith(".") else unquote(stem)
+
+
+def branch_directory(branch: str) -> str:
+    """Return where a branch lies, relative to the directory of its table.
+
+    Raises:
+        InvalidInputError: The name is not one that a branch can have.
+
+    Source:
+        The reference takes parts of letters, digits, ".", "-" and "_", with "/" between them; no
+        "..", no ".lock" at the end, and not "main".
+    """
+    parts = branch.split("/")
+    if (
+        not all(part and all(each.isalnum() or each in "._-" for each in part) for part in parts)
+        or ".." in branch
+        or "." in parts
+        or branch.endswith(".lock")
+        or branch == MAIN_BRANCH
+    ):
+        raise InvalidInputError(
+            f"{branch!r} cannot be the name of a branch: letters, digits, '.', '-' and '_' are "
+            "allowed, with '/' between parts, no '..', no '.lock' at the end, and not 'main'"
+        )
+    return f"{TREE_DIRECTORY}/{branch}"
+
+
+def parse_branch_file_path(path: str) -> str | None:
+    """Return the branch whose file lies at a path, or None.
+
+    A store may keep the "/" of a name as it is, so that the file lies in folders.
+    """
+    stem = path.removeprefix(f"{BRANCHES_DIRECTORY}/").removesuffix(_TAG)
+    is_one = path == f"{BRANCHES_DIRECTORY}/{stem}{_TAG}" and not _is_hidden(stem)
+    return unquote(stem) if is_one else None
+
+
+def _is_hidden(stem: str) -> bool:
+    return not stem or stem.rpartition("/")[2].startswith(".")
 
 
 def check_stored_path(path: str) -> str:

@@ -7,13 +7,14 @@ from typing import Final, TypeVar
 
 from lance_stream.errors import StoreUnavailableError
 from lance_stream.storage.object_requests import Patience, TryAgainError
+from lance_stream.storage.retries import SAID_AFTER, say_that_it_goes_on
 
 T = TypeVar("T")
 
 PATIENCE: Final = Patience(
-    max_attempts=6, total_seconds=60.0, request_seconds=20.0, max_delay_seconds=5.0
+    max_attempts=60, total_seconds=60.0, request_seconds=20.0, max_delay_seconds=5.0
 )
-"""A commit waits for each of these requests; they are small."""
+"""A commit waits for each of these requests; they are small. The time is the bound."""
 
 
 def ask_patiently(ask: Callable[[], T], what: str, whom: str) -> T:
@@ -42,4 +43,6 @@ def ask_patiently(ask: Callable[[], T], what: str, whom: str) -> T:
                     f"{what} was asked of {whom} {attempt} times in {spent:.1f} s; the last answer "
                     f"was: {error}. Nothing is lost: try again when the manifest store answers"
                 ) from error
+            if attempt == SAID_AFTER:
+                say_that_it_goes_on(what, whom, attempt, spent, error, patience)
         time.sleep(wait)

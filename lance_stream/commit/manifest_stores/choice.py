@@ -86,6 +86,16 @@ def choose(uri: str | os.PathLike[str], options: Mapping[str, Any]) -> Choice:
     return Choice(uri, manifests, base_uri)
 
 
+def place_of_files(uri: str) -> str:
+    """Return where the files of a dataset lie, without what says how its versions are published.
+
+    Args:
+        uri: A user's, or one that a manifest states for a base path: the reference notes there the
+            URI by which the table was opened that was cloned.
+    """
+    return _split_ddb(uri)[0] if uri.lower().startswith(f"{_DDB_SCHEME}:") else uri
+
+
 class _Uri(NamedTuple):
     """A manifest store's URI; it may hold a password."""
 

@@ -268,9 +268,10 @@ def _new_client(manifests: DynamoDBManifests) -> Any:
     with brought_by("s3", manifests.where):
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
-        from botocore.session import Session
+
+        from lance_stream.storage.s3.sessions import SharingSession
     try:
-        return Session(profile=manifests.profile).create_client(
+        return SharingSession(profile=manifests.profile).create_client(
             "dynamodb",
             region_name=manifests.region,
             endpoint_url=manifests.endpoint,

@@ -27,10 +27,9 @@ from itertools import count
 from typing import Final
 
 from lance_stream.commit.committer import BeforeAttempt, Committed, commit
-from lance_stream.commit.rebasing import write_deletion_file
+from lance_stream.commit.rebasing import delete_deletion_files, write_deletion_file
 from lance_stream.commit.retries import RETRIES, Retries
 from lance_stream.commit.world import REAL_WORLD, World
-from lance_stream.dataset.changed_rows import delete_deletion_files
 from lance_stream.dataset.commit_verb import MAX_PLANS, planning_again
 from lance_stream.dataset.compaction.plan import TARGET_ROWS, CompactionRules, coverage_of
 from lance_stream.dataset.compaction.rewrites import (
@@ -40,7 +39,7 @@ from lance_stream.dataset.compaction.rewrites import (
     prepare,
     write_here,
 )
-from lance_stream.dataset.opening import checkout
+from lance_stream.dataset.opening import checkout, newest_of_same
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.write_fragments import delete_files
 from lance_stream.errors import (
@@ -48,6 +47,7 @@ from lance_stream.errors import (
     CommitUncertainError,
     InvalidInputError,
     RetryableConflictError,
+    TableReplacedError,
 )
 from lance_stream.table.apply.new_fragments import max_fragment_id
 from lance_stream.table.carried_rows import Offsets, by_new_fragment, killed_since
@@ -130,6 +130,7 @@ def commit_prepared(
 
     Raises:
         RetryableConflictError: Others were faster each time.
+        TableReplacedError: The table is another one by now.
         CommitUncertainError: The store did not say whether the version landed; the files stay.
     """
     if not prepared.groups:
@@ -138,7 +139,7 @@ def commit_prepared(
     try:
         for attempt in range(1, retries.max_attempts + 1):
             with turn():
-                followed = _follow(checkout(prepared.table, None), prepared, world)
+                followed = _follow(newest_of_same(prepared.table), prepared, world)
                 committed = _try_to_commit(followed, world) if followed.groups else None
             if committed is not None or not followed.groups:
                 break
@@ -262,6 +263,7 @@ def _try_to_commit(followed: _Followed, world: World) -> Committed | None:
         result = commit(
             table.log,
             transaction,
+            planned_on=table.manifest,
             before_attempt=_ids_are_free(table) if followed.has_deletion_files else None,
             retries=_ONE_ATTEMPT,
             world=world,
@@ -270,7 +272,7 @@ def _try_to_commit(followed: _Followed, world: World) -> Committed | None:
         raise
     except Exception as error:
         delete_deletion_files(table.store, followed.new_fragments)  # known to have failed
-        if isinstance(error, CommitConflictError):
+        if isinstance(error, CommitConflictError) and not isinstance(error, TableReplacedError):
             return None
         raise
     if not isinstance(result, Committed):

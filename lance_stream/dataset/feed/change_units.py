@@ -10,9 +10,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from lance_stream.dataset.casting import cast_batch
+from lance_stream.dataset.feed.shown_values import Source, show
 from lance_stream.dataset.read_fragment import FragmentReader, Selection, WorkUnit
 from lance_stream.dataset.reading_ahead import choose, num_readers, read_ahead
+from lance_stream.errors import InvalidInputError
 from lance_stream.schema.system_columns import (
     CHANGE_COLUMNS,
     ROW_CREATED_AT_VERSION,
@@ -37,8 +38,8 @@ class ChangeUnit:
         change_type: "delete", "update_preimage", "update_postimage" or "insert".
         commit_version: The version that made the change.
         commit_timestamp: When it was committed, in UTC.
-        sources: For each of the feed's own columns the column of `unit` that it is made of; None
-            where that version has none.
+        sources: For each of the feed's own columns what of `unit` it is made of; None where that
+            version has nothing of it.
         arrow_schema: The feed's own columns, without the change columns.
     """
 
@@ -46,7 +47,7 @@ class ChangeUnit:
     change_type: str
     commit_version: int
     commit_timestamp: datetime
-    sources: tuple[str | None, ...]
+    sources: tuple[Source | None, ...]
     arrow_schema: pa.Schema
 
     @property
@@ -76,7 +77,7 @@ def _read_changes(unit: ChangeUnit, reader: FragmentReader, selection: Selection
         if source is None:
             own.append(pa.nulls(batch.num_rows, field.type))
             continue
-        own.append(_cast(batch.column(source), field))
+        own.append(show(batch.column(source.place), source, field.type))
     num_rows = batch.num_rows
     constants = [
         pa.repeat(pa.scalar(unit.change_type), num_rows),
@@ -89,11 +90,23 @@ def _read_changes(unit: ChangeUnit, reader: FragmentReader, selection: Selection
     )
 
 
-def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
-    if column.type.equals(field.type):
-        return column
-    single = pa.RecordBatch.from_arrays([column], names=[field.name])
-    return cast_batch(single, pa.schema([field])).column(0)
+def check_names(own: pa.Schema) -> None:
+    """Raise if a table's own columns have names of change columns, which would be there twice.
+
+    Raises:
+        InvalidInputError: They have; the message names them.
+    """
+    twice = sorted(set(own.names).intersection(CHANGE_COLUMNS.names))
+    if twice:
+        raise InvalidInputError(
+            f"the table has columns of its own called {', '.join(twice)}, as the change feed has; "
+            "ask for other columns (columns=...), or rename these (rename_columns)"
+        )
+
+
+def without_change_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the table's own columns of a batch of changes, whatever they are called."""
+    return batch.select(list(range(batch.num_columns - len(CHANGE_COLUMNS))))
 
 
 def feed_schema(own: pa.Schema) -> pa.Schema:

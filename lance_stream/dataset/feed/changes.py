@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lance_stream.dataset.feed.change_units import ChangeUnit, read_changes
+from lance_stream.dataset.feed.change_units import ChangeUnit, check_names, read_changes
 from lance_stream.dataset.feed.columns_of_versions import FeedColumns
 from lance_stream.dataset.feed.intervals import checked_interval, version_of_interval
 from lance_stream.dataset.feed.rules import FeedRules
@@ -49,15 +49,23 @@ class ChangesPlan:
 
 
 def changes(
-    table: TableVersion, after: int, through: int | None = None, rules: FeedRules = ALL_CHANGES
+    table: TableVersion,
+    after: int,
+    through: int | None = None,
+    rules: FeedRules = ALL_CHANGES,
+    columns: FeedColumns | None = None,
 ) -> pa.RecordBatchReader:
-    """Return the changes of an interval of versions; see `Dataset.changes`."""
-    plan = plan_changes(table, after, through, rules)
+    """Return the changes of an interval of versions; see `Dataset.changes` and `plan_changes`."""
+    plan = plan_changes(table, after, through, rules, columns)
     return pa.RecordBatchReader.from_batches(plan.arrow_schema, read_changes(plan.units))
 
 
 def plan_changes(
-    table: TableVersion, after: int, through: int | None = None, rules: FeedRules = ALL_CHANGES
+    table: TableVersion,
+    after: int,
+    through: int | None = None,
+    rules: FeedRules = ALL_CHANGES,
+    columns: FeedColumns | None = None,
 ) -> ChangesPlan:
     """Return what has to be read for an interval of the feed.
 
@@ -66,6 +74,8 @@ def plan_changes(
         after: The version after which the interval begins; 0 is before the first.
         through: Its last version; None for the version of `table`.
         rules: What is asked for.
+        columns: The feed's columns, in the words of any version; None for those that the rules
+            name in the interval's last one.
 
     Raises:
         InvalidInputError: The interval ends before it begins, or after the newest version.
@@ -75,6 +85,7 @@ def plan_changes(
     after, through = checked_interval(table, after, table.version if through is None else through)
     last = version_of_interval(table, through, after, through)
     check_has_feed(last)
-    columns = FeedColumns(last, rules.columns)
+    columns = columns or FeedColumns(last, rules.columns)
+    check_names(columns.own)
     steps = walk(last, after, through, rules, columns)
     return ChangesPlan(tuple(unit for each in steps for unit in each.units()), columns.arrow_schema)

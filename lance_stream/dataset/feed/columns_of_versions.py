@@ -1,120 +1,209 @@
-"""The feed's columns, which are those of one version, found in other versions.
+"""The feed's columns, which are those of one version, found in other versions by their identity.
 
-Columns are followed from version to version (see `lineage`), back to the one that both versions
-were made from. If versions between are gone, names decide. A column whose type cannot be cast, and
-one that a version does not have, is null in it.
+A reader is told of columns in the words of one version. There each word stands for a field id; from
+there every column, and every part of one, is followed from version to version (see `lineage`), back
+and forth over the version that both were made from. Where a version has no such column, it is null.
+
+What of a version is read, and which part of it becomes which part of a feed's column, is a `Source`
+for each of the feed's columns; the values are made of it by `shown_values`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
-from lance_stream.dataset.casting import check_castable
 from lance_stream.dataset.feed.change_units import STAMPS, ChangeUnit, feed_schema
-from lance_stream.dataset.feed.lineage import Lineage, Named, restored_version
-from lance_stream.dataset.predicates import quote_path
+from lance_stream.dataset.feed.lineage import Lineage
+from lance_stream.dataset.feed.shown_values import Source
+from lance_stream.dataset.predicates import Expression, quote_path
 from lance_stream.dataset.scan import names_of
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.schema.arrow_schemas import field_to_arrow, to_arrow
-from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.fields import UNASSIGNED_ID, Field
+from lance_stream.schema.identity import Ids, composed, inverted, is_list, same_fields
+from lance_stream.schema.logical_types import MAP, STRUCT
 from lance_stream.schema.projections import project, split_path
+
+Path = tuple[str, ...]
+
+STEPS_AHEAD: Final = 64
+"""Of so many older versions the manifests are read at once where one follows the other."""
+
+STEPS_ALONE: Final = 4
+"""After so many steps that each lead to the version before, the next ones are read at once."""
 
 
 class FeedColumns:
-    """The columns that the feed of an interval has.
+    """The columns that the rows of a feed have.
 
     Args:
-        last: The interval's last version, whose columns they are.
+        told: The version in whose words they are given.
         columns: Names or paths; None for all.
+        meaning: For ids of the columns other ids of that version, which they stand for; None
+            where each stands for itself. A stream that was told of its columns before two of them
+            changed names goes on with what it began with.
 
     Attributes:
-        own: The table's own columns among the feed's, all of them nullable.
+        told: The version.
+        wanted: The columns, as the version has them.
+        own: The same in Arrow, all of them nullable at every level.
         arrow_schema: The feed's columns: these, then the change columns.
 
     Raises:
         NotFoundError: A column is not there.
     """
 
-    def __init__(self, last: TableVersion, columns: Sequence[str] | None) -> None:
-        self._last = last
-        self._columns = names_of(last, columns)
-        self._wanted = project(last.schema, self._columns)
-        self.own = pa.schema([each.with_nullable(True) for each in to_arrow(self._wanted)])
+    def __init__(
+        self, told: TableVersion, columns: Sequence[str] | None, meaning: Ids | None = None
+    ) -> None:
+        self.told = told
+        self.wanted = project(told.schema, names_of(told, columns))
+        self.own = pa.schema([field_to_arrow(_nullable(each)) for each in self.wanted.fields])
         self.arrow_schema = feed_schema(self.own)
-        names = set(self._wanted.names)
-        self._lineage = Lineage(last)
-        self._followed = {
-            last.version: {each.name: each for each in last.schema.fields if each.name in names}
-        }
+        self._lineage = Lineage(told)
+        ids = {each.id: each.id for each in self.wanted.walk()}
+        self._ids: dict[int, Ids] = {told.version: ids if meaning is None else meaning}
+        self._last: Ids = self._ids[told.version]
+        self._meet = told.version  # the oldest version that the told one is known to come from
 
-    def sources(self, table: TableVersion) -> tuple[Field | None, ...]:
-        """Return for each of the feed's own columns what of a version it is read from.
+    def ids_in(self, table: TableVersion) -> Ids:
+        """Return for the ids of the wanted fields those of the same columns in a version.
 
-        They are called what the feed calls them: data files are read by ids.
+        What the version does not have is left out.
         """
-        if self._has_the_same_columns(table):
-            return self._wanted.fields
-        there = self._found_in(table)
-        return tuple(
-            self._source_of(each, there.get(each.name), table) for each in self._wanted.fields
-        )
+        self._lineage.see(table)
+        if table.version not in self._ids:
+            self._note(table.version, self._follow(table) if self.wanted.fields else {})
+        return self._ids[table.version]
 
-    def _has_the_same_columns(self, table: TableVersion) -> bool:
-        """Return whether a version's columns are those of the last one, without looking between.
+    def _note(self, version: int, ids: Ids) -> None:
+        """Keep the ids of a version; versions with the same ones share them."""
+        self._last = self._last if self._last == ids else ids
+        self._ids[version] = self._last
 
-        Columns that are equal may still be others, where they do not stand for each other in a
-        version between: an id that a drop and a compaction have freed is given again. Nor does a
-        restore make anything of the version before it.
-        """
-        return table.version == self._last.version or (
-            table.version == self._last.version - 1
-            and table.schema == self._last.schema
-            and restored_version(self._last) is None
-        )
-
-    def _source_of(self, wanted: Field, there: Field | None, table: TableVersion) -> Field | None:
-        if there is None:
-            return None
-        if there.id == wanted.id and there.logical_type == wanted.logical_type:
-            return replace(wanted, nullable=True) if _has_parts(wanted, table.schema) else None
-        try:
-            part = project(
-                Schema((replace(there, name=wanted.name),)),
-                [each for each in self._columns if self._head(each) == wanted.name],
-            )
-            check_castable(to_arrow(part), pa.schema([field_to_arrow(wanted).with_nullable(True)]))
-        except (NotFoundError, InvalidInputError):
-            return None
-        return part.fields[0]
-
-    def _head(self, column: str) -> str:
-        """Return the top-level column of a path."""
-        return column if column in self._last.schema.names else split_path(column)[0]
-
-    def _found_in(self, table: TableVersion) -> Named:
-        """Return what in a version is each of the feed's columns, by the feed's names."""
-        own: Named = {each.name: each for each in table.schema.fields}
-        followed, version, theirs = self._followed, table.version, own
-        while version not in followed:
-            oldest = min(followed)
-            origin = self._lineage.origin(max(version, oldest))
+    def _follow(self, table: TableVersion) -> Ids:
+        """Walk back from both versions until they meet."""
+        version: int = table.version
+        here: Ids = {each.id: each.id for each in table.schema.walk()}
+        steps = 0
+        while version not in self._ids:
+            is_newer = version > self._meet
+            if not is_newer:
+                if steps % STEPS_AHEAD == STEPS_ALONE:
+                    first = max(version, self._meet - STEPS_AHEAD)
+                    self._lineage.read_ahead(range(self._meet - 1, first - 1, -1))
+                steps += 1
+            origin = self._lineage.origin(version if is_newer else self._meet)
             if origin is None:
-                return {each: own[each] for each in followed[oldest] if each in own}
-            if version < oldest:
-                followed[origin.version] = origin.back(followed[oldest])
+                return self._over_gap(version, here)
+            if is_newer:
+                version, here = origin.version, composed(inverted(origin.same), here)
             else:
-                version, theirs = origin.version, origin.back(theirs)
-        known = {each.id: name for name, each in theirs.items()}
+                steps = steps if origin.version == self._meet - 1 else 0
+                self._note(origin.version, composed(self._ids[self._meet], origin.same))
+                self._meet = origin.version
+        return composed(self._ids[version], here)
+
+    def _over_gap(self, version: int, here: Ids) -> Ids:
+        """Return what names say where nobody knows what a version was made from."""
+        older, newer = sorted((version, self._meet))
+        fields = [self._lineage.at(each).schema.fields for each in (older, newer)]
+        same = same_fields(*fields, ids_hold=False)
+        there = same if newer == self._meet else inverted(same)
+        return composed(composed(self._ids[self._meet], there), here)
+
+    def names_in(self, table: TableVersion) -> Mapping[str, int | None]:
+        """Return which ids the columns have in a version, as far as their names do not say it.
+
+        A name that now stands for another column, and one that no longer stands for any, are
+        exceptions; None is for a column that is not there though its name is.
+        """
+        ids, by_name = self.ids_in(table), ids_by_path(table.schema.fields)
         return {
-            name: own[known[each.id]]
-            for name, each in followed[version].items()
-            if each.id in known
+            quote_path(path): ids.get(wanted)
+            for path, wanted in ids_by_path(self.wanted.fields).items()
+            if ids.get(wanted) != by_name.get(path)
         }
+
+    def read_from(self, table: TableVersion) -> tuple[tuple[Field, ...], tuple[Source | None, ...]]:
+        """Return what of a version is read, and what the feed's columns are made of.
+
+        Returns:
+            The columns of the version, without the parts that are not needed; and for each of the
+            feed's own columns which of them it is made of, None for nulls.
+        """
+        ids = self.ids_in(table)
+        by_id = {each.id: each for each in table.schema.fields}
+        read: list[Field] = []
+        sources: list[Source | None] = []
+        for wanted in self.wanted.fields:
+            there = by_id.get(ids.get(wanted.id, UNASSIGNED_ID))
+            if there is None:
+                sources.append(None)
+            else:
+                part = _part(wanted, there, ids)
+                sources.append(_source(wanted, part, ids, len(read)))
+                read.append(part)
+        return tuple(read), tuple(sources)
+
+    def missing_in(self, table: TableVersion) -> str | None:
+        """Return one of the columns, or a part of one, that a version does not have."""
+        ids = self.ids_in(table)
+        paths = ids_by_path(self.wanted.fields)
+        return next((".".join(path) for path, each in paths.items() if each not in ids), None)
+
+    def narrowed(self, columns: Sequence[str] | None) -> tuple[pa.Schema, tuple[Source, ...]]:
+        """Return some of the columns, or parts of them, and which of the feed's they are made of.
+
+        Args:
+            columns: Names or paths in the version whose words the columns are in; None for all.
+        """
+        fields = project(self.told.schema, names_of(self.told, columns)).fields
+        place_of = {each.id: place for place, each in enumerate(self.wanted.fields)}
+        ids = {each.id: each.id for each in self.wanted.walk()}
+        sources = (
+            _source(each, self.wanted.fields[place_of[each.id]], ids, place_of[each.id])
+            for each in fields
+        )
+        return pa.schema([field_to_arrow(_nullable(each)) for each in fields]), tuple(sources)
+
+    def as_in(self, table: TableVersion) -> pa.Schema:
+        """Return the feed's own columns with the types that they have in a version with all."""
+        ids = self.ids_in(table)
+        by_id = {each.id: each for each in table.schema.walk()}
+        fields = [_retyped(each, ids, by_id) for each in self.wanted.fields]
+        return pa.schema([field_to_arrow(_nullable(each)) for each in fields])
+
+
+def columns_named(
+    table: TableVersion, columns: Sequence[str], condition: Expression | None
+) -> list[str]:
+    """Return the columns of a table among some, and those that a condition names, each once.
+
+    Args:
+        table: In whose words they are given.
+        columns: Names or paths, perhaps of change columns, too.
+        condition: None for none.
+    """
+    by_path: dict[Path, str] = {}
+    for column in (*columns, *(() if condition is None else condition.columns)):
+        path = (column,) if column in table.schema.names else split_path(column)
+        if path[0] in table.schema.names:
+            by_path.setdefault(path, column)
+    return list(by_path.values())
+
+
+def ids_by_path(fields: Sequence[Field], above: Path = ()) -> dict[Path, int]:
+    """Return the ids of fields, and of all below them, by their names and those above them."""
+    found: dict[Path, int] = {}
+    for each in fields:
+        found[*above, each.name] = each.id
+        found |= ids_by_path(each.children, (*above, each.name))
+    return found
 
 
 class ReadsOfVersion:
@@ -134,15 +223,13 @@ class ReadsOfVersion:
         commit_version: int,
         commit_timestamp: datetime,
     ) -> None:
-        sources = columns.sources(table)
         self._table = table
-        self._schema = Schema(tuple(each for each in sources if each is not None))
-        self._columns = tuple(quote_path((each.name,)) for each in self._schema.fields)
+        self._fields, sources = columns.read_from(table)
         self._said = partial(
             ChangeUnit,
             commit_version=commit_version,
             commit_timestamp=commit_timestamp,
-            sources=tuple(None if each is None else each.name for each in sources),
+            sources=sources,
             arrow_schema=columns.own,
         )
 
@@ -154,13 +241,77 @@ class ReadsOfVersion:
             change_type: What became of the rows.
             rows: Which, as the attributes of `WorkUnit`; all live ones if nothing is said.
         """
-        unit = self._table.unit(place, columns=self._columns, system_columns=STAMPS, **rows)
-        return self._said(unit=replace(unit, schema=self._schema), change_type=change_type)
+        unit = self._table.unit(place, fields=self._fields, system_columns=STAMPS, **rows)
+        return self._said(unit=unit, change_type=change_type)
 
 
-def _has_parts(wanted: Field, schema: Schema) -> bool:
-    """Return whether a version has of a column's parts those that must not be null."""
-    ids = {each.id for each in schema.walk()}
-    return all(
-        each.id in ids or each.nullable for child in wanted.children for each in child.walk()
+def _nullable(field: Field) -> Field:
+    """Return a column that may be null, and so may all in it but the keys of maps."""
+    if field.logical_type != MAP or len(field.children) != 1:
+        return replace(field, nullable=True, children=tuple(map(_nullable, field.children)))
+    (entries,) = field.children
+    key, *values = entries.children
+    key = replace(_nullable(key), nullable=False)
+    entries = replace(entries, children=(key, *map(_nullable, values)))
+    return replace(field, nullable=True, children=(entries,))
+
+
+def _part(wanted: Field, there: Field, ids: Ids) -> Field:
+    """Return what is read of a version's field to make a wanted one of it.
+
+    Where nothing in it is wanted, something still says which values are null, and how long lists
+    are.
+    """
+    if there.is_leaf or wanted.is_blob:
+        return there
+    if there.logical_type == STRUCT:
+        known = {ids[each.id]: each for each in wanted.children if each.id in ids}
+        parts = [_part(known[each.id], each, ids) for each in there.children if each.id in known]
+        return replace(there, children=tuple(parts or [_narrowest(there.children)]))
+    if is_list(there) and is_list(wanted):
+        return replace(there, children=(_part(wanted.children[0], there.children[0], ids),))
+    return there
+
+
+def _narrowest(fields: Sequence[Field]) -> Field:
+    """Return the field with the fewest parts, and of it as few as can be."""
+    field = min(fields, key=lambda each: len(list(each.walk())))
+    if field.is_leaf or field.logical_type == MAP:
+        return field
+    return replace(field, children=(_narrowest(field.children),))
+
+
+def _source(wanted: Field, there: Field, ids: Ids, place: int) -> Source:
+    """Return what a wanted field is made of.
+
+    Args:
+        wanted: The field.
+        there: What is read of its column in a version.
+        ids: For wanted ids those of the version.
+        place: Where `there` stands among its like.
+    """
+    if wanted.is_blob or there.is_blob:
+        return Source(place)
+    if wanted.logical_type == there.logical_type == MAP:
+        wanted, there = wanted.children[0], there.children[0]
+    place_of = {each.id: n for n, each in enumerate(there.children)}
+    parts = tuple(
+        None
+        if (at := place_of.get(ids.get(each.id, UNASSIGNED_ID))) is None
+        else _source(each, there.children[at], ids, at)
+        for each in wanted.children
     )
+    is_whole = len(parts) == len(there.children) and all(
+        part is not None and part.place == n and part.is_whole for n, part in enumerate(parts)
+    )
+    if is_list(wanted) and not is_list(there):
+        parts = ()  # of a list whose items are no field below it
+    return Source(place, parts, is_whole)
+
+
+def _retyped(wanted: Field, ids: Ids, by_id: Mapping[int, Field]) -> Field:
+    there = by_id[ids[wanted.id]]
+    if not wanted.children or not there.children:
+        return replace(there, name=wanted.name)
+    parts = tuple(_retyped(each, ids, by_id) for each in wanted.children)
+    return replace(there, name=wanted.name, children=parts)

@@ -34,12 +34,14 @@ from lance_stream.dataset.feed.rules import EACH_VERSION, NET_CHANGES, FeedRules
 from lance_stream.dataset.feed.snapshots import Snapshot
 from lance_stream.dataset.feed.steps import VersionChanges, check_has_feed, walk
 from lance_stream.dataset.feed.versions_left import VersionsLeft
+from lance_stream.dataset.references import Refs, refs_of
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.timestamps import LONG_AGO
 from lance_stream.dataset.unit_sizes import size_of
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
 from lance_stream.table.appended import appended_fragments
 from lance_stream.table.feature_flags import check_readable
+from lance_stream.table.version_marks import mark_of
 
 _log = logging.getLogger(__name__)
 
@@ -113,6 +115,11 @@ class Step(Protocol):
         ...
 
 
+def all_columns_of(last: TableVersion) -> FeedColumns:
+    """Return all columns of the last version of a batch."""
+    return FeedColumns(last, None)
+
+
 class Following:
     """Somebody who follows a table.
 
@@ -132,6 +139,7 @@ class Following:
         self.rules = rules
         self._log = open_log(uri, storage_options)
         self.store = self._log.store
+        self._refs: Refs | None = None
         self._newest = NewestVersion(self._log)
         self._rows_of: dict[int, int] = {}
         self._known_steps: dict[int, VersionChanges | AppendedRows] = {}
@@ -143,6 +151,13 @@ class Following:
     def newest_seen(self) -> int:
         """The newest version, as it was seen last; reads nothing."""
         return self._newest.seen
+
+    @property
+    def refs(self) -> Refs:
+        """The references of the table, or of its branch."""
+        if self._refs is None:
+            self._refs = refs_of(self._log)
+        return self._refs
 
     def newest_listed(self) -> int:
         """Return the newest version, as a listing says: nothing that is there is missed.
@@ -160,6 +175,17 @@ class Following:
         """
         return self._history().position(version)
 
+    def table(self, version: int | None = None) -> TableVersion:
+        """Return a version; None for the newest one.
+
+        Raises:
+            NotFoundError: It is gone.
+        """
+        history = self._last_history
+        if history is None or version is None or version > history.newest.version:
+            history = self._history()
+        return history.newest if version is None else history.at(version)
+
     def advance(
         self, start: Position, limits: Limits = NO_LIMITS, through: int | None = None
     ) -> Position:
@@ -175,7 +201,7 @@ class Following:
             InvalidInputError: Rows appended are asked for, and a version changes others.
         """
         newest = self._newest.look()
-        if newest < start.version + bool(start.events and not start.is_snapshot):
+        if newest < start.last_version:
             raise self._made_anew(start)
         through = newest if through is None else max(min(newest, through), start.version)
         if not start.is_snapshot and through == start.version:
@@ -203,14 +229,14 @@ class Following:
         self,
         start: Position,
         end: Position,
-        columns_of: Callable[[TableVersion, TableVersion], Sequence[str] | None],
+        columns_of: Callable[[TableVersion], FeedColumns] = all_columns_of,
     ) -> list[ChangeUnit]:
         """Return what has to be read between two positions, in the feed's order.
 
         Args:
             start: Everything up to here has been given.
             end: Everything up to here is to be given.
-            columns_of: Returns the columns to read, given the batch's last version and the newest.
+            columns_of: Returns the feed's columns, given the batch's last version.
 
         Raises:
             NotFoundError: The table was deleted, or made anew; or a version is gone.
@@ -228,7 +254,7 @@ class Following:
             return []
         history = self._history_for(start, end)
         for position in (start, end):
-            if position.version > history.newest.version:
+            if position.last_version > history.newest.version:
                 raise self._made_anew(position)
             self._check_mark(history, position)
         if start.is_snapshot:
@@ -293,7 +319,7 @@ class Following:
                     elif stop == first or self.rules.feed.is_net:
                         break  # net changes of several versions have no parts
                     if stop < step.num_events:
-                        return replace(history.position(version), events=stop)
+                        return history.position(version, stop)
             version = step.newer.version
             versions = None if versions is None else versions - 1
             rows = None if rows is None else rows - step.num_rows(first)
@@ -311,7 +337,7 @@ class Following:
         history: VersionsLeft,
         start: Position,
         end: Position,
-        columns_of: Callable[[TableVersion, TableVersion], Sequence[str] | None],
+        columns_of: Callable[[TableVersion], FeedColumns],
     ) -> list[ChangeUnit]:
         version = end.version
         first = start.events if start.version == version else 0
@@ -333,7 +359,7 @@ class Following:
         table = history.at(version)
         if not self.rules.only_appended:
             check_has_feed(table)
-        snapshot = Snapshot(table, columns_of(table, history.newest))
+        snapshot = Snapshot(table, columns_of(table))
         return list(snapshot.units(first, stop))
 
     def _change_units(
@@ -341,7 +367,7 @@ class Following:
         history: VersionsLeft,
         start: Position,
         end: Position,
-        columns_of: Callable[[TableVersion, TableVersion], Sequence[str] | None],
+        columns_of: Callable[[TableVersion], FeedColumns],
     ) -> list[ChangeUnit]:
         part = end.version + 1 if end.events else None
         if part is not None and not history.has(part):
@@ -354,7 +380,7 @@ class Following:
             )
             part = None
         last = history.at(history.stand_in(part or end.version))
-        columns = FeedColumns(last, columns_of(last, history.newest))
+        columns = columns_of(last)
         after, first = self._beginning(history, start)
         through = end.version if part is None else part
         history.read_ahead(after, through)
@@ -407,7 +433,7 @@ class Following:
             through: Its last version.
             columns: The feed's columns; None where rows are only counted.
         """
-        columns = columns or FeedColumns(history.newest, None)
+        columns = columns or FeedColumns(history.newest, ())
         versions = history.between(after, through)
         done = after
         while versions:
@@ -462,7 +488,7 @@ class Following:
         """
         while after < through:
             known = self._known_steps.get(after + 1)
-            if known is not None:
+            if known is not None and mark_of(known.newer.manifest) == history.mark(after + 1):
                 after += 1
                 yield replace(known, columns=columns)
                 continue
@@ -536,7 +562,7 @@ class Following:
                 if counted == COUNTED_PER_REPORT or not there:
                     return None
                 counted += 1
-                columns = FeedColumns(history.newest, None)
+                columns = FeedColumns(history.newest, ())
                 (step,) = self._walk(history, version - 1, version, columns)
                 self._rows_of[version] = step.num_rows()
                 if is_part:
@@ -565,15 +591,15 @@ class Following:
         return history
 
     def _check_mark(self, history: VersionsLeft, position: Position) -> None:
-        there = history.position(position.version).mark
-        if "" not in (position.mark, there) and there != position.mark:
-            raise self._made_anew(position)
+        for version, mark in position.marks.items():
+            if history.mark(version) not in ("", mark):
+                raise self._made_anew(position)
 
     def _made_anew(self, position: Position) -> NotFoundError:
         return NotFoundError(
-            f"version {position.version} of {self.uri}, up to which changes have been read, is not "
-            "the one that is there now: the table was deleted and made anew, or put back from a "
-            "copy. Start a new query, with a new checkpoint"
+            f"version {position.last_version} of {self.uri}, up to which changes have been read, "
+            "is not the one that is there now: the table was deleted and made anew, or put back "
+            "from a copy. Start a new query, with a new checkpoint"
         )
 
     def _lose(self, problem: str, history: VersionsLeft, instead: str) -> None:

@@ -5,12 +5,12 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from lance_stream.dataset.opening import as_number
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.timestamps import LONG_AGO, nanos_of
+from lance_stream.dataset.timestamps import moment_at, nanos_of, with_zone
 from lance_stream.errors import InvalidInputError, NotFoundError
 
 CLOCK_SKEW: Final = 60 * 10**9
@@ -57,7 +57,7 @@ def version_of_interval(
     if version == table.version:
         return table
     try:
-        return table.at(table.log.read(version))
+        return table.read_at(version)
     except NotFoundError as error:
         versions = [each for each in table.log.versions() if each <= through]
         there = f"{versions[0]} to {versions[-1]}" if versions else "none of them"
@@ -69,11 +69,7 @@ def version_of_interval(
 
 
 def first_version_since(table: TableVersion, moment: datetime) -> int:
-    """Return the first version committed at or after a moment; the newest plus 1 if none was.
-
-    Raises:
-        InvalidInputError: The moment has no time zone.
-    """
+    """Return the first version committed at or after a moment; the newest plus 1 if none was."""
     versions = table.log.versions()
     place = _first_place(table, versions, nanos_of(moment))
     return versions[place] if place < len(versions) else versions[-1] + 1
@@ -83,14 +79,14 @@ def last_version_until(table: TableVersion, moment: datetime) -> int:
     """Return the last version committed at or before a moment.
 
     Raises:
-        InvalidInputError: The moment has no time zone, or is before the oldest version left.
+        InvalidInputError: The moment is before the oldest version left.
     """
     versions = table.log.versions()
     place = _first_place(table, versions, nanos_of(moment) + _MICROSECOND)
     if not place:
         raise InvalidInputError(
-            f"no version was there at {moment.isoformat()}; the oldest one left is version "
-            f"{versions[0]}"
+            f"no version was there at {with_zone(moment).isoformat()}; the oldest one left is "
+            f"version {versions[0]}"
         )
     return versions[place - 1]
 
@@ -112,7 +108,7 @@ def commit_time(table: TableVersion) -> datetime:
             latest = max(latest, nanos)
             if nanos < said - CLOCK_SKEW:
                 break
-        shown = LONG_AGO + timedelta(microseconds=latest // _MICROSECOND)
+        shown = moment_at(latest // _MICROSECOND)
         remember_commit_time(table, shown)
     return shown
 

@@ -9,7 +9,7 @@ anew, is not seen by that; so every so often the newest versions are listed inst
 from typing import Final
 
 from lance_stream.commit.version_log import Look, VersionLog
-from lance_stream.dataset.feed.positions import mark_of
+from lance_stream.table.version_marks import mark_of
 
 LOOKS_PER_LISTING: Final = 20
 """After so many looks without news the newest versions are listed."""
@@ -23,7 +23,7 @@ class NewestVersion:
 
     Attributes:
         seen: Its number; 0 before the first look.
-        mark: What `positions.mark_of` says of it.
+        mark: What `table.version_marks.mark_of` says of it.
         listed: What the last look has listed; None if it had no need to.
     """
 

@@ -138,7 +138,7 @@ class Past:
     def _at(self, version: int) -> TableVersion:
         if version == self._table.version:
             return self._table
-        return self._table.at(self._table.log.read(version))
+        return self._table.read_at(version)
 
 
 def _diff(
@@ -156,12 +156,6 @@ def _diff(
 
 
 def _new_field_ids(older: TableVersion, newer: TableVersion) -> set[int]:
-    """Return the fields of one version that another does not have."""
-    known = {each.id for each in older.schema.walk()}
-    found = FeedColumns(newer, None).sources(older)
-    return {
-        each.id
-        for top, before in zip(newer.schema.fields, found, strict=True)
-        for each in top.walk()
-        if before is None or each.id not in known
-    }
+    """Return the fields of one version that are not the same, under the same id, in another."""
+    ids = FeedColumns(newer, None).ids_in(older)
+    return {each.id for each in newer.schema.walk() if ids.get(each.id) != each.id}

@@ -8,7 +8,7 @@ How many live rows the fragments have stands in the manifest. Where a piece begi
 midst of a fragment with dead rows, that fragment's deletion file is read.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
@@ -26,10 +26,10 @@ class Snapshot:
 
     Args:
         table: The version.
-        columns: Names or paths; None for all.
+        columns: Of the feed; None for all columns of the version.
     """
 
-    def __init__(self, table: TableVersion, columns: Sequence[str] | None = None) -> None:
+    def __init__(self, table: TableVersion, columns: FeedColumns | None = None) -> None:
         self._table = table
         self._columns = columns
 
@@ -65,7 +65,7 @@ class Snapshot:
         """
         table, starts = self._table, self._starts
         stop = self.num_rows if stop is None else min(stop, self.num_rows)
-        columns = FeedColumns(table, self._columns)
+        columns = self._columns or FeedColumns(table, None)
         reads = ReadsOfVersion(columns, table, table.version, table.timestamp or LONG_AGO)
         first = int(np.searchsorted(starts, start, side="right")) - 1
         for place in range(first, len(table.manifest.fragments)):

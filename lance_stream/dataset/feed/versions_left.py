@@ -14,12 +14,13 @@ from functools import cached_property
 from typing import Final
 
 from lance_stream.commit.version_log import Look, VersionLog
-from lance_stream.dataset.feed.positions import Position, mark_of
+from lance_stream.dataset.feed.positions import Position, joined_marks
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import NotFoundError
 from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest
+from lance_stream.table.version_marks import mark_of
 
 MAX_RECENT: Final = 128
 """So many manifests are kept while a batch is planned."""
@@ -95,10 +96,33 @@ class VersionsLeft:
         """
         return checkout(self.newest, version)
 
-    def position(self, version: int) -> Position:
-        """Return the position after all changes of a version."""
-        mark = mark_of(self.at(version).manifest) if version and self.has(version) else ""
-        return Position(version, mark=mark)
+    def mark(self, version: int) -> str:
+        """Return the mark of a version; empty where it is not there, and before the first."""
+        is_there = 0 < version <= self.newest.version and self.has(version)
+        return mark_of(self.at(version).manifest) if is_there else ""
+
+    def position(self, version: int, events: int = 0) -> Position:
+        """Return the position after all changes of a version.
+
+        Args:
+            version: The version.
+            events: How many events of the next version have been given as well.
+        """
+        mark = self.mark(version)
+        if events:
+            mark = joined_marks(mark, self.mark(version + 1))
+        return Position(version, events, mark=mark)
+
+
+def read_ahead(table: TableVersion, versions: Sequence[int]) -> None:
+    """Read manifests that will be asked for side by side, if the table's log keeps what it reads.
+
+    Args:
+        table: Any version; that of a `VersionsLeft` has a log that does.
+        versions: Which; some may have gone.
+    """
+    if isinstance(table.log, _RecentVersions):
+        table.log.read_ahead(versions)
 
 
 class _RecentVersions(VersionLog):

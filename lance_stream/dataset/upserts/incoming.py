@@ -7,10 +7,11 @@
 Of the rows of one key the newest counts (`sequence_by`); without an order a key occurs once. Rows
 that delete carry their key and nothing else that matters. Rows of a change feed have an order of
 their own, and say themselves whether they delete (`change_feeds`). Columns of the table that the
-batch does not have keep their values in rows that are there, and are null in new ones.
+batch does not have keep their values in rows that are there, and are null in new ones; so do parts
+of structs that the batch does not have (`partial_structs`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -21,6 +22,7 @@ import pyarrow as pa
 from lance_stream.dataset.casting import cast_batch
 from lance_stream.dataset.predicates import evaluate_predicate, parse_predicate
 from lance_stream.dataset.upserts.change_feeds import last_changes
+from lance_stream.dataset.upserts.comparing import check_can_order
 from lance_stream.dataset.upserts.keys import (
     NOWHERE,
     KeyLookup,
@@ -31,6 +33,7 @@ from lance_stream.dataset.upserts.keys import (
     newest_rows,
     only_rows,
 )
+from lance_stream.dataset.upserts.partial_structs import partial_columns
 from lance_stream.errors import InvalidInputError
 
 
@@ -77,6 +80,8 @@ class Incoming:
         num_rows: How many rows came in.
         num_late: How many of them lost against a newer one of the same batch.
         table: The table's columns, as they were prepared for.
+        partial: Those of the columns of `rows` that came without some of their parts, and the types
+            they came in; those parts are null in `rows`.
     """
 
     rules: UpsertRules
@@ -89,6 +94,7 @@ class Incoming:
     num_rows: int
     num_late: int
     table: pa.Schema
+    partial: Mapping[str, pa.DataType]
 
     @property
     def scanned_columns(self) -> tuple[str, ...]:
@@ -111,18 +117,17 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
         InvalidInputError: A column that is named is not there, or cannot be a key; a key is null
             or occurs twice without an order; a value does not fit the table.
     """
-    _check_names(batch.schema, table, rules)
-    keys = [batch.column(name) for name in rules.on]
-    check_no_null_keys(rules.on, keys)
-    key_schema = pa.schema([table.field(name) for name in rules.on])
-    key_rows = cast_batch(batch.select(list(rules.on)), key_schema)
-    lookup = KeyLookup(key_rows.columns)
+    own_keys = key_rows(batch, table, rules)
+    stored = pa.schema([each for each in table if each.name in _stored_names(batch, rules)])
+    partial = partial_columns(batch.schema, stored)
+    batch = _with_stored_order(batch, stored, rules.sequence_by, partial)
+    lookup = KeyLookup(own_keys.columns)
     by = rules.sequence_by
     if rules.applies_changes:
         last, deletes = last_changes(batch, rules.on, lookup)
         winners = Winners(last, num_late=0)  # those before it were in time
     elif by is None:
-        winners = only_rows(rules.on, key_rows.columns, lookup)
+        winners = only_rows(rules.on, own_keys.columns, lookup)
         deletes = _deletes(batch, rules)[winners.rows]
     else:
         winners = newest_rows(batch, rules.on, lookup, by)
@@ -130,11 +135,10 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
     upserts = winners.rows[~deletes]
     row_of_key = np.full(lookup.num_keys, NOWHERE, np.int64)
     row_of_key[~deletes] = np.arange(len(upserts))
-    stored = pa.schema([each for each in table if each.name in _stored_names(batch, rules)])
     return Incoming(
         rules=rules,
         lookup=lookup,
-        keys=tuple(_chosen(key_rows, winners.rows).columns),
+        keys=tuple(_chosen(own_keys, winners.rows).columns),
         rows=cast_batch(_chosen(batch.drop_columns(list(rules.except_columns)), upserts), stored),
         row_of_key=row_of_key,
         sequence=_stored_sequence(batch, table, rules, winners.rows),
@@ -142,10 +146,65 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
         num_rows=batch.num_rows,
         num_late=winners.num_late,
         table=table,
+        partial=partial,
     )
 
 
-def _check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
+def _with_stored_order(
+    batch: pa.RecordBatch,
+    stored: pa.Schema,
+    sequence_by: str | None,
+    partial: Mapping[str, pa.DataType],
+) -> pa.RecordBatch:
+    """Return a batch whose sequences, if they are nested, have the parts of the stored ones.
+
+    Structs are ordered by their parts from the first on, and the batch may have them otherwise.
+
+    Raises:
+        InvalidInputError: A part does not come, or a value does not fit.
+    """
+    if sequence_by is None or sequence_by not in stored.names:
+        return batch
+    wanted = stored.field(sequence_by)
+    if not pa.types.is_nested(wanted.type):
+        return batch
+    if sequence_by in partial:
+        raise InvalidInputError(
+            f"the column of sequence_by, {sequence_by!r}, is {partial[sequence_by]}, but "
+            f"{wanted.type} in the table: which of two rows is newer cannot be told without all of "
+            "its parts"
+        )
+    schema = pa.schema([pa.field(sequence_by, wanted.type)])
+    values = cast_batch(batch.select([sequence_by]), schema).column(0)
+    return batch.set_column(batch.schema.get_field_index(sequence_by), sequence_by, values)
+
+
+def key_rows(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> pa.RecordBatch:
+    """Return the key columns of rows that came in, in the table's types.
+
+    Whatever asks which key a row has, asks here: equal keys are equal values of these.
+
+    Args:
+        batch: (n,) rows.
+        table: The table's columns.
+        rules: What the user says of them.
+
+    Raises:
+        InvalidInputError: A column that is named is not there, or cannot be a key; a key is null,
+            or does not fit the table.
+    """
+    check_names(batch.schema, table, rules)
+    check_no_null_keys(rules.on, [batch.column(name) for name in rules.on])
+    key_schema = pa.schema([table.field(name) for name in rules.on])
+    return cast_batch(batch.select(list(rules.on)), key_schema)
+
+
+def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
+    """Raise unless the columns that rules name are there, and can be what they are named for.
+
+    Raises:
+        InvalidInputError: So it is.
+    """
     if not rules.on:
         raise InvalidInputError("an upsert needs at least one key column: name it in `on`")
     repeated = sorted({name for name in batch.names if batch.names.count(name) > 1})
@@ -156,7 +215,9 @@ def _check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None
     for name in rules.on:
         check_key_type(name, table.field(name).type)
     if rules.sequence_by is not None:
-        _check_there("the column of sequence_by", [rules.sequence_by], batch, "the data")
+        name = rules.sequence_by
+        _check_there("the column of sequence_by", [name], batch, "the data")
+        check_can_order(name, batch.field(name).type)
     check_can_remember(rules.tombstones, rules.sequence_by, rules.delete_when)
     _check_there("the column of except_columns", rules.except_columns, batch, "the data")
     hidden = sorted(set(rules.on) & set(rules.except_columns))

@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.dataset.upserts.comparing import dense_ranks, same_rows, show_value
 from lance_stream.dataset.upserts.key_filter import (
     MAX_KEYS,
     KeyFilter,
@@ -368,28 +369,30 @@ def newest_rows(
             f"{sequence.null_count} rows have no {sequence_by!r}, for example that of {shown}: "
             "which row of a key is the newest cannot be told. Fill it in"
         )
-    ranks = pc.rank(sequence, sort_keys="ascending", tiebreaker="dense").to_numpy()
+    ranks = dense_ranks(sequence)
     best = np.zeros(lookup.num_keys, np.int64)
-    np.maximum.at(best, lookup.key_of_row, ranks.astype(np.int64))
+    np.maximum.at(best, lookup.key_of_row, ranks)
     wins = np.flatnonzero(ranks == best[lookup.key_of_row])
     rows = np.full(lookup.num_keys, NOWHERE, np.int64)
     rows[lookup.key_of_row[wins]] = wins
     twins = wins[rows[lookup.key_of_row[wins]] != wins]
-    for twin in twins.tolist():
-        _check_same(batch, names, sequence_by, twin, int(rows[lookup.key_of_row[twin]]))
+    if len(twins):
+        _check_same(batch, names, sequence_by, twins, rows[lookup.key_of_row[twins]])
     return Winners(rows, len(lookup.key_of_row) - len(rows))
 
 
 def _check_same(
-    batch: pa.RecordBatch, names: Sequence[str], sequence_by: str, row: int, other: int
+    batch: pa.RecordBatch, names: Sequence[str], sequence_by: str, twins: Places, others: Places
 ) -> None:
-    # As text: NaN is the same as NaN here.
-    if repr(batch.slice(row, 1).to_pylist()) != repr(batch.slice(other, 1).to_pylist()):
+    """Raise unless each of some rows is the same as its other one."""
+    same = same_rows(batch.take(pa.array(twins)), batch.take(pa.array(others)))
+    if not same.all():
+        row = int(twins[np.argmin(same)])
         keys = [batch.column(each) for each in names]
         raise InvalidInputError(
             f"two different rows with {show_key(names, keys, row)} have the same {sequence_by!r}, "
-            f"{batch.column(sequence_by)[row]}: which one is newer cannot be told. Order them by "
-            "another column, or leave one row a key"
+            f"{show_value(batch.column(sequence_by)[row])}: which one is newer cannot be told. "
+            "Order them by another column, or leave one row a key"
         )
 
 
@@ -408,5 +411,5 @@ def _index_in(values: pa.Array, distinct: pa.Array) -> Places:
 
 def show_key(names: Sequence[str], keys: Sequence[pa.Array], row: int) -> str:
     """Return the key of a row as a message shows it."""
-    parts = [f"{name}={each[row].as_py()!r}" for name, each in zip(names, keys, strict=True)]
+    parts = [f"{name}={show_value(each[row])}" for name, each in zip(names, keys, strict=True)]
     return "(" + ", ".join(parts) + ")"

@@ -21,12 +21,12 @@ from datetime import timedelta
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lance_stream.commit.world import REAL_WORLD, World
 from lance_stream.dataset.casting import cast_batch, check_castable
 from lance_stream.dataset.open_files import OpenFiles
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.upserts.comparing import are_less, dense_ranks
 from lance_stream.dataset.upserts.incoming import Incoming, UpsertRules
 from lance_stream.dataset.upserts.keys import NOWHERE, KeyLookup, Places, hash_keys
 from lance_stream.dataset.upserts.tombstone_files import (
@@ -158,8 +158,8 @@ class RememberedDeletes:
         if not self.files:
             return np.zeros(lookup.num_keys, np.bool_)
         last = self.last_sequences(lookup, keys)
-        found = pc.fill_null(pc.less_equal(self.as_stored(sequence), last), False)
-        late: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
+        is_newer = are_less(last, self.as_stored(sequence))
+        late: npt.NDArray[np.bool_] = ~is_newer & last.is_valid().to_numpy(zero_copy_only=False)
         return late
 
     def as_stored(self, sequence: pa.Array) -> pa.Array:
@@ -188,12 +188,12 @@ def rows_of_greatest(numbers: Places, values: pa.Array, count: int) -> Places:
     Returns:
         (count,) i64 rows; -1 where a number does not occur. Of equals it is one.
     """
-    ranks = pc.rank(values, sort_keys="ascending", tiebreaker="first").to_numpy().astype(np.int64)
+    ranks = dense_ranks(values)
     best = np.zeros(count, np.int64)
     np.maximum.at(best, numbers, ranks)
-    row_of_rank = np.full(len(ranks) + 1, NOWHERE, np.int64)
-    row_of_rank[ranks] = np.arange(len(ranks))
-    rows: Places = row_of_rank[best]
+    greatest = np.flatnonzero(ranks == best[numbers])
+    rows: Places = np.full(count, NOWHERE, np.int64)
+    rows[numbers[greatest]] = greatest
     return rows
 
 
@@ -231,10 +231,14 @@ def remembered_by(
             come in.
         world: The clock.
     """
+    name = str(rules.sequence_by)
+    known = read_tombstones(table.manifest.config)
+    if rules.tombstones is None and (known is None or not is_of(known, rules.on, name)):
+        return None
     remembered = open_remembered(
         table,
         rules.on,
-        str(rules.sequence_by),
+        name,
         sequence,
         age=rules.tombstones,
         now_ms=world.now_nanos() // 1_000_000,
@@ -269,7 +273,7 @@ def open_remembered(
     """
     known = read_tombstones(table.manifest.config)
     files: tuple[TombstoneFile, ...] = ()
-    wanted = logical_to_leaf(leaf_to_logical(plain_type(sequence)))
+    wanted = _remembered_type(sequence, sequence_by)
     if known is not None and known.files:
         if age is not None:
             check_is_of(known, on, sequence_by)
@@ -286,6 +290,23 @@ def open_remembered(
         age_ms=None if age is None else age // timedelta(milliseconds=1),
     )
     return replace(opened, files=without_expired(files, opened.oldest_ms))
+
+
+def _remembered_type(sequence: pa.DataType, name: str) -> pa.DataType:
+    """Return the type in which sequences are remembered.
+
+    Raises:
+        InvalidInputError: They are nested.
+    """
+    plain = plain_type(sequence)
+    if pa.types.is_nested(plain):
+        raise InvalidInputError(
+            f"deletes are remembered (tombstones) with one plain value as their sequence, but "
+            f"{name!r} is {plain}. Order rows by a column with one value, or leave tombstones out"
+        )
+    if pa.types.is_timestamp(plain) and plain.tz is not None:
+        plain = pa.timestamp(plain.unit, "UTC")  # an instant is the same in each zone
+    return logical_to_leaf(leaf_to_logical(plain))
 
 
 def _common_type(ours: pa.DataType, known: pa.DataType, name: str) -> pa.DataType:

@@ -21,7 +21,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lance_stream.commit.world import REAL_WORLD, World
 from lance_stream.dataset.append import write_target
@@ -35,14 +34,16 @@ from lance_stream.dataset.changed_rows import (
 )
 from lance_stream.dataset.commit_verb import Outcome, Staged, commit_planned, planning_again
 from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
-from lance_stream.dataset.opening import checkout
+from lance_stream.dataset.opening import checkout, newest_of_same
 from lance_stream.dataset.phases import Phases
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.upserts.comparing import are_less, same_rows
 from lance_stream.dataset.upserts.incoming import Incoming, UpsertRules, prepare
 from lance_stream.dataset.upserts.key_bounds import FileBounds, bounds_of_written, key_fields
 from lance_stream.dataset.upserts.keys import Places, hash_keys
 from lance_stream.dataset.upserts.known_key_bounds import key_bounds
 from lance_stream.dataset.upserts.matching import THREADS, Found, Matches, Workers
+from lance_stream.dataset.upserts.partial_structs import with_stored_parts
 from lance_stream.dataset.upserts.tombstone_files import Deletes
 from lance_stream.dataset.upserts.tombstones import (
     PlannedTombstones,
@@ -52,6 +53,7 @@ from lance_stream.dataset.upserts.tombstones import (
 )
 from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.errors import CommitConflictError, InvalidInputError
+from lance_stream.table.apply import check_may_write
 from lance_stream.table.ascending import distinct
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.operations import (
@@ -125,9 +127,7 @@ def _are_late(incoming: Incoming, matches: Matches) -> npt.NDArray[np.bool_]:
         return np.zeros(len(matches.keys), np.bool_)
     ours = incoming.sequence.take(pa.array(matches.keys))
     # A row without a sequence is older than any.
-    late = pc.fill_null(pc.less(ours, matches.sequence), False)
-    found: npt.NDArray[np.bool_] = late.to_numpy(zero_copy_only=False)
-    return found
+    return are_less(ours, matches.sequence)
 
 
 class Written(NamedTuple):
@@ -275,10 +275,11 @@ def upsert(
     def attempt() -> Upserted:
         nonlocal attempts, incoming, newest, written, written_on
         if attempts:
-            newest = checkout(table, None)
+            newest = newest_of_same(newest)
         attempts += 1
         if micro_batch is not None and (entry := find_taken_in(newest, micro_batch)) is not None:
             return Upserted(newest, taken_in_before=entry.version, was_known=True)
+        check_may_write(newest.manifest)
         with phases("scan"):
             if incoming is None or incoming.table != newest.arrow_schema:
                 incoming = prepare(batch, newest.arrow_schema, rules)
@@ -341,7 +342,8 @@ def one_batch(rows: pa.Table) -> pa.RecordBatch:
     Raises:
         InvalidInputError: A column is too large for one.
     """
-    table = rows.combine_chunks()
+    plain = pa.schema([each.with_type(_without_views(each.type)) for each in rows.schema])
+    table = (rows if plain.equals(rows.schema) else rows.cast(plain)).combine_chunks()
     batches = table.to_batches()
     if len(batches) > 1:
         raise InvalidInputError(
@@ -349,6 +351,21 @@ def one_batch(rows: pa.Table) -> pa.RecordBatch:
             "more than 2 GiB. Upsert them in parts"
         )
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def _without_views(arrow: pa.DataType) -> pa.DataType:
+    """Return a type whose rows can be taken by number, which Arrow does not do with views."""
+    if pa.types.is_string_view(arrow):
+        return pa.large_string()
+    if pa.types.is_binary_view(arrow):
+        return pa.large_binary()
+    if pa.types.is_struct(arrow):
+        return pa.struct([part.with_type(_without_views(part.type)) for part in arrow])
+    if pa.types.is_list(arrow):
+        return pa.list_(arrow.value_field.with_type(_without_views(arrow.value_type)))
+    if pa.types.is_large_list(arrow):
+        return pa.large_list(arrow.value_field.with_type(_without_views(arrow.value_type)))
+    return arrow
 
 
 def _is_same_work(
@@ -516,17 +533,20 @@ def _rows_to_write(
     table: TableVersion, incoming: Incoming, decision: Decision, workers: Workers
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changed rows, whole, and then the new ones."""
-    missing = [each for each in table.arrow_schema.names if each not in incoming.rows.schema.names]
+    own_names = incoming.rows.schema.names
+    missing = [each for each in table.arrow_schema.names if each not in own_names]
+    kept_columns = [*missing, *incoming.partial]
     done = 0
-    if not missing:
+    if not kept_columns:
         yield incoming.rows.take(pa.array(decision.changed_rows))
     elif len(decision.changed):
-        for kept in read_rows(table, decision.changed, missing, workers.read):
+        for kept in read_rows(table, decision.changed, kept_columns, workers.read):
             rows = decision.changed_rows[done : done + kept.num_rows]
             done += kept.num_rows
             own = incoming.rows.take(pa.array(rows))
+            own = with_stored_parts(own, kept, incoming.partial)
             yield pa.RecordBatch.from_arrays(
-                [*own.columns, *kept.columns], [*own.schema.names, *kept.schema.names]
+                [*own.columns, *kept.select(missing).columns], [*own.schema.names, *missing]
             )
     if len(decision.inserted_rows):
         yield incoming.rows.take(pa.array(decision.inserted_rows))
@@ -541,35 +561,12 @@ def _without_unchanged(
     for stored in read_rows(table, decision.changed, names, workers.read):
         rows = pa.array(decision.changed_rows[done : done + stored.num_rows])
         done += stored.num_rows
-        differs.append(differing_rows(stored, incoming.rows.take(rows)))
+        own = with_stored_parts(incoming.rows.take(rows), stored, incoming.partial)
+        differs.append(~same_rows(stored, own))
     changes = np.concatenate(differs)
     return decision._replace(
         changed=decision.changed[changes], changed_rows=decision.changed_rows[changes]
     )
-
-
-def differing_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Return which rows of two batches of one schema differ; null equals null, NaN equals NaN."""
-    differs = np.zeros(left.num_rows, np.bool_)
-    for one, other in zip(left.columns, right.columns, strict=True):
-        if one.equals(other):
-            continue
-        differs |= _differs(one, other)
-    return differs
-
-
-def _differs(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
-    if pa.types.is_nested(one.type) or pa.types.is_dictionary(one.type):
-        pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
-        return np.array([repr(left) != repr(right) for left, right in pairs], np.bool_)
-    unequal = pc.fill_null(pc.not_equal(one, other), False)
-    nulls = pc.xor(pc.is_null(one), pc.is_null(other))
-    found = pc.or_(unequal, nulls)
-    if pa.types.is_floating(one.type):
-        both = pc.and_(pc.fill_null(pc.is_nan(one), False), pc.fill_null(pc.is_nan(other), False))
-        found = pc.and_not(found, both)
-    differs: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
-    return differs
 
 
 def _inserted_keys(

@@ -26,6 +26,8 @@ from lance_stream.spark.work_units import Portion
 def plan_batch(table: TableVersion, asked: SourceOptions, carried: pa.Schema) -> list[ChangeUnit]:
     """Return the work units of what a user asked for, in the feed's order.
 
+    There are none where nothing was committed between two moments, or since one.
+
     Args:
         table: The interval's last version.
         asked: What the user set.
@@ -37,6 +39,8 @@ def plan_batch(table: TableVersion, asked: SourceOptions, carried: pa.Schema) ->
         UnsupportedFeatureError: The table has no stable row ids.
     """
     first = first_version(table, asked)
+    if asked.starting_timestamp is not None and (first is None or first > table.version):
+        return []  # nothing was committed between the moments
     if first is None or first > table.version:
         raise InvalidInputError(
             f"the changes asked for begin at version {first}, but the last version of {asked.uri} "

@@ -3,21 +3,23 @@
 What is noted is the last version that the stream has finished with: cleanup keeps it, and all after
 it. Until the first one is finished with, what the stream begins with must stay all the same: the
 version of which a snapshot is read, or version 1 where the stream begins before it. It is held by a
-second consumer, of the same name with ".snapshot" behind it, which is dropped with the first note.
+tag of another kind, which goes with the first note (see `dataset.consumers`).
 """
 
 import logging
 from contextlib import suppress
-from typing import Final
 
-from lance_stream.dataset.consumers import drop_consumer, read_progress, record_progress
+from lance_stream.dataset.consumers import (
+    hold_beginning,
+    let_go_of_beginning,
+    read_progress,
+    record_progress,
+)
 from lance_stream.dataset.feed.positions import Position
+from lance_stream.dataset.references import Refs
 from lance_stream.errors import NotFoundError
-from lance_stream.storage.store import Store
 
 _log = logging.getLogger(__name__)
-
-OF_SNAPSHOT: Final = ".snapshot"
 
 
 class KeptProgress:
@@ -32,29 +34,28 @@ class KeptProgress:
         self._noted = 0
         self._held = 0
 
-    def read(self, store: Store) -> int | None:
+    def read(self, refs: Refs) -> int | None:
         """Return the last version that the consumer has finished with; None if it has none."""
-        return None if self._consumer is None else read_progress(store, self._consumer)
+        return None if self._consumer is None else read_progress(refs, self._consumer)
 
-    def note(self, store: Store, position: Position) -> None:
+    def note(self, refs: Refs, position: Position) -> None:
         """Note that everything up to a position has been finished with."""
         if self._consumer is None or position.is_snapshot or position.version in (0, self._noted):
             return
         try:
-            record_progress(store, self._consumer, position.version)
+            record_progress(refs, self._consumer, position.version)
         except NotFoundError as error:
             # Nothing is lost by that: the versions after it are what the stream needs.
             _log.warning("the progress of the consumer %r is not kept: %s", self._consumer, error)
         if self._held or not self._noted:
-            with suppress(NotFoundError):
-                drop_consumer(store, self._consumer + OF_SNAPSHOT)
+            let_go_of_beginning(refs, self._consumer)
         self._noted, self._held = position.version, 0
 
-    def hold(self, store: Store, start: Position, end: Position) -> None:
+    def hold(self, refs: Refs, start: Position, end: Position) -> None:
         """Keep what a batch is read from where no version has been finished with.
 
         Args:
-            store: Where the table lies.
+            refs: The table's, or its branch's.
             start: Where the batch begins.
             end: Where it ends; the version of a snapshot.
         """
@@ -63,5 +64,5 @@ class KeptProgress:
             return
         # Where it is gone already, who plans the batch says what that means.
         with suppress(NotFoundError):
-            record_progress(store, self._consumer + OF_SNAPSHOT, version)
+            hold_beginning(refs, self._consumer, version)
             self._held = version

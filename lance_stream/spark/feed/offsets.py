@@ -1,15 +1,19 @@
 """Positions of the change feed as Spark's offsets: what it writes into checkpoints, and gives back.
 
-    {"format": 2, "mark": "", "position": 0, "snapshot": true, "version": 0}
+    {"columns": null, "format": 3, "mark": "", "position": 0, "snapshot": true, "version": 0}
         nothing is read yet; a snapshot comes first
-    {"format": 2, "mark": "5f...", "position": 1000, "snapshot": true, "version": 7}
+    {"columns": {}, "format": 3, "mark": "5f...", "position": 1000, "snapshot": true, "version": 7}
         of a snapshot of version 7 the first 1,000 rows are read
-    {"format": 2, "mark": "5f...", "position": 250, "snapshot": false, "version": 7}
-        all changes through version 7 are read, and the first 250 of version 8
+    {"columns": {"`x`": 4}, "format": 3, "mark": "5f.../9a...", "position": 250, ...}
+        all changes through version 7 are read, and the first 250 of version 8; older releases
+        stored the mark of version 7 only. What the query calls x is field 4 there
+
+`columns` says which field ids the query's columns have in the version, as far as their names do not
+say it: {} where they do, null where that was not known yet.
 
 Spark compares offsets as texts, so the keys always stand in the same (alphabetical) order. `format`
 is for releases to come: an offset of a format that is not known is refused, not misread. Format 1
-came first, had neither mark nor position, and is still read.
+came first, had neither mark nor position, and format 2 had no columns; both are still read.
 """
 
 from collections.abc import Mapping
@@ -18,18 +22,21 @@ from typing import Any, Final, TypeGuard
 from lance_stream.dataset.feed.positions import Position
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 _KEYS: Final = {
     1: {"format", "snapshot", "version"},
     2: {"format", "mark", "position", "snapshot", "version"},
+    3: {"columns", "format", "mark", "position", "snapshot", "version"},
 }
 """What an offset of each format that is known has."""
 
 
 def to_offset(position: Position) -> dict[str, Any]:
     """Return a position as Spark stores it."""
+    columns = position.columns
     return {
+        "columns": None if columns is None else dict(sorted(columns.items())),
         "format": FORMAT,
         "mark": position.mark,
         "position": position.events,
@@ -53,6 +60,7 @@ def parse_offset(stored: Mapping[str, Any]) -> Position:
         )
     version, snapshot = stored.get("version"), stored.get("snapshot")
     events, mark = stored.get("position", 0), stored.get("mark", "")
+    columns = stored.get("columns")
     if (
         not _is_number(form)
         or set(stored) != _KEYS[form]
@@ -60,12 +68,23 @@ def parse_offset(stored: Mapping[str, Any]) -> Position:
         or not _is_number(events)
         or not isinstance(snapshot, bool)
         or not isinstance(mark, str)
+        or not _are_columns(columns)
     ):
         raise CorruptDataError(
             f"the checkpoint holds {dict(stored)!r}, which is no offset of a Lance change feed. "
             "Does it belong to another query?"
         )
-    return Position(version, events, snapshot, mark)
+    return Position(version, events, snapshot, mark, columns)
+
+
+def _are_columns(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, dict)
+        and all(
+            isinstance(name, str) and (each is None or _is_number(each))
+            for name, each in value.items()
+        )
+    )
 
 
 def _is_number(value: Any) -> TypeGuard[int]:

@@ -5,28 +5,38 @@ the rows. Nothing is kept between two batches of a stream, so a batch that a che
 made again, whatever happened.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from lance_stream.dataset.batch_sizes import join_small
-from lance_stream.dataset.feed.change_units import ChangeUnit, feed_schema, read_changes
+from lance_stream.dataset.feed.change_units import (
+    ChangeUnit,
+    check_names,
+    feed_schema,
+    read_changes,
+    without_change_columns,
+)
+from lance_stream.dataset.feed.columns_of_versions import FeedColumns, columns_named
 from lance_stream.dataset.feed.following import Following, FollowingRules
 from lance_stream.dataset.feed.intervals import first_version_since, last_version_until
 from lance_stream.dataset.feed.positions import Position
+from lance_stream.dataset.feed.resumed_columns import resumed_columns
 from lance_stream.dataset.feed.rules import FeedRules
 from lance_stream.dataset.opening import checkout, open_table
 from lance_stream.dataset.predicates import evaluate_predicate, parse_expression, parse_predicate
 from lance_stream.dataset.read_fragment import WorkUnit, output_schema
 from lance_stream.dataset.scan import names_of
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.schema.projections import project, split_path
+from lance_stream.errors import InvalidInputError
+from lance_stream.schema.projections import project
+from lance_stream.schema.system_columns import CHANGE_COLUMNS
 from lance_stream.spark.arrow_jobs import then_forget_archives
 from lance_stream.spark.options import SourceOptions
-from lance_stream.spark.spark_types import carrier_schema, to_spark
+from lance_stream.spark.spark_types import carrier, to_spark
+from lance_stream.spark.table_source import row_columns
 from lance_stream.spark.work_units import Portion, divide
 
 
@@ -84,25 +94,32 @@ def schema_of_changes(table: TableVersion, asked: SourceOptions) -> pa.Schema:
     """
     own = output_schema(project(table.schema, names_of(table, asked.columns)), ())
     if asked.filter is not None:
-        parse_predicate(asked.filter, feed_schema(output_schema(table.schema, ())))
-    return feed_schema(own) if asked.read_change_feed else own
+        everything = output_schema(table.schema, ())
+        named = {path[0] for path in parse_expression(asked.filter).paths}
+        check_names(pa.schema([each for each in everything if each.name in named]))
+        parse_predicate(asked.filter, feed_schema(everything))
+    if not asked.read_change_feed:
+        of_rows = [each for each in CHANGE_COLUMNS if each.name in row_columns(asked)]
+        if of_rows:
+            check_names(own)
+        return pa.schema([*own, *of_rows])
+    check_names(own)
+    return feed_schema(own)
 
 
 def plan_stream(
     following: Following,
-    asked: SourceOptions,
     start: Position,
     end: Position,
-    carried: pa.Schema,
+    columns: FeedColumns,
 ) -> list[Portion[ChangeUnit]]:
     """Return the tasks that read what lies between two positions of a stream.
 
     Args:
         following: Who follows the table.
-        asked: What the user set.
         start: Everything up to here has been read.
         end: Everything up to here is to be read.
-        carried: The columns that Spark was told of when the query was started.
+        columns: Those that Spark was told of when the query was started.
 
     Raises:
         NotFoundError: A version is gone.
@@ -111,11 +128,36 @@ def plan_stream(
             meets a version that updates or deletes.
     """
 
-    def columns_of(last: TableVersion, newest: TableVersion) -> list[str] | None:
-        _check_columns(newest, asked, carried)
-        return columns_to_read(last, asked, carried)
+    def columns_of(last: TableVersion) -> FeedColumns:
+        check_columns(columns, last)
+        return columns
 
     return tasks_of(following.units(start, end, columns_of))
+
+
+def stream_columns(
+    told: TableVersion,
+    asked: SourceOptions,
+    carried: pa.Schema,
+    resumed: TableVersion | None = None,
+    names: Mapping[str, int | None] | None = None,
+) -> FeedColumns:
+    """Return the columns of a stream, in a run of its query.
+
+    Args:
+        told: The version whose columns Spark was told of when the query was started.
+        asked: What the user set.
+        carried: The columns that Spark was told of.
+        resumed: The version after which the stream goes on; None where it begins.
+        names: What its checkpoint says of columns in that version.
+
+    Raises:
+        NotFoundError: A column is not there.
+    """
+    columns = columns_to_read(told, asked, carried)
+    if resumed is None or names is None:
+        return FeedColumns(told, columns)
+    return resumed_columns(told, columns, resumed, names)
 
 
 def following_rules(asked: SourceOptions) -> FollowingRules:
@@ -145,6 +187,8 @@ def read_portion(
             chosen = batch
             if predicate is not None:
                 chosen = batch.filter(evaluate_predicate(predicate, batch))
+            if not asked.read_change_feed and not row_columns(asked):
+                chosen = without_change_columns(chosen)
             if chosen.num_rows:
                 yield to_spark(chosen, carried)
 
@@ -159,36 +203,28 @@ def columns_to_read(
     table: TableVersion, asked: SourceOptions, carried: pa.Schema
 ) -> list[str] | None:
     """Return the table's own columns that Spark or the filter needs."""
-    wanted = list(asked.columns or carried.names)
-    if asked.filter is not None:
-        wanted += parse_expression(asked.filter).columns
-    by_path: dict[tuple[str, ...], str] = {}
-    for column in wanted:
-        path = (column,) if column in table.schema.names else split_path(column)
-        if path[0] in table.schema.names:
-            by_path.setdefault(path, column)
-    return list(by_path.values()) or None
+    condition = None if asked.filter is None else parse_expression(asked.filter)
+    return columns_named(table, asked.columns or carried.names, condition) or None
 
 
-def _check_columns(newest: TableVersion, asked: SourceOptions, carried: pa.Schema) -> None:
-    """Raise unless the table still has the columns that Spark was told of; it may have more.
+def check_columns(columns: FeedColumns, table: TableVersion) -> None:
+    """Raise unless a later version still has the columns that Spark was told of.
+
+    It may have more, and others may be called as these were. Of versions before, nothing is asked:
+    when the query was started, its columns were those of a version after them.
 
     Raises:
         InvalidInputError: It has not; the message says what to do.
     """
-    try:
-        now = carrier_schema(schema_of_changes(newest, asked))
-    except NotFoundError as error:
-        raise _columns_have_changed(newest, str(error)) from None
-    for field in carried:
-        place = now.get_field_index(field.name)
-        if place < 0:
-            raise _columns_have_changed(newest, f"column {field.name!r} is gone")
-        if not _fits(now.field(place).type, field.type):
-            raise _columns_have_changed(
-                newest,
-                f"column {field.name!r} is {now.field(place).type}, and was {field.type}",
-            )
+    if table.version <= columns.told.version:
+        return
+    missing = columns.missing_in(table)
+    if missing is not None:
+        raise _columns_have_changed(table, f"column {missing!r} is gone")
+    for told, field in zip(columns.own, columns.as_in(table), strict=True):
+        now, was = carrier(field.type), carrier(told.type)
+        if not _fits(now, was):
+            raise _columns_have_changed(table, f"column {told.name!r} is {now}, and was {was}")
 
 
 def _fits(now: pa.DataType, told: pa.DataType) -> bool:
@@ -215,9 +251,9 @@ def _fits(now: pa.DataType, told: pa.DataType) -> bool:
     return bool(is_same_kind and now.bit_width <= told.bit_width)
 
 
-def _columns_have_changed(newest: TableVersion, change: str) -> InvalidInputError:
+def _columns_have_changed(table: TableVersion, change: str) -> InvalidInputError:
     return InvalidInputError(
-        f"the columns of {newest.uri} have changed since this query was started: as of version "
-        f"{newest.version} {change}. Start the query again, with the same checkpoint: it goes on "
+        f"the columns of {table.uri} have changed since this query was started: as of version "
+        f"{table.version} {change}. Start the query again, with the same checkpoint: it goes on "
         "where it stands, with the columns that the table has now"
     )

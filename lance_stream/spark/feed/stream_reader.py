@@ -14,20 +14,29 @@ empty, and ends where the stream begins.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from lance_stream.dataset.feed.columns_of_versions import FeedColumns
 from lance_stream.dataset.feed.following import Following
 from lance_stream.dataset.feed.intervals import first_version_since
 from lance_stream.dataset.feed.positions import NO_LIMITS, Limits, Position
 from lance_stream.dataset.opening import open_table
-from lance_stream.errors import InvalidInputError
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.spark.feed.kept_progress import KeptProgress
 from lance_stream.spark.feed.offsets import parse_offset, to_offset
-from lance_stream.spark.feed.planning import following_rules, plan_stream, read_portion
+from lance_stream.spark.feed.planning import (
+    following_rules,
+    plan_stream,
+    read_portion,
+    stream_columns,
+)
 from lance_stream.spark.options import LATEST, SourceOptions
 
 try:
@@ -54,11 +63,16 @@ class _FeedStream(DataSourceStreamReader):
     Args:
         asked: What the user set.
         carried: The schema of the batches that Spark expects.
+        version: The version that the schema was made of; None if the user gave it.
     """
 
-    def __init__(self, asked: SourceOptions, carried: pa.Schema) -> None:
+    def __init__(
+        self, asked: SourceOptions, carried: pa.Schema, version: int | None = None
+    ) -> None:
         self.asked = asked
         self.carried = carried
+        self.version = version
+        self._columns: FeedColumns | None = None
         self._made: Following | None = None
         self._initial: Position | None = None
         self._begins_now = False
@@ -76,15 +90,16 @@ class _FeedStream(DataSourceStreamReader):
         """Return where a new query begins; the same each time in a run."""
         if self._initial is None:
             self._initial = self._beginning()
-            self._progress.note(self.following.store, self._initial)
+            self._progress.note(self.following.refs, self._initial)
         return to_offset(self._initial)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch, from its two offsets alone."""
         first, last = parse_offset(start), parse_offset(end)
+        columns = self.columns(first if last.columns is None else last)
         if first == last:
             return []
-        return plan_stream(self.following, self.asked, first, last, self.carried)
+        return plan_stream(self.following, first, last, columns)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the changes of one task."""
@@ -92,7 +107,7 @@ class _FeedStream(DataSourceStreamReader):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Take note that Spark has finished with a batch."""
-        self._progress.note(self.following.store, parse_offset(end))
+        self._progress.note(self.following.refs, parse_offset(end))
 
     def advance(self, start: Position, limits: Limits, through: int | None = None) -> Position:
         """Return how far the next batch goes."""
@@ -100,8 +115,35 @@ class _FeedStream(DataSourceStreamReader):
             self._begins_now = False
             return start
         end = self.following.advance(start, limits, through)
-        self._progress.hold(self.following.store, start, end)
-        return end
+        if end == start:
+            return start
+        self._progress.hold(self.following.refs, start, end)
+        return self.with_columns(end, self.columns(start))
+
+    def columns(self, position: Position) -> FeedColumns:
+        """Return the columns of this run, given the first position that is known in it."""
+        if self._columns is None:
+            resumed = None
+            if position.columns is not None:
+                with suppress(NotFoundError):  # cleaned up
+                    resumed = self.following.table(max(position.version, 1))
+            told = self._told()
+            self._columns = stream_columns(
+                told, self.asked, self.carried, resumed, position.columns
+            )
+        return self._columns
+
+    def with_columns(self, position: Position, columns: FeedColumns) -> Position:
+        """Return a position with what its version calls the columns."""
+        table = self.following.table(max(position.version, 1))
+        return replace(position, columns=columns.names_in(table))
+
+    def _told(self) -> TableVersion:
+        """Return the version whose columns Spark was told of."""
+        if self.version is not None:
+            with suppress(NotFoundError):  # cleaned up
+                return self.following.table(self.version)
+        return self.following.table()
 
     @property
     def limits(self) -> Limits:
@@ -119,7 +161,7 @@ class _FeedStream(DataSourceStreamReader):
             return self._since(asked.starting_timestamp)
         first = asked.starting_version
         if first is None:
-            done = self._progress.read(self.following.store)
+            done = self._progress.read(self.following.refs)
             if done is None:
                 return Position(0, is_snapshot=True)
             newest = self.following.newest_listed()
@@ -133,7 +175,7 @@ class _FeedStream(DataSourceStreamReader):
         newest = self.following.newest_listed()
         if first == LATEST:
             self._begins_now = True
-            return self.following.after(newest)
+            return self._now(newest)
         assert isinstance(first, int)
         if first > newest + 1:
             raise InvalidInputError(
@@ -152,7 +194,12 @@ class _FeedStream(DataSourceStreamReader):
         table = open_table(self.asked.uri, None, self.asked.storage_options)
         first = first_version_since(table, moment)
         self._begins_now = first > table.version
-        return self.following.after(first - 1)
+        return self._now(first - 1) if self._begins_now else self.following.after(first - 1)
+
+    def _now(self, version: int) -> Position:
+        """Return the position after a version as one that is written down: its batch is empty."""
+        position = self.following.after(version)
+        return self.with_columns(position, self.columns(position))
 
 
 if HAS_READ_LIMITS:
@@ -160,8 +207,10 @@ if HAS_READ_LIMITS:
     class FeedStream(_FeedStream, SupportsTriggerAvailableNow):
         """The change feed for PySpark 4.2 and later, which says where a batch starts."""
 
-        def __init__(self, asked: SourceOptions, carried: pa.Schema) -> None:
-            super().__init__(asked, carried)
+        def __init__(
+            self, asked: SourceOptions, carried: pa.Schema, version: int | None = None
+        ) -> None:
+            super().__init__(asked, carried, version)
             self._last_available: int | None = None
             self._position: Position | None = None
             self._report: tuple[tuple[Position, int], dict[str, Any]] | None = None
@@ -184,7 +233,7 @@ if HAS_READ_LIMITS:
             position = parse_offset(start)
             if position != self._initial:
                 # `commit` comes one batch later, and after the last batch of a run not at all
-                self._progress.note(self.following.store, position)
+                self._progress.note(self.following.refs, position)
             limits = NO_LIMITS if isinstance(limit, ReadAllAvailable) else self.limits
             self._position = self.advance(position, limits, self._last_available)
             # as it was stored, perhaps by an older release: another text would be a new batch
@@ -217,8 +266,10 @@ class FeedStreamWithoutStart(_FeedStream):
     them.
     """
 
-    def __init__(self, asked: SourceOptions, carried: pa.Schema) -> None:
-        super().__init__(asked, carried)
+    def __init__(
+        self, asked: SourceOptions, carried: pa.Schema, version: int | None = None
+    ) -> None:
+        super().__init__(asked, carried, version)
         self._stored: dict[str, Any] | None = None
         self._is_first = True
 
@@ -237,8 +288,10 @@ class FeedStreamWithoutStart(_FeedStream):
         return super().partitions(start, end)
 
 
-def make_stream_reader(asked: SourceOptions, carried: pa.Schema) -> DataSourceStreamReader:
+def make_stream_reader(
+    asked: SourceOptions, carried: pa.Schema, version: int | None = None
+) -> DataSourceStreamReader:
     """Return the reader for the PySpark that runs."""
     if HAS_READ_LIMITS:
-        return FeedStream(asked, carried)
-    return FeedStreamWithoutStart(asked, carried)
+        return FeedStream(asked, carried, version)
+    return FeedStreamWithoutStart(asked, carried, version)

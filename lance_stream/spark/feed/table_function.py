@@ -8,13 +8,16 @@ over one by one: a load of the format, or a temporary view over it, is many time
     lance_changes(uri, start, end, 'netChanges')          one change a row
     lance_changes(uri => ..., start => TIMESTAMP '...')   from a moment on
 
-Ends are inclusive. An end that is a timestamp means the versions committed since, or until, then.
+Ends are inclusive. An end that is a timestamp means the versions committed since, or until, then;
+a TIMESTAMP_NTZ, which has no zone, is in UTC.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from pyspark.sql.types import TimestampNTZType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from lance_stream.dataset.feed.change_units import read_changes
@@ -24,8 +27,20 @@ from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
 from lance_stream.spark.options import SourceOptions, parse_deduplication_mode
 from lance_stream.spark.session_settings import SessionOptions
 from lance_stream.spark.spark_types import carrier_schema, spark_schema, to_spark
+from lance_stream.storage.locations import check_is_shared
 
-_USAGE: Final = "lance_changes(path, start, end, deduplication_mode)"
+_USAGE: Final = "lance_changes(uri, start, end, deduplication_mode)"
+
+
+@dataclass
+class _Analyzed(AnalyzeResult):
+    """What Spark hands on from `analyze`.
+
+    Attributes:
+        in_utc: Of each end of the interval, whether it is a time without a zone.
+    """
+
+    in_utc: tuple[bool, ...] = (False, False)
 
 
 def changes_function(session: SessionOptions) -> type[Any]:
@@ -38,6 +53,9 @@ def changes_function(session: SessionOptions) -> type[Any]:
     """
 
     class ChangesFunction:
+        def __init__(self, analyzed: _Analyzed | None = None) -> None:
+            self._in_utc = (False, False) if analyzed is None else analyzed.in_utc
+
         @staticmethod
         def analyze(
             uri: AnalyzeArgument,
@@ -46,16 +64,28 @@ def changes_function(session: SessionOptions) -> type[Any]:
             deduplication_mode: AnalyzeArgument | None = None,
         ) -> AnalyzeResult:
             given = (uri, start, end, deduplication_mode)
-            asked = _asked(session, *(each and each.value for each in given))
+            in_utc = tuple(
+                each is not None and isinstance(each.dataType, TimestampNTZType)
+                for each in (start, end)
+            )
+            asked = _asked(session, in_utc, *(each and each.value for each in given))
             schema = schema_of_changes(open_for_changes(asked), asked)
-            return AnalyzeResult(spark_schema(carrier_schema(schema)))
+            return _Analyzed(spark_schema(carrier_schema(schema)), in_utc=in_utc)
 
         def eval(
             self, uri: str, start: Any, end: Any = None, deduplication_mode: str | None = None
         ) -> Iterator[tuple[Any, ...]]:
-            return _changes(_asked(session, uri, start, end, deduplication_mode))
+            return _changes(_asked(session, self._in_utc, uri, start, end, deduplication_mode))
 
     return ChangesFunction
+
+
+def _of_machine(moment: datetime) -> datetime:
+    """Return the moment of a TIMESTAMP, which Python workers are given in their machine's zone."""
+    try:
+        return moment.astimezone(UTC)
+    except (OverflowError, ValueError):  # at the ends of what Python has; no version is there
+        return moment.replace(tzinfo=UTC)
 
 
 def _changes(asked: SourceOptions) -> Iterator[tuple[Any, ...]]:
@@ -66,21 +96,31 @@ def _changes(asked: SourceOptions) -> Iterator[tuple[Any, ...]]:
         yield from zip(*columns, strict=True)
 
 
+def _is_version(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 def _asked(
-    session: SessionOptions, uri: Any, start: Any, end: Any, deduplication_mode: Any
+    session: SessionOptions,
+    in_utc: tuple[bool, ...],
+    uri: Any,
+    start: Any,
+    end: Any,
+    deduplication_mode: Any,
 ) -> SourceOptions:
     if not isinstance(uri, str):
-        raise InvalidInputError(f"{_USAGE} takes the table's path as a text, not {uri!r}")
+        raise InvalidInputError(f"{_USAGE}: uri is the table's path as a text, not {uri!r}")
+    check_is_shared(uri)
     named: dict[str, Any] = {}
-    for name, value in (("starting", start), ("ending", end)):
-        if isinstance(value, datetime):  # in the zone of the machine, as Python workers have it
-            named[f"{name}_timestamp"] = value.astimezone(UTC)
-        elif isinstance(value, int) or (value is None and name == "ending"):
+    for name, value, is_utc in zip(("starting", "ending"), (start, end), in_utc, strict=True):
+        if isinstance(value, datetime):
+            named[f"{name}_timestamp"] = value if is_utc else _of_machine(value)
+        elif _is_version(value) or (value is None and name == "ending"):
             named[f"{name}_version"] = value
         else:
             raise InvalidInputError(
                 f"{_USAGE}: the {name.removesuffix('ing')} of the interval is the number of a "
-                f"version or a timestamp, not {value!r}"
+                f"version, from 0, or a timestamp, not {value!r}"
             )
     if deduplication_mode is not None:
         named["deduplication_mode"] = parse_deduplication_mode(deduplication_mode)

@@ -5,11 +5,15 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
+import pyarrow as pa
+
+from lance_stream.dataset.batch_proofs import fingerprint
 from lance_stream.dataset.compaction.background import check_every
 from lance_stream.dataset.upserts.change_feeds import is_change_column
 from lance_stream.dataset.upserts.incoming import UpsertRules, check_can_remember
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.versions import FileVersion
+from lance_stream.storage.locations import check_is_shared
 
 MODES: Final = ("append", "upsert", "apply_changes", "overwrite")
 
@@ -49,6 +53,8 @@ class SinkArguments:
         file_version: Of a new table's data files.
         storage_options: Settings of the store.
         create_options: How a new table is made.
+        any_output_mode: Whether results are taken that do not fit the mode.
+        replays_may_differ: Whether a batch that comes again may have other rows.
     """
 
     uri: str
@@ -65,8 +71,13 @@ class SinkArguments:
     file_version: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     create_options: Mapping[str, Any] = field(default_factory=dict)
+    any_output_mode: bool = False
+    replays_may_differ: bool = False
 
     def __post_init__(self) -> None:
+        if not str(self.uri).strip():
+            raise InvalidInputError("lance_sink() needs the path of the table; it was given none")
+        check_is_shared(self.uri)
         _check_one_of("mode", self.mode, MODES)
         _check_one_of("schema_evolution", self.schema_evolution, SCHEMA_EVOLUTIONS)
         if self.mode in _BY_KEY and not self.on:
@@ -80,14 +91,15 @@ class SinkArguments:
                     f"lance_sink({name}={getattr(self, name)!r}) is for "
                     f"mode={' or '.join(map(repr, modes))}, not for {self.mode!r}"
                 )
+        for name in ("sequence_by", "delete_when", "app_id", "file_version"):
+            _check_text(name, getattr(self, name))
+        for name in ("skip_unchanged", "any_output_mode", "replays_may_differ"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidInputError(f"{name} is True or False, not {getattr(self, name)!r}")
         check_can_remember(self.tombstones, self.sequence_by, self.delete_when)
         hidden = sorted({*self.on} & {*self.except_columns})
         if hidden:
             raise InvalidInputError(f"the key column {hidden[0]!r} cannot be left out of the table")
-        if self.app_id is not None and (
-            not isinstance(self.app_id, str) or not self.app_id.strip()
-        ):
-            raise InvalidInputError(f"app_id is a name, not {self.app_id!r}")
         if self.compact_every is not None:
             check_every(self.compact_every)
         unknown = sorted(set(self.create_options) - set(CREATE_OPTIONS))
@@ -96,8 +108,22 @@ class SinkArguments:
                 f"create_options has no {', '.join(map(repr, unknown))}; it has: "
                 f"{', '.join(CREATE_OPTIONS)}"
             )
+        _check_creation(self.create_options)
         if self.file_version is not None:
             FileVersion.parse(self.file_version).check_supported()
+
+    @property
+    def fingerprint(self) -> str:
+        """What stands for the rules that decide what becomes of a batch's rows."""
+        return fingerprint(
+            {
+                "mode": self.mode,
+                "on": sorted(self.on),
+                "sequence_by": self.sequence_by,
+                "delete_when": self.delete_when,
+                "except_columns": sorted(self.except_columns),
+            }
+        )
 
     @property
     def is_by_key(self) -> bool:
@@ -135,12 +161,46 @@ def names(value: str | Sequence[str] | None, argument: str) -> tuple[str, ...]:
     Raises:
         InvalidInputError: They are no names.
     """
-    given = (value,) if isinstance(value, str) else tuple(value or ())
+    given = (value,) if isinstance(value, str) else _as_tuple(value, argument)
     if not all(isinstance(each, str) and each for each in given):
         raise InvalidInputError(f"{argument} is a list of columns, not {value!r}")
     if len(set(given)) != len(given):
         raise InvalidInputError(f"{argument}={list(given)} names a column twice")
     return given
+
+
+def _as_tuple(value: object, argument: str) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, Iterable):
+        return tuple(value)
+    raise InvalidInputError(f"{argument} is a list of columns, not {value!r}")
+
+
+def _check_text(argument: str, value: object) -> None:
+    if value is not None and (not isinstance(value, str) or not value.strip()):
+        raise InvalidInputError(f"{argument} is a text, not {value!r}")
+
+
+def _check_creation(options: Mapping[str, Any]) -> None:
+    schema, key = options.get("schema"), names(options.get("primary_key"), "primary_key")
+    if schema is not None and not isinstance(schema, pa.Schema):
+        raise InvalidInputError(
+            f"create_options['schema'] is a pyarrow.Schema, not {type(schema).__name__}: "
+            "pa.schema([('id', pa.int64())])"
+        )
+    if schema is not None:
+        known = {each.lower() for each in schema.names}
+        for name in key:
+            if name.lower() not in known:
+                raise InvalidInputError(
+                    f"create_options['schema'] has no column {name!r}, which is said to be part of "
+                    f"the primary key; it has: {', '.join(schema.names)}"
+                )
+    if not isinstance(options.get("stable_row_ids", True), bool):
+        raise InvalidInputError(
+            f"stable_row_ids is True or False, not {options['stable_row_ids']!r}"
+        )
 
 
 def _check_one_of(argument: str, value: object, known: Sequence[str]) -> None:

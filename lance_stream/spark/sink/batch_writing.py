@@ -6,16 +6,25 @@ machine, and a task of Python costs more than the writing.
 
 import pickle
 from collections.abc import Iterable, Iterator
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
+from lance_stream.dataset.row_digests import DigestingBatches, RowsDigest, add_up, digest_of
 from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.errors import LanceStreamError
-from lance_stream.spark.arrow_jobs import ArrowFunction, map_in_arrow, settings
+from lance_stream.spark.arrow_jobs import (
+    RECORDS_PER_BATCH,
+    ArrowFunction,
+    Size,
+    collect_arrow,
+    map_in_arrow,
+    settings,
+)
 from lance_stream.spark.sink.reports import SinkCommit
 from lance_stream.spark.sink.spark_workers import driver_is_alone
 from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
@@ -32,8 +41,8 @@ COLLECTED_BYTES: Final = 16 << 20
 SLOW_SECONDS: Final = 1.0
 """A write that takes longer is busy with computing the rows, and needs all the tasks it can get."""
 
-RECORDS_PER_BATCH: Final = {"spark.sql.execution.arrow.maxRecordsPerBatch": "100000"}
-"""Rows of an Arrow batch on its way to Python: fewer and larger batches than Spark's 10,000."""
+MAX_COLLECTED: Final = Size(num_rows=1_000_000, num_bytes=256 << 20)
+"""More than this the driver never holds of one batch."""
 
 
 class TaskCount:
@@ -80,7 +89,20 @@ class TaskCount:
             self._few_tasks_help = False
 
 
-def write_batch(df: DataFrame, target: WriteTarget, num_tasks: int | None) -> list[Fragment]:
+@dataclass(frozen=True)
+class WrittenBatch:
+    """What became of a batch's rows.
+
+    Attributes:
+        fragments: Its data files, which no version names yet.
+        digest: The digest of its rows, as they came from Spark.
+    """
+
+    fragments: list[Fragment]
+    digest: RowsDigest
+
+
+def write_batch(df: DataFrame, target: WriteTarget, num_tasks: int | None) -> WrittenBatch:
     """Write the rows of a batch into data files that no version names yet, by Spark's tasks.
 
     Args:
@@ -100,39 +122,60 @@ def write_batch(df: DataFrame, target: WriteTarget, num_tasks: int | None) -> li
         if row.error is not None:
             delete_files(target.store, fragments)
             raise pickle.loads(row.error)
-    return fragments
+    digests = [RowsDigest.parse(row.rows, row.digest) for row in rows if row.digest]
+    return WrittenBatch(fragments, add_up(digests))
 
 
-def write_collected(df: DataFrame, target: WriteTarget) -> list[Fragment] | None:
+def write_collected(df: DataFrame, target: WriteTarget) -> WrittenBatch | None:
     """Write the rows of a batch in the driver; None if there are more than it can collect.
 
     Raises:
         InvalidInputError: A value does not fit the table; no file is left behind.
     """
     rows = collect_rows(df)
-    return None if rows is None else write_fragments(rows.to_batches(), target)
+    if rows is None:
+        return None
+    return WrittenBatch(write_fragments(rows.to_batches(), target), digest_of(rows))
 
 
-def collect_rows(df: DataFrame) -> pa.Table | None:
-    """Return the rows of a batch; None if they are more than Spark's driver takes."""
+def collect_rows(df: DataFrame, limit: Size = MAX_COLLECTED) -> pa.Table | None:
+    """Return the rows of a batch; None if they are more than the driver is to hold.
+
+    Args:
+        df: The batch.
+        limit: The most that the driver holds; Spark's own limit (`spark.driver.maxResultSize`)
+            counts as well.
+    """
     try:
-        with settings(df.sparkSession, RECORDS_PER_BATCH):
-            rows: pa.Table = df.toArrow()
+        return collect_arrow(df, limit)
     except Py4JJavaError as error:
         if "spark.driver.maxResultSize" in str(error):
             return None
         raise
-    return rows
 
 
 _OUTCOME: Final = StructType(
-    [StructField("fragment", BinaryType()), StructField("error", BinaryType())]
+    [
+        StructField("fragment", BinaryType()),
+        StructField("rows", LongType()),
+        StructField("digest", StringType()),
+        StructField("error", BinaryType()),
+    ]
 )
-_OUTCOME_SCHEMA: Final = pa.schema([("fragment", pa.binary()), ("error", pa.binary())])
+_OUTCOME_SCHEMA: Final = pa.schema(
+    [
+        ("fragment", pa.binary()),
+        ("rows", pa.int64()),
+        ("digest", pa.string()),
+        ("error", pa.binary()),
+    ]
+)
 
 
 def _writing(target: WriteTarget) -> ArrowFunction:
-    """Return the function that writes one partition in a worker; one row a file comes back.
+    """Return the function that writes one partition in a worker.
+
+    One row a file comes back, and one with the digest of the partition's rows.
 
     An error of ours comes back as a row, too: it would be the same at the second try, so Spark
     need not make one, and the driver can raise it as what it is. Others are Spark's to handle.
@@ -140,12 +183,13 @@ def _writing(target: WriteTarget) -> ArrowFunction:
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            fragments = write_fragments(batches, target)
-            rows = [{"fragment": encode_fragment(each)} for each in fragments]
+            read = DigestingBatches(batches)
+            fragments = write_fragments(read, target)
+            rows: list[dict[str, Any]] = [{"fragment": encode_fragment(each)} for each in fragments]
+            rows.append({"rows": read.digest.num_rows, "digest": read.digest.text})
         except LanceStreamError as error:
             error.add_note("while a Spark task wrote its part of a batch; nothing was committed")
             rows = [{"error": pickle.dumps(error)}]
-        if rows:
-            yield pa.RecordBatch.from_pylist(rows, schema=_OUTCOME_SCHEMA)
+        yield pa.RecordBatch.from_pylist(rows, schema=_OUTCOME_SCHEMA)
 
     return write

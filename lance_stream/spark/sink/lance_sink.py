@@ -10,18 +10,22 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lance_stream.dataset.ages import parse_age
 from lance_stream.dataset.compaction.background import BackgroundCompaction, Round
-from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
+from lance_stream.dataset.micro_batches import find_taken_in
 from lance_stream.dataset.opening import open_table
 from lance_stream.dataset.phases import Phases
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.errors import NotFoundError
+from lance_stream.errors import NotFoundError, OtherBatchError, TableReplacedError
 from lance_stream.spark.session_settings import options_in_session
 from lance_stream.spark.sink.arguments import SinkArguments, names
+from lance_stream.spark.sink.batch_names import settle_names
 from lance_stream.spark.sink.batch_writing import TaskCount
 from lance_stream.spark.sink.compaction import writer_of
 from lance_stream.spark.sink.modes import MODES, Batch
-from lance_stream.spark.sink.replays import check_is_replay, identify, remember
+from lance_stream.spark.sink.output_modes import check_output_mode
+from lance_stream.spark.sink.replays import hold_against, identify, rows_may_differ
 from lance_stream.spark.sink.reports import SinkCommit, log_commit
+from lance_stream.spark.sink.runs import CALLS, Call, run_of
+from lance_stream.table.apply import check_may_write
 
 
 def lance_sink(
@@ -40,6 +44,8 @@ def lance_sink(
     *,
     skip_unchanged: bool = False,
     tombstones: str | timedelta | None = None,
+    any_output_mode: bool = False,
+    replays_may_differ: bool = False,
 ) -> "LanceSink":
     """Return a function for `writeStream.foreachBatch` that puts a stream into a Lance table.
 
@@ -61,8 +67,9 @@ def lance_sink(
         on: For upserts and changes: the key columns; integers, strings, bytes, dates, timestamps,
             decimals or booleans, and never null. A new table has them as its primary key.
         sequence_by: For upserts: the column that orders rows of one key. The newest row of a batch
-            counts; one that is older than the stored row loses, if the column is stored. Without
-            it a key may occur once in a batch.
+            counts; one that is older than the stored row loses, if the column is stored. Values
+            are ordered as Spark orders them: NaN after all numbers, structs by their first part
+            that differs. Without it a key may occur once in a batch.
         delete_when: For upserts: a condition in Spark's SQL on an incoming row, for example
             "op = 'd'": where it is true the row of that key is deleted.
         except_columns: Columns of the batch that are not stored.
@@ -87,7 +94,17 @@ def lance_sink(
             remembered, for example "7 days". A row that comes after the delete of its key, and is
             not newer, then does not bring it back; also if the delete came before the insert.
 
-    In an upsert, columns that the batch does not have keep their values.
+        any_output_mode: Take the results of a query whose output mode does not fit `mode`, for
+            example to keep the result of each trigger as a history. By default they are refused
+            where Spark tells the output mode: an append takes new rows only, an overwrite takes
+            the output mode "complete" only.
+        replays_may_differ: Skip a batch whose number is in the table even if it comes with other
+            rows than were taken in. By default that is an error, unless Spark says that the query's
+            plan may give other rows each time.
+
+    In an upsert, columns that the batch does not have keep their values, and so do parts of
+    structs, at any depth; structs in lists and maps have to come with all parts. In an append they
+    are null.
 
     Raises:
         InvalidInputError: An argument makes no sense.
@@ -108,6 +125,8 @@ def lance_sink(
             file_version=file_version,
             storage_options=dict(storage_options or {}),
             create_options=dict(create_options or {}),
+            any_output_mode=any_output_mode,
+            replays_may_differ=replays_may_differ,
         )
     )
 
@@ -175,6 +194,8 @@ class LanceSink:
         Raises:
             InvalidInputError: The rows do not fit the table, the stream has no name, or the
                 number belongs to another query's batch. Nothing was committed.
+            OtherBatchError: Other rows have been taken in under this number, or by other rules.
+                Nothing was committed.
             CommitError: The rows were written, but did not become a version.
         """
         arguments = self._arguments_in(df.sparkSession)
@@ -197,38 +218,82 @@ class LanceSink:
         return replace(own, storage_options=options)
 
     def _write(self, df: DataFrame, batch_id: int, arguments: SinkArguments) -> SinkCommit:
+        micro_batch = identify(df, batch_id, self.app_id, arguments.fingerprint)
+        if not arguments.any_output_mode:
+            check_output_mode(df, micro_batch.query_id, arguments.mode)
+        run = run_of(df, micro_batch.query_id)
         phases = Phases()
-        micro_batch = identify(df, batch_id, self.app_id)
-        commit = SinkCommit(batch_id, micro_batch.app_id)
-        with phases("plan"):
-            table = _open(arguments)
-            entry = None if table is None else find_taken_in(table, micro_batch)
-            if table is not None and entry is not None:
-                check_is_replay(table, entry, micro_batch, df)
-        if entry is not None:
-            commit = replace(commit, version=entry.version, skipped=True)
-        else:
-            commit = self._take_in(df, arguments, micro_batch, table, commit, phases)
-            remember(self.uri, micro_batch, df)
-        self.last_commit = replace(commit, seconds=phases.seconds)
+        with CALLS.call(run, self.uri, batch_id, micro_batch.app_id) as call:
+            micro_batch = replace(micro_batch, claimed=call.claimed)
+            batch = Batch(df, micro_batch, arguments, phases, self.last_commit, self._tasks)
+            done = _put(batch, call)
+            call.version = done.version
+        self.last_commit = replace(done, seconds=phases.seconds)
         log_commit(self.uri, self.last_commit)
         return self.last_commit
 
-    def _take_in(
-        self,
-        df: DataFrame,
-        arguments: SinkArguments,
-        micro_batch: MicroBatch,
-        table: TableVersion | None,
-        commit: SinkCommit,
-        phases: Phases,
-    ) -> SinkCommit:
-        batch = Batch(df, micro_batch, arguments, phases, self.last_commit, self._tasks)
-        with phases("plan"):
-            table = batch.prepare_table(table)
-        if table is None:  # no row, and no table
-            return commit
-        return MODES[arguments.mode](batch, table, commit)
+
+def _put(batch: Batch, call: Call) -> SinkCommit:
+    """Put a batch into the table, unless it is in."""
+    arguments, micro_batch = batch.arguments, batch.micro_batch
+    commit = SinkCommit(micro_batch.batch_id, micro_batch.app_id)
+    with batch.phases("plan"):
+        table = _open(arguments)
+    done = None if table is None else _skip(batch, table, commit, call)
+    if done is not None:
+        return done
+    try:
+        return _take_in(batch, table, commit)
+    except OtherBatchError:  # another driver was faster
+        if not (arguments.replays_may_differ or rows_may_differ(batch.df, micro_batch.query_id)):
+            raise
+        table = _open(arguments)
+        done = None if table is None else _skip(batch, table, commit, call)
+        if done is None:
+            raise
+        return done
+
+
+def _skip(batch: Batch, table: TableVersion, commit: SinkCommit, call: Call) -> SinkCommit | None:
+    """Return what became of a batch that the table has; None if it does not have it."""
+    with batch.phases("plan"):
+        if find_taken_in(table, batch.micro_batch) is None:
+            return None
+        batch = _named(batch, table)
+    may_differ = batch.arguments.replays_may_differ
+    with batch.phases("replay"):
+        entry, differs = hold_against(
+            table, batch.micro_batch, batch.read(), call, may_differ=may_differ
+        )
+    if entry is None:
+        call.digest = None
+        return None
+    return replace(commit, version=entry.version, skipped=True, rows_differ=differs)
+
+
+def _take_in(batch: Batch, table: TableVersion | None, commit: SinkCommit) -> SinkCommit:
+    if table is not None:
+        check_may_write(table.manifest)
+    with batch.phases("plan"):
+        batch = _named(batch, table)
+        table = batch.prepare_table(table)
+    if table is None:  # no row, and no table
+        return commit
+    mode = MODES[batch.arguments.mode]
+    try:
+        return mode(batch, table, commit)
+    except TableReplacedError:
+        if table.version:
+            raise
+    with batch.phases("plan"):  # another writer has made a table with other columns
+        table = batch.prepare_table(_open(batch.arguments))
+    return commit if table is None else mode(batch, table, commit)
+
+
+def _named(batch: Batch, table: TableVersion | None) -> Batch:
+    """Return a batch whose columns are spelled as the table's."""
+    df, arguments = settle_names(batch.df, batch.arguments, table)
+    return replace(batch, df=df, arguments=arguments)
 
 
 def _open(arguments: SinkArguments) -> TableVersion | None:

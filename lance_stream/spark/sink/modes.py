@@ -2,9 +2,9 @@
 
 Each gets a table that has the batch's columns, and returns what became of the batch. The rows of
 an append and an overwrite are written by Spark's tasks, or by the driver (see `batch_writing`).
-Those of an upsert are collected, as long as the driver can hold them: they are few beside the
-table, whose keys are looked up by whoever reads its files (`spark_workers`). Larger ones go through
-`large_upserts`.
+Those of an upsert are collected, as long as they are no more than the driver is to hold: they are
+few beside the table, whose keys are looked up by whoever reads its files (`spark_workers`). Larger
+ones go through `large_upserts`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,24 +15,28 @@ from typing import Final
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, functions
+from pyspark.sql.types import StringType
 
 from lance_stream.dataset.add_columns import add_missing_columns
 from lance_stream.dataset.append import append_fragments, write_target
 from lance_stream.dataset.casting import check_castable
 from lance_stream.dataset.commit_verb import Outcome
-from lance_stream.dataset.create import create_table
+from lance_stream.dataset.create import check_types_known, plan_table
 from lance_stream.dataset.micro_batches import MicroBatch
-from lance_stream.dataset.opening import open_table
 from lance_stream.dataset.overwrite import overwrite_fragments
 from lance_stream.dataset.phases import Phases
+from lance_stream.dataset.row_digests import RowsDigest, digest_of
 from lance_stream.dataset.scan import count_rows
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.upserts.change_feeds import check_has_changes
 from lance_stream.dataset.upserts.upsert import Upserted, upsert
-from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.errors import InvalidInputError
+from lance_stream.spark.arrow_jobs import Size, measure
+from lance_stream.spark.session_settings import is_case_sensitive
 from lance_stream.spark.sink.arguments import SinkArguments
 from lance_stream.spark.sink.batch_writing import (
     TaskCount,
+    WrittenBatch,
     collect_rows,
     write_batch,
     write_collected,
@@ -47,12 +51,10 @@ DELETES: Final = "_lance_stream_deletes"
 """A column of an upsert's batch that is not stored: whether the row deletes."""
 
 COLLECTED_ROWS: Final = 1_000_000
-"""The driver collects an upsert of so many rows at most; larger ones go through `large_upserts`."""
+"""The driver collects an upsert of so many rows at most, ..."""
 
 COLLECTED_BYTES: Final = 256 << 20
-
-SURELY_FEW_ROWS: Final = COLLECTED_ROWS // 8
-"""A stream whose last batch had fewer rows is trusted not to come with too many at once."""
+"""... and of so many bytes; larger ones go through `large_upserts`."""
 
 
 @dataclass(frozen=True)
@@ -78,18 +80,15 @@ class Batch:
     def prepare_table(self, table: TableVersion | None) -> TableVersion | None:
         """Return the table with the batch's columns; None if there is neither table nor row.
 
+        A table that is not there is version 0 of the one that the batch makes.
+
         Args:
             table: The newest version; None if there is no table.
 
         Raises:
-            InvalidInputError: A column that is named is not there, or the columns do not fit.
+            InvalidInputError: The columns do not fit.
         """
         own = self.arguments
-        for name in (*own.except_columns, *own.on, *filter(None, [own.sequence_by])):
-            if name not in self.df.columns:
-                raise InvalidInputError(
-                    f"the batch has no column {name!r}; it has: {', '.join(self.df.columns)}"
-                )
         if own.mode == "apply_changes":
             check_has_changes(self.df.columns)
         # Spark calls a column non-null when this plan makes no nulls; the next one may.
@@ -97,9 +96,18 @@ class Batch:
         if table is None:
             return None if self.df.isEmpty() else self._create(incoming)
         if own.schema_evolution == "add_columns":
-            table = add_missing_columns(table, incoming)
+            is_exact = is_case_sensitive(self.df.sparkSession)
+            table = add_missing_columns(table, incoming, case_sensitive=is_exact)
         _check_fits(incoming, table, is_partial=own.is_by_key)
         return table
+
+    def read(self) -> DataFrame:
+        """Return the rows with those columns that the sink reads: what their digest is of."""
+        return self.df if self.arguments.is_by_key else self.stored()
+
+    def with_rows(self, digest: RowsDigest) -> MicroBatch:
+        """Return which batch it is, and the digest of its rows."""
+        return replace(self.micro_batch, digest=digest)
 
     def stored(self) -> DataFrame:
         """Return the rows without the columns that are not stored."""
@@ -115,39 +123,40 @@ class Batch:
         if condition is None:
             return self.df
         try:
+            kind = self.df.select(functions.expr(condition)).schema.fields[0].dataType
             deletes = functions.coalesce(
                 functions.expr(condition).cast("boolean"), functions.lit(False)
             )
-            return self.df.withColumn(DELETES, deletes)
+            df = self.df.withColumn(DELETES, deletes)
         except (AnalysisException, ParseException) as error:
             raise InvalidInputError(
                 f"delete_when={condition!r} is no condition on the batch's rows: {error}"
             ) from None
+        if isinstance(kind, StringType):  # a text that is no truth value would become null
+            raise InvalidInputError(
+                f"delete_when={condition!r} is a text, not a condition; compare it: "
+                f"delete_when=\"{condition} = 'd'\""
+            )
+        return df
 
     def _create(self, incoming: pa.Schema) -> TableVersion:
-        """Make the table, or open what another writer has made meanwhile."""
+        """Say what the table will be, which is made with the batch's rows."""
         own = self.arguments
         options = dict(own.create_options)
         schema = options.pop("schema", None)
         if schema is None:
             schema = incoming
+            check_types_known(schema)
         check_castable(incoming, schema)
         if own.is_by_key:
             options.setdefault("primary_key", list(own.on))
-        try:
-            return create_table(
-                own.uri,
-                schema,
-                file_version=own.file_version,
-                storage_options=own.storage_options,
-                **options,
-            )
-        except InvalidInputError:
-            try:
-                return open_table(own.uri, storage_options=own.storage_options)
-            except NotFoundError:
-                pass
-            raise
+        return plan_table(
+            own.uri,
+            schema,
+            file_version=own.file_version,
+            storage_options=own.storage_options,
+            **options,
+        )
 
 
 def _check_fits(incoming: pa.Schema, table: TableVersion, *, is_partial: bool) -> None:
@@ -159,38 +168,40 @@ def _check_fits(incoming: pa.Schema, table: TableVersion, *, is_partial: bool) -
 
 def append(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
     """Put the rows behind those that are there."""
-    fragments = _write(batch, table)
+    written = _write(batch, table)
+    fragments = written.fragments
     if not fragments:
         return commit
     with batch.phases("commit"):
-        done = append_fragments(table, fragments, batch.micro_batch)
+        done = append_fragments(table, fragments, batch.with_rows(written.digest))
     return _committed(commit, done, fragments)
 
 
 def overwrite(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
     """Put the rows in place of all that are there."""
-    fragments = _write(batch, table)
+    written = _write(batch, table)
+    fragments = written.fragments
     num_before = count_rows(table)
     if not fragments and not num_before:
         return commit
     with batch.phases("commit"):
-        done = overwrite_fragments(table, fragments, table.schema, batch.micro_batch)
+        done = overwrite_fragments(table, fragments, table.schema, batch.with_rows(written.digest))
     committed = _committed(commit, done, fragments)
     return replace(committed, rows_deleted=num_before) if done.is_new else committed
 
 
-def _write(batch: Batch, table: TableVersion) -> list[Fragment]:
+def _write(batch: Batch, table: TableVersion) -> WrittenBatch:
     df, target = batch.stored(), write_target(table)
     if batch.tasks.is_for_driver(batch.last, df.sparkSession):
         with batch.phases("write"):
-            written = write_collected(df, target)
-        if written is not None:
-            return written
+            collected = write_collected(df, target)
+        if collected is not None:
+            return collected
     num_tasks = batch.tasks.after(batch.last)
     with batch.phases("write"):
-        fragments = write_batch(df, target, num_tasks)
+        written = write_batch(df, target, num_tasks)
     batch.tasks.learn(num_tasks, batch.phases.seconds["write"])
-    return fragments
+    return written
 
 
 def _committed(commit: SinkCommit, done: Outcome, fragments: Sequence[Fragment]) -> SinkCommit:
@@ -216,29 +227,39 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
     rules = batch.arguments.upsert_rules(batch.df.columns, deletes)
     workers = workers_of(df.sparkSession)
     with batch.phases("collect"):
-        rows = _collect(df, batch.last)
+        size = _size_of_large(df, batch.last)
+        rows = None if size is not None and _is_too_large(size) else _collect(df)
     if rows is None:
-        done = upsert_by_tasks(df, table, rules, batch.micro_batch, batch.phases)
+        helpers = () if deletes is None else (deletes,)
+        done = upsert_by_tasks(df, table, rules, batch.micro_batch, batch.phases, size, helpers)
     elif not rows.num_rows:
         return commit
     else:
-        done = upsert(table, rows, rules, batch.micro_batch, workers=workers, phases=batch.phases)
+        micro_batch = batch.with_rows(digest_of(rows.select(batch.df.columns)))
+        done = upsert(table, rows, rules, micro_batch, workers=workers, phases=batch.phases)
     return _upserted(commit, done)
 
 
-def _collect(df: DataFrame, last: SinkCommit | None) -> pa.Table | None:
-    """Return the rows of a batch; None if the driver had better not hold them."""
-    if (
-        last is None
-        or last.skipped
-        or last.rows_in > SURELY_FEW_ROWS
-        or last.bytes_written > COLLECTED_BYTES // 8
-    ):
-        num_rows = df.count()
-        per_row = last.bytes_written / last.rows_in if last is not None and last.rows_in else 0
-        if num_rows > COLLECTED_ROWS or num_rows * per_row > COLLECTED_BYTES:
-            return None
-    return collect_rows(df)
+def _size_of_large(df: DataFrame, last: SinkCommit | None) -> Size | None:
+    """Return how large a batch is that follows a large one; None for others.
+
+    Others are collected right away, which ends where they are too large. That would be for nothing
+    where it is likely.
+    """
+    if last is None or last.skipped:
+        return None
+    if 2 * last.rows_in > COLLECTED_ROWS or 2 * last.bytes_written > COLLECTED_BYTES:
+        return measure(df)
+    return None
+
+
+def _is_too_large(size: Size) -> bool:
+    return size.num_rows > COLLECTED_ROWS or size.num_bytes > COLLECTED_BYTES
+
+
+def _collect(df: DataFrame) -> pa.Table | None:
+    """Return the rows of a batch; None if they are more than the driver is to hold."""
+    return collect_rows(df, Size(COLLECTED_ROWS, COLLECTED_BYTES))
 
 
 def _upserted(commit: SinkCommit, done: Upserted) -> SinkCommit:

@@ -1,27 +1,47 @@
-"""A batch that comes again: a replay of Spark's, or a second batch under the same number.
+"""A batch that comes again: a replay of Spark's, or other rows under an old number.
 
 Which stream a batch belongs to Spark says in properties of the thread that runs foreachBatch.
+Whether a batch is the one that the table has its rows say: they are computed once, in Spark's
+tasks, and their digest is held against the ledger's (`dataset.batch_proofs`). Computing them also
+lets the state stores of a stateful query commit the batch, without which they refuse the next one.
+
+Some plans give other rows each time: those that Spark calls not deterministic, and those whose
+rows depend on the order in which a shuffle brings them, which Spark does not say. There a batch
+that comes with other rows is taken for a replay, unless this very run of the query has put it in
+(see `runs`).
 """
 
-import sys
+import logging
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from lance_stream.dataset.micro_batches import MicroBatch
+from lance_stream.dataset.batch_proofs import MicroBatch, has_other_rows, second_rows
+from lance_stream.dataset.micro_batches import find_taken_in
+from lance_stream.dataset.row_digests import RowsDigest, add_up, digest_of
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.errors import InvalidInputError
+from lance_stream.errors import InvalidInputError, OtherBatchError
+from lance_stream.spark.arrow_jobs import map_in_arrow
+from lance_stream.spark.sink.runs import Call
 from lance_stream.table.ledger import LedgerEntry
 
+_log = logging.getLogger("lance_stream.sink")
 
-def identify(df: DataFrame, batch_id: int, app_id: str | None) -> MicroBatch:
+
+def identify(df: DataFrame, batch_id: int, app_id: str | None, rules: str = "") -> MicroBatch:
     """Return which micro-batch of which stream a DataFrame is.
 
     Args:
         df: The batch.
         batch_id: Its number.
         app_id: The stream's name, if the user gave it one.
+        rules: A fingerprint of the rules by which the rows are taken in.
 
     Raises:
         InvalidInputError: It has no name, and Spark does not tell the query's id.
@@ -35,7 +55,7 @@ def identify(df: DataFrame, batch_id: int, app_id: str | None) -> MicroBatch:
             "through Spark Connect, not in threads of your own, and not outside of a streaming "
             "query. Give the stream a name: lance_sink(uri, app_id='...')"
         )
-    return MicroBatch(name, batch_id, query_id)
+    return MicroBatch(name, batch_id, query_id, rules)
 
 
 def local_property(df: DataFrame, name: str) -> str:
@@ -45,61 +65,175 @@ def local_property(df: DataFrame, name: str) -> str:
     return ""
 
 
-class _Written(NamedTuple):
-    """The last batch that this process has put into a table for a stream."""
+def hold_against(
+    table: TableVersion, batch: MicroBatch, df: DataFrame, call: Call, *, may_differ: bool
+) -> tuple[LedgerEntry | None, bool]:
+    """Return what says that a batch is in, and whether it now has other rows than it had then.
 
-    run_id: str
-    batch_id: int
-    df: DataFrame
+    Args:
+        table: A version that has a batch of this number.
+        batch: The batch.
+        df: Its rows, as the sink reads them; they are computed once.
+        call: The sink's call; it is told the digest of the rows.
+        may_differ: Whether the user says that a batch may have other rows each time.
 
+    Returns:
+        The entry; None if what is in is another batch, and this one is new.
 
-# By table and app id; only there to tell a replay from a second call.
-_WRITTEN: dict[tuple[str, str], _Written] = {}
-
-
-def remember(uri: str, batch: MicroBatch, df: DataFrame) -> None:
-    """Remember the batch that was put into a table just now."""
-    run_id = _run_of(df)
-    if run_id:
-        _WRITTEN[uri, batch.app_id] = _Written(run_id, batch.batch_id, df)
-
-
-def _run_of(df: DataFrame) -> str:
-    """Return the run of a streaming query that gave a batch; empty outside of one."""
-    if _is_in_connect_stream():
-        return "this process"  # Spark Connect starts one for each run
-    return local_property(df, "spark.jobGroup.id")
-
-
-def _is_in_connect_stream() -> bool:
-    """Return whether this is the process in which Spark Connect runs a query's foreachBatch."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name.endswith(".foreach_batch_worker")
-
-
-def check_is_replay(
-    table: TableVersion, entry: LedgerEntry, batch: MicroBatch, df: DataFrame
-) -> None:
-    """Refuse rows that would be left out as a replay, but are none.
-
-    Spark gives a batch once in a run of a query, so the second call in a run is the user's: trying
-    again, with the same rows, or writing two DataFrames into one table.
+    Raises:
+        OtherBatchError: A batch with other rows, or by other rules, is in under this number.
     """
-    if _is_in_connect_stream() and batch.batch_id < entry.batch_id:
-        raise InvalidInputError(
-            f"batch {batch.batch_id} of app id {batch.app_id!r} has come, but {table.uri} has "
-            f"taken in batch {entry.batch_id} already. After a restart Spark gives the last batch "
-            "again, but no older one: the checkpoint is new, or an old copy. (Through Spark "
-            "Connect the query's id, which would tell, is not known.) Nothing was written. Go on "
-            "from the old checkpoint; or, if the rows are not in the table yet, take another app_id"
+    call.digest = digest_by_tasks(df)
+    known = replace(batch, digest=call.digest)
+    try:
+        entry = find_taken_in(table, known)
+    except OtherBatchError:
+        if not (may_differ or rows_may_differ(df, batch.query_id)):
+            raise
+        entry = find_taken_in(table, replace(known, may_differ=True))
+    else:
+        if entry is None and (may_differ or rows_may_differ(df, batch.query_id)):
+            entry = find_taken_in(table, replace(known, may_differ=True))
+    if entry is None:
+        return None, False
+    if entry.digest and call.is_second(call.digest, entry.digest):
+        raise second_rows(table, entry, known)
+    differs = has_other_rows(entry, known) and bool(call.digest.num_rows)
+    if differs:
+        _log.warning(
+            "batch %d of app id %r is in %s already, with %s rows of digest %s; it has come again "
+            "with %s. The query's plan does not promise the same rows each time, so it is taken "
+            "for the same batch and skipped",
+            *(batch.batch_id, batch.app_id, table.uri, entry.num_rows, entry.digest, known.digest),
         )
-    last = _WRITTEN.get((table.uri, batch.app_id))
-    if last is None or last.batch_id != batch.batch_id:
-        return
-    if last.run_id == _run_of(df) and not last.df.sameSemantics(df):
-        raise InvalidInputError(
-            f"batch {batch.batch_id} of app id {batch.app_id!r} was put into {table.uri} just now, "
-            "and these are other rows: they would be taken for the same batch, and left out. Put "
-            "both DataFrames together with unionByName() before the sink, or give each its own "
-            "sink with its own app_id"
-        )
+    return entry, differs
+
+
+# --- the digest of a DataFrame
+
+DIGEST: Final = StructType([StructField("rows", LongType()), StructField("digest", StringType())])
+_DIGEST_SCHEMA: Final = pa.schema([("rows", pa.int64()), ("digest", pa.string())])
+
+
+def digest_by_tasks(df: DataFrame) -> RowsDigest:
+    """Return the digest of a DataFrame's rows; each of its partitions is computed once."""
+    rows = map_in_arrow(df, _digesting, DIGEST).collect()
+    return add_up(RowsDigest.parse(row.rows, row.digest) for row in rows)
+
+
+def _digesting(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    digest = add_up(map(digest_of, batches))
+    told = {"rows": [digest.num_rows], "digest": [digest.text]}
+    yield pa.RecordBatch.from_pydict(told, schema=_DIGEST_SCHEMA)
+
+
+# --- which plans give the same rows each time
+
+
+def rows_may_differ(df: DataFrame, query_id: str) -> bool:
+    """Say whether Spark's plans leave it open which rows a batch has when it is computed again.
+
+    Where Spark does not show its plans (Spark Connect) they are taken for deterministic, so that
+    other rows are an error and not left out.
+
+    Args:
+        df: The batch, as it goes into the sink.
+        query_id: The streaming query that gave it; empty if it is not known.
+    """
+    plans = []
+    with suppress(Exception):  # none of this is a public interface of Spark's
+        plans.append(df._jdf.queryExecution().analyzed())
+        if _asks_the_clock(plans[0]):
+            return True
+        if query_id:
+            spark: Any = df.sparkSession
+            queries = spark._jsparkSession.sharedState().activeStreamingQueries()
+            query = queries.get(spark._jvm.java.util.UUID.fromString(query_id))
+            if query is not None:
+                plans.append(query.logicalPlan())
+    return any(_may_differ(plan) for plan in plans)
+
+
+_GIVES_THE_SAME: Final = frozenset(
+    {
+        "Project",
+        "Filter",
+        "Union",
+        "Join",
+        "Distinct",
+        "Generate",
+        "Expand",
+        "Sort",
+        "Repartition",
+        "RepartitionByExpression",
+        "RebalancePartitions",
+        "EventTimeWatermark",
+        "UpdateEventTimeWatermarkColumn",
+        "SubqueryAlias",
+        "View",
+        "ResolvedHint",
+        "CollectMetrics",
+        "WriteToMicroBatchDataSource",
+        "WriteToMicroBatchDataSourceV1",
+        "LogicalRDD",
+        "LocalRelation",
+        "Range",
+        "OneRowRelation",
+    }
+)
+"""Nodes of a logical plan whose rows do not depend on the order of the rows that they get."""
+
+_SAME_SUMS: Final = frozenset(
+    {"count", "sum", "min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor"}
+)
+_HARMLESS: Final = frozenset({"cast", "coalesce", "window", "named_struct", "struct", "isnull"})
+_INEXACT: Final = frozenset({"float", "double"})
+
+
+_CLOCK: Final = re.compile(r"\b(current_timestamp|current_date|current_time|localtimestamp|now)\(")
+"""Functions that Spark calls deterministic, for they have one value in a job: each job another."""
+
+
+def _asks_the_clock(plan: Any) -> bool:
+    """Say whether a batch's own plan has the time of the job in its rows.
+
+    In the query's plan they have the batch's time, which Spark keeps for the replay.
+    """
+    return any(_CLOCK.search(node.expressions().mkString(" ")) for node in _nodes(plan))
+
+
+def _may_differ(plan: Any) -> bool:
+    return not plan.deterministic() or any(not _is_settled(each) for each in _nodes(plan))
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    pending = [plan]
+    while pending:
+        node = pending.pop()
+        yield node
+        children = node.children()
+        pending += [children.apply(place) for place in range(children.size())]
+
+
+def _is_settled(node: Any) -> bool:
+    name = node.nodeName()
+    if name == "Aggregate":
+        return _is_settled_aggregate(node)
+    if name == "Deduplicate":  # of rows with the same keys the first one stays
+        return bool(node.keys().size() == node.child().output().size())
+    if node.children().size() == 0 and node.isStreaming():
+        return True
+    return name in _GIVES_THE_SAME
+
+
+def _is_settled_aggregate(node: Any) -> bool:
+    """Say whether no aggregate depends on the order of rows: sums of floats do, by rounding."""
+    expressions = node.aggregateExpressions()
+    for place in range(expressions.size()):
+        expression = expressions.apply(place)
+        functions = {each.lower() for each in re.findall(r"(\w+)\(", expression.toString())}
+        if functions - _SAME_SUMS - _HARMLESS:
+            return False
+        if "sum" in functions and expression.dataType().simpleString() in _INEXACT:
+            return False
+    return True

@@ -20,6 +20,8 @@ class SinkCommit:
         app_id: The stream's name in the table's ledger.
         version: The version that holds the batch; None where there was nothing to do.
         skipped: Whether the table had the batch already, so that nothing was written.
+        rows_differ: Whether the batch was skipped although it had other rows than the table took in
+            under its number: the query's plan does not promise the same rows each time.
         rows_in: Rows that came in; 0 where the batch was skipped.
         rows_inserted: Rows that came into the table.
         rows_updated: Rows that were changed in place of their row ids.
@@ -39,6 +41,7 @@ class SinkCommit:
     app_id: str
     version: int | None = None
     skipped: bool = False
+    rows_differ: bool = False
     rows_in: int = 0
     rows_inserted: int = 0
     rows_updated: int = 0

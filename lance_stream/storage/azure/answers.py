@@ -185,6 +185,8 @@ def page_of(answer: Answer) -> Page:
         root = ElementTree.fromstring(answer.body)
     except ElementTree.ParseError:
         raise TryAgainError("a listing that is no XML") from None
+    if root.tag != "EnumerationResults" or root.find("Blobs") is None:
+        raise TryAgainError(f"a listing that begins with <{root.tag[:80]}>")
     blobs = (_listed(each) for each in root.iterfind("Blobs/Blob"))
     return Page([each for each in blobs if each is not None], root.findtext("NextMarker") or None)
 

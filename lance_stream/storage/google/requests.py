@@ -124,7 +124,8 @@ class GoogleRequests:
         if token is not None:
             query["pageToken"] = token
         answer = await self._send("GET", self._objects, query)
-        said = self._said(answer, {200}, missing="bucket")
+        self._said(answer, {200}, missing="bucket")
+        said = answer.checked_json("a listing")
         return Page(list(map(_object_info, said.get("items", ()))), said.get("nextPageToken"))
 
     async def delete(self, key: str) -> None:

@@ -192,7 +192,9 @@ class WebHdfsRequests:
         answer = await self._ask("GET", directory, "LISTSTATUS_BATCH", query)
         if _exception(answer) == _MISSING:
             return [], False, None
-        said = self._good(answer).json()["DirectoryListing"]
+        said = self._good(answer).checked_json("a listing").get("DirectoryListing")
+        if not isinstance(said, dict):
+            raise TryAgainError(f"a listing without names: {answer.body[:80]!r}")
         found: list[ObjectInfo] = []
         for each in said["partialListing"]["FileStatuses"]["FileStatus"]:
             after = str(each["pathSuffix"])

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import s3fs
 from aiobotocore.httpsession import AIOHTTPSession
+from aiobotocore.session import AioSession
 from botocore import exceptions as botocore_errors
 from botocore.config import Config
 from botocore.parsers import ResponseParserError
@@ -42,6 +43,7 @@ from lance_stream.storage.object_requests import (
 )
 from lance_stream.storage.options.names import thaw
 from lance_stream.storage.s3.options import S3Settings
+from lance_stream.storage.s3.sessions import SharesDescriptions
 
 KEYS_A_PAGE: Final = 1000
 """What the service lists at once at most."""
@@ -125,6 +127,11 @@ class S3Requests:
         if token is not None:
             arguments["ContinuationToken"] = token
         answer = await self._ask("list_objects_v2", **arguments)
+        if answer.get("IsTruncated") and not answer.get("NextContinuationToken"):
+            raise RefusedError(
+                "the listing is said to go on, but not where: the service does not know "
+                "ListObjectsV2"
+            )
         return Page(
             [_info(each["Key"], each["Size"], each) for each in answer.get("Contents", ())],
             answer.get("NextContinuationToken") if answer.get("IsTruncated") else None,
@@ -286,7 +293,6 @@ def _filesystem(settings: S3Settings) -> Any:
     client = thaw(settings.client)
     if settings.region is not None:
         client["region_name"] = settings.region
-    session = {} if settings.profile is None else {"profile": settings.profile}
     try:
         return s3fs.S3FileSystem(
             anon=settings.anonymous,
@@ -300,7 +306,7 @@ def _filesystem(settings: S3Settings) -> Any:
             skip_instance_cache=True,
             asynchronous=True,
             loop=get_loop(),
-            **session,
+            session=_Session(profile=settings.profile),
         )
     except (TypeError, ValueError) as error:
         raise _not_taken(error) from error
@@ -315,6 +321,10 @@ def _checksums(settings: S3Settings) -> dict[str, str]:
     when = "when_supported" if settings.endpoint is None else "when_required"
     options = ("request_checksum_calculation", "response_checksum_validation")
     return {each: when for each in options if each in Config.OPTION_DEFAULTS}
+
+
+class _Session(SharesDescriptions, AioSession):  # type: ignore[misc]  # the library has no types
+    """What clients are made from."""
 
 
 class _OneRequestSession(AIOHTTPSession):  # type: ignore[misc]  # the library has no types

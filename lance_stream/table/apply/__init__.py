@@ -5,6 +5,6 @@ operations do to the fragments (`rows`, `moved_rows`, `columns`), to the config 
 what indices answer for (`index_coverage`).
 """
 
-from lance_stream.table.apply.next_version import APPLY, Commit, Creation, apply
+from lance_stream.table.apply.next_version import APPLY, Commit, Creation, apply, check_may_write
 
-__all__ = ["APPLY", "Commit", "Creation", "apply"]
+__all__ = ["APPLY", "Commit", "Creation", "apply", "check_may_write"]

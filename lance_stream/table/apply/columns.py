@@ -43,7 +43,8 @@ def merge(start: Manifest, operation: Merge) -> Manifest:
         if old is None:
             new.append(replace(planned, id=0))
             continue
-        if old.physical_rows != planned.physical_rows:
+        # old writers did not state the number of rows, and the plan carries what they stated
+        if planned.physical_rows and old.physical_rows != planned.physical_rows:
             raise InvalidInputError(
                 f"fragment {old.id} has {old.physical_rows} rows, but {planned.physical_rows} "
                 "after the merge"

@@ -15,14 +15,29 @@ from typing import Any, TypeAlias
 
 from lance_stream.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 from lance_stream.schema.fields import Schema
-from lance_stream.table.apply import columns, config, moved_rows, rows, stable_row_ids, versions
+from lance_stream.table.apply import (
+    columns,
+    config,
+    field_twice,
+    moved_rows,
+    rows,
+    stable_row_ids,
+    versions,
+)
 from lance_stream.table.feature_flags import (
     STABLE_ROW_IDS,
     check_writable,
     flags_for,
     has_stable_row_ids,
 )
-from lance_stream.table.manifest import DataFormat, FragmentList, Manifest, WriterVersion
+from lance_stream.table.given_row_ids import check_next_row_id
+from lance_stream.table.manifest import (
+    WRITER_LIBRARY,
+    DataFormat,
+    FragmentList,
+    Manifest,
+    WriterVersion,
+)
 from lance_stream.table.operations import (
     Append,
     CreateIndex,
@@ -112,9 +127,11 @@ def apply(
     if manifest is None:
         start = _first_version(operation, creation)
     else:
-        check_writable(manifest)
+        check_may_write(manifest)
         start = manifest.heir()
     made = APPLY[type(operation)](start, operation, _Given(creation, restored))
+    if any(map(field_twice.may_have_field_twice, (manifest, restored))):
+        made = field_twice.with_fields_once(made)
     made = replace(
         made,
         timestamp_nanos=_later(commit.timestamp_nanos, manifest),
@@ -125,6 +142,24 @@ def apply(
     )
     reader_flags, writer_flags = flags_for(made)
     return replace(made, reader_feature_flags=reader_flags, writer_feature_flags=writer_flags)
+
+
+def check_may_write(manifest: Manifest) -> None:
+    """Return if a next version can be made; asked before anything is written for it, too.
+
+    Raises:
+        UnsupportedFeatureError: The table uses a feature that we may not write.
+        CorruptDataError: New rows would get row ids that others have.
+    """
+    check_writable(manifest)
+    if has_stable_row_ids(manifest) and not _is_ours(manifest):
+        check_next_row_id(manifest)
+
+
+def _is_ours(manifest: Manifest) -> bool:
+    """Say whether a version was made by this code, which counts row ids on."""
+    writer = manifest.writer_version
+    return writer is not None and writer.library == WRITER_LIBRARY
 
 
 def _first_version(operation: Operation, creation: Creation | None) -> Manifest:

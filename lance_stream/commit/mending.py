@@ -1,0 +1,131 @@
+"""What old writers left out of a manifest is filled in by the next commit, as the reference does.
+
+    rows of a fragment           0.4 to 0.7 did not state them; the data file does
+    offsets in a deletion file   nor these; the file does
+    wrong numbers of 0.8         are taken as if they were not stated (see `table.manifest`)
+    one field in two files       0.10: see `table.apply.field_twice`
+
+Nothing is read for a version that states all its numbers, as any of a later writer does.
+
+An Update has to know the row ids and versions of the fragments that it takes rows from. Where a
+writer put them into a file of their own, they are read, and stand in the manifest from then on.
+
+Source:  the reference's crate lance, io/commit, migrate_manifest.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from lance_stream.byte_ranges import answer
+from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.file.reader import open_file
+from lance_stream.storage.store import Store
+from lance_stream.table.deletion_vectors import decode_deletion_vector
+from lance_stream.table.fragments import ExternalFile, Fragment, StoredSequence
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.operations import Operation, Update
+from lance_stream.table.paths import check_stored_path, data_file_path, deletion_file_path
+
+
+def with_counts(store: Store, manifest: Manifest) -> Manifest:
+    """Return a version whose manifest states how many rows its fragments have, and how many died.
+
+    Args:
+        store: The table's directory.
+        manifest: The version; returned as it is if it states them.
+
+    Raises:
+        BadDataError: A file is damaged, or lies where old writers put none.
+        NotFoundError: A file is not there.
+    """
+    numbers = manifest.fragments.numbers
+    unknown = (numbers.physical_rows == 0) | (numbers.has_deletion_file & (numbers.dead_rows == 0))
+    changes = {
+        place: counted
+        for place in np.flatnonzero(unknown).tolist()
+        if (counted := _counted(store, manifest.fragments[place])) != manifest.fragments[place]
+    }
+    return (
+        replace(manifest, fragments=manifest.fragments.replaced(changes)) if changes else manifest
+    )
+
+
+def with_sequences(store: Store, manifest: Manifest, operation: Operation) -> Manifest:
+    """Return a version whose manifest holds the row ids and versions that an operation needs.
+
+    Args:
+        store: The table's directory.
+        manifest: The version; returned as it is if it holds them.
+        operation: What is to be done on it.
+
+    Raises:
+        CorruptDataError: A file of sequences is shorter than the manifest says.
+        NotFoundError: It is not there.
+    """
+    if not isinstance(operation, Update):
+        return manifest
+    touched = {each.id for each in operation.updated_fragments}
+    touched.update(operation.removed_fragment_ids)
+    places = manifest.fragments.place_of if touched else {}
+    changes = {}
+    for place in sorted(places[each] for each in touched if each in places):
+        fragment = manifest.fragments[place]
+        inline = replace(
+            fragment,
+            row_ids=_inline(store, fragment.row_ids),
+            created_at_versions=_inline(store, fragment.created_at_versions),
+            last_updated_at_versions=_inline(store, fragment.last_updated_at_versions),
+        )
+        if inline != fragment:
+            changes[place] = inline
+    return (
+        replace(manifest, fragments=manifest.fragments.replaced(changes)) if changes else manifest
+    )
+
+
+def _inline(store: Store, stored: StoredSequence | None) -> StoredSequence | None:
+    return read_external(store, stored) if isinstance(stored, ExternalFile) else stored
+
+
+def read_external(store: Store, stored: ExternalFile) -> bytes:
+    """Return the bytes of a sequence that stands in a file of its own.
+
+    Raises:
+        CorruptDataError: The file is shorter than the manifest says.
+        NotFoundError: It is not there.
+    """
+    data = store.read(check_stored_path(stored.path))
+    part = data[stored.offset : stored.offset + stored.size]
+    if len(part) != stored.size:
+        raise CorruptDataError(
+            f"a sequence of {stored.size} bytes is said to stand at byte {stored.offset} "
+            f"of {stored.path!r}, which has {len(data)} bytes"
+        )
+    return part
+
+
+def _counted(store: Store, fragment: Fragment) -> Fragment:
+    if not fragment.files:
+        return fragment
+    file = fragment.files[0]
+    deletion_file = fragment.deletion_file
+    if file.base_id is not None or (deletion_file and deletion_file.base_id is not None):
+        raise UnsupportedFeatureError(
+            f"fragment {fragment.id} does not say how many rows it has, and lies below a base "
+            "path; compact the table with the program that wrote it"
+        )
+    physical_rows = fragment.physical_rows
+    if not physical_rows:
+        path = data_file_path(file.path)
+        asking = open_file(store.size(path), store.bytes_per_request)
+        reader = answer(asking, lambda ranges: store.read_ranges(path, ranges))
+        physical_rows = reader.metadata.num_rows
+    if deletion_file is not None and not deletion_file.num_deleted_rows:
+        dead = decode_deletion_vector(
+            store.read(deletion_file_path(fragment.id, deletion_file)),
+            deletion_file.file_type,
+            physical_rows,
+        )
+        deletion_file = replace(deletion_file, num_deleted_rows=len(dead))
+    return replace(fragment, physical_rows=physical_rows, deletion_file=deletion_file)

@@ -1,0 +1,259 @@
+"""Whether a batch that comes under an old number is the one that the table has.
+
+The ledger's entry says which rows a batch had, and by which rules they were taken in. Held against
+it, a batch that comes is
+
+    the same rows, by the same rules     a replay: there is nothing to do
+    the same rows, by other rules        another sink, or a sink whose settings were changed
+    other rows                           another DataFrame, or a batch that Spark planned anew
+    no rows                              nothing to lose
+    unknown, for no entry says           an error: it may be in or not
+
+Entries know the last few batches. Those before are looked for in older manifests, as far as they
+are there. Spark itself gives only the last batch again, which the newest entry knows.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lance_stream.dataset.row_digests import RowsDigest
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError, OtherBatchError
+from lance_stream.table import ledger
+from lance_stream.table.ledger import LedgerEntry
+
+MAX_READ_MANIFESTS: Final = 200
+"""So many older manifests are read for the entry of an older batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Which micro-batch of which stream some rows are.
+
+    Attributes:
+        app_id: The stream.
+        batch_id: The batch's number, from 0.
+        query_id: The streaming query's own id; empty if the batch comes from none.
+        rules: A fingerprint of the rules by which the rows are taken in; empty if not known.
+        digest: The digest of the rows; None if not known.
+        may_differ: Whether the rows of a batch that is computed again may be others, because the
+            query's plan is not deterministic.
+        claimed: Versions that have rows of the same batch which other sinks of the query put in.
+    """
+
+    app_id: str
+    batch_id: int
+    query_id: str = ""
+    rules: str = ""
+    digest: RowsDigest | None = None
+    may_differ: bool = False
+    claimed: frozenset[int] = frozenset()
+
+
+def fingerprint(rules: Mapping[str, Any]) -> str:
+    """Return 16 hexadecimal digits that stand for rules, as names and plain values.
+
+    A rule that is None, False or empty is as good as none.
+    """
+    given = {name: value for name, value in rules.items() if value}
+    text = json.dumps(given, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def has_other_rows(entry: LedgerEntry, batch: MicroBatch) -> bool:
+    """Say whether a batch has other rows than an entry says; False where one does not say."""
+    digest = batch.digest
+    if digest is None or not entry.digest:
+        return False
+    return (entry.num_rows, entry.digest) != (digest.num_rows, digest.text)
+
+
+def has_other_rules(entry: LedgerEntry, batch: MicroBatch) -> bool:
+    """Say whether a batch comes by other rules than an entry says."""
+    return bool(entry.rules and batch.rules and entry.rules != batch.rules)
+
+
+def settle(table: TableVersion, newest: LedgerEntry, batch: MicroBatch) -> LedgerEntry:
+    """Return the entry of a batch whose number is not newer than the ledger's newest one.
+
+    Args:
+        table: The version whose ledger it is.
+        newest: The stream's entry in it.
+        batch: The batch. Where its digest is not known its number decides.
+
+    Raises:
+        OtherBatchError: It has other rows than the batch of its number that is in, or comes by
+            other rules, or nothing says what that batch was.
+    """
+    since = _since(table, newest, batch)
+    entry = since[-1] if since and since[-1].batch_id == batch.batch_id else None
+    digest = batch.digest
+    if digest is None or not digest.num_rows:
+        return entry or newest
+    if entry is None or (not entry.digest and entry.batch_id < newest.batch_id):
+        raise _unknown(table, newest, batch)
+    if has_other_rules(entry, batch):
+        raise _other_rules(table, entry, batch)
+    if has_other_rows(entry, batch) and not batch.may_differ:
+        raise _other_rows(table, entry, batch, digest, since)
+    return entry
+
+
+def find_under_another_name(table: TableVersion, batch: MicroBatch) -> LedgerEntry | None:
+    """Return what says that a batch was taken in under the name that its query had before.
+
+    That is the query's own id, for a sink that has been given an app id since; or that app id,
+    for a sink from which it has been taken. Other rows, or other rules, are another sink's.
+
+    Raises:
+        InvalidInputError: An entry of an older version of this library has the batch's number,
+            and does not say which rows it had.
+        OtherBatchError: It has other rows, and those of a batch that is computed again may differ,
+            so that nothing says whether it is this sink's.
+    """
+    if not batch.query_id:
+        return None
+    entries = ledger.read_entries_of_query(table.manifest.config, batch.query_id)
+    if batch.app_id != batch.query_id:
+        entries = {each: entries[each] for each in [batch.query_id] if each in entries}
+    for name, newest in entries.items():
+        if newest.batch_id < batch.batch_id:
+            continue
+        known = _since(table, newest, batch, name)
+        if not known or known[-1].batch_id != batch.batch_id:
+            continue
+        entry = known[-1]
+        if entry.version in batch.claimed:
+            continue
+        if batch.digest is None:
+            return entry
+        if not batch.digest.num_rows:
+            continue
+        if not entry.digest:
+            raise InvalidInputError(
+                f"batch {batch.batch_id} of the streaming query {batch.query_id} is in "
+                f"{table.uri} under app id {name!r}, written by an older version of "
+                "lance-stream, which did not say which rows it had. Nothing was written. Start "
+                "the query once as it was, until it has gone on to the next batch; then give it "
+                f"the app id {batch.app_id!r}"
+            )
+        if has_other_rules(entry, batch):
+            continue
+        if not has_other_rows(entry, batch):
+            return entry
+        if batch.may_differ:
+            raise _nobodys(table, entry, batch, name)
+    return None
+
+
+def _since(
+    table: TableVersion, newest: LedgerEntry, batch: MicroBatch, name: str | None = None
+) -> list[LedgerEntry]:
+    """Return the entries of a batch and those after it, newest first, as far as they are known."""
+    found: list[LedgerEntry] = []
+    for entry in _entries(table, newest, name or batch.app_id):
+        if entry.batch_id < batch.batch_id:
+            break
+        found.append(entry)
+        if entry.batch_id == batch.batch_id:
+            break
+    return found
+
+
+def _entries(table: TableVersion, newest: LedgerEntry, app_id: str) -> Iterator[LedgerEntry]:
+    """Yield what is known of a stream's batches, newest first; reads manifests as it goes on."""
+    entry = newest
+    for _ in range(MAX_READ_MANIFESTS):
+        yield entry
+        yield from entry.recent
+        oldest = entry.recent[-1] if entry.recent else entry
+        if not oldest.version or oldest.version < 2:
+            return
+        try:
+            config = table.log.read(oldest.version - 1).config
+            before = ledger.read_entry(config, app_id)
+        except (NotFoundError, BadDataError):
+            return
+        if before is None or before.batch_id >= oldest.batch_id:
+            return
+        entry = before
+
+
+def _other_rows(
+    table: TableVersion,
+    entry: LedgerEntry,
+    batch: MicroBatch,
+    digest: RowsDigest,
+    since: list[LedgerEntry],
+) -> OtherBatchError:
+    versions = sorted({each.version for each in since if each.version is not None})
+    return OtherBatchError(
+        f"batch {batch.batch_id} of app id {batch.app_id!r} is in {table.uri}{_at(entry)} with "
+        f"{entry.num_rows} rows of digest {entry.digest}, but {digest.num_rows} rows of digest "
+        f"{digest.text} have come under the same number. Nothing was written. "
+        "(1) If the program writes several DataFrames into this table in one batch: give the sink "
+        "that failed now an app_id of its own, leave the others as they are, and start the query "
+        "again; rows that are in are not written again. (2) If a part of the checkpoint was "
+        "lost, or an older copy was put back, so that Spark planned the batch anew: put the newest "
+        "checkpoint back. Without one, take out the rows that the stream has appended since, by "
+        f'open_dataset({table.uri!r}).delete("_row_created_at_version IN '
+        f'({", ".join(map(str, versions))})"), which is not needed for upserts and overwrites; '
+        "give the sink a new app_id, and start the query again. (3) If the query may compute other "
+        "rows each time: set replays_may_differ=True, and the batch is skipped"
+    )
+
+
+def second_rows(table: TableVersion, entry: LedgerEntry, batch: MicroBatch) -> OtherBatchError:
+    """Return the error of a second DataFrame by the same name, in one run of a query."""
+    return OtherBatchError(
+        f"batch {batch.batch_id} of app id {batch.app_id!r} is in {table.uri}{_at(entry)}, and in "
+        "the same run of the query other rows have come under the same number: the program writes "
+        "several DataFrames into this table in one batch. Nothing was written. Give the sink that "
+        "failed now an app_id of its own, leave the others as they are, and start the query "
+        "again; rows that are in are not written again. If it is one DataFrame that is written "
+        "twice by mistake, and its plan gives other rows each time, write it once"
+    )
+
+
+def _nobodys(
+    table: TableVersion, entry: LedgerEntry, batch: MicroBatch, name: str
+) -> OtherBatchError:
+    return OtherBatchError(
+        f"batch {batch.batch_id} of the streaming query {batch.query_id} is in {table.uri}"
+        f"{_at(entry)} under app id {name!r}, with other rows than have come now under app id "
+        f"{batch.app_id!r}. The query's plan does not promise the same rows each time, so nobody "
+        "can say whether this is the same batch. Nothing was written. (1) If this sink had the "
+        f"app id {name!r} before: start the query once as it was, until it has gone on to the next "
+        f"batch; then change it. (2) If the program writes several DataFrames into this table in "
+        f"one batch: let it call the sink with the app id {name!r} first, and start the query "
+        "again; rows that are in are not written again"
+    )
+
+
+def _other_rules(table: TableVersion, entry: LedgerEntry, batch: MicroBatch) -> OtherBatchError:
+    return OtherBatchError(
+        f"batch {batch.batch_id} of app id {batch.app_id!r} is in {table.uri}{_at(entry)}, but "
+        "by another sink's rules: its mode, on, sequence_by, delete_when or except_columns were "
+        "others. Nothing was written. (1) If the program uses several sinks for this table in one "
+        "batch: give the one that failed now an app_id of its own, leave the others as they are, "
+        "and start the query again; what is in is not done again. (2) If the settings of the "
+        "sink were changed: start the query with the old ones until this batch is done"
+    )
+
+
+def _unknown(table: TableVersion, newest: LedgerEntry, batch: MicroBatch) -> OtherBatchError:
+    return OtherBatchError(
+        f"batch {batch.batch_id} of app id {batch.app_id!r} has come, but {table.uri} has taken in "
+        f"batch {newest.batch_id}{_at(newest)}, and what batch {batch.batch_id} was is no longer "
+        "known, or was not noted, so nobody can say whether these rows are in. Nothing was "
+        "written. After a restart Spark gives the last batch again, but no older one: the "
+        "checkpoint is an older copy, or a new one. Put the newest checkpoint back; or, if the "
+        "rows are not in the table, give the sink a new app_id and start the query again"
+    )
+
+
+def _at(entry: LedgerEntry) -> str:
+    return "" if entry.version is None else f" since version {entry.version}"

@@ -1,0 +1,385 @@
+"""Values of one version as values of the feed's columns, which may have another type or shape.
+
+A column keeps its identity when it is cast, or when its table is overwritten with another type.
+What a value is under the feed's type is decided by one rule: it is shown if it is the same value
+there, and otherwise it is null. So is what the version does not have.
+
+    struct            its parts by identity, in the feed's order; a null struct stays null
+    list, any kind    item by item; null where a fixed size is not its length
+    map               entry by entry; null where a key has no value in the feed's type
+    number            the same number; floats also as integers, and the other way round
+    decimal           the same number in other digits
+    text, bytes       in another layout; bytes of a fixed size where they are so many
+    date, timestamp   the same moment in another unit; without a zone never as one with a zone
+    time, duration    the same in another unit
+    anything else     null
+
+Nothing here fails because of a value: history is as it is, and a reader must come past it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+_DIGITS_OF_64_BITS: Final = 20
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a column of the feed, or a part of one, is made of.
+
+    Attributes:
+        place: Which of the columns, or of the parts of a struct, that are read.
+        parts: For each part of a struct that the feed has, for the items of a list, or for key and
+            value of a map, what it is made of; None for nulls.
+        is_whole: Whether it is made of all that is read, in the same order.
+    """
+
+    place: int
+    parts: tuple["Source | None", ...] = ()
+    is_whole: bool = True
+
+
+def show(array: pa.Array, source: Source, target: pa.DataType) -> pa.Array:
+    """Return values that were read as a column of the feed.
+
+    Args:
+        array: What was read.
+        source: Which of it becomes what.
+        target: The type of the feed's column.
+    """
+    if source.is_whole and array.type.equals(target):
+        return array
+    if isinstance(array, pa.ExtensionArray):
+        return show(array.storage, source, target)
+    shown = next((show for accepts, show in _KINDS if accepts(target)), _show_leaf)
+    return shown(array, source, target)
+
+
+def _show_struct(array: pa.Array, source: Source, target: pa.StructType) -> pa.Array:
+    if not pa.types.is_struct(array.type):
+        return pa.nulls(len(array), target)
+    if not target.num_fields:
+        bitmap = array.is_valid().buffers()[1] if array.null_count else None
+        return pa.Array.from_buffers(target, len(array), [bitmap])
+    parts = [
+        pa.nulls(len(array), field.type)
+        if part is None
+        else show(array.field(part.place), part, field.type)
+        for field, part in zip(target, source.parts, strict=True)
+    ]
+    return pa.StructArray.from_arrays(parts, fields=list(target), mask=_nulls_of(array))
+
+
+def _show_list(array: pa.Array, source: Source, target: Any) -> pa.Array:
+    if not _is_list(array.type):
+        return pa.nulls(len(array), target)
+    is_null = np.asarray(array.is_null())
+    lengths = np.where(is_null, 0, _list_lengths(array))
+    items = _shown_items(array.flatten(), source, target.value_type)
+    if not pa.types.is_fixed_size_list(target):
+        kind = pa.ListArray if pa.types.is_list(target) else pa.LargeListArray
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        offsets = pa.array(offsets, pa.int32() if pa.types.is_list(target) else pa.int64())
+        plain = kind.from_arrays(offsets, items, type=target)
+        return _with_nulls(plain, is_null, [plain.buffers()[1]], [plain.values])
+    is_null = is_null | (lengths != target.list_size)
+    if is_null.all():
+        return pa.nulls(len(array), target)
+    starts = np.cumsum(lengths) - lengths
+    places = starts[:, None] + np.arange(target.list_size)
+    chosen = pa.array(
+        np.where(is_null[:, None], 0, places).ravel(),
+        mask=np.repeat(is_null, target.list_size),
+    )
+    return pa.FixedSizeListArray.from_arrays(
+        items.take(chosen), type=target, mask=pa.array(is_null) if is_null.any() else None
+    )
+
+
+def _list_lengths(array: pa.Array) -> npt.NDArray[np.int64]:
+    if pa.types.is_fixed_size_list(array.type):
+        return np.full(len(array), array.type.list_size, np.int64)
+    offsets: npt.NDArray[np.int64] = array.offsets.to_numpy(zero_copy_only=False)
+    return (offsets[1:] - offsets[:-1]).astype(np.int64)
+
+
+def _shown_items(items: pa.Array, source: Source, target: pa.DataType) -> pa.Array:
+    part = source.parts[0] if source.parts else Source(0)
+    return pa.nulls(len(items), target) if part is None else show(items, part, target)
+
+
+def _show_map(array: pa.Array, source: Source, target: pa.MapType) -> pa.Array:
+    if not pa.types.is_map(array.type):
+        return pa.nulls(len(array), target)
+    keys, values = _entries_of(array, source, target)
+    if keys.null_count:
+        array = array.take(_without(_rows_of(array)[np.asarray(keys.is_null())], len(array)))
+        keys, values = _entries_of(array, source, target)
+    lengths = _lengths_of(array)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    fields = [target.key_field, target.item_field]
+    entries = pa.StructArray.from_arrays([keys, values], fields=fields)
+    plain = pa.Array.from_buffers(
+        target, len(array), [None, offsets.buffers()[1]], children=[entries]
+    )
+    return _with_nulls(plain, np.asarray(array.is_null()), [offsets.buffers()[1]], [entries])
+
+
+def _entries_of(
+    array: pa.MapArray, source: Source, target: pa.MapType
+) -> tuple[pa.Array, pa.Array]:
+    """Return the keys and the values of all maps that are not null."""
+    rows = _rows_of(array)
+    first = array.offsets.to_numpy(zero_copy_only=False)[:-1]
+    starts = np.cumsum(_lengths_of(array)) - _lengths_of(array)
+    places = pa.array(first[rows] + np.arange(len(rows)) - starts[rows], pa.int64())
+    parts = source.parts or (Source(0), Source(1))
+    types = (target.key_type, target.item_type)
+    return tuple(
+        pa.nulls(len(places), kind)
+        if part is None
+        else show(array.values.field(place).take(places), part, kind)
+        for place, (part, kind) in enumerate(zip(parts, types, strict=True))
+    )
+
+
+def _lengths_of(array: pa.MapArray) -> npt.NDArray[np.int64]:
+    lengths = np.diff(array.offsets.to_numpy(zero_copy_only=False)).astype(np.int64)
+    return np.where(np.asarray(array.is_null()), 0, lengths)
+
+
+def _rows_of(array: pa.MapArray) -> npt.NDArray[np.int64]:
+    """Return for each entry the map that it is in."""
+    return np.repeat(np.arange(len(array)), _lengths_of(array))
+
+
+def _without(rows: npt.NDArray[np.int64], num_rows: int) -> pa.Array:
+    """Return all places but some, which are null."""
+    mask = np.zeros(num_rows, np.bool_)
+    mask[rows] = True
+    return pa.array(np.arange(num_rows), mask=mask)
+
+
+def _with_nulls(
+    array: pa.Array, is_null: Mask, buffers: Sequence[pa.Buffer], children: Sequence[pa.Array]
+) -> pa.Array:
+    if not is_null.any():
+        return array
+    bitmap = pa.array(~is_null).buffers()[1]
+    return pa.Array.from_buffers(
+        array.type, len(array), [bitmap, *buffers], children=list(children)
+    )
+
+
+def _nulls_of(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def _is_list(arrow: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(arrow)
+        or pa.types.is_large_list(arrow)
+        or pa.types.is_fixed_size_list(arrow)
+    )
+
+
+_KINDS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[..., pa.Array]], ...]] = (
+    (pa.types.is_struct, _show_struct),
+    (_is_list, _show_list),
+    (pa.types.is_map, _show_map),
+)
+
+
+# --- values without parts
+
+
+def _show_leaf(array: pa.Array, _source: Source, target: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        return _show_leaf(array.dictionary_decode(), _source, target)
+    if array.type.equals(target):
+        return array
+    if pa.types.is_dictionary(target):
+        return _encoded(_show_leaf(array, _source, target.value_type), target)
+    for accepts, rule in _RULES:
+        if accepts(array.type) and accepts(target):
+            return rule(array, target)
+    return pa.nulls(len(array), target)
+
+
+def _encoded(values: pa.Array, target: pa.DictionaryType) -> pa.Array:
+    encoded = values.dictionary_encode()
+    most = np.iinfo(target.index_type.to_pandas_dtype()).max
+    places = encoded.indices.to_numpy(zero_copy_only=False)
+    mask = np.asarray(encoded.is_null()) | (places > most)
+    indices = pa.array(np.where(mask, 0, places).astype(np.int64), mask=mask)
+    return pa.DictionaryArray.from_arrays(
+        indices.cast(target.index_type), encoded.dictionary, ordered=target.ordered
+    )
+
+
+def _kept(array: pa.Array, cast: Callable[[pa.Array], pa.Array], is_kept: pa.Array) -> pa.Array:
+    """Return a cast of the values that keep their meaning, and nulls for the others."""
+    kept = pc.fill_null(is_kept, False)
+    if kept.false_count == array.null_count:
+        return cast(array)
+    return cast(pc.if_else(kept, array, pa.scalar(None, array.type)))
+
+
+def _there_and_back(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Cast what comes back the same; for casts of which a wrong value never does."""
+    back = array.cast(target, safe=False).cast(array.type, safe=False)
+    return _kept(array, lambda some: some.cast(target, safe=False), pc.equal(array, back))
+
+
+def _show_decimal(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Cast numbers of which one kind or the other is a decimal."""
+    types = pa.types
+    if types.is_floating(array.type) or types.is_floating(target):
+        return pa.nulls(len(array), target)  # no decimal digits stand for a float's binary ones
+    if types.is_integer(array.type):
+        array = array.cast(pa.decimal128(_DIGITS_OF_64_BITS, 0))
+    try:
+        return array.cast(target)
+    except pa.ArrowInvalid:
+        encoded = array.dictionary_encode()
+        shown = [
+            _cast_alone(encoded.dictionary.slice(n, 1), target)
+            for n in range(len(encoded.dictionary))
+        ]
+        return pa.chunked_array(shown, target).combine_chunks().take(encoded.indices)
+
+
+def _cast_alone(value: pa.Array, target: pa.DataType) -> pa.Array:
+    try:
+        return value.cast(target)
+    except pa.ArrowInvalid:
+        return pa.nulls(1, target)
+
+
+def _show_number(array: pa.Array, target: pa.DataType) -> pa.Array:
+    types = pa.types
+    if types.is_decimal(array.type) or types.is_decimal(target):
+        return _show_decimal(array, target)
+    if types.is_integer(array.type) and types.is_integer(target):
+        return _kept(array, lambda some: some.cast(target), _is_within(array, target))
+    if types.is_integer(array.type):
+        most = 1 << {16: 11, 32: 24, 64: 53}[target.bit_width]
+        low = 0 if types.is_unsigned_integer(array.type) else -most
+        is_kept = _is_between(array, low, most)
+        return _kept(array, lambda some: _as_float(some, target), is_kept)
+    if types.is_integer(target):
+        return _float_as_integer(array, target)
+    return _float_as_float(array, target)
+
+
+def _is_within(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return which integers are integers of another type, too."""
+    limits = np.iinfo(target.to_pandas_dtype())
+    return _is_between(array, int(limits.min), int(limits.max))
+
+
+def _is_between(array: pa.Array, low: int, high: int) -> pa.Array:
+    own = np.iinfo(array.type.to_pandas_dtype())
+    low, high = max(low, int(own.min)), min(high, int(own.max))
+    return pc.and_(
+        pc.greater_equal(array, pa.scalar(low, array.type)),
+        pc.less_equal(array, pa.scalar(high, array.type)),
+    )
+
+
+def _float_as_integer(array: pa.Array, target: pa.DataType) -> pa.Array:
+    values = _values_of(array, np.float64)
+    limits = np.iinfo(target.to_pandas_dtype())
+    # the largest integer itself may be no float: one more is one
+    is_kept = (values >= float(limits.min)) & (values < float(int(limits.max) + 1))
+    is_kept &= np.floor(values) == values
+    mask = ~is_kept | np.asarray(array.is_null())
+    return pa.array(np.where(mask, 0, values).astype(target.to_pandas_dtype()), mask=mask)
+
+
+def _float_as_float(array: pa.Array, target: pa.DataType) -> pa.Array:
+    values = _values_of(array, array.type.to_pandas_dtype())
+    with np.errstate(over="ignore"):
+        cast = values.astype(target.to_pandas_dtype())
+    is_same = (cast.astype(values.dtype) == values) | np.isnan(values)
+    return pa.array(cast, target, mask=~is_same | np.asarray(array.is_null()))
+
+
+def _as_float(array: pa.Array, target: pa.DataType) -> pa.Array:
+    if not pa.types.is_float16(target):
+        return array.cast(target)
+    return pa.array(_values_of(array, np.float16), target, mask=np.asarray(array.is_null()))
+
+
+def _values_of(array: pa.Array, kind: Any) -> npt.NDArray[Any]:
+    """Return numbers as numpy has them, with any number for a null."""
+    own = np.dtype(array.type.to_pandas_dtype())
+    if not len(array):
+        return np.empty(0, kind)
+    values = np.frombuffer(array.buffers()[1], own, len(array), array.offset * own.itemsize)
+    return values.astype(kind)
+
+
+def _show_text(array: pa.Array, target: pa.DataType) -> pa.Array:
+    return array.cast(target)
+
+
+def _show_bytes(array: pa.Array, target: pa.DataType) -> pa.Array:
+    if not pa.types.is_fixed_size_binary(target):
+        return array.cast(target)
+    width = target.byte_width
+    is_kept = pc.equal(pc.binary_length(array), width)
+    some = pc.if_else(pc.fill_null(is_kept, False), array, pa.scalar(None, array.type))
+    return pa.array(some.to_pylist(), target)
+
+
+def _is_number(arrow: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_integer(arrow) or types.is_floating(arrow) or types.is_decimal(arrow))
+
+
+def _is_text(arrow: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(arrow) or types.is_large_string(arrow) or types.is_string_view(arrow)
+    )
+
+
+def _is_bytes(arrow: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_binary(arrow)
+        or types.is_large_binary(arrow)
+        or types.is_fixed_size_binary(arrow)
+        or types.is_binary_view(arrow)
+    )
+
+
+def _is_date(arrow: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_date(arrow) or (types.is_timestamp(arrow) and arrow.tz is None))
+
+
+def _is_moment(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(arrow) and arrow.tz is not None)
+
+
+_RULES: Final[
+    tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, pa.DataType], pa.Array]], ...]
+] = (
+    (_is_number, _show_number),
+    (_is_text, _show_text),
+    (_is_bytes, _show_bytes),
+    (_is_date, _there_and_back),
+    (_is_moment, _there_and_back),
+    (pa.types.is_time, _there_and_back),
+    (pa.types.is_duration, _there_and_back),
+)

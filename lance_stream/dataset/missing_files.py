@@ -1,0 +1,47 @@
+"""A file that a version names is gone: mostly because the version was cleaned up meanwhile.
+
+What holds a version open (a dataset, a DataFrame or view of Spark, a batch that was planned) does
+not hold it against cleanup; a tag does.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lance_stream.errors import NotFoundError
+from lance_stream.storage.store import Store
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.paths import NamingScheme, manifest_path
+
+
+@contextmanager
+def told_why_missing(store: Store, version: int, fragment: Fragment) -> Iterator[None]:
+    """Let the error say why, where a file of a version is missing.
+
+    Args:
+        store: The table's directory.
+        version: The version that names the file.
+        fragment: The fragment that it belongs to.
+    """
+    try:
+        yield
+    except NotFoundError as error:
+        raise NotFoundError(f"{error}. {_why(store, version, fragment)}") from error
+
+
+def _why(store: Store, version: int, fragment: Fragment) -> str:
+    if not any(store.exists(manifest_path(version, scheme)) for scheme in NamingScheme):
+        return (
+            f"Version {version} of {store.uri} has been cleaned up since it was opened; nothing is "
+            "damaged. Open the table again, for its newest version: a DataFrame or view of Spark "
+            "keeps the version that it was made with, so make it again. A version is kept by a tag"
+        )
+    if any(file.base_id is not None for file in fragment.files):
+        return (
+            f"Version {version} of {store.uri} needs it, and is a clone: it reads files of the "
+            "table that it was cloned from, whose cleanup knows nothing of clones. A tag there on "
+            "the version that was cloned would have kept them"
+        )
+    return (
+        f"Version {version} of {store.uri} is there and needs it: the table is damaged. "
+        "`lance-stream verify` lists what is missing"
+    )

@@ -1,0 +1,124 @@
+"""Structs that come without some of their parts: what is stored of those parts stays.
+
+    stored    {a: 1, b: {x: 2, y: 3}}
+    incoming  {a: 5, b: {x: 6}}             the data has no part b.y
+    changed   {a: 5, b: {x: 6, y: 3}}
+
+So do columns that the data does not have. A struct that comes as a null is a null; a part that the
+stored row has no struct for is null, as it is in a new row. Items of lists and entries of maps are
+not changed but replaced, so no stored item belongs to an incoming one: structs in them have to come
+whole.
+"""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from lance_stream.errors import InvalidInputError
+
+
+def partial_columns(incoming: pa.Schema, table: pa.Schema) -> dict[str, pa.DataType]:
+    """Return the columns that come without some of their parts, and the types they come in.
+
+    Args:
+        incoming: The columns of the data.
+        table: The columns of the table.
+
+    Raises:
+        InvalidInputError: A struct in a list or a map comes without one of its parts.
+    """
+    found: dict[str, pa.DataType] = {}
+    for wanted in table:
+        place = incoming.get_field_index(wanted.name)
+        if place >= 0 and _lacks_parts(incoming.field(place).type, wanted.type, wanted.name, ""):
+            found[wanted.name] = incoming.field(place).type
+    return found
+
+
+def _lacks_parts(incoming: pa.DataType, target: pa.DataType, path: str, around: str) -> bool:
+    """Return whether a struct lacks parts that the table has.
+
+    Args:
+        incoming: The type that comes.
+        target: The table's type.
+        path: The names that lead to it.
+        around: What it is an item of, if it is one: "list" or "map".
+    """
+    if isinstance(incoming, pa.BaseExtensionType):
+        incoming = incoming.storage_type
+    if pa.types.is_struct(target) and pa.types.is_struct(incoming):
+        lacks = False
+        for part in target:
+            own = f"{path}.{part.name}"
+            place = incoming.get_field_index(part.name)
+            if place < 0 and around:
+                raise InvalidInputError(
+                    f"the structs in the {around} {path!r} come without {part.name!r}, which the "
+                    f"table has; no stored value belongs to an item of a new {around}, so it would "
+                    "be lost. Give all parts (a null where there is no value), or leave the whole "
+                    "column out, which then stays as it is"
+                )
+            lacks |= place < 0 or _lacks_parts(incoming.field(place).type, part.type, own, around)
+        return lacks
+    for inner, wanted, name in _items(incoming, target):
+        _lacks_parts(inner, wanted, f"{path}.{name}", "map" if _is_map(target) else "list")
+    return False
+
+
+def _items(
+    incoming: pa.DataType, target: pa.DataType
+) -> list[tuple[pa.DataType, pa.DataType, str]]:
+    if _is_map(target):
+        if _is_map(incoming):
+            return [(incoming.item_type, target.item_type, "value")]
+        if _is_list(incoming) and pa.types.is_struct(incoming.value_type):
+            entry = incoming.value_type
+            if entry.num_fields == 2:
+                return [(entry.field(1).type, target.item_type, "value")]
+        return []
+    if _is_list(target) and _is_list(incoming):
+        return [(incoming.value_type, target.value_type, "item")]
+    return []
+
+
+def _is_map(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_map(arrow))
+
+
+def _is_list(arrow: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(arrow)
+        or pa.types.is_large_list(arrow)
+        or pa.types.is_fixed_size_list(arrow)
+    )
+
+
+def with_stored_parts(
+    rows: pa.RecordBatch, stored: pa.RecordBatch, partial: Mapping[str, pa.DataType]
+) -> pa.RecordBatch:
+    """Return rows whose structs have the stored values in the parts that did not come.
+
+    Args:
+        rows: (n,) rows in the table's types.
+        stored: (n,) the same rows as they are stored: the partial columns at least.
+        partial: The columns that came without some of their parts, as `partial_columns` says.
+    """
+    columns = [
+        _merged(column, stored.column(name), partial[name]) if name in partial else column
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+
+def _merged(own: pa.Array, stored: pa.Array, incoming: pa.DataType) -> pa.Array:
+    if isinstance(incoming, pa.BaseExtensionType):
+        incoming = incoming.storage_type
+    if not (pa.types.is_struct(own.type) and pa.types.is_struct(incoming)):
+        return own
+    parts = []
+    for place, (part, kept) in enumerate(zip(own.type, stored.flatten(), strict=True)):
+        at = incoming.get_field_index(part.name)
+        came = own.field(place)
+        parts.append(kept if at < 0 else _merged(came, kept, incoming.field(at).type))
+    mask = own.is_null() if own.null_count else None
+    return pa.StructArray.from_arrays(parts, fields=list(own.type), mask=mask)

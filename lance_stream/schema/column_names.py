@@ -1,0 +1,56 @@
+"""Which names new columns can have.
+
+    top level    not empty, no dot, none of `SYSTEM_COLUMNS`
+    parts        different from one another within their struct
+
+A dot separates the parts of a struct in a path, so a column with a dot in its name cannot be named
+by other readers. Tables that have such a column already keep it.
+
+Source:  what pylance refuses, and what it writes and cannot read back.
+Differs: pylance writes a column with an empty name, and a struct with two parts of one name; it
+         reads neither.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.schema.fields import Field
+from lance_stream.schema.logical_types import STRUCT
+from lance_stream.schema.system_columns import SYSTEM_COLUMNS
+
+
+def check_new_name(name: object, *, is_part: bool = False) -> None:
+    """Raise unless a column, or a part of a struct, can be given a name.
+
+    Raises:
+        InvalidInputError: It cannot.
+    """
+    if not isinstance(name, str) or not name or "." in name:
+        raise InvalidInputError(
+            f"a column cannot be called {name!r}: a name is not empty, and has no dot, which "
+            "stands for the parts of a struct"
+        )
+    if name in SYSTEM_COLUMNS and not is_part:
+        raise InvalidInputError(
+            f"a column must not be called {name!r}: the name stands for what the table itself "
+            "knows of a row"
+        )
+
+
+def check_new_columns(columns: Iterable[Field]) -> None:
+    """Raise unless new top-level columns, and all parts of them, can have their names.
+
+    Raises:
+        InvalidInputError: One cannot.
+    """
+    for column in columns:
+        check_new_name(column.name)
+        for each in column.walk():
+            counts = Counter(part.name for part in each.children)
+            repeated = sorted(name for name, count in counts.items() if count > 1)
+            if each.logical_type == STRUCT and repeated:
+                raise InvalidInputError(
+                    f"column {column.name!r}: the parts of a struct must have different names, "
+                    f"but {repeated} occur twice"
+                )

@@ -1,0 +1,121 @@
+"""Which fields of two schemas are the same column, at every level of nesting.
+
+A field's id says so only from one version to the one that was made from it, and an overwrite gives
+ids anew. Between the parts of one struct, or the columns of a table, in two such versions
+
+    the same id                              is the same column, whatever it is called
+    the id is new, its name had another      is a column that was cast: the reference writes it
+    id, which is gone                        under another id
+    one field is new, one is gone, in the    is a column that was cast and renamed in one go
+    same place, and all others stay
+    the same name, where ids do not hold     is the same column
+    anything else                            is a column that came then
+
+Items of a list, and keys and values of a map, have no identity of their own: they are those of
+their list or map.
+
+Source: the ids that the reference gives in each verb, read off its manifests.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from lance_stream.schema.fields import Field
+from lance_stream.schema.logical_types import (
+    LIST_KINDS,
+    MAP,
+    STRUCT,
+    is_fixed_size_list_of_structs,
+)
+
+Ids: TypeAlias = Mapping[int, int]
+"""For the ids of fields in one schema those of the same columns in another."""
+
+
+def same_fields(before: Sequence[Field], after: Sequence[Field], *, ids_hold: bool) -> Ids:
+    """Return for ids in one schema those of the same columns in the schema before it.
+
+    Args:
+        before: Top-level columns.
+        after: Top-level columns of what was made from it.
+        ids_hold: Whether an id stands for the same column in both; else names decide.
+    """
+    found: dict[int, int] = {}
+    _pair_siblings(before, after, found, ids_hold=ids_hold)
+    return found
+
+
+def composed(first: Ids, then: Ids) -> Ids:
+    """Return where a second step leads from the ends of a first one."""
+    return {start: then[middle] for start, middle in first.items() if middle in then}
+
+
+def inverted(ids: Ids) -> Ids:
+    """Return the same pairs, the other way round."""
+    return {there: here for here, there in ids.items()}
+
+
+def is_list(field: Field) -> bool:
+    """Return whether a field is a list whose items are a field below it."""
+    kind = field.logical_type
+    return kind in LIST_KINDS or is_fixed_size_list_of_structs(kind)
+
+
+def _pair_siblings(
+    before: Sequence[Field], after: Sequence[Field], found: dict[int, int], *, ids_hold: bool
+) -> None:
+    pairs = _by_id(before, after) if ids_hold else {}
+    _add_by_name(before, after, pairs)
+    if ids_hold:
+        _add_by_place(before, after, pairs)
+    for place, older in pairs.items():
+        _pair(older, after[place], found, ids_hold=ids_hold)
+
+
+def _by_id(before: Sequence[Field], after: Sequence[Field]) -> dict[int, Field]:
+    """Return the older fields by the places of the newer ones that have their ids."""
+    by_id = {each.id: each for each in before}
+    return {
+        place: older
+        for place, each in enumerate(after)
+        if (older := by_id.get(each.id)) is not None
+        and (older.name == each.name or _are_of_one_kind(older, each))
+    }
+
+
+def _add_by_name(before: Sequence[Field], after: Sequence[Field], pairs: dict[int, Field]) -> None:
+    paired = {each.id for each in pairs.values()}
+    by_name = {each.name: each for each in before if each.id not in paired}
+    for place, each in enumerate(after):
+        if place not in pairs and each.name in by_name:
+            pairs[place] = by_name.pop(each.name)
+
+
+def _add_by_place(before: Sequence[Field], after: Sequence[Field], pairs: dict[int, Field]) -> None:
+    if len(before) == len(after) == len(pairs) + 1:
+        (place,) = set(range(len(after))) - pairs.keys()
+        if before[place].id not in {each.id for each in pairs.values()}:
+            pairs[place] = before[place]
+
+
+def _pair(older: Field, newer: Field, found: dict[int, int], *, ids_hold: bool) -> None:
+    found[newer.id] = older.id
+    if older.logical_type == newer.logical_type == STRUCT:
+        _pair_siblings(older.children, newer.children, found, ids_hold=ids_hold)
+    elif is_list(older) and is_list(newer):
+        _pair_by_place(older.children, newer.children, found, ids_hold=ids_hold)
+    elif older.logical_type == newer.logical_type == MAP:
+        for entries, others in zip(older.children, newer.children, strict=False):
+            found[others.id] = entries.id
+            _pair_by_place(entries.children, others.children, found, ids_hold=ids_hold)
+
+
+def _pair_by_place(
+    before: Sequence[Field], after: Sequence[Field], found: dict[int, int], *, ids_hold: bool
+) -> None:
+    for older, newer in zip(before, after, strict=False):
+        _pair(older, newer, found, ids_hold=ids_hold)
+
+
+def _are_of_one_kind(one: Field, other: Field) -> bool:
+    return one.logical_type == other.logical_type or (is_list(one) and is_list(other))

@@ -1,0 +1,207 @@
+"""Which column a name means: Spark's setting `spark.sql.caseSensitive`, at every door of Spark.
+
+    setting             a name means                                     `v` and `V` in one table
+    false (default)     the column of that name, whatever its case       refused where one is named
+    true                the column of exactly that name                  two columns
+
+A column keeps the name that the table gives it: a batch's `ID` is stored as the table's `id`.
+
+The sink asks its batch's session. The format's code runs in processes without a session, and goes
+by what the setting was when `register` was called. The parts of structs are found by the same rule
+where they are named in a path ("address.City"); the structs of a batch have exactly the parts'
+names. The doors without Spark (Python, the command line) know exact names only.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import Token, TokenType
+
+from lance_stream.dataset.expression_rules import DIALECT
+from lance_stream.dataset.predicates import parse_expression, quote_path
+from lance_stream.errors import InvalidInputError
+from lance_stream.schema.projections import split_path
+
+SETTING = "spark.sql.caseSensitive"
+
+
+def find_column(name: str, known: Iterable[str], *, case_sensitive: bool) -> str | None:
+    """Return which of some columns a name means; None if it means none.
+
+    Raises:
+        InvalidInputError: It could be one of several.
+    """
+    known = list(known)
+    if case_sensitive:
+        return name if name in known else None
+    alike = sorted({each for each in known if each.lower() == name.lower()})
+    if len(alike) > 1:
+        raise InvalidInputError(
+            f"the column {name!r} could be {' or '.join(map(repr, alike))}, which Spark does not "
+            f"tell apart while {SETTING} is false. Set it to true (for the format, before "
+            "register(spark) is called), or rename one of them"
+        )
+    return alike[0] if alike else None
+
+
+def check_told_apart(names: Sequence[str], whose: str, *, case_sensitive: bool) -> None:
+    """Refuse columns that Spark does not tell apart.
+
+    Args:
+        names: The columns' names.
+        whose: What has these columns, for the message.
+        case_sensitive: Whether Spark tells `v` from `V`.
+
+    Raises:
+        InvalidInputError: Two have the same name, to Spark.
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        key = name if case_sensitive else name.lower()
+        if key in seen:
+            way_out = "" if seen[key] == name else f", or set {SETTING} to true"
+            raise InvalidInputError(
+                f"{whose} has the columns {seen[key]!r} and {name!r}, which Spark does not tell "
+                f"apart. Rename one of them{way_out}"
+            )
+        seen[key] = name
+
+
+def names_in_table(
+    incoming: Sequence[str], table: Sequence[str], *, case_sensitive: bool
+) -> list[str]:
+    """Return the names under which a table stores incoming columns, in their order.
+
+    Args:
+        incoming: The columns' own names.
+        table: The names of the table's columns.
+        case_sensitive: Whether Spark tells `v` from `V`.
+
+    Raises:
+        InvalidInputError: A name could mean several of the table's columns, or two are one column.
+    """
+    check_told_apart(incoming, "the batch", case_sensitive=case_sensitive)
+    return [find_column(name, table, case_sensitive=case_sensitive) or name for name in incoming]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint at the column that a misspelt name may mean; empty if there is none."""
+    by_lower = {each.lower(): each for each in known}
+    near = get_close_matches(name.lower(), by_lower, n=1)
+    return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
+
+
+def settle_columns(
+    columns: Sequence[str] | None, schema: pa.Schema, *, case_sensitive: bool
+) -> tuple[str, ...] | None:
+    """Return columns that a user names by the names that a table has; unknown ones as they are.
+
+    Args:
+        columns: Names, or paths into structs; None for all columns.
+        schema: What can be named.
+        case_sensitive: Whether Spark tells `v` from `V`.
+
+    Raises:
+        InvalidInputError: A name could mean several columns.
+    """
+    if columns is None or case_sensitive:
+        return None if columns is None else tuple(columns)
+    return tuple(_settle_column(each, schema) for each in columns)
+
+
+def settle_filter(text: str | None, schema: pa.Schema, *, case_sensitive: bool) -> str | None:
+    """Return a condition with the names that a table has; unknown ones as they are.
+
+    Args:
+        text: The condition; None for none.
+        schema: What can be named.
+        case_sensitive: Whether Spark tells `v` from `V`.
+
+    Raises:
+        InvalidInputError: It is no condition; or a name could mean several columns.
+    """
+    if text is None or case_sensitive:
+        return text
+    paths = parse_expression(text).paths
+    settled = {path: settled for path in paths if (settled := _settle_path(path, schema)) != path}
+    if not settled:
+        return text
+    written = _rewritten(text, settled)
+    if set(parse_expression(written).paths) != {settled.get(path, path) for path in paths}:
+        raise InvalidInputError(
+            f"the filter {text!r} names columns in another case than the table; write them as the "
+            f"table does: {', '.join(map(quote_path, settled.values()))}"
+        )
+    return written
+
+
+def _settle_column(column: str, schema: pa.Schema) -> str:
+    if column in schema.names and not _has_twin(column, schema.names):
+        return column
+    whole = find_column(column, schema.names, case_sensitive=False)
+    if whole is not None:
+        return whole
+    path = split_path(column)
+    settled = _settle_path(path, schema)
+    return column if settled == path else quote_path(settled)
+
+
+def _has_twin(name: str, known: Iterable[str]) -> bool:
+    return sum(each.lower() == name.lower() for each in known) > 1
+
+
+def _settle_path(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
+    fields: Iterable[pa.Field] = schema
+    settled: list[str] = []
+    for name in path:
+        by_name = {each.name: each for each in fields}
+        found = find_column(name, by_name, case_sensitive=False)
+        if found is None:
+            return path
+        settled.append(found)
+        fields = _parts_of(by_name[found].type)
+    return tuple(settled)
+
+
+def _parts_of(arrow: pa.DataType) -> Iterable[pa.Field]:
+    while pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
+        arrow = arrow.value_type
+    return list(arrow) if pa.types.is_struct(arrow) else ()
+
+
+def _rewritten(text: str, settled: dict[tuple[str, ...], tuple[str, ...]]) -> str:
+    """Return an expression with some paths of names replaced by others."""
+    made, place = "", 0
+    for chain in _chains(sqlglot.tokenize(text, read=DIALECT)):
+        wanted = settled.get(tuple(token.text for token in chain))
+        if wanted is not None:
+            made += text[place : chain[0].start] + quote_path(wanted)
+            place = chain[-1].end + 1
+    return made + text[place:]
+
+
+def _chains(tokens: Sequence[Token]) -> Iterator[list[Token]]:
+    """Yield the runs of names with dots between them; the names of types are none."""
+    chain: list[Token] = []
+    before: TokenType | None = None
+    for token, after in zip(tokens, [*tokens[1:], None], strict=True):
+        if token.token_type is TokenType.DOT:
+            before = token.token_type
+            continue
+        if chain and before is not TokenType.DOT:
+            yield chain
+            chain = []
+        is_type = before in (TokenType.DCOLON, TokenType.ALIAS) or (
+            after is not None and after.token_type is TokenType.STRING and _is_word(token)
+        )
+        if token.token_type is not TokenType.STRING and not is_type:
+            chain.append(token)
+        before = token.token_type
+    if chain:
+        yield chain
+
+
+def _is_word(token: Token) -> bool:
+    return token.text.upper() in ("DATE", "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMP_NTZ", "X")

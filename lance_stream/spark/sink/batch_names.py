@@ -1,0 +1,73 @@
+"""The names of a batch's columns, as its table has them; see `spark.column_names` for the rule."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.errors import InvalidInputError
+from lance_stream.spark.column_names import (
+    check_told_apart,
+    did_you_mean,
+    find_column,
+    names_in_table,
+)
+from lance_stream.spark.session_settings import is_case_sensitive
+from lance_stream.spark.sink.arguments import SinkArguments, names
+
+
+def settle_names(
+    df: DataFrame, arguments: SinkArguments, table: TableVersion | None
+) -> tuple[DataFrame, SinkArguments]:
+    """Return a batch whose columns are called as in the table, and arguments that call them so.
+
+    Args:
+        df: The batch.
+        arguments: What the user says; the names in it are looked for among the batch's columns.
+        table: Where the batch goes; None if it is yet to be made.
+
+    Raises:
+        InvalidInputError: A name is not there, or could mean several columns.
+    """
+    is_exact = is_case_sensitive(df.sparkSession)
+    before = list(df.columns)
+    check_told_apart(before, "the batch", case_sensitive=is_exact)
+    after = names_in_table(before, _names_of(arguments, table), case_sensitive=is_exact)
+    check_told_apart(after, "the batch", case_sensitive=is_exact)
+    by_name = dict(zip(before, after, strict=True))
+
+    def settle(name: str) -> str:
+        found = find_column(name, before, case_sensitive=is_exact)
+        if found is None:
+            raise InvalidInputError(
+                f"the batch has no column {name!r}{did_you_mean(name, before)}; it has: "
+                f"{', '.join(before)}"
+            )
+        return by_name[found]
+
+    def settle_all(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(map(settle, names)))
+
+    create_options = dict(arguments.create_options)
+    key = names(create_options.get("primary_key"), "primary_key")
+    if key and table is None:
+        create_options["primary_key"] = [
+            find_column(each, after, case_sensitive=is_exact) or each for each in key
+        ]
+    settled = replace(
+        arguments,
+        on=settle_all(arguments.on),
+        except_columns=settle_all(arguments.except_columns),
+        sequence_by=arguments.sequence_by and settle(arguments.sequence_by),
+        create_options=create_options,
+    )
+    return (df if before == after else df.toDF(*after)), settled
+
+
+def _names_of(arguments: SinkArguments, table: TableVersion | None) -> list[str]:
+    if table is not None:
+        return list(table.schema.names)
+    schema = arguments.create_options.get("schema")
+    return list(schema.names) if isinstance(schema, pa.Schema) else []

@@ -1,0 +1,66 @@
+"""Whether `next_row_id` is above every row id that a version has given.
+
+If it is not, new rows get ids that others have, and whoever goes by ids takes one row for another.
+A version that we made counts on from one that was checked. One that another program made is
+checked before the next is made of it: from the fragments' bytes, without opening a file. Most
+fragments have one range of ids, which is read for all of them at once (`uniform_lineage`); the
+others' sequences are decoded, each once.
+
+Ids that stand in files (spilled row lineage) are not looked at; `verify` does.
+
+Source:  table.proto, Manifest.next_row_id.
+"""
+
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from lance_stream.errors import CorruptDataError
+from lance_stream.table.fragment_list import FragmentList
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.row_ids import decode_row_ids
+from lance_stream.table.uniform_lineage import uniform_lineage
+
+_KEPT: Final = 1 << 16
+
+
+def check_next_row_id(manifest: Manifest) -> None:
+    """Raise if a version's next row id is not above all row ids that its fragments have.
+
+    Raises:
+        CorruptDataError: It is not, or a sequence of row ids is damaged.
+    """
+    largest = manifest.fragments.remembered(largest_row_id)
+    if largest >= manifest.next_row_id:
+        raise CorruptDataError(
+            f"the manifest of version {manifest.version} says that the next row id is "
+            f"{manifest.next_row_id}, but a row has the id {largest}: new rows would get ids that "
+            "others have. Nothing was written; write the rows into a new table, or restore a "
+            "version from before the program that wrote this one"
+        )
+
+
+def largest_row_id(fragments: FragmentList) -> int:
+    """Return the largest stable row id that fragments state inline; -1 if they state none.
+
+    Raises:
+        CorruptDataError: A sequence is damaged.
+    """
+    if not len(fragments):
+        return -1
+    known = uniform_lineage(fragments.raws)
+    is_known = known.first_row_ids.is_known
+    last = known.first_row_ids.values + known.physical_rows - np.uint64(1)
+    largest = int(last[is_known].max()) if is_known.any() else -1
+    for place in np.flatnonzero(~is_known).tolist():
+        stored = fragments[place].row_ids
+        if isinstance(stored, bytes):
+            largest = max(largest, _largest_in(stored))
+    return largest
+
+
+@lru_cache(maxsize=_KEPT)
+def _largest_in(stored: bytes) -> int:
+    ids = decode_row_ids(stored).to_array()
+    return int(ids.max()) if len(ids) else -1

@@ -1,0 +1,148 @@
+"""What becomes of each field that a manifest can state: it is read, harmless, or refused.
+
+The format's rule is that a feature which changes what a table's rows are sets a feature flag (see
+`feature_flags`). Fields that did without one, or stand beside one, are listed here; so are fields
+of later releases, by their numbers. A number that is not listed comes from a release that we do not
+know: the rule holds that it can be passed over by readers, and writers leave it out of the next
+version, as the reference does, for it may be a position in that manifest's own file.
+
+Source:  table.proto and file.proto of the reference, from its first releases to 14.0.2.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+from lance_stream.errors import UnsupportedFeatureError
+from lance_stream.table import wire
+
+
+class Treatment(Enum):
+    """What we do with a field."""
+
+    READ = "its value is used"
+    HARMLESS = "it changes neither rows nor columns"
+    REFUSED_BY_READERS = "without it rows would be missing or wrong"
+    REFUSED_BY_WRITERS = "the next version would have to state it anew"
+
+
+class Stated(NamedTuple):
+    """What we do with a field, and why where that is not plain."""
+
+    treatment: Treatment
+    reason: str = ""
+
+
+_READ: Final = Stated(Treatment.READ)
+
+
+def _harmless(reason: str) -> Stated:
+    return Stated(Treatment.HARMLESS, reason)
+
+
+FIELDS: Final[Mapping[str, Mapping[int, Stated]]] = {
+    "Manifest": {
+        1: _READ,
+        2: _READ,
+        3: _READ,
+        4: _harmless("a position in this file that readers do not use"),
+        5: _READ,
+        6: _READ,
+        7: _READ,
+        8: _harmless("a name that nobody looks up"),
+        9: _READ,
+        10: _READ,
+        11: _READ,
+        12: _READ,
+        13: _READ,
+        14: _READ,
+        15: _READ,
+        16: _READ,
+        17: Stated(
+            Treatment.REFUSED_BY_READERS,
+            "a blob dataset: the values of blob columns lie in a second dataset, whose columns "
+            "would be nulls here. Read the table with the release of pylance that wrote it (0.20 "
+            "to 0.2x), and write it anew",
+        ),
+        18: _READ,
+        19: _READ,
+        20: _READ,
+        21: _READ,
+        22: Stated(
+            Treatment.REFUSED_BY_READERS, "a fragment tree: fragments that stand in other files"
+        ),
+        23: _READ,
+        24: Stated(
+            Treatment.REFUSED_BY_WRITERS, "a count of field ids, for ids that are not given again"
+        ),
+        25: Stated(Treatment.REFUSED_BY_WRITERS, "a clustering of the table's rows"),
+        26: Stated(Treatment.REFUSED_BY_WRITERS, "a count of the clusterings of the table's rows"),
+    },
+    "Manifest.WriterVersion": {
+        1: _READ,
+        2: _READ,
+        3: _harmless("part of the writer's name"),
+        4: _harmless("part of the writer's name"),
+    },
+    "Manifest.DataStorageFormat": {
+        1: _harmless("`verify` tells another one; each file says itself what it is"),
+        2: _READ,
+    },
+    "BasePath": {1: _READ, 2: _READ, 3: _READ, 4: _READ},
+    "DataFragment": {
+        **dict.fromkeys(range(1, 11), _READ),
+        11: Stated(Treatment.REFUSED_BY_READERS, "data overlay files: newer values of some cells"),
+        12: _READ,
+        13: _READ,
+        14: _READ,
+        15: _harmless("a clustering that readers do not use"),
+        16: _harmless("metadata that readers do not use"),
+    },
+    "RowLineageColumn": {},
+    "DataFile": dict.fromkeys(range(1, 8), _READ),
+    "DeletionFile": {1: _READ, 2: _READ, 3: _READ, 4: _READ, 7: _READ},
+    "ExternalFile": {1: _READ, 2: _READ, 3: _READ},
+    "Field": {
+        1: _harmless("no writer uses it; the logical type says the same"),
+        2: _READ,
+        3: _READ,
+        4: _READ,
+        5: _READ,
+        6: _READ,
+        7: _harmless("a hint; the pages say how they are encoded"),
+        8: _READ,
+        9: _READ,
+        10: _READ,
+        12: _READ,
+        13: _READ,
+        14: _READ,
+        15: _READ,
+    },
+    "Dictionary": {1: _READ, 2: _READ},
+}
+"""What we do with each field of a manifest's messages, by its number."""
+
+
+def check_stated(unknown: bytes, *, for_writing: bool) -> None:
+    """Raise if a manifest states what a reader, or a writer, may not pass over.
+
+    Args:
+        unknown: The fields of the manifest that our definition of the message does not name.
+        for_writing: Whether the next version is to be made of it.
+
+    Raises:
+        UnsupportedFeatureError: It does; the message names the feature.
+    """
+    refused = {Treatment.REFUSED_BY_READERS}
+    if for_writing:
+        refused.add(Treatment.REFUSED_BY_WRITERS)
+    for each in wire.split_message(unknown):
+        stated = FIELDS["Manifest"].get(each.number)
+        is_zero = each.wire_type == wire.VARINT and not any(unknown[each.value_start : each.stop])
+        if stated is None or stated.treatment not in refused or is_zero:
+            continue
+        verb = "written" if stated.treatment is Treatment.REFUSED_BY_WRITERS else "read"
+        raise UnsupportedFeatureError(
+            f"the table cannot be {verb}: field {each.number} of its manifest states "
+            f"{stated.reason}"
+        )
