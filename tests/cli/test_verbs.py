@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import lance_stream
@@ -73,7 +75,7 @@ def objects(text: str) -> list[dict[str, Any]]:
 
 def test_show_tells_what_a_table_is(run: Run, ds: Dataset) -> None:
     ds.tags.create("gold", 2)
-    record_progress(ds.table.store, "totals", 3)
+    record_progress(ds.table.refs, "totals", 3)
     told = answer(run, "show", ds.uri)
     lines = [" ".join(line.split()) for line in told.splitlines()]
     assert f"{ds.uri} at version 5 of {ds.timestamp:%Y-%m-%d %H:%M:%SZ}" in lines
@@ -85,7 +87,7 @@ def test_show_tells_what_a_table_is(run: Run, ds: Dataset) -> None:
 
 
 def test_show_answers_programs_in_json(run: Run, ds: Dataset) -> None:
-    record_progress(ds.table.store, "totals", 4)
+    record_progress(ds.table.refs, "totals", 4)
     told = json.loads(answer(run, "show", ds.uri, "--json"))
     assert told["versions"] == {"count": 5, "oldest": 1, "newest": 5}
     assert (told["num_rows"], told["num_dead_rows"], told["num_fragments"]) == (4, 2, 3)
@@ -101,10 +103,18 @@ def test_show_answers_programs_in_json(run: Run, ds: Dataset) -> None:
 def test_show_tells_of_streams_indices_and_remembered_deletes(run: Run, ds: Dataset) -> None:
     data = pa.table({"id": [9], "name": ["x"], "op": ["d"]})
     ds = ds.upsert(data, "id", "name", "op = 'd'", "op", tombstones="7 days")
-    ds.update_config(config_entries("orders", LedgerEntry(7, "q", 6)))
+    ds.update_config(config_entries("orders", LedgerEntry(7, "q", 6, 3, "0f" * 16)))
     told = json.loads(answer(run, "show", ds.uri, "--json"))
     assert told["remembered_deletes"] == {"on": ["id"], "sequence_by": "name", "num_rows": 1}
-    assert told["streams"] == [{"app_id": "orders", "batch": 7, "version": 6, "query": "q"}]
+    (stream,) = told["streams"]
+    assert stream == {
+        "app_id": "orders",
+        "batch": 7,
+        "version": 6,
+        "query": "q",
+        "rows": 3,
+        "digest": "0f" * 16,
+    }
     assert told["config"] == {"team": "blue"}
     assert "remembers 1 delete by id in the order of name" in answer(run, "show", ds.uri)
 
@@ -180,6 +190,36 @@ def test_a_condition_may_name_columns_that_are_not_asked_for(run: Run, ds: Datas
     assert "id" not in told[0]
 
 
+def test_a_condition_may_name_a_part_that_is_not_asked_for(run: Run, tmp_path: Path) -> None:
+    struct = pa.struct([("x", pa.int64()), ("y", pa.string())])
+    uri = str(tmp_path / "nested")
+    made = lance_stream.create_dataset(uri, pa.schema([("id", pa.int64()), ("s", struct)]))
+    made.append(pa.table({"id": [1, 2], "s": [{"x": 1, "y": "a"}, {"x": 2, "y": "b"}]}))
+    words = ["--columns", "id,s.x", "--filter", "s.y = 'a'", "--format", "json"]
+    (told,) = objects(answer(run, "changes", uri, *words))
+    assert (told["id"], told["s"]) == (1, {"x": 1})
+
+
+def test_words_mean_what_they_meant_when_following_began(
+    run: Run, ds: Dataset, naps: list[Callable[[], object]]
+) -> None:
+    naps += [
+        lambda: ds.rename_columns({"id": "n", "name": "label"}),
+        lambda: ds.checkout(None).append(rows(77, 78).rename_columns(["n", "label"])),
+    ]
+    words = ["--columns", "name", "--filter", "id = 77", "--follow", "--format", "json"]
+    _, out, _ = run("changes", ds.uri, *words)
+    assert [each["name"] for each in objects(out)] == ["n77"]
+
+
+def test_following_stops_where_a_column_that_is_asked_for_is_gone(
+    run: Run, ds: Dataset, naps: list[Callable[[], object]]
+) -> None:
+    naps += [lambda: ds.drop_columns(["name"])]
+    code, _, err = run("changes", ds.uri, "--columns", "name", "--follow")
+    assert (code, "has no column 'name' any more" in err) == (2, True)
+
+
 def test_changes_are_a_table_for_people(run: Run, ds: Dataset) -> None:
     ds.append(rows(7).set_column(1, "name", pa.array([60 * "é" + "\n"])))
     lines = answer(run, "changes", ds.uri, "--after", "3").splitlines()
@@ -248,6 +288,27 @@ def test_following_begins_with_what_comes_and_ends_when_it_is_interrupted(
     assert [each["id"] for each in objects(out)] == [77]
 
 
+@pytest.mark.parametrize("num_versions", [0, 1, 3], ids=["fewer", "as many", "more"])
+def test_following_notices_that_a_table_was_put_back(
+    run: Run, tmp_path: Path, naps: list[Callable[[], object]], num_versions: int
+) -> None:
+    uri = str(tmp_path / "t")
+    ds = lance_stream.create_dataset(uri, rows(1).schema)
+    shutil.copytree(uri, tmp_path / "copy")
+
+    def put_back() -> None:
+        shutil.rmtree(uri)
+        shutil.copytree(tmp_path / "copy", uri)
+        for number in range(num_versions):
+            lance_stream.open_dataset(uri).append(rows(100 + number))
+
+    naps += [lambda: ds.append(rows(77)), put_back]
+    code, out, err = run("changes", uri, "--follow", "--format", "json")
+    assert (code, [each["id"] for each in objects(out)]) == (3, [77])
+    assert "version 2" in err
+    assert "put back from a copy" in err
+
+
 def test_following_shows_the_columns_that_a_table_gets(
     run: Run, ds: Dataset, naps: list[Callable[[], object]]
 ) -> None:
@@ -313,7 +374,7 @@ def test_verify_ends_with_1_if_a_rule_is_broken(run: Run, ds: Dataset) -> None:
 
 
 def test_consumers_are_listed_and_dropped(run: Run, ds: Dataset) -> None:
-    record_progress(ds.table.store, "totals", 2)
+    record_progress(ds.table.refs, "totals", 2)
     lines = answer(run, "consumers", "list", ds.uri).splitlines()
     assert lines[1].split()[:3] == ["totals", "2", "3"]
     assert answer(run, "consumers", "drop", ds.uri, "totals") == "dropped the consumer totals\n"
@@ -332,7 +393,7 @@ def test_consumers_are_listed_and_dropped(run: Run, ds: Dataset) -> None:
         (["cleanup", "URI", "--older-than", "soon"], 2, "'soon' is no age"),
         (["cleanup", "URI", "--retain-versions", "0"], 2, "not a whole number from 1"),
         (["show", "URI", "-o", "durable"], 2, "a storage option is KEY=VALUE"),
-        (["show", "URI", "--version", "2026-01-01"], 2, "has no time zone"),
+        (["show", "URI", "--version", "2020-01-01"], 3, "at 2020-01-01T00:00:00+00:00"),
         (["consumers", "drop", "URI", "a b"], 2, "cannot be the name of a consumer"),
         (["frobnicate", "URI"], 2, "invalid choice"),
         ([], 2, "usage: lance-stream"),
@@ -453,3 +514,20 @@ def test_a_size_is_told_in_few_digits(num_bytes: int, text: str) -> None:
 def test_moments_are_told_in_utc() -> None:
     assert output.moment(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)) == "2026-01-02 03:04:05Z"
     assert output.moment(None) == "-"
+
+
+def test_verify_compares_rows_with_another_version_a_replica_and_parquet(
+    run: Run, ds: Dataset, tmp_path: Path
+) -> None:
+    same = pa.Table.from_batches(reversed(ds.to_table().to_batches()), ds.schema)
+    replica = lance_stream.create_dataset(tmp_path / "replica", ds.schema).append(same)
+    pq.write_table(same, tmp_path / "same.parquet")
+    for other in (replica.uri, str(tmp_path / "same.parquet")):
+        assert "the rows are the same" in answer(run, "verify", ds.uri, "--against", other)
+    code, out, _ = run("verify", ds.uri, "--against", ds.uri, "--against-version", "2")
+    assert (code, "the rows differ" in out) == (1, True)
+    code, out, _ = run("verify", ds.uri, "--columns", "id")
+    assert code != 0
+    changed = replica.update({"name": "'another'"}, where="id = 2")
+    code, out, _ = run("verify", ds.uri, "--against", changed.uri)
+    assert (code, out.splitlines()[-1]) == (1, "the rows differ in name")

@@ -26,6 +26,7 @@ class TestPostgresqlAndALocalDisk(ExternalLogContract):
         return open_log(tmp_path / "t", {"manifest_store": postgresql_url})
 
 
+@pytest.mark.some_cases(one_in=3)
 class TestPostgresqlAndAnyBucket(ExternalLogContract):
     @pytest.fixture
     def log(self, postgresql_url: str, any_bucket: Bucket) -> VersionLog:
@@ -52,6 +53,7 @@ class TestDynamoDBAndS3(ExternalLogContract):
         return open_log(f"{uri}/a/t?ddbTableName={dynamodb_table.name}", options)
 
 
+@pytest.mark.some_cases(one_in=3)
 class TestDynamoDBAndAnyBucket(ExternalLogContract):
     @pytest.fixture
     def log(self, dynamodb_local_table: DynamoTable, any_bucket: Bucket) -> VersionLog:

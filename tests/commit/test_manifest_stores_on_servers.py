@@ -19,6 +19,7 @@ from lance_stream.errors import (
 )
 from lance_stream.storage.object_requests import Patience
 from tests.contracts.manifest_stores import NUM_RACERS, URI, ManifestStoreContract, item
+from tests.sampling import ALL_CASES
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.moto import KEY_ID, SECRET, DynamoTable, ask_dynamo
 from tests.servers.store_faults import CutAfter, CutBefore, Forge
@@ -49,7 +50,7 @@ def execute(url: str, *statements: str) -> None:
 
 
 class TestPostgresql(ManifestStoreContract):
-    num_rounds = 100
+    num_rounds = 100 if ALL_CASES else 30
 
     @pytest.fixture
     def manifests(self, postgresql_url: str) -> ManifestStore:
@@ -168,7 +169,7 @@ class TestDynamoDB(ManifestStoreContract):
 
 
 class TestDynamoDBLocal(ManifestStoreContract):
-    num_rounds = 100
+    num_rounds = 100 if ALL_CASES else 30
 
     @pytest.fixture
     def manifests(self, dynamodb_local_table: DynamoTable) -> ManifestStore:

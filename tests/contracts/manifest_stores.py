@@ -13,6 +13,7 @@ from lance_stream.commit.manifest_stores.protocol import ManifestItem, ManifestS
 
 URI = "s3://bucket/a b/tüte 100%.lance"
 NUM_RACERS = 16
+NUM_PROCESSES = {"fork": 4, "spawn": 2}  # each that is spawned imports all anew
 
 
 def item(version: int, name: str = "final", size_bytes: int | None = 7) -> ManifestItem:
@@ -94,13 +95,14 @@ class ManifestStoreContract:
                 assert sum(won) == 1
                 assert manifests.get(URI, version) == item(version, str(won.index(True)))
 
-    @pytest.mark.parametrize("method", ["fork", "spawn"])
+    @pytest.mark.parametrize("method", NUM_PROCESSES)
     def test_of_several_processes_one_puts_a_version(
         self, manifests: ManifestStore, method: str
     ) -> None:
         assert manifests.latest(URI) is None  # the parent has a connection, which children inherit
-        with ProcessPoolExecutor(4, mp_context=get_context(method)) as processes:
-            told = [processes.submit(_put_all, manifests, self.num_rounds) for _ in range(4)]
+        num = NUM_PROCESSES[method]
+        with ProcessPoolExecutor(num, mp_context=get_context(method)) as processes:
+            told = [processes.submit(_put_all, manifests, self.num_rounds) for _ in range(num)]
             won = Counter(version for each in told for version in each.result())
         assert won == Counter(range(1, self.num_rounds + 1))
         assert len(manifests.items(URI)) == self.num_rounds

@@ -28,6 +28,7 @@ import pytest
 
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import NotFoundError, StoreRefusedError, StoreUnavailableError
+from lance_stream.storage import retries
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.object_store import ObjectStore
 from lance_stream.storage.store import Store
@@ -349,6 +350,18 @@ class ObjectStoreContract(StoreContract):
         begin = time.monotonic()
         assert store.read("a") == b"x"
         assert 0.3 < time.monotonic() - begin < 4
+
+    def test_a_service_that_comes_back_is_waited_for(
+        self, bucket: Bucket, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Tasks of Spark stand on it: they are tried once on a local master."""
+        monkeypatch.setattr(retries.random, "random", lambda: 0.003)
+        store = store_at(bucket, proxy.url)
+        proxy.add(CutBefore(reset=True), times=20)
+        with store.open_writer("data/a") as writer:
+            writer.write(b"x")
+        assert bytes(store.read("data/a")) == b"x"
+        assert len(proxy.requests) > 20
 
     def test_a_service_that_never_answers_is_told_with_how_often_it_was_asked(
         self, bucket: Bucket, proxy: FaultProxy

@@ -12,6 +12,15 @@ from lance_stream.dataset.casting import cast_batch, check_castable
 from lance_stream.errors import InvalidInputError
 
 
+def sent(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return what a batch is on the other side of an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    with pa.ipc.open_stream(sink.getvalue()) as reader:
+        return reader.read_next_batch()
+
+
 def cast(values: list[Any], incoming: pa.DataType, wanted: pa.DataType) -> pa.Array:
     array = pa.array(values, incoming)
     table = pa.schema([("a", wanted)])
@@ -20,12 +29,18 @@ def cast(values: list[Any], incoming: pa.DataType, wanted: pa.DataType) -> pa.Ar
     whole = cast_batch(batch, table)
     whole.validate(full=True)
     assert whole.schema.equals(table, check_metadata=True)
-    # a slice is cast like the whole
-    part = cast_batch(batch.slice(1), table)
-    part.validate(full=True)
-    assert part.column(0).to_pylist() == whole.column(0).to_pylist()[1:]
+    for start in range(len(values)):  # a slice is cast like the whole, also as Spark sends it
+        for part in (batch.slice(start), sent(batch.slice(start))):
+            made = cast_batch(part, table)
+            made.validate(full=True)
+            assert made.column(0).to_pylist() == whole.column(0).to_pylist()[start:]
     return whole.column(0)
 
+
+FLOAT = pa.float32()
+VECTORS = pa.list_(FLOAT)
+LISTS_OF_INT8 = pa.list_(pa.list_(pa.int8()))
+STRUCT_OF_INT8 = pa.struct([("p", pa.list_(pa.int8()))])
 
 KEPT = [
     ([1, None, 127], pa.int8(), pa.int64()),
@@ -52,8 +67,23 @@ KEPT = [
     ([date(2020, 1, 1), None], pa.date32(), pa.date64()),
     ([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32()), pa.list_(pa.float32(), 2)),
     ([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32()), pa.list_(pa.float16(), 2)),
+    ([None, None], pa.list_(pa.float32()), pa.list_(pa.float32(), 2)),
+    (
+        [{"v": None}, {"v": None}],
+        pa.struct([("v", VECTORS)]),
+        pa.struct([("v", pa.list_(FLOAT, 2))]),
+    ),
+    ([None, [None, None]], pa.list_(VECTORS), pa.list_(pa.list_(pa.float32(), 2))),
     ([[1.0, 2.0], None, [3.0, None]], pa.list_(pa.float32(), 2), pa.list_(pa.float64())),
     ([[1], None, [], [2, None]], pa.list_(pa.int8()), pa.large_list(pa.int64())),
+    # slices that begin behind lists without items: their first offset is 0, too
+    ([None, [1, 2], None, [3]], pa.list_(pa.int8()), pa.list_(pa.int64())),
+    ([[], [[], [1]], None, [[2], None]], LISTS_OF_INT8, pa.large_list(pa.list_(pa.int64()))),
+    (
+        [{"p": []}, {"p": [1]}, {"p": None}],
+        STRUCT_OF_INT8,
+        pa.struct([("p", pa.list_(pa.int16()))]),
+    ),
     (
         [[("a", [1])], None, [], [("b", None), ("c", [])]],
         pa.map_(pa.string(), pa.list_(pa.int8())),
@@ -136,10 +166,14 @@ REFUSED_BY_VALUE = [
     ([-1], pa.int16(), pa.uint8()),
     ([2**53 + 1], pa.int64(), pa.float64()),
     ([70000.0], pa.float32(), pa.float16()),
+    ([1, None, 2049], pa.int64(), pa.float16()),
+    ([-70000], pa.int32(), pa.float16()),
+    ([2**24 + 1], pa.int32(), pa.float16()),
     ([Decimal("1.25")], pa.decimal128(10, 2), pa.decimal128(10, 1)),
     ([1500], pa.timestamp("us"), pa.timestamp("ms")),
     ([b"abc"], pa.binary(), pa.binary(2)),
     ([[1, 2, 3]], pa.list_(pa.int8()), pa.list_(pa.int8(), 2)),
+    ([[], None], pa.list_(pa.int8()), pa.list_(pa.int8(), 2)),
     ([[-1]], pa.list_(pa.int16()), pa.list_(pa.uint8())),
     ([str(i) for i in range(200)], pa.string(), pa.dictionary(pa.int8(), pa.string())),
 ]

@@ -20,7 +20,7 @@ from lance_stream.dataset.append import (
 from lance_stream.dataset.commit_verb import Outcome
 from lance_stream.dataset.configure import update_config
 from lance_stream.dataset.delete import delete
-from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
+from lance_stream.dataset.micro_batches import LOOKED_AT, MicroBatch, find_taken_in
 from lance_stream.dataset.opening import checkout, open_table
 from lance_stream.dataset.overwrite import overwrite
 from lance_stream.dataset.restore import restore
@@ -291,6 +291,47 @@ def test_a_stream_that_begins_looks_at_no_version_but_the_newest(table: TableVer
     watched = replace(checkout(table, None), store=store, log=ObjectStoreLog(store))
     assert find_taken_in(watched, batch(0)) is None
     assert store.calls == [("list_names", "_transactions")]
+
+
+@pytest.mark.parametrize("has_entry", [True, False])
+def test_many_versions_of_others_are_not_read_for_a_batch(
+    table: TableVersion, has_entry: bool
+) -> None:
+    """The ledger is in the newest manifest; whether the batch was ever tried is one listing."""
+    if has_entry:
+        append(table, rows(0), batch(0))
+    for number in range(LOOKED_AT + 5):
+        append(table, rows(number))
+    store = WatchedStore(table.store)
+    newest = replace(checkout(table, None), store=store, log=ObjectStoreLog(store))
+    assert find_taken_in(newest, batch(1)) is None
+    assert store.calls == [("list_names", "_transactions")]
+    store.calls.clear()
+    assert find_taken_in(newest, batch(1)) is None
+    assert store.calls == [], "the outcome is remembered for the next attempt"
+    append(table, rows(99))
+    assert find_taken_in(checkout(newest, None), batch(2)) is None
+    assert [call for call, _ in store.calls] == ["list_files", "read_ranges"], "one look"
+
+
+def test_a_batch_that_a_foreign_restore_took_back_long_ago_stays_away(table: TableVersion) -> None:
+    append(table, rows(0), batch(0))
+    append(table, rows(1), batch(1))
+    restore_as_another_program(table, 2)
+    for number in range(LOOKED_AT + 5):
+        append(table, rows(10 + number))
+    again = append(table, rows(1), batch(1))
+    assert (again.is_new, again.taken_in_before) == (False, 3)
+    assert append(table, rows(2), batch(2)).is_new
+    assert 1 not in ids_of(table)
+
+
+def test_a_search_holds_for_later_batches_only(table: TableVersion) -> None:
+    append(table, rows(0), batch(0))
+    append(table, rows(1), batch(1))
+    restore_as_another_program(table, 2)
+    assert find_taken_in(checkout(table, None), batch(2)) is None
+    assert not append(table, rows(1), batch(1)).is_new
 
 
 def test_where_history_is_gone_after_a_foreign_restore_the_stream_stops(

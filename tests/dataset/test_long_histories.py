@@ -2,13 +2,14 @@
 
 Its history is forged: thousands of versions of one fragment, one of 10,000 fragments that share a
 data file, and a few that were committed behind it. On a service that counts without a server, and
-on moto.
+on moto; there of 2,500 versions, and in `make soak` of 10,000.
 """
 
 import http.client
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -27,16 +28,19 @@ from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
 from lance_stream.dataset.opening import open_table
 from lance_stream.dataset.write_fragments import write_fragments
 from lance_stream.storage import locations
+from lance_stream.table.fragment_list import FragmentNumbers
 from lance_stream.table.manifest import FragmentList, Manifest, encode_manifest
 from lance_stream.table.paths import manifest_path
 from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
 from tests.contracts.object_service import ObjectService
+from tests.sampling import ALL_CASES
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.moto import MotoServer
 
 pytestmark = pytest.mark.xdist_group("long histories")  # one process forges what all look at
 
 NUM_VERSIONS = NUM_FRAGMENTS = 10_000
+NUM_VERSIONS_ON_MOTO = NUM_VERSIONS if ALL_CASES else 2_500
 NUM_COMMITTED = 5
 ROWS = 10
 FEW_BYTES = 20_000
@@ -57,12 +61,14 @@ class Place:
         options: Settings of its store.
         put: Writes many objects at once, by their paths below the table's.
         look: Returns how many requests there were of each kind, and how many bytes went and came.
+        num_versions: How many versions the forged history has.
     """
 
     uri: str
     options: dict[str, str]
     put: Callable[[dict[str, bytes]], None]
     look: Callable[[], tuple[dict[str, int], int]]
+    num_versions: int
     size: int = field(default=0)
 
     def asked(self, act: Callable[[], object]) -> tuple[dict[str, int], int]:
@@ -99,7 +105,7 @@ def counted(patch: pytest.MonkeyPatch) -> Iterator[Place]:
     def put(files: dict[str, bytes]) -> None:
         service.objects.update({f"t/{path}": data for path, data in files.items()})
 
-    yield Place("test://bucket/t", {}, put, look)
+    yield Place("test://bucket/t", {}, put, look, NUM_VERSIONS)
 
 
 def on_moto(request: pytest.FixtureRequest) -> Iterator[Place]:
@@ -126,7 +132,7 @@ def on_moto(request: pytest.FixtureRequest) -> Iterator[Place]:
                 list(threads.map(put_some, [some[each::4] for each in range(4)]))
 
         options = {**bucket.storage_options, "aws_endpoint": proxy.url}
-        yield Place(f"{bucket.uri}/t", options, put, look)
+        yield Place(f"{bucket.uri}/t", options, put, look, NUM_VERSIONS_ON_MOTO)
 
 
 def forge(place: Place) -> None:
@@ -134,7 +140,7 @@ def forge(place: Place) -> None:
     made = lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
     made = made.append(rows(0))
     small = made.table.manifest
-    last = NUM_VERSIONS - NUM_COMMITTED
+    last = place.num_versions - NUM_COMMITTED
     history = {
         manifest_path(version): encode_manifest(_at(small, version)) for version in range(3, last)
     }
@@ -160,7 +166,7 @@ def forge(place: Place) -> None:
     assert ds.version == last
     for _ in range(NUM_COMMITTED):
         ds = ds.append(rows(1_000_000))
-    assert (ds.version, len(ds.table.manifest.fragments)) == (NUM_VERSIONS, NUM_FRAGMENTS)
+    assert (ds.version, len(ds.table.manifest.fragments)) == (place.num_versions, NUM_FRAGMENTS)
 
 
 def _at(manifest: Manifest, version: int) -> Manifest:
@@ -188,7 +194,7 @@ def test_opening_costs_a_few_names_and_a_manifest(
 def test_a_version_is_opened_by_its_number(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     forget(monkeypatch)
     asked, num_bytes = place.asked(
-        lambda: lance_stream.open_dataset(place.uri, 4711, place.options)
+        lambda: lance_stream.open_dataset(place.uri, 1711, place.options)
     )
     assert asked == {"get": 1}
     assert num_bytes < FEW_BYTES
@@ -236,7 +242,7 @@ def test_all_versions_are_listed_by_pages_of_a_thousand(place: Place) -> None:
     table = open_table(place.uri, None, place.options)
     versions: list[int] = []
     asked, _ = place.asked(lambda: versions.extend(table.log.versions()))
-    assert len(versions) >= NUM_VERSIONS
+    assert len(versions) >= place.num_versions
     assert asked == {"list": -(-len(versions) // 1000)}
 
 
@@ -248,7 +254,7 @@ def test_following_costs_a_small_request_and_for_a_version_a_manifest(
     def batch(start: Position) -> Position:
         end = followed.advance(start)
         followed.behind(end)
-        units = followed.units(start, end, lambda _last, _newest: None)
+        units = followed.units(start, end)
         assert sum(each.num_rows for each in read_changes(units)) == ROWS
         return end
 
@@ -265,3 +271,21 @@ def test_following_costs_a_small_request_and_for_a_version_a_manifest(
     asked, num_bytes = place.asked(lambda: batch(position))
     assert asked == {"get": 2, "list": 1}
     assert num_bytes < 1.01 * place.size + FEW_BYTES
+
+
+def test_versions_ask_each_fragment_once_for_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", pa.schema([("id", pa.int64())]))
+    for number in range(20):
+        ds = ds.append(pa.table({"id": [number, -number]}))
+    ds = ds.delete("id = -3")
+    asked: list[bytes] = []
+    real = FragmentNumbers.of
+    monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestMemory())
+    ds = lance_stream.open_dataset(tmp_path / "t")
+    monkeypatch.setattr(
+        FragmentNumbers, "of", classmethod(lambda _cls, raws: asked.extend(raws) or real(raws))
+    )
+    assert [each.num_rows for each in ds.versions()] == [*range(0, 41, 2), 39]
+    assert len(asked) == len(set(asked)) == 20 + 1

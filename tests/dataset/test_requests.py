@@ -17,6 +17,7 @@ from lance_stream.commit.manifest_memory import ManifestMemory
 from lance_stream.dataset.append import append_fragments, write_target
 from lance_stream.dataset.feed import intervals
 from lance_stream.dataset.feed.change_units import read_changes
+from lance_stream.dataset.feed.columns_of_versions import FeedColumns
 from lance_stream.dataset.feed.following import Following, FollowingRules
 from lance_stream.dataset.feed.newest_version import LOOKS_PER_LISTING
 from lance_stream.dataset.feed.positions import Limits, Position
@@ -162,8 +163,10 @@ def test_an_append(service: ObjectService, ds: Dataset) -> None:
 def test_an_append_behind_another_writer(
     service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    mine = manifest_files.MANIFESTS
+    forget(monkeypatch)  # another process's
     lance_stream.open_dataset(URI).append(rows(100))
-    forget(monkeypatch)
+    monkeypatch.setattr(manifest_files, "MANIFESTS", mine)
     append = requests_of(service, lambda: ds.append(rows(101)))
     assert append == {"put": 1, "put once": 2, "list": 1, "get": 1}
 
@@ -262,7 +265,7 @@ def batch(followed: Following, start: Position, limits: Limits | None = None) ->
     """Plan a batch as Spark does, and return where it ends and its work units."""
     end = followed.advance(start, limits or Limits())
     followed.behind(end)
-    return end, followed.units(start, end, lambda _last, _newest: None)
+    return end, followed.units(start, end)
 
 
 def test_a_poll_without_news(service: ObjectService, ds: Dataset) -> None:
@@ -328,5 +331,26 @@ def test_a_batch_that_is_planned_again_by_another_process(
     forget(monkeypatch)
     monkeypatch.setattr(intervals, "_commit_times", {})
     another = Following(URI, None, FollowingRules(FeedRules()))
-    plan = requests_of(service, lambda: another.units(position, end, lambda _last, _newest: None))
+    plan = requests_of(service, lambda: another.units(position, end))
     assert plan == {"list": 1, "get": 3 + 1}
+
+
+def test_columns_are_followed_through_many_versions_by_reads_side_by_side(
+    service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that is far behind finds its columns in each version that it has not read yet."""
+    num_versions = 70
+    for number in range(num_versions):
+        ds = ds.append(rows(100 + number))
+    forget(monkeypatch)
+    followed = Following(URI, None, FollowingRules(FeedRules()))
+    columns = FeedColumns(followed.table(), None)
+    end = followed.advance(Position(1), Limits(versions=1))
+    service.clear()
+    service.seconds, service.most_at_once = 0.002, 0
+    units = followed.units(Position(1), end, lambda _last: columns)
+    assert len(units) == 1
+    assert service.kinds()["get"] <= ds.version, "each manifest once"
+    assert service.most_at_once > 4
+    shared = {id(columns.ids_in(followed.table(each))) for each in range(2, ds.version + 1)}
+    assert len(shared) == 1, "versions with the same columns take no memory for them"

@@ -37,12 +37,12 @@ def test_a_tag_stands_for_a_version_wherever_one_is_asked_for(ds: Dataset) -> No
 
 def test_a_tag_is_moved_and_keeps_when_it_was_made_and_what_was_noted(ds: Dataset) -> None:
     first, then = 1_763_740_000_123_456_789, 1_763_740_001_000_000_000
-    tag_files.create_tag(ds.table.store, "gold", 1, make_world(now_nanos=lambda: first))
+    tag_files.create_tag(ds.table.refs, "gold", 1, make_world(now_nanos=lambda: first))
     path = "_refs/tags/gold.json"
     content = json.loads(ds.table.store.read(path))
     noted = {**content, "metadata": {"by": "Zoë"}, "future": [1]}
     ds.table.store.write(path, json.dumps(noted).encode())
-    moved = tag_files.move_tag(ds.table.store, "gold", 3, make_world(now_nanos=lambda: then))
+    moved = tag_files.move_tag(ds.table.refs, "gold", 3, make_world(now_nanos=lambda: then))
     assert moved.created_at == datetime(2025, 11, 21, 15, 46, 40, 123456, UTC)
     assert moved.updated_at == datetime(2025, 11, 21, 15, 46, 41, tzinfo=UTC)
     assert moved.metadata == {"by": "Zoë"}
@@ -97,15 +97,46 @@ def test_a_name_that_a_tag_cannot_have_is_refused(ds: Dataset, name: str) -> Non
         b'{"version": 1, "branch": 3}',
         b'{"version": 1, "metadata": []}',
         b'{"version": 1, "createdAt": "yesterday"}',
-        b'{"version": 1, "updatedAt": "0001-01-01T00:00:00+14:00"}',
+        b'{"version": 1, "updatedAt": "0000-01-01T00:00:00+14:00"}',
         b"[" * 5000,
     ],
 )
 def test_a_damaged_tag_is_told(ds: Dataset, content: bytes) -> None:
     ds.table.store.write("_refs/tags/gold.json", content)
-    for attempt in (ds.tags.list, lambda: ds.tags.update("gold", 1)):
+    for attempt in (lambda: ds.checkout("gold"), lambda: ds.tags.update("gold", 1)):
         with pytest.raises(CorruptDataError, match="'gold'"):
             attempt()
+
+
+def test_a_tag_of_the_first_moment_is_a_tag(ds: Dataset) -> None:
+    content = b'{"version": 1, "updatedAt": "0001-01-01T00:00:00+14:00"}'
+    ds.table.store.write("_refs/tags/gold.json", content)
+    assert ds.checkout("gold").version == 1
+    assert tag_files.get_tag(ds.table.refs, "gold").updated_at == datetime.min.replace(tzinfo=UTC)
+
+
+def test_a_file_that_is_no_tag_is_named_and_hides_no_other(
+    ds: Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    ds.tags.create("gold", 1)
+    for name in ("a b", "silver", "below/gold"):
+        ds.table.store.write(f"_refs/tags/{name}.json", b"{}")
+    assert list(ds.tags.list()) == ["gold"]
+    assert all(f"_refs/tags/{name}.json" in caplog.text for name in ("a b", "silver", "below/gold"))
+    with pytest.raises(CorruptDataError, match=r"_refs/tags/.*\.json looks like a tag"):
+        ds.cleanup(retain_versions=1)
+
+
+def test_a_tag_on_the_branch_main_is_one_of_the_table(ds: Dataset) -> None:
+    ds.table.store.write("_refs/tags/gold.json", b'{"branch": "main", "version": 1}')
+    assert ds.checkout("gold").version == 1
+    assert 1 not in ds.cleanup(retain_versions=1).versions
+
+
+def test_names_that_consumers_need_are_no_users(ds: Dataset) -> None:
+    for name in ("lance_stream.consumer.x", "lance_stream.hold.x", "lance_stream.x"):
+        with pytest.raises(InvalidInputError, match="cannot be the name of a tag of yours"):
+            ds.tags.create(name, 1)
 
 
 def test_files_beside_the_tags_are_none(ds: Dataset) -> None:

@@ -155,7 +155,7 @@ def test_a_version_is_found_by_number_and_by_moment(ds: Dataset) -> None:
     assert ids_of(ds.checkout(np.int64(2))) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("version", [0, -1, True, 2.0, datetime(2030, 1, 1)])
+@pytest.mark.parametrize("version", [0, -1, True, 2.0, timedelta(1)])
 def test_what_is_no_version_is_refused(ds: Dataset, version: Any) -> None:
     with pytest.raises(InvalidInputError):
         ds.checkout(version)

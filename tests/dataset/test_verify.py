@@ -14,6 +14,7 @@ from lance_stream import Dataset
 from lance_stream.dataset.append import append
 from lance_stream.dataset.micro_batches import MicroBatch
 from lance_stream.dataset.verify import RULES
+from lance_stream.dataset.write_ahead_logs import FOLDER, INDEX_NAME
 from lance_stream.schema.fields import Schema
 from lance_stream.table.feature_flags import DELETION_FILES, STABLE_ROW_IDS
 from lance_stream.table.fragments import DataFile, Fragment
@@ -140,10 +141,13 @@ def remembering(ds: Dataset) -> str:
     return file.path
 
 
-def index_of(field_id: int = 0, dataset_version: int = 1) -> bytes:
-    return encode_index_section(
-        [IndexMetadata(bytes(16), (field_id,), "an index", dataset_version)]
-    )
+def index_of(field_id: int = 0, dataset_version: int = 1, name: str = "an index") -> bytes:
+    return encode_index_section([IndexMetadata(bytes(16), (field_id,), name, dataset_version)])
+
+
+def with_write_ahead_log(ds: Dataset) -> Dataset:
+    ds.table.store.write(f"{FOLDER}/a shard/1.lance", b"rows")
+    return rewritten(ds, index_section=index_of(name=INDEX_NAME))
 
 
 def schema_of(ds: Dataset, **changed: Any) -> Schema:
@@ -185,6 +189,7 @@ BREAKS: Mapping[str, list[Callable[[Dataset], Dataset]]] = {
         lambda ds: without(ds, remembering(ds)),
         lambda ds: cut_short(ds, remembering(ds)),
     ],
+    "write-ahead log": [with_write_ahead_log],
     "fragment ids": [
         lambda ds: with_fragment(ds, 0, id=1),
         lambda ds: rewritten(ds, max_fragment_id=0),
@@ -244,6 +249,7 @@ BREAKS: Mapping[str, list[Callable[[Dataset], Dataset]]] = {
     [(rule, damage) for rule, damages in BREAKS.items() for damage in damages],
     ids=[f"{rule} {n}" for rule, damages in BREAKS.items() for n in range(len(damages))],
 )
+@pytest.mark.filterwarnings("ignore:.*write-ahead log")
 def test_what_breaks_a_rule_is_found_by_it(
     ds: Dataset, rule: str, damage: Callable[[Dataset], Dataset]
 ) -> None:

@@ -18,7 +18,7 @@ from lance_stream.dataset.write_jobs import WriteJob, commit_job, discard, plan_
 from lance_stream.errors import (
     CommitConflictError,
     CommitUncertainError,
-    IncompatibleConflictError,
+    TableReplacedError,
 )
 from lance_stream.storage.locations import open_store
 from lance_stream.table.fragments import Fragment
@@ -157,7 +157,7 @@ def test_rows_written_for_a_table_that_is_gone_are_refused(uri: str) -> None:
     for each in store.list():
         if not each.path.startswith("data/"):
             store.delete(each.path)
-    with pytest.raises(IncompatibleConflictError, match="deleted, or made anew"):
+    with pytest.raises(TableReplacedError, match="the table was deleted meanwhile"):
         commit_job(job, fragments)
     assert len(files_of(uri)) == 1  # that of the first rows, which nobody deletes
 

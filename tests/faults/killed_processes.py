@@ -12,7 +12,7 @@ from tests.faults import streaming_process
 
 TESTS = Path(__file__).parent.parent
 
-NUM_ROUNDS = int(os.environ.get("KILL_ROUNDS", "4"))
+NUM_ROUNDS = int(os.environ.get("KILL_ROUNDS", "2"))
 """How often a process is killed; `make soak` does it 30 times."""
 
 

@@ -25,7 +25,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_stream.errors import InvalidInputError
+from lance_stream.errors import InvalidInputError, OtherBatchError
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.object_store import ObjectStore
 from lance_stream.storage.store import Store
@@ -47,7 +47,7 @@ from tests.faults.places import (
     sink_into,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.some_cases(one_in=2)]
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "append": {},
@@ -59,7 +59,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "delete_when": "op = 'd'",
         "except_columns": ["op"],
     },
-    "overwrite": {"mode": "overwrite"},
+    "overwrite": {"mode": "overwrite", "any_output_mode": True},
 }
 
 # Without deletes, for all modes; ids come again from the second batch on.
@@ -206,7 +206,7 @@ def test_b_a_crash_between_two_tables_of_one_batch_loses_and_doubles_nothing(
     file_stream.run(write)
     for each in uris:
         check(each, after(mode, PLAIN))
-        assert versions_of(each) == [1, 2, 3, 4]
+        assert versions_of(each) == [1, 2, 3]
         check_no_files_are_left(each)
 
 
@@ -222,7 +222,7 @@ def test_c_a_lost_answer_while_another_writer_moves_on_needs_no_second_try(
     def losing(real: Callable[..., bool]) -> Callable[..., bool]:
         def create_once(store: Store, path: str, data: Any) -> bool:
             created = real(store, path, data)
-            if path.endswith(".manifest") and versions_of(uri) == [1, 2, 3] and not lost:
+            if path.endswith(".manifest") and versions_of(uri) == [1, 2] and not lost:
                 lost.append(path)
                 open_table(uri).append(to_arrow([Change(100, "theirs", 1)]))
                 raise OSError("the wire is cut")
@@ -236,7 +236,7 @@ def test_c_a_lost_answer_while_another_writer_moves_on_needs_no_second_try(
     file_stream.run(sink_into(uri, **ARGUMENTS[mode]))
     assert lost
     check(uri, sorted([*after(mode, PLAIN[:2]), (100, "theirs", 1)]))
-    assert versions_of(uri) == [1, 2, 3, 4]
+    assert versions_of(uri) == [1, 2, 3]
     check_no_files_are_left(uri)
 
 
@@ -252,7 +252,7 @@ def test_c_a_commit_that_lands_and_is_not_known_to_is_skipped_after_the_restart(
             names = store.list_names("_versions")
             if (
                 path.endswith(".manifest")
-                and sum(each.endswith(".manifest") for each in names) == 3
+                and sum(each.endswith(".manifest") for each in names) == 2
             ):
                 lost.append(path)
                 raise OSError("the wire is cut")
@@ -286,7 +286,7 @@ def test_c_a_commit_that_lands_and_is_not_known_to_is_skipped_after_the_restart(
     file_stream.run(remember)
     assert skipped == [True, False]
     check(uri, after(mode, PLAIN))
-    assert versions_of(uri) == [1, 2, 3, 4]
+    assert versions_of(uri) == [1, 2, 3]
     check_no_files_are_left(uri)
 
 
@@ -327,7 +327,7 @@ def test_d_two_drivers_that_do_each_batch_at_the_same_time_put_it_in_once(
     file_stream.run(both)
     assert errors == []
     check(uri, after(mode, PLAIN))
-    assert versions_of(uri) == [1, 2, 3, 4]
+    assert versions_of(uri) == [1, 2, 3]
     check_no_files_are_left(uri)
 
 
@@ -398,16 +398,16 @@ def test_f_a_new_checkpoint_under_an_old_app_id_is_stopped_and_writes_nothing(
 
 
 @every_mode
-def test_g_other_rows_under_a_number_that_is_in_are_refused_and_after_a_restart_left_out(
+def test_g_other_rows_under_a_number_that_is_in_are_refused_after_a_restart_too(
     spark: Any, uri: str, mode: str
 ) -> None:
     sink = sink_into(uri, app_id="app", **ARGUMENTS[mode])
     for batch_id, batch in enumerate(PLAIN[:2]):
         sink(spark.createDataFrame(as_file(mode, batch)), batch_id)
     before = versions_of(uri)
-    sink_into(uri, app_id="app", **ARGUMENTS[mode])(
-        spark.createDataFrame(as_file(mode, PLAIN[2])), 1
-    )
+    other = sink_into(uri, app_id="app", **ARGUMENTS[mode])
+    with pytest.raises(OtherBatchError, match="have come under the same number"):
+        other(spark.createDataFrame(as_file(mode, PLAIN[2])), 1)
     assert versions_of(uri) == before
     check(uri, after(mode, PLAIN[:2]))
 
@@ -429,14 +429,14 @@ def test_g_a_batch_that_failed_comes_again_with_other_data_and_only_that_is_in(
     for batch in PLAIN[:2]:
         file_stream.add(as_file(mode, batch))
     with (
-        once_before(monkeypatch, "_transactions/2-", fail),
+        once_before(monkeypatch, "_transactions/1-", fail),
         pytest.raises(Exception, match="the wire is cut"),
     ):
         file_stream.run(changing)
     which.pop(0)
     file_stream.run(changing)
     check(uri, after(mode, [PLAIN[0], PLAIN[2]]))
-    assert versions_of(uri) == [1, 2, 3]
+    assert versions_of(uri) == [1, 2]
 
 
 # --- h
@@ -455,7 +455,7 @@ def test_h_an_empty_batch_makes_no_version_and_the_next_goes_on(
     for batch in batches[:3]:
         file_stream.add(as_file(mode, batch))
     file_stream.run(without_some)
-    assert versions_of(uri) == ([1, 2] if mode != "overwrite" else [1, 2, 3])
+    assert versions_of(uri) == ([1] if mode != "overwrite" else [1, 2])
     file_stream.forget_newest_commit()
     file_stream.run(without_some)
     file_stream.add(as_file(mode, batches[3]))
@@ -491,7 +491,7 @@ INTERLOPERS: dict[str, tuple[Interloper, Effect]] = {
         lambda _rows: after("append", [OTHERS_ROWS]),
     ),
     "our restore": (
-        lambda uri: open_table(uri).restore(2) and None,
+        lambda uri: open_table(uri).restore(1) and None,
         lambda _rows: after("append", [PLAIN[0]]),
     ),
     "our update": (
@@ -508,7 +508,7 @@ INTERLOPERS: dict[str, tuple[Interloper, Effect]] = {
         lambda _rows: after("append", [OTHERS_ROWS]),
     ),
     "restore": (
-        from_pylance(lambda table: table.checkout_version(2).restore()),
+        from_pylance(lambda table: table.checkout_version(1).restore()),
         lambda _rows: after("append", [PLAIN[0]]),
     ),
     "new column": (
@@ -526,6 +526,7 @@ INTERLOPERS: dict[str, tuple[Interloper, Effect]] = {
 }
 
 
+@pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize(
     ("interloper", "mode", "kind"),
     [
@@ -636,7 +637,7 @@ def test_k_of_a_delete_an_update_and_an_insert_of_one_key_the_newest_counts(
     file_stream.run(sink_into(uri, **ARGUMENTS["cdc"]))
     check(uri, [(2, "insert again", 5), (3, "a", 1), (5, "insert", 5)])
     assert rows_at(uri) == after("cdc", batches)
-    assert versions_of(uri) == [1, 2, 3]
+    assert versions_of(uri) == [1, 2]
 
 
 def test_k_changes_that_come_out_of_order_across_batches_change_nothing(

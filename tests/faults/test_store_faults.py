@@ -108,6 +108,7 @@ def bucket(request: pytest.FixtureRequest, store: str) -> Bucket:
     return made
 
 
+@pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize(("store", "action_name", "fault"), cases(ONCE))
 def test_a_fault_at_any_request_of_a_commit_is_overcome_at_once(
     bucket: Bucket, proxies: Proxies, action_name: str, fault: str
@@ -120,10 +121,11 @@ def test_a_fault_at_any_request_of_a_commit_is_overcome_at_once(
         action,
         case,
         check_is_overcome(action, case),
-        choose=lambda numbers: some_of(numbers, 1 if action_name == "append" else 2),
+        choose=lambda numbers: some_of(numbers, 2 if action_name == "append" else 4),
     )
 
 
+@pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize(("store", "action_name", "fault"), cases(FOR_EVER))
 def test_a_store_that_fails_from_any_request_on_ends_in_a_clear_error_and_the_next_try_finds_out(
     bucket: Bucket, proxies: Proxies, action_name: str, fault: str
@@ -136,5 +138,5 @@ def test_a_store_that_fails_from_any_request_on_ends_in_a_clear_error_and_the_ne
         action,
         case,
         check_ends_clearly(action, case),
-        choose=lambda numbers: some_of(numbers, 1 if action_name == "append" else 3),
+        choose=lambda numbers: some_of(numbers, 2 if action_name == "append" else 4),
     )

@@ -70,6 +70,7 @@ def run_and_kill(place: Place, target: object, *arguments: object, **when: objec
     return bool(rule.num_fired)
 
 
+@pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize(
     ("name", "arrives"),
     [("append", False), ("append", True), ("create", True), ("upsert", False), ("delete", True)],

@@ -32,7 +32,7 @@ def shown(batch: list[dict[str, Any]]) -> list[list[Any]]:
 
 
 def test_there_is_a_checkpoint_of_each_format() -> None:
-    assert [path.name for path in RECORDED] == ["format_1.tar.xz", "format_2.tar.xz"]
+    assert [path.name for path in RECORDED] == [f"format_{each}.tar.xz" for each in (1, 2, 3)]
 
 
 def test_every_batch_of_a_recorded_checkpoint_can_be_done_again(recorded: Path) -> None:

@@ -202,14 +202,14 @@ def check_law(changes: list[Change], older: Rows, newer: Rows, lost: set[str]) -
 
 
 def shows(old: str, new: str) -> bool:
-    """Return whether values of one kind can be shown as another without loss."""
-    if old == new or WIDER.get(old) == new:
-        return True
-    return old.startswith("int") and new.startswith("float")
+    """Return whether values of one kind can be shown as another: numbers are whole and small."""
+    return (old == "string") == (new == "string")
 
 
 def as_kind(value: Any, kind: str) -> Any:
-    return float(value) if value is not None and kind.startswith("float") else value
+    if value is None or kind == "string":
+        return value
+    return float(value) if kind.startswith("float") else int(value)
 
 
 def sql_type(kind: str) -> str:

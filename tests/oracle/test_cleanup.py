@@ -107,7 +107,7 @@ def test_pylances_cleanup_keeps_of_a_consumer_the_tagged_version_alone_and_ours_
     uri: str,
 ) -> None:
     ours = lance_stream.open_dataset(uri)
-    record_progress(ours.table.store, "totals", 4)
+    record_progress(ours.table.refs, "totals", 4)
     ours.cleanup(NOW)
     assert ours.table.log.versions() == list(range(4, ours.version + 1))
     assert ours.changes(after=4).read_all().num_rows > 0

@@ -154,6 +154,7 @@ ON_TOP: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("operation", list(ON_TOP))
 @pytest.mark.parametrize("file_version", [pytest.param("2.0", marks=pytest.mark.slow), "2.2"])
 def test_what_pylance_does_to_our_table_is_read_and_followed(

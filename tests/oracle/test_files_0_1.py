@@ -201,6 +201,7 @@ def check_takes(path: Path, num_rows: int, want: pa.Table) -> None:
     assert lance.dataset(str(path)).take(places).combine_chunks() == wanted.combine_chunks()
 
 
+@pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("num_rows", SIZES)
 @pytest.mark.parametrize("name", [*COLUMNS, *DICTIONARIES])
 def test_what_pylance_writes_is_read(name: str, num_rows: int, tmp_path: Path) -> None:
@@ -211,6 +212,7 @@ def test_what_pylance_writes_is_read(name: str, num_rows: int, tmp_path: Path) -
     check_takes(tmp_path / "t", num_rows, table)
 
 
+@pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("num_rows", SIZES)
 @pytest.mark.parametrize("name", COLUMNS)
 def test_what_we_write_pylance_reads(name: str, num_rows: int, tmp_path: Path) -> None:
@@ -228,6 +230,7 @@ def test_what_we_write_pylance_reads(name: str, num_rows: int, tmp_path: Path) -
     check_takes(tmp_path / "t", num_rows, table)
 
 
+@pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("name", [*COLUMNS, *DICTIONARIES])
 def test_writers_go_on_on_top_of_one_another(name: str, tmp_path: Path) -> None:
     make = {**COLUMNS, **DICTIONARIES}[name]

@@ -270,6 +270,7 @@ def values_of(array: pa.Array | pa.ChunkedArray) -> str:
     return repr(array.to_pylist())
 
 
+@pytest.mark.some_cases(one_in=4)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", TYPES)
 def test_what_pylance_writes_is_read(tmp_path: Path, kind: str, shape: str) -> None:
@@ -291,6 +292,7 @@ def test_what_pylance_writes_is_read(tmp_path: Path, kind: str, shape: str) -> N
     assert values_of(ours.take(offsets)) == values_of(expected.take(offsets))
 
 
+@pytest.mark.some_cases(one_in=4)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", TYPES)
 def test_what_we_write_is_read_by_pylance(tmp_path: Path, kind: str, shape: str) -> None:

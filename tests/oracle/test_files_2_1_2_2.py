@@ -347,6 +347,7 @@ def in_batches(table: pa.Table, rows: int | None = None) -> list[pa.RecordBatch]
     return table.combine_chunks().to_batches(max_chunksize=rows)
 
 
+@pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize(("count", "rate"), [(1, 0), (1, 1), (1025, 0), (1025, 0.1), (600, 1)])
 def test_columns_of_every_shape_are_the_same_to_both(
@@ -473,6 +474,7 @@ def test_pylance_takes_filters_compacts_and_merges_what_we_wrote(
     assert_same(rows.take(pc.sort_indices(rows["key"])), whole.slice(90))
 
 
+@pytest.mark.some_cases(one_in=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("count", [2, 1023, 1024, 4096, 4097])
@@ -483,6 +485,7 @@ def test_the_ends_of_chunks_are_where_both_look_for_them(
         check_both_ways(tmp_path, version, in_batches(table_of(count, "bare", rate)))
 
 
+@pytest.mark.some_cases(one_in=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("nesting", NESTINGS)
@@ -497,6 +500,7 @@ def test_every_shape_in_every_nesting_is_the_same_to_both(
         check_both_ways(tmp_path, version, batches)
 
 
+@pytest.mark.some_cases(one_in=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_many_rows_are_the_same_to_both(tmp_path: Path, version: FileVersion) -> None:
@@ -506,6 +510,7 @@ def test_many_rows_are_the_same_to_both(tmp_path: Path, version: FileVersion) ->
         check_both_ways(tmp_path, version, batches, page=300_000)
 
 
+@pytest.mark.some_cases(one_in=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_a_million_rows_are_the_same_to_both(tmp_path: Path, version: FileVersion) -> None:

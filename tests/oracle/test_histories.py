@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 )
 
 import lance_stream
+from tests.sampling import ALL_CASES
 
 SCHEMA = pa.schema(
     [
@@ -234,4 +235,4 @@ def test_two_writers_agree_on_short_histories() -> None:
 @pytest.mark.oracle
 @pytest.mark.slow
 def test_two_writers_agree_on_long_histories() -> None:
-    check(examples=12, steps=25)
+    check(examples=50 if ALL_CASES else 4, steps=25)

@@ -209,6 +209,7 @@ OTHERS: tuple[Callable[[IndexedTable], None], ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("act", ACTS, ids=lambda each: each.__name__)
 @pytest.mark.parametrize("stable_row_ids", [True, False], ids=["stable ids", "addresses"])
 def test_indices_are_right_after(
@@ -223,6 +224,7 @@ def test_indices_are_right_after(
     table.check()
 
 
+@pytest.mark.some_cases(one_in=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("act", ACTS, ids=lambda each: each.__name__)
 def test_indices_that_pylance_has_yet_to_move_are_right_after(
@@ -256,6 +258,7 @@ def test_dead_rows_that_a_compaction_leaves_behind_take_no_places_of_near_ones(
     assert lance.dataset(uri).to_table(nearest=nearest)["id"].to_pylist() == [3, 4, 5, 6, 7]
 
 
+@pytest.mark.some_cases(one_in=4)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("stable_row_ids", [True, False], ids=["stable ids", "addresses"])

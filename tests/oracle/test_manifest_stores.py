@@ -27,8 +27,6 @@ def with_dynamodb(bucket: Bucket, table: DynamoTable, path: str, url: str | None
 
 
 class TestTablesOnS3WithDynamoDB(SharedTables):
-    num_rounds = 10
-
     @pytest.fixture
     def places(self, s3_bucket: Bucket, dynamodb_table: DynamoTable) -> Callable[[str], Place]:
         return lambda path: with_dynamodb(s3_bucket, dynamodb_table, path)
@@ -134,6 +132,7 @@ READERS: dict[str, Callable[[Place], object]] = {
 }
 
 
+@pytest.mark.some_cases(one_in=4)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("left", LEFT)
 @pytest.mark.parametrize("writer", ["pylance", "we"])
@@ -232,6 +231,7 @@ def test_a_table_leaves_dynamodb(place: Place) -> None:
 # --- requests that go wrong, of one writer in a table that both write
 
 
+@pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("fault", [CutBefore(), CutAfter(), Forge(503), Forge(500, landed=True)])
 def test_whatever_request_of_a_commit_goes_wrong_once_it_ends_in_one_version(
     s3_bucket: Bucket, dynamodb_table: DynamoTable, fault: Any

@@ -133,6 +133,7 @@ def test_nothing_but_null_structs_of_what_must_not_be_null_is_the_same_to_both(
     assert array.null_count == 3
 
 
+@pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize(("count", "rate"), [(1, 0), (700, 0), (700, 0.3), (9, 1)])
 def test_maps_and_fixed_size_lists_of_structs_are_the_same_to_both(

@@ -124,7 +124,7 @@ def test_polls(beside: Beside) -> None:
 
     def read_news() -> None:
         end = followed.advance(position)
-        units = followed.units(position, end, lambda _last, _newest: None)
+        units = followed.units(position, end)
         assert sum(each.num_rows for each in read_changes(units)) == 100
 
     def read_theirs() -> None:
@@ -132,7 +132,7 @@ def test_polls(beside: Beside) -> None:
         theirs.checkout_latest()
         assert theirs.to_table(filter=new).num_rows == 100
 
-    list(read_changes(followed.units(Position(0), position, lambda _last, _newest: None)))
+    list(read_changes(followed.units(Position(0), position)))
     beside.write(beside.our_uri, 9)
     beside.write(beside.their_uri, 9)
     assert beside.asked(read_news) == 3

@@ -39,7 +39,7 @@ def test_each_side_lists_moves_and_deletes_the_other_s_tags(uri: str) -> None:
     theirs, ours = lance.dataset(uri), lance_stream.open_dataset(uri)
     theirs.tags.create("a", 1)
     ours.tags.create("b", 1)
-    record_progress(ours.table.store, "totals", 2)
+    record_progress(ours.table.refs, "totals", 2)
     consumer = "lance_stream.consumer.totals"
     assert {name: each["version"] for name, each in theirs.tags.list().items()} == {
         "a": 1,

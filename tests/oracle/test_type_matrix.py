@@ -248,6 +248,7 @@ ALONE = "fsl<struct, 2>"
 """The column that pylance's reader of bare files does not read beside others: it counts items."""
 
 
+@pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda each: each.name)
 def test_all_types_in_one_shape_are_the_same_to_both(
@@ -288,6 +289,7 @@ def check_what_pylance_writes(path: Path, version: FileVersion, batch: pa.Record
     assert same_schema(schema, read) == ""
 
 
+@pytest.mark.some_cases(one_in=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("name", ["some nulls", "few distinct"])

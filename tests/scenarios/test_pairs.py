@@ -279,6 +279,7 @@ def pairs(*names: str) -> list[Any]:
     ]
 
 
+@pytest.mark.some_cases(one_in=3)
 @pytest.mark.oracle
 @pytest.mark.parametrize(("story", "line"), pairs(*TOLD))
 def test_pairs(
@@ -289,6 +290,7 @@ def test_pairs(
     assert player.play(story.ours, line.theirs) == line.answer
 
 
+@pytest.mark.some_cases(one_in=3)
 @pytest.mark.oracle
 @pytest.mark.slow
 @pytest.mark.parametrize(("story", "line"), pairs("append", "delete", "upsert", "compact"))

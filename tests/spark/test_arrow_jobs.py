@@ -5,9 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from lance_stream.spark.arrow_jobs import map_in_arrow
+from lance_stream.spark.arrow_jobs import Size, collect_arrow, map_in_arrow, measure
 
 COLUMNS = StructType([StructField("pid", LongType()), StructField("archives", StringType())])
 
@@ -79,3 +80,32 @@ def test_a_module_of_an_archive_can_be_imported_after_its_reader_was_forgotten(
     for _ in range(2):
         rows = map_in_arrow(spark.range(3).coalesce(1), imports, COLUMNS).collect()
         assert [row.pid for row in rows] == [3]
+
+
+@pytest.mark.spark
+def test_rows_are_collected_in_order_up_to_a_limit(spark: Any) -> None:
+    df = spark.range(0, 1000, 1, 5)
+    whole = Size(1000, 8000)
+    assert measure(df) == whole
+    rows = collect_arrow(df, whole)
+    assert rows is not None
+    assert rows["id"].to_pylist() == list(range(1000))
+    assert collect_arrow(df, Size(999, 8000)) is None
+    assert collect_arrow(df, Size(1000, 7999)) is None
+    empty = collect_arrow(df.filter("id < 0"), whole)
+    assert empty is not None
+    assert empty.schema.names == ["id"]
+    with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"):
+        collect_arrow(df.selectExpr("id / (id - 500)"), whole)
+
+
+@pytest.mark.spark
+def test_a_session_without_private_calls_measures_before_it_collects(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("pyspark.errors.exceptions.captured.unwrap_spark_exception")
+    df = spark.range(10)
+    rows = collect_arrow(df, Size(10, 80))
+    assert rows is not None
+    assert rows.num_rows == 10
+    assert collect_arrow(df, Size(9, 80)) is None

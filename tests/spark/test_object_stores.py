@@ -9,6 +9,7 @@ import pytest
 
 import lance_stream
 from lance_stream.dataset.consumers import list_consumers
+from lance_stream.dataset.opening import open_table
 from lance_stream.errors import InvalidInputError, StoreRefusedError
 from lance_stream.spark import lance_sink, register
 from lance_stream.storage.locations import open_store
@@ -97,7 +98,7 @@ def test_a_stream_goes_into_a_store_and_its_changes_come_out_again(
     assert (sink.last_commit.skipped, sink.last_commit.version) == (True, newest)
     follow()
     assert rows_of(replica, options) == rows_of(uri, options) == expected(6)
-    (consumer,) = list_consumers(open_store(uri, options))
+    (consumer,) = list_consumers(open_table(uri, storage_options=options).refs)
     assert consumer.name == "replica"
 
     batch = spark.read.format(FORMAT).option("readChangeFeed", "true")

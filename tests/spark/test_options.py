@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.spark.feed.table_function import _asked
 from lance_stream.spark.options import (
     SourceOptions,
     WriteOptions,
@@ -16,6 +17,8 @@ from lance_stream.spark.options import (
     parse_options,
     parse_write_options,
 )
+from lance_stream.spark.session_settings import SessionOptions
+from lance_stream.spark.sink import lance_sink
 
 PATH = {"path": "/data/events.lance"}
 
@@ -264,7 +267,16 @@ def test_a_writer_refuses_what_it_could_only_ignore(
         parse_write_options(options, streaming)
 
 
-@pytest.mark.parametrize("parse", [parse_options, lambda given: parse_write_options(given, True)])
+@pytest.mark.parametrize(
+    "parse",
+    [
+        parse_options,
+        lambda given: parse_write_options(given, True),
+        lambda given: parse_write_options(given, False),
+        lambda given: lance_sink(given["path"]),
+        lambda given: _asked(SessionOptions(), (False, False), given["path"], 1, None, None),
+    ],
+)
 def test_the_memory_of_one_process_is_no_place_for_spark(
     parse: Callable[[dict[str, str]], object],
 ) -> None:

@@ -4,7 +4,6 @@ import datetime
 import pickle
 from decimal import Decimal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,14 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 import lance_stream
-from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.errors import (
+    InvalidInputError,
+    NotFoundError,
+    OtherBatchError,
+    UnsupportedFeatureError,
+)
 from lance_stream.spark import arrow_jobs, lance_sink, register
+from lance_stream.spark.sink import modes
 from lance_stream.spark.sink.batch_writing import collect_rows
 
 pytestmark = pytest.mark.spark
@@ -53,8 +58,8 @@ def test_each_file_becomes_a_version(file_stream: Any, uri: str) -> None:
     assert table.has_stable_row_ids
     assert table.file_version == "2.2"
     assert table.to_table().sort_by("id").equals(pa.concat_tables(batches))
-    assert [each.operation for each in table.versions()] == ["Overwrite"] + ["Append"] * 3
-    assert [each.num_rows for each in table.versions()] == [0, 3, 4, 6]
+    assert [each.operation for each in table.versions()] == ["Overwrite"] + ["Append"] * 2
+    assert [each.num_rows for each in table.versions()] == [3, 4, 6]
     assert query_id in str(table.versions()[-1].properties)
     assert table.verify() == []
 
@@ -114,7 +119,7 @@ def test_a_batch_that_fails_after_the_commit_is_in_once(file_stream: Any, uri: s
         file_stream.run(fail_after_the_second)
     file_stream.run(sink)
     assert ids_of(uri) == [0, 1, 2]
-    assert versions_of(uri) == 3
+    assert versions_of(uri) == 2
 
 
 def test_two_tables_of_one_batch_are_both_exact(file_stream: Any, tmp_path: Path) -> None:
@@ -136,7 +141,7 @@ def test_two_tables_of_one_batch_are_both_exact(file_stream: Any, tmp_path: Path
     file_stream.run(both)
     assert ids_of(odd) == list(range(1, 30, 2))
     assert ids_of(even) == list(range(0, 30, 2))
-    assert versions_of(odd) == versions_of(even) == 4
+    assert versions_of(odd) == versions_of(even) == 3
 
 
 def test_two_sinks_with_one_app_id_put_a_batch_in_once(file_stream: Any, uri: str) -> None:
@@ -162,7 +167,7 @@ def test_other_rows_under_the_same_batch_are_refused_and_not_left_out(
         sink(df.filter("id = 0"), batch_id)
         sink(df.filter("id = 1"), batch_id)
 
-    with pytest.raises(Exception, match="unionByName"):
+    with pytest.raises(Exception, match="give the sink that failed now an app_id of its own"):
         file_stream.run(twice)
 
 
@@ -212,18 +217,19 @@ def test_a_batch_outside_of_a_stream_needs_an_app_id(spark: Any, uri: str) -> No
     assert ids_of(uri) == [1, 1]
 
 
-def test_an_older_batch_through_spark_connect_is_stopped_and_not_left_out(
-    spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There the query's id is not known; but no restart gives more than the last batch again."""
-    df = spark.createDataFrame([(1,)], "id long")
-    for batch_id in (0, 1):
+def test_an_older_batch_is_held_against_what_the_table_took_in(spark: Any, uri: str) -> None:
+    """There is no query's id here, as through Spark Connect."""
+    ones, twos = (spark.createDataFrame([(each,)], "id long") for each in (1, 2))
+    for batch_id, df in enumerate((ones, twos)):
         lance_sink(uri, app_id="a")(df, batch_id)
-    monkeypatch.setattr("lance_stream.spark.sink.replays._is_in_connect_stream", lambda: True)
-    lance_sink(uri, app_id="a")(df, 1)
-    with pytest.raises(InvalidInputError, match="checkpoint is new"):
-        lance_sink(uri, app_id="a")(df, 0)
-    assert ids_of(uri) == [1, 1]
+    sink = lance_sink(uri, app_id="a")
+    sink(ones, 0)
+    assert sink.last_commit is not None
+    assert (sink.last_commit.skipped, sink.last_commit.version) == (True, 1)
+    with pytest.raises(OtherBatchError, match="put the newest checkpoint back"):
+        sink(twos, 0)
+    lance_sink(uri, app_id="a", replays_may_differ=True)(twos, 0)
+    assert ids_of(uri) == [1, 2]
 
 
 def test_settings_of_the_session_are_put_back(spark: Any, uri: str) -> None:
@@ -287,7 +293,7 @@ def test_rows_are_the_same_whoever_writes_them(
     if not by_driver:
         monkeypatch.setattr("lance_stream.spark.sink.batch_writing.COLLECTED_ROWS", 0)
     sink = lance_sink(uri, app_id="a")
-    query = """SELECT id, CAST(id AS STRING) AS `a.b`, TIMESTAMP'2026-07-02 05:30:00' AS at,
+    query = """SELECT id, CAST(id AS STRING) AS `a-b`, TIMESTAMP'2026-07-02 05:30:00' AS at,
                       TIMESTAMP_NTZ'2026-01-02 03:04:05' AS naive, DATE'2026-01-02' AS day,
                       CAST(id AS DECIMAL(20, 3)) AS price, X'00ff' AS code, id > 3 AS flag,
                       map('k', id) AS pairs, INTERVAL '1' SECOND AS took,
@@ -305,7 +311,7 @@ def test_rows_are_the_same_whoever_writes_them(
     assert [row.pop("id") for row in found] == list(range(10))
     for place in (5, 6, 9):
         expected = {
-            "a.b": str(place),
+            "a-b": str(place),
             "at": datetime.datetime(2026, 7, 2, 9, 30, tzinfo=datetime.UTC),
             "naive": datetime.datetime(2026, 1, 2, 3, 4, 5),
             "day": datetime.date(2026, 1, 2),
@@ -343,7 +349,9 @@ def test_a_batch_that_the_driver_cannot_collect_is_written_by_tasks(
     assert ids_of(uri) == list(range(20))
 
 
-def test_only_too_large_a_result_counts_as_more_than_the_driver_takes(spark: Any) -> None:
+def test_a_result_larger_than_spark_allows_is_not_collected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class RefusedError(Py4JJavaError):
         def __init__(self, message: str) -> None:
             self.message = message
@@ -351,15 +359,18 @@ def test_only_too_large_a_result_counts_as_more_than_the_driver_takes(spark: Any
         def __str__(self) -> str:
             return self.message
 
-    def refusing(message: str) -> Any:
-        def to_arrow() -> pa.Table:
+    def refusing(message: str) -> None:
+        def collect(*_: Any) -> pa.Table:
             raise RefusedError(message)
 
-        return SimpleNamespace(sparkSession=spark, toArrow=to_arrow)
+        monkeypatch.setattr("lance_stream.spark.sink.batch_writing.collect_arrow", collect)
 
-    assert collect_rows(refusing("... is bigger than spark.driver.maxResultSize (1 GiB)")) is None
+    df: Any = None
+    refusing("... is bigger than spark.driver.maxResultSize (1 GiB)")
+    assert collect_rows(df) is None
+    refusing("division by zero")
     with pytest.raises(RefusedError, match="division"):
-        collect_rows(refusing("division by zero"))
+        collect_rows(df)
 
 
 def test_a_batch_that_takes_long_to_compute_keeps_its_tasks(
@@ -377,9 +388,11 @@ def test_a_batch_that_takes_long_to_compute_keeps_its_tasks(
 # --- columns and types
 
 
-def test_names_may_hold_dots_and_backticks(spark: Any, uri: str) -> None:
-    sink_rows(spark, uri, "SELECT 1L AS `a.b`, 2L AS `c``d`, 3L AS `e f`", 0)
-    assert lance_stream.open_dataset(uri).to_table().to_pylist() == [{"a.b": 1, "c`d": 2, "e f": 3}]
+def test_names_may_hold_backticks_and_no_dots(spark: Any, uri: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"'a\.b'.*no dot"):
+        sink_rows(spark, uri, "SELECT 1L AS `a.b`", 0)
+    sink_rows(spark, uri, "SELECT 2L AS `c``d`, 3L AS `e f`", 0)
+    assert lance_stream.open_dataset(uri).to_table().to_pylist() == [{"c`d": 2, "e f": 3}]
 
 
 def sink_rows(spark: Any, uri: str, query: str, batch_id: int) -> None:
@@ -509,6 +522,45 @@ def test_a_new_table_can_be_given_its_schema(spark: Any, uri: str) -> None:
     assert table.file_version == "2.0"
     assert table.config["team"] == "flights"
     assert table.to_table().to_pylist() == [{"id": 1, "vector": [1.0, 2.0]}]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert", "overwrite"])
+def test_a_first_batch_that_fails_leaves_no_table_behind(spark: Any, uri: str, mode: str) -> None:
+    """So the corrected batch is not refused for the types of the wrong one."""
+    sink = lance_sink(uri, mode=mode, on="id" if mode == "upsert" else None, app_id="a")
+    bad = spark.sql("SELECT 1L AS id, if(id = 2, raise_error('no'), 'x') AS x FROM range(4)")
+    with pytest.raises(Exception, match="no"):
+        sink(bad, 0)
+    void = spark.sql("SELECT id, NULL AS x FROM range(4)")
+    with pytest.raises(InvalidInputError, match="'x' has nulls only"):
+        sink(void, 0)
+    with pytest.raises(NotFoundError):
+        lance_stream.open_dataset(uri)
+    sink(spark.sql("SELECT id, id * 2 AS x FROM range(4)"), 0)
+    ds = lance_stream.open_dataset(uri)
+    assert (ds.version, ds.schema.field("x").type, ds.count_rows()) == (1, pa.int64(), 4)
+    sink(void, 1)
+    assert lance_stream.open_dataset(uri).verify() == []
+
+
+def test_of_two_drivers_with_other_columns_the_second_adds_its_own(
+    spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both find no table; the first makes it while the second is writing."""
+    sink = lance_sink(uri, schema_evolution="add_columns", app_id="a")
+    commit = modes.append_fragments
+
+    def be_late(*args: Any) -> Any:
+        monkeypatch.setattr(modes, "append_fragments", commit)
+        lance_sink(uri, app_id="b")(spark.sql("SELECT 1L AS id"), 0)
+        return commit(*args)
+
+    monkeypatch.setattr(modes, "append_fragments", be_late)
+    sink(spark.sql("SELECT 2L AS id, 'x' AS x"), 0)
+    ds = lance_stream.open_dataset(uri)
+    assert sorted(ds.to_table()["id"].to_pylist()) == [1, 2]
+    assert ds.schema.names == ["id", "x"]
+    assert ds.verify() == []
 
 
 def test_a_type_that_cannot_be_stored_is_refused_before_anything_is_made(

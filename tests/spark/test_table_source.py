@@ -118,6 +118,26 @@ def test_a_temporary_view_can_be_made_of_a_table(session: Any, uri: str) -> None
     assert session.sql("SELECT sum(id) AS s FROM v WHERE id > 1").head().s == 9
 
 
+def test_a_view_keeps_its_version_and_says_so_when_that_is_cleaned_up(
+    session: Any, uri: str
+) -> None:
+    for name in ("read", "unread"):
+        session.sql(f"CREATE TEMPORARY VIEW {name} USING lance OPTIONS (path '{uri}')")
+    assert session.table("read").count() == 9
+    session.sql("INSERT INTO read SELECT 70 AS id, 'x' AS name, 0.5 AS x")
+    assert session.table("read").count() == 9
+    assert load(session, uri).count() == 10
+    lance_stream.open_dataset(uri).compact().cleanup(retain_versions=1, delete_unverified=True)
+    for name, says in (
+        ("read", "Version 4 of .* has been cleaned up since it was opened; nothing is damaged"),
+        ("unread", "keeps the version that was the newest when it was made, here version 4"),
+    ):
+        with pytest.raises(Exception, match=f"(?s){says}.*make it again"):
+            session.table(name).count()
+        session.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} USING lance OPTIONS (path '{uri}')")
+        assert session.table(name).count() == 10
+
+
 def test_another_name_for_the_format(session: Any, uri: str) -> None:
     register(session, name="lance_stream")
     assert session.read.format("lance_stream").load(uri).count() == 9

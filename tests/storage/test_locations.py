@@ -81,12 +81,22 @@ def test_a_protocol_that_is_refused_says_why(protocol: str) -> None:
         ("hdfs://nameservice/t", "webhdfs://namenode:9870/path"),
         ("viewfs://cluster/t", "webhdfs://namenode:9870/path"),
         ("dbfs:///mnt/t", "s3://, abfss:// or gs://"),
+        ("dbfs:/mnt/t", "s3://, abfss:// or gs://"),  # as Hadoop writes it: no local directory
+        ("hdfs:/t", "webhdfs://namenode:9870/path"),
+        ("part:/t", "no store of that protocol"),
         ("https://minio.example/bucket/t", "endpoint_url"),
     ],
 )
 def test_a_protocol_that_is_refused_says_the_way_out(uri: str, way_out: str) -> None:
     with pytest.raises(UnsupportedFeatureError, match=way_out):
         open_store(uri)
+
+
+@pytest.mark.parametrize("location", ["s3:/bucket/t", "memory:/t", "az:/c/t"])
+def test_a_uri_with_too_few_slashes_is_no_local_directory(location: str) -> None:
+    with pytest.raises(InvalidInputError):
+        open_store(location)
+    assert root_of(f"./{location}").endswith(location)
 
 
 def test_an_unknown_protocol_is_refused_by_name() -> None:

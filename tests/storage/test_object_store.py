@@ -351,6 +351,26 @@ def test_a_service_is_left_alone_for_as_long_as_it_asks_within_the_bound(
     assert waits == [3, 5]
 
 
+def test_a_service_that_is_away_for_a_minute_is_waited_for(
+    waits: list[float], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It refuses each connection at once, as while it is restarted."""
+    begin = time.monotonic()
+    monkeypatch.setattr(retries.time, "monotonic", lambda: begin + sum(waits))
+
+    def ask(attempt: int) -> int:
+        if sum(waits) < 60:
+            raise TryAgainError("connection refused")
+        return attempt
+
+    assert run(ask, Patience()) > 8
+    assert caplog.text.count("It is asked again, for 120 s in all") == 1
+    waits.clear()
+    with pytest.raises(StoreUnavailableError, match="connection refused"):
+        run(refuse_before(999, TryAgainError("connection refused")), Patience())
+    assert 100 < sum(waits) <= 120
+
+
 def test_no_attempt_is_begun_after_the_time_for_all(waits: list[float]) -> None:
     patience = Patience(max_attempts=99, total_seconds=2)
     with pytest.raises(StoreUnavailableError, match=r"asked of the service 1 time .*client_retry"):

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import pytest
+from botocore.loaders import JSONFileLoader
 
 from lance_stream.errors import (
     InvalidInputError,
@@ -16,6 +17,7 @@ from lance_stream.storage.s3 import requests as s3
 from tests.contracts.object_stores import ObjectStoreContract, limit_puts, store_at, store_in
 from tests.servers.buckets import Bucket
 from tests.servers.fault_proxy import FaultProxy
+from tests.servers.moto import MotoServer
 from tests.servers.store_faults import Act, CutAfter, Forge
 
 
@@ -165,3 +167,15 @@ class TestS3Store(ObjectStoreContract):
         store = open_store(f"{bucket.uri}/t")
         store.write("a", b"x")
         assert store.read("a") == b"x"
+
+
+def test_what_botocore_says_of_its_services_is_read_once_a_process(
+    s3_bucket: Bucket, moto: MotoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_in(s3_bucket).write("a", b"x")
+
+    def read_again(_self: JSONFileLoader, path: str) -> None:
+        raise AssertionError(f"{path} is read again")
+
+    monkeypatch.setattr(JSONFileLoader, "load_file", read_again)
+    store_in(moto.new_bucket()).write("a", b"x")

@@ -32,7 +32,6 @@ from tests.servers.store_requests import StoreRequest
 
 pytestmark = [
     pytest.mark.slow,  # a Java with a namenode and a datanode, in which nothing is quick
-    pytest.mark.xdist_group("hdfs"),  # one is enough for a machine
 ]
 
 ROW = pa.table({"id": pa.array([1], pa.int64())})

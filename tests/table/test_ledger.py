@@ -117,3 +117,13 @@ def test_a_restore_keeps_the_newer_entry_of_each_stream() -> None:
     batches = {app: entry.batch_id for app, entry in ledger.read_entries(kept).items()}
     assert batches == {"a": 5, "b": 9, "c": 0, "gone": 1}
     assert "other" not in kept
+
+
+def test_the_entries_of_a_query_are_read_past_those_of_others() -> None:
+    config = {
+        **ledger.config_entries("ours", LedgerEntry(4, "q", version=9)),
+        **ledger.config_entries("theirs", LedgerEntry(7, "another", version=8)),
+        **ledger.config_entries("names it", LedgerEntry(1, "another", version=3, rules='"q"')),
+        ledger.config_key("damaged"): "no JSON",
+    }
+    assert ledger.read_entries_of_query(config, "q") == {"ours": LedgerEntry(4, "q", version=9)}

@@ -61,7 +61,7 @@ def follow(ds: Dataset, rules: FollowingRules = EVERYTHING) -> Following:
 
 
 def read(followed: Following, start: Position, end: Position) -> list[Change]:
-    units = followed.units(start, end, lambda _last, _newest: None)
+    units = followed.units(start, end)
     return [
         (row["_commit_version"], row["_change_type"], row["id"])
         for batch in read_changes(units)
@@ -245,11 +245,11 @@ def test_a_batch_reads_each_manifest_once_and_lists_a_few_times(
     monkeypatch.setattr(opening, "open_log", lambda *_: ObjectStoreLog(store))
     followed = follow(stored)
     position = followed.advance(followed.after(0))
-    followed.units(followed.after(0), position, lambda _last, _newest: None)
+    followed.units(followed.after(0), position)
     stored.append(rows(8))
     store.calls.clear()
     end = followed.advance(position)
-    followed.units(position, end, lambda _last, _newest: None)
+    followed.units(position, end)
     read_manifests = [path for call, path in store.calls if call == "read" and "_versions" in path]
     assert len(read_manifests) == len(set(read_manifests)) <= 2
     assert len([call for call, _ in store.calls if call == "list_names"]) <= 3
@@ -425,6 +425,84 @@ def test_a_running_reader_notices_it_too(stored: Dataset) -> None:
 
     with pytest.raises(NotFoundError, match="made anew"):
         look_often()
+
+
+def inside_version_2(followed: Following) -> Position:
+    """Return a position after some of the inserts of version 2."""
+    position = followed.advance(Position(0), Limits(rows=4))
+    assert (position.version, position.events) == (1, 4)
+    return position
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_table_put_back_from_a_copy_is_noticed_inside_a_version(
+    tmp_path: Path, is_running: bool
+) -> None:
+    """Version 1 is the same in both; version 2 is not."""
+    uri, copy = str(tmp_path / "table"), str(tmp_path / "copy")
+    lance_stream.create_dataset(uri, SCHEMA)
+    shutil.copytree(uri, copy)
+    lance_stream.open_dataset(uri).append(rows(*range(6))).append(rows(6))
+    followed = Following(uri, None, EVERYTHING)
+    position = inside_version_2(followed)
+    shutil.rmtree(uri)
+    shutil.copytree(copy, uri)
+    lance_stream.open_dataset(uri).append(rows(*range(100, 106))).append(rows(106))
+    if not is_running:
+        followed = Following(uri, None, EVERYTHING)
+    with pytest.raises(NotFoundError, match=r"version 2 of .* put back from a copy"):
+        followed.advance(position)
+    with pytest.raises(NotFoundError, match=r"version 2 of .* put back from a copy"):
+        read(followed, position, Position(3))
+    with pytest.raises(NotFoundError, match=r"version 2 of .* put back from a copy"):
+        read(Following(uri, None, EVERYTHING), Position(0), position)
+
+
+@pytest.mark.parametrize("num_appends", [0, 1], ids=["fewer", "as many"])
+def test_a_position_inside_a_version_that_was_put_back_is_no_loss(
+    tmp_path: Path, num_appends: int
+) -> None:
+    """What is gone with the table is not what cleanup took: `failOnDataLoss` does not pass it."""
+    uri, copy = str(tmp_path / "table"), str(tmp_path / "copy")
+    lance_stream.create_dataset(uri, SCHEMA)
+    shutil.copytree(uri, copy)
+    lance_stream.open_dataset(uri).append(rows(*range(6)))
+    lenient = FollowingRules(FeedRules(), fail_on_data_loss=False)
+    position = inside_version_2(Following(uri, None, lenient))
+    shutil.rmtree(uri)
+    shutil.copytree(copy, uri)
+    for number in range(num_appends):
+        lance_stream.open_dataset(uri).append(rows(100 + number))
+    for ask in (
+        lambda: Following(uri, None, lenient).advance(position),
+        lambda: read(Following(uri, None, lenient), Position(0), position),
+    ):
+        with pytest.raises(NotFoundError, match="put back from a copy"):
+            ask()
+
+
+def test_what_is_known_of_a_version_is_not_taken_for_another_of_its_number(tmp_path: Path) -> None:
+    uri, copy = str(tmp_path / "table"), str(tmp_path / "copy")
+    lance_stream.create_dataset(uri, SCHEMA)
+    shutil.copytree(uri, copy)
+    lance_stream.open_dataset(uri).append(rows(*range(6)))
+    followed = Following(uri, None, EVERYTHING)
+    start = followed.after(1)
+    followed.advance(start, Limits(rows=4))
+    shutil.rmtree(uri)
+    shutil.copytree(copy, uri)
+    lance_stream.open_dataset(uri).append(rows(100, 101))
+    end = followed.advance(start, Limits(rows=4))
+    assert (end.version, end.events) == (2, 0)
+    assert {each[2] for each in read(followed, start, end)} == {100, 101}
+
+
+def test_a_position_inside_a_version_of_an_older_release_goes_on(ds: Dataset) -> None:
+    """It bears the mark of the version before, and nothing else."""
+    marked = follow(ds).after(1)
+    old = Position(1, 4, mark=marked.mark)
+    new = inside_version_2(follow(ds))
+    assert joined(batches_from(follow(ds), old)) == joined(batches_from(follow(ds), new))
 
 
 def test_a_position_of_an_older_release_has_no_mark_and_is_believed(ds: Dataset) -> None:

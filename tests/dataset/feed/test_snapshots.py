@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import lance_stream
 from lance_stream.dataset.feed.change_units import read_changes
+from lance_stream.dataset.feed.columns_of_versions import FeedColumns
 from lance_stream.dataset.feed.snapshots import Snapshot
 from lance_stream.dataset.opening import open_table
 
@@ -61,7 +62,13 @@ def test_pieces_are_the_rows_of_a_scan_each_once(
 def test_rows_are_inserts_of_their_version_with_their_own_stamps() -> None:
     uri, _ = table_of([3], [])
     lance_stream.open_dataset(uri).update({"name": "'new'"}, where="id = 1")
-    (batch,) = [*read_changes(list(Snapshot(open_table(uri, 2), ["name"]).units(1, 2)))]
+    (batch,) = [
+        *read_changes(
+            list(
+                Snapshot(open_table(uri, 2), FeedColumns(open_table(uri, 2), ["name"])).units(1, 2)
+            )
+        )
+    ]
     assert batch.schema.names[:3] == ["name", "_change_type", "_commit_version"]
     (row,) = batch.to_pylist()
     assert (row["name"], row["_change_type"], row["_commit_version"]) == ("n1", "insert", 2)

@@ -39,6 +39,7 @@ class Query:
         offsets: The ends of batches, as Spark writes them down before it plans a batch.
         num_done: Of how many batches it has written down that they are done.
         batches: The rows of each batch that was read, in the order in which they were.
+        done: The rows of each batch that was done, as it was read last.
         reader: Of the run that goes on, or went on last.
         reports: What each run was told of how far it is behind.
     """
@@ -49,6 +50,7 @@ class Query:
     offsets: list[str] = field(default_factory=list)
     num_done: int = 0
     batches: list[list[Row]] = field(default_factory=list)
+    done: list[list[Row]] = field(default_factory=list)
     reader: Any = None
     reports: list[Any] = field(default_factory=list)
     _initial: str | None = None
@@ -56,11 +58,12 @@ class Query:
     def start(self) -> None:
         """Begin a run: make a reader, and do a batch again that was not done."""
         asked = parse_options({"path": self.uri, "readChangeFeed": "true", **self.options})
-        carried = carrier_schema(schema_of_changes(open_for_changes(asked), asked))
+        table = open_for_changes(asked)
+        carried = carrier_schema(schema_of_changes(table, asked))
         make: Callable[..., DataSourceStreamReader] = (
             FeedStreamWithoutStart if self.without_start else make_stream_reader
         )
-        self.reader = make(asked, carried)
+        self.reader = make(asked, carried, table.version)
         self._initial = None
         if self.without_start and self.offsets:
             latest = json.loads(self.offsets[-1])
@@ -116,6 +119,7 @@ class Query:
         self.batches.append(read)
         if kill == "before commit":
             raise KilledError
+        self.done.append(read)
         self.num_done += 1
 
     @property

@@ -15,21 +15,25 @@ from lance_stream.spark.feed.offsets import parse_offset, to_offset
     [
         (
             Position(0, is_snapshot=True),
-            '{"format": 2, "mark": "", "position": 0, "snapshot": true, "version": 0}',
+            '{"columns": null, "format": 3, "mark": "", "position": 0, "snapshot": true, '
+            '"version": 0}',
         ),
         (
-            Position(7, 1000, is_snapshot=True, mark="5f00"),
-            '{"format": 2, "mark": "5f00", "position": 1000, "snapshot": true, "version": 7}',
+            Position(7, 1000, is_snapshot=True, mark="5f00", columns={}),
+            '{"columns": {}, "format": 3, "mark": "5f00", "position": 1000, "snapshot": true, '
+            '"version": 7}',
         ),
         (
-            Position(7, 250, mark="5f00"),
-            '{"format": 2, "mark": "5f00", "position": 250, "snapshot": false, "version": 7}',
+            Position(7, 250, mark="5f00/9a00", columns={"`x`": 4, "`a`.`b`": None}),
+            '{"columns": {"`a`.`b`": null, "`x`": 4}, "format": 3, "mark": "5f00/9a00", '
+            '"position": 250, "snapshot": false, "version": 7}',
         ),
     ],
 )
 def test_an_offset_has_one_text_for_ever(position: Position, text: str) -> None:
     assert json.dumps(to_offset(position)) == text
-    assert parse_offset(json.loads(text)) == position
+    read = parse_offset(json.loads(text))
+    assert (read, read.columns) == (position, position.columns)
 
 
 @pytest.mark.parametrize(
@@ -37,15 +41,24 @@ def test_an_offset_has_one_text_for_ever(position: Position, text: str) -> None:
     [
         ('{"format": 1, "snapshot": true, "version": 0}', Position(0, is_snapshot=True)),
         ('{"format": 1, "snapshot": false, "version": 7}', Position(7)),
+        (
+            '{"format": 2, "mark": "", "position": 0, "snapshot": true, "version": 0}',
+            Position(0, is_snapshot=True),
+        ),
+        (
+            '{"format": 2, "mark": "5f00", "position": 250, "snapshot": false, "version": 7}',
+            Position(7, 250, mark="5f00"),
+        ),
     ],
 )
-def test_an_offset_of_the_first_release_is_still_read(text: str, position: Position) -> None:
-    assert parse_offset(json.loads(text)) == position
+def test_an_offset_of_an_earlier_format_is_still_read(text: str, position: Position) -> None:
+    read = parse_offset(json.loads(text))
+    assert (read, read.columns) == (position, None)
 
 
 def test_an_offset_of_a_newer_release_is_refused() -> None:
-    with pytest.raises(UnsupportedFeatureError, match="format 3"):
-        parse_offset({"format": 3, "rows": 4})
+    with pytest.raises(UnsupportedFeatureError, match="format 4"):
+        parse_offset({"format": 4, "rows": 4})
 
 
 @pytest.mark.parametrize(
@@ -63,6 +76,15 @@ def test_an_offset_of_a_newer_release_is_refused() -> None:
         {"format": 2, "snapshot": False, "version": 7},
         {"format": 2, "mark": "", "position": -1, "snapshot": False, "version": 7},
         {"format": 2, "mark": None, "position": 0, "snapshot": False, "version": 7},
+        {"format": 3, "mark": "", "position": 0, "snapshot": False, "version": 7},
+        {
+            "columns": {"x": "4"},
+            "format": 3,
+            "mark": "",
+            "position": 0,
+            "snapshot": False,
+            "version": 7,
+        },
     ],
     ids=str,
 )

@@ -14,9 +14,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset, InvalidInputError, NotFoundError
 from lance_stream.dataset.consumers import list_consumers, read_progress, record_progress
-from lance_stream.spark.feed.kept_progress import OF_SNAPSHOT
 from lance_stream.spark.feed.stream_reader import HAS_READ_LIMITS
-from lance_stream.storage.locations import open_store
 from tests.spark.feed.query_runs import KilledError, Query
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -265,22 +263,22 @@ def test_a_query_that_is_killed_at_every_batch_gives_every_change_once(
 def test_a_consumers_progress_is_what_spark_has_finished_with(
     ds: Dataset, without_start: bool
 ) -> None:
-    store = open_store(ds.uri)
+    refs = ds.table.refs
     stream = query(ds, without_start, startingVersion=2, consumer="me")
     stream.start()
     stream.trigger()
-    assert read_progress(store, "me") == 1  # the batch is read, but the next one is not planned
+    assert read_progress(refs, "me") == 1  # the batch is read, but the next one is not planned
     ds.append(rows(8))
     stream.trigger()
-    assert read_progress(store, "me") == 5
+    assert read_progress(refs, "me") == 5
     if not without_start:
         stream.trigger()  # nothing is new; the one before is done
-        assert read_progress(store, "me") == 6
+        assert read_progress(refs, "me") == 6
 
 
 @BOTH
 def test_a_new_query_begins_where_its_consumer_is(ds: Dataset, without_start: bool) -> None:
-    record_progress(open_store(ds.uri), "me", 4)
+    record_progress(ds.table.refs, "me", 4)
     assert ids(query(ds, without_start, consumer="me").run()) == [[4, 5]]
     named = query(ds, without_start, consumer="me", startingVersion=3)
     named.run()
@@ -293,19 +291,19 @@ def test_a_snapshot_that_a_consumer_reads_is_held_until_it_is_done(ds: Dataset) 
     stream.start()
     stream.trigger()
     ds.append(rows(8))
-    (held,) = list_consumers(open_store(ds.uri))
-    assert (held.name, held.version) == ("me" + OF_SNAPSHOT, 5)
+    (held,) = list_consumers(ds.table.refs)
+    assert (held.name, held.version, held.is_beginning) == ("me", 5, True)
     while stream.trigger():
         pass
-    (consumer,) = list_consumers(open_store(ds.uri))
-    assert (consumer.name, consumer.version) == ("me", 6)
+    (consumer,) = list_consumers(ds.table.refs)
+    assert (consumer.name, consumer.version, consumer.is_beginning) == ("me", 6, False)
 
 
 @BOTH
 def test_what_another_programs_cleanup_took_from_a_consumer_is_bridged(
     ds: Dataset, without_start: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    record_progress(open_store(ds.uri), "me", 2)
+    record_progress(ds.table.refs, "me", 2)
     lance.dataset(ds.uri).cleanup_old_versions(
         timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
     )
@@ -321,8 +319,8 @@ def test_what_another_programs_cleanup_took_from_a_consumer_is_bridged(
 
 
 def test_a_consumer_ahead_of_the_table_is_refused(ds: Dataset) -> None:
-    store = open_store(ds.uri)
-    record_progress(store, "me", 5)
+    store = ds.table.store
+    record_progress(ds.table.refs, "me", 5)
     tag = store.read("_refs/tags/lance_stream.consumer.me.json")
     shutil.rmtree(ds.uri)
     lance_stream.create_dataset(ds.uri, SCHEMA)
@@ -437,3 +435,30 @@ def test_values_of_a_new_column_are_no_changes_where_backfills_are_left_out(
     assert [(row["id"], row["twice"]) for row in appended.rows] == [(8, 16)]
     with pytest.raises(InvalidInputError, match=r"version 6 .*changes rows"):
         query(ds, without_start, **plain).run()
+
+
+# --- columns of other programs that are called like change columns
+
+
+@pytest.mark.oracle
+@BOTH
+def test_rows_appended_have_their_own_columns_whatever_they_are_called(
+    without_start: bool, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    wanted = {"id": [1, 2], "_change_type": ["a", "b"], "_commit_version": [10, 20]}
+    for _ in range(2):
+        lance.write_dataset(pa.table(wanted), path, mode="append", enable_stable_row_ids=True)
+    options = {"readChangeFeed": "false", "startingVersion": "1"}
+    stream = Query(path, options, without_start)
+    stream.run()
+    assert stream.rows == pa.table(wanted).to_pylist() * 2
+    with pytest.raises(InvalidInputError, match="columns of its own called _change_type"):
+        Query(path, {"startingVersion": "1"}, without_start).run()
+    with pytest.raises(InvalidInputError, match="columns of its own called _commit_version"):
+        Query(path, {**options, "filter": "_commit_version > 15"}, without_start).run()
+    narrowed = Query(path, {"startingVersion": "1", "columns": "id"}, without_start)
+    narrowed.run()
+    assert changes(narrowed.rows) == [("insert", v, each) for v in (1, 2) for each in (1, 2)]
+    with pytest.raises(InvalidInputError, match="ask for other columns"):
+        lance_stream.open_dataset(path).changes(0)

@@ -1,0 +1,48 @@
+"""A file that is missing: the error says whether its version was cleaned up, or what else it is."""
+
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset, NotFoundError, open_dataset
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    made = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/t", pa.schema([pa.field("id", pa.int64())])
+    )
+    return made.append(pa.table({"id": range(9)})).delete("id = 3")
+
+
+def test_a_version_that_is_read_after_its_cleanup_is_no_damage(ds: Dataset) -> None:
+    ds.overwrite(pa.table({"id": [1]})).cleanup(retain_versions=1)
+    for read in (
+        ds.to_table,
+        lambda: ds.count_rows("id > 3"),
+        lambda: ds.take([0]),
+        lambda: ds.changes(2, 3).read_all(),
+    ):
+        with pytest.raises(NotFoundError, match=r"has been cleaned up|no version 3"):
+            read()
+    with pytest.raises(NotFoundError, match=r"Version 3 of .* nothing is damaged.*make it again"):
+        ds.to_table()
+
+
+def test_a_file_of_a_version_that_is_there_is_damage(ds: Dataset) -> None:
+    (file,) = (each.path for each in ds.table.store.list("data"))
+    ds.table.store.delete(file)
+    with pytest.raises(NotFoundError, match=rf"{file}.* the table is damaged"):
+        open_dataset(ds.uri).to_table()
+
+
+def test_a_file_of_a_clones_base_may_have_been_cleaned_up_there(tmp_path: Path) -> None:
+    lance = pytest.importorskip("lance", reason="only pylance makes clones")
+    base = lance.write_dataset(pa.table({"id": [1]}), str(tmp_path / "base"))
+    base.shallow_clone(str(tmp_path / "clone"), 1)
+    open_dataset(tmp_path / "base").overwrite(pa.table({"id": [2]})).cleanup(retain_versions=1)
+    with pytest.raises(NotFoundError, match=r"knows nothing of clones\. A tag there"):
+        open_dataset(tmp_path / "clone").to_table()

@@ -1,0 +1,451 @@
+"""Random histories of streaming queries with state that die, and restart from what is left.
+
+    python -m tests.faults.stateful_queries --minutes 10 --seed 1
+
+A history is one query (`KINDS`: without state, grouped, deduplicated, joined, with state of its
+own) into one table, by the sink's mode that fits, with one of Spark's state stores (`STORES`). In
+each step files arrive, and the query runs until it has read them all. It dies on its way, or loses
+a part of its checkpoint (`FAULTS`):
+
+    before the sink       foreachBatch fails before it calls the sink
+    rows computed         as before, when the rows have been computed, so that the state is stored
+    after the sink        foreachBatch fails when our commit is done
+    commit lost           the newest entry of the checkpoint's commit log is lost
+    offsets lost          that, and the newest entry of the offset log: Spark plans the batch anew,
+                          with files that have come since
+    older copy            the checkpoint is put back from a copy, and Spark may be told to take more
+                          files at once than before
+
+A query that dies forgets the state stores of its process. When an error of ours ends it, its remedy
+is followed to the letter. At the end of each step the table is held against the result over all
+files, computed without Spark: each row once.
+
+There is one exception, of which the sink says so much itself: where the plan may give other rows
+each time, a batch that Spark planned anew is skipped. Then `last_commit.rows_differ` is true.
+
+The seed settles everything but the names of files.
+"""
+
+import argparse
+import datetime
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lance_stream import open_dataset
+from lance_stream.errors import NotFoundError
+from lance_stream.spark import lance_sink
+
+STEPS: Final = 5
+SCHEMA: Final = "id bigint, k bigint, at timestamp"
+START: Final = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+WINDOW: Final = datetime.timedelta(minutes=10)
+
+Row = tuple[Any, ...]
+File = list[tuple[int, int, datetime.datetime]]
+
+
+class Killed(Exception):  # noqa: N818  # it is no error
+    """The query dies here."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of query.
+
+    Attributes:
+        build: Makes it of the streams of the files.
+        expected: Its result over files, as sorted rows.
+        output_mode: Of the query.
+        sink: Arguments of the sink.
+        is_settled: Whether its plan promises the same rows each time.
+        stores: The state stores that it can have.
+    """
+
+    build: Callable[[Any], Any]
+    expected: Callable[[list[File]], Iterable[Row]]
+    output_mode: str = "append"
+    sink: Mapping[str, Any] = field(default_factory=dict)
+    is_settled: bool = True
+    stores: tuple[str, ...] = ("hdfs", "rocksdb", "rocksdb 2")
+
+
+def _all(files: list[File]) -> File:
+    return [row for file in files for row in file]
+
+
+def _counts(files: list[File]) -> Iterable[Row]:
+    counts = Counter(k for _, k, _ in _all(files))
+    sums = Counter[int]()
+    for number, k, _ in _all(files):
+        sums[k] += number
+    return [(k, counts[k], sums[k]) for k in counts]
+
+
+def _windows(files: list[File]) -> Iterable[Row]:
+    """Return the windows that are final: those that end a window before the newest time."""
+    times = [at for _, _, at in _all(files)]
+    counts = Counter((at - START) // WINDOW for at in times)
+    return [(n, count) for n, count in counts.items() if START + (n + 2) * WINDOW <= max(times)]
+
+
+def _pairs(files: list[File]) -> Iterable[Row]:
+    counts = Counter(number for number, _, _ in _all(files))
+    evens = {number for number in counts if number % 2 == 0}
+    return [
+        (number, number + 1)
+        for number in evens
+        for _ in range(counts[number] * counts.get(number + 1, 0))
+    ]
+
+
+def _count(rows: Any) -> Any:
+    return rows.groupBy("k").agg({"*": "count", "id": "sum"}).toDF("k", "n", "total")
+
+
+def _window_counts(rows: Any) -> Any:
+    from pyspark.sql import functions
+
+    minutes = f"{WINDOW // datetime.timedelta(minutes=1)} minutes"
+    window = functions.window("at", minutes)
+    counts = rows.withWatermark("at", minutes).groupBy(window).count()
+    start = functions.unix_seconds("window.start") - int(START.timestamp())
+    number = (start / int(WINDOW.total_seconds())).cast("bigint")
+    return counts.select(number.alias("n"), "count")
+
+
+def _self_join(rows: Any) -> Any:
+    odds = rows.filter("id % 2 = 1").selectExpr("id AS odd")
+    return rows.filter("id % 2 = 0").join(odds, rows.id + 1 == odds.odd).select("id", "odd")
+
+
+def _first_of_each(rows: Any) -> Any:
+    from pyspark.sql.streaming import StatefulProcessor
+
+    class Once(StatefulProcessor):
+        """Gives an id when it comes for the first time."""
+
+        def init(self, handle: Any) -> None:
+            self.seen = handle.getValueState("seen", "n bigint")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002  # Spark's names
+            import pandas as pd
+
+            for _ in rows:
+                pass
+            if not self.seen.exists():
+                self.seen.update((1,))
+                yield pd.DataFrame({"id": [key[0]]})
+
+        def close(self) -> None:
+            pass
+
+    return rows.groupBy("id").transformWithStateInPandas(Once(), "id bigint", "update", "none")
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "rows": Kind(
+        lambda rows: rows.select("id", "k"),
+        lambda files: [row[:2] for row in _all(files)],
+        stores=("hdfs",),
+    ),
+    "groups, changed": Kind(_count, _counts, "update", {"mode": "upsert", "on": "k"}),
+    "groups, all": Kind(_count, _counts, "complete", {"mode": "overwrite"}),
+    "windows": Kind(_window_counts, _windows),
+    "distinct rows": Kind(
+        lambda rows: rows.select("id", "k").dropDuplicates(),
+        lambda files: {row[:2] for row in _all(files)},
+    ),
+    "rows of distinct ids": Kind(
+        lambda rows: rows.select("id", "k").dropDuplicates(["id"]),
+        lambda files: {row[:2] for row in _all(files)},
+        is_settled=False,
+    ),
+    "joined": Kind(_self_join, _pairs),
+    "transformWithState": Kind(
+        _first_of_each,
+        lambda files: {row[:1] for row in _all(files)},
+        "update",
+        is_settled=False,
+        stores=("rocksdb", "rocksdb 2"),
+    ),
+}
+
+_STATE: Final = "spark.sql.streaming.stateStore"
+_PACKAGE: Final = "org.apache.spark.sql.execution.streaming.state"
+STORES: Final[dict[str, dict[str, str]]] = {
+    "hdfs": {
+        f"{_STATE}.providerClass": f"{_PACKAGE}.HDFSBackedStateStoreProvider",
+        f"{_STATE}.checkpointFormatVersion": "1",
+    },
+    "rocksdb": {
+        f"{_STATE}.providerClass": f"{_PACKAGE}.RocksDBStateStoreProvider",
+        f"{_STATE}.checkpointFormatVersion": "1",
+    },
+    "rocksdb 2": {
+        f"{_STATE}.providerClass": f"{_PACKAGE}.RocksDBStateStoreProvider",
+        f"{_STATE}.checkpointFormatVersion": "2",
+    },
+}
+
+DEATHS: Final = ("before the sink", "rows computed", "after the sink")
+LOSSES: Final = ("commit lost", "offsets lost", "older copy")
+FAULTS: Final = (*DEATHS, *LOSSES)
+
+
+class History:
+    """A query and its table.
+
+    Args:
+        spark: The session.
+        folder: Where files, checkpoints and the table lie.
+        kind: One of `KINDS`.
+        store: One of `STORES`.
+        dice: Settle what happens.
+    """
+
+    def __init__(self, spark: Any, folder: Path, kind: str, store: str, dice: random.Random):
+        self.spark, self.dice, self.kind, self.store = spark, dice, KINDS[kind], store
+        self.arriving, self.checkpoint = folder / "files", folder / "checkpoint"
+        self.copy, self.newest = folder / "copy", folder / "newest"
+        self.uri = str(folder / "table")
+        self.arriving.mkdir(parents=True)
+        self.files: list[File] = []
+        self.files_per_batch = 1
+        self.app_id: str | None = None
+        self.num_names = 0
+        self.has_skipped_others = False
+        self.done: Counter[str] = Counter()
+
+    def step(self, fault: str) -> None:
+        """Let files arrive, and the query run until it has read them, with a fault on its way."""
+        self.add_files(self.dice.choice((2, 3)))
+        if fault in DEATHS:
+            self.run(fault, self.dice.randrange(2))
+        else:
+            self.run()
+            self.check()
+            self.lose(fault)
+        if self.dice.random() < 0.5 or fault == "offsets lost":
+            self.add_files(1)
+        self.done[fault] += 1
+        for _ in range(6):
+            if self.run():
+                break
+        else:
+            raise AssertionError("remedies of errors did not help")
+        self.check()
+
+    def add_files(self, count: int) -> None:
+        """Let files arrive; one row of each has come before."""
+        for _ in range(count):
+            number = len(self.files)
+            file = [self._row(4 * number + place, number) for place in range(4)]
+            if self.files:
+                file.append(self.dice.choice(self.dice.choice(self.files[-2:])[:4]))
+            columns = zip(*file, strict=True)
+            types = (pa.int64(), pa.int64(), pa.timestamp("us", "UTC"))
+            arrays = [pa.array(each, kind) for each, kind in zip(columns, types, strict=True)]
+            path = self.arriving / f"{number:05}.parquet"
+            hidden = path.with_name(f".{path.name}")
+            pq.write_table(pa.table(arrays, names=["id", "k", "at"]), hidden)
+            os.utime(hidden, (number, number))  # Spark takes files in the order of their times
+            hidden.rename(path)
+            self.files.append(file)
+
+    def _row(self, number: int, file: int) -> tuple[int, int, datetime.datetime]:
+        """Return a row; when it comes again within two files it is not late."""
+        return number, self.dice.randrange(5), START + file * WINDOW
+
+    def run(self, death: str = "", at_batch: int = 0) -> bool:
+        """Run the query until all is read, or it ends; follow the remedy of an error of ours.
+
+        Returns:
+            Whether all was read.
+        """
+        sink = lance_sink(self.uri, app_id=self.app_id, **self.kind.sink)
+        num_batches = 0
+
+        def put(df: Any, batch_id: int) -> None:
+            nonlocal num_batches
+            dies = death if num_batches == at_batch else ""
+            num_batches += 1
+            if dies == "rows computed":
+                df.collect()
+            if dies in ("before the sink", "rows computed"):
+                raise Killed
+            sink(df, batch_id)
+            commit = sink.last_commit
+            assert commit is not None
+            self.done["replays"] += commit.skipped
+            if commit.rows_differ:
+                assert not self.kind.is_settled
+                self.done["skipped, with other rows"] += 1
+                self.has_skipped_others = True
+            if dies == "after the sink":
+                raise Killed
+
+        for name, value in STORES[self.store].items():
+            self.spark.conf.set(name, value)
+        reader = self.spark.readStream.schema(SCHEMA)
+        rows = reader.option("maxFilesPerTrigger", self.files_per_batch).parquet(str(self.arriving))
+        writer = self.kind.build(rows).writeStream.foreachBatch(put)
+        writer = writer.outputMode(self.kind.output_mode).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(self.checkpoint)).start()
+        try:
+            query.awaitTermination()
+        except Exception as error:
+            self.forget_state()
+            self.follow(str(error))
+            return False
+        self.done["batches"] += num_batches
+        return True
+
+    def forget_state(self) -> None:
+        """Forget the state stores of this process, as if it had died."""
+        self.spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+
+    def follow(self, message: str) -> None:
+        """Do what an error says; nothing if the query was killed."""
+        if "Killed" in message:
+            return
+        if "have come under the same number" in message:
+            if self.kind.sink.get("mode") not in ("upsert", "overwrite"):
+                found = re.search(r'open_dataset\(.*?\)\.delete\("([^"]+)"\)', message)
+                assert found is not None, message
+                open_dataset(self.uri).delete(found[1])
+            self.num_names += 1
+            self.app_id = f"name {self.num_names}"
+            self.done["planned anew"] += 1
+            return
+        if "Put the newest checkpoint back" in message:
+            assert self.newest.exists(), message
+            _replace(self.checkpoint, self.newest)
+            self.done["put the newest back"] += 1
+            return
+        raise AssertionError(message)
+
+    def lose(self, fault: str) -> None:
+        """Lose a part of the checkpoint."""
+        self.forget_state()
+        if not _entries(self.checkpoint / "offsets"):
+            return
+        if fault == "older copy":
+            if self.copy.exists():
+                _replace(self.newest, self.checkpoint)
+                _replace(self.checkpoint, self.copy)
+                self.files_per_batch = self.dice.choice((1, 1, 2))
+            _replace(self.copy, self.checkpoint)
+            return
+        newest = max(_entries(self.checkpoint / "offsets"))
+        if fault == "offsets lost" and not newest:
+            return  # Spark itself refuses state beside an empty log of offsets
+        for log in ("commits", "offsets")[: 1 + (fault == "offsets lost")]:
+            for name in (str(newest), f".{newest}.crc"):
+                (self.checkpoint / log / name).unlink(missing_ok=True)
+
+    def check(self) -> None:
+        """Hold the table against the result over all files."""
+        if self.has_skipped_others:  # as the sink said
+            return
+        try:
+            table = open_dataset(self.uri)
+        except NotFoundError:
+            found = []
+        else:
+            assert table.verify() == []
+            columns = table.to_table().to_pydict().values()
+            found = sorted(zip(*columns, strict=True))
+        assert found == sorted(self.kind.expected(self.files)), self.done
+
+
+def _entries(log: Path) -> list[int]:
+    return [int(each.name) for each in log.iterdir() if each.name.isdigit()] if log.is_dir() else []
+
+
+def _replace(target: Path, source: Path) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)
+
+
+def run_history(
+    spark: Any, folder: Path, kind: str, store: str, seed: int, faults: Iterable[str] | None = None
+) -> Counter[str]:
+    """Play one history.
+
+    Args:
+        spark: The session; its settings of state stores are put back.
+        folder: Where it is played.
+        kind: One of `KINDS`.
+        store: One of `STORES`.
+        seed: Settles what happens.
+        faults: One for each step; by default they are drawn.
+
+    Returns:
+        How often what happened.
+    """
+    dice = random.Random(f"{kind} {store} {seed}")
+    history = History(spark, folder, kind, store, dice)
+    drawn = [dice.choice(FAULTS) for _ in range(STEPS)] if faults is None else list(faults)
+    try:
+        for fault in drawn:
+            history.step(fault)
+    except BaseException as error:
+        error.add_note(f"in the history of {kind!r} on {store!r}, seed {seed}: {drawn}")
+        raise
+    finally:
+        for name in STORES[store]:
+            spark.conf.unset(name)
+    return history.done
+
+
+def main() -> int:
+    """Play histories for some minutes."""
+    from pyspark.sql import SparkSession
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.log.level": "OFF",
+    }
+    spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    deadline, seed, done = time.monotonic() + 60 * given.minutes, given.seed, Counter[str]()
+    pairs = [(kind, store) for kind, each in KINDS.items() for store in each.stores]
+    while time.monotonic() < deadline:
+        random.Random(seed).shuffle(pairs)
+        for kind, store in pairs:
+            if time.monotonic() >= deadline:
+                break
+            with tempfile.TemporaryDirectory() as folder:
+                done += run_history(spark, Path(folder), kind, store, seed)
+            done["histories"] += 1
+            print(f"{kind}, {store}, seed {seed}: {dict(done)}", flush=True)
+        seed += 1
+    spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""Some random histories of queries with state; `make soak` plays them for ten minutes more."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.stateful_queries import KINDS, STORES, run_history
+from tests.sampling import ALL_CASES
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+HISTORIES = [
+    ("groups, changed", "rocksdb 2", ["after the sink"]),
+    ("windows", "rocksdb 2", ["commit lost"]),
+    ("distinct rows", "hdfs", ["older copy", "older copy"]),
+    ("rows of distinct ids", "rocksdb", ["commit lost"]),
+]
+MORE = [
+    ("rows", "hdfs", ["offsets lost"]),
+    ("groups, all", "hdfs", ["commit lost"]),
+    ("joined", "rocksdb", ["after the sink"]),
+    ("transformWithState", "rocksdb 2", ["after the sink"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "store", "faults"), HISTORIES + (MORE if ALL_CASES else []))
+def test_each_row_is_in_once_after_a_query_died(
+    spark: Any, tmp_path: Path, kind: str, store: str, faults: list[str]
+) -> None:
+    done = run_history(spark, tmp_path, kind, store, 1, faults)
+    assert done["replays"] or done["planned anew"]
+
+
+def test_the_histories_have_each_kind_and_store() -> None:
+    assert {kind for kind, _, _ in HISTORIES + MORE} == set(KINDS)
+    assert {store for _, store, _ in HISTORIES} == set(STORES)

@@ -1,0 +1,656 @@
+"""Random histories of nested columns, and the law that a column is its id wherever it is read.
+
+    python -m tests.oracle.column_histories --minutes 10 [--seed 1]
+
+We and pylance take turns at a table with structs and lists in each other: columns and their parts
+are renamed, swap names, are reordered, cast, dropped and made anew; compactions free their ids;
+overwrites bring other schemas, restores old ones. Beside it stands a model: for each version a tree
+of columns, in which a column has its own number for its whole life. What the rows of a version are,
+pylance says.
+
+    the feed leads, version by version, from pylance's rows of one version to those of the next,
+    both shown under the columns of the range's last version
+    a stream with any limits that is restarted at every offset gives what ds.changes gives
+    a stream that is read while all this happens, killed and restarted anywhere, gives each event
+    once, under the columns that it was told of; it is never stuck, and what a name meant to it
+    before it means still (see `dataset.feed.resumed_columns`)
+"""
+
+import argparse
+import itertools
+import json
+import random
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+import lance_stream
+from lance_stream.errors import InvalidInputError
+from tests.spark.feed.query_runs import KilledError, Query
+
+LEAVES = {
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "string": pa.string(),
+}
+CASTS = {"int32": "int64", "int64": "int32", "float32": "float64", "float64": "float32"}
+NAMES = "abcde"
+LIMITS: list[dict[str, str]] = [
+    {},
+    {"maxVersionsPerTrigger": "1"},
+    {"maxRowsPerTrigger": "2"},
+    {"maxBytesPerTrigger": "900"},
+]
+STAMPS = ("_rowid", "_row_created_at_version", "_row_last_updated_at_version")
+
+Row = dict[str, Any]
+Event = tuple[int, str, int]  # its version, its type, the row's id
+
+
+@dataclass(frozen=True)
+class Node:
+    """A column of the model, or a part of one.
+
+    Attributes:
+        ident: Its own for its life, through renames, casts, and overwrites that keep its name.
+        name: What it is called.
+        kind: One of `LEAVES`, "struct" or "list".
+        parts: Of a struct; or the item of a list, which is its list's whatever its number.
+    """
+
+    ident: int
+    name: str
+    kind: str
+    parts: tuple["Node", ...] = ()
+
+    @property
+    def arrow(self) -> pa.Field:
+        if self.kind == "struct":
+            return pa.field(self.name, pa.struct([each.arrow for each in self.parts]))
+        if self.kind == "list":
+            return pa.field(self.name, pa.list_(self.parts[0].arrow))
+        return pa.field(self.name, LEAVES[self.kind])
+
+    def walk(self, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], "Node"]]:
+        """Yield this and all below it, each behind its path, in which items have names."""
+        yield (*above, self.name), self
+        for each in self.parts:
+            yield from each.walk((*above, self.name))
+
+
+Tree = tuple[Node, ...]
+
+
+def nodes(tree: Tree) -> dict[tuple[str, ...], Node]:
+    return {path: node for each in tree for path, node in each.walk()}
+
+
+def changed(tree: Tree, path: tuple[str, ...], do: Callable[[Tree], Tree], depth: int = 0) -> Tree:
+    """Return a tree in which something was done to the siblings below a path."""
+    if depth == len(path):
+        return do(tree)
+    return tuple(
+        replace(each, parts=changed(each.parts, path, do, depth + 1))
+        if each.name == path[depth]
+        else each
+        for each in tree
+    )
+
+
+def shown(told: Node, there: Node | None, value: Any, meaning: dict[int, int]) -> Any:
+    """Return a value of a version as one of a column that a reader was told of."""
+    if there is None or value is None:
+        return None
+    if told.kind == there.kind == "struct":
+        by_ident = {each.ident: each for each in there.parts}
+        found = [(each, by_ident.get(meaning[each.ident])) for each in told.parts]
+        return {
+            each.name: shown(each, part, value[part.name] if part else None, meaning)
+            for each, part in found
+        }
+    if told.kind == there.kind == "list":
+        return [shown(told.parts[0], there.parts[0], each, meaning) for each in value]
+    if told.kind in CASTS and there.kind in CASTS:
+        return float(value) if told.kind.startswith("float") else int(value)
+    return value if told.kind == there.kind else None
+
+
+class Stream:
+    """A query that is read while its table changes, and what its words mean to it.
+
+    Attributes:
+        query: With its checkpoint.
+        events: What it gave, in order.
+    """
+
+    def __init__(self, histories: "Histories", options: dict[str, str]) -> None:
+        self.histories = histories
+        self.query = Query(histories.uri, {"startingVersion": "1", **options})
+        self.events: list[Event] = []
+        self.told: Tree | None = None
+        self.meaning: dict[int, int] = {}
+        self.num_seen = 0
+
+    def start(self) -> None:
+        """Begin a run, in which a batch that was not done may be done again."""
+        before, was = self.told, self.meaning
+        self.told = self.histories.trees[self.histories.latest]
+        at = self._stands_at()
+        self.meaning = self._meaning(before, was, at)
+        self.query.start()
+        self.look()
+
+    def _stands_at(self) -> int | None:
+        """Return the version in which the last offset is known, None for a new query."""
+        if not self.query.offsets:
+            return None
+        return max(int(json.loads(self.query.offsets[-1])["version"]), 1)
+
+    def _meaning(self, before: Tree | None, was: dict[int, int], at: int | None) -> dict[int, int]:
+        """Return which column each of those told of is, by their numbers; see `resumed_columns`."""
+        told = self.told or ()
+        now = {node.ident: node.ident for node in nodes(told).values()}
+        if at is None or before is None:
+            return now
+        here = nodes(self.histories.trees[at])
+        alive_here = {node.ident for node in here.values()}
+        said: dict[tuple[str, ...], int | None] = {p: node.ident for p, node in here.items()}
+        for path, node in nodes(before).items():
+            ident = was[node.ident]
+            if ident in alive_here:
+                said[path] = ident
+            elif path in said:
+                said[path] = None
+        latest = {node.ident: node for node in nodes(told).values()}
+        meaning: dict[int, int] = {}
+        for top in told:
+            kept = {}
+            for path, node in top.walk():
+                ident = said.get(path)
+                if ident is not None and ident in latest and latest[ident].kind == node.kind:
+                    kept[node.ident] = ident
+            own = {node.ident: node.ident for _, node in top.walk()}
+            meaning |= kept if kept.keys() == own.keys() else own
+        return meaning if len({*meaning.values()}) == len(meaning) else now
+
+    def trigger(self, kill: str = "") -> bool:
+        try:
+            return self.query.trigger(kill)
+        finally:
+            self.look()
+
+    def look(self) -> None:
+        """Check the batches that came since the last look."""
+        for batch in self.query.batches[self.num_seen :]:
+            for row in batch:
+                self.histories.check_row(row, self.told or (), self.meaning)
+        self.num_seen = len(self.query.batches)
+
+    def read_on(self) -> None:
+        """Read all there is, in one run or more; two without news in a row are one too many."""
+        for _ in range(3):
+            try:
+                self.start()
+                while self.trigger():
+                    pass
+                return
+            except InvalidInputError as error:
+                check_advice(error)
+        raise AssertionError("a stream is stuck")
+
+    @property
+    def given(self) -> list[Event]:
+        """The events of the batches that were done."""
+        return [event_of(row) for batch in self.query.done for row in batch]
+
+
+def check_advice(error: InvalidInputError) -> None:
+    """Only this may stop a stream, and only until it is started again."""
+    assert "have changed since this query was started" in str(error), error
+
+
+def event_of(row: Row) -> Event:
+    return row["_commit_version"], row["_change_type"], row["_rowid"]
+
+
+class Histories:
+    """One table, its history, and the model of its columns.
+
+    Args:
+        folder: Where the table is made.
+        seed: Of the dice.
+    """
+
+    def __init__(self, folder: str, seed: int) -> None:
+        self.uri, self.dice = str(Path(folder) / "table"), random.Random(seed)
+        self.numbers = itertools.count(1000)
+        self.keys = itertools.count()
+        self.told = [f"seed {seed}"]
+        self.file_version = self.dice.choice(["2.0", "2.1", "2.2"])
+        self.trees: dict[int, Tree] = {}
+        self.rows: dict[int, dict[int, Row]] = {0: {}}
+        tree = self.new_tree()
+        lance.write_dataset(
+            self.data(tree, 6),
+            self.uri,
+            max_rows_per_file=4,
+            enable_stable_row_ids=True,
+            data_storage_version=self.file_version,
+        )
+        self.look(f"pylance creates {tree} in {self.file_version}", lambda _: tree)
+        self.stream = Stream(self, self.dice.choice(LIMITS))
+
+    # --- what is there
+
+    @property
+    def ours(self) -> Any:
+        return lance_stream.open_dataset(self.uri)
+
+    @property
+    def theirs(self) -> Any:
+        return lance.dataset(self.uri)
+
+    @property
+    def latest(self) -> int:
+        return max(self.trees)
+
+    @property
+    def tree(self) -> Tree:
+        return self.trees[self.latest]
+
+    def new_node(self, name: str, depth: int = 0) -> Node:
+        kind = self.dice.choice([*LEAVES, *(["struct"] * 3 + ["list"]) * (depth < 2)])
+        parts: Tree = ()
+        if kind == "struct":
+            names = self.dice.sample(NAMES, self.dice.randint(1, 3))
+            parts = tuple(self.new_node(each, depth + 1) for each in names)
+        elif kind == "list":
+            parts = (self.new_node("item", depth + 1),)
+        return Node(next(self.numbers), name, kind, parts)
+
+    def new_tree(self) -> Tree:
+        names = self.dice.sample(NAMES, self.dice.randint(1, 3))
+        return (Node(0, "id", "int64"), *map(self.new_node, names))
+
+    def value(self, node: Node) -> Any:
+        if self.dice.random() < 0.2 and (node.kind != "struct" or self.file_version != "2.0"):
+            return None
+        if node.kind == "struct":
+            return {each.name: self.value(each) for each in node.parts}
+        if node.kind == "list":
+            return [self.value(node.parts[0]) for _ in range(self.dice.randint(0, 3))]
+        number = self.dice.randint(0, 99)
+        return {"s": f"s{number}", "f": float(number), "i": number}[node.kind[0]]
+
+    def data(self, tree: Tree, num_rows: int) -> pa.Table:
+        rows = [
+            {each.name: self.value(each) for each in tree} | {"id": next(self.keys)}
+            for _ in range(num_rows)
+        ]
+        return pa.Table.from_pylist(rows, pa.schema([each.arrow for each in tree]))
+
+    def by(self, us: Callable[[], object], pylance: Callable[[], object]) -> str:
+        who = self.dice.choice(["we", "pylance"])
+        (us if who == "we" else pylance)()
+        return who
+
+    # --- verbs: each does something, and tells the columns that there are then
+
+    def append(self) -> tuple[str, Tree]:
+        data = self.data(self.tree, 2)
+        who = self.by(
+            lambda: self.ours.append(data),
+            lambda: lance.write_dataset(data, self.uri, mode="append"),
+        )
+        return f"{who} append", self.tree
+
+    def change_rows(self) -> tuple[str, Tree]:
+        known = sorted(row["id"] for row in self.rows[self.latest].values())
+        if len(known) < 3:
+            return self.append()
+        some = self.dice.sample(known, 2)
+        if self.dice.random() < 0.4:
+            where = f"id IN ({some[0]}, {some[1]})"
+            who = self.by(lambda: self.ours.delete(where), lambda: self.theirs.delete(where))
+            return f"{who} delete {where}", self.tree
+        data = self.data(self.tree, 2).set_column(0, "id", pa.array(some, pa.int64()))
+        self.ours.upsert(data, on="id")
+        return f"we upsert {some}", self.tree
+
+    def overwrite(self) -> tuple[str, Tree]:
+        tree = self.overwritten(self.tree)
+        data = self.data(tree, 3)
+        who = self.by(
+            lambda: self.ours.overwrite(data),
+            lambda: lance.write_dataset(data, self.uri, mode="overwrite"),
+        )
+        return f"{who} overwrite with {tree}", tree
+
+    def overwritten(self, tree: Tree, depth: int = 0) -> Tree:
+        """Return columns in another order, some of them others, by the same names."""
+        found = []
+        for each in self.dice.sample(tree, len(tree)):
+            if each.ident == 0:
+                found.append(each)
+            elif self.dice.random() < 0.2:
+                found.append(named_like(self.new_node(each.name, depth), each))
+            elif self.dice.random() < 0.85:
+                found.append(replace(each, parts=self.overwritten_parts(each, depth)))
+        free = [each for each in NAMES if each not in {node.name for node in tree}]
+        if not found or (free and self.dice.random() < 0.3):
+            name = self.dice.choice(free) if free else "z"
+            found.append(self.new_node(name, depth))
+        if depth == 0:  # an upsert's key comes first in `data`
+            found.sort(key=lambda each: each.ident != 0)
+        return tuple(found)
+
+    def overwritten_parts(self, node: Node, depth: int) -> Tree:
+        if node.kind == "struct":
+            return self.overwritten(node.parts, depth + 1)
+        if node.kind == "list":
+            (item,) = node.parts
+            return (replace(item, parts=self.overwritten_parts(item, depth + 1)),)
+        return ()
+
+    def restore(self) -> tuple[str, Tree]:
+        version = self.dice.choice([*self.trees])
+        who = self.by(
+            lambda: self.ours.restore(version),
+            lambda: lance.dataset(self.uri, version=version).restore(),
+        )
+        return f"{who} restore {version}", self.trees[version]
+
+    def compact(self) -> tuple[str, Tree]:
+        who = self.by(
+            lambda: self.ours.compact(1000),
+            lambda: self.theirs.optimize.compact_files(target_rows_per_fragment=1000),
+        )
+        return f"{who} compact", self.tree
+
+    def chosen(self, *, is_leaf: bool = False, in_lists: bool = True) -> tuple[str, ...] | None:
+        """Return the path of a column, or of a part, that has a name of its own."""
+        found = [
+            path
+            for path, node in nodes(self.tree).items()
+            if path != ("id",)
+            and (path[-1] != "item" or is_leaf)
+            and (not is_leaf or node.kind in CASTS)
+            and (in_lists or "item" not in path)
+        ]
+        return self.dice.choice(found) if found else None
+
+    def siblings(self, path: tuple[str, ...]) -> Tree:
+        return nodes(self.tree)[path[:-1]].parts if len(path) > 1 else self.tree
+
+    def rename(self) -> tuple[str, Tree]:
+        path = self.chosen()
+        if path is None:
+            return self.append()
+        taken = {each.name for each in self.siblings(path)}
+        name = self.dice.choice([each for each in NAMES if each not in taken] or ["z"])
+        if name in taken:
+            return self.append()
+        ours, theirs = our_path(path), ".".join(path)
+        who = self.by(
+            lambda: self.ours.rename_columns({ours: name}),
+            lambda: self.theirs.alter_columns({"path": theirs, "name": name}),
+        )
+        return f"{who} rename {theirs} to {name}", renamed(self.tree, path, {path[-1]: name})
+
+    def swap(self) -> tuple[str, Tree]:
+        """Two columns, or two parts of a struct, change names."""
+        path = self.chosen()
+        others = [] if path is None else [e.name for e in self.siblings(path) if e.name != path[-1]]
+        others = [each for each in others if each != "id"]
+        if path is None or not others:
+            return self.rename()
+        other = (*path[:-1], self.dice.choice(others))
+        self.ours.rename_columns({our_path(path): other[-1], our_path(other): path[-1]})
+        names = {path[-1]: other[-1], other[-1]: path[-1]}
+        return f"we swap {path} and {other}", renamed(self.tree, path, names)
+
+    def drop(self) -> tuple[str, Tree]:
+        path = self.chosen(in_lists=False)
+        if path is None or len(self.siblings(path)) < 2:
+            return self.append()
+        name = ".".join(path)
+        who = self.by(
+            lambda: self.ours.drop_columns([name]), lambda: self.theirs.drop_columns([name])
+        )
+        rest = changed(
+            self.tree, path[:-1], lambda some: tuple(e for e in some if e.name != path[-1])
+        )
+        return f"{who} drop {name}", rest
+
+    def add(self) -> tuple[str, Tree]:
+        free = [each for each in NAMES if each not in {node.name for node in self.tree}]
+        if not free:
+            return self.drop()
+        # files of 2.0 hold no null structs, which a compaction would have to write for a new one
+        node = self.new_node(self.dice.choice(free), depth=2 if self.file_version == "2.0" else 0)
+        who = self.by(
+            lambda: self.ours.add_columns(node.arrow), lambda: self.theirs.add_columns(node.arrow)
+        )
+        return f"{who} add {node}", (*self.tree, node)
+
+    def cast(self) -> tuple[str, Tree]:
+        path = self.chosen(is_leaf=True)
+        if path is None or (len(path) > 1 and self.file_version == "2.0"):
+            return self.append()  # pylance reads no part of a struct that it has cast in 2.0
+        kind = CASTS[nodes(self.tree)[path].kind]
+        change = {"path": ".".join(path), "data_type": LEAVES[kind]}
+        name = path[-1]
+        taken = {each.name for each in self.siblings(path)}
+        if name != "item" and "z" not in taken and self.dice.random() < 0.3:
+            name = change["name"] = "z"
+        self.theirs.alter_columns(change)
+
+        def do(some: Tree) -> Tree:
+            return tuple(
+                replace(e, kind=kind, name=name) if e.name == path[-1] else e for e in some
+            )
+
+        return f"pylance cast {path} to {kind} {name}", changed(self.tree, path[:-1], do)
+
+    def step(self) -> None:
+        verbs = (
+            [self.append, self.change_rows, self.rename, self.swap, self.cast] * 3
+            + [self.drop, self.add, self.compact, self.overwrite] * 2
+            + [self.restore]
+        )
+        verb = self.dice.choice(verbs)
+        before = self.tree
+        try:
+            what, tree = verb()
+        except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
+            if (
+                isinstance(error, lance_stream.LanceStreamError)
+                or self.theirs.version > self.latest
+            ):
+                raise
+            what, tree = f"{verb.__name__} is more than pylance can do", before
+        self.look(what, lambda _: tree)
+        self.follow()
+
+    def look(self, what: str, tree_of: Callable[[int], Tree]) -> None:
+        known, latest = max(self.trees, default=0), int(self.theirs.version)
+        self.told.append(f"{latest}: {what}")
+        for version in range(known + 1, latest + 1):
+            # of several versions only the last one has other columns
+            self.trees[version] = tree_of(version) if version == latest else self.trees[known]
+            self.rows[version] = self.snapshot(version)
+
+    def snapshot(self, version: int) -> dict[int, Row]:
+        """Return the rows of a version by their ids, as pylance has them."""
+        names = [each.name for each in self.trees[version]]
+        ds = lance.dataset(self.uri, version=version)
+        assert [*ds.schema.names] == names, "the model knows the columns"
+        rows = ds.to_table(columns=[*names, *STAMPS]).to_pylist()
+        return {row["_rowid"]: row for row in rows}
+
+    # --- the law
+
+    def follow(self) -> None:
+        """Perhaps read on with the stream; perhaps it dies, and is started again."""
+        chance = self.dice.random()
+        if chance < 0.4:
+            return
+        try:
+            if self.query_is_new() or chance < 0.75:
+                self.told.append("    the stream is started")
+                self.stream.start()
+            kill = self.dice.choice(["", "", "", "before planning", "before commit"])
+            self.told.append(f"    the stream reads {kill and 'and dies ' + kill}")
+            self.stream.trigger(kill)
+        except KilledError:
+            self.stream.query.reader = None
+        except InvalidInputError as error:
+            check_advice(error)
+            self.told.append(f"    {error}")
+            self.stream.query.reader = None
+
+    def query_is_new(self) -> bool:
+        return self.stream.query.reader is None
+
+    def under(self, version: int, told: Tree, meaning: dict[int, int]) -> dict[int, Row]:
+        return {
+            row_id: self.row_under(version, row, told, meaning)
+            for row_id, row in self.rows[version].items()
+        }
+
+    def row_under(self, version: int, row: Row, told: Tree, meaning: dict[int, int]) -> Row:
+        by_ident = {each.ident: each for each in self.trees[version]}
+        found = [(each, by_ident.get(meaning[each.ident])) for each in told]
+        own = {
+            each.name: shown(each, there, row[there.name] if there else None, meaning)
+            for each, there in found
+        }
+        return own | {each: row[each] for each in STAMPS}
+
+    def check_row(self, row: Row, told: Tree, meaning: dict[int, int]) -> None:
+        """Check a change against the rows of the version that it is of."""
+        version, kind, row_id = event_of(row)
+        at = version - (kind in ("delete", "update_preimage"))
+        expected = self.row_under(at, self.rows[at][row_id], told, meaning)
+        given = {each: row[each] for each in expected}
+        assert given == expected, (version, kind, given, expected)
+
+    def finish(self) -> None:
+        """Check the feed of some ranges, fresh streams, and the one that was read all along."""
+        versions = [0, *self.trees]
+        self.check_feed(0, self.latest)
+        for _ in range(3):
+            self.check_feed(*sorted(self.dice.sample(versions, 2)))
+        whole = self.ours.changes(0).read_all().to_pylist()
+        self.told.append("the stream reads on")
+        self.stream.read_on()
+        assert sorted(self.stream.given) == sorted(map(event_of, whole))
+        for limits in LIMITS:
+            self.told.append(f"a fresh stream with {limits}")
+            query = Query(self.uri, {"startingVersion": "1", **limits})
+            query.start()
+            while query.trigger():
+                query.start()
+            # where a version is cut, the two images of an update stand beside each other
+            assert sorted(query.rows, key=event_of) == sorted(whole, key=event_of)
+
+    def check_feed(self, after: int, through: int) -> None:
+        self.told.append(f"changes after {after} through {through}")
+        if not through:
+            return
+        told = self.trees[through]
+        meaning = {node.ident: node.ident for node in nodes(told).values()}
+        feed = self.ours.changes(after, through).read_all().to_pylist()
+        rows = self.under(after, told, meaning) if after else {}
+        by_version: dict[int, list[Row]] = {}
+        for row in feed:
+            self.check_row(row, told, meaning)
+            by_version.setdefault(row["_commit_version"], []).append(row)
+        for version in range(after + 1, through + 1):
+            mentioned = set()
+            for row in by_version.get(version, []):
+                mentioned.add(row["_rowid"])
+                if row["_change_type"] in ("delete", "update_preimage"):
+                    del rows[row["_rowid"]]
+                else:
+                    rows[row["_rowid"]] = {k: row[k] for k in (*(e.name for e in told), *STAMPS)}
+            newer = self.under(version, told, meaning)
+            assert rows.keys() == newer.keys()
+            assert all(rows[each] == newer[each] for each in mentioned & newer.keys())
+            rows = newer  # what was dropped is gone without a word
+        self.told.pop()
+
+
+def named_like(node: Node, before: Node) -> Node:
+    """Return a column that an overwrite gives in place of one of its name."""
+    pairs = {each.name: each for each in before.parts} if node.kind == before.kind else {}
+    parts = tuple(
+        named_like(each, pairs[each.name]) if each.name in pairs else each for each in node.parts
+    )
+    return replace(node, ident=before.ident, parts=parts)
+
+
+def our_path(path: Sequence[str]) -> str:
+    return ".".join(each for each in path if each != "item")
+
+
+def renamed(tree: Tree, path: tuple[str, ...], names: dict[str, str]) -> Tree:
+    return changed(
+        tree,
+        path[:-1],
+        lambda some: tuple(replace(each, name=names.get(each.name, each.name)) for each in some),
+    )
+
+
+def run(seed: int, num_steps: int) -> int:
+    """Make one history and check it; return how many versions it has.
+
+    Raises:
+        AssertionError: Something is not as it has to be; its notes tell the history.
+    """
+    with tempfile.TemporaryDirectory(prefix="lance-stream-columns-") as folder:
+        made = Histories.__new__(Histories)
+        try:
+            made.__init__(folder, seed)
+            for _ in range(num_steps):
+                made.step()
+            made.finish()
+        except BaseException as error:
+            for line in getattr(made, "told", ()):
+                error.add_note(line)
+            raise
+        return made.latest
+
+
+def main() -> None:
+    """Make histories until the time is over, and say how many were right."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=0, help="of the first history")
+    parser.add_argument("--steps", type=int, default=12, help="verbs in a history")
+    arguments = parser.parse_args()
+    end = time.monotonic() + arguments.minutes * 60
+    seed, num_versions, failed = arguments.seed, 0, []
+    while time.monotonic() < end:
+        try:
+            num_versions += run(seed, arguments.steps)
+        except Exception:
+            traceback.print_exc()
+            failed.append(seed)
+        seed += 1
+    print(f"{seed - arguments.seed} histories with {num_versions} versions; wrong: {failed or 0}")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

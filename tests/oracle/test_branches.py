@@ -1,0 +1,309 @@
+"""Branches that pylance makes: opened, tagged, written to, followed and cleaned up by both."""
+
+import errno
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset, InvalidInputError, NotFoundError, open_dataset
+from lance_stream.cli.main import main
+from lance_stream.dataset.consumers import list_consumers, read_progress, record_progress
+from lance_stream.dataset.references import Branch, Refs
+
+pytestmark = pytest.mark.oracle
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+def ids(ds: Dataset | lance.LanceDataset) -> list[int]:
+    return sorted(ds.to_table()["id"].to_pylist())
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """A table of three versions, `dev` made from its second, `dev/deep` from version 3 of that."""
+    path = str(tmp_path / "t")
+    table = lance.write_dataset(rows(1, 2), path, enable_stable_row_ids=True)
+    table = lance.write_dataset(rows(3), path, mode="append")
+    dev = table.create_branch("dev", 2)
+    dev.insert(rows(10))
+    dev.create_branch("dev/deep", ("dev", 3)).insert(rows(100))
+    table.delete("id = 1")
+    return path
+
+
+def of_both(uri: str, branch: str | None, version: int | None = None) -> list[int]:
+    theirs = lance.dataset(uri).checkout_version((branch, version))
+    ours = open_dataset(uri, (branch, version))
+    assert (ours.version, ours.branch) == (theirs.version, branch)
+    assert ids(ours) == ids(theirs)
+    return ids(ours)
+
+
+def test_a_branch_is_opened_by_its_name_by_its_folder_and_by_a_tag(uri: str) -> None:
+    assert of_both(uri, None) == [2, 3]
+    assert of_both(uri, "dev") == [1, 2, 3, 10]
+    assert of_both(uri, "dev", 2) == [1, 2, 3]
+    assert of_both(uri, "dev/deep") == [1, 2, 3, 10, 100]
+    lance.dataset(uri).tags.create("deep", ("dev/deep", 4))
+    for ds in (
+        open_dataset(uri, "deep"),
+        open_dataset(f"{uri}/tree/dev", "deep"),
+        open_dataset(f"{uri}/tree/dev").checkout("deep"),
+        open_dataset(f"{uri}/tree/dev/").checkout(("main", 1)).checkout("deep"),
+        open_dataset(f"{uri}/tree/dev/deep", 4),
+    ):
+        assert (ids(ds), ds.branch, ds.uri) == (
+            [1, 2, 3, 10, 100],
+            "dev/deep",
+            f"{uri}/tree/dev/deep",
+        )
+
+
+def test_branches_are_listed_from_each_of_them(uri: str) -> None:
+    theirs = lance.dataset(uri).branches.list()
+    for version in (None, ("dev", None), ("dev/deep", None)):
+        found = open_dataset(uri, version).branches.list()
+        assert {
+            each.name: (each.parent, each.parent_version, int(each.created_at.timestamp()))
+            for each in found.values()
+            if each.created_at
+        } == {
+            name: (each["parent_branch"], each["parent_version"], each["create_at"])
+            for name, each in theirs.items()
+        }
+    assert isinstance(found["dev"], Branch)
+
+
+@pytest.mark.parametrize(
+    ("version", "error", "match"),
+    [
+        (("left", None), NotFoundError, "no branch 'left'; there are: dev, dev/deep"),
+        (("dev", 9), NotFoundError, "has no version 9"),
+        (("dev", 1), NotFoundError, "has no version 1"),
+        (("../t", None), InvalidInputError, "cannot be the name of a branch"),
+        (("dev", "x"), InvalidInputError, "a whole number"),
+        ((3, 1), InvalidInputError, "a text"),
+    ],
+)
+def test_a_branch_or_version_that_is_not_there_is_told(
+    uri: str, version: object, error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        open_dataset(uri, version)  # type: ignore[arg-type]  # what is refused
+
+
+def test_pylance_reads_what_we_commit_to_a_branch(uri: str) -> None:
+    ds = open_dataset(f"{uri}/tree/dev").append(rows(11)).delete("id = 2").compact().restore(4)
+    assert ds.verify() == []
+    assert of_both(uri, "dev") == [1, 2, 3, 10, 11]
+    assert of_both(uri, None) == [2, 3]
+    deep = lance.dataset(uri).create_branch("from-ours", ("dev", ds.version))
+    deep.insert(rows(12))
+    assert of_both(uri, "from-ours") == [1, 2, 3, 10, 11, 12]
+
+
+def test_tags_on_a_branch_lie_where_pylance_looks(uri: str) -> None:
+    dev = open_dataset(f"{uri}/tree/dev")
+    dev.tags.create("ours")
+    open_dataset(uri).tags.create("other", ("dev", 2))
+    open_dataset(uri).tags.create("same", "ours")
+    theirs = lance.dataset(uri)
+    assert {
+        name: (each["branch"], each["version"]) for name, each in theirs.tags.list().items()
+    } == {
+        "ours": ("dev", 3),
+        "other": ("dev", 2),
+        "same": ("dev", 3),
+    }
+    assert ids(theirs.checkout_version("ours")) == ids(dev)
+    assert list(dev.tags.list()) == ["other", "ours", "same"]
+    open_dataset(uri).tags.update("ours", 1)
+    assert ids(theirs.checkout_version("ours")) == [1, 2]
+    dev.tags.delete("ours")
+    assert "ours" not in theirs.tags.list()
+
+
+def test_a_branch_is_followed_from_where_it_began(uri: str) -> None:
+    dev = open_dataset(f"{uri}/tree/dev").append(rows(11)).delete("id = 3")
+    changes = dev.changes(2, columns=["id"]).read_all()
+    assert [
+        (row["_commit_version"], row["_change_type"], row["id"]) for row in changes.to_pylist()
+    ] == [(3, "insert", 10), (4, "insert", 11), (5, "delete", 3)]
+    record_progress(dev.table.refs, "me", 3)
+    assert dev.tags.list()["lance_stream.consumer.me"].branch == "dev"
+    assert [each.name for each in list_consumers(dev.table.refs)] == ["me"]
+    assert list_consumers(open_dataset(uri).table.refs) == []
+    with pytest.raises(InvalidInputError, match="'me' follows its branch 'dev'"):
+        record_progress(open_dataset(uri).table.refs, "me", 1)
+    assert open_dataset(f"{uri}/tree/dev").cleanup(retain_versions=1).versions == (2,)
+
+
+def test_a_consumer_that_an_early_release_kept_in_the_branch_itself_goes_on(uri: str) -> None:
+    dev = open_dataset(f"{uri}/tree/dev").append(rows(11)).append(rows(12))
+    early = Refs(dev.table.log)
+    record_progress(early, "me", 3)
+    record_progress(open_dataset(uri).table.refs, "me", 1)
+    assert read_progress(dev.table.refs, "me") == 3
+    record_progress(dev.table.refs, "me", 4)
+    assert (read_progress(early, "me"), read_progress(dev.table.refs, "me")) == (4, 4)
+    assert read_progress(open_dataset(uri).table.refs, "me") == 1
+    early_tag = open_dataset(f"{uri}/tree/dev").tags.list()["lance_stream.consumer.me"]
+    assert early_tag.branch is None  # the table's own comes first in what users see
+    assert dev.cleanup(retain_versions=1).versions == (2,)  # version 3 is held by dev/deep
+
+
+def test_cleanup_keeps_what_tags_branches_and_branches_of_branches_need(uri: str) -> None:
+    dev = open_dataset(f"{uri}/tree/dev").append(rows(11))
+    lance.dataset(uri).tags.create("held", ("dev", 4))
+    dev = dev.overwrite(rows(12)).append(rows(13))
+    main = open_dataset(uri).overwrite(rows(7)).append(rows(8))
+    report = main.cleanup(retain_versions=1, delete_unverified=True)
+    assert (report.versions, report.held) == ((1, 3, 4), {"branch dev": 1})
+    assert "kept 1 for the branch dev" in str(report)
+    report = dev.cleanup(retain_versions=1, delete_unverified=True)
+    assert (report.versions, report.held) == ((2, 5), {"branch dev/deep": 1, "held": 1})
+    assert of_both(uri, None) == [7, 8]
+    assert of_both(uri, "dev") == [12, 13]
+    assert of_both(uri, "dev", 3) == [1, 2, 3, 10]
+    assert of_both(uri, "dev", 4) == [1, 2, 3, 10, 11]
+    assert of_both(uri, "dev/deep") == [1, 2, 3, 10, 100]
+
+
+def test_a_branch_that_is_being_made_keeps_its_files(uri: str) -> None:
+    """The reference writes the branch's first version before its file below `_refs`."""
+    lance.dataset(uri).create_branch("young", 1)
+    Path(uri, "_refs/branches/young.json").unlink()
+    open_dataset(uri).overwrite(rows(7)).cleanup(retain_versions=1, delete_unverified=True)
+    assert ids(lance.dataset(f"{uri}/tree/young")) == [1, 2]
+
+
+def test_a_branch_called_like_a_folder_of_a_table_is_none_of_its_files(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    table = lance.write_dataset(rows(1), uri)
+    for name in ("a", "a/data", "a/data/x", "a/_indices", "a/_transactions", "a/_versions"):
+        table.create_branch(name, 1).insert(rows(2))
+    open_dataset(f"{uri}/tree/a").append(rows(3)).cleanup(retain_versions=1, delete_unverified=True)
+    for name in ("a/data", "a/data/x", "a/_indices", "a/_transactions", "a/_versions"):
+        branch = open_dataset(uri, (name, None))
+        assert ids(branch) == ids(lance.dataset(uri).checkout_version((name, None))) == [1, 2]
+        assert all(each.operation for each in branch.versions())
+
+
+def test_a_branch_that_was_moved_is_read_but_not_cleaned_up(uri: str, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    Path(uri, "tree/dev").rename(moved)
+    ds = open_dataset(moved)
+    assert ids(ds) == [1, 2, 3, 10]
+    for attempt in (ds.cleanup, ds.tags.list, lambda: ds.tags.create("x")):
+        with pytest.raises(InvalidInputError, match="it was moved or copied"):
+            attempt()
+
+
+def test_cleanup_of_a_shallow_clone_leaves_its_base_alone(uri: str, tmp_path: Path) -> None:
+    """Also where the base lies in a folder of the clone's own."""
+    base = lance.dataset(uri)
+    for place in (tmp_path / "clone", tmp_path / "outer"):
+        clone = base.shallow_clone(str(place), 2)
+        clone.insert(rows(5))
+        ours = open_dataset(place).overwrite(rows(6))
+        ours.cleanup(timedelta(0), delete_unverified=True)
+        assert ids(ours) == ids(lance.dataset(str(place))) == [6]
+        assert ids(lance.dataset(uri, version=2)) == [1, 2, 3]
+    inner = lance.write_dataset(rows(1), str(tmp_path / "outer/data/base"))
+    inner.insert(rows(2))
+    lance.dataset(str(tmp_path / "outer/data/base")).shallow_clone(str(tmp_path / "outer/x"), 2)
+    open_dataset(tmp_path / "outer").append(rows(9)).cleanup(timedelta(0), delete_unverified=True)
+    assert ids(lance.dataset(str(tmp_path / "outer/data/base"), version=1)) == [1]
+    assert ids(lance.dataset(str(tmp_path / "outer/x"))) == [1, 2]
+
+
+def test_a_branch_is_known_through_a_link(uri: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(Path(uri, "tree/dev"))
+    open_dataset(tmp_path / "link").tags.create("gold", 3)
+    assert lance.dataset(uri).tags.list()["gold"]["branch"] == "dev"
+    assert ids(open_dataset(tmp_path / "link", "gold")) == [1, 2, 3, 10]
+
+
+def test_the_command_line_shows_branches(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    open_dataset(uri).tags.create("gold", ("dev", 3))
+    Path(uri, "_refs/tags/stray.json").write_text("?")
+    assert main(["show", f"{uri}/tree/dev"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{uri}/tree/dev, the branch dev, at version 3" in shown
+    assert ["dev/deep", "dev:3"] in [line.split() for line in shown.splitlines()]
+    assert "dev:3" in shown.partition("tags\n")[2]
+    assert "_refs/tags/stray.json" in shown
+
+
+def test_a_table_in_a_folder_called_like_a_branch_is_a_table(tmp_path: Path) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "tree/dev", rows().schema).append(rows(1))
+    ds.tags.create("gold", 2)
+    assert (tmp_path / "tree/dev/_refs/tags/gold.json").exists()
+    assert ids(open_dataset(tmp_path / "tree/dev", "gold")) == [1]
+    assert ds.append(rows(2)).cleanup(retain_versions=1).versions == (1,)
+
+
+def test_spark_reads_the_version_of_the_branch_that_a_tag_stands_for(uri: str) -> None:
+    from lance_stream.spark.sources import LanceSource
+
+    open_dataset(uri).tags.create("dev-3", ("dev", 3))
+    source = LanceSource({"path": uri, "tag": "dev-3"})
+    reader = source.reader(source.schema())
+    found = [
+        row for part in reader.partitions() for batch in reader.read(part) for row in batch["id"]
+    ]
+    assert sorted(each.as_py() for each in found) == [1, 2, 3, 10]
+
+
+def test_a_stream_follows_a_branch_and_keeps_its_place_there(uri: str) -> None:
+    from lance_stream.spark.feed.stream_reader import HAS_READ_LIMITS
+    from tests.spark.feed.query_runs import Query
+
+    dev = f"{uri}/tree/dev"
+    stream = Query(dev, {"consumer": "me"}, not HAS_READ_LIMITS)
+    (snapshot,) = stream.run()
+    assert sorted(row["id"] for row in snapshot) == [1, 2, 3, 10]
+    open_dataset(dev).append(rows(11)).delete("id = 2")
+    assert [[(row["_change_type"], row["id"]) for row in batch] for batch in stream.run()] == [
+        [("insert", 11), ("delete", 2)]
+    ]
+    stream.run()
+    tags = lance.dataset(uri).tags.list()
+    assert {name: each["branch"] for name, each in tags.items()} == {
+        "lance_stream.consumer.me": "dev"
+    }
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["_refs", "_refs/tags", "_refs/branches", "tree", "tree/dev", "_transactions", "_versions"],
+)
+def test_a_folder_that_may_not_be_listed_ends_a_cleanup(
+    uri: str, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = open_dataset(uri).overwrite(rows(7))
+    main.tags.create("gold", 1)
+    before = {path for path in Path(uri).rglob("*") if path.is_file()}
+    scandir = os.scandir
+
+    def guarded(path: Any) -> Any:
+        if Path(path) == Path(uri, folder):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", guarded)
+        with pytest.raises(PermissionError, match=folder):
+            main.cleanup(retain_versions=1)
+    assert {path for path in Path(uri).rglob("*") if path.is_file()} == before
+    assert of_both(uri, "dev/deep") == [1, 2, 3, 10, 100]
+    assert ids(main.checkout("gold")) == [1, 2]

@@ -1,0 +1,62 @@
+"""Shallow clones, whose data and deletion files lie in another table's directory."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.dataset import commit_verb
+
+pytestmark = pytest.mark.oracle
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> str:
+    """A clone of a table in which one row is dead."""
+    base, uri = str(tmp_path / "base"), str(tmp_path / "clone")
+    rows = pa.table({"id": range(10), "x": [0.5] * 10})
+    made = lance.write_dataset(rows, base, enable_stable_row_ids=True)
+    made.delete("id = 0")
+    made.shallow_clone(uri, made.version)
+    return uri
+
+
+@pytest.mark.parametrize("ours", ["delete", "update", "upsert"])
+@pytest.mark.parametrize("their_writer", ["lance_stream", "pylance"])
+def test_changes_that_race_on_a_clone_are_planned_again(
+    clone: str, ours: str, their_writer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verbs: dict[str, Callable[[Any], object]] = {
+        "delete": lambda ds: ds.delete("id IN (1, 2)"),
+        "update": lambda ds: ds.update({"x": "x + 1"}, where="id = 1"),
+        "upsert": lambda ds: ds.upsert(pa.table({"id": [1, 20], "x": [1.5, 2.5]}), on="id"),
+    }
+    due = [clone]
+    real = commit_verb.commit
+
+    def commit(*args: Any, **kwargs: Any) -> Any:
+        for uri in due:
+            due.clear()
+            if their_writer == "pylance":
+                lance.dataset(uri).delete("id = 5")
+            else:
+                lance_stream.open_dataset(uri).delete("id = 5")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(commit_verb, "commit", commit)
+    verbs[ours](lance_stream.open_dataset(clone))
+    left = {
+        "delete": {3, 4, 6, 7, 8, 9},
+        "update": {1, 2, 3, 4, 6, 7, 8, 9},
+        "upsert": {1, 2, 3, 4, 6, 7, 8, 9, 20},
+    }[ours]
+    ds = lance_stream.open_dataset(clone)
+    assert set(ds.to_table()["id"].to_pylist()) == left
+    assert set(lance.dataset(clone).to_table()["id"].to_pylist()) == left
+    assert ds.verify() == []
+    staged = {each.name for each in (Path(clone) / "_deletions").iterdir()}
+    assert len(staged) == 2, "theirs, and ours; what was staged and lost is gone"

@@ -1,0 +1,68 @@
+"""A batch of the change feed between two moments, planned as Spark asks for it; and SQL's words."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.errors import InvalidInputError
+from lance_stream.spark.feed.table_function import changes_function
+from lance_stream.spark.options import parse_options
+from lance_stream.spark.session_settings import SessionOptions
+from lance_stream.spark.sources import LanceSource
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    where = str(tmp_path / "table")
+    lance_stream.create_dataset(where, SCHEMA).append(pa.table({"id": [1]}))
+    return where
+
+
+def num_rows(uri: str, **options: datetime) -> int:
+    """How many changes a batch between two moments has."""
+    given = {name: moment.isoformat() for name, moment in options.items()}
+    source = LanceSource({"path": uri, "readchangefeed": "true", **given})
+    reader = source.reader(source.schema())
+    return sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
+
+
+def test_a_window_in_which_nothing_was_committed_is_empty(uri: str) -> None:
+    now, second = datetime.now(UTC), timedelta(seconds=1)
+    assert num_rows(uri, startingtimestamp=now - 60 * second) == 1
+    assert num_rows(uri, startingtimestamp=now + second) == 0
+    window = {"startingtimestamp": now + second, "endingtimestamp": now + 2 * second}
+    assert num_rows(uri, **window) == 0
+    lance_stream.open_dataset(uri).append(pa.table({"id": [2]}))
+    later = datetime.now(UTC)
+    between = now + (later - now) / 1000
+    assert num_rows(uri, startingtimestamp=between, endingtimestamp=between) == 0
+    assert num_rows(uri, startingtimestamp=between, endingtimestamp=later) == 1
+
+
+def test_a_window_that_ends_before_it_begins_is_refused(uri: str) -> None:
+    times = {"startingTimestamp": "2026-02-01", "endingTimestamp": "2026-01-01"}
+    with pytest.raises(InvalidInputError, match="is before startingTimestamp"):
+        parse_options({"path": uri, **times})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("URI", True), "start of the interval .* not True"),
+        (("URI", -1), "start of the interval .* not -1"),
+        (("URI", 1, False), "end of the interval .* not False"),
+        ((7, 1), r"lance_changes\(uri, start, .*: uri is the table's path as a text, not 7"),
+    ],
+)
+def test_the_sql_function_takes_numbers_of_versions_only(
+    uri: str, arguments: tuple[Any, ...], message: str
+) -> None:
+    function = changes_function(SessionOptions())()
+    with pytest.raises(InvalidInputError, match=message):
+        function.eval(*(uri if each == "URI" else each for each in arguments))

@@ -1,0 +1,208 @@
+"""A stream's columns while those of its table change: the ones that it was told of, by their ids.
+
+Whatever its limits, a stream gives what `Dataset.changes` gives over the same versions.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset, InvalidInputError
+from lance_stream.spark.feed.stream_reader import HAS_READ_LIMITS
+from tests.spark.feed.query_runs import KilledError, Query
+
+pytestmark = pytest.mark.skipif(not HAS_READ_LIMITS, reason="PySpark 4.1 has no read limits")
+
+
+def rows(first: int, num_rows: int = 1) -> pa.Table:
+    ids = range(first, first + num_rows)
+    return pa.table({"a": [*ids], "b": [100 + each for each in ids]})
+
+
+@pytest.fixture
+def ds(tmp_path: Path) -> Dataset:
+    """Versions 1 to 3 insert a row each, in which b is a and 100."""
+    uri = str(tmp_path / "table")
+    lance.write_dataset(rows(1), uri, enable_stable_row_ids=True)
+    return lance_stream.open_dataset(uri).append(rows(2)).append(rows(3))
+
+
+def behind(ds: Dataset, **options: Any) -> Query:
+    """A query that takes one version a time, and has read one."""
+    stream = Query(ds.uri, {"startingVersion": "1", "maxVersionsPerTrigger": "1", **options})
+    stream.start()
+    assert stream.trigger()
+    return stream
+
+
+def run_on(stream: Query) -> None:
+    """Read what there is, in the run that is under way."""
+    while stream.trigger():
+        pass
+
+
+def shown(batches: list[list[dict[str, Any]]], *names: str) -> list[tuple[Any, ...]]:
+    return [tuple(row.get(each) for each in names) for batch in batches for row in batch]
+
+
+def of_dataset(ds: Dataset, *names: str) -> list[tuple[Any, ...]]:
+    changes = lance_stream.open_dataset(ds.uri).changes(0).read_all().to_pylist()
+    return shown([changes], *names)
+
+
+def test_a_column_renamed_while_a_stream_is_behind_keeps_its_values(ds: Dataset) -> None:
+    stream = behind(ds)
+    ds = ds.rename_columns({"b": "price"})
+    assert stream.trigger()
+    assert shown(stream.batches, "a", "b") == [(1, 101), (2, 102)], "as the run was told"
+    batches = stream.run()
+    assert shown(batches, "a", "price") == [(3, 103)], "as the next run is told"
+
+
+def test_a_run_goes_on_over_a_rename_under_the_name_that_it_was_told(ds: Dataset) -> None:
+    stream = behind(ds)
+    ds = ds.rename_columns({"b": "price"})
+    ds.append(rows(4).rename_columns(["a", "price"]))
+    run_on(stream)
+    assert shown(stream.batches, "a", "b") == [(1, 101), (2, 102), (3, 103), (4, 104)]
+
+
+def test_a_column_renamed_between_an_offset_and_its_planning_keeps_its_values(ds: Dataset) -> None:
+    stream = behind(ds)
+    with pytest.raises(KilledError):
+        stream.trigger(kill="before planning")
+    ds.rename_columns({"b": "price"})
+    stream.run()
+    assert shown(stream.batches[1:], "a", "price") == [(2, 102), (3, 103)]
+
+
+def test_names_that_change_places_mean_what_they_meant_to_a_stream_that_goes_on(
+    ds: Dataset,
+) -> None:
+    stream = behind(ds)
+    ds = ds.rename_columns({"a": "b", "b": "a"})
+    ds.append(pa.table({"b": [4], "a": [104]}))
+    stream.run()
+    expected = [(each, 100 + each) for each in range(1, 5)]
+    assert shown(stream.batches, "a", "b") == expected
+    assert json.loads(stream.offsets[-1])["columns"] == {"`a`": 0, "`b`": 1}
+    ds.checkout(None).append(pa.table({"b": [5], "a": [105]}))
+    stream.run()
+    assert shown(stream.batches, "a", "b") == [*expected, (5, 105)]
+    fresh = Query(ds.uri, {"startingVersion": "1", "maxVersionsPerTrigger": "1"})
+    fresh.run()
+    assert shown(fresh.batches, "a", "b") == of_dataset(ds, "a", "b")
+    assert shown(fresh.batches, "a") == [(101,), (102,), (103,), (104,), (105,)]
+
+
+def test_a_filter_means_what_it_meant(ds: Dataset) -> None:
+    stream = behind(ds, filter="a < 100")
+    ds = ds.rename_columns({"a": "b", "b": "a"})
+    stream.run()
+    assert shown(stream.batches, "a") == [(1,), (2,), (3,)]
+
+
+def test_a_column_made_anew_under_a_name_that_was_dropped_is_another_one(ds: Dataset) -> None:
+    stream = behind(ds)
+    ds = ds.drop_columns(["b"]).add_columns(pa.field("b", pa.int64()))
+    ds.append(rows(4))
+    with pytest.raises(InvalidInputError, match="'b' is gone"):
+        run_on(stream)
+    assert shown(stream.batches, "a", "b") == [(1, 101), (2, 102), (3, 103)]
+    stream.run()
+    assert shown(stream.batches[3:], "a", "b") == [(4, 104)]
+
+
+def test_a_name_that_another_column_got_is_that_column_when_the_old_one_is_there_renamed(
+    ds: Dataset,
+) -> None:
+    stream = behind(ds)
+    ds.rename_columns({"a": "c", "b": "a"})
+    stream.run()
+    assert shown(stream.batches[1:], "c", "a") == [(2, 102), (3, 103)]
+
+
+TYPES = [
+    (pa.decimal128(20, 2), pa.decimal128(25, 2), [1, 2, 3, 4]),
+    (pa.float64(), pa.float32(), [0.5, None, 1.5, 2.5]),
+    (pa.int64(), pa.string(), [None, None, None, "4"]),
+    (pa.list_(pa.int32()), pa.list_(pa.int64()), [[1], [2], [3], [4]]),
+]
+
+
+@pytest.mark.parametrize(("before", "now", "expected"), TYPES, ids=lambda v: str(v))
+@pytest.mark.parametrize("limits", [{}, {"maxVersionsPerTrigger": "1"}, {"maxRowsPerTrigger": "1"}])
+def test_a_stream_comes_past_a_column_that_got_another_type(
+    tmp_path: Path,
+    before: pa.DataType,
+    now: pa.DataType,
+    expected: list[Any],
+    limits: dict[str, str],
+) -> None:
+    uri = str(tmp_path / "table")
+    values = [0.5, 0.1, 1.5, 2.5] if before == pa.float64() else [1, 2, 3, 4]
+    if pa.types.is_list(before):
+        values = [[each] for each in values]
+    for place in range(3):
+        data = pa.table({"x": pa.array([values[place]], before)})
+        mode = "append" if place else "create"
+        lance.write_dataset(data, uri, mode=mode, enable_stable_row_ids=True)
+    stream = Query(uri, {"startingVersion": "1", **limits})
+    stream.start()
+    if limits:
+        stream.trigger()
+    last = [str(values[3])] if now == pa.string() else [values[3]]
+    data = pa.table({"x": pa.array(last, now)})
+    lance.write_dataset(data, uri, mode="overwrite")
+    for _ in range(2):
+        stream.run()
+    wanted = lance_stream.open_dataset(uri).changes(0).read_all().to_pylist()
+    kinds = ("_commit_version", "_change_type", "x")
+    start = len(stream.batches[0]) if limits else 0
+    assert shown(stream.batches, *kinds)[start:] == shown([wanted], *kinds)[start:]
+    inserts = [row["x"] for row in wanted if row["_change_type"] == "insert"]
+    assert inserts == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"columns": '["s.z", "n"]'}, {"filter": "s.z > 1 OR n IS NULL"}, {"filter": "n = 1"}],
+)
+@pytest.mark.parametrize("limits", [{}, {"maxVersionsPerTrigger": "1"}, {"maxRowsPerTrigger": "1"}])
+def test_columns_and_a_filter_may_name_what_came_later(
+    tmp_path: Path, options: dict[str, str], limits: dict[str, str]
+) -> None:
+    uri = str(tmp_path / "table")
+    lance.write_dataset(pa.table({"s": [{"y": 1}]}), uri, enable_stable_row_ids=True)
+    lance.write_dataset(pa.table({"s": [{"y": 2}]}), uri, mode="append")
+    lance.write_dataset(pa.table({"s": [{"y": 3, "z": 2}], "n": [1]}), uri, mode="overwrite")
+    stream = Query(uri, {"startingVersion": "1", **options, **limits})
+    stream.run()
+    kept = [row for batch in stream.batches for row in batch]
+    changes = lance_stream.open_dataset(uri).changes(0).read_all().to_pylist()
+    if options.get("filter") == "n = 1":
+        changes = [row for row in changes if row["n"] == 1]
+    kinds = ("_commit_version", "_change_type", "n")
+    assert shown([kept], *kinds) == shown([changes], *kinds)
+    assert len(kept) == (1 if options.get("filter") == "n = 1" else 5)
+
+
+def test_a_stream_goes_on_where_the_version_that_it_was_told_of_is_gone(ds: Dataset) -> None:
+    stream = Query(ds.uri, {"startingVersion": "1"})
+    stream.start()
+    stream.trigger()
+    ds = ds.rename_columns({"a": "b", "b": "a"})
+    for each in range(4, 8):
+        ds = ds.append(pa.table({"b": [each], "a": [100 + each]}))
+        assert stream.trigger()
+        ds.cleanup(older_than="0s", retain_versions=2)
+    assert shown(stream.batches, "a", "b") == [(each, 100 + each) for each in range(1, 8)]
+    stream.run()
+    ds.append(pa.table({"b": [8], "a": [108]}))
+    stream.run()
+    assert shown(stream.batches[-1:], "a", "b") == [(8, 108)]

@@ -1,0 +1,85 @@
+"""Random upserts through Spark: collected, by tasks, and by a model; see `key_histories`."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.dataset.upserts.incoming import UpsertRules
+from lance_stream.spark import lance_sink
+from lance_stream.spark.sink import large_upserts, modes
+from tests.dataset.upserts.key_histories import Counts, History, Way, play
+
+SPARK_TYPES = (
+    pa.types.is_signed_integer,
+    pa.types.is_float32,
+    pa.types.is_float64,
+    pa.types.is_decimal128,
+    pa.types.is_string,
+    pa.types.is_binary,
+    pa.types.is_boolean,
+    pa.types.is_date32,
+    lambda each: pa.types.is_timestamp(each) and each.unit == "us" and each.tz in (None, "UTC"),
+)
+
+
+def comes_from_spark(arrow: pa.DataType) -> bool:
+    """Return whether a batch of Spark's can have a type."""
+    if pa.types.is_struct(arrow):
+        return all(comes_from_spark(part.type) for part in arrow)
+    if pa.types.is_list(arrow):
+        return comes_from_spark(arrow.value_type)
+    return any(accepts(arrow) for accepts in SPARK_TYPES)
+
+
+def through_sink(spark: Any, batch_ids: dict[str, int], limit: int) -> Way:
+    """Return the way of a batch through a sink that collects so many rows at most."""
+
+    def take_in(
+        table: TableVersion, data: pa.Table, rules: UpsertRules, num_parts: int
+    ) -> tuple[TableVersion, Counts]:
+        sink = lance_sink(
+            table.uri,
+            mode="upsert",
+            on=rules.on,
+            sequence_by=rules.sequence_by,
+            delete_when=rules.delete_when,
+            except_columns=rules.except_columns,
+            app_id="a",
+            skip_unchanged=rules.skip_unchanged,
+            tombstones=rules.tombstones,
+        )
+        batch_id = batch_ids[table.uri] = batch_ids.get(table.uri, -1) + 1
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(modes, "COLLECTED_ROWS", limit)
+            patch.setattr(large_upserts, "number_of_parts", lambda *_: num_parts)
+            sink(spark.createDataFrame(data), batch_id)
+        done = sink.last_commit
+        assert done is not None
+        return lance_stream.open_dataset(table.uri).table, {
+            "rows": done.rows_in,
+            "inserted": done.rows_inserted,
+            "updated": done.rows_updated,
+            "deleted": done.rows_deleted,
+            "unchanged": done.rows_unchanged,
+            "late": done.rows_late,
+            "remembered": done.deletes_remembered,
+        }
+
+    return take_in
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_both_ways_of_a_batch_of_spark_do_what_a_model_does(spark: Any, tmp_path: Path) -> None:
+    batch_ids: dict[str, int] = {}
+    ways = {
+        "collected": through_sink(spark, batch_ids, 1_000_000),
+        "by tasks": through_sink(spark, batch_ids, 0),
+    }
+    for seed in (2, 13):
+        made = play(History(seed, ways, str(tmp_path), comes_from_spark), 3)
+        assert made.num_rows

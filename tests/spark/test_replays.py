@@ -1,0 +1,220 @@
+"""A batch that comes again is told from a second DataFrame, and errors say what to do.
+
+Each remedy of a message is followed to the letter, and ends with each row once.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.spark import lance_sink
+from lance_stream.spark.sink.lance_sink import LanceSink
+
+pytestmark = pytest.mark.spark
+
+OWN_ID = "Give the sink that failed now an app_id of its own|give the sink that failed now an app"
+GIVE_THE_ONE_THAT_FAILED = "give the one that failed now an app_id of its own"
+
+
+def rows(*ids: int, op: str = "i") -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "op": [op] * len(ids)})
+
+
+def ids_of(uri: str) -> list[int]:
+    return sorted(lance_stream.open_dataset(uri).to_table(["id"])["id"].to_pylist())
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return str(tmp_path / "table")
+
+
+def in_halves(first: LanceSink, second: LanceSink) -> Callable[[Any, int], None]:
+    """Return what gives the even rows of a batch to one sink, and then the odd ones to another."""
+
+    def put(df: Any, batch_id: int) -> None:
+        first(df.filter("id % 2 = 0"), batch_id)
+        second(df.filter("id % 2 = 1"), batch_id)
+
+    return put
+
+
+def unsettled(file_stream: Any) -> Any:
+    """Return a stream of which Spark does not say that a batch has the same rows each time."""
+    return file_stream.read().selectExpr("id", "op", "rand() AS x")
+
+
+def run(file_stream: Any, sink: Callable[[Any, int], None], df: Any = None) -> None:
+    """Run a query in output mode "append"."""
+    writer = (file_stream.read() if df is None else df).writeStream.foreachBatch(sink)
+    checkpoint = str(file_stream.checkpoints / "main")
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+
+
+@pytest.mark.parametrize("is_settled", [True, False])
+def test_a_second_dataframe_is_an_error_until_its_sink_has_a_name(
+    file_stream: Any, uri: str, is_settled: bool
+) -> None:
+    """Also where the plan may give other rows each time, and if the query is started again."""
+    file_stream.add(rows(0, 1, 2))
+    df = None if is_settled else unsettled(file_stream)
+    for other in (uri, f"{uri}/"):
+        with pytest.raises(Exception, match=OWN_ID):
+            run(file_stream, in_halves(lance_sink(uri), lance_sink(other)), df)
+        assert ids_of(uri) == [0, 2]
+    first, second = lance_sink(uri), lance_sink(f"{uri}/", app_id="odd")
+    run(file_stream, in_halves(first, second), df)
+    assert first.last_commit is not None
+    assert (first.last_commit.skipped, first.last_commit.rows_differ) == (True, not is_settled)
+    assert ids_of(uri) == [0, 1, 2]
+
+    file_stream.forget_newest_commit()
+    run(file_stream, in_halves(first, second), df)
+    file_stream.add(rows(3, 4))
+    run(file_stream, in_halves(first, second), df)
+    assert ids_of(uri) == [0, 1, 2, 3, 4]
+
+
+def test_the_second_dataframe_is_found_if_the_sinks_changed_places(
+    file_stream: Any, uri: str
+) -> None:
+    """The first one is taken for a replay, but not both: Spark does not commit the batch."""
+    file_stream.add(rows(0, 1))
+    with pytest.raises(Exception, match=OWN_ID):
+        run(file_stream, in_halves(lance_sink(uri), lance_sink(uri)), unsettled(file_stream))
+
+    def swapped(df: Any, batch_id: int) -> None:
+        in_halves(sink, sink)(df.selectExpr("1 - id AS id", "op", "x"), batch_id)
+
+    sink = lance_sink(uri)
+    with pytest.raises(Exception, match=OWN_ID):
+        run(file_stream, swapped, unsettled(file_stream))
+    assert ids_of(uri) == [0]
+
+
+@pytest.mark.parametrize("names", [(None, "odd"), ("even", None), ("even", "odd")])
+def test_halves_of_an_unsettled_batch_by_two_names_are_both_in(
+    file_stream: Any, uri: str, names: tuple[str | None, str | None]
+) -> None:
+    """The half that is in under one of the query's names is not taken for the other one."""
+    file_stream.add(rows(0, 1))
+    sinks = [lance_sink(uri, app_id=name) for name in names]
+    for _ in range(2):
+        run(file_stream, in_halves(*sinks), unsettled(file_stream))
+        assert ids_of(uri) == [0, 1]
+        file_stream.forget_newest_commit()
+
+
+def test_two_names_may_put_in_the_same_rows(file_stream: Any, uri: str) -> None:
+    file_stream.add(rows(0, 1))
+    sinks = [lance_sink(uri), lance_sink(uri, app_id="again")]
+
+    def both(df: Any, batch_id: int) -> None:
+        for sink in sinks:
+            sink(df, batch_id)
+
+    for _ in range(2):
+        run(file_stream, both)
+        assert ids_of(uri) == [0, 0, 1, 1]
+        file_stream.forget_newest_commit()
+
+
+def test_deletes_and_then_an_upsert_by_two_sinks_are_two_batches(
+    file_stream: Any, uri: str
+) -> None:
+    given: dict[str, Any] = {"mode": "upsert", "on": "id", "except_columns": ["op"]}
+    lance_stream.create_dataset(uri, pa.schema([("id", pa.int64())]), primary_key=["id"])
+    lance_stream.open_dataset(uri).append(rows(0, 1, 2).select(["id"]))
+    file_stream.add(rows(1, op="d"))
+
+    def both(deleting: LanceSink, inserting: LanceSink) -> Callable[[Any, int], None]:
+        def put(df: Any, batch_id: int) -> None:
+            deleting(df, batch_id)
+            inserting(df, batch_id)
+
+        return put
+
+    deleting = lance_sink(uri, delete_when="op = 'd'", **given)
+    for _ in range(2):
+        with pytest.raises(Exception, match=GIVE_THE_ONE_THAT_FAILED):
+            run(file_stream, both(deleting, lance_sink(uri, **given)))
+        assert ids_of(uri) == [0, 2]
+    run(file_stream, both(deleting, lance_sink(uri, app_id="inserts", **given)))
+    assert ids_of(uri) == [0, 1, 2]
+
+
+def test_a_replay_is_known_whatever_job_group_the_program_sets(file_stream: Any, uri: str) -> None:
+    file_stream.add(rows(0, 1))
+    sink = lance_sink(uri)
+
+    def put(df: Any, batch_id: int) -> None:
+        df.sparkSession.sparkContext.setJobGroup("nightly", "the user's own group")
+        sink(df, batch_id)
+
+    for _ in range(2):
+        run(file_stream, put)
+        assert ids_of(uri) == [0, 1]
+        file_stream.forget_newest_commit()
+    assert sink.last_commit is not None
+    assert (sink.last_commit.skipped, sink.last_commit.rows_differ) == (True, False)
+
+
+@pytest.mark.parametrize("is_settled", [True, False])
+def test_an_app_id_that_is_given_before_a_replay_doubles_nothing(
+    file_stream: Any, uri: str, is_settled: bool
+) -> None:
+    file_stream.add(rows(0, 1))
+    df = None if is_settled else unsettled(file_stream)
+    run(file_stream, lance_sink(uri), df)
+    file_stream.forget_newest_commit()
+    if not is_settled:
+        with pytest.raises(Exception, match="start the query once as it was"):
+            run(file_stream, lance_sink(uri, app_id="new"), df)
+        run(file_stream, lance_sink(uri), df)
+    run(file_stream, lance_sink(uri, app_id="new"), df)
+    file_stream.add(rows(2))
+    run(file_stream, lance_sink(uri, app_id="new"), df)
+    assert ids_of(uri) == [0, 1, 2]
+
+
+def test_an_unsettled_batch_that_comes_again_is_skipped_and_said_to_differ(
+    file_stream: Any, uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    file_stream.add(rows(0, 1))
+    sink = lance_sink(uri)
+    run(file_stream, sink, unsettled(file_stream))
+    file_stream.forget_newest_commit()
+    with caplog.at_level(logging.WARNING, "lance_stream.sink"):
+        run(file_stream, sink, unsettled(file_stream))
+    assert sink.last_commit is not None
+    assert (sink.last_commit.skipped, sink.last_commit.rows_differ) == (True, True)
+    assert "does not promise the same rows each time" in caplog.text
+    assert ids_of(uri) == [0, 1]
+
+
+def test_a_batch_that_is_given_the_time_in_foreach_batch_can_come_again(
+    file_stream: Any, uri: str
+) -> None:
+    """Spark calls the clock deterministic, and so each replay was an error."""
+    sink = lance_sink(uri)
+
+    def put(df: Any, batch_id: int) -> None:
+        sink(df.selectExpr("*", "named_struct('at', now()) AS taken_in"), batch_id)
+
+    def put_and_die(df: Any, batch_id: int) -> None:
+        put(df, batch_id)
+        raise RuntimeError("after the commit")
+
+    file_stream.add(rows(0, 1))
+    with pytest.raises(Exception, match="after the commit"):
+        run(file_stream, put_and_die)
+    run(file_stream, put)
+    assert sink.last_commit is not None
+    assert (sink.last_commit.skipped, sink.last_commit.rows_differ) == (True, True)
+    assert ids_of(uri) == [0, 1]

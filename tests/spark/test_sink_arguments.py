@@ -1,0 +1,46 @@
+"""What makes no sense is refused when the sink is made, before a stream is started."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.spark import lance_sink
+
+ID = pa.schema([("Id", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"uri": " "}, "needs the path"),
+        ({"uri": "s3:/bucket/t"}, "two slashes"),
+        ({"mode": "complete"}, "mode is one of 'append'"),
+        ({"mode": "upsert"}, "needs the key columns"),
+        ({"mode": "upsert", "on": "id", "sequence_by": ["ts"]}, "sequence_by is a text"),
+        ({"mode": "upsert", "on": "id", "delete_when": ""}, "delete_when is a text"),
+        ({"mode": "upsert", "on": "id", "delete_when": True}, "delete_when is a text"),
+        ({"mode": "upsert", "on": "id", "skip_unchanged": "false"}, "skip_unchanged is True"),
+        ({"any_output_mode": "false"}, "any_output_mode is True"),
+        ({"on": "id"}, "is for mode='upsert'"),
+        ({"app_id": ""}, "app_id is a text"),
+        ({"file_version": 2.1}, "file_version is a text"),
+        ({"schema_evolution": "add"}, "schema_evolution is one of"),
+        ({"create_options": {"schema": "id long"}}, "is a pyarrow.Schema, not str"),
+        ({"create_options": {"schema": ID, "primary_key": ["key"]}}, "no column 'key'"),
+        ({"create_options": {"primary_key": 5}}, "primary_key"),
+        ({"create_options": {"stable_row_ids": "no"}}, "stable_row_ids is True or False"),
+        ({"create_options": {"schemas": ID}}, "create_options has no 'schemas'"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_at_once(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        lance_sink(**{"uri": "/somewhere", **arguments})
+
+
+def test_arguments_that_make_sense_are_taken() -> None:
+    options = {"schema": ID, "primary_key": ["ID"], "stable_row_ids": True}
+    assert lance_sink("/somewhere", create_options=options).uri == "/somewhere"

@@ -1,0 +1,78 @@
+"""Every field that a manifest can state is read, known to be harmless, or refused."""
+
+import pytest
+
+from lance_stream._proto import file_pb2, table_pb2
+from lance_stream.errors import UnsupportedFeatureError
+from lance_stream.table import wire
+from lance_stream.table.stated_fields import FIELDS, Treatment, check_stated
+
+MESSAGES = {
+    "Manifest": table_pb2.Manifest,
+    "Manifest.WriterVersion": table_pb2.Manifest.WriterVersion,
+    "Manifest.DataStorageFormat": table_pb2.Manifest.DataStorageFormat,
+    "BasePath": table_pb2.BasePath,
+    "DataFragment": table_pb2.DataFragment,
+    "RowLineageColumn": table_pb2.RowLineageColumn,
+    "DataFile": table_pb2.DataFile,
+    "DeletionFile": table_pb2.DeletionFile,
+    "ExternalFile": table_pb2.ExternalFile,
+    "Field": file_pb2.Field,
+    "Dictionary": file_pb2.Dictionary,
+}
+
+
+def varint(number: int, value: int) -> bytes:
+    return wire.encode_varint(number << 3) + wire.encode_varint(value)
+
+
+def test_every_field_of_every_message_has_a_treatment() -> None:
+    assert FIELDS.keys() == MESSAGES.keys()
+    for name, message in MESSAGES.items():
+        defined = {each.number for each in message.DESCRIPTOR.fields}
+        assert defined <= FIELDS[name].keys(), name
+
+
+def test_every_number_up_to_the_last_one_is_decided() -> None:
+    assert FIELDS["Manifest"].keys() == set(range(1, 27))
+    assert FIELDS["DataFragment"].keys() == set(range(1, 17))
+
+
+def test_what_is_refused_or_passed_over_says_why() -> None:
+    for fields in FIELDS.values():
+        for stated in fields.values():
+            assert (stated.treatment is Treatment.READ) == (not stated.reason)
+
+
+def test_a_field_that_is_read_is_in_the_definition_of_its_message() -> None:
+    for name, fields in FIELDS.items():
+        defined = {each.number for each in MESSAGES[name].DESCRIPTOR.fields}
+        for number, stated in fields.items():
+            assert stated.treatment is not Treatment.READ or number in defined
+
+
+@pytest.mark.parametrize(
+    ("field", "refused_by_readers"),
+    [
+        (varint(17, 1), True),
+        (wire.frame(22, b""), True),
+        (varint(24, 7), False),
+        (wire.frame(25, b"x"), False),
+        (varint(26, 1), False),
+    ],
+)
+def test_fields_that_must_not_be_passed_over_are_refused(
+    field: bytes, refused_by_readers: bool
+) -> None:
+    with pytest.raises(UnsupportedFeatureError, match="of its manifest states"):
+        check_stated(wire.frame(99, b"") + field, for_writing=True)
+    if refused_by_readers:
+        with pytest.raises(UnsupportedFeatureError, match="cannot be read"):
+            check_stated(field, for_writing=False)
+    else:
+        check_stated(field, for_writing=False)
+
+
+def test_fields_of_releases_to_come_and_zeros_are_passed_over() -> None:
+    for field in (b"", wire.frame(99, b"later"), varint(17, 0), varint(26, 0)):
+        check_stated(field, for_writing=True)
