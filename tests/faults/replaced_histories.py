@@ -22,12 +22,10 @@ its first version.
 The seed settles everything.
 """
 
-import argparse
 import random
 import shutil
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -52,6 +50,7 @@ from lance_stream.dataset.write_jobs import commit_job, plan_job
 from lance_stream.errors import NotFoundError
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.table.version_marks import is_same_version
+from tests import histories
 
 STEPS: Final = 25
 COLUMNS: Final = (("id", "name"), ("place", "who"))
@@ -349,20 +348,11 @@ def run_history(folder: Path, seed: int, num_steps: int = STEPS) -> Counter[str]
     return history.counts
 
 
-def main() -> None:
-    """Play histories for some minutes."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    arguments = parser.parse_args()
-    end = time.monotonic() + arguments.minutes * 60
-    seed, total = arguments.seed, Counter[str]()
-    while time.monotonic() < end:
-        with tempfile.TemporaryDirectory() as folder:
-            total += run_history(Path(folder), seed)
-        seed += 1
-    print(f"seeds {arguments.seed} to {seed - 1}: {dict(sorted(total.items()))}")
+def play(seed: int, num_steps: int) -> Counter[str]:
+    """Play a history in a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        return run_history(Path(folder), seed, num_steps)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(histories.main(play, steps=STEPS))

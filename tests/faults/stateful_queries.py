@@ -15,6 +15,8 @@ a part of its checkpoint (`FAULTS`):
                           with files that have come since
     older copy            the checkpoint is put back from a copy, and Spark may be told to take more
                           files at once than before
+    process killed        a process of its own runs the query, and it and its JVM get SIGKILL at one
+                          of the first three moments
 
 A query that dies forgets the state stores of its process. When an error of ours ends it, its remedy
 is followed to the letter. At the end of each step the table is held against the result over all
@@ -26,18 +28,21 @@ each time, a batch that Spark planned anew is skipped. Then `last_commit.rows_di
 The seed settles everything but the names of files.
 """
 
-import argparse
 import datetime
+import itertools
+import json
 import os
 import random
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +52,9 @@ import pyarrow.parquet as pq
 from lance_stream import open_dataset
 from lance_stream.errors import NotFoundError
 from lance_stream.spark import lance_sink
+from lance_stream.spark.sink.reports import SinkCommit
+from tests import histories
+from tests.faults.killed_processes import TESTS
 
 STEPS: Final = 5
 SCHEMA: Final = "id bigint, k bigint, at timestamp"
@@ -203,6 +211,79 @@ STORES: Final[dict[str, dict[str, str]]] = {
 DEATHS: Final = ("before the sink", "rows computed", "after the sink")
 LOSSES: Final = ("commit lost", "offsets lost", "older copy")
 FAULTS: Final = (*DEATHS, *LOSSES)
+PROCESS_KILLED: Final = "process killed"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a query; a process can be told it as JSON.
+
+    Attributes:
+        kind: One of `KINDS`.
+        store: One of `STORES`.
+        files: The folder where files arrive.
+        files_per_batch: How many are taken at once.
+        checkpoint: Where Spark keeps its own.
+        uri: The table.
+        app_id: Of the sink.
+        death: The moment at which it dies, one of `DEATHS`, or empty.
+        at_batch: The batch of this run at which it dies, from 0.
+    """
+
+    kind: str
+    store: str
+    files: str
+    files_per_batch: int
+    checkpoint: str
+    uri: str
+    app_id: str | None
+    death: str = ""
+    at_batch: int = 0
+
+    def start(
+        self, spark: Any, die: Callable[[], None], on_commit: Callable[[SinkCommit], None]
+    ) -> Any:
+        """Start the query.
+
+        Args:
+            spark: The session.
+            die: Called where the query is to die.
+            on_commit: Called for each batch that the sink has taken in or skipped.
+        """
+        kind = KINDS[self.kind]
+        sink = lance_sink(self.uri, app_id=self.app_id, **kind.sink)
+        moments = itertools.chain(itertools.repeat("", self.at_batch), [self.death])
+
+        def put(df: Any, batch_id: int) -> None:
+            moment = next(moments, "")
+            if moment == "rows computed":
+                df.collect()
+            if moment in ("before the sink", "rows computed"):
+                die()
+            sink(df, batch_id)
+            assert sink.last_commit is not None
+            on_commit(sink.last_commit)
+            if moment == "after the sink":
+                die()
+
+        for name, value in STORES[self.store].items():
+            spark.conf.set(name, value)
+        reader = spark.readStream.schema(SCHEMA)
+        rows = reader.option("maxFilesPerTrigger", self.files_per_batch).parquet(self.files)
+        writer = kind.build(rows).writeStream.foreachBatch(put)
+        writer = writer.outputMode(kind.output_mode).trigger(availableNow=True)
+        return writer.option("checkpointLocation", self.checkpoint).start()
+
+
+def run_until_killed(run: str) -> int:
+    """Be the process of a run that gets SIGKILL, with its JVM; it ends by itself if it does not."""
+
+    def die() -> None:
+        os.killpg(0, signal.SIGKILL)
+        time.sleep(60)
+
+    Run(**json.loads(run)).start(session(), die, lambda _: None).awaitTermination()
+    return 0
 
 
 class History:
@@ -218,6 +299,7 @@ class History:
 
     def __init__(self, spark: Any, folder: Path, kind: str, store: str, dice: random.Random):
         self.spark, self.dice, self.kind, self.store = spark, dice, KINDS[kind], store
+        self.kind_name = kind
         self.arriving, self.checkpoint = folder / "files", folder / "checkpoint"
         self.copy, self.newest = folder / "copy", folder / "newest"
         self.uri = str(folder / "table")
@@ -234,6 +316,8 @@ class History:
         self.add_files(self.dice.choice((2, 3)))
         if fault in DEATHS:
             self.run(fault, self.dice.randrange(2))
+        elif fault == PROCESS_KILLED:
+            self.kill_a_process()
         else:
             self.run()
             self.check()
@@ -275,43 +359,55 @@ class History:
         Returns:
             Whether all was read.
         """
-        sink = lance_sink(self.uri, app_id=self.app_id, **self.kind.sink)
-        num_batches = 0
-
-        def put(df: Any, batch_id: int) -> None:
-            nonlocal num_batches
-            dies = death if num_batches == at_batch else ""
-            num_batches += 1
-            if dies == "rows computed":
-                df.collect()
-            if dies in ("before the sink", "rows computed"):
-                raise Killed
-            sink(df, batch_id)
-            commit = sink.last_commit
-            assert commit is not None
-            self.done["replays"] += commit.skipped
-            if commit.rows_differ:
-                assert not self.kind.is_settled
-                self.done["skipped, with other rows"] += 1
-                self.has_skipped_others = True
-            if dies == "after the sink":
-                raise Killed
-
-        for name, value in STORES[self.store].items():
-            self.spark.conf.set(name, value)
-        reader = self.spark.readStream.schema(SCHEMA)
-        rows = reader.option("maxFilesPerTrigger", self.files_per_batch).parquet(str(self.arriving))
-        writer = self.kind.build(rows).writeStream.foreachBatch(put)
-        writer = writer.outputMode(self.kind.output_mode).trigger(availableNow=True)
-        query = writer.option("checkpointLocation", str(self.checkpoint)).start()
+        query = self.next_run(death, at_batch).start(self.spark, self._die, self._note)
         try:
             query.awaitTermination()
         except Exception as error:
             self.forget_state()
             self.follow(str(error))
             return False
-        self.done["batches"] += num_batches
         return True
+
+    def next_run(self, death: str = "", at_batch: int = 0) -> Run:
+        return Run(
+            self.kind_name,
+            self.store,
+            str(self.arriving),
+            self.files_per_batch,
+            str(self.checkpoint),
+            self.uri,
+            self.app_id,
+            death,
+            at_batch,
+        )
+
+    def kill_a_process(self) -> None:
+        """Let a process run the query, and die at one of the moments, with its JVM."""
+        run = self.next_run(self.dice.choice(DEATHS), self.dice.randrange(2))
+        self.forget_state()
+        command = [sys.executable, "-m", "tests.faults.stateful_queries", "--until-killed"]
+        process = subprocess.run(
+            [*command, json.dumps(asdict(run))],
+            cwd=TESTS.parent,
+            capture_output=True,
+            start_new_session=True,  # SIGKILL is for its group
+            timeout=240,
+            check=False,
+        )
+        if process.returncode:
+            assert process.returncode == -signal.SIGKILL, process.stderr.decode()[-3000:]
+            self.done["processes killed"] += 1
+
+    def _die(self) -> None:
+        raise Killed
+
+    def _note(self, commit: SinkCommit) -> None:
+        self.done["batches"] += 1
+        self.done["replays"] += commit.skipped
+        if commit.rows_differ:
+            assert not self.kind.is_settled
+            self.done["skipped, with other rows"] += 1
+            self.has_skipped_others = True
 
     def forget_state(self) -> None:
         """Forget the state stores of this process, as if it had died."""
@@ -411,16 +507,10 @@ def run_history(
     return history.done
 
 
-def main() -> int:
-    """Play histories for some minutes."""
+def session() -> Any:
+    """Return a quick Spark session."""
     from pyspark.sql import SparkSession
 
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {
@@ -430,22 +520,24 @@ def main() -> int:
         "spark.sql.shuffle.partitions": "2",
         "spark.log.level": "OFF",
     }
-    spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
-    deadline, seed, done = time.monotonic() + 60 * given.minutes, given.seed, Counter[str]()
-    pairs = [(kind, store) for kind, each in KINDS.items() for store in each.stores]
-    while time.monotonic() < deadline:
-        random.Random(seed).shuffle(pairs)
-        for kind, store in pairs:
-            if time.monotonic() >= deadline:
-                break
-            with tempfile.TemporaryDirectory() as folder:
-                done += run_history(spark, Path(folder), kind, store, seed)
-            done["histories"] += 1
-            print(f"{kind}, {store}, seed {seed}: {dict(done)}", flush=True)
-        seed += 1
-    spark.stop()
-    return 0
+    return SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+
+
+def play(seed: int, num_steps: int) -> Counter[str]:
+    """Play a history of each kind of query with one of its state stores."""
+    done, dice = Counter[str](), random.Random(seed)
+    for kind, each in KINDS.items():
+        drawn = [dice.choice((*FAULTS, PROCESS_KILLED)) for _ in range(num_steps)]
+        with tempfile.TemporaryDirectory() as folder:
+            store = dice.choice(each.stores)
+            done += run_history(session(), Path(folder), kind, store, seed, drawn)
+        done["histories of a query"] += 1
+    return done
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        run_until_killed(*sys.argv[2:])
+        if sys.argv[1:2] == ["--until-killed"]
+        else histories.main(play, steps=STEPS, what="faults")
+    )

@@ -16,7 +16,6 @@ The seed settles what is done and which fault meets the n-th request of a writer
 requests interleave is the machine's.
 """
 
-import argparse
 import random
 import sys
 import threading
@@ -35,6 +34,7 @@ from lance_stream.dataset.opening import open_table
 from lance_stream.dataset.upserts.incoming import UpsertRules
 from lance_stream.dataset.upserts.upsert import upsert
 from lance_stream.errors import LanceStreamError
+from tests import histories
 from tests.faults.drivers import SCHEMA
 from tests.faults.faulty_places import Options, through
 from tests.servers.buckets import Bucket
@@ -343,21 +343,12 @@ def check_writer(writer: OurWriter | LanceWriter, held: dict[int, str], told: st
         assert there in ({}, group), f"{told}: part of {group}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--seconds", type=float, default=30, help="how long a history is")
-    arguments = parser.parse_args()
-    end = time.monotonic() + arguments.minutes * 60
-    seed = arguments.seed
-    while time.monotonic() < end:
-        with MotoServer() as moto:
-            items = moto.new_table() if seed % 2 else None
-            done = run_history(moto.new_bucket(), moto.endpoint, seed, arguments.seconds, items)
-        print(f"seed {seed}: {done}", flush=True)
-        seed += 1
+def play(seed: int, seconds: int) -> dict[str, int]:
+    """Play a history on a server of its own."""
+    with MotoServer() as moto:
+        items = moto.new_table() if seed % 2 else None
+        return run_history(moto.new_bucket(), moto.endpoint, seed, seconds, items)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(histories.main(play, steps=30, what="seconds"))

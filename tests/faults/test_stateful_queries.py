@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.stateful_queries import KINDS, STORES, run_history
+from tests.faults.stateful_queries import KINDS, PROCESS_KILLED, STORES, run_history
 from tests.sampling import ALL_CASES
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -21,6 +21,7 @@ MORE = [
     ("groups, all", "hdfs", ["commit lost"]),
     ("joined", "rocksdb", ["after the sink"]),
     ("transformWithState", "rocksdb 2", ["after the sink"]),
+    ("groups, changed", "rocksdb", [PROCESS_KILLED, PROCESS_KILLED, PROCESS_KILLED]),
 ]
 
 

@@ -19,14 +19,12 @@ a random step of it. However that ends, read with pylance:
 The version that a clone is made from gets a tag, as docs/notes/029-references.md asks for.
 """
 
-import argparse
 import errno
 import os
 import random
 import shutil
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,6 +41,7 @@ from lance.fragment import write_fragments
 from lance_stream import BadDataError, Dataset, LanceStreamError, NotFoundError, open_dataset
 from lance_stream.dataset.consumers import drop_consumer, list_consumers, record_progress
 from lance_stream.storage.local_store import LocalStore
+from tests import histories
 
 SCHEMA: Final = pa.schema([pa.field("id", pa.int64()), pa.field("x", pa.int64())])
 CALLS: Final = (
@@ -551,25 +550,5 @@ def play(seed: int, steps: int) -> Counter[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def main() -> int:
-    """Play histories for a while."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--histories", type=int, default=sys.maxsize, help="so many at most")
-    arguments = parser.parse_args()
-    end = time.monotonic() + arguments.minutes * 60
-    counts: Counter[str] = Counter()
-    seed = arguments.seed
-    while time.monotonic() < end and seed - arguments.seed < arguments.histories:
-        counts += play(seed, arguments.steps)
-        seed += 1
-    print(f"{seed - arguments.seed} histories, seeds {arguments.seed} to {seed - 1}")
-    for what, count in counts.most_common():
-        print(f"  {count:8,} {what}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(histories.main(play, steps=60))

@@ -16,14 +16,11 @@ pylance says.
     before it means still (see `dataset.feed.resumed_columns`)
 """
 
-import argparse
 import itertools
 import json
 import random
 import sys
 import tempfile
-import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +31,7 @@ import pyarrow as pa
 
 import lance_stream
 from lance_stream.errors import InvalidInputError
+from tests import histories
 from tests.spark.feed.query_runs import KilledError, Query
 
 LEAVES = {
@@ -632,25 +630,10 @@ def run(seed: int, num_steps: int) -> int:
         return made.latest
 
 
-def main() -> None:
-    """Make histories until the time is over, and say how many were right."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--seed", type=int, default=0, help="of the first history")
-    parser.add_argument("--steps", type=int, default=12, help="verbs in a history")
-    arguments = parser.parse_args()
-    end = time.monotonic() + arguments.minutes * 60
-    seed, num_versions, failed = arguments.seed, 0, []
-    while time.monotonic() < end:
-        try:
-            num_versions += run(seed, arguments.steps)
-        except Exception:
-            traceback.print_exc()
-            failed.append(seed)
-        seed += 1
-    print(f"{seed - arguments.seed} histories with {num_versions} versions; wrong: {failed or 0}")
-    sys.exit(bool(failed))
+def play(seed: int, num_steps: int) -> dict[str, int]:
+    """Make a history, and count its versions."""
+    return {"versions": run(seed, num_steps)}
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(histories.main(play, steps=12, what="verbs"))

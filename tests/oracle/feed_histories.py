@@ -18,12 +18,9 @@ last touched. From the model follows what the feed has to say, whoever wrote:
 Rows are compared under the columns of the range's last version.
 """
 
-import argparse
 import random
 import sys
 import tempfile
-import time
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +30,7 @@ import lance
 import pyarrow as pa
 
 import lance_stream
+from tests import histories
 
 STAMPS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
 NAMES = "abcde"
@@ -902,25 +900,10 @@ def run(seed: int, num_steps: int) -> int:
         return max(made.states)
 
 
-def main() -> None:
-    """Make histories until the time is over, and say how many were right."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--seed", type=int, default=0, help="of the first history")
-    parser.add_argument("--steps", type=int, default=15, help="verbs in a history")
-    arguments = parser.parse_args()
-    end = time.monotonic() + arguments.minutes * 60
-    seed, num_versions, failed = arguments.seed, 0, []
-    while time.monotonic() < end:
-        try:
-            num_versions += run(seed, arguments.steps)
-        except Exception:
-            traceback.print_exc()
-            failed.append(seed)
-        seed += 1
-    print(f"{seed - arguments.seed} histories with {num_versions} versions; wrong: {failed or 0}")
-    sys.exit(bool(failed))
+def play(seed: int, num_steps: int) -> dict[str, int]:
+    """Make a history, and count its versions."""
+    return {"versions": run(seed, num_steps)}
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(histories.main(play, steps=15, what="verbs"))

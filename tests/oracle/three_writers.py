@@ -14,12 +14,10 @@ handle that is as old. Then the model looks at each version that was made, and k
     snapshot(a) + changes(a, b) = snapshot(b)
 """
 
-import argparse
 import random
 import re
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -39,6 +37,7 @@ from lance_stream.dataset.upserts.incoming import UpsertRules
 from lance_stream.dataset.upserts.upsert import upsert
 from lance_stream.errors import CommitConflictError, InvalidInputError
 from lance_stream.storage.store import Store
+from tests import histories
 from tests.contracts.watched_stores import Watch, WatchedStore
 
 SCHEMA = pa.schema(
@@ -602,20 +601,10 @@ def run(seed: int, num_steps: int) -> int:
         return max(table.snapshots)
 
 
-def main() -> int:
-    """Play histories for as long as wanted."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--steps", type=int, default=25)
-    arguments = parser.parse_args()
-    stop, seed, versions = time.monotonic() + 60 * arguments.minutes, arguments.seed, 0
-    while time.monotonic() < stop:
-        versions += run(seed, arguments.steps)
-        seed += 1
-    print(f"seeds {arguments.seed} to {seed - 1}, {versions} versions, all sound")
-    return 0
+def play(seed: int, num_steps: int) -> dict[str, int]:
+    """Make a history, and count its versions."""
+    return {"versions": run(seed, num_steps)}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(histories.main(play, steps=25, what="verbs"))

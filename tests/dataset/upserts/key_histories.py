@@ -10,12 +10,9 @@ The model knows no type. A key is a tuple of places in pools of values, a sequen
 pool that is written down in ascending order, so Arrow neither compares nor casts for it.
 """
 
-import argparse
 import math
 import random
 import sys
-import time
-import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +28,7 @@ from lance_stream.dataset.upserts.incoming import UpsertRules
 from lance_stream.dataset.upserts.upsert import Upserted, upsert
 from lance_stream.dataset.verify import verify
 from lance_stream.errors import InvalidInputError
+from tests import histories
 from tests.dataset.upserts.running_parts import upsert_by_parts
 
 # --- values of keys and sequences
@@ -640,31 +638,15 @@ def play(made: History, num_batches: int) -> History:
     return made
 
 
-def main() -> None:
-    """Make histories until the time is over, and say how many were right."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--seed", type=int, default=0, help="of the first history")
-    parser.add_argument("--batches", type=int, default=8, help="in a history")
-    arguments = parser.parse_args()
-    end = time.monotonic() + arguments.minutes * 60
-    seed, failed = arguments.seed, []
-    batches = rows = refused = 0
-    while time.monotonic() < end:
-        try:
-            made = run(seed, arguments.batches)
-            batches, rows = batches + made.num_batches, rows + made.num_rows
-            refused += made.num_refused
-        except Exception:
-            traceback.print_exc()
-            failed.append(seed)
-        seed += 1
-    print(
-        f"{seed - arguments.seed} histories of {batches} batches with {rows} rows, "
-        f"{refused} batches refused; wrong: {failed or 0}"
-    )
-    sys.exit(bool(failed))
+def counted(seed: int, num_batches: int) -> dict[str, int]:
+    """Make a history, and count what came."""
+    made = run(seed, num_batches)
+    return {
+        "batches": made.num_batches,
+        "batches refused": made.num_refused,
+        "rows": made.num_rows,
+    }
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(histories.main(counted, steps=8, what="batches"))
