@@ -60,7 +60,7 @@ from lance_stream.dataset.consumers import (
     forget,
     is_consumers,
 )
-from lance_stream.dataset.references import Refs, other_branches, read_branches
+from lance_stream.dataset.references import Refs, branch_by_its_file, other_branches, read_branches
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.tag_files import HOLD_PREFIX, Tag, delete_tag, read_tags
 from lance_stream.dataset.timestamps import nanos_of
@@ -197,6 +197,7 @@ def cleanup(
         OSError: Something could not be listed or read. Versions may have been removed, and no file
             that one that is left needs.
     """
+    table = _as_its_branch(table)
     _check_references(table.refs)
     table.log.check_may_follow(table.manifest)
     expired = _expired_consumers(table, rules, world)
@@ -243,6 +244,16 @@ def _forget(refs: Refs, expired: Iterable[Consumer], ignored: Collection[str]) -
         with suppress(NotFoundError):
             if not is_consumers(tag):
                 delete_tag(refs, tag)
+
+
+def _as_its_branch(table: TableVersion) -> TableVersion:
+    """Return a table as the branch that it is, also where its manifests do not state it.
+
+    Raises:
+        OSError: Whether the table lies in the folder of a branch cannot be listed.
+    """
+    branch = table.branch or branch_by_its_file(table.store)
+    return replace(table, manifest=replace(table.manifest, branch=branch))
 
 
 def _check_references(refs: Refs) -> None:

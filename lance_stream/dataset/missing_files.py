@@ -5,11 +5,13 @@ not hold it against cleanup; a tag does.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from lance_stream.errors import NotFoundError
+from lance_stream.errors import BadDataError, NotFoundError
+from lance_stream.storage.locations import is_relative
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments import Fragment
+from lance_stream.table.manifest import BasePath, decode_manifest
 from lance_stream.table.paths import NamingScheme, manifest_path
 
 
@@ -35,7 +37,16 @@ def _why(store: Store, version: int, fragment: Fragment) -> str:
             "damaged. Open the table again, for its newest version: a DataFrame or view of Spark "
             "keeps the version that it was made with, so make it again. A version is kept by a tag"
         )
-    if any(file.base_id is not None for file in fragment.files):
+    bases = {file.base_id for file in fragment.files} - {None}
+    for base in _base_paths(store, version) if bases else ():
+        if base.id in bases and is_relative(base.path):
+            return (
+                f"Version {version} of {store.uri} looks for it below {base.path!r}, which its "
+                "writer wrote as a relative path: it was a clone or branch of a table that was "
+                "opened by one. Start this program in the directory where that was done; or make "
+                "the clone or branch anew, of the table's absolute path"
+            )
+    if bases:
         return (
             f"Version {version} of {store.uri} needs it, and is a clone: it reads files of the "
             "table that it was cloned from, whose cleanup knows nothing of clones. A tag there on "
@@ -45,3 +56,10 @@ def _why(store: Store, version: int, fragment: Fragment) -> str:
         f"Version {version} of {store.uri} is there and needs it: the table is damaged. "
         "`lance-stream verify` lists what is missing"
     )
+
+
+def _base_paths(store: Store, version: int) -> tuple[BasePath, ...]:
+    for scheme in NamingScheme:
+        with suppress(NotFoundError, BadDataError):
+            return decode_manifest(store.read(manifest_path(version, scheme))).base_paths
+    return ()

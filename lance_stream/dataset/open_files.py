@@ -7,6 +7,7 @@ are let go. Nothing that is kept survives pickling: a worker opens for itself wh
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from lance_stream.file.reader import FileReader, open_file
 from lance_stream.file.v0_1.statistics import PageBounds
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
-from lance_stream.storage.locations import open_store
+from lance_stream.storage.locations import as_absolute, open_store
 from lance_stream.storage.store import Store
 from lance_stream.table.deletion_vectors import decode_deletion_vector
 from lance_stream.table.fragments import (
@@ -48,7 +49,9 @@ class OpenFiles:
 
     Args:
         store: Where the table lies.
-        base_paths: The places outside of it that its manifest declares.
+        base_paths: The places outside of it that its manifest declares. Relative ones, as the
+            reference writes them for a table that was opened by a relative path, are taken from
+            the directory of the process that makes this, also on workers.
         storage_options: What opening a base path's store takes.
     """
 
@@ -59,7 +62,7 @@ class OpenFiles:
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.store = store
-        self.base_paths = tuple(base_paths)
+        self.base_paths = tuple(replace(each, path=as_absolute(each.path)) for each in base_paths)
         self.storage_options = dict(storage_options or {})
         self._readers = _Kept(MAX_OPEN_FILES)
         self._dead = _Kept(MAX_OPEN_FILES)
@@ -209,6 +212,8 @@ class OpenFiles:
             return self.store, None
         for base in self.base_paths:
             if base.id == base_id:
+                if not base.path:
+                    raise CorruptDataError(f"the base path {base_id} of the manifest is empty")
                 return open_store(place_of_files(base.path), self.storage_options), base
         raise CorruptDataError(
             f"a file is said to lie below the base path {base_id}, but the manifest declares "

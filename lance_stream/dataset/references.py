@@ -50,6 +50,8 @@ from lance_stream.table.paths import (
 
 _log = logging.getLogger(__name__)
 
+_MARK = f"/{TREE_DIRECTORY}/"
+
 
 @dataclass(frozen=True, slots=True)
 class Branch:
@@ -97,11 +99,9 @@ class Refs:
         if self.branch is None:
             return self.store
         ending = f"/{branch_directory(self.branch)}"
-        own = root_of(self.store)
-        roots = (own, os.path.realpath(own)) if isinstance(self.store, LocalStore) else (own,)
-        for each in roots:
-            if f"/{each}".endswith(ending):
-                return at_root(self.store, each[: -len(ending)])
+        for each in _roots(self.store):
+            if each.endswith(ending):
+                return at_root(self.store, _root_as_in(self.store, each[: -len(ending)]))
         raise InvalidInputError(
             f"{self.store.uri} says that it is the branch {self.branch!r} of a table, but does not "
             f"lie in the folder {ending[1:]!r} of one: it was moved or copied, and the tags and "
@@ -138,10 +138,36 @@ def refs_of(log: VersionLog) -> Refs:
         NotFoundError: There is no table.
         BadDataError: The newest manifest is damaged.
     """
-    lies_like_a_branch = f"/{TREE_DIRECTORY}/" in f"/{root_of(log.store)}"
-    if not lies_like_a_branch and isinstance(log.store, LocalStore):
-        lies_like_a_branch = f"/{TREE_DIRECTORY}/" in os.path.realpath(log.store.root)
+    lies_like_a_branch = any(_MARK in each for each in _roots(log.store))
     return Refs(log, log.read_latest().branch if lies_like_a_branch else None)
+
+
+def branch_by_its_file(store: Store) -> str | None:
+    """Return the branch in whose folder a store lies, by the files that tables have of branches.
+
+    For a branch whose manifests do not state it, as those of a writer that knows of none. It is
+    None for a table of its own in a folder that is called like a branch.
+    """
+    for root in _roots(store):
+        places = [at for at in range(len(root)) if root.startswith(_MARK, at)]
+        for place in places:
+            branch = root[place + len(_MARK) :]
+            table = at_root(store, _root_as_in(store, root[:place]))
+            files = (each.path for each in table.list(BRANCHES_DIRECTORY))
+            if branch in map(parse_branch_file_path, files):
+                return branch
+    return None
+
+
+def _roots(store: Store) -> tuple[str, ...]:
+    """Return the paths of a store on its disk or in its bucket, which begin with "/"."""
+    own = f"/{root_of(store)}".replace("//", "/")
+    return (own, os.path.realpath(own)) if isinstance(store, LocalStore) else (own,)
+
+
+def _root_as_in(store: Store, path: str) -> str:
+    """Return a path that begins with "/", or is empty, as a store has its root."""
+    return path or "/" if root_of(store).startswith("/") else path[1:]
 
 
 def as_branch(name: object) -> str | None:

@@ -22,6 +22,7 @@ from lance_stream.errors import BadDataError, CorruptDataError, NotFoundError
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import TOMBSTONED_ID
+from lance_stream.storage.locations import is_relative
 from lance_stream.table import paths
 from lance_stream.table.feature_flags import (
     MIXED_FILE_VERSIONS,
@@ -249,6 +250,13 @@ def _fields_of_files(table: TableVersion) -> Broken:
 
 def _stored_paths(table: TableVersion) -> Broken:
     declared = {each.id for each in table.manifest.base_paths}
+    for base in table.manifest.base_paths:
+        if is_relative(base.path):
+            yield (
+                "manifest",
+                f"the base path {base.id}, {base.path!r}, is relative: its files are found in one "
+                "working directory only",
+            )
     for where, fragment in _fragments(table):
         for file in fragment.files:
             try:

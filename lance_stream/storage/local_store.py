@@ -4,13 +4,14 @@ A new file is written under a temporary name beside its own, and renamed when it
 therefore sees all of a file or none, and a writer that is killed leaves a file whose name no
 reader takes for one of the table's:
 
-    .{name}.{16 random hex digits}.tmp
+    .{name}.{16 random hex digits}.tmp      of a long name only its beginning
 
 Reads go straight into buffers of Arrow's memory pool, which hands out memory that was used before
 where it can: that reads a file in the page cache two to three times as fast as fresh memory does.
 Files are never mapped into memory: one that is cut short meanwhile would kill the process.
 """
 
+import errno
 import os
 import secrets
 import stat
@@ -36,6 +37,10 @@ from lance_stream.storage.store import (
 )
 
 TEMPORARY_SUFFIX = ".tmp"
+
+# What Linux has, in bytes; others count letters.
+_MAX_NAME_BYTES = 255
+_MAX_PATH_BYTES = 4096
 
 # A read of 16 KiB from the page cache takes about as long as a system call.
 _MAX_GAP_BYTES = 16 << 10
@@ -115,14 +120,15 @@ class LocalStore:
     def exists(self, path: str) -> bool:
         """Return whether there is such a file; see `Store.exists`."""
         try:
-            return stat.S_ISREG(self._path(path).stat().st_mode)
+            with _too_long_is_invalid(self, path):
+                return stat.S_ISREG(self._path(path).stat().st_mode)
         except (FileNotFoundError, NotADirectoryError):
             return False
 
     def list_names(self, folder: str, limit: int | None = None) -> list[str]:
         """Return the names of the files right in a folder; see `Store.list_names`."""
         try:
-            with os.scandir(self._path(folder)) as entries:
+            with _too_long_is_invalid(self, folder), os.scandir(self._path(folder)) as entries:
                 return sorted(each.name for each in entries if each.is_file())[:limit]
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -138,27 +144,32 @@ class LocalStore:
 
     def list(self, folder: str = "") -> list[StoredFile]:
         """Return all files below a folder; see `Store.list`."""
-        found: list[StoredFile] = []
+        with _too_long_is_invalid(self, folder):
+            return sorted(self._walk(folder))
+
+    def _walk(self, folder: str) -> Iterator[StoredFile]:
         for directory, _, names in os.walk(self._path(folder), onerror=_raise_unless_gone):
             within = Path(directory).relative_to(self.root).as_posix()
             for name in names:
                 with suppress(FileNotFoundError):
                     status = Path(directory, name).stat()
                     path = name if within == "." else f"{within}/{name}"
-                    found.append(StoredFile(path, status.st_size, status.st_mtime))
-        return sorted(found)
+                    yield StoredFile(path, status.st_size, status.st_mtime)
 
     def create_once(self, path: str, data: BytesLike) -> bool:
         """Create a file unless its name is taken; see `Store.create_once`."""
         target = self._path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        return create_by_link(target, _temporary_name(target), data)
+        with _too_long_is_invalid(self, path):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            return create_by_link(target, _temporary_name(target), data)
 
     def open_writer(self, path: str) -> FileWriter:
         """Return a writer of a new file; see `Store.open_writer`."""
         target = self._path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        return LocalFileWriter(target, durable=self.durable)
+        with _too_long_is_invalid(self, path):
+            _check_name(target)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            return LocalFileWriter(target, durable=self.durable)
 
     def write(self, path: str, data: BytesLike) -> None:
         """Write a whole file; see `Store.write`."""
@@ -177,7 +188,8 @@ class LocalStore:
 
     def delete(self, path: str) -> None:
         """Delete a file; see `Store.delete`."""
-        self._path(path).unlink(missing_ok=True)
+        with _too_long_is_invalid(self, path):
+            self._path(path).unlink(missing_ok=True)
 
     def _path(self, path: str) -> Path:
         return Path(self.root, check_path(path))
@@ -243,7 +255,16 @@ class LocalFileWriter(FileWriter):
 
 
 def _temporary_name(target: Path) -> Path:
-    return target.with_name(f".{target.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
+    ending = f".{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
+    room = _MAX_NAME_BYTES - len(ending) - 1
+    name = target.name if len(os.fsencode(target.name)) <= room else target.name[: room // 4]
+    return target.with_name(f".{name}{ending}")
+
+
+def _check_name(target: Path) -> None:
+    """Ask the disk whether a file can have a name, before its bytes are written under another."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        target.lstat()
 
 
 def _raise_unless_gone(error: OSError) -> None:
@@ -255,9 +276,36 @@ def _raise_unless_gone(error: OSError) -> None:
 @contextmanager
 def _missing_is_not_found(store: LocalStore, path: str) -> Iterator[None]:
     try:
-        yield
+        with _too_long_is_invalid(store, path):
+            yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFoundError(f"there is no file {store.uri}/{path}") from error
+
+
+@contextmanager
+def _too_long_is_invalid(store: LocalStore, path: str) -> Iterator[None]:
+    """Say which name is too long for the disk: of a branch, a tag, or a table's folder.
+
+    Raises:
+        InvalidInputError: One is.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        whole = f"{store.root}/{path}"
+        longest = max(whole.split("/"), key=lambda part: len(os.fsencode(part)))
+        size = len(os.fsencode(longest))
+        problem = f"its part {longest[:40]!r}... has {size} bytes"
+        limit = f"a name can have {_MAX_NAME_BYTES}"
+        if size <= _MAX_NAME_BYTES:
+            problem = f"it has {len(os.fsencode(whole))} bytes"
+            limit = f"a path can have {_MAX_PATH_BYTES - 1}"
+        raise InvalidInputError(
+            f"the path {whole[:200]!r}... is too long for this disk: {problem}, and {limit} on "
+            "most. Use a shorter name"
+        ) from error
 
 
 def _read_all(file: int, requests: Sequence[tuple[int, int]]) -> list[Buffer]:

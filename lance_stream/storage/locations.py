@@ -79,6 +79,20 @@ def _check_protocol(text: str, protocol: str, rest: str) -> None:
         )
 
 
+def is_relative(location: str) -> bool:
+    """Return whether a location is a path that means another place in another directory."""
+    return not _split(location)[0] and not Path(location).is_absolute()
+
+
+def as_absolute(location: str) -> str:
+    """Return a location as every process on this machine understands it.
+
+    Args:
+        location: A path, which may be relative or begin with "~", or a URI.
+    """
+    return _root_of_path(location) if location and is_relative(location) else location
+
+
 def check_is_shared(location: str | os.PathLike[str]) -> None:
     """Check that the processes of Spark would all see the same files at a location.
 
@@ -99,9 +113,13 @@ def check_is_shared(location: str | os.PathLike[str]) -> None:
 
 def _open_path(path: str, options: Mapping[str, Any]) -> Store:
     given = take_settings(options, "local")
+    durable = as_flag("durable", given.get("durable", False))
+    return LocalStore(_root_of_path(path), durable=durable)
+
+
+def _root_of_path(path: str) -> str:
     expanded = Path(path).expanduser() if path.startswith("~") else Path(path)
-    root = os.path.normpath(expanded.absolute())
-    return LocalStore(root, durable=as_flag("durable", given.get("durable", False)))
+    return os.path.normpath(expanded.absolute())
 
 
 def _open_file_uri(rest: str, options: Mapping[str, Any]) -> Store:

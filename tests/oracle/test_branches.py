@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pickle
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from lance_stream import Dataset, InvalidInputError, NotFoundError, open_dataset
 from lance_stream.cli.main import main
 from lance_stream.dataset.consumers import list_consumers, read_progress, record_progress
 from lance_stream.dataset.references import Branch, Refs
+from tests.dataset.manifest_edits import edit_manifest
 
 pytestmark = pytest.mark.oracle
 
@@ -206,6 +208,72 @@ def test_a_branch_that_was_moved_is_read_but_not_cleaned_up(uri: str, tmp_path: 
     for attempt in (ds.cleanup, ds.tags.list, lambda: ds.tags.create("x")):
         with pytest.raises(InvalidInputError, match="it was moved or copied"):
             attempt()
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+@pytest.mark.parametrize("branch", ["dev", "dev/deep"])
+def test_cleanup_of_a_branch_that_does_not_state_it_keeps_what_others_need(
+    uri: str, branch: str, has_file: bool
+) -> None:
+    """A writer that knows of no branches leaves the statement out of what it commits."""
+    folder = f"{uri}/tree/{branch}"
+    lance.dataset(uri).tags.create("held", (branch, 4 if branch == "dev/deep" else 3))
+    made_from_it = lance.dataset(uri).create_branch("young", (branch, None))
+    made_from_it.insert(rows(50))
+    before = ids(lance.dataset(uri).checkout_version("held"))
+    open_dataset(folder).overwrite(rows(7)).append(rows(8))
+    edit_manifest(Path(folder), lambda message: message.ClearField("branch"))
+    if not has_file:
+        Path(uri, "_refs/branches", f"{branch.replace('/', '%2F')}.json").unlink()
+    ds = open_dataset(folder)
+    assert ds.branch is None
+    if has_file:
+        ds.cleanup(retain_versions=1, delete_unverified=True)
+        assert ids(lance.dataset(uri).checkout_version("held")) == before
+        assert of_both(uri, "young") == sorted({*before, 50})
+    assert ids(open_dataset(folder)) == [7, 8]
+    assert of_both(uri, None) == [2, 3]
+
+
+@pytest.mark.parametrize("name", ["a" * 256, "dev/" + "a" * 256, "\u00e9" * 128])
+def test_a_branch_or_tag_with_too_long_a_name_is_told(uri: str, name: str) -> None:
+    with pytest.raises(InvalidInputError, match="256 bytes, and a name can have 255"):
+        open_dataset(uri, (name, None))
+    if name.isascii() and "/" not in name:
+        ds = open_dataset(uri)
+        for ask in (ds.tags.create, ds.tags.delete, ds.checkout):
+            with pytest.raises(InvalidInputError, match="bytes, and a name can have 255"):
+                ask(name)
+
+
+def test_our_tags_may_be_as_long_as_those_of_pylance(uri: str) -> None:
+    longest = "a" * 211
+    lance.dataset(uri).tags.create(longest, 1)
+    open_dataset(uri).tags.create("b" * 248, 2)
+    assert sorted(lance.dataset(uri).tags.list()) == [longest, "b" * 248]
+
+
+def test_a_branch_of_a_table_that_was_opened_by_a_relative_path_is_read_on_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference then notes the relative path, which workers start elsewhere with."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    lance.write_dataset(rows(1), "t")
+    lance.dataset("./t").create_branch("dev", 1)
+    lance.dataset("t").shallow_clone("clone", 1)
+    for place in (tmp_path / "t/tree/dev", tmp_path / "clone"):
+        monkeypatch.chdir(tmp_path)
+        ds = open_dataset(place)
+        files = pickle.dumps(ds.table.files)
+        assert ids(ds) == [1]
+        (finding,) = ds.verify()
+        assert "is relative" in finding.message
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        (fragment,) = ds.table.manifest.fragments
+        assert pickle.loads(files).num_rows(fragment.files[0]) == 1
+        with pytest.raises(NotFoundError, match=r"wrote as a relative path.*Start this program"):
+            open_dataset(place).to_table()
 
 
 def test_cleanup_of_a_shallow_clone_leaves_its_base_alone(uri: str, tmp_path: Path) -> None:

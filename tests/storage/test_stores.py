@@ -42,6 +42,40 @@ class TestMemoryStore(StoreContract):
         return open_store(f"memory://{uuid.uuid4()}/a table")
 
 
+@pytest.mark.parametrize("parts", [("a" * 256,), ("\u00e9" * 128,), ("a/" * 2100, "b")])
+def test_a_path_that_is_too_long_for_the_disk_is_told(
+    parts: tuple[str, ...], tmp_path: Path
+) -> None:
+    store, path = LocalStore(str(tmp_path)), "".join(parts)
+    for ask in (
+        lambda: store.read(path),
+        lambda: store.size(path),
+        lambda: store.exists(path),
+        lambda: store.list(path),
+        lambda: store.list_names(path),
+        lambda: store.list_files(path),
+        lambda: store.create_once(path, b""),
+        lambda: store.write(path, b""),
+        lambda: store.delete(path),
+    ):
+        with pytest.raises(
+            InvalidInputError, match=r"25[56] bytes, and a name can have 255|4,?095"
+        ):
+            ask()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_may_be_as_long_as_the_disk_allows(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    for name in ("a" * 255, "a" * 232, "\u00e9" * 127, "\U0001f600" * 63):
+        store.write(name, b"1")
+        assert store.create_once(f"once/{name}", b"2")
+        assert (store.read(name), store.read(f"once/{name}")) == (b"1", b"2")
+        assert {each.path for each in store.list()} == {name, f"once/{name}"}
+        for each in store.list():
+            store.delete(each.path)
+
+
 def test_a_large_read_of_many_ranges_is_right_to_the_byte(tmp_path: Path) -> None:
     data = os.urandom(1 << 16) * 200
     store = LocalStore(str(tmp_path))
