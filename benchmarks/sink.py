@@ -5,7 +5,8 @@
 
 A table is loaded, in one batch; batches of `rows` rows are appended to it; and batches are upserted
 into it, of which nine rows in ten change a row of the table; then the feed of the last upsert is
-read. What is shown are medians without the first batch, and ratios: above 1, ours is faster.
+read. One contender is our sink without the digest of each batch. What is shown are medians without
+the first batch, and ratios: above 1, ours is faster.
 Nothing but the ratios means anything elsewhere.
 `--table-rows 0` leaves out load and upserts. Delta and Iceberg take part in `make bench-rivals`.
 """
@@ -20,12 +21,17 @@ from pathlib import Path
 
 import pyspark
 
-from benchmarks.sinks.contenders import CONTENDERS, Ours
+from benchmarks.sinks.contenders import CONTENDERS, Ours, WithoutDigest
 from benchmarks.sinks.session import make_session
 from benchmarks.sinks.turns import VERBS, Figures, run_turns
 from benchmarks.sinks.workload import Workload
 
-TARGETS = {("append", "parquet"): 2.0, ("append", "pylance"): 1.0, ("upsert", "pylance"): 1.0}
+TARGETS = {
+    ("append", "parquet"): 2.0,
+    ("append", "pylance"): 1.0,
+    ("append", WithoutDigest.name): 0.97,
+    ("upsert", "pylance"): 1.0,
+}
 """How many times as fast as another we mean to be, by verb and name."""
 
 
@@ -86,7 +92,7 @@ def main() -> None:
         dest="names",
         nargs="+",
         choices=CONTENDERS,
-        default=[Ours.name, "pylance", "parquet", "noop"],
+        default=[Ours.name, WithoutDigest.name, "pylance", "parquet", "noop"],
     )
     parser.add_argument("--json", type=Path, help="a file that gets the seconds")
     asked = parser.parse_args()

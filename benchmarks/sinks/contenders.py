@@ -8,6 +8,7 @@ cannot do is not among its verbs.
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import lance
 import pyarrow.compute as pc
@@ -15,7 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lance_stream
 from benchmarks.sinks.workload import SCHEMA, Sums
+from lance_stream.dataset.row_digests import RowsDigest
 from lance_stream.spark import LanceSink, lance_sink, register
+from lance_stream.spark.sink import batch_writing
 
 MERGE = """
     MERGE INTO {table} AS stored USING batch ON stored.id = batch.id
@@ -146,6 +149,17 @@ class Ours(Contender):
         del spark
         rows = lance_stream.open_dataset(self.target).to_table(columns=["id", "value"])
         return _sums(rows["id"], rows["value"])
+
+
+class WithoutDigest(Ours):
+    """Our sink with the digest of each batch left out: what the proof of a batch costs."""
+
+    name = "without digest"
+    verbs = ("load", "append")
+
+    def _run(self, verb: str, df: DataFrame, batch_id: int) -> None:
+        with patch.object(batch_writing, "digest_of", lambda rows: RowsDigest(rows.num_rows)):
+            super()._run(verb, df, batch_id)
 
 
 class Pylance(Contender):
@@ -313,6 +327,7 @@ def _sums(ids: object, values: object) -> Sums:
 
 
 CONTENDERS: dict[str, type[Contender]] = {
-    each.name: each for each in (Ours, Pylance, Parquet, Iceberg, Delta, DeltaWithoutFeed, Noop)
+    each.name: each
+    for each in (Ours, WithoutDigest, Pylance, Parquet, Iceberg, Delta, DeltaWithoutFeed, Noop)
 }
 """All there are, by name."""
