@@ -106,13 +106,16 @@ def find_under_another_name(table: TableVersion, batch: MicroBatch) -> LedgerEnt
     """Return what says that a batch was taken in under the name that its query had before.
 
     That is the query's own id, for a sink that has been given an app id since; or that app id,
-    for a sink from which it has been taken. Other rows, or other rules, are another sink's.
+    for a sink from which it has been taken. Other rows, or other rules, are another sink's: all
+    sinks of a query get a batch at about the same time. Where the other name has later batches
+    already, the checkpoint is an older copy, and Spark may have planned the batch anew.
 
     Raises:
         InvalidInputError: An entry of an older version of this library has the batch's number,
             and does not say which rows it had.
         OtherBatchError: It has other rows, and those of a batch that is computed again may differ,
-            so that nothing says whether it is this sink's.
+            so that nothing says whether it is this sink's; or the other name has later batches,
+            and not this one with these rows.
     """
     if not batch.query_id:
         return None
@@ -120,32 +123,51 @@ def find_under_another_name(table: TableVersion, batch: MicroBatch) -> LedgerEnt
     if batch.app_id != batch.query_id:
         entries = {each: entries[each] for each in [batch.query_id] if each in entries}
     for name, newest in entries.items():
-        if newest.batch_id < batch.batch_id:
-            continue
-        known = _since(table, newest, batch, name)
-        if not known or known[-1].batch_id != batch.batch_id:
-            continue
-        entry = known[-1]
-        if entry.version in batch.claimed:
-            continue
-        if batch.digest is None:
-            return entry
-        if not batch.digest.num_rows:
-            continue
-        if not entry.digest:
-            raise InvalidInputError(
-                f"batch {batch.batch_id} of the streaming query {batch.query_id} is in "
-                f"{table.uri} under app id {name!r}, written by an older version of "
-                "lance-stream, which did not say which rows it had. Nothing was written. Start "
-                "the query once as it was, until it has gone on to the next batch; then give it "
-                f"the app id {batch.app_id!r}"
-            )
-        if has_other_rules(entry, batch):
-            continue
-        if not has_other_rows(entry, batch):
-            return entry
-        if batch.may_differ:
-            raise _nobodys(table, entry, batch, name)
+        if newest.batch_id >= batch.batch_id:
+            entry = _settle_under(table, name, newest, batch)
+            if entry is not None:
+                return entry
+    return None
+
+
+def _settle_under(
+    table: TableVersion, name: str, newest: LedgerEntry, batch: MicroBatch
+) -> LedgerEntry | None:
+    """Return what says that a batch is in under another name; None if it is another sink's.
+
+    Args:
+        table: The version whose ledger it is.
+        name: The other name.
+        newest: Its newest entry, of this batch's number or a later one.
+        batch: The batch. Where its digest is not known its number decides.
+
+    Raises:
+        LanceStreamError: See `find_under_another_name`.
+    """
+    known = _since(table, newest, batch, name)
+    entry = known[-1] if known and known[-1].batch_id == batch.batch_id else None
+    if entry is not None and entry.version in batch.claimed:
+        return None
+    if batch.digest is None:
+        return entry or newest
+    if not batch.digest.num_rows:
+        return None
+    if entry is not None and not entry.digest:
+        raise InvalidInputError(
+            f"batch {batch.batch_id} of the streaming query {batch.query_id} is in "
+            f"{table.uri} under app id {name!r}, written by an older version of "
+            "lance-stream, which did not say which rows it had. Nothing was written. Start "
+            "the query once as it was, until it has gone on to the next batch; then give it "
+            f"the app id {batch.app_id!r}"
+        )
+    if has_other_rules(entry or newest, batch):
+        return None
+    if entry is not None and not has_other_rows(entry, batch):
+        return entry
+    if newest.batch_id > batch.batch_id:
+        raise _older_under(table, entry, newest, batch, name)
+    if entry is not None and batch.may_differ:
+        raise _nobodys(table, entry, batch, name)
     return None
 
 
@@ -201,7 +223,7 @@ def _other_rows(
         "checkpoint back. Without one, take out the rows that the stream has appended since, by "
         f'open_dataset({table.uri!r}).delete("_row_created_at_version IN '
         f'({", ".join(map(str, versions))})"), which is not needed for upserts and overwrites; '
-        "give the sink a new app_id, and start the query again. (3) If the query may compute other "
+        f"{_forget(table, batch.app_id)}; and start the query again. (3) If the query may compute other "
         "rows each time: set replays_may_differ=True, and the batch is skipped"
     )
 
@@ -244,14 +266,52 @@ def _other_rules(table: TableVersion, entry: LedgerEntry, batch: MicroBatch) -> 
     )
 
 
+def _older_under(
+    table: TableVersion,
+    entry: LedgerEntry | None,
+    newest: LedgerEntry,
+    batch: MicroBatch,
+    name: str,
+) -> OtherBatchError:
+    what = "what it was is no longer known" if entry is None else "it had other rows"
+    return OtherBatchError(
+        f"batch {batch.batch_id} of the streaming query {batch.query_id} has come under app id "
+        f"{batch.app_id!r}, which {table.uri} does not know. Under app id {name!r} it has taken in "
+        f"this batch of the query, and others up to batch {newest.batch_id}{_at(newest)}; {what}, "
+        "so rows may be in. Nothing was written. The checkpoint is an older copy, and the app id "
+        f"is new. (1) If this sink had the app id {name!r} before"
+        f"{', which is that of a sink without app_id' if name == batch.query_id else ''}: start "
+        "the query once as it was. It goes on, or says what to do; change the app id afterwards. "
+        "(2) If the program writes several DataFrames into this table in one batch: let it call "
+        f"the sink with the app id {name!r} first, and start the query again"
+    )
+
+
 def _unknown(table: TableVersion, newest: LedgerEntry, batch: MicroBatch) -> OtherBatchError:
+    forget = _forget(table, batch.app_id)
     return OtherBatchError(
         f"batch {batch.batch_id} of app id {batch.app_id!r} has come, but {table.uri} has taken in "
         f"batch {newest.batch_id}{_at(newest)}, and what batch {batch.batch_id} was is no longer "
         "known, or was not noted, so nobody can say whether these rows are in. Nothing was "
         "written. After a restart Spark gives the last batch again, but no older one: the "
-        "checkpoint is an older copy, or a new one. Put the newest checkpoint back; or, if the "
-        "rows are not in the table, give the sink a new app_id and start the query again"
+        "checkpoint is an older copy, or a new one. (1) Put the newest checkpoint back. (2) "
+        f"Without one, if these rows and those that follow are not in the table: {forget}; and "
+        "start the query again. (3) Without one, if some of them are in and rows have a key: "
+        f"{forget}; and start the query with lance_sink({table.uri!r}, mode='upsert', on=[the "
+        "key's columns], skip_unchanged=True) until it has caught up, then as it was. Rows that "
+        "are in stay as they are, and the others are inserted. (4) Without a key: delete what "
+        f"the stream has put in, open_dataset({table.uri!r}).delete(a condition; 'true' for all "
+        f"rows); {forget}; and start the query with a new checkpoint, so that it reads its source "
+        "from the beginning"
+    )
+
+
+def _forget(table: TableVersion, app_id: str) -> str:
+    """Return what lets a table forget a stream's batches, for a sentence of a way out."""
+    key = ledger.config_key(app_id)
+    return (
+        f"let the table forget the stream, open_dataset({table.uri!r}).update_config("
+        f"{{{key!r}: None}})"
     )
 
 

@@ -17,6 +17,7 @@ from lance_stream.dataset.row_digests import digest_of
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError, OtherBatchError
 from lance_stream.table import ledger
+from tests.remedies import follow
 
 QUERY = "the query"
 RULES = fingerprint({"mode": "append"})
@@ -119,9 +120,49 @@ def test_a_batch_of_which_nothing_is_known_any_more_is_an_error(table: TableVers
         take_in(table, number, rows(number))
     lance_stream.open_dataset(table.uri).cleanup(retain_versions=1, older_than="0 seconds")
     assert not take_in(table, 5, rows(5)).is_new  # the newest entry knows it
-    with pytest.raises(OtherBatchError, match="nobody can say whether these rows are in"):
+    with pytest.raises(OtherBatchError, match="nobody can say whether these rows are in") as caught:
         take_in(table, 1, rows(1))
-    assert take_in(table, 1, rows(1), "another").is_new  # the way out
+    follow(caught.value)  # as if the rows were not there
+    assert take_in(table, 1, rows(1)).is_new
+    assert not take_in(table, 1, rows(1)).is_new
+
+
+@pytest.mark.parametrize(
+    ("number", "ids", "is_cleaned_up"),
+    [(1, [1], True), (1, [1, 2], True), (10, [10, 11], True), (10, [10, 11], False)],
+)
+@pytest.mark.parametrize("names", [(QUERY, "mine"), ("mine", QUERY)])
+def test_an_older_checkpoint_and_a_new_app_id_at_once_double_nothing(
+    table: TableVersion, names: tuple[str, str], number: int, ids: list[int], is_cleaned_up: bool
+) -> None:
+    before, after = names
+    for each in range(12):
+        take_in(table, each, rows(each), before)
+    if is_cleaned_up:
+        lance_stream.open_dataset(table.uri).cleanup(retain_versions=1, older_than="0 seconds")
+    for may_differ in (False, True):
+        with pytest.raises(OtherBatchError, match="start the query once as it was"):
+            take_in(table, number, rows(*ids), after, may_differ=may_differ)
+    assert find_taken_in(checkout(table, None), replace(batch(number, rows(), after), digest=None))
+    assert ids_of(table) == list(range(12))
+    with pytest.raises(OtherBatchError):  # as it was: it says what to do
+        take_in(table, number, rows(*ids), before)
+    assert not take_in(table, 11, rows(11), after).is_new
+    assert take_in(table, 12, rows(12), after).is_new
+
+
+def test_another_sink_is_told_from_one_with_a_new_app_id_also_in_an_older_checkpoint(
+    table: TableVersion,
+) -> None:
+    for number in range(3):
+        take_in(table, number, rows(number))
+    first = take_in(table, 1, rows(1))
+    assert first.taken_in_before is not None
+    claimed = frozenset([first.taken_in_before])
+    with pytest.raises(OtherBatchError, match=f"call the sink with the app id '{QUERY}' first"):
+        take_in(table, 1, rows(100), "others")
+    assert take_in(table, 1, rows(100), "others", claimed=claimed).is_new
+    assert take_in(table, 1, rows(200), "rules", rules=fingerprint({"mode": "upsert"})).is_new
 
 
 def test_a_number_that_was_left_out_and_comes_with_rows_is_an_error(table: TableVersion) -> None:
@@ -188,9 +229,9 @@ def test_rows_that_spark_planned_anew_take_the_place_of_the_old_ones(table: Tabl
         take_in(table, 1, rows(1, 2))
     condition = str(caught.value).split('.delete("')[1].split('")')[0]
     assert condition == "_row_created_at_version IN (3, 4)"
-    lance_stream.open_dataset(table.uri).delete(condition)
-    take_in(table, 1, rows(1, 2), "new name")
-    take_in(table, 2, rows(3), "new name")
+    follow(caught.value)
+    take_in(table, 1, rows(1, 2))
+    take_in(table, 2, rows(3))
     assert ids_of(table) == [0, 1, 2, 3]
 
 

@@ -4,6 +4,8 @@ Each remedy of a message is followed to the letter, and ends with each row once.
 """
 
 import logging
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ import pytest
 import lance_stream
 from lance_stream.spark import lance_sink
 from lance_stream.spark.sink.lance_sink import LanceSink
+from lance_stream.table.ledger import MAX_RECENT
+from tests.remedies import follow
 
 pytestmark = pytest.mark.spark
 
@@ -218,3 +222,67 @@ def test_a_batch_that_is_given_the_time_in_foreach_batch_can_come_again(
     assert sink.last_commit is not None
     assert (sink.last_commit.skipped, sink.last_commit.rows_differ) == (True, True)
     assert ids_of(uri) == [0, 1]
+
+
+@pytest.fixture
+def restored(file_stream: Any, uri: str) -> str:
+    """A table of which a query's checkpoint is an older copy; what its next batch was is forgotten.
+
+    Returns:
+        What the error says that follows.
+    """
+    file_stream.add(rows(0))
+    run(file_stream, lance_sink(uri))
+    copy = file_stream.checkpoints / "copy"
+    shutil.copytree(file_stream.checkpoints / "main", copy)
+    for number in range(1, MAX_RECENT + 4):
+        file_stream.add(rows(number))
+    run(file_stream, lance_sink(uri))
+    lance_stream.open_dataset(uri).cleanup(retain_versions=1, older_than="0 seconds")
+    shutil.rmtree(file_stream.checkpoints / "main")
+    shutil.move(copy, file_stream.checkpoints / "main")
+    file_stream.add(rows(100))
+    with pytest.raises(Exception, match="nobody can say whether these rows are in") as caught:
+        run(file_stream, lance_sink(uri))
+    return str(caught.value)
+
+
+ALL_ROWS = [*range(MAX_RECENT + 4), 100]
+
+
+def test_an_older_checkpoint_and_a_new_app_id_at_once_double_nothing(
+    file_stream: Any, uri: str, restored: str
+) -> None:
+    with pytest.raises(Exception, match=r"The checkpoint is an older copy, and the app id is new"):
+        run(file_stream, lance_sink(uri, app_id="new"))
+    assert ids_of(uri) == ALL_ROWS[:-1]
+
+
+def test_rows_that_are_in_and_have_a_key_stay_once_without_the_newest_checkpoint(
+    file_stream: Any, uri: str, restored: str
+) -> None:
+    (call,) = follow(Exception(restored))
+    assert "update_config" in call
+    advised = re.search(r"lance_sink\(.*?skip_unchanged=True\)", restored)
+    assert advised is not None
+    text = advised[0].replace("[the key's columns]", "['id']")
+    before = lance_stream.open_dataset(uri).version
+    run(file_stream, eval(text, {"lance_sink": lance_sink}))
+    assert ids_of(uri) == ALL_ROWS
+    changes = lance_stream.open_dataset(uri).changes(before).read_all()
+    assert changes["id"].to_pylist() == [100]
+    file_stream.add(rows(101))
+    run(file_stream, lance_sink(uri))
+    assert ids_of(uri) == [*ALL_ROWS, 101]
+
+
+def test_rows_without_a_key_are_read_again_without_the_newest_checkpoint(
+    file_stream: Any, uri: str, restored: str
+) -> None:
+    advised = re.search(r"(open_dataset\('[^']+'\)\.delete\()a condition; ('true')", restored)
+    assert advised is not None
+    eval(f"{advised[1]}{advised[2]})", {"open_dataset": lance_stream.open_dataset})
+    follow(Exception(restored))
+    shutil.rmtree(file_stream.checkpoints / "main")
+    run(file_stream, lance_sink(uri))
+    assert ids_of(uri) == ALL_ROWS
