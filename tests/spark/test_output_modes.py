@@ -1,15 +1,18 @@
 """A sink takes only those results of a streaming query that its mode stores rightly."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions
 
 import lance_stream
 from lance_stream.spark import lance_sink
 from lance_stream.spark.sink.arguments import MODES
 from lance_stream.spark.sink.output_modes import REFUSALS, Results, results_of
+from lance_stream.spark.sink.running_queries import running_query
 
 pytestmark = pytest.mark.spark
 
@@ -55,8 +58,9 @@ def test_the_results_of_a_query_are_known_in_its_batches(file_stream: Any, tmp_p
         def note(batch: Any, _: int, name: str = name, expected: Any = expected) -> None:
             batch.count()  # the query's state wants it
             query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-            found.append((name, results_of(batch, query_id), expected))
-            assert results_of(batch, "") is results_of(batch, "another") is None
+            found.append((name, results_of(batch, running_query(batch, query_id)), expected))
+            assert running_query(batch, "") is running_query(batch, "another") is None
+            assert results_of(batch, None) is None
 
         (
             df.writeStream.foreachBatch(note)
@@ -68,6 +72,79 @@ def test_the_results_of_a_query_are_known_in_its_batches(file_stream: Any, tmp_p
         )
     assert [each[1] for each in found] == [each[2] for each in found], found
     assert len(found) == len(queries(file_stream.read()))
+
+
+EVERY_GROUP: dict[str, Callable[[Any], Any]] = {
+    "as it is": lambda batch: batch,
+    "another column": lambda batch: batch.withColumn("one", functions.lit(1)).toDF("k", "n", "one"),
+    "some columns": lambda batch: batch.select("K"),
+    "distinct": lambda batch: batch.distinct(),
+    "no doubles by key": lambda batch: batch.dropDuplicates(["k"]),
+    "one row a key": lambda batch: batch.groupBy("k").agg(functions.max("count")),
+    "sorted": lambda batch: batch.alias("t").orderBy("k").repartition(2, "k").hint("rebalance"),
+    "kept": lambda batch: batch.persist(),
+    "watched": lambda batch: batch.observe("seen", functions.count("*")),
+    "ranked": lambda batch: batch.selectExpr("k", "rank() OVER (ORDER BY count) AS place"),
+    "with names": lambda batch: batch.join(names(batch), "k", "left"),
+    "named": lambda batch: names(batch).join(batch, "k", "right"),
+    "and the sum": lambda batch: batch.union(batch.selectExpr("-1L AS k", "sum(count)")),
+}
+SOME_GROUPS: dict[str, Callable[[Any], Any]] = {
+    "filter": lambda batch: batch.filter("count < 2").withColumn("one", functions.lit(1)),
+    "limit": lambda batch: batch.orderBy("k").limit(1),
+    "the first of a rank": lambda batch: batch.selectExpr(
+        "k", "rank() OVER (ORDER BY count) AS place"
+    ).filter("place = 1"),
+    "no doubles by another column": lambda batch: batch.dropDuplicates(["count"]),
+    "one row of another column": lambda batch: batch.groupBy("count").agg(
+        functions.max("k").alias("k")
+    ),
+    "inner join": lambda batch: batch.join(names(batch), "k"),
+    "left join of it": lambda batch: names(batch).join(batch, "k", "left"),
+    "semi join": lambda batch: batch.join(names(batch), "k", "left_semi"),
+    "except": lambda batch: batch.exceptAll(batch.filter("count > 1")),
+    "and others": lambda batch: batch.union(names(batch).selectExpr("k", "0L")),
+    "exploded": lambda batch: batch.selectExpr("explode(array_repeat(k, int(2 - count))) AS k"),
+    "sample": lambda batch: batch.sample(0.5),
+    "by Python": lambda batch: batch.mapInArrow(lambda batches: batches, batch.schema),
+    "checkpoint of a filter": lambda batch: batch.filter("count < 2").localCheckpoint(eager=False),
+    "rows of Python": lambda batch: batch.sparkSession.createDataFrame([(1, 1)], batch.schema),
+}
+
+
+def names(batch: Any) -> Any:
+    return batch.sparkSession.range(3).selectExpr("id AS k", "'a' AS name")
+
+
+def test_groups_that_a_batch_loses_on_its_way_to_the_sink_are_noticed(file_stream: Any) -> None:
+    file_stream.add(pa.table({"k": pa.array([1, 1, 2], pa.int64())}))
+    found = {}
+
+    def note(batch: Any, _: int) -> None:
+        batch.count()  # the query's state wants it
+        query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        query = running_query(batch, query_id)
+        for name, change in {**EVERY_GROUP, **SOME_GROUPS}.items():
+            found[name] = results_of(change(batch), query, ["k"])
+
+    file_stream.run(note, df=file_stream.read().groupBy("k").count())
+    assert found == {
+        **dict.fromkeys(EVERY_GROUP, Results.ALL_GROUPS),
+        **dict.fromkeys(SOME_GROUPS, Results.SOME_GROUPS),
+    }
+
+
+def test_an_upsert_of_a_filtered_complete_result_is_refused(
+    file_stream: Any, tmp_path: Path
+) -> None:
+    file_stream.add(pa.table({"k": pa.array([1], pa.int64())}))
+    sink = lance_sink(str(tmp_path / "table"), mode="upsert", on="k")
+    with pytest.raises(Exception, match="a group that is left out later would stay"):
+        file_stream.run(
+            lambda batch, batch_id: sink(batch.filter("count < 2"), batch_id),
+            df=file_stream.read().groupBy("k").count(),
+        )
+    assert not (tmp_path / "table").exists()
 
 
 def test_results_that_do_not_fit_are_taken_when_that_is_said(

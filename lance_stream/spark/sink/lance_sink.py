@@ -24,7 +24,8 @@ from lance_stream.spark.sink.modes import MODES, Batch
 from lance_stream.spark.sink.output_modes import check_output_mode
 from lance_stream.spark.sink.replays import hold_against, identify, rows_may_differ
 from lance_stream.spark.sink.reports import SinkCommit, log_commit
-from lance_stream.spark.sink.runs import CALLS, Call, run_of
+from lance_stream.spark.sink.running_queries import run_of, running_query
+from lance_stream.spark.sink.runs import CALLS, Call
 from lance_stream.table.apply import check_may_write
 
 
@@ -219,9 +220,10 @@ class LanceSink:
 
     def _write(self, df: DataFrame, batch_id: int, arguments: SinkArguments) -> SinkCommit:
         micro_batch = identify(df, batch_id, self.app_id, arguments.fingerprint)
+        query = running_query(df, micro_batch.query_id)
         if not arguments.any_output_mode:
-            check_output_mode(df, micro_batch.query_id, arguments.mode)
-        run = run_of(df, micro_batch.query_id)
+            check_output_mode(df, query, arguments.mode, arguments.on)
+        run = run_of(query)
         phases = Phases()
         with CALLS.call(run, self.uri, batch_id, micro_batch.app_id) as call:
             micro_batch = replace(micro_batch, claimed=call.claimed)

@@ -15,15 +15,18 @@ without it:
     apply_changes   yes         no                no
     overwrite       no          no                yes
 
-Spark keeps its running queries in a map of the shared state, by id; the thread that runs
-foreachBatch is told the id. Where neither is known (Spark Connect, a thread of the user's own, a
-call outside of a streaming query) nothing is checked.
+Where the query is not known (Spark Connect, a thread of the user's own, a call outside of a
+streaming query) nothing is checked.
 
-A plan with other nodes than projections above the aggregation (a filter, a limit) can give fewer
-groups at a later trigger, whose rows an upsert would leave in the table.
+Groups can leave the result of the mode complete where some rows of the aggregation do not reach the
+sink: by a filter, a limit, an inner join, whether in the query or in what foreachBatch makes of its
+batch. An upsert would leave their rows in the table. So of both plans, the batch's from its end to
+the rows that Spark handed over and the query's from its end to the aggregation, each node has to be
+one that keeps every key. Rows that come from elsewhere (a checkpoint of the batch, a DataFrame that
+was made of collected rows) do not say what was left out.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Any, Final
@@ -39,7 +42,9 @@ class Results(Enum):
     NEW_ROWS = "only new rows"
     CHANGED_GROUPS = "every group that changed, with its new value"
     ALL_GROUPS = "all groups again"
-    SOME_GROUPS = "all groups that pass a filter or a limit, again"
+    SOME_GROUPS = (
+        "all groups again, except for those that a filter, a limit, a join or the like leaves out"
+    )
 
 
 _OVERWRITE: Final = "use outputMode('complete') with lance_sink(mode='overwrite')"
@@ -57,7 +62,7 @@ REFUSALS: Final[Mapping[tuple[str, Results], str]] = {
     f"or {_OVERWRITE}",
     ("append", Results.SOME_GROUPS): f"every group would be stored again by each trigger. "
     f"{_OVERWRITE}",
-    ("upsert", Results.SOME_GROUPS): "a group that no longer passes would stay in the table. "
+    ("upsert", Results.SOME_GROUPS): "a group that is left out later would stay in the table. "
     f"{_OVERWRITE}",
     ("apply_changes", Results.CHANGED_GROUPS): "an aggregate is not a change feed. Apply the feed "
     "itself, in outputMode('append')",
@@ -73,18 +78,19 @@ REFUSALS: Final[Mapping[tuple[str, Results], str]] = {
 """Why a mode does not take certain results, and what is right instead."""
 
 
-def check_output_mode(df: DataFrame, query_id: str | None, mode: str) -> None:
+def check_output_mode(df: DataFrame, query: Any, mode: str, on: Sequence[str] = ()) -> None:
     """Refuse the batch of a query whose results the sink's mode would store wrongly.
 
     Args:
         df: The batch.
-        query_id: The streaming query's id; None or empty where Spark does not tell it.
+        query: The streaming query, as `running_query` gives it; None where Spark does not tell it.
         mode: The sink's.
+        on: The key columns of an upsert.
 
     Raises:
         InvalidInputError: The message says what is right instead.
     """
-    results = results_of(df, query_id)
+    results = results_of(df, query, on)
     why = None if results is None else REFUSALS.get((mode, results))
     if results is not None and why is not None:
         raise InvalidInputError(
@@ -94,60 +100,124 @@ def check_output_mode(df: DataFrame, query_id: str | None, mode: str) -> None:
         )
 
 
-def results_of(df: DataFrame, query_id: str | None) -> Results | None:
+def results_of(df: DataFrame, query: Any, on: Sequence[str] = ()) -> Results | None:
     """Return what the rows of a trigger are; None where Spark does not tell.
 
     Args:
         df: A batch of the query.
-        query_id: The streaming query's id.
+        query: The streaming query, as `running_query` gives it; None where Spark does not tell it.
+        on: The key columns by which the rows are stored.
     """
-    if not query_id:
+    if query is None:
         return None
     with suppress(Exception):  # none of this is a public interface of Spark's
-        spark: Any = df.sparkSession
-        queries = spark._jsparkSession.sharedState().activeStreamingQueries()
-        query = queries.get(spark._jvm.java.util.UUID.fromString(query_id))
         mode = query.outputMode().toString().lower()
         if mode == "append":
             return Results.NEW_ROWS
-        above = list(_nodes_above_aggregation(query.logicalPlan()))
         if mode == "complete":
-            return Results.ALL_GROUPS if _KEEPS_ROWS.issuperset(above) else Results.SOME_GROUPS
-        return Results.CHANGED_GROUPS if above[-1] == _AGGREGATION else Results.NEW_ROWS
+            return Results.ALL_GROUPS if _keeps_all_groups(df, query, on) else Results.SOME_GROUPS
+        return Results.CHANGED_GROUPS if _aggregates(query.logicalPlan()) else Results.NEW_ROWS
     return None
 
 
 _AGGREGATION: Final = "Aggregate"
+
+
+def _aggregates(plan: Any) -> bool:
+    """Say whether a plan has a streaming aggregation."""
+    pending = [plan]
+    while pending:
+        node = pending.pop()
+        if _is_streaming_aggregation(node):
+            return True
+        pending += _each(node.children())
+    return False
+
+
+def _is_streaming_aggregation(node: Any) -> bool:
+    return bool(node.isStreaming()) and node.nodeName() == _AGGREGATION
+
+
+# --- whether all groups of an aggregation reach the sink
+
+
+def _keeps_all_groups(df: DataFrame, query: Any, on: Sequence[str]) -> bool:
+    handed_over = query.lastExecution().toRdd().id()
+    batch = df._jdf.queryExecution().analyzed()
+    wanted = {each.lower() for each in on}
+    keys = {_identity(each) for each in _each(batch.output()) if each.name().lower() in wanted}
+
+    def is_handed_over(node: Any) -> bool:
+        return node.nodeName() == "LogicalRDD" and bool(node.rdd().id() == handed_over)
+
+    return _keeps_keys(batch, is_handed_over, keys) and _keeps_keys(
+        query.logicalPlan(), _is_streaming_aggregation, keys
+    )
+
+
 _KEEPS_ROWS: Final = frozenset(
     {
-        _AGGREGATION,
         "WriteToMicroBatchDataSource",
         "WriteToMicroBatchDataSourceV1",
         "Project",
+        "Window",
         "Sort",
         "SubqueryAlias",
         "View",
         "CollectMetrics",
         "Repartition",
         "RepartitionByExpression",
+        "RebalancePartitions",
         "ResolvedHint",
     }
 )
-"""Nodes of a logical plan that give a row for each row they get; and the aggregation itself."""
+"""Nodes of a logical plan that give a row for each row they get."""
+
+_SIDES_KEPT: Final[Mapping[str, tuple[int, ...]]] = {
+    "LeftOuter": (0,),
+    "RightOuter": (1,),
+    "FullOuter": (0, 1),
+}
+"""Which of a join's sides give all of their rows, by its type."""
 
 
-def _nodes_above_aggregation(plan: Any) -> Iterator[str]:
-    """Yield the names of a plan's streaming nodes down to the first aggregation, which is last.
+def _keeps_keys(node: Any, is_source: Callable[[Any], bool], keys: set[str]) -> bool:
+    """Say whether each key among the rows of a plan's source is among those of its result.
 
-    Without a streaming aggregation the last name is another one.
+    Args:
+        node: The plan.
+        is_source: Whether a node is the source.
+        keys: The identities of the key columns.
     """
-    pending = [plan]
-    while pending:
-        node = pending.pop(0)
-        if not node.isStreaming() and node is not plan:
-            continue
-        yield node.nodeName()
-        if node.nodeName() == _AGGREGATION:
-            return
-        children = node.children()
-        pending += [children.apply(place) for place in range(children.size())]
+    if is_source(node):
+        return True
+    name, children = node.nodeName(), list(_each(node.children()))
+    if name == "Union":
+        return all(_keeps_keys(each, is_source, keys) for each in children)
+    if name == "Join":
+        sides = _SIDES_KEPT.get(node.joinType().toString(), ())
+        return any(_keeps_keys(children[side], is_source, keys) for side in sides)
+    if name == _AGGREGATION and node.groupingExpressions().size() == 0:
+        return True  # one row, whatever comes
+    is_kept = name in _KEEPS_ROWS or (bool(keys) and keys <= _one_row_for_each(node, name))
+    return is_kept and len(children) == 1 and _keeps_keys(children[0], is_source, keys)
+
+
+def _one_row_for_each(node: Any, name: str) -> set[str]:
+    """Return the columns of which a node keeps each value; none if it is of another kind."""
+    if name == "Deduplicate":
+        return {_identity(each) for each in _each(node.keys())}
+    if name == _AGGREGATION:
+        return {_identity(each) for each in _each(node.groupingExpressions())}
+    return set()
+
+
+def _identity(column: Any) -> str:
+    """Return what a column keeps through the nodes of a plan that do not compute it anew."""
+    with suppress(Exception):  # an expression without a name has none
+        return str(column.exprId().toString())
+    return ""
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    return (sequence.apply(place) for place in range(sequence.size()))

@@ -28,6 +28,7 @@ from lance_stream.dataset.row_digests import RowsDigest, add_up, digest_of
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError, OtherBatchError
 from lance_stream.spark.arrow_jobs import map_in_arrow
+from lance_stream.spark.sink.running_queries import running_query
 from lance_stream.spark.sink.runs import Call
 from lance_stream.table.ledger import LedgerEntry
 
@@ -145,12 +146,9 @@ def rows_may_differ(df: DataFrame, query_id: str) -> bool:
         plans.append(df._jdf.queryExecution().analyzed())
         if _asks_the_clock(plans[0]):
             return True
-        if query_id:
-            spark: Any = df.sparkSession
-            queries = spark._jsparkSession.sharedState().activeStreamingQueries()
-            query = queries.get(spark._jvm.java.util.UUID.fromString(query_id))
-            if query is not None:
-                plans.append(query.logicalPlan())
+        query = running_query(df, query_id)
+        if query is not None:
+            plans.append(query.logicalPlan())
     return any(_may_differ(plan) for plan in plans)
 
 

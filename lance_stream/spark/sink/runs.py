@@ -16,12 +16,10 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias
-
-from pyspark.sql import DataFrame
+from typing import Final, TypeAlias
 
 from lance_stream.dataset.row_digests import RowsDigest
 
@@ -109,23 +107,6 @@ class Calls:
 
 
 CALLS: Final = Calls()
-
-
-def run_of(df: DataFrame, query_id: str) -> str:
-    """Return the id of a query's run; empty where Spark does not tell it.
-
-    Args:
-        df: A batch of the query.
-        query_id: The query's id, which is the same in all of its runs.
-    """
-    if not query_id:
-        return ""
-    with suppress(Exception):  # none of this is a public interface of Spark's
-        spark: Any = df.sparkSession
-        queries = spark._jsparkSession.sharedState().activeStreamingQueries()
-        query = queries.get(spark._jvm.java.util.UUID.fromString(query_id))
-        return str(query.runId().toString())
-    return ""
 
 
 def _place(uri: str) -> str:
