@@ -223,8 +223,8 @@ def _other_rows(
         "checkpoint back. Without one, take out the rows that the stream has appended since, by "
         f'open_dataset({table.uri!r}).delete("_row_created_at_version IN '
         f'({", ".join(map(str, versions))})"), which is not needed for upserts and overwrites; '
-        f"{_forget(table, batch.app_id)}; and start the query again. (3) If the query may compute other "
-        "rows each time: set replays_may_differ=True, and the batch is skipped"
+        f"{_forget(table, batch.app_id)}; and start the query again. (3) If the query may compute "
+        "other rows each time: set replays_may_differ=True, and the batch is skipped"
     )
 
 

@@ -111,7 +111,10 @@ def properties_of(micro_batch: MicroBatch | None) -> dict[str, str]:
 
 
 def entries_of(micro_batch: MicroBatch | None) -> ConfigEntries | None:
-    """Return what gives the ledger's entry for a version that takes in a micro-batch."""
+    """Return what gives the ledger's entry for a version that takes in a micro-batch.
+
+    The entries of streams that have long been silent are shortened with it.
+    """
     if micro_batch is None:
         return None
     digest = micro_batch.digest
@@ -127,9 +130,9 @@ def entries_of(micro_batch: MicroBatch | None) -> ConfigEntries | None:
         last = None if newest is None else ledger.read_entry(newest.config, micro_batch.app_id)
         is_new_stream = last is None or last.batch_id >= entry.batch_id
         recent = () if last is None or is_new_stream else last.before()
-        return ledger.config_entries(
-            micro_batch.app_id, replace(entry, version=version, recent=recent)
-        )
+        silent = {} if newest is None else ledger.silent_entries(newest.config, version)
+        own = replace(entry, version=version, recent=recent)
+        return silent | ledger.config_entries(micro_batch.app_id, own)
 
     return entries
 

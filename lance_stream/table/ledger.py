@@ -7,7 +7,7 @@ newest batch that it took in, as an entry of its config:
     key      lance_stream.ledger.<app id, percent-encoded>
     value    {"batch": 41, "query": "<query id>", "version": 97,     JSON
               "rows": 50000, "digest": "<32 hex digits>", "rules": "<16 hex digits>",
-              "recent": [[40, 96, 50000, "<digest>", "<rules>"], ...]}
+              "recent": [[40, 96, 50000, "<digest>", ""], ...]}
 
 The entry is set in the same commit as the batch's rows, and carried from manifest to manifest:
 history is never searched for it, and may be cleaned up. It is looked at before a batch is written,
@@ -15,8 +15,11 @@ and again on every attempt to commit it.
 
 `rows` and `digest` say which rows the batch had, and `rules` by which rules they were taken in, so
 that other rows under the same number are told from the batch that comes again. `recent` says it of
-the batches before, newest first (`MAX_RECENT`). Entries that were written by older versions have
-none of the four.
+the batches before, newest first (`MAX_RECENT`); rules there are "" where they are the entry's own,
+and null where they are not known. Entries of older versions have none of the four.
+
+An entry of a stream that has long been silent (`MAX_SILENT_VERSIONS`) loses `recent`: a table may
+have thousands of streams, and each manifest has all of their entries.
 
 One thing takes an entry back: a restore by another program, which brings the config of the older
 version with it. Versions that took in later batches then lie between the entry's `version` and
@@ -26,7 +29,9 @@ they can be searched for it: see `New.search_after`.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeGuard
 from urllib.parse import quote, unquote
@@ -39,9 +44,15 @@ PREFIX = "lance_stream.ledger."
 # The UUID namespace of ours; a random one, fixed for ever: the uuids of all sinks hang on it.
 _NAMESPACE = bytes.fromhex("6f1d3a4c9b5e4f0c8a7e2d9c51b0e3f4")
 _MAX_BATCH = (1 << 63) - 1
+_MAX_SHORTENED = 64
+# In the text of an entry, where a quote within a value is never bare.
+_VERSION = re.compile(r'"version": (\d+)')
 
 MAX_RECENT = 8
 """So many batches before the newest one an entry knows; older manifests have older entries."""
+
+MAX_SILENT_VERSIONS = 1000
+"""After so many versions without a batch, an entry says nothing of earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +207,43 @@ def config_entries(app_id: str, entry: LedgerEntry) -> dict[str, str]:
     for name in ("digest", "rules"):
         if getattr(entry, name):
             value[name] = getattr(entry, name)
+    text = json.dumps(value)
     if entry.recent:
-        value["recent"] = [
-            [each.batch_id, each.version, each.num_rows, each.digest, each.rules]
+        recent = [
+            [each.batch_id, each.version, each.num_rows, each.digest, _rules_in(entry, each)]
             for each in entry.recent
         ]
-    return {config_key(app_id): json.dumps(value)}
+        text = f'{text[:-1]}, "recent": {json.dumps(recent, separators=(",", ":"))}}}'
+    return {config_key(app_id): text}
+
+
+def _rules_in(entry: LedgerEntry, recent: LedgerEntry) -> str | None:
+    """Return what stands for the rules of an earlier batch in an entry's text."""
+    return "" if recent.rules == entry.rules else recent.rules or None
+
+
+def silent_entries(config: Mapping[str, str], version: int) -> dict[str, str]:
+    """Return the config entries of streams that have long been silent, without earlier batches.
+
+    Only entries that would be changed are parsed, and few at a time; what is no entry is left as
+    it is.
+
+    Args:
+        config: The config of the newest version.
+        version: The one that is made of it.
+    """
+    shortened: dict[str, str] = {}
+    for key, value in config.items():
+        if not key.startswith(PREFIX) or '"recent"' not in value:
+            continue
+        stated = _VERSION.search(value)
+        if stated is not None and version - int(stated[1]) > MAX_SILENT_VERSIONS:
+            with suppress(CorruptDataError, InvalidInputError):
+                entry = replace(_parse_entry(key, value), recent=())
+                shortened |= config_entries(unquote(key.removeprefix(PREFIX)), entry)
+        if len(shortened) == _MAX_SHORTENED:
+            break
+    return shortened
 
 
 def newest_entries(config: Mapping[str, str], newest: Mapping[str, str]) -> dict[str, str]:
@@ -274,7 +316,7 @@ def _parse_entry(key: str, value: str) -> LedgerEntry:
         names = ("batch", "query", "version", "rows", "digest", "rules")
         entry = _entry_of(*(parsed.get(name) for name in names))
         if entry is not None and isinstance(recent, list):
-            earlier = [_recent_of(each) for each in recent]
+            earlier = [_recent_of(each, entry.rules) for each in recent]
             if all(earlier):
                 return replace(entry, recent=tuple(filter(None, earlier)))
     raise CorruptDataError(
@@ -303,10 +345,17 @@ def _entry_of(
     )
 
 
-def _recent_of(values: object) -> LedgerEntry | None:
+def _recent_of(values: object, rules: str) -> LedgerEntry | None:
+    """Return an earlier batch of values that stand in JSON; None if they are none.
+
+    Args:
+        values: The values.
+        rules: The rules of the newest batch.
+    """
     if not isinstance(values, list) or len(values) != 5:
         return None
-    return _entry_of(values[0], "", *values[1:])
+    batch, version, rows, digest, own = values
+    return _entry_of(batch, "", version, rows, digest, rules if own == "" else own)
 
 
 def _is_number(value: object) -> TypeGuard[int]:

@@ -273,3 +273,24 @@ def test_recent_batches_are_few_in_an_entry(table: TableVersion) -> None:
     assert entry is not None
     assert [each.batch_id for each in entry.recent] == list(range(9, 1, -1))
     assert entry == replace(entry, recent=entry.recent)
+
+
+def test_a_stream_that_was_silent_for_long_knows_its_batches_still(
+    table: TableVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "MAX_SILENT_VERSIONS", 3)
+    for number in range(4):
+        take_in(table, number, rows(number))
+    for number in range(5):
+        take_in(table, number, rows(100 + number), "busy", query_id="busy")
+    silent = ledger.read_entry(checkout(table, None).manifest.config, QUERY)
+    assert silent is not None
+    assert (silent.batch_id, silent.version, silent.recent) == (3, 5, ())
+    for number in (3, 2, 0):  # also those that older manifests know
+        assert not take_in(table, number, rows(number)).is_new
+        with pytest.raises(OtherBatchError, match="have come under the same number"):
+            take_in(table, number, rows(50))
+    take_in(table, 4, rows(4))
+    for number in (4, 3, 1):
+        assert not take_in(table, number, rows(number)).is_new
+    assert ids_of(table) == [*range(5), *range(100, 105)]

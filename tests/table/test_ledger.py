@@ -1,4 +1,5 @@
 import uuid
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -35,6 +36,70 @@ def test_an_entry_has_a_fixed_form() -> None:
     }
     old = {"lance_stream.ledger.x": '{"query":"q","batch":3,"version":9,"later":[1]}'}
     assert ledger.read_entry(old, "x") == LedgerEntry(3, "q", 9)
+
+
+numbers = st.integers(0, 1 << 62)
+rules = st.sampled_from(["", "0fa944cfd3db0b25", "51d2b9ccd3db0b25"])
+entries = st.builds(LedgerEntry, numbers, st.just("q"), numbers, numbers, st.just("ab" * 16), rules)
+
+
+@given(entries, st.lists(entries.map(lambda each: replace(each, query_id="")), max_size=8))
+def test_an_entry_with_earlier_batches_comes_back(
+    entry: LedgerEntry, recent: list[LedgerEntry]
+) -> None:
+    entry = replace(entry, recent=tuple(recent))
+    assert ledger.read_entry(ledger.config_entries("app", entry), "app") == entry
+
+
+def test_rules_of_earlier_batches_are_stated_where_they_are_others() -> None:
+    def batch(number: int, rules: str, *recent: LedgerEntry) -> LedgerEntry:
+        query = "q" if number == 9 else ""
+        return LedgerEntry(number, query, number, 5, "d", rules, recent)
+
+    entry = batch(9, "r", batch(8, "r"), batch(7, "other"), batch(6, ""))
+    (text,) = ledger.config_entries("x", entry).values()
+    assert text.endswith('"recent": [[8,8,5,"d",""],[7,7,5,"d","other"],[6,6,5,"d",null]]}')
+    early = (  # as the first entries with earlier batches were written
+        '{"batch": 9, "query": "q", "version": 9, "rows": 5, "digest": "d", "rules": "r", '
+        '"recent": [[8, 8, 5, "d", "r"], [7, 7, 5, "d", "other"]]}'
+    )
+    found = ledger.read_entry({"lance_stream.ledger.x": early}, "x")
+    assert found == replace(entry, recent=entry.recent[:2])
+
+
+def test_entries_of_silent_streams_lose_their_earlier_batches_and_nothing_else() -> None:
+    recent = (LedgerEntry(8, "", 95, 1, "d", "r"),)
+    config = {"other": '"recent" "version": 1', "lance_stream.ledger.bad": '"recent" "version": 1'}
+    for app_id, version in (("silent", 100), ("due", 101), ("näme", 2), ('q "version": 1', 101)):
+        entry = LedgerEntry(9, 'q "version": 1', version, 3, "d", "r", recent)
+        config |= ledger.config_entries(app_id, entry)
+    short = ledger.silent_entries(config, 101 + ledger.MAX_SILENT_VERSIONS)
+    assert {
+        app_id: ledger.read_entry(config | short, app_id) for app_id in ("silent", "näme")
+    } == ledger.read_entries(short)
+    for app_id, entry in ledger.read_entries(short).items():
+        before = ledger.read_entry(config, app_id)
+        assert before is not None
+        assert (before.recent, replace(before, recent=())) == (recent, entry)
+    assert ledger.silent_entries(config | short, 101 + ledger.MAX_SILENT_VERSIONS) == {}
+
+
+def test_a_table_of_many_streams_states_few_bytes_of_each() -> None:
+    """What the note on digests says of the size of a manifest."""
+
+    def batch(number: int) -> LedgerEntry:
+        digest = f"{number:032x}"
+        return LedgerEntry(number, "", number, 50_000, digest, "0fa944cfd3db0b25")
+
+    recent = tuple(batch(20_000 - each) for each in range(1, ledger.MAX_RECENT + 1))
+    query = str(uuid.UUID(int=1))
+    entry = replace(batch(20_000), query_id=query, recent=recent)
+    assert _size(config := ledger.config_entries(query, entry)) <= 710
+    assert _size(ledger.silent_entries(config, 30_000)) <= 230
+
+
+def _size(config: dict[str, str]) -> int:
+    return sum(len(key) + len(value) for key, value in config.items())
 
 
 def test_a_newer_batch_is_new_and_says_where_a_restore_could_hide_it() -> None:
