@@ -3,11 +3,10 @@
 The filesystem object is made where it is used, and never pickled.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any
 
 import fsspec
 from fsspec.implementations.memory import MemoryFile
@@ -28,11 +27,6 @@ _MAX_GAP_BYTES = 16 << 10
 _MAX_JOINED_BYTES = 16 << 20
 # Buffers begin at a multiple of this, in the file and in memory alike.
 _ALIGNMENT = 8
-
-T = TypeVar("T")
-
-_LISTINGS: Final = 5
-"""How often a listing is tried at most, less one."""
 
 
 @dataclass(frozen=True)
@@ -113,25 +107,26 @@ class MemoryStore:
 
     def list_files(self, folder: str, limit: int | None = None) -> list[StoredFile]:
         """Return the files right in a folder; see `Store.list_files`."""
-        try:
-            entries = _listed(lambda: self._filesystem().ls(self._path(folder), detail=True))
-        except FileNotFoundError:
-            return []
-        start = len(self.root) + 1
+        return [each for each in self._below(folder) if each.path.rpartition("/")[0] == folder][
+            :limit
+        ]
+
+    def _below(self, folder: str) -> list[StoredFile]:
+        """Return all files below a folder.
+
+        The files are taken from the dictionary that fsspec keeps them in, in one step: its own
+        listings fail where another thread deletes a file meanwhile.
+        """
+        start, prefix = len(self.root) + 1, f"{self._path(folder)}/"
         return sorted(
-            StoredFile(str(each["name"])[start:], int(each["size"]), _seconds(each))
-            for each in entries
-            if each["type"] == "file"
-        )[:limit]
+            StoredFile(name[start:], file.size, file.created.timestamp())
+            for name, file in list(self._filesystem().store.items())
+            if name.startswith(prefix)
+        )
 
     def list(self, folder: str = "") -> list[StoredFile]:
         """Return all files below a folder; see `Store.list`."""
-        found = _listed(lambda: self._filesystem().find(self._path(folder), detail=True))
-        start = len(self.root) + 1
-        return sorted(
-            StoredFile(str(name)[start:], int(info["size"]), _seconds(info))
-            for name, info in found.items()
-        )
+        return self._below(folder)
 
     def create_once(self, path: str, data: BytesLike) -> bool:
         """Create a file unless its name is taken; see `Store.create_once`."""
@@ -195,16 +190,3 @@ class CollectedFileWriter(FileWriter):
     def abort(self) -> None:
         """Leave nothing behind."""
         self._parts = None
-
-
-def _seconds(info: dict[str, Any]) -> float:
-    when = info.get("LastModified", info.get("mtime", info.get("created", 0.0)))
-    return when.timestamp() if isinstance(when, datetime) else float(when)
-
-
-def _listed(list_files: Callable[[], T]) -> T:
-    """Return a listing; that of memory fails where another thread deletes a file meanwhile."""
-    for _ in range(_LISTINGS):
-        with suppress(KeyError):
-            return list_files()
-    return list_files()
