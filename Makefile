@@ -8,12 +8,22 @@ FLOORS      := .venv-floors
 RIVALS      := .venv-rivals
 SERVERS     := .servers
 CORES       := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-JOBS        ?= $(shell n=$(CORES); [ $$n -lt 2 ] && n=2; [ $$n -gt 6 ] && n=6; echo $$n)
-SPARK_JOBS  ?= $(shell n=$(JOBS); [ $$n -gt 4 ] && n=4; echo $$n)
+JOBS        ?= $(shell n=$$((2 * $(CORES))); [ $$n -lt 4 ] && n=4; [ $$n -gt 8 ] && n=8; echo $$n)
+SPARK_JOBS  ?= $(shell n=$(CORES); [ $$n -lt 2 ] && n=2; [ $$n -gt 4 ] && n=4; echo $$n)
 WITH_SPARK   = $$(grep -rl mark.spark tests --include='test_*.py')
 ON_FLOORS   := $(addprefix tests/,schema table file storage dataset spark golden commit/test_manifest_stores_on_servers.py)
+comma       := ,
 PROTOS      := file file2 table rowids transaction encodings_v2_0 encodings_v2_1 outlines
 export SPARK_LOCAL_IP := 127.0.0.1
+
+# $(call environment,FOLDER,PACKAGES): uv installs several times as fast as pip, which stands in for it
+define environment
+	$(PYTHON) -m venv $(1)
+	$(1)/bin/pip install -q --disable-pip-version-check 'uv>=0.8' && \
+		$(1)/bin/uv pip install -q --python $(1)/bin/python $(2) || \
+		$(1)/bin/pip install -q --disable-pip-version-check $(2)
+	@touch $(1)/.installed
+endef
 
 .DEFAULT_GOAL := help
 
@@ -48,9 +58,7 @@ soak: install java servers  ## the long proofs: all cases of all tests, 30 round
 	$(BIN)/python -m tests.oracle.cleanup_histories --minutes 10
 
 $(FLOORS)/.installed: pyproject.toml floors.txt
-	$(PYTHON) -m venv $(FLOORS)
-	$(FLOORS)/bin/pip install -q --disable-pip-version-check -e '.[dev]' -c floors.txt
-	@touch $@
+	$(call environment,$(FLOORS),-e '.[dev]' -c floors.txt)
 
 check-style: install  ## format, lint, types, layers
 	$(BIN)/ruff format --check .
@@ -77,9 +85,7 @@ bench-rivals: install java $(RIVALS)/.installed  ## the same against Delta and I
 	$(BIN)/python -m benchmarks.rivals --rivals-python $(RIVALS)/bin/python $(RIVALS_ARGUMENTS)
 
 $(RIVALS)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(RIVALS)
-	$(RIVALS)/bin/pip install -q --disable-pip-version-check -e '.[dev]' 'pyspark>=4.1,<4.2'
-	@touch $@
+	$(call environment,$(RIVALS),-e '.[dev]' 'pyspark>=4.1$(comma)<4.2')
 
 protos: install  ## generate lance_stream/_proto from protos/
 	$(BIN)/python -m grpc_tools.protoc -Ilance_stream/_proto=protos --python_out=. --pyi_out=. \
@@ -90,9 +96,7 @@ install: $(INSTALLED)  ## make the environment in .venv
 $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "lance-stream needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) -V). Set PYTHON=..."; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
-	@touch $(INSTALLED)
+	$(call environment,$(VENV),-e '.[dev]')
 
 servers:  ## install the servers of the tests in .servers: S3, Google, Azure and DynamoDB on this machine
 	@$(PYTHON) scripts/install_servers.py $(SERVERS)
