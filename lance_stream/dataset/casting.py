@@ -21,7 +21,8 @@ float16, time units and zones, large types, dictionaries), and what widens.
 
 What is known from the types alone is refused by `check_castable`, before any file is written: an
 unknown column, a missing column that must not be null, a type that narrows. What only the values
-tell (a null, a number out of range) is refused by `cast_batch`.
+tell (a null, a number out of range) is refused by `cast_batch`. What lies behind a null, as Arrow
+leaves it there or others do, is nobody's value: it is neither cast nor refused.
 """
 
 from collections.abc import Sequence
@@ -233,7 +234,7 @@ def _is_list(arrow: pa.DataType) -> bool:
 
 
 def _cast(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
-    if array.type.equals(target):
+    if array.type.equals(target) and not _holds_dictionaries(target):
         return array
     if isinstance(array, pa.ExtensionArray):
         return _cast(array.storage, target, path)
@@ -247,7 +248,10 @@ def _cast(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
         if pa.types.is_map(target):
             return _cast_map(array, target, path)
         return _cast_leaf(array, target)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+    except (
+        *(pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError),
+        pa.ArrowIndexError,
+    ) as error:
         raise InvalidInputError(
             f"column {path!r} holds a value that does not fit the table's {target}: {error}"
         ) from None
@@ -255,8 +259,9 @@ def _cast(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
 
 def _cast_struct(array: pa.StructArray, target: pa.StructType, path: str) -> pa.Array:
     names = [each.name for each in array.type]
+    given = array.flatten()  # null where the struct is
     parts = [
-        _cast(array.field(names.index(part.name)), part.type, f"{path}.{part.name}")
+        _cast(given[names.index(part.name)], part.type, f"{path}.{part.name}")
         if part.name in names
         else pa.nulls(len(array), part.type)
         for part in target
@@ -268,29 +273,58 @@ def _cast_struct(array: pa.StructArray, target: pa.StructType, path: str) -> pa.
 def _cast_list(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     item = target.value_field
     if pa.types.is_fixed_size_list(target) and not pa.types.is_fixed_size_list(array.type):
-        array = _cast_to_fixed_size_list(array, target.list_size)
+        array = _cast_to_fixed_size_list(_without_hidden(array), target.list_size)
     elif pa.types.is_fixed_size_list(array.type) and not pa.types.is_fixed_size_list(target):
         array = array.cast(pa.list_(array.type.value_field))
     if pa.types.is_large_list(target) and pa.types.is_list(array.type):
         array = array.cast(pa.large_list(array.type.value_field))
     elif pa.types.is_list(target) and pa.types.is_large_list(array.type):
         array = array.cast(pa.list_(array.type.value_field))
-    if array.type.equals(target):
+    if array.type.equals(target) and not _holds_dictionaries(target):
         return array
-    items = _cast(_items_of(array), item.type, f"{path}.item")
     if pa.types.is_fixed_size_list(target):
+        items = _cast(_items_of_vectors(array), item.type, f"{path}.item")
         mask = array.is_null() if array.null_count else None
         return pa.FixedSizeListArray.from_arrays(items, type=target, mask=mask)
-    # Always made anew: the offsets of a slice lie within the buffer of the whole.
-    offsets = pc.subtract(array.offsets, array.offsets[0])
-    kind = pa.ListArray if pa.types.is_list(target) else pa.LargeListArray
-    if not array.null_count:
-        return kind.from_arrays(offsets, items, type=target)
-    bitmap = pc.is_valid(array).buffers()[1]
-    plain = kind.from_arrays(offsets, items, type=target)
+    offsets, visible = _visible_items(array)
+    items = _cast(visible, item.type, f"{path}.item")
+    return _of_items(array, target, offsets, items)
+
+
+def _of_items(array: pa.Array, target: pa.DataType, offsets: pa.Array, items: pa.Array) -> pa.Array:
+    """Return lists, or maps, that are null where an array is."""
+    bitmap = pc.is_valid(array).buffers()[1] if array.null_count else None
     return pa.Array.from_buffers(
-        target, len(array), [bitmap, plain.buffers()[1]], children=[plain.values]
+        target, len(array), [bitmap, offsets.buffers()[1]], children=[items]
     )
+
+
+def _visible_items(array: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the offsets and items of lists, or maps, without items of lists that are null.
+
+    Both begin anew: the offsets of a slice lie within the buffer of the whole.
+    """
+    width = pa.int64() if pa.types.is_large_list(array.type) else pa.int32()
+    if not len(array):
+        return pa.array([0], width), array.values.slice(0, 0)
+    offsets = array.offsets.to_numpy()
+    first, last = int(offsets[0]), int(offsets[-1])
+    items, lengths = array.values.slice(first, last - first), np.diff(offsets)
+    if array.null_count:
+        is_seen = array.is_valid().to_numpy(zero_copy_only=False)
+        if lengths[~is_seen].any():
+            items = items.filter(pa.array(np.repeat(is_seen, lengths)))
+            lengths = np.where(is_seen, lengths, 0)
+    begins = np.concatenate([[0], np.cumsum(lengths)])
+    return pa.array(begins, width), items
+
+
+def _without_hidden(array: pa.Array) -> pa.Array:
+    """Return lists without items of lists that are null."""
+    if not array.null_count:
+        return array
+    offsets, items = _visible_items(array)
+    return _of_items(array, array.type, offsets, items)
 
 
 def _cast_to_fixed_size_list(array: pa.Array, size: int) -> pa.Array:
@@ -308,38 +342,66 @@ def _cast_to_fixed_size_list(array: pa.Array, size: int) -> pa.Array:
 
 
 def _cast_map(array: pa.Array, target: pa.MapType, path: str) -> pa.Array:
-    first, last = (array.offsets[place].as_py() for place in (0, len(array)))
-    entries = array.values.slice(first, last - first)
+    offsets, entries = _visible_items(array)
+    given = entries.flatten()
     parts = [
-        _cast(entries.field(place), part.type, f"{path}.{part.name}")
+        _cast(given[place], part.type, f"{path}.{part.name}")
         for place, part in enumerate((target.key_field, target.item_field))
     ]
     if entries.null_count or parts[0].null_count:
         raise pa.ArrowInvalid("a key or an entry of a map is null")
-    offsets = pc.subtract(array.offsets, pa.scalar(first, pa.int32()))
-    bitmap = pc.is_valid(array).buffers()[1] if array.null_count else None
-    return pa.Array.from_buffers(
-        target,
-        len(array),
-        [bitmap, offsets.buffers()[1]],
-        children=[pa.StructArray.from_arrays(parts, fields=[target.key_field, target.item_field])],
-    )
+    fields = [target.key_field, target.item_field]
+    return _of_items(array, target, offsets, pa.StructArray.from_arrays(parts, fields=fields))
 
 
-def _items_of(array: pa.Array) -> pa.Array:
-    """Return the items from the first list's first to the last list's last, those of nulls too."""
-    if pa.types.is_fixed_size_list(array.type):
-        size = array.type.list_size
-        return array.values.slice(array.offset * size, len(array) * size)
-    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
-    return array.values.slice(first, last - first)
+def _items_of_vectors(array: pa.FixedSizeListArray) -> pa.Array:
+    """Return the items of lists of one size, all null where a list is."""
+    size = array.type.list_size
+    items = array.values.slice(array.offset * size, len(array) * size)
+    if not array.null_count:
+        return items
+    is_hidden = np.repeat(array.is_null().to_numpy(zero_copy_only=False), size)
+    return items.take(pa.array(np.arange(len(items)), mask=is_hidden))
+
+
+def _holds_dictionaries(arrow: pa.DataType) -> bool:
+    """Say whether a type has dictionaries, whose indices may stand for nothing behind a null.
+
+    Another reader refuses a file with such an index, although nobody sees it.
+    """
+    if isinstance(arrow, pa.BaseExtensionType):
+        return False
+    if pa.types.is_dictionary(arrow):
+        return True
+    return any(_holds_dictionaries(arrow.field(each).type) for each in range(arrow.num_fields))
+
+
+def _check_indices(array: pa.DictionaryArray) -> None:
+    """Check that each index stands for a value of the dictionary.
+
+    Raises:
+        ArrowIndexError: One does not.
+    """
+    ends = pc.min_max(array.indices.cast(pa.int64()))
+    low, high = ends["min"].as_py(), ends["max"].as_py()
+    if low is not None and not 0 <= low <= high < len(array.dictionary):
+        outside = low if low < 0 else high
+        raise pa.ArrowIndexError(
+            f"the index {outside} of a dictionary of {len(array.dictionary)} values"
+        )
 
 
 def _cast_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        _check_indices(array)
+        if array.type.equals(target):
+            return array
     if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(target):
         array = array.dictionary_decode()
     if pa.types.is_binary_view(array.type):
         array = array.cast(pa.binary())
+    if pa.types.is_integer(array.type) and pa.types.is_decimal(target):
+        array = array.cast(_ALL_INTEGERS)  # else Arrow asks of the type to hold them all
     if pa.types.is_fixed_size_binary(target) and not pa.types.is_fixed_size_binary(array.type):
         return _cast_to_fixed_size_binary(array, target)
     cast = array.cast(target)
@@ -350,6 +412,9 @@ def _cast_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
         if pa.types.is_integer(array.type) and not _is_as_float32(array, cast):
             raise pa.ArrowInvalid("an integer would be rounded in float16")
     return cast
+
+
+_ALL_INTEGERS = pa.decimal128(20, 0)
 
 
 def _is_as_float32(array: pa.Array, cast: pa.Array) -> bool:

@@ -227,12 +227,23 @@ def _plain(array: pa.Array) -> pa.Array:
     if isinstance(arrow, pa.BaseExtensionType):
         return _plain(array.storage)
     if pa.types.is_dictionary(arrow):
-        return _plain(array.dictionary_decode())
+        return _plain(_decoded(array))
     if pa.types.is_run_end_encoded(arrow):
         return _plain(pc.run_end_decode(array))
     if pa.types.is_string_view(arrow) or pa.types.is_binary_view(arrow):
         return array.cast(pa.large_binary() if pa.types.is_binary_view(arrow) else pa.string())
     return array
+
+
+def _decoded(array: pa.DictionaryArray) -> pa.Array:
+    """Return the values that indices stand for; behind a null struct or list they may be any."""
+    try:
+        return array.dictionary_decode()
+    except pa.ArrowIndexError:
+        indices = array.indices.cast(pa.int64())
+        stop = len(array.dictionary)
+        is_one = pc.and_(pc.greater_equal(indices, 0), pc.less(indices, stop))
+        return array.dictionary.take(pc.if_else(is_one, indices, None))
 
 
 _KINDS: Final[tuple[tuple[Callable[[pa.DataType], bool], str], ...]] = (

@@ -48,6 +48,8 @@ KEPT = [
     ([1, None, 2**32 - 1], pa.int64(), pa.uint32()),
     ([1, None, 5], pa.int32(), pa.float64()),
     ([1, None, 2**60], pa.int64(), pa.decimal128(38, 2)),
+    ([1, None, -(10**8) + 1], pa.int64(), pa.decimal128(10, 2)),
+    ([2**64 - 1, None, 0], pa.uint64(), pa.decimal256(22, 1)),
     ([Decimal(2**64 - 1), None, Decimal(0)], pa.decimal128(20, 0), pa.uint64()),
     ([1.5, None, -0.25], pa.float32(), pa.float16()),
     ([np.float16(1.5), None, np.float16(-0.25)], pa.float16(), pa.float64()),
