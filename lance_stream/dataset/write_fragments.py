@@ -22,6 +22,7 @@ from lance_stream.dataset.casting import cast_batch, check_castable
 from lance_stream.dataset.uploads import Uploads
 from lance_stream.errors import InvalidInputError, LanceStreamError
 from lance_stream.file.encoding_options import with_known_options
+from lance_stream.file.type_support import holds_only_nulls
 from lance_stream.file.versions import FileVersion
 from lance_stream.file.writer import FileWriter
 from lance_stream.schema.arrow_schemas import to_arrow
@@ -132,11 +133,16 @@ def _cast(batches: Iterable[pa.RecordBatch], target: WriteTarget) -> Iterator[pa
 
 
 class _Rows:
-    """The batches of one file: as many as fit. Whoever takes them says how large it has grown."""
+    """The batches of one file: as many as fit. Whoever takes them says how large it has grown.
+
+    Attributes:
+        without: The columns that are null in all of them, and that the file goes without.
+    """
 
     def __init__(self, batches: "_Pushable", target: WriteTarget) -> None:
         self._batches = batches
         self._target = target
+        self.without = _not_held(batches.peek(), target)
         self.size_bytes = 0
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -144,11 +150,28 @@ class _Rows:
         while num_rows < self._target.max_rows_per_file:
             if self.size_bytes >= self._target.max_bytes_per_file:
                 return
+            if _not_held(self._batches.peek(), self._target) != self.without:
+                return
             batch = self._batches.take(self._target.max_rows_per_file - num_rows)
             if batch is None:
                 return
             num_rows += batch.num_rows
-            yield batch
+            yield batch.drop_columns(list(self.without)) if self.without else batch
+
+
+def _not_held(batch: pa.RecordBatch | None, target: WriteTarget) -> frozenset[str]:
+    """Return the columns of a batch that a file has to go without: see `holds_only_nulls`.
+
+    One column stays in any case; it is refused if its values are.
+    """
+    if batch is None:
+        return frozenset()
+    missing = frozenset(
+        field.name
+        for field, column in zip(target.schema.fields, batch.columns, strict=True)
+        if not holds_only_nulls(field, target.file_version) and column.null_count == batch.num_rows
+    )
+    return missing if len(missing) < batch.num_columns else frozenset()
 
 
 class _Pushable:
@@ -159,22 +182,22 @@ class _Pushable:
         self._rest: pa.RecordBatch | None = None
 
     def take(self, max_rows: int) -> pa.RecordBatch | None:
-        batch = self._rest if self._rest is not None else next(self._batches, None)
+        batch = self.peek()
         self._rest = None
         if batch is not None and batch.num_rows > max_rows:
             self._rest = batch.slice(max_rows)
             batch = batch.slice(0, max_rows)
         return batch
 
-    def has_more(self) -> bool:
+    def peek(self) -> pa.RecordBatch | None:
         if self._rest is None:
             self._rest = next(self._batches, None)
-        return self._rest is not None
+        return self._rest
 
 
 def _files_of(batches: Iterator[pa.RecordBatch], target: WriteTarget) -> Iterator[_Rows]:
     pushable = _Pushable(batches)
-    while pushable.has_more():
+    while pushable.peek() is not None:
         yield _Rows(pushable, target)
 
 
@@ -184,7 +207,8 @@ def _closing(file: StoreFileWriter, uploads: Uploads | None) -> AbstractContextM
 
 def _write_file(rows: _Rows, target: WriteTarget, uploads: Uploads | None) -> Fragment:
     name = data_file_name(secrets.token_bytes(16))
-    known = tuple(map(with_known_options, target.schema.fields))
+    held = (each for each in target.schema.fields if each.name not in rows.without)
+    known = tuple(map(with_known_options, held))
     schema = replace(target.schema, fields=known)
     writer = FileWriter(schema, target.file_version, dictionaries=target.dictionaries)
     path = data_file_path(name)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
-from lance_stream.schema.logical_types import MAP, is_fixed_size_list_of_structs
+from lance_stream.schema.logical_types import MAP, STRUCT, is_fixed_size_list_of_structs
 
 _WITHOUT_MAPS = frozenset({FileVersion.V0_1, FileVersion.V2_0, FileVersion.V2_1})
 
@@ -41,3 +41,12 @@ def check_types(fields: Iterable[Field], version: FileVersion) -> None:
                 f"column {each.name!r}: files of version {version} hold no {found}; write the "
                 "table in version 2.2, or use lists of structs"
             )
+
+
+def holds_only_nulls(field: Field, version: FileVersion) -> bool:
+    """Say whether files of a version can hold a column that is null in all rows.
+
+    Where they cannot, a file goes without the column, which reads as null. Not so in 0.1, where the
+    reference reads no file that lacks a column, and hardly any column can be null.
+    """
+    return version is not FileVersion.V2_0 or field.logical_type != STRUCT

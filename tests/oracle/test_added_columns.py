@@ -1,11 +1,13 @@
 """Columns added to twins of one table, ours and pylance's: the same schema, rows and operations."""
 
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
 import pytest
 
+from lance_stream import Dataset, InvalidInputError, open_dataset
 from lance_stream.commit.committer import read_transaction
 from lance_stream.dataset.add_columns import add_columns
 from lance_stream.dataset.opening import open_table
@@ -27,7 +29,7 @@ def test_the_reference_commits_the_same(tmp_path: Path, version: str) -> None:
     for uri in (twins.ours, twins.theirs):
         lance.dataset(uri).create_scalar_index("id", "BTREE")
         lance.dataset(uri).delete("id = 3")
-    without_structs = version == "2.0"  # whose files do not tell a struct that is null
+    without_structs = version == "2.0"  # in whose files pylance writes no null structs in updates
     for columns in ADDED[:1] + ADDED[2:] if without_structs else ADDED:
         add_columns(open_table(twins.ours), pa.schema(columns))
         lance.dataset(twins.theirs).add_columns(pa.schema(columns))
@@ -43,6 +45,56 @@ def test_the_reference_commits_the_same(tmp_path: Path, version: str) -> None:
         assert ds.to_table(filter="id = 5").num_rows == 1
         ds.update({"b": "'new'"}, where="id = 5")
         assert lance.dataset(uri).to_table(filter="b = 'new'")["id"].to_pylist() == [5]
+
+
+@pytest.mark.parametrize("by", ["ours", "pylance"])
+def test_rows_older_than_a_struct_are_written_anew_in_files_that_hold_no_null_structs(
+    tmp_path: Path, by: str
+) -> None:
+    """Files of 2.0 go without the struct. The reference reads these, and cannot write them."""
+    uri = str(tmp_path / "t")
+    ids = [pa.table({"id": pa.array(each, pa.int64())}) for each in ([1, 2], [3, 4], [5, 6])]
+    for each in ids:
+        lance.write_dataset(
+            each, uri, mode="append", data_storage_version="2.0", enable_stable_row_ids=True
+        )
+    inner = pa.struct([("c", pa.string())])
+    added = pa.schema([("s", pa.struct([("a", pa.int64()), ("b", inner)]))])
+    if by == "ours":
+        add_columns(open_table(uri), added)
+    else:
+        lance.dataset(uri).add_columns(added)
+    whole = pa.table({"id": [7, 8], "s": pa.array([{"a": 1, "b": {"c": "x"}}] * 2, added[0].type)})
+    value = whole["s"][0].as_py()
+    given: dict[int, Any] = dict.fromkeys(range(1, 7))
+
+    def check() -> Dataset:
+        ds = open_dataset(uri)
+        for found in (ds, lance.dataset(uri)):
+            assert {row["id"]: row["s"] for row in found.to_table().to_pylist()} == given
+            assert found.count_rows() == len(given)
+        assert ds.verify() == []
+        return ds
+
+    check().append(whole.slice(0, 1))
+    lance.dataset(uri).insert(whole.take([1]))  # pylance panics at sliced structs
+    given |= {7: value, 8: value}
+    ds = check().compact()
+    assert [each.physical_rows for each in ds.table.manifest.fragments] == [6, 2]
+    assert check().compact().version == ds.version
+    check().update({"id": "id + 10"}, where="id = 1 OR id = 7")
+    given[11], given[17] = given.pop(1), given.pop(7)
+    check().append(pa.table({"id": [20]}))
+    given[20] = None
+    check().upsert(pa.table({"id": [2, 8, 30]}), on="id")  # the struct keeps its value
+    given[30] = None
+    check().delete("id = 3")
+    del given[3]
+    check().compact()
+    assert len(check().table.manifest.fragments) <= 8
+    with pytest.raises(InvalidInputError, match="cannot hold null structs"):
+        check().append(pa.table({"id": [40, 41], "s": pa.array([None, value], added[0].type)}))
+    check()
 
 
 def test_the_number_of_a_dropped_column_is_not_given_again(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
     candidates    fewer rows than wanted, or more than a given part of them dead
     groups        neighbours among the candidates, up to the number of rows wanted, and covered by
-                  the same indices, so that these can follow; one alone only if it has dead rows
+                  the same indices, so that these can follow; one alone only if it has dead rows.
+                  Where files cannot hold nulls, those that lack a column are put together
     a round       all groups; or those with the most to gain for the rows that are written, up to
                   a number of rows and bytes
 
@@ -13,13 +14,15 @@ written anew as often as its fragment doubles, and not each time that a few rows
 Source: facts of the format, section 4; measured on the reference.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError
+from lance_stream.file.type_support import holds_only_nulls
 from lance_stream.table.apply.index_coverage import coverage
+from lance_stream.table.fragments import Fragment
 from lance_stream.table.indices import decode_index_section
 
 TARGET_ROWS: Final = 1 << 20
@@ -72,9 +75,9 @@ def plan(table: TableVersion, rules: CompactionRules | None = None) -> list[tupl
 
 def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_Candidate]]]:
     """Yield neighbours that fit together; as several groups if they had better wait for others."""
-    covered_by = coverage_of(table)
+    kind_of = _kinds(table)
     group: list[_Candidate] = []
-    group_rows, group_bytes, group_coverage = 0, 0, frozenset[bytes]()
+    group_rows, group_bytes, group_kind = 0, 0, None
     for place, fragment in enumerate(table.manifest.fragments):
         live, physical = table.num_live_rows(fragment), table.physical_rows(fragment)
         has_many_dead = live < (1 - rules.most_dead) * physical
@@ -82,17 +85,17 @@ def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_
             yield [group]
             group = []
             continue
-        own_coverage = covered_by(fragment.id)
+        own_kind = kind_of(fragment)
         num_bytes = sum(each.size_bytes for each in fragment.files)
         if group and (
             group_rows + live > rules.target_rows
             or (rules.max_bytes is not None and group_bytes + num_bytes > rules.max_bytes)
-            or group_coverage != own_coverage
+            or group_kind != own_kind
         ):
             yield [group]
             group = []
         if not group:
-            group_rows, group_bytes, group_coverage = 0, 0, own_coverage
+            group_rows, group_bytes, group_kind = 0, 0, own_kind
         group.append(_Candidate(place, live, has_many_dead, physical - live, num_bytes))
         group_rows += live
         group_bytes += num_bytes
@@ -135,6 +138,22 @@ def _most_gaining(
             break
         chosen.append(group)
     return sorted(chosen, key=lambda group: group[0].place)
+
+
+def _kinds(table: TableVersion) -> Callable[[Fragment], Hashable]:
+    """Return what says of a fragment what all fragments of a group have in common."""
+    covered_by = coverage_of(table)
+    never_null = [
+        frozenset(part.id for part in each.walk())
+        for each in table.schema.fields
+        if not holds_only_nulls(each, table.file_version)
+    ]
+
+    def kind(fragment: Fragment) -> Hashable:
+        held = {each for file in fragment.files for each in file.field_ids} if never_null else ()
+        return covered_by(fragment.id), tuple(ids.isdisjoint(held) for ids in never_null)
+
+    return kind
 
 
 def coverage_of(table: TableVersion) -> Callable[[int], frozenset[bytes]]:
