@@ -19,9 +19,10 @@ are missing, tasks measure the rows first.
 
 import pickle
 import struct
-from collections import deque
+import threading
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import BinaryIO, Final, NamedTuple, TypeAlias, TypeVar
 from uuid import uuid4
 
@@ -226,15 +227,47 @@ def _quoted(name: str) -> str:
 
 @contextmanager
 def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    """Set a session's SQL settings for a while, and put back what was there."""
-    before = {name: spark.conf.get(name, None) for name in values}
-    for name, value in values.items():
-        spark.conf.set(name, value)
+    """Set a session's SQL settings for a while, and put back what was there.
+
+    Where several threads do so in one session, the first one sets and the last one puts back.
+
+    Args:
+        spark: The session.
+        values: By name; a setting has the same value in all calls.
+    """
+    session = _identity_of(spark)
+    with _SETTINGS_LOCK:
+        for name, value in values.items():
+            if not _USERS[session, name]:
+                _BEFORE[session, name] = spark.conf.get(name, None)
+                spark.conf.set(name, value)
+            _USERS[session, name] += 1
     try:
         yield
     finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
+        with _SETTINGS_LOCK:
+            for name in values:
+                _USERS[session, name] -= 1
+                if not _USERS[session, name]:
+                    del _USERS[session, name]
+                    _put_back(spark, name, _BEFORE.pop((session, name)))
+
+
+_SETTINGS_LOCK: Final = threading.Lock()
+_USERS: Final[Counter[tuple[str, str]]] = Counter()
+_BEFORE: Final[dict[tuple[str, str], str | None]] = {}
+"""How many threads have set a session's setting at the moment, and what it was before."""
+
+
+def _identity_of(spark: SparkSession) -> str:
+    """Return the same text for all of Python's objects of one session."""
+    with suppress(Exception):  # not a public interface, and not there through Spark Connect
+        return str(spark._jsparkSession.sessionUUID())
+    return str(getattr(spark, "session_id", id(spark)))
+
+
+def _put_back(spark: SparkSession, name: str, value: str | None) -> None:
+    if value is None:
+        spark.conf.unset(name)
+    else:
+        spark.conf.set(name, value)

@@ -24,6 +24,7 @@ PySpark's own mapping is not used: it is private, takes other arguments in each 
 neither the unsigned types nor the views.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -150,6 +151,22 @@ def stored_schema(schema: spark.StructType) -> pa.Schema:
         UnsupportedFeatureError: A column's type cannot be stored; the message names it.
     """
     return pa.schema([_stored_field(each, each.name) for each in schema.fields])
+
+
+def types_in(kind: spark.DataType) -> Iterator[spark.DataType]:
+    """Yield a type, and the types of its parts at any depth."""
+    yield kind
+    parts: list[spark.DataType] = []
+    if isinstance(kind, spark.StructType):
+        parts = [each.dataType for each in kind.fields]
+    elif isinstance(kind, spark.ArrayType):
+        parts = [kind.elementType]
+    elif isinstance(kind, spark.MapType):
+        parts = [kind.keyType, kind.valueType]
+    elif isinstance(kind, spark.UserDefinedType):
+        parts = [kind.sqlType()]
+    for part in parts:
+        yield from types_in(part)
 
 
 def _carrier_field(field: pa.Field) -> pa.Field:

@@ -91,6 +91,8 @@ def plan(
     Raises:
         InvalidInputError: They cannot, or an option makes no sense for this table.
     """
+    if not incoming.fields:
+        raise InvalidInputError("the rows have no columns, so they would be lost")
     own_names = names_in_table(incoming.names, incoming.names, case_sensitive=case_sensitive)
     key = settle_columns(
         asked.primary_key,

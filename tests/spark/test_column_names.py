@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
+from pyspark.sql.types import StructType
 
 import lance_stream
 from lance_stream.dataset.feed.positions import Position
@@ -204,6 +205,10 @@ def test_a_schema_that_does_not_fit_the_table_is_refused(
     feed = read.options(readChangeFeed="true", startingVersion="1")
     with pytest.raises(AnalysisException, match=message):
         feed.load(typed_table).collect()
+    for of_feed in ("false", "true"):
+        stream = LanceSource({"path": typed_table, "readchangefeed": of_feed})
+        with pytest.raises(InvalidInputError, match=message):
+            stream.streamReader(StructType.fromDDL(schema))
 
 
 @pytest.fixture(scope="module")
@@ -228,6 +233,13 @@ def test_a_schema_of_ones_own_may_choose_reorder_and_widen(session: Any, typed_t
     read = session.read.format("lance").schema(schema)
     feed = read.options(readChangeFeed="true", startingVersion="1").load(typed_table)
     assert [tuple(row) for row in feed.collect()] == [(("p",), 1.5, 1, "insert")]
+    stream = LanceSource({"path": typed_table, "readchangefeed": "true"})
+    reader = stream.streamReader(StructType.fromDDL(schema))
+    offsets = (to_offset(Position(0, is_snapshot=True)), to_offset(reader.following.after(2)))
+    batches = [batch for part in reader.partitions(*offsets) for batch in reader.read(part)]
+    assert [tuple(row.values()) for batch in batches for row in batch.to_pylist()] == [
+        ({"b": "p"}, 1.5, 1, "insert")
+    ]
 
 
 @pytest.mark.spark

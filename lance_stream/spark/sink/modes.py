@@ -15,7 +15,6 @@ from typing import Final
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, functions
-from pyspark.sql.types import StringType
 
 from lance_stream.dataset.add_columns import add_missing_columns
 from lance_stream.dataset.append import append_fragments, write_target
@@ -30,10 +29,11 @@ from lance_stream.dataset.scan import count_rows
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.upserts.change_feeds import check_has_changes
 from lance_stream.dataset.upserts.upsert import Upserted, upsert
-from lance_stream.errors import InvalidInputError
+from lance_stream.errors import InvalidInputError, LanceStreamError
 from lance_stream.spark.arrow_jobs import Size, measure
 from lance_stream.spark.session_settings import is_case_sensitive
 from lance_stream.spark.sink.arguments import SinkArguments
+from lance_stream.spark.sink.batch_types import check_compared, check_readable, is_condition
 from lance_stream.spark.sink.batch_writing import (
     TaskCount,
     WrittenBatch,
@@ -91,10 +91,18 @@ class Batch:
         own = self.arguments
         if own.mode == "apply_changes":
             check_has_changes(self.df.columns)
+        if own.is_by_key:
+            check_compared(self.df.schema, own.on, own.sequence_by)
+            check_readable(self.df.schema, own.not_stored(self.df.columns))
         # Spark calls a column non-null when this plan makes no nulls; the next one may.
         incoming = stored_schema(self.stored().schema.toNullable())
+        if not incoming.names:
+            raise InvalidInputError(
+                "the batch has no column that is stored, so its rows would be lost; it has: "
+                f"{', '.join(self.df.columns) or 'none'}"
+            )
         if table is None:
-            return None if self.df.isEmpty() else self._create(incoming)
+            return self._create_for_rows(incoming)
         if own.schema_evolution == "add_columns":
             is_exact = is_case_sensitive(self.df.sparkSession)
             table = add_missing_columns(table, incoming, case_sensitive=is_exact)
@@ -124,20 +132,31 @@ class Batch:
             return self.df
         try:
             kind = self.df.select(functions.expr(condition)).schema.fields[0].dataType
-            deletes = functions.coalesce(
-                functions.expr(condition).cast("boolean"), functions.lit(False)
-            )
-            df = self.df.withColumn(DELETES, deletes)
         except (AnalysisException, ParseException) as error:
             raise InvalidInputError(
                 f"delete_when={condition!r} is no condition on the batch's rows: {error}"
             ) from None
-        if isinstance(kind, StringType):  # a text that is no truth value would become null
+        if not is_condition(kind):  # what is no truth value would become null
             raise InvalidInputError(
-                f"delete_when={condition!r} is a text, not a condition; compare it: "
+                f"delete_when={condition!r} is {kind.simpleString()}, not a condition; compare it: "
                 f"delete_when=\"{condition} = 'd'\""
             )
-        return df
+        deletes = functions.coalesce(
+            functions.expr(condition).cast("boolean"), functions.lit(False)
+        )
+        return self.df.withColumn(DELETES, deletes)
+
+    def _create_for_rows(self, incoming: pa.Schema) -> TableVersion | None:
+        """Say what the table will be; None if it cannot be made, and need not be, without a row.
+
+        The rows are not counted before, for they would be computed twice.
+        """
+        try:
+            return self._create(incoming)
+        except LanceStreamError:
+            if self.df.isEmpty():
+                return None
+            raise
 
     def _create(self, incoming: pa.Schema) -> TableVersion:
         """Say what the table will be, which is made with the batch's rows."""

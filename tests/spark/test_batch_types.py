@@ -1,0 +1,258 @@
+"""Types, shapes and settings of a batch that mean something else to Spark than to a table."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Observation, functions
+from pyspark.sql.types import StructType
+
+import lance_stream
+from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.spark import lance_sink
+from lance_stream.spark.arrow_jobs import settings
+from lance_stream.spark.sources import LanceSource
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return str(tmp_path / "table")
+
+
+def rows_of(uri: str) -> list[tuple[Any, ...]]:
+    table = lance_stream.open_dataset(uri).to_table()
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+# --- keys and sequences
+
+
+@pytest.mark.parametrize("collation", ["UTF8_LCASE", "UNICODE", "UNICODE_CI", "UTF8_BINARY_RTRIM"])
+def test_a_key_that_spark_compares_by_a_collation_is_refused(
+    spark: Any, uri: str, collation: str
+) -> None:
+    sink = lance_sink(uri, mode="upsert", on="name", app_id="a")
+    batch = spark.sql(f"SELECT 'Ann' COLLATE {collation} AS name, 1 AS v")
+    with pytest.raises(InvalidInputError, match=f"key column 'name' has the collation {collation}"):
+        sink(batch, 0)
+    assert not Path(uri).exists()
+
+
+@pytest.mark.parametrize(
+    ("way", "num_rows"),
+    [("lower(`name`) COLLATE UTF8_BINARY", 1), ("`name` COLLATE UTF8_BINARY", 2)],
+)
+def test_the_ways_out_for_a_key_with_a_collation_make_one_row_or_two(
+    spark: Any, uri: str, way: str, num_rows: int
+) -> None:
+    sink = lance_sink(uri, mode="upsert", on="name", app_id="a", sequence_by="v")
+    batch = spark.sql(
+        "SELECT IF(id = 0, 'Ann', 'ANN') COLLATE UTF8_LCASE AS name, id v FROM range(2)"
+    )
+    sink(batch.withColumn("name", functions.expr(way)), 0)
+    assert len(rows_of(uri)) == num_rows
+
+
+@pytest.mark.parametrize("sequence", ["seq", "named_struct('n', 1, 's', seq)", "array(seq)"])
+def test_a_sequence_that_spark_orders_by_a_collation_is_refused(
+    spark: Any, uri: str, sequence: str
+) -> None:
+    sink = lance_sink(uri, mode="upsert", on="id", sequence_by="seq", app_id="a")
+    batch = spark.sql("SELECT 1L AS id, 'a' COLLATE UNICODE AS seq").selectExpr(
+        "id", f"{sequence} AS seq"
+    )
+    with pytest.raises(InvalidInputError, match=r"'seq' \(sequence_by\) has the collation UNICODE"):
+        sink(batch, 0)
+
+
+def test_texts_with_a_collation_are_stored_and_decide_deletes_as_in_spark(
+    spark: Any, uri: str
+) -> None:
+    sink = lance_sink(uri, mode="upsert", on="id", delete_when="op = 'd'", app_id="a")
+    batch = spark.sql("SELECT id, IF(id = 0, 'D', 'U') COLLATE UTF8_LCASE AS op FROM range(2)")
+    sink(batch, 0)
+    assert rows_of(uri) == [(1, "U")]
+
+
+def test_moments_around_a_change_of_clocks_stay_apart(spark: Any, uri: str) -> None:
+    # The clock of Berlin leaves out 2 o'clock in March, and has it twice in October.
+    batch = (
+        "SELECT at, date_format(at, 'dd HH:mm') AS text, cast(at AS timestamp_ntz) AS local, "
+        "id + {} AS n FROM (SELECT id, timestamp_seconds(3600 * id + IF(id < 4, 1774742400, "
+        "1792864800)) AS at FROM range(8))"
+    )
+    with settings(spark, {"spark.sql.session.timeZone": "Europe/Berlin"}):
+        sink = lance_sink(uri, mode="upsert", on="at", sequence_by="at", app_id="a")
+        for batch_id in range(2):
+            sink(spark.sql(batch.format(10 * batch_id)), batch_id)
+    rows = rows_of(uri)
+    assert [f"{each[0]:%d %H}" for each in rows] == [
+        *("29 00", "29 01", "29 02", "29 03"),
+        *("24 22", "24 23", "25 00", "25 01"),
+    ]
+    assert [each[1] for each in rows] == [f"{each[2]:%d %H:%M}" for each in rows]
+    assert [each[1][:5] for each in rows][-3:] == ["25 01", "25 02", "25 02"]
+    assert [each[3] for each in rows] == list(range(10, 18))
+    ds = lance_stream.open_dataset(uri)
+    (row,) = ds.to_table(filter="at = '2026-10-25T01:00:00Z'").to_pylist()
+    assert row["n"] == 17
+
+
+def test_a_moment_is_no_time_of_a_clock(spark: Any, uri: str) -> None:
+    sink = lance_sink(uri, mode="upsert", on="at", app_id="a")
+    sink(spark.sql("SELECT TIMESTAMP'2026-10-25 02:30:00' AS at"), 0)
+    with pytest.raises(InvalidInputError, match=r"'at' is timestamp\[us\], but timestamp\[us, tz="):
+        sink(spark.sql("SELECT TIMESTAMP_NTZ'2026-10-25 02:30:00' AS at"), 1)
+
+
+def test_decimals_of_38_digits_are_kept_or_refused(spark: Any, uri: str) -> None:
+    nines = "9" * 38
+    sink = lance_sink(uri, mode="upsert", on="k", app_id="a")
+    for batch_id in range(2):
+        sink(spark.sql(f"SELECT {nines}BD AS k, -0.{nines}BD AS v"), batch_id)
+    (row,) = rows_of(uri)
+    assert [str(each) for each in row] == [nines, f"-0.{nines}"]
+    with pytest.raises(InvalidInputError, match="'v' holds a value that does not fit"):
+        sink(spark.sql(f"SELECT 1BD AS k, {nines}BD AS v"), 2)
+
+
+# --- columns that are not stored
+
+
+def test_a_column_of_any_type_may_come_along_without_being_stored(spark: Any, uri: str) -> None:
+    others = {
+        "v": 'parse_json(\'{"op": "d"}\')',
+        "i": "make_interval(1, 2)",
+        "n": "NULL",
+        "y": "cast(INTERVAL '1-2' YEAR TO MONTH AS STRING)",
+    }
+    batch = spark.range(2).selectExpr("id", *(f"{each} AS {name}" for name, each in others.items()))
+    rules = {"on": "id", "except_columns": list(others), "app_id": "a"}
+    sink = lance_sink(
+        uri, mode="upsert", delete_when="id = 0 AND variant_get(v, '$.op', 'string') = 'd'", **rules
+    )
+    sink(batch, 0)
+    assert rows_of(uri) == [(1,)]
+    unreadable = batch.withColumn("y", functions.expr("array(INTERVAL '1-2' YEAR TO MONTH)"))
+    with pytest.raises(UnsupportedFeatureError, match=r"'y' has intervals of years .* CAST"):
+        sink(unreadable, 1)
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_rows_without_a_column_are_refused(spark: Any, uri: str, mode: str) -> None:
+    nothing = spark.range(3).select()
+    with pytest.raises(InvalidInputError, match=r"no column that is stored.* it has: none"):
+        lance_sink(uri, mode=mode, app_id="b")(nothing, 0)
+    assert not Path(uri).exists()
+    lance_sink(uri, app_id="a")(spark.range(1), 0)
+    with pytest.raises(InvalidInputError, match=r"no column that is stored.* it has: id"):
+        lance_sink(uri, mode=mode, app_id="b", except_columns=["id"])(spark.range(3), 0)
+    assert rows_of(uri) == [(0,)]
+
+
+def test_the_format_refuses_rows_without_a_column(tmp_path: Path) -> None:
+    writer = LanceSource({"path": str(tmp_path / "table")})
+    with pytest.raises(InvalidInputError, match="the rows have no columns"):
+        writer.writer(StructType([]), overwrite=False)
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "upsert"])
+def test_an_empty_batch_of_types_that_no_table_has_makes_no_table(
+    spark: Any, uri: str, mode: str
+) -> None:
+    on = {"on": "id"} if mode == "upsert" else {}
+    sink = lance_sink(uri, mode=mode, app_id="a", **on)
+    for batch_id, schema in enumerate(["id long", "id long, v void"]):
+        sink(spark.createDataFrame([], schema), batch_id)
+        assert sink.last_commit is not None
+        assert sink.last_commit.version is None
+    assert not Path(uri).exists()
+    with pytest.raises(InvalidInputError, match="'v' has nulls only"):
+        sink(spark.sql("SELECT 1L AS id, NULL AS v"), 2)
+    sink(spark.createDataFrame([(1, "a")], "id long, v string"), 3)
+    assert rows_of(uri) == [(1, "a")]
+
+
+@pytest.mark.parametrize("condition", ["op", "'true'", "DATE'2026-01-01'", "array(true)"])
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_a_condition_of_another_type_is_refused(
+    spark: Any, uri: str, condition: str, ansi: str
+) -> None:
+    sink = lance_sink(uri, mode="upsert", on="id", delete_when=condition, app_id="a")
+    with (
+        settings(spark, {"spark.sql.ansi.enabled": ansi}),
+        pytest.raises(InvalidInputError, match=r"is .*, not a condition; compare it"),
+    ):
+        sink(spark.sql("SELECT 1L AS id, 'd' AS op"), 0)
+    assert not Path(uri).exists()
+
+
+def test_a_number_is_a_condition_as_it_is_in_spark(spark: Any, uri: str) -> None:
+    sink = lance_sink(
+        uri, mode="upsert", on="id", delete_when="gone", except_columns=["gone"], app_id="a"
+    )
+    sink(spark.sql("SELECT id, int(nullif(id, 2)) AS gone FROM range(3)"), 0)
+    assert rows_of(uri) == [(0,), (2,)]
+
+
+# --- what else a batch comes with
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_what_a_user_observes_of_a_batch_is_all_of_it(spark: Any, uri: str, mode: str) -> None:
+    on = {"on": "id"} if mode == "upsert" else {}
+    sink = lance_sink(uri, mode=mode, app_id="a", **on)
+    for batch_id in range(2):
+        seen = Observation()
+        rows = spark.range(5 * batch_id, 5 * batch_id + 5)
+        sink(rows.observe(seen, functions.count("*").alias("n")), batch_id)
+        assert seen.get == {"n": 5}
+
+
+def test_a_cached_batch_is_the_same_when_it_comes_again(spark: Any, uri: str) -> None:
+    batch = spark.range(5).withColumn("r", functions.rand()).persist()
+    sink = lance_sink(uri, app_id="a")
+    for _ in range(2):
+        sink(batch, 0)
+    assert sink.last_commit is not None
+    assert (sink.last_commit.skipped, sink.last_commit.rows_differ) == (True, False)
+    assert rows_of(uri) == sorted(tuple(row) for row in batch.collect())
+    batch.unpersist()
+
+
+def test_one_sink_serves_two_queries_at_once(file_stream: Any, uri: str) -> None:
+    for number in range(3):
+        file_stream.add(pa.table({"id": pa.array(range(number, number + 3), pa.int64())}))
+    sink = lance_sink(uri, compact_every=2)
+    twice = [file_stream.start(sink, checkpoint) for checkpoint in ("one", "two")]
+    for query in twice:
+        query.awaitTermination()
+    assert sink.wait_for_compaction(60)
+    assert [row[0] for row in rows_of(uri)] == sorted([0, 1, 1, 2, 2, 2, 3, 3, 4] * 2)
+    ds = lance_stream.open_dataset(uri)
+    assert ds.verify() == []
+    assert len(ds.ledger()) == 2
+
+
+def test_a_setting_is_put_back_when_the_last_of_several_threads_is_done(spark: Any) -> None:
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(name)
+    both, done = threading.Barrier(2), threading.Event()
+
+    def hold() -> None:
+        with settings(spark, {name: "7"}):
+            both.wait(10)
+            done.wait(10)
+
+    thread = threading.Thread(target=hold)
+    with settings(spark, {name: "7"}):
+        thread.start()
+        both.wait(10)
+    assert spark.conf.get(name) == "7"
+    done.set()
+    thread.join(10)
+    assert spark.conf.get(name) == before

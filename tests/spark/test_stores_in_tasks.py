@@ -1,0 +1,87 @@
+"""A store that goes away while Spark's tasks write: an error of ours, and each row once."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import lance_stream
+from lance_stream.errors import StoreUnavailableError
+from lance_stream.spark import lance_sink, register
+from lance_stream.spark.sink import modes
+from tests.faults.faulty_places import QUICK
+from tests.servers.buckets import Bucket
+from tests.servers.fault_proxy import FaultProxy
+from tests.servers.store_faults import Forge
+
+pytestmark = pytest.mark.spark
+
+FORMAT = "lance_behind_a_proxy"
+
+
+@pytest.fixture
+def proxy(s3_bucket: Bucket) -> Iterator[FaultProxy]:
+    with FaultProxy(s3_bucket.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def options(s3_bucket: Bucket, proxy: FaultProxy) -> dict[str, str]:
+    brief = {**QUICK, "client_max_retries": "1"}
+    return {**s3_bucket.storage_options, "aws_endpoint": proxy.url, **brief}
+
+
+def rows_of(uri: str, options: dict[str, str]) -> list[tuple[Any, ...]]:
+    ds = lance_stream.open_dataset(uri, storage_options=options)
+    assert ds.verify() == []
+    return sorted(tuple(row.values()) for row in ds.to_table().to_pylist())
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "upsert"])
+def test_a_batch_whose_tasks_lose_the_store_is_taken_in_once_when_it_is_back(
+    spark: Any,
+    s3_bucket: Bucket,
+    proxy: FaultProxy,
+    options: dict[str, str],
+    mode: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(modes, "COLLECTED_ROWS", 0)  # upserts go by tasks, too
+    uri = f"{s3_bucket.uri}/table"
+    on = {"on": "id"} if mode == "upsert" else {}
+    sink = lance_sink(uri, mode=mode, app_id="a", storage_options=options, **on)
+    sink(spark.range(3).selectExpr("id", "0L AS n"), 0)
+    again = lance_sink(uri, mode=mode, app_id="a", storage_options=options, **on)
+    batch = spark.range(2, 6).selectExpr("id", "1L AS n")
+    first = 1 if mode == "upsert" else 2  # with another task's file there already, or its only one
+    proxy.add(Forge(503), at=first, times=None, kind="put", key="/data/")
+    with pytest.raises(StoreUnavailableError, match="503") as told:
+        again(batch, 1)
+    assert any("a Spark task" in note for note in told.value.__notes__)
+    assert len(rows_of(uri, options)) == 3
+    proxy.clear()
+    for _ in range(2):
+        again(batch, 1)
+    assert again.last_commit is not None
+    assert again.last_commit.skipped
+    new = [(each, 1) for each in range(2, 6)]
+    old = {"append": [(0, 0), (1, 0), (2, 0)], "overwrite": [], "upsert": [(0, 0), (1, 0)]}
+    assert rows_of(uri, options) == sorted(old[mode] + new)
+
+
+@pytest.mark.slow
+def test_the_format_says_which_store_did_not_answer_its_tasks(
+    spark: Any, s3_bucket: Bucket, proxy: FaultProxy, options: dict[str, str]
+) -> None:
+    uri = f"{s3_bucket.uri}/table"
+    register(spark, FORMAT, storage_options=options)
+    write = spark.range(4).write.format(FORMAT).mode("append")
+    write.option("txnAppId", "a").option("txnVersion", 0).save(uri)
+    proxy.add(Forge(503), at=2, times=None, kind="put", key="/data/")
+    write = write.option("txnVersion", 1)
+    with pytest.raises(Exception, match=r"StoreUnavailableError: .*503"):
+        write.save(uri)
+    proxy.clear()
+    for _ in range(2):
+        write.save(uri)
+    assert len(rows_of(uri, options)) == 8
