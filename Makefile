@@ -15,12 +15,14 @@ ON_FLOORS   := $(addprefix tests/,schema table file storage dataset spark golden
 comma       := ,
 PROTOS      := file file2 table rowids transaction encodings_v2_0 encodings_v2_1 outlines
 export SPARK_LOCAL_IP := 127.0.0.1
+# The tests start hundreds of processes: each would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # $(call environment,FOLDER,PACKAGES): uv installs several times as fast as pip, which stands in for it
 define environment
 	$(PYTHON) -m venv $(1)
 	$(1)/bin/pip install -q --disable-pip-version-check 'uv>=0.8' && \
-		$(1)/bin/uv pip install -q --python $(1)/bin/python $(2) || \
+		$(1)/bin/uv pip install -q --compile-bytecode --python $(1)/bin/python $(2) || \
 		$(1)/bin/pip install -q --disable-pip-version-check $(2)
 	@touch $(1)/.installed
 endef

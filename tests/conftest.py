@@ -42,6 +42,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="of the tests of each file run each N-th, for the same",
     )
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help="of a test whose cases are all slow run the first, and no slow case of others",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -49,6 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     case_step, test_step = (
         1 if ALL_CASES else config.getoption(name) for name in ("--sample-cases", "--sample-tests")
     )
+    is_quick = config.getoption("--quick") and not ALL_CASES
     num_tests: Counter[str] = Counter()
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -64,11 +70,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if mark is not None:
             places = places_of_some(list(map(_values, cases)), mark.kwargs["one_in"], name)
             left = [cases[place] for place in sorted(places)]
+        if is_quick:
+            left = [each for each in left if not _is_slow(each)] or left[:1]
         chosen.update(left[::case_step] if len(left) > _MANY_CASES else left)
     left_out = [each for each in items if each not in chosen]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [each for each in items if each in chosen]
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
 
 
 def _values(item: pytest.Item) -> set[tuple[str, Hashable]]:

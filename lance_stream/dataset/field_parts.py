@@ -108,8 +108,8 @@ def assemble(field: Field, parts: Sequence[Part], num_rows: int) -> pa.Array:
         num_rows: The number of rows.
 
     Raises:
-        CorruptDataError: A column that must not be null lies in no file, or the items of one
-            list lie in several.
+        CorruptDataError: A column that must not be null lies in no file; or what is no struct lies
+            in several, or a list whose lengths differ between them.
     """
     if len(parts) == 1 and parts[0].field == field:
         return parts[0].array
@@ -122,10 +122,9 @@ def assemble(field: Field, parts: Sequence[Part], num_rows: int) -> pa.Array:
         return pa.nulls(num_rows, arrow.type)
     if pa.types.is_struct(arrow.type):
         return _assemble_struct(field, arrow.type, parts, num_rows)
-    if len(parts) > 1:
+    if len(parts) > 1 and (not field.children or field.logical_type == MAP):
         raise CorruptDataError(f"column {field.name!r} lies in {len(parts)} files of one fragment")
-    (part,) = parts
-    return _with_items_completed(field, arrow.type, part)
+    return _assemble_lists(field, arrow.type, parts)
 
 
 def _is(one: object, other: object) -> bool:
@@ -149,19 +148,37 @@ def _assemble_struct(
     return pa.StructArray.from_arrays(children, fields=list(arrow), mask=mask)
 
 
-def _with_items_completed(field: Field, arrow: pa.DataType, part: Part) -> pa.Array:
-    array = part.array
+def _assemble_lists(field: Field, arrow: pa.DataType, parts: Sequence[Part]) -> pa.Array:
+    """Return lists from parts of their items; each part has the lengths of the lists as well."""
+    first = parts[0].array
+    if any(not _are_as_long(first, part.array) for part in parts[1:]):
+        raise CorruptDataError(
+            f"the lists of {field.name!r} lie in {len(parts)} files of one fragment, which do not "
+            "agree on how long they are"
+        )
+    held = [Part(part.field.children[0], _items_of(part.array)) for part in parts]
+    items = assemble(field.children[0], held, len(held[0].array))
     if pa.types.is_fixed_size_list(arrow):
-        size = arrow.list_size
-        items = array.values.slice(array.offset * size, len(array) * size)
-        whole = assemble(field.children[0], [Part(part.field.children[0], items)], len(items))
-        mask = array.is_null() if array.null_count else None
-        return pa.FixedSizeListArray.from_arrays(whole, type=arrow, mask=mask)
-    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
-    items = array.values.slice(first, last - first)
-    offsets = pc.subtract(array.offsets, array.offsets[0])
-    whole = assemble(field.children[0], [Part(part.field.children[0], items)], len(items))
-    bitmap = pc.is_valid(array).buffers()[1] if array.null_count else None
+        mask = first.is_null() if first.null_count else None
+        return pa.FixedSizeListArray.from_arrays(items, type=arrow, mask=mask)
+    offsets = pc.subtract(first.offsets, first.offsets[0])
+    bitmap = pc.is_valid(first).buffers()[1] if first.null_count else None
     return pa.Array.from_buffers(
-        arrow, len(array), [bitmap, offsets.buffers()[1]], children=[whole]
+        arrow, len(first), [bitmap, offsets.buffers()[1]], children=[items]
     )
+
+
+def _are_as_long(one: pa.Array, other: pa.Array) -> bool:
+    if pa.types.is_fixed_size_list(one.type):
+        return bool(one.is_null().equals(other.is_null()))
+    starts, others = (pc.subtract(each.offsets, each.offsets[0]) for each in (one, other))
+    return bool(starts.equals(others) and one.is_null().equals(other.is_null()))
+
+
+def _items_of(lists: pa.Array) -> pa.Array:
+    """Return the items of all lists, with what lies behind null ones."""
+    if pa.types.is_fixed_size_list(lists.type):
+        size = lists.type.list_size
+        return lists.values.slice(lists.offset * size, len(lists) * size)
+    first, last = lists.offsets[0].as_py(), lists.offsets[-1].as_py()
+    return lists.values.slice(first, last - first)

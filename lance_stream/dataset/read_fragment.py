@@ -432,16 +432,13 @@ class FragmentReader:
             return []
         if not selection.num_rows:
             return [pa.nulls(0, field_to_arrow(each).type) for each in fields]
-        if selection.offsets is None:
-            return self._rows(fields, selection.start, selection.stop, None)
-        if selection.is_sparse:
-            return self._rows(fields, 0, 0, selection.offsets)
-        return _chosen(self._rows(fields, selection.start, selection.stop, None), selection)
+        return self._rows(fields, selection)
 
-    def _rows(
-        self, fields: Sequence[Field], start: int, stop: int, offsets: Offsets | None
-    ) -> list[pa.Array]:
-        """Read columns from all the data files that have part of them."""
+    def _rows(self, fields: Sequence[Field], selection: Selection) -> list[pa.Array]:
+        """Read columns from all the data files that have part of them.
+
+        The rows are chosen before parts are put together: files may disagree on dead rows.
+        """
         parts: list[list[Part]] = [[] for _ in fields]
         columns_of = self._columns_of_files
         everywhere = {each for column_of in columns_of for each in column_of}
@@ -459,10 +456,7 @@ class FragmentReader:
             wanted = [description_of(part) if _has_bytes(part) else part for _, part in held]
             try:
                 self._check_num_rows(data_file)
-                if offsets is None:
-                    arrays = self._unit.files.read(data_file, wanted, start, stop)
-                else:
-                    arrays = self._unit.files.take(data_file, wanted, offsets.astype(np.uint64))
+                arrays = self._read_file(data_file, wanted, selection)
             except BadDataError as error:
                 error.add_note(
                     f"data file {data_file.path!r} of fragment {self._fragment.id}, "
@@ -473,11 +467,20 @@ class FragmentReader:
                 if _has_bytes(part):
                     array = self._bytes_of(part, data_file, array)
                 parts[place].append(Part(part, array))
-        num_rows = stop - start if offsets is None else len(offsets)
         return [
-            self._checked(field, assemble(field, pieces, num_rows))
+            self._checked(field, assemble(field, pieces, selection.num_rows))
             for field, pieces in zip(fields, parts, strict=True)
         ]
+
+    def _read_file(
+        self, file: DataFile, wanted: Sequence[Field], selection: Selection
+    ) -> Sequence[pa.Array]:
+        """Read the rows of a selection from a data file."""
+        offsets = selection.offsets
+        if offsets is not None and selection.is_sparse:
+            return self._unit.files.take(file, wanted, offsets.astype(np.uint64))
+        arrays = self._unit.files.read(file, wanted, selection.start, selection.stop)
+        return arrays if offsets is None else _chosen(arrays, selection)
 
     @cached_property
     def _columns_of_files(self) -> list[dict[int, int]]:

@@ -71,6 +71,8 @@ def ds(request: pytest.FixtureRequest) -> Dataset:
         (["list"], ["part"], ["id"]),
         (["id", "part.a"], ["part.b", "list", "part.c"]),
         (["part.c.d"], ["id", "part.b"], ["list", "part.a"]),
+        (["id", "part", "list.y"], ["list.x"]),
+        (["list.x", "part.a", "part.c"], ["id"], ["part.b", "list.y"]),
     ],
 )
 def test_a_struct_in_several_files_is_read_as_one(
@@ -83,6 +85,22 @@ def test_a_struct_in_several_files_is_read_as_one(
         ROWS["part"].to_pylist()[2],
         ROWS["part"].to_pylist()[0],
     ]
+
+
+@pytest.mark.parametrize("lists", [[[{"x": 1}], None, []], [[{"x": 1}, None], [], []]])
+def test_lists_whose_files_disagree_on_their_lengths_are_refused(
+    ds: Dataset, lists: list[object]
+) -> None:
+    whole = fragment_in_files(ds, ["id", "part", "list.y"])
+    part = project(ds.table.schema, ["list.x"])
+    target = WriteTarget(ds.table.store, part, FileVersion.parse(ds.file_version))
+    rows = pa.RecordBatch.from_pydict({"list": lists}, schema=to_arrow(part))
+    (other,) = write_fragments([rows], target)
+    (fragment,) = whole.table.manifest.fragments
+    made = replace(fragment, id=0, files=(*fragment.files, *other.files), row_ids=None)
+    odd = Dataset(append_fragments(ds.table, [Fragment(0, made.files, ROWS.num_rows)]).table)
+    with pytest.raises(CorruptDataError, match="lists of 'list' lie in 2 files"):
+        odd.to_table()
 
 
 def test_what_no_file_has_is_null(ds: Dataset) -> None:
