@@ -9,6 +9,7 @@ for each of the feed's columns; the values are made of it by `shown_values`.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -22,6 +23,7 @@ from lance_stream.dataset.feed.shown_values import Source
 from lance_stream.dataset.predicates import Expression, quote_path
 from lance_stream.dataset.scan import names_of
 from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.errors import NotFoundError
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import UNASSIGNED_ID, Field
 from lance_stream.schema.identity import Ids, composed, inverted, is_list, same_fields
@@ -37,6 +39,10 @@ STEPS_ALONE: Final = 4
 """After so many steps that each lead to the version before, the next ones are read at once."""
 
 
+SHORTEST_LEAP: Final = 8
+"""Over fewer versions nothing is gained by comparing the ends."""
+
+
 class FeedColumns:
     """The columns that the rows of a feed have.
 
@@ -46,6 +52,7 @@ class FeedColumns:
         meaning: For ids of the columns other ids of that version, which they stand for; None
             where each stands for itself. A stream that was told of its columns before two of them
             changed names goes on with what it began with.
+        lineage: Of the same table, if another reader has one; what it has read is not read again.
 
     Attributes:
         told: The version.
@@ -58,13 +65,17 @@ class FeedColumns:
     """
 
     def __init__(
-        self, told: TableVersion, columns: Sequence[str] | None, meaning: Ids | None = None
+        self,
+        told: TableVersion,
+        columns: Sequence[str] | None,
+        meaning: Ids | None = None,
+        lineage: Lineage | None = None,
     ) -> None:
         self.told = told
         self.wanted = project(told.schema, names_of(told, columns))
         self.own = pa.schema([field_to_arrow(_nullable(each)) for each in self.wanted.fields])
         self.arrow_schema = feed_schema(self.own)
-        self._lineage = Lineage(told)
+        self.lineage = lineage or Lineage(told)
         ids = {each.id: each.id for each in self.wanted.walk()}
         self._ids: dict[int, Ids] = {told.version: ids if meaning is None else meaning}
         self._last: Ids = self._ids[told.version]
@@ -75,7 +86,7 @@ class FeedColumns:
 
         What the version does not have is left out.
         """
-        self._lineage.see(table)
+        self.lineage.see(table)
         if table.version not in self._ids:
             self._note(table.version, self._follow(table) if self.wanted.fields else {})
         return self._ids[table.version]
@@ -90,14 +101,18 @@ class FeedColumns:
         version: int = table.version
         here: Ids = {each.id: each.id for each in table.schema.walk()}
         steps = 0
+        leaps = _Leaps(self._meet)
         while version not in self._ids:
             is_newer = version > self._meet
+            if not is_newer and leaps.is_due(self._meet):
+                self._leap(version, leaps)
+                continue
             if not is_newer:
                 if steps % STEPS_AHEAD == STEPS_ALONE:
-                    first = max(version, self._meet - STEPS_AHEAD)
-                    self._lineage.read_ahead(range(self._meet - 1, first - 1, -1))
+                    first = max(version, self._meet - STEPS_AHEAD, leaps.next)
+                    self.lineage.read_ahead(range(self._meet - 1, first - 1, -1))
                 steps += 1
-            origin = self._lineage.origin(version if is_newer else self._meet)
+            origin = self.lineage.origin(version if is_newer else self._meet)
             if origin is None:
                 return self._over_gap(version, here)
             if is_newer:
@@ -108,10 +123,25 @@ class FeedColumns:
                 self._meet = origin.version
         return composed(self._ids[version], here)
 
+    def _leap(self, version: int, leaps: "_Leaps") -> None:
+        """Go back as far towards a version as data files say that no column became another."""
+        ids = self._ids[self._meet]
+        length = 1 << (self._meet - version).bit_length() - 1  # so that all come by the same places
+        while length >= SHORTEST_LEAP:
+            target = self._meet - length
+            with suppress(NotFoundError):
+                if self.lineage.ids_held(target, self._meet).issuperset(ids.values()):
+                    self._note(target, ids)
+                    self._meet = target
+                    leaps.succeeded()
+                    return
+            length //= 2
+        leaps.failed_at(self._meet)
+
     def _over_gap(self, version: int, here: Ids) -> Ids:
         """Return what names say where nobody knows what a version was made from."""
         older, newer = sorted((version, self._meet))
-        fields = [self._lineage.at(each).schema.fields for each in (older, newer)]
+        fields = [self.lineage.at(each).schema.fields for each in (older, newer)]
         same = same_fields(*fields, ids_hold=False)
         there = same if newer == self._meet else inverted(same)
         return composed(composed(self._ids[self._meet], there), here)
@@ -177,6 +207,33 @@ class FeedColumns:
         by_id = {each.id: each for each in table.schema.walk()}
         fields = [_retyped(each, ids, by_id) for each in self.wanted.fields]
         return pa.schema([field_to_arrow(_nullable(each)) for each in fields])
+
+
+class _Leaps:
+    """When the next leap is tried: after more and more steps, the more often none was possible.
+
+    Args:
+        meet: The version that is left first.
+
+    Attributes:
+        next: The version from which it is tried.
+    """
+
+    def __init__(self, meet: int) -> None:
+        self.next, self._pause = meet, SHORTEST_LEAP
+
+    def is_due(self, meet: int) -> bool:
+        """Say whether a leap from a version is to be tried."""
+        return meet <= self.next
+
+    def succeeded(self) -> None:
+        """Take note that a leap was possible."""
+        self._pause = SHORTEST_LEAP
+
+    def failed_at(self, meet: int) -> None:
+        """Take note that no leap from a version was possible."""
+        self.next = meet - self._pause
+        self._pause *= 2
 
 
 def columns_named(

@@ -39,7 +39,7 @@ def resumed_columns(
         NotFoundError: A column is not there.
     """
     now = FeedColumns(told, columns)
-    followed = inverted(FeedColumns(told, None).ids_in(table))
+    followed = inverted(FeedColumns(told, None, lineage=now.lineage).ids_in(table))
     by_path = ids_by_path(table.schema.fields)
     types = {each.id: each.logical_type for each in told.schema.walk()}
     meaning: dict[int, int] = {}
@@ -53,7 +53,7 @@ def resumed_columns(
         meaning |= kept if _is_all_of(each, kept) else {part.id: part.id for part in each.walk()}
     if len(set(meaning.values())) < len(meaning):
         return now
-    return FeedColumns(told, columns, meaning)
+    return FeedColumns(told, columns, meaning, now.lineage)
 
 
 def _is_all_of(field: Field, kept: Ids) -> bool:

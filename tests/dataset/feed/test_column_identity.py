@@ -13,6 +13,9 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
+from lance_stream.dataset.feed import columns_of_versions
+from lance_stream.dataset.feed.columns_of_versions import FeedColumns
+from lance_stream.dataset.table_versions import TableVersion
 
 Row = dict[str, Any]
 
@@ -265,3 +268,66 @@ def test_names_decide_over_a_gap_from_its_nearest_versions_on(tmp_path: Path) ->
     ds.table.store.delete(ds.table.log.manifest_path(2))
     net = told(uri, "price", after=1, deduplication_mode="netChanges")
     assert [each[2] for each in net] == [2, 3]
+
+
+# --- how much of the history is read
+
+
+def manifests_read(monkeypatch: pytest.MonkeyPatch, ds: Dataset, version: int) -> int:
+    """Return how many versions are read to follow all columns back to one."""
+    columns = FeedColumns(ds.table, None)
+    table = ds.checkout(version).table
+    read: list[int] = []
+    real = TableVersion.read_at
+
+    def read_at(self: TableVersion, number: int) -> TableVersion:
+        read.append(number)
+        return real(self, number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TableVersion, "read_at", read_at)
+        found = columns.ids_in(table)
+    with monkeypatch.context() as patched:
+        patched.setattr(columns_of_versions, "SHORTEST_LEAP", 1 << 30)
+        assert FeedColumns(ds.table, None).ids_in(table) == found
+    return len(read)
+
+
+@pytest.mark.parametrize(("every", "most"), [(0, 24), (60, 90)])
+def test_columns_are_followed_over_a_long_history_by_few_of_its_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, most: int
+) -> None:
+    """Also where a compaction leaves no file that the version before had."""
+    schema = pa.schema([("id", pa.int64()), ("s", struct(a=pa.int64(), b=pa.string()))])
+    ds = lance_stream.create_dataset(tmp_path / "t", schema)
+    for number in range(200):
+        ds = ds.append(pa.table({"id": [number], ds.schema.names[1]: [{"a": number, "b": "x"}]}))
+        if every and number % every == every - 1:
+            ds = ds.compact()
+        if number == 100:
+            ds = ds.rename_columns({"s": "t"}).add_columns(pa.field("s", pa.int64()))
+            ds = ds.drop_columns(["s"])
+    assert manifests_read(monkeypatch, ds, 3) <= most
+
+
+@pytest.mark.parametrize("part", ["x", "s.x"])
+def test_an_id_that_is_given_again_is_not_leapt_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """The versions far apart have the same schema, but not one file with values of the column."""
+    fields = {"x": pa.int64()} if part == "x" else {"s": struct(a=pa.int64(), x=pa.int64())}
+    rows = {"x": 1} if part == "x" else {"s": {"a": 1, "x": 1}}
+    schema = pa.schema({"id": pa.int64(), **fields})
+    ds = lance_stream.create_dataset(tmp_path / "t", schema)
+    for _ in range(20):
+        ds = ds.append(pa.Table.from_pylist([{"id": 1, **rows}], schema))
+    top = part.partition(".")[0]
+    old = ds.schema.field(top)
+    ds = ds.drop_columns([top]).compact().add_columns(old)
+    for _ in range(20):
+        ds = ds.append(pa.Table.from_pylist([{"id": 1, **rows}], schema))
+    ids = {each.name: each.id for each in ds.table.schema.walk()}
+    before = {each.name: each.id for each in ds.checkout(5).table.schema.walk()}
+    assert ids == before
+    manifests_read(monkeypatch, ds, 5)
+    assert FeedColumns(ds.table, None).ids_in(ds.checkout(5).table) == {ids["id"]: ids["id"]}
