@@ -398,8 +398,10 @@ class Dataset:
                 booleans.
             sequence_by: The column that orders rows of one key: of the data the newest row counts,
                 and one older than the stored row changes nothing. Values are ordered as in Spark:
-                NaN after all numbers, structs by their first part that differs. None: a key occurs
-                once.
+                NaN after all numbers, structs by their first part that differs. Two different rows
+                of a key with equal values are an error; one with the value of the stored row takes
+                its place, whatever it holds, and only a remembered delete stands against it. None:
+                a key occurs once.
             delete_when: A SQL expression over the data: whether a row deletes the one it names.
             except_columns: Columns of the data that are not stored.
             skip_unchanged: Leave rows alone that would stay the same.
@@ -439,7 +441,9 @@ class Dataset:
         keys that an update changes are followed, and so are rows that a filter over the feed lets
         go or takes in; both need pre-images in the feed. The feed's own columns are not stored.
 
-        Changes that are applied again do no harm, as long as later ones are, too. Columns and parts
+        Changes that are applied again do no harm, as long as later ones are, too: what the table
+        holds is not compared with the versions of the changes, so of two calls the later one
+        counts. Two changes of a key that do the same in one version are an error. Columns and parts
         of structs that the feed does not have keep their values, as in `upsert`.
 
         Args:

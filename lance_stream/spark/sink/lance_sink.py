@@ -70,7 +70,11 @@ def lance_sink(
         sequence_by: For upserts: the column that orders rows of one key. The newest row of a batch
             counts; one that is older than the stored row loses, if the column is stored. Values
             are ordered as Spark orders them: NaN after all numbers, structs by their first part
-            that differs. Without it a key may occur once in a batch.
+            that differs. Two different rows of a key with equal values are an error within one
+            batch. In a later batch a row with the stored row's value takes its place, whatever it
+            holds; only a remembered delete (`tombstones`) stands against it. If that can occur,
+            order by a column, or a struct of several, that tells all changes of a key apart.
+            Without it a key may occur once in a batch, and the later batch counts.
         delete_when: For upserts: a condition in Spark's SQL on an incoming row, for example
             "op = 'd'": where it is true the row of that key is deleted.
         except_columns: Columns of the batch that are not stored.

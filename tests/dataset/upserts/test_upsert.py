@@ -203,3 +203,38 @@ def test_one_key_column_and_one_that_is_not_stored_may_be_named_alone() -> None:
     ds = lance_stream.Dataset(small()).upsert(rows, on="id", except_columns="op")
     assert {row["id"]: row["x"] for row in content(ds.table)}[7] == 8.0
     assert ds.to_table(filter="id = 1")["x"].to_pylist() == [9.0]
+
+
+@pytest.mark.parametrize("tombstones", [None, "7 days"])
+def test_of_two_batches_with_equal_sequences_the_later_counts_unless_a_delete_is_remembered(
+    tombstones: str | None,
+) -> None:
+    def batch(x: float, op: str = "u") -> pa.Table:
+        row = {"id": 1, "seq": 5, "x": x, "tags": None, "op": op}
+        return pa.Table.from_pylist([row], WITH_OP)
+
+    def put(ds: lance_stream.Dataset, data: pa.Table) -> lance_stream.Dataset:
+        return ds.upsert(
+            data,
+            on="id",
+            sequence_by="seq",
+            delete_when="op = 'd'",
+            except_columns="op",
+            tombstones=tombstones,
+        )
+
+    ds = put(put(lance_stream.Dataset(new_table()), batch(1.0)), batch(2.0))
+    assert ds.to_table()["x"].to_pylist() == [2.0]
+    ds = put(ds, batch(3.0, op="d"))
+    assert ds.to_table()["x"].to_pylist() == []
+    ds = put(ds, batch(4.0))
+    assert ds.to_table()["x"].to_pylist() == ([4.0] if tombstones is None else [])
+
+
+def test_of_two_calls_that_apply_changes_the_later_counts_whatever_its_versions() -> None:
+    def change(x: float, version: int) -> pa.Table:
+        row = {"id": 1, "seq": 5, "x": x, "_change_type": "insert", "_commit_version": version}
+        return pa.Table.from_pylist([row])
+
+    ds = lance_stream.Dataset(new_table()).apply_changes(change(1.0, 7), on="id")
+    assert ds.apply_changes(change(2.0, 6), on="id").to_table()["x"].to_pylist() == [2.0]
