@@ -35,21 +35,30 @@ help: java-hint  ## list the targets
 demo: install java  ## the main job on real data: flights stream in, their changes stream out, a SIGKILL between
 	$(BIN)/python examples/flights.py
 
-test: install java servers  ## the whole test suite, Spark and pylance tests too; then once more on the oldest dependencies
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --costs -m "not spark"
-	$(BIN)/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile --costs -m spark $(WITH_SPARK)
-	$(MAKE) --no-print-directory test-floors
+test: SAMPLE := --quick
+test: FLOOR_SAMPLE := --quick --sample-cases 6 --sample-tests 4
+test: tests  ## the tests: of those that are slow one case each, and a sample once more on the oldest dependencies
 
-test-floors: $(FLOORS)/.installed java servers  ## what calls dependencies, on PySpark 4.1 and the oldest of all else: every second test that is not slow, of many cases each fourth
-	$(FLOORS)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup --costs -m "not spark and not slow" --sample-cases 4 --sample-tests 2 $(ON_FLOORS)
-	$(FLOORS)/bin/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile --costs -m "spark and not slow" --sample-cases 4 --sample-tests 2 $(WITH_SPARK)
+test-all: FLOOR_SAMPLE := --sample-cases 2
+test-all: tests  ## every test, and all that call dependencies once more on the oldest of them
+
+test-floors: FLOOR_SAMPLE := --sample-cases 2
+test-floors: floors  ## what calls dependencies, on PySpark 4.1 and the oldest of all else
+
+tests: java
+	@$(MAKE) --no-print-directory -j 3 install servers $(FLOORS)/.installed
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --costs $(SAMPLE) -m "not spark"
+	$(BIN)/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile --costs $(SAMPLE) -m spark $(WITH_SPARK)
+	$(MAKE) --no-print-directory floors FLOOR_SAMPLE="$(FLOOR_SAMPLE)"
+
+floors: $(FLOORS)/.installed java servers
+	$(FLOORS)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup --costs $(FLOOR_SAMPLE) -m "not spark and not slow" $(ON_FLOORS)
+	$(FLOORS)/bin/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile --costs $(FLOOR_SAMPLE) -m "spark and not slow" $(WITH_SPARK)
 
 soak: export ALL_CASES := 1
 soak: export KILL_ROUNDS := 30
 soak: install java servers  ## the long proofs: all cases of all tests, 30 rounds of SIGKILL, three writers and the law of the feed for ten minutes each
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not spark"
-	$(BIN)/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile -m spark $(WITH_SPARK)
-	$(MAKE) --no-print-directory test-floors
+	$(MAKE) --no-print-directory test-all
 	$(BIN)/python -m tests.oracle.three_writers --minutes 10
 	$(BIN)/python -m tests.faults.store_histories --minutes 10
 	$(BIN)/python -m tests.faults.replaced_histories --minutes 10
@@ -113,4 +122,4 @@ clean:  ## remove environments, caches and what the demo made
 	rm -rf $(VENV) $(FLOORS) $(RIVALS) $(SERVERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
 	find checkpoints -mindepth 1 ! -name README.md -delete
 
-.PHONY: help demo test test-floors check check-style fix bench bench-rivals soak protos install servers java java-hint clean
+.PHONY: help demo test test-all test-floors tests floors check check-style fix bench bench-rivals soak protos install servers java java-hint clean
