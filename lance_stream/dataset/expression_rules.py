@@ -5,6 +5,7 @@ equal values of all rows. It names the node's arguments that it understands; `pr
 node that has others, and one without a rule. What the rules mean is said in `predicates`.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -233,11 +234,36 @@ def _harmonised(node: exp.Expression, left: Datum, right: Datum) -> tuple[Datum,
         raise refuse(node, f"compares a {left.type} with a {right.type}, which is not supported")
     if kinds[0] == "temporal":
         return _in_one_unit(_at_utc(left, right), _at_utc(right, left))
+    left, right = _floats_beside(left, right)
     if {left.type, right.type} != {pa.uint64()} and pa.types.is_uint64(left.type):
         return _beside_uint64(left, right)
     if {left.type, right.type} != {pa.uint64()} and pa.types.is_uint64(right.type):
         right, left = _beside_uint64(right, left)
     return left, right
+
+
+def _floats_beside(left: Datum, right: Datum) -> tuple[Datum, Datum]:
+    """Make a decimal that meets a float a double."""
+    if pa.types.is_floating(left.type) and pa.types.is_decimal(right.type):
+        return left, as_float(right, pa.float64())
+    if pa.types.is_decimal(left.type) and pa.types.is_floating(right.type):
+        return as_float(left, pa.float64()), right
+    return left, right
+
+
+def as_float(value: Datum, target: pa.DataType) -> Datum:
+    """Return numbers as floats; decimals as the nearest ones.
+
+    Arrow's own cast of a decimal (26) rounds twice where it has more digits than a double, so
+    that `x = 0.10000000149011612` would not be true of this very number.
+
+    Args:
+        value: Numbers, or anything else that Arrow casts.
+        target: A type of floats.
+    """
+    if pa.types.is_decimal(value.type):
+        return value.cast(pa.string()).cast(target)
+    return value.cast(target)
 
 
 def _kind_of(arrow: pa.DataType) -> str | None:
@@ -428,25 +454,34 @@ def _matched(
         raise refuse(node, "needs a string literal as its pattern; this is not supported")
     if _kind_of(value.type) != "string":
         raise refuse(node, f"matches a {value.type}, which is not supported")
-    pattern = _plain_pattern(node, pattern.as_py(), escape)
-    return pc.match_like(value, pattern, ignore_case=ignore_case)
+    parts = _parts_of_pattern(node, pattern.as_py(), escape)
+    if any(part in _NEEDS_ESCAPE for part, is_plain in parts if is_plain):
+        # Arrow's LIKE (26) takes the backslash of an escape for a letter in some simple patterns
+        regex = "".join(
+            re.escape(part) if is_plain else _WILDCARDS[part] for part, is_plain in parts
+        )
+        return pc.match_substring_regex(value, rf"(?s)\A{regex}\z", ignore_case=ignore_case)
+    plain = "".join(part for part, _ in parts)
+    return pc.match_like(value, plain, ignore_case=ignore_case)
 
 
-def _plain_pattern(node: exp.Expression, pattern: str, escape: str) -> str:
-    """Return the pattern with a backslash before exactly those characters that are plain."""
-    result, place = "", 0
-    while place < len(pattern):
-        letter = pattern[place]
-        if letter == escape:
-            place += 1
-            if place == len(pattern):
-                raise refuse(node, "has an escape at the end of its pattern; not supported")
-            letter = pattern[place]
-            result += "\\" + letter if letter in "%_\\" else letter
-        else:
-            result += "\\\\" if letter == "\\" else letter
-        place += 1
-    return result
+_NEEDS_ESCAPE: Final = frozenset("%_\\")
+_WILDCARDS: Final[Mapping[str, str]] = {"%": ".*", "_": "."}
+
+
+def _parts_of_pattern(node: exp.Expression, pattern: str, escape: str) -> list[tuple[str, bool]]:
+    """Return the characters of a pattern, and whether each stands for itself; no escapes."""
+    parts: list[tuple[str, bool]] = []
+    letters = iter(pattern)
+    for letter in letters:
+        if letter != escape:
+            parts.append((letter, letter not in _WILDCARDS))
+            continue
+        escaped = next(letters, None)
+        if escaped is None:
+            raise refuse(node, "has an escape at the end of its pattern; not supported")
+        parts.append((escaped, True))
+    return parts
 
 
 # --- arithmetic and casts
@@ -469,7 +504,7 @@ def _arithmetic(function: Callable[[Datum, Datum], Datum]) -> Callable[..., Datu
     def evaluate_arithmetic(node: exp.Expression, batch: pa.RecordBatch) -> Datum:
         left, right = evaluate_node(node.this, batch), evaluate_node(node.expression, batch)
         _demand_number(node, left, right)
-        left, right = _widened(left), _widened(right)
+        left, right = _floats_beside(_widened(left), _widened(right))
         if pa.types.is_uint64(left.type) != pa.types.is_uint64(right.type):
             left, right = _without_uint64(left), _without_uint64(right)
         return function(left, right)
@@ -482,7 +517,7 @@ def _without_uint64(value: Datum) -> Datum:
 
 
 def _quotient(left: Datum, right: Datum) -> Datum:
-    left, right = left.cast(pa.float64()), right.cast(pa.float64())
+    left, right = as_float(left, pa.float64()), as_float(right, pa.float64())
     return pc.divide(left, _null_where_zero(right))
 
 
@@ -501,7 +536,7 @@ def _remainder(left: Datum, right: Datum) -> Datum:
 def _whole_or_double(value: Datum) -> Datum:
     if pa.types.is_decimal(value.type):
         whole = value.type.scale == 0 and value.type.precision <= 20
-        return value.cast(pa.int64() if whole else pa.float64())
+        return value.cast(pa.int64()) if whole else as_float(value, pa.float64())
     return value
 
 
@@ -541,7 +576,7 @@ def _cast(node: exp.Expression, batch: pa.RecordBatch) -> Datum:
         value = pc.trunc(value).cast(pa.decimal128(value.type.precision, 0))
     if pa.types.is_date(wanted) and pa.types.is_timestamp(value.type):
         value = value.cast(pa.timestamp(value.type.unit))
-    return value.cast(wanted)
+    return as_float(value, wanted) if pa.types.is_floating(wanted) else value.cast(wanted)
 
 
 def cast_type_of(node: exp.Expression) -> pa.DataType:

@@ -22,6 +22,7 @@ from lance_stream.dataset.changed_rows import (
     without_rows,
 )
 from lance_stream.dataset.commit_verb import Staged, commit_planned, planning_again
+from lance_stream.dataset.expression_rules import as_float
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.predicates import Expression, evaluate, parse_expression
 from lance_stream.dataset.table_versions import TableVersion
@@ -102,7 +103,7 @@ def _changed(
 def _fitting(values: pa.Array, field: pa.Field, name: str) -> pa.Array:
     """Return values in a column's type, if each is held exactly; a decimal as the nearest float."""
     if pa.types.is_decimal(values.type) and pa.types.is_floating(field.type):
-        values = values.cast(field.type)  # a literal such as 9.0 is a decimal
+        values = as_float(values, field.type)  # a literal such as 9.0 is a decimal
     batch = pa.RecordBatch.from_arrays([values], [name])
     if pa.types.is_integer(values.type) and pa.types.is_integer(field.type):
         # Arithmetic widens: what counts is whether the values fit.

@@ -61,3 +61,12 @@ def test_a_literal_with_a_point_updates_every_column_of_fractions(
     assert [float(each) for each in ds.update({"x": "9.0"}).to_table()["x"].to_pylist()] == [9, 9]
     ds = ds.update({"x": "-0.25"}, where="x = 9.0")
     assert [float(each) for each in ds.to_table()["x"].to_pylist()] == [-0.25, -0.25]
+
+
+def test_a_double_is_set_to_the_one_that_its_digits_say_and_found_by_them(tmp_path: Path) -> None:
+    digits = "0.10000000149011612"  # more than 2^53, without the point
+    ds = lance_stream.create_dataset(tmp_path / "t", pa.schema([("x", pa.float64())]))
+    ds = ds.append(pa.table({"x": [1.5]})).update({"x": digits})
+    assert ds.to_table()["x"].to_pylist() == [float(digits)]
+    assert lance.dataset(ds.uri).count_rows(f"x = {digits}") == 1
+    assert ds.delete(f"x = {digits}").count_rows() == 0

@@ -33,12 +33,30 @@ def one(text: str, value: Any, arrow: pa.DataType) -> bool | None:
 # --- against another engine
 
 INTEGERS = [None, 0, 1, -1, 2, 7, -7, 5, 2**62]
-STRINGS = [None, "", "a", "ab", "aB", "a%b", "axb", "é", "a\nb", "it's"]
+STRINGS = [
+    None,
+    "",
+    "a",
+    "ab",
+    "aB",
+    "a%b",
+    "axb",
+    "é",
+    "a\nb",
+    "it's",
+    "\\",
+    "a\\",
+    "\\b",
+    "a\\\\b",
+]
 
 comparisons = st.sampled_from(["=", "<>", "<", "<=", ">", ">=", "=="])
 integer_literals = st.sampled_from(["0", "1", "-1", "2", "5", "-7", "NULL"])
 string_literals = st.sampled_from(["''", "'a'", "'ab'", "'it''s'", "NULL"])
-patterns = st.sampled_from(["''", "'a%'", "'%b'", "'a_b'", "'%'", "'_'", "'a!%b' ESCAPE '!'"])
+patterns = st.sampled_from(
+    ["''", "'a%'", "'%b'", "'a_b'", "'%'", "'_'"]
+    + [f"'{each}' ESCAPE '!'" for each in ("a!%b", "%\\", "\\%", "%\\%", "a\\", "%!_\\b", "_\\%")]
+)
 
 
 @st.composite
@@ -132,6 +150,42 @@ NULLS = [
 @pytest.mark.parametrize(("text", "value", "expected"), NULLS)
 def test_nulls_follow_sqls_three_values(text: str, value: Any, expected: bool | None) -> None:
     assert one(text, value, pa.int64()) is expected
+
+
+# --- patterns with backslashes, and floats, of which Arrow would say something else
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value"),
+    [
+        (r"%\\", "a\\"),
+        (r"\\%", "\\b"),
+        (r"%\\b", "a\\b"),
+        (r"%\\b%", "a\\bc"),
+        (r"C:\\temp\\%", r"C:\temp\x"),
+        (r"%\%\_\\", "a%_\\"),
+    ],
+)
+def test_an_escaped_backslash_is_one_backslash(pattern: str, value: str) -> None:
+    assert one(f"a LIKE '{pattern}'", value, pa.string()) is True
+    assert one(f"a ILIKE '{pattern}'", value.upper(), pa.large_string()) is True
+    assert one(f"a LIKE '{pattern}'", value.replace("\\", "/"), pa.string()) is False
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.floats(1e-3, 1e9), st.sampled_from([1, -1]))
+def test_a_float_is_what_its_digits_say(size: float, sign: int) -> None:
+    value = sign * size
+    text = f"{Decimal(repr(value)):f}"
+    text += "" if "." in text else ".0"
+    for condition in (
+        *(f"a = {text}", f"{text} = a", f"a IN ({text})", f"a BETWEEN {text} AND {text}"),
+        *(f"CAST({text} AS double) = a", "CAST(d AS double) = a", "d = a"),
+        *(f"a - {text} = 0", f"{text} / 1 = a"),
+    ):
+        schema = pa.schema([("a", pa.float64()), ("d", pa.decimal128(38, 24))])
+        exact = Decimal(repr(value))
+        assert chosen(condition, [{"a": value, "d": exact}], schema) == [True], condition
 
 
 # --- types
