@@ -531,3 +531,27 @@ def test_verify_compares_rows_with_another_version_a_replica_and_parquet(
     changed = replica.update({"name": "'another'"}, where="id = 2")
     code, out, _ = run("verify", ds.uri, "--against", changed.uri)
     assert (code, out.splitlines()[-1]) == (1, "the rows differ in name")
+
+
+def test_verify_takes_each_parquet_file_of_a_folder_with_its_own_columns(
+    run: Run, tmp_path: Path
+) -> None:
+    whole = pa.table({"id": [1, 2, 3], "name": [None, None, "c"], "day": [7, 7, 8]})
+    ds = lance_stream.create_dataset(tmp_path / "whole", whole.schema).append(whole)
+    folder = tmp_path / "folder"
+    for place, day in ((slice(0, 2), 7), (slice(2, 3), 8)):
+        (folder / f"day={day}").mkdir(parents=True)
+        part = whole.slice(place.start, place.stop - place.start).drop_columns("day")
+        own = part.drop_columns("name") if day == 7 else part
+        pq.write_table(own, folder / f"day={day}" / "part.parquet")
+    assert answer(run, "verify", ds.uri, "--against", str(folder)).endswith("same\n")
+    for name in ("name", "day"):
+        chosen = ("--columns", name, "--against", str(folder))
+        assert answer(run, "verify", ds.uri, *chosen).endswith("same\n")
+    shorter = lance_stream.create_dataset(tmp_path / "shorter", whole.schema).append(whole)
+    for name in ("name", "day"):
+        shorter = shorter.drop_columns(name)
+        code, out, _ = run("verify", shorter.uri, "--against", str(folder))
+        assert (code, name in out.splitlines()[-1]) == (1, True)
+    code, _, error = run("verify", ds.uri, "--columns", "other", "--against", str(folder))
+    assert (code != 0, "other" in error) == (True, True)
