@@ -114,14 +114,17 @@ class MemoryStore:
     def _below(self, folder: str) -> list[StoredFile]:
         """Return all files below a folder.
 
-        The files are taken from the dictionary that fsspec keeps them in, in one step: its own
-        listings fail where another thread deletes a file meanwhile.
+        The names are taken in one step from the dictionary in which fsspec keeps its files: its own
+        listings fail where another thread makes or deletes a file meanwhile.
         """
         start, prefix = len(self.root) + 1, f"{self._path(folder)}/"
+        files = self._filesystem().store
+        names = [name for name in tuple(files) if name.startswith(prefix)]
+        found = ((name[start:], files.get(name)) for name in names)
         return sorted(
-            StoredFile(name[start:], file.size, file.created.timestamp())
-            for name, file in list(self._filesystem().store.items())
-            if name.startswith(prefix)
+            StoredFile(path, file.size, file.created.timestamp())
+            for path, file in found
+            if file is not None
         )
 
     def list(self, folder: str = "") -> list[StoredFile]:

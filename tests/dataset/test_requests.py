@@ -335,22 +335,33 @@ def test_a_batch_that_is_planned_again_by_another_process(
     assert plan == {"list": 1, "get": 3 + 1}
 
 
-def test_columns_are_followed_through_many_versions_by_reads_side_by_side(
+def test_columns_are_followed_in_leaps_where_files_stay(
     service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream that is far behind finds its columns in each version that it has not read yet."""
-    num_versions = 70
-    for number in range(num_versions):
+    for number in range(70):
         ds = ds.append(rows(100 + number))
     forget(monkeypatch)
     followed = Following(URI, None, FollowingRules(FeedRules()))
     columns = FeedColumns(followed.table(), None)
     end = followed.advance(Position(1), Limits(versions=1))
     service.clear()
-    service.seconds, service.most_at_once = 0.002, 0
-    units = followed.units(Position(1), end, lambda _last: columns)
-    assert len(units) == 1
-    assert service.kinds()["get"] <= ds.version, "each manifest once"
+    assert len(followed.units(Position(1), end, lambda _last: columns)) == 1
+    assert service.kinds()["get"] <= 5
+
+
+def test_columns_are_followed_by_reads_side_by_side_where_files_are_rewritten(
+    service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(35):
+        ds = ds.append(rows(100 + number)).compact()
+    forget(monkeypatch)
+    followed = Following(URI, None, FollowingRules(FeedRules()))
+    columns = FeedColumns(followed.table(), None)
+    end = followed.advance(Position(1), Limits(versions=1))
+    service.clear()
+    service.seconds, service.most_at_once = 0.02, 0
+    assert len(followed.units(Position(1), end, lambda _last: columns)) == 1
+    assert service.kinds()["get"] <= 2 * ds.version, "each manifest once, with its transaction"
     assert service.most_at_once > 4
     shared = {id(columns.ids_in(followed.table(each))) for each in range(2, ds.version + 1)}
     assert len(shared) == 1, "versions with the same columns take no memory for them"

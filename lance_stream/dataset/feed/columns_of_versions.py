@@ -100,7 +100,7 @@ class FeedColumns:
         """Walk back from both versions until they meet."""
         version: int = table.version
         here: Ids = {each.id: each.id for each in table.schema.walk()}
-        steps = 0
+        steps, read_from = 0, self._meet
         leaps = _Leaps(self._meet)
         while version not in self._ids:
             is_newer = version > self._meet
@@ -108,9 +108,9 @@ class FeedColumns:
                 self._leap(version, leaps)
                 continue
             if not is_newer:
-                if steps % STEPS_AHEAD == STEPS_ALONE:
-                    first = max(version, self._meet - STEPS_AHEAD, leaps.next)
-                    self.lineage.read_ahead(range(self._meet - 1, first - 1, -1))
+                if steps >= STEPS_ALONE and self._meet <= read_from:
+                    read_from = max(version, self._meet - STEPS_AHEAD, leaps.next)
+                    self.lineage.read_ahead(range(self._meet - 1, read_from - 1, -1))
                 steps += 1
             origin = self.lineage.origin(version if is_newer else self._meet)
             if origin is None:
