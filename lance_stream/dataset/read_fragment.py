@@ -37,6 +37,7 @@ from lance_stream.errors import (
     InvalidInputError,
     UnsupportedFeatureError,
 )
+from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import field_to_arrow, to_arrow
 from lance_stream.schema.blobs import description_of, is_description, with_descriptions
 from lance_stream.schema.fields import Field, Schema, as_in_file
@@ -290,7 +291,9 @@ class FragmentReader:
 
     def selections(self) -> Iterator[Selection]:
         """Yield the live rows (or the rows given) batch by batch; the filter is not asked yet."""
-        has_blobs = any(map(_has_bytes, self._output))
+        has_blobs = any(map(_has_bytes, self._output)) and not all(
+            map(_holds_bytes_itself, self._fragment.files)
+        )
         with self._told_why_missing():
             for selection in self._selections():
                 if has_blobs:
@@ -453,7 +456,10 @@ class FragmentReader:
             ]
             if not held:
                 continue
-            wanted = [description_of(part) if _has_bytes(part) else part for _, part in held]
+            is_apart = not _holds_bytes_itself(data_file)
+            wanted = [
+                description_of(part) if is_apart and _has_bytes(part) else part for _, part in held
+            ]
             try:
                 self._check_num_rows(data_file)
                 arrays = self._read_file(data_file, wanted, selection)
@@ -464,7 +470,7 @@ class FragmentReader:
                 )
                 raise
             for (place, part), array in zip(held, arrays, strict=True):
-                if _has_bytes(part):
+                if is_apart and _has_bytes(part):
                     array = self._bytes_of(part, data_file, array)
                 parts[place].append(Part(part, array))
         return [
@@ -627,6 +633,11 @@ class FragmentReader:
         if selection.offsets is None:
             return pa.array(sequence.slice(selection.start, selection.stop))
         return pa.array(sequence.take(selection.offsets))
+
+
+def _holds_bytes_itself(file: DataFile) -> bool:
+    """Say whether a data file is of version 0.1: there a blob column is one of plain bytes."""
+    return file.file_version <= FileVersion.V0_1.data_file_numbers
 
 
 def _has_bytes(field: Field) -> bool:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream.errors import UnsupportedFeatureError
 
 pytestmark = pytest.mark.oracle
 
@@ -142,3 +143,19 @@ def test_external_blobs_of_pylance_are_read(tmp_path: Path) -> None:
         (10, b"0123456789"),
         (4, b"3456"),
     ]
+
+
+def test_files_of_0_1_hold_the_bytes_of_a_blob_column_as_plain_values(tmp_path: Path) -> None:
+    """Whatever its metadata say: the reference writes it so, and reads it as bytes alone."""
+    uri = str(tmp_path / "t")
+    rows = table_of([b"abc", b"\0" * 70_000, b"x"])
+    lance.write_dataset(rows, uri, data_storage_version="legacy", enable_stable_row_ids=True)
+    ds = lance_stream.open_dataset(uri)
+    expected = lance.dataset(uri).scanner(blob_handling="all_binary").to_table().to_pylist()
+    assert ds.to_table().to_pylist() == expected == rows.to_pylist()
+    assert ds.take([2, 0])["b"].to_pylist() == [b"x", b"abc"]
+    assert ds.changes(0).read_all()["b"].to_pylist() == rows["b"].to_pylist()
+    with pytest.raises(UnsupportedFeatureError, match="hold their bytes as plain values"):
+        ds.take_blobs("b", [0])
+    with pytest.raises(UnsupportedFeatureError, match="hold their bytes as plain values"):
+        ds.to_table(blob_handling="descriptors")

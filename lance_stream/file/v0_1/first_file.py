@@ -15,7 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.byte_ranges import Asking, together
-from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError, NotFoundError
+from lance_stream.errors import (
+    BadDataError,
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedFeatureError,
+)
 from lance_stream.file.v0_1.file_tail import DictionaryPlace, FileTail, read_tail
 from lance_stream.file.v0_1.page_table import Pages, decode_pages, range_of_column
 from lance_stream.file.v0_1.read_fields import Columns, read_field, read_values
@@ -30,6 +36,7 @@ from lance_stream.file.v0_1.statistics import (
     known_bounds,
 )
 from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.blobs import is_description
 from lance_stream.schema.fields import Field
 
 
@@ -89,6 +96,11 @@ class FirstFile:
         held: dict[int, int] = {}
         dictionaries: list[Field] = []
         for field in fields:
+            if is_description(field):
+                raise UnsupportedFeatureError(
+                    f"the column {field.name!r} is said to hold blobs, but files of version 0.1 "
+                    "hold their bytes as plain values: read it as bytes"
+                )
             below = [each for each in field.walk() if each.id in column_of]
             if not below:
                 raise NotFoundError(

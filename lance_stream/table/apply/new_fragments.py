@@ -131,12 +131,21 @@ def check_file_version(start: Manifest, file: DataFile) -> None:
 
 
 def max_fragment_id(manifest: Manifest) -> int | None:
-    """Return the largest fragment id ever used; old writers did not state it."""
-    if manifest.max_fragment_id is not None:
-        if manifest.max_fragment_id > MAX_FRAGMENT_ID:
-            raise CorruptDataError(f"the largest fragment id is {manifest.max_fragment_id}")
-        return manifest.max_fragment_id
-    return max(manifest.fragments.ids, default=None)
+    """Return the largest fragment id ever used; None if none was.
+
+    Old writers did not state it. One that is stated and less than an id in use is not gone by:
+    new fragments would get ids that others have, and the next version states the right one.
+
+    Raises:
+        CorruptDataError: It is larger than an id can be.
+    """
+    ids = manifest.fragments.numbers.ids
+    in_use = int(ids.max()) if len(ids) else -1
+    stated = -1 if manifest.max_fragment_id is None else manifest.max_fragment_id
+    highest = max(in_use, stated)
+    if highest > MAX_FRAGMENT_ID:
+        raise CorruptDataError(f"the largest fragment id is {highest}")
+    return highest if highest >= 0 else None
 
 
 def has_only_moved_rows(planned: Fragment) -> bool:
