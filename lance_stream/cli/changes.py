@@ -33,6 +33,8 @@ HELP: Final = "what was inserted, updated and deleted"
 
 _ROWS_AT_ONCE: Final = 1000
 
+_LONGEST_WAIT: Final = 86400
+
 _WIDTHS: Final = {"_change_type": len("update_postimage")}
 """How wide columns are at least, whatever the first rows have."""
 
@@ -79,8 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the changes."""
-    if arguments.interval <= 0:
-        raise InvalidInputError(f"--interval is longer than nothing, not {arguments.interval}")
+    if not 0 < arguments.interval <= _LONGEST_WAIT:
+        raise InvalidInputError(
+            f"--interval is longer than nothing, and {_LONGEST_WAIT} seconds at most, not "
+            f"{arguments.interval}"
+        )
     ds = open_table(arguments)
     after = _number(ds, arguments.after, ds.version if arguments.follow else 0)
     last = None if arguments.through is None else _number(ds, arguments.through, 0)

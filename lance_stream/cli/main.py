@@ -13,9 +13,11 @@ An error is one line on stderr, and what the error notes of where it was.
 
 import argparse
 import importlib.metadata
+import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Final
 
@@ -66,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after the program's name; None for those of this process.
     """
     parsed = make_parser().parse_args(arguments)
+    _check_output()
     try:
         code: int = VERBS[parsed.verb].run(parsed)
         sys.stdout.flush()
@@ -80,6 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{PROGRAM} {parsed.verb}: {error}{notes}", file=sys.stderr)
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     return code
+
+
+def _check_output() -> None:
+    """See to it that whatever a table holds can be printed, in whatever encoding, or nowhere."""
+    if sys.stdout is None:  # closed by who started the program
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
@@ -63,8 +64,11 @@ def to_json(value: object) -> str:
     """Return a value as JSON on one line.
 
     Bytes are in base 64; decimals and moments are text, and so are numbers that JSON has not.
+    Where the output is not in UTF-8, letters beyond ASCII are written as JSON's own escapes.
     """
-    return json.dumps(_plain(value), ensure_ascii=False)
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    is_utf8 = encoding.lower().replace("-", "") == "utf8"
+    return json.dumps(_plain(value), ensure_ascii=not is_utf8)
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:

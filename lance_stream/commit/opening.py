@@ -16,6 +16,7 @@ from lance_stream.storage.azure.options import AzureSettings
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.object_store import ObjectStore
+from lance_stream.storage.options.names import as_options
 from lance_stream.storage.store import Store
 
 
@@ -33,7 +34,7 @@ def open_log(
         InvalidInputError: The location or an option makes no sense.
         UnsupportedFeatureError: There is no store for its protocol.
     """
-    options = dict(storage_options or {})
+    options = as_options(storage_options)
     chosen = choose(uri, options)
     store = open_store(chosen.uri, options)
     if chosen.manifests is None:

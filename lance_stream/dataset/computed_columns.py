@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.dataset.add_columns import schema_with
+from lance_stream.dataset.arguments import as_mapping
 from lance_stream.dataset.commit_verb import commit_planned, planning_again
 from lance_stream.dataset.opening import checkout, newest_of_same
 from lance_stream.dataset.predicates import Expression, evaluate, parse_expression, quote_path
@@ -62,6 +63,7 @@ def add_computed_columns(table: TableVersion, columns: Mapping[str, str]) -> Tab
             column of a name is there already. Nothing is changed, and no file is left behind.
         CommitError: Others were in the way each time.
     """
+    as_mapping(columns, "new columns are a mapping of texts, {'total': 'price * quantity'}")
     expressions = {name: parse_expression(text) for name, text in columns.items()}
     if not expressions:
         return checkout(table, None)

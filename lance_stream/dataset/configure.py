@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from lance_stream.dataset.arguments import as_mapping
 from lance_stream.dataset.commit_verb import commit_planned, planning_again
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.table_versions import TableVersion
@@ -11,6 +12,7 @@ from lance_stream.table.operations import MapUpdate, UpdateConfig
 
 def update_config(table: TableVersion, entries: Mapping[str, str | None]) -> TableVersion:
     """Set config entries, or take them away; see `Dataset.update_config`."""
+    as_mapping(entries, "config is a mapping of texts, {'key': 'value'}")
     for key, value in entries.items():
         if not isinstance(key, str) or not key or not (value is None or isinstance(value, str)):
             raise InvalidInputError(f"config is a mapping of texts, but has {key!r}: {value!r}")

@@ -10,6 +10,7 @@ import pyarrow as pa
 from lance_stream.commit.committer import Skipped
 from lance_stream.commit.opening import open_log
 from lance_stream.commit.version_log import VersionLog
+from lance_stream.dataset.arguments import as_mapping, as_names
 from lance_stream.dataset.commit_verb import commit_operation
 from lance_stream.dataset.micro_batches import MicroBatch, entries_of, properties_of
 from lance_stream.dataset.table_versions import TableVersion
@@ -98,13 +99,13 @@ def plan_table(
         raise InvalidInputError(f"a schema is a pyarrow.Schema, not a {type(schema).__name__}")
     version = DEFAULT_FILE_VERSION if file_version is None else FileVersion.parse(file_version)
     version.check_supported()
-    tree = new_schema(with_primary_key(schema, primary_key or ()), version)
+    tree = new_schema(with_primary_key(schema, () if primary_key is None else primary_key), version)
     check_types(tree.fields, version)
     check_dictionaries(tree, version, {})
     log = open_log(uri, storage_options)
     first = apply(
         None,
-        Overwrite((), tree, config_upserts=check_config(config or {})),
+        Overwrite((), tree, config_upserts=check_config({} if config is None else config)),
         Commit(timestamp_nanos=0),
         Creation(DataFormat("lance", version.manifest_name), stable_row_ids=stable_row_ids),
     )
@@ -220,6 +221,7 @@ def with_primary_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema
     """
     if isinstance(primary_key, str):
         raise InvalidInputError(f"primary_key is a list of columns: [{primary_key!r}]")
+    primary_key = as_names(primary_key, "primary_key")
     if len(set(primary_key)) != len(primary_key):
         raise InvalidInputError(f"the primary key {list(primary_key)} names a column twice")
     for position, name in enumerate(primary_key, start=1):
@@ -243,6 +245,7 @@ def check_config(config: Mapping[str, str]) -> dict[str, str]:
     Raises:
         InvalidInputError: One is not.
     """
+    as_mapping(config, "config is a mapping of texts, {'key': 'value'}")
     for key, value in config.items():
         if not isinstance(key, str) or not isinstance(value, str) or not key:
             raise InvalidInputError(f"config is a mapping of texts, but has {key!r}: {value!r}")

@@ -29,6 +29,7 @@ from lance_stream.dataset import (
 )
 from lance_stream.dataset import scan as scanning
 from lance_stream.dataset.ages import parse_age
+from lance_stream.dataset.arguments import as_names
 from lance_stream.dataset.arrow_input import ArrowInput, read_input
 from lance_stream.dataset.branches import Branches
 from lance_stream.dataset.compaction import compact
@@ -319,6 +320,8 @@ class Dataset:
             NotFoundError: A version of the interval has been cleaned up, or a column is not there.
             UnsupportedFeatureError: The table has no stable row ids.
         """
+        if columns is not None and not isinstance(columns, str):
+            columns = as_names(columns, "columns")
         return reader_with_extensions(
             changes.changes(
                 self.table,
@@ -416,10 +419,10 @@ class Dataset:
             CommitError: Others were in the way each time.
         """
         rules = UpsertRules(
-            _names(on),
+            as_names(on, "on"),
             sequence_by,
             delete_when,
-            _names(except_columns),
+            as_names(except_columns, "except_columns"),
             skip_unchanged,
             None if tombstones is None else parse_age(tombstones),
         )
@@ -461,8 +464,8 @@ class Dataset:
         rows = read_input(data).read_all()
         own = [name for name in rows.schema.names if is_change_column(name)]
         rules = UpsertRules(
-            _names(on),
-            except_columns=(*_names(except_columns), *own),
+            as_names(on, "on"),
+            except_columns=(*as_names(except_columns, "except_columns"), *own),
             skip_unchanged=skip_unchanged,
             applies_changes=True,
         )
@@ -524,7 +527,7 @@ class Dataset:
                 are remembered by it; or no column would be left.
             CommitError: Others were in the way each time.
         """
-        return Dataset(drop_columns.drop_columns(self.table, _names(columns)))
+        return Dataset(drop_columns.drop_columns(self.table, as_names(columns, "columns")))
 
     def rename_columns(self, names: Mapping[str, str]) -> "Dataset":
         """Give columns other names. No data file is touched, and no row changes.
@@ -713,7 +716,3 @@ def migrate_to_stable_row_ids(
     """
     table = opening.open_table(uri, None, storage_options)
     return Dataset(stable_row_ids.migrate(table))
-
-
-def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given or ())

@@ -53,7 +53,10 @@ def field_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.Field:
 
     Raises:
         NotFoundError: There is none; the message lists those that are.
+        InvalidInputError: Two columns have the name.
     """
+    if schema.names.count(path[0]) > 1:
+        raise InvalidInputError(said_twice(path[0]))
     fields = {each.name: each for each in schema}
     for depth, name in enumerate(path):
         if name not in fields:
@@ -64,6 +67,14 @@ def field_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.Field:
         found = fields[name]
         fields = {each.name: each for each in found.type} if pa.types.is_struct(found.type) else {}
     return found
+
+
+def said_twice(name: str) -> str:
+    """Say that a name stands for two columns, and what to do."""
+    return (
+        f"there are two columns that are called {name!r}, so nothing can name one of them alone; "
+        "rename_columns gives the first one of a table another name"
+    )
 
 
 def evaluate_node(node: exp.Expression, batch: pa.RecordBatch) -> Datum:

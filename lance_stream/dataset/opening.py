@@ -3,12 +3,12 @@
 import os
 from collections.abc import Mapping
 from datetime import datetime
-from numbers import Integral
 from typing import Any, TypeAlias
 
 from lance_stream.commit.opening import open_log
 from lance_stream.commit.same_table import check_is_still_there
 from lance_stream.commit.version_log import VersionLog
+from lance_stream.dataset.arguments import as_number
 from lance_stream.dataset.references import Refs, as_branch, list_branches, refs_of
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.tag_files import get_tag
@@ -149,13 +149,6 @@ def _uri_beside(uri: str, refs: Refs, other: Refs) -> str:
         return other.store.uri
     beside = "" if other.branch is None else f"/{branch_directory(other.branch)}"
     return path.removesuffix(own) + beside + mark + query
-
-
-def as_number(value: object) -> int | None:
-    """Return a whole number as Python has it; None for anything else, and for true and false."""
-    if isinstance(value, bool):
-        return None
-    return int(value) if isinstance(value, Integral) else None
 
 
 def _newest_at(log: VersionLog, moment: datetime) -> Manifest:

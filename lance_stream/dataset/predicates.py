@@ -61,7 +61,6 @@ class Expression:
         return [quote_path(path) for path in self.paths]
 
 
-@lru_cache(maxsize=256)
 def parse_expression(text: str) -> Expression:
     """Parse a SQL expression; one that was parsed lately is not parsed again.
 
@@ -71,6 +70,11 @@ def parse_expression(text: str) -> Expression:
     """
     if not isinstance(text, str) or not text.strip():
         raise InvalidInputError(f"a filter is a SQL expression such as 'id > 5', not {text!r}")
+    return _parse(text)
+
+
+@lru_cache(maxsize=256)
+def _parse(text: str) -> Expression:
     if len(text) > _MAX_CHARACTERS:
         raise InvalidInputError(
             f"the SQL expression has {len(text)} characters; at most {_MAX_CHARACTERS} are taken"

@@ -10,6 +10,7 @@ Differs: The reference takes an empty name, one with a dot, and one that begins 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from lance_stream.dataset.arguments import as_mapping
 from lance_stream.dataset.schema_changes import change_schema, check_not_remembered_by
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError
@@ -32,8 +33,7 @@ def rename_columns(table: TableVersion, names: Mapping[str, str]) -> TableVersio
             remembered by a column.
         CommitError: Others were in the way each time.
     """
-    if not isinstance(names, Mapping):
-        raise InvalidInputError(f"new names are a mapping, {{'old': 'new'}}, and not {names!r}")
+    as_mapping(names, "new names are a mapping of texts, {'old': 'new'}")
 
     def renamed(newest: TableVersion) -> tuple[Field, ...]:
         name_of: dict[int, str] = {}

@@ -4,11 +4,13 @@ Until the new version is there, a tag holds the older one: its files must not be
 the look at what it has and the publication.
 """
 
+from lance_stream.dataset.arguments import as_number
 from lance_stream.dataset.commit_verb import commit_planned, planning_again
 from lance_stream.dataset.micro_batches import KEEPS_LEDGER
 from lance_stream.dataset.opening import checkout
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.tag_files import holding
+from lance_stream.errors import InvalidInputError
 from lance_stream.table.operations import Restore
 
 
@@ -21,14 +23,21 @@ def restore(table: TableVersion, version: int) -> TableVersion:
 
     Raises:
         NotFoundError: There is no such version (any more).
+        InvalidInputError: It is no number.
         CommitError: Others were in the way each time.
     """
+    number = as_number(version)
+    if number is None or number < 1:
+        raise InvalidInputError(
+            "what is restored is a version, a whole number from 1: that of a tag or moment is "
+            f"checkout(...).version; not {version!r:.200}"
+        )
 
     def attempt() -> TableVersion:
         newest = checkout(table, None)
         kept = {KEEPS_LEDGER: "true"}
-        return commit_planned(newest, Restore(version), properties=kept).table
+        return commit_planned(newest, Restore(number), properties=kept).table
 
-    table.log.read(version)  # if it is gone, this says which ones there are
-    with holding(table.refs, version):
+    table.log.read(number)  # if it is gone, this says which ones there are
+    with holding(table.refs, number):
         return planning_again(attempt)

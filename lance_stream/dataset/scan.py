@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from lance_stream.dataset.arguments import as_count, as_names
 from lance_stream.dataset.lineage_skipping import fragments_that_may_match, lineage_columns_of
 from lance_stream.dataset.predicates import parse_expression, parse_predicate
 from lance_stream.dataset.read_fragment import (
@@ -63,8 +64,8 @@ def plan_scan(
     wanted = names_of(table, columns)
     if not wanted and not system_columns:
         raise InvalidInputError("a scan needs a column at least; use count_rows to count rows")
-    if batch_size is not None and batch_size < 1:
-        raise InvalidInputError(f"a batch has at least 1 row, not {batch_size}")
+    if batch_size is not None:
+        batch_size = as_count(batch_size, "a batch has")
     project(table.schema, wanted)
     if filter is not None:
         check_filter(table, filter)
@@ -145,15 +146,16 @@ def scan(
     }
     system_columns = tuple(name for name in READABLE_SYSTEM_COLUMNS if asked[name])
     check_blob_handling(blob_handling)
+    names = names_of(table, columns)
     units = plan_scan(
         table,
-        columns,
+        names,
         filter,
         system_columns=system_columns,
         batch_size=batch_size,
         blob_handling=blob_handling,
     )
-    schema = projected(table.schema, names_of(table, columns), blob_handling)
+    schema = projected(table.schema, names, blob_handling)
     arrow = output_schema(schema, system_columns)
     return pa.RecordBatchReader.from_batches(arrow, read_units(units))
 
@@ -181,7 +183,7 @@ def names_of(table: TableVersion, columns: Sequence[str] | None) -> tuple[str, .
         return tuple(table.schema.names)
     if isinstance(columns, str):
         raise InvalidInputError(f"columns is a list of names: [{columns!r}], not {columns!r}")
-    return tuple(columns)
+    return as_names(columns, "columns")
 
 
 def read_units(units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:

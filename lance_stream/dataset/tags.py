@@ -1,11 +1,12 @@
 """Tags as users hold them: `ds.tags`."""
 
 from lance_stream.dataset import tag_files
-from lance_stream.dataset.opening import as_number
+from lance_stream.dataset.arguments import as_number
 from lance_stream.dataset.references import Refs, as_branch
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.tag_files import RESERVED_PREFIX, Tag
 from lance_stream.errors import InvalidInputError
+from lance_stream.table.paths import tag_path
 
 TaggedVersion = int | str | tuple[str | None, int] | None
 """A version's number in this branch, another tag, or a branch and a number; None for this one."""
@@ -88,6 +89,7 @@ class Tags:
 
 
 def _of_user(name: str) -> str:
+    tag_path(name)
     if name.startswith(RESERVED_PREFIX):
         raise InvalidInputError(
             f"{name!r} cannot be the name of a tag of yours: those that begin with "

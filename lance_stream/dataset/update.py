@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from lance_stream.commit.world import REAL_WORLD, World
 from lance_stream.dataset.append import write_target
+from lance_stream.dataset.arguments import as_mapping
 from lance_stream.dataset.casting import cast_batch
 from lance_stream.dataset.changed_rows import (
     Addresses,
@@ -51,6 +52,7 @@ def update(
             nothing is changed.
         CommitError: It did not become a version, or it is not known whether it did.
     """
+    as_mapping(values, "new values are a mapping of texts, {'price': 'price * 2'}")
     if not values:
         raise InvalidInputError("an update needs at least one column and its expression")
 

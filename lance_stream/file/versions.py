@@ -53,7 +53,7 @@ class FileVersion(Enum):
         Raises:
             InvalidInputError: There is no such version; the message lists those that are.
         """
-        lowered = name.lower()
+        lowered = str(name).lower()
         version = _ALIASES.get(lowered)
         if version is not None:
             return version

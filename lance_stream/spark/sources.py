@@ -51,6 +51,7 @@ from lance_stream.spark.spark_types import carrier_schema, spark_schema, stored_
 from lance_stream.spark.table_source import TableReader, open_asked, schema_of_table
 from lance_stream.spark.user_schemas import check_user_schema
 from lance_stream.spark.writers import BatchWriter, StreamWriter, plan
+from lance_stream.storage.options.names import as_options
 
 DEFAULT_NAME = "lance"
 
@@ -75,12 +76,16 @@ def register(
             again when they have changed. Spark shows neither in plans, its UI or event logs.
 
     Raises:
-        InvalidInputError: The name is empty.
+        InvalidInputError: The name is empty, or what stands before it is no session.
     """
-    if not name.strip():
-        raise InvalidInputError("the name of a format is empty")
+    if not hasattr(spark, "dataSource"):
+        raise InvalidInputError(
+            f"register() needs the session first, register(spark), not {spark!r:.200}"
+        )
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidInputError(f"the name of a format is a text that is not empty, not {name!r}")
     session = SessionOptions(
-        dict(storage_options or {}), read_hadoop_settings(spark), is_case_sensitive(spark)
+        as_options(storage_options), read_hadoop_settings(spark), is_case_sensitive(spark)
     )
     spark.dataSource.register(_source(name, session))
     function: Any = udtf(changes_function(session), useArrow=False)  # else it asks for pandas

@@ -51,12 +51,30 @@ def open_store(
         InvalidInputError: The location is empty, an option has a wrong value, or no store knows it.
         UnsupportedFeatureError: There is no store for its protocol.
     """
-    text = os.fspath(location)
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise InvalidInputError(f"{location!r} is not the path or URI of a dataset")
+    text = text_of(location)
     protocol, rest = _split(text)
     _check_protocol(text, protocol, rest)
     return BACKENDS[protocol](rest, dict(storage_options or {}))
+
+
+def text_of(location: str | os.PathLike[str]) -> str:
+    """Return a location as text.
+
+    Raises:
+        InvalidInputError: It is none.
+    """
+    text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text or _is_no_unicode(text):
+        raise InvalidInputError(
+            f"{location!r:.200} is not the path or URI of a dataset: 'tables/events.lance', "
+            "'s3://bucket/events'"
+        )
+    return text
+
+
+def _is_no_unicode(text: str) -> bool:
+    """Say whether a name has bytes that are no UTF-8, which no manifest and no URI can state."""
+    return any("\ud800" <= each <= "\udfff" for each in text)
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -100,12 +118,12 @@ def check_is_shared(location: str | os.PathLike[str]) -> None:
         InvalidInputError: Each would see its own: what tasks write there is lost with them.
         UnsupportedFeatureError: There is no store for its protocol.
     """
-    if str(os.fspath(location)).strip().lower().startswith("memory:"):
+    text = text_of(location)
+    if text.strip().lower().startswith("memory:"):
         raise InvalidInputError(
             f"{location!r} lies in the memory of one process, and Spark reads and writes with "
             "many: use a path that all of them see"
         )
-    text = str(os.fspath(location))
     protocol, rest = _split(text)
     if protocol != "s3+ddb":  # of a whole dataset
         _check_protocol(text, protocol, rest)

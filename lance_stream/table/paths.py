@@ -331,7 +331,8 @@ def tag_path(tag: str) -> str:
         ".lock" at the end.
     """
     if (
-        not tag
+        not isinstance(tag, str)
+        or not tag
         or not all(each.isalnum() or each in "._-" for each in tag)
         or tag.startswith(".")
         or tag.endswith((".", ".lock"))

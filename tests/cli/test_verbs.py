@@ -555,3 +555,43 @@ def test_verify_takes_each_parquet_file_of_a_folder_with_its_own_columns(
         assert (code, name in out.splitlines()[-1]) == (1, True)
     code, _, error = run("verify", ds.uri, "--columns", "other", "--against", str(folder))
     assert (code != 0, "other" in error) == (True, True)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize(
+    "words", [["show"], ["show", "--json"], ["changes"], ["changes", "--format", "json"]], ids=str
+)
+def test_an_output_that_has_not_all_letters_gets_escapes(
+    words: list[str], encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pa.table({"ü": ["日本"]})
+    uri = str(tmp_path / "t")
+    lance_stream.create_dataset(uri, rows.schema).append(rows)
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding))
+    assert program.main([words[0], uri, *words[1:]]) == 0
+    if words == ["show", "--json"]:
+        assert "ü" in str(json.loads(printed.getvalue()))
+    elif "json" in words:
+        (row,) = map(json.loads, printed.getvalue().splitlines())
+        assert row["ü"] == "日本"
+    elif words == ["changes"]:
+        assert rb"\u65e5\u672c" in printed.getvalue()
+
+
+def test_an_output_that_is_closed_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lance_stream.create_dataset(tmp_path / "t", pa.schema([("id", pa.int64())]))
+    monkeypatch.setattr(sys, "stdout", None)
+    assert program.main(["log", str(tmp_path / "t")]) == 0
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+def test_an_interval_is_a_time_that_can_be_waited_for(
+    seconds: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lance_stream.create_dataset(tmp_path / "t", pa.schema([("id", pa.int64())]))
+    words = ["changes", str(tmp_path / "t"), "--follow", "--through", "1", "--interval", seconds]
+    assert program.main(words) == 2
+    assert "--interval" in capsys.readouterr().err

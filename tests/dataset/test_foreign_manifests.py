@@ -91,6 +91,38 @@ def test_row_ids_are_not_given_twice(verb: str, tmp_path: Path) -> None:
     assert "row ids" in {each.rule for each in ds.verify()}
 
 
+@pytest.mark.parametrize("verb", ["append", "upsert", "update", "add_columns", "compact"])
+def test_fragment_ids_are_not_given_twice(verb: str, tmp_path: Path) -> None:
+    make(tmp_path / "t").append(pa.table({"id": [5], "x": [5.0]}))
+    edit_manifest(tmp_path / "t", lambda manifest: setattr(manifest, "max_fragment_id", 0))
+    ds = lance_stream.open_dataset(tmp_path / "t")
+    assert {each.rule for each in ds.verify()} == {"fragment ids"}
+    made = WRITES[verb](ds)
+    assert made.verify() == []
+    assert set(made.to_table(columns=["id"])["id"].to_pylist()) >= {1, 2, 3, 4, 5}
+
+
+def test_a_table_that_lost_its_columns_is_left_alone_by_compaction(tmp_path: Path) -> None:
+    make(tmp_path / "t")
+    edit_manifest(tmp_path / "t", lambda manifest: manifest.ClearField("fields"))
+    ds = lance_stream.open_dataset(tmp_path / "t")
+    assert ds.compact().version == ds.version
+
+
+def test_a_name_of_two_columns_names_none(tmp_path: Path) -> None:
+    make(tmp_path / "t")
+    edit_manifest(tmp_path / "t", lambda manifest: setattr(manifest.fields[1], "name", "id"))
+    ds = lance_stream.open_dataset(tmp_path / "t")
+    for ask in (
+        lambda: ds.delete("id = 1"),
+        lambda: ds.count_rows("id = 1"),
+        lambda: ds.upsert(pa.table({"id": [1]}), on="id"),
+    ):
+        with pytest.raises(InvalidInputError, match="two columns that are called 'id'"):
+            ask()
+    assert ds.rename_columns({"id": "key"}).delete("id = 4 AND key = 4").count_rows() == 3
+
+
 def test_the_largest_row_id_is_found_once_for_a_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

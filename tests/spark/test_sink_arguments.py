@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.spark import lance_sink
+from lance_stream.spark import lance_sink, register
 
 ID = pa.schema([("Id", pa.int64())])
 
@@ -16,6 +16,11 @@ ID = pa.schema([("Id", pa.int64())])
     [
         ({"uri": " "}, "needs the path"),
         ({"uri": "s3:/bucket/t"}, "two slashes"),
+        ({"uri": None}, "None is not the path"),
+        ({"uri": ["t"]}, "is not the path"),
+        ({"storage_options": "durable=true"}, "are a mapping of names to values"),
+        ({"storage_options": [("durable", "true")]}, "are a mapping of names to values"),
+        ({"create_options": ID}, "create_options is a mapping"),
         ({"mode": "complete"}, "mode is one of 'append'"),
         ({"mode": "upsert"}, "needs the key columns"),
         ({"mode": "upsert", "on": "id", "sequence_by": ["ts"]}, "sequence_by is a text"),
@@ -39,6 +44,12 @@ def test_arguments_that_make_no_sense_are_refused_at_once(
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):
         lance_sink(**{"uri": "/somewhere", **arguments})
+
+
+@pytest.mark.parametrize("session", [None, "lance", {"durable": "true"}])
+def test_a_format_is_registered_with_a_session(session: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"register\(spark\)"):
+        register(session)
 
 
 def test_arguments_that_make_sense_are_taken() -> None:

@@ -18,8 +18,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from lance_stream.dataset.arguments import as_count
 from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.errors import InvalidInputError
 from lance_stream.file.type_support import holds_only_nulls
 from lance_stream.table.apply.index_coverage import coverage
 from lance_stream.table.fragments import Fragment
@@ -52,8 +52,7 @@ class CompactionRules:
     max_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        if self.target_rows < 1:
-            raise InvalidInputError(f"a fragment has at least one row, not {self.target_rows}")
+        as_count(self.target_rows, "a fragment has")
 
 
 class _Candidate(NamedTuple):
@@ -67,6 +66,8 @@ class _Candidate(NamedTuple):
 def plan(table: TableVersion, rules: CompactionRules | None = None) -> list[tuple[int, ...]]:
     """Return which fragments are to be put together, as places in the manifest, ascending."""
     rules = rules or CompactionRules()
+    if not table.schema.fields:  # as no writer leaves it: there is nothing to write anew
+        return []
     groups = [each for group in _groups(table, rules) for each in group if _pays(each)]
     if rules.max_rows is not None or rules.max_bytes is not None:
         groups = _most_gaining(groups, rules)

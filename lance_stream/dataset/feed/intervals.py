@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from lance_stream.dataset.opening import as_number
+from lance_stream.dataset.arguments import as_number
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.dataset.timestamps import moment_at, nanos_of, with_zone
 from lance_stream.errors import InvalidInputError, NotFoundError

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.dataset.casting import cast_batch
+from lance_stream.dataset.expression_rules import said_twice
 from lance_stream.dataset.predicates import evaluate_predicate, parse_predicate
 from lance_stream.dataset.upserts.change_feeds import last_changes
 from lance_stream.dataset.upserts.comparing import check_can_order
@@ -212,6 +213,9 @@ def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
         raise InvalidInputError(f"the column {repeated[0]!r} occurs more than once")
     _check_there("the key column", rules.on, table, "the table")
     _check_there("the key column", rules.on, batch, "the data")
+    twice = sorted({name for name in table.names if table.names.count(name) > 1})
+    if twice:
+        raise InvalidInputError(said_twice(twice[0]))
     for name in rules.on:
         check_key_type(name, table.field(name).type)
     if rules.sequence_by is not None:

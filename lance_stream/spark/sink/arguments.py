@@ -169,6 +169,22 @@ def names(value: str | Sequence[str] | None, argument: str) -> tuple[str, ...]:
     return given
 
 
+def as_creation(value: object) -> dict[str, Any]:
+    """Return how a new table is made, as a user gives it.
+
+    Raises:
+        InvalidInputError: It is no mapping.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in value):
+        raise InvalidInputError(
+            f"create_options is a mapping of {', '.join(CREATE_OPTIONS)}, such as "
+            f"{{'primary_key': ['id']}}, not {value!r:.200}"
+        )
+    return dict(value)
+
+
 def _as_tuple(value: object, argument: str) -> tuple[Any, ...]:
     if value is None:
         return ()

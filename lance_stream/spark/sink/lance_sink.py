@@ -16,7 +16,7 @@ from lance_stream.dataset.phases import Phases
 from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import NotFoundError, OtherBatchError, TableReplacedError
 from lance_stream.spark.session_settings import options_in_session
-from lance_stream.spark.sink.arguments import SinkArguments, names
+from lance_stream.spark.sink.arguments import SinkArguments, as_creation, names
 from lance_stream.spark.sink.batch_names import settle_names
 from lance_stream.spark.sink.batch_writing import TaskCount
 from lance_stream.spark.sink.compaction import writer_of
@@ -26,6 +26,7 @@ from lance_stream.spark.sink.replays import hold_against, identify, rows_may_dif
 from lance_stream.spark.sink.reports import SinkCommit, log_commit
 from lance_stream.spark.sink.running_queries import run_of, running_query
 from lance_stream.spark.sink.runs import CALLS, Call
+from lance_stream.storage.options.names import as_options
 from lance_stream.table.apply import check_may_write
 
 
@@ -128,8 +129,8 @@ def lance_sink(
             app_id=app_id,
             compact_every=compact_every,
             file_version=file_version,
-            storage_options=dict(storage_options or {}),
-            create_options=dict(create_options or {}),
+            storage_options=as_options(storage_options),
+            create_options=as_creation(create_options),
             any_output_mode=any_output_mode,
             replays_may_differ=replays_may_differ,
         )

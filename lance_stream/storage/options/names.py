@@ -238,6 +238,22 @@ def take_settings(options: Mapping[str, Any], store: str) -> dict[str, Any]:
     return settings
 
 
+def as_options(given: object) -> dict[str, Any]:
+    """Return what a user gives as storage options; none for None.
+
+    Raises:
+        InvalidInputError: They are no mapping of names. As they may be secret, it shows none.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(each, str) for each in given):
+        raise InvalidInputError(
+            "storage_options are a mapping of names to values, such as {'region': 'eu-west-1'}, "
+            f"not {type(given).__name__}"
+        )
+    return dict(given)
+
+
 def as_flag(name: str, value: Any) -> bool:
     """Return an option's value as true or false."""
     text = str(value).strip().lower()
@@ -373,6 +389,9 @@ def _unknown(name: str, store: str) -> str:
     near = get_close_matches(name.lower(), of_store, 1) or get_close_matches(
         name.lower(), everywhere, 1
     )
+    if store == "manifest store":  # these are asked first, whatever store there is
+        hint = f"did you mean {near[0]!r}?" if near else "docs/stores.md lists those that are"
+        return f"the storage option {name!r} is not known for any store: {hint}"
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(of_store)}"
     return f"the storage option {name!r} is not known for {_CALLED[store]}: {hint}"
 

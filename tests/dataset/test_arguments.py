@@ -1,0 +1,88 @@
+"""Arguments of the wrong kind: each is refused by an error of ours, and leaves nothing behind."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.dataset.dataset import Dataset
+from lance_stream.errors import InvalidInputError, NotFoundError
+
+ROWS = pa.table({"id": [1, 2, 3], "x": [1.0, 2.0, 3.0]})
+NO_NAMES = [0, 1.5, True, b"id", [None], [1], {"id": "x + 1"}, object(), [["id"]]]
+NO_TEXTS = [0, 1.5, True, b"id", ["id"], {"id": 1}, {"id"}, object(), "", " "]
+NO_MAPPINGS = [None, 0, True, "id", b"id", ["id"], [("id", "1")], {1: "id"}, {None: "1"}, object()]
+NO_NUMBERS = [None, 0, -1, 1.5, 1.0, float("nan"), True, "1", b"1", [1], {"a": 1}, object()]
+
+REFUSED: dict[str, tuple[Callable[[Dataset, Any], Any], list[Any]]] = {
+    "scan": (lambda ds, each: ds.scan(each), [*NO_NAMES, "id"]),
+    "scan of a filter": (lambda ds, each: ds.scan(filter=each), NO_TEXTS),
+    "scan of a batch size": (lambda ds, each: ds.scan(batch_size=each), NO_NUMBERS[1:]),
+    "count_rows": (lambda ds, each: ds.count_rows(each), NO_TEXTS),
+    "digest": (lambda ds, each: ds.digest(each), NO_NAMES),
+    "take": (lambda ds, each: ds.take([0], columns=each), NO_NAMES),
+    "changes": (lambda ds, each: ds.changes(0, columns=each), [*NO_NAMES, "id"]),
+    "delete": (lambda ds, each: ds.delete(each), [None, *NO_TEXTS]),
+    "upsert on": (lambda ds, each: ds.upsert(ROWS, on=each), [None, *NO_NAMES]),
+    "upsert except": (lambda ds, each: ds.upsert(ROWS, "id", except_columns=each), NO_NAMES),
+    "upsert delete": (lambda ds, each: ds.upsert(ROWS, "id", delete_when=each), NO_TEXTS),
+    "update": (lambda ds, each: ds.update(each), NO_MAPPINGS),
+    "update of a value": (lambda ds, each: ds.update({"x": each}), [None, *NO_TEXTS]),
+    "update where": (lambda ds, each: ds.update({"x": "1"}, where=each), NO_TEXTS),
+    "add_columns": (lambda ds, each: ds.add_columns(each), NO_MAPPINGS),
+    "add_columns of a value": (lambda ds, each: ds.add_columns({"n": each}), [None, *NO_TEXTS]),
+    "drop_columns": (lambda ds, each: ds.drop_columns(each), NO_NAMES),
+    "rename_columns": (lambda ds, each: ds.rename_columns(each), NO_MAPPINGS),
+    "restore": (lambda ds, each: ds.restore(each), NO_NUMBERS),
+    "compact": (lambda ds, each: ds.compact(each), NO_NUMBERS),
+    "update_config": (lambda ds, each: ds.update_config(each), NO_MAPPINGS),
+    "tag": (lambda ds, each: ds.tags.create(each, 1), [None, *NO_TEXTS]),
+    "tag of a version": (lambda ds, each: ds.tags.create("a", each), NO_NUMBERS[1:-5]),
+    "tag that moves": (lambda ds, each: ds.tags.update(each, 1), [None, *NO_TEXTS]),
+    "tag that goes": (lambda ds, each: ds.tags.delete(each), [None, *NO_TEXTS]),
+    "options": (lambda ds, each: lance_stream.open_dataset(ds.uri, None, each), NO_MAPPINGS[1:]),
+    "location": (
+        lambda _, each: lance_stream.open_dataset(each),
+        [None, 0, b"t", ["t"], "", "\0", "\udcff"],
+    ),
+}
+
+
+@pytest.mark.parametrize("verb", REFUSED)
+def test_what_is_of_the_wrong_kind_is_refused_and_leaves_nothing(verb: str, tmp_path: Path) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
+    before = {each for each in tmp_path.rglob("*") if each.is_file()}
+    call, given = REFUSED[verb]
+    for each in given:
+        with pytest.raises(InvalidInputError):
+            call(ds, each)
+    assert {each for each in tmp_path.rglob("*") if each.is_file()} == before
+
+
+@pytest.mark.parametrize("argument", ["file_version", "primary_key", "config"])
+@pytest.mark.parametrize("value", [0, 1.5, True, b"a", [None], [1], object()], ids=repr)
+def test_no_table_is_made_by_arguments_of_the_wrong_kind(
+    argument: str, value: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInputError):
+        lance_stream.create_dataset(tmp_path / "t", ROWS.schema, **{argument: value})
+    assert not (tmp_path / "t").exists()
+
+
+def test_columns_may_come_from_an_iterator(tmp_path: Path) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
+    assert ds.to_table(iter(["x"])) == ROWS.select(["x"])
+    assert ds.changes(0, columns=iter(["x"])).read_all().column(0) == ROWS["x"]
+    assert ds.upsert(ROWS, on=iter(["id"])).count_rows() == 3
+
+
+def test_an_option_that_no_store_knows_is_said_to_be_none_of_any(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="'nope' is not known for any store"):
+        lance_stream.open_dataset(tmp_path / "t", storage_options={"nope": "1"})
+    with pytest.raises(InvalidInputError, match="did you mean 'durable'"):
+        lance_stream.open_dataset(tmp_path / "t", storage_options={"durabel": "1"})
+    with pytest.raises(NotFoundError):
+        lance_stream.open_dataset(tmp_path / "t", storage_options={"durable": "true"})
