@@ -160,7 +160,7 @@ class LocalStore:
         """Create a file unless its name is taken; see `Store.create_once`."""
         target = self._path(path)
         with _too_long_is_invalid(self, path):
-            target.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(target.parent)
             return create_by_link(target, _temporary_name(target), data)
 
     def open_writer(self, path: str) -> FileWriter:
@@ -168,7 +168,7 @@ class LocalStore:
         target = self._path(path)
         with _too_long_is_invalid(self, path):
             _check_name(target)
-            target.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(target.parent)
             return LocalFileWriter(target, durable=self.durable)
 
     def write(self, path: str, data: BytesLike) -> None:
@@ -259,6 +259,23 @@ def _temporary_name(target: Path) -> Path:
     room = _MAX_NAME_BYTES - len(ending) - 1
     name = target.name if len(os.fsencode(target.name)) <= room else target.name[: room // 4]
     return target.with_name(f".{name}{ending}")
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, where they are not there.
+
+    Raises:
+        InvalidInputError: A file has the name of one, or a link leads nowhere.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        there = (each for each in (folder, *folder.parents) if os.path.lexists(each))
+        taken = next((each for each in there if not each.is_dir()), folder)
+        raise InvalidInputError(
+            f"the folder {str(folder)!r} cannot be made: {str(taken)!r} is there, and no folder. "
+            "Move it away, or choose another location"
+        ) from error
 
 
 def _check_name(target: Path) -> None:

@@ -136,8 +136,14 @@ def _open_path(path: str, options: Mapping[str, Any]) -> Store:
 
 
 def _root_of_path(path: str) -> str:
-    expanded = Path(path).expanduser() if path.startswith("~") else Path(path)
-    return os.path.normpath(expanded.absolute())
+    try:
+        expanded = Path(path).expanduser() if path.startswith("~") else Path(path)
+        return os.path.normpath(expanded.absolute())
+    except (RuntimeError, FileNotFoundError) as error:
+        raise InvalidInputError(
+            f"{path!r} is not the path of a dataset: what it is relative to, a home or the working "
+            f"directory, is not there ({error}). Give an absolute path"
+        ) from error
 
 
 def _open_file_uri(rest: str, options: Mapping[str, Any]) -> Store:

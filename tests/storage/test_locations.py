@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,32 @@ def test_a_file_uri_with_a_host_is_refused() -> None:
 def test_what_is_no_location_is_refused(location: str) -> None:
     with pytest.raises(InvalidInputError):
         open_store(location)
+
+
+def test_a_path_that_is_relative_to_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for location in ("t", "~nobody_of_this_name/t"):
+        with pytest.raises(InvalidInputError, match="Give an absolute path"):
+            open_store(location)
+
+
+@pytest.mark.parametrize("taken", ["t", "t/data", "link"])
+def test_a_file_where_a_folder_should_be_is_named(taken: str, tmp_path: Path) -> None:
+    place = tmp_path / taken
+    place.parent.mkdir(exist_ok=True)
+    if taken == "link":
+        place.symlink_to(tmp_path / "nowhere")
+    else:
+        place.write_text("x")
+    store = open_store(tmp_path / taken.partition("/")[0])
+    for write in (store.create_once, store.write):
+        with pytest.raises(InvalidInputError, match=re.escape(f"{str(place)!r} is there")):
+            write("data/a.lance", b"x")
+    assert place.is_symlink() or place.read_text() == "x"
 
 
 @pytest.mark.parametrize("protocol", sorted(REFUSED))
