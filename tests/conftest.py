@@ -45,7 +45,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick",
         action="store_true",
-        help="of a test whose cases are all slow run the first, and no slow case of others",
+        help="of a test whose cases are all slow run the first, no slow case of others, and nothing "
+        "nightly",
     )
 
 
@@ -71,7 +72,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             places = places_of_some(list(map(_values, cases)), mark.kwargs["one_in"], name)
             left = [cases[place] for place in sorted(places)]
         if is_quick:
-            left = [each for each in left if not _is_slow(each)] or left[:1]
+            left = [each for each in left if not _has(each, "nightly")]
+            left = [each for each in left if not _has(each, "slow")] or left[:1]
         chosen.update(left[::case_step] if len(left) > _MANY_CASES else left)
     left_out = [each for each in items if each not in chosen]
     if left_out:
@@ -79,8 +81,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [each for each in items if each in chosen]
 
 
-def _is_slow(item: pytest.Item) -> bool:
-    return item.get_closest_marker("slow") is not None
+def _has(item: pytest.Item, marker: str) -> bool:
+    return item.get_closest_marker(marker) is not None
 
 
 def _values(item: pytest.Item) -> set[tuple[str, Hashable]]:

@@ -25,6 +25,7 @@ def run(*arguments: str) -> str:
 
 @pytest.mark.oracle
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_benchmark_of_tables_gives_a_ratio_for_a_version_in_every_direction() -> None:
     shown = run("benchmarks.tables", "--rows", "3000", "--rounds", "1", "--file-versions", "2.2")
     ratios = re.findall(r"([\d.]+)x pylance, +([\d.]+)x parquet", shown)
@@ -70,6 +71,7 @@ def test_the_benchmark_of_growth_holds_commits_into_many_fragments_against_few()
 
 @pytest.mark.oracle
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.server("moto")
 def test_the_benchmark_of_stores_gives_ratios_of_time_and_of_requests_for_every_act() -> None:
     shown = run("benchmarks.stores", "--rounds", "1", "--latency-ms", "0")

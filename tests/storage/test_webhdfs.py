@@ -30,9 +30,8 @@ from tests.servers.hdfs_cluster import HdfsCluster
 from tests.servers.store_faults import CutAfter, CutBefore, Forge
 from tests.servers.store_requests import StoreRequest
 
-pytestmark = [
-    pytest.mark.slow,  # a Java with a namenode and a datanode, in which nothing is quick
-]
+# A Java with a namenode and a datanode, in which nothing is quick.
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 ROW = pa.table({"id": pa.array([1], pa.int64())})
 
