@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick",
         action="store_true",
-        help="of a test whose cases are all slow run the first, no slow case of others, and nothing "
+        help="of a test whose cases are all slow run the first, no slow case of others, nothing "
         "nightly",
     )
 
