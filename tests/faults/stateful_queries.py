@@ -225,7 +225,6 @@ class Run:
         files_per_batch: How many are taken at once.
         checkpoint: Where Spark keeps its own.
         uri: The table.
-        app_id: Of the sink.
         death: The moment at which it dies, one of `DEATHS`, or empty.
         at_batch: The batch of this run at which it dies, from 0.
     """
@@ -236,7 +235,6 @@ class Run:
     files_per_batch: int
     checkpoint: str
     uri: str
-    app_id: str | None
     death: str = ""
     at_batch: int = 0
 
@@ -251,7 +249,7 @@ class Run:
             on_commit: Called for each batch that the sink has taken in or skipped.
         """
         kind = KINDS[self.kind]
-        sink = lance_sink(self.uri, app_id=self.app_id, **kind.sink)
+        sink = lance_sink(self.uri, **kind.sink)
         moments = itertools.chain(itertools.repeat("", self.at_batch), [self.death])
 
         def put(df: Any, batch_id: int) -> None:
@@ -306,8 +304,6 @@ class History:
         self.arriving.mkdir(parents=True)
         self.files: list[File] = []
         self.files_per_batch = 1
-        self.app_id: str | None = None
-        self.num_names = 0
         self.has_skipped_others = False
         self.done: Counter[str] = Counter()
 
@@ -376,7 +372,6 @@ class History:
             self.files_per_batch,
             str(self.checkpoint),
             self.uri,
-            self.app_id,
             death,
             at_batch,
         )
@@ -418,12 +413,14 @@ class History:
         if "Killed" in message:
             return
         if "have come under the same number" in message:
-            if self.kind.sink.get("mode") not in ("upsert", "overwrite"):
-                found = re.search(r'open_dataset\(.*?\)\.delete\("([^"]+)"\)', message)
-                assert found is not None, message
-                open_dataset(self.uri).delete(found[1])
-            self.num_names += 1
-            self.app_id = f"name {self.num_names}"
+            calls = re.findall(
+                r"open_dataset\('[^']+'\)\.(?:delete|update_config)\(.*?\)(?=[,;])", message
+            )
+            assert [".delete(" in calls[0], ".update_config(" in calls[-1]] == [True, True], message
+            if self.kind.sink.get("mode") in ("upsert", "overwrite"):
+                del calls[0]  # as the error says
+            for call in calls:
+                eval(call, {"open_dataset": open_dataset})
             self.done["planned anew"] += 1
             return
         if "Put the newest checkpoint back" in message:
