@@ -34,7 +34,7 @@ from pyspark.sql import DataFrame, SparkSession
 import lance_stream
 from benchmarks.sinks.session import make_session
 from lance_stream.dataset.append import append_fragments, write_target
-from lance_stream.dataset.create import create_table
+from lance_stream.dataset.create import create_table, plan_table
 from lance_stream.dataset.micro_batches import MicroBatch
 from lance_stream.dataset.opening import open_table
 from lance_stream.dataset.write_fragments import write_fragments
@@ -55,7 +55,7 @@ def rows_from(first: int, count: int) -> pa.Table:
 
 def make_table(folder: Path, fragments: int) -> None:
     """Make a table of many fragments, in one version."""
-    table = create_table(str(folder), SCHEMA, primary_key=["id"])
+    table = create_table(plan_table(str(folder), SCHEMA, primary_key=["id"]))
     target = write_target(table)
     made = [
         each

@@ -2,11 +2,30 @@
 
 import argparse
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol, TypeVar
+
+
+class History(Protocol):
+    """What can be played: a table, its verbs, and a model of it."""
+
+    told: list[str]
+
+    def __init__(self, folder: str, seed: int) -> None: ...
+
+    def step(self) -> None:
+        """Do one thing, and check what it did."""
+
+    def finish(self) -> None:
+        """Check the whole."""
+
+
+HistoryT = TypeVar("HistoryT", bound=History)
 
 
 def main(play: Callable[[int, int], Mapping[str, int]], *, steps: int, what: str = "steps") -> int:
@@ -37,6 +56,31 @@ def main(play: Callable[[int, int], Mapping[str, int]], *, steps: int, what: str
     for name, count in sorted(done.items()):
         print(f"{count:10,}  {name}")
     return int(bool(wrong) or not done.total())
+
+
+def run(kind: type[HistoryT], seed: int, num_steps: int) -> HistoryT:
+    """Make one history in a folder of its own, check it, and return it.
+
+    Args:
+        kind: Made of the folder and the seed; notes in `told` what it does.
+        seed: Settles what happens.
+        num_steps: How many steps it has.
+
+    Raises:
+        AssertionError: Something is not as it has to be; its notes tell the history.
+    """
+    with tempfile.TemporaryDirectory(prefix="lance-stream-") as folder:
+        made = kind.__new__(kind)  # what it tells is wanted also where it fails to begin
+        try:
+            made.__init__(folder, seed)  # type: ignore[misc]  # it has just been made
+            for _ in range(num_steps):
+                made.step()
+            made.finish()
+        except BaseException as error:
+            for line in getattr(made, "told", ()):
+                error.add_note(line)
+            raise
+        return made
 
 
 def _parser(steps: int, what: str) -> argparse.ArgumentParser:

@@ -35,27 +35,14 @@ from lance_stream.table.manifest import DataFormat
 from lance_stream.table.operations import Overwrite
 
 
-def create_table(
-    uri: str | os.PathLike[str],
-    schema: pa.Schema,
-    *,
-    file_version: str | None = None,
-    stable_row_ids: bool = True,
-    primary_key: Sequence[str] | None = None,
-    config: Mapping[str, str] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> TableVersion:
-    """Make a table, and return its first version; see `create_dataset`."""
-    table = plan_table(
-        uri,
-        schema,
-        file_version=file_version,
-        stable_row_ids=stable_row_ids,
-        primary_key=primary_key,
-        config=config,
-        storage_options=storage_options,
-    )
-    log = table.log
+def create_table(planned: TableVersion) -> TableVersion:
+    """Make a table that `plan_table` planned, without rows, and return its first version.
+
+    Raises:
+        InvalidInputError: There is a table already.
+        CommitUncertainError: Nobody knows whether the table was made.
+    """
+    log = planned.log
     try:
         existing = log.latest()
     except NotFoundError:
@@ -63,12 +50,12 @@ def create_table(
     else:
         raise _already_there(log.store.uri, existing)
     made = create_with_fragments(
-        uri,
+        planned.uri,
         log,
-        Overwrite((), table.schema, config_upserts=table.manifest.config),
-        table.file_version,
-        stable_row_ids=stable_row_ids,
-        storage_options=storage_options,
+        Overwrite((), planned.schema, config_upserts=planned.manifest.config),
+        planned.file_version,
+        stable_row_ids=planned.has_stable_row_ids,
+        storage_options=planned.storage_options,
     )
     if made is None:
         raise _already_there(log.store.uri, None)

@@ -654,17 +654,16 @@ def create_dataset(
         UnsupportedFeatureError: A type, the file version or the location's protocol is not
             supported.
     """
-    return Dataset(
-        create.create_table(
-            uri,
-            schema,
-            file_version=file_version,
-            stable_row_ids=stable_row_ids,
-            primary_key=primary_key,
-            config=config,
-            storage_options=storage_options,
-        )
+    planned = create.plan_table(
+        uri,
+        schema,
+        file_version=file_version,
+        stable_row_ids=stable_row_ids,
+        primary_key=primary_key,
+        config=config,
+        storage_options=storage_options,
     )
+    return Dataset(create.create_table(planned))
 
 
 def open_dataset(

@@ -20,7 +20,6 @@ import itertools
 import json
 import random
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -615,27 +614,10 @@ def renamed(tree: Tree, path: tuple[str, ...], names: dict[str, str]) -> Tree:
 
 
 def run(seed: int, num_steps: int) -> int:
-    """Make one history and check it; return how many versions it has.
-
-    Raises:
-        AssertionError: Something is not as it has to be; its notes tell the history.
-    """
+    """Make one history and check it; return how many versions it has."""
     leap = 1 if seed % 2 else columns_of_versions.SHORTEST_LEAP  # histories are short
-    with (
-        tempfile.TemporaryDirectory(prefix="lance-stream-columns-") as folder,
-        mock.patch.object(columns_of_versions, "SHORTEST_LEAP", leap),
-    ):
-        made = Histories.__new__(Histories)
-        try:
-            made.__init__(folder, seed)
-            for _ in range(num_steps):
-                made.step()
-            made.finish()
-        except BaseException as error:
-            for line in getattr(made, "told", ()):
-                error.add_note(line)
-            raise
-        return made.latest
+    with mock.patch.object(columns_of_versions, "SHORTEST_LEAP", leap):
+        return histories.run(Histories, seed, num_steps).latest
 
 
 def play(seed: int, num_steps: int) -> dict[str, int]:

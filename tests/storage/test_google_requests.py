@@ -242,6 +242,7 @@ def test_deleting_what_is_gone_is_no_error(script: Script) -> None:
     script.then(204, b"").then(404, error("No such object: b/k"))
     for _ in range(2):
         script.ask(lambda google: google.delete("k"))
+    assert [request.method for request in script.requests] == ["DELETE", "DELETE"]
 
 
 def test_a_copy_goes_on_until_it_is_done(script: Script) -> None:
