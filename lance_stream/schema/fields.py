@@ -250,11 +250,6 @@ def as_in_file(each: Field, whole: Field, held: Container[int]) -> Field:
     return made if is_packed == made.is_packed else replace(made, packed_in_file=is_packed)
 
 
-def without_children(each: Field) -> Field:
-    """Return a copy of a field with nothing below it."""
-    return replace(each, children=())
-
-
 def _encoding_hint(logical_type: str) -> int:
     if logical_type.startswith("dict:"):
         return _DICTIONARY

@@ -76,9 +76,6 @@ FIXED_SIZE_LIST_OF_STRUCTS_PREFIX = FIXED_SIZE_LIST_PREFIX + STRUCT + ":"
 LIST_KINDS = frozenset({LIST, LIST_OF_STRUCTS, LARGE_LIST, LARGE_LIST_OF_STRUCTS})
 """Logical types of lists of any length; one field below them stands for the items."""
 
-NESTED_KINDS = LIST_KINDS | {STRUCT, MAP}
-"""Logical types whose parts are fields below them; so are those of fixed-size lists of structs."""
-
 MAX_FIXED_SIZE_LIST_ITEMS = 2**31 - 1
 
 

@@ -201,7 +201,6 @@ class Found:
         self._workers = workers
         self._known: dict[int, tuple[bytes, Matches]] = {}
         self._asked: tuple[object, ...] = ()
-        self.num_looked_in = 0
 
     def look_up(self, table: TableVersion, incoming: Incoming) -> Matches:
         """Return the rows of a version that have a key of the batch.
@@ -225,7 +224,6 @@ class Found:
                 places.append(place)
             else:
                 matches.append(kept)
-        self.num_looked_in = len(places)
         are_unknown = bounds.are_unknown(fragments)
         units = [
             table.unit(
