@@ -91,8 +91,15 @@ def _used_by(process: str) -> float:
 
 
 def _children_of(process: str) -> list[str]:
+    return [
+        child
+        for thread in Path(f"/proc/{process}/task").glob("*")
+        for child in _children_of_thread(thread)
+    ]
+
+
+def _children_of_thread(thread: Path) -> list[str]:
     try:
-        files = list(Path(f"/proc/{process}/task").glob("*/children"))
-        return [child for file in files for child in file.read_text().split()]
-    except OSError:
+        return (thread / "children").read_text().split()
+    except OSError:  # it has just ended; the others' children count all the same
         return []

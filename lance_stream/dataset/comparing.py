@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyarrow.dataset import dataset, get_partition_keys
 
 from lance_stream.dataset.row_digests import NO_ROWS, RowsDigest, add_up, digest_of
 from lance_stream.errors import InvalidInputError, NotFoundError
@@ -74,6 +73,8 @@ def read_parquet(path: str, columns: list[str] | None = None) -> Iterable[pa.Rec
         NotFoundError: There is none.
         InvalidInputError: It is no parquet file, or no file has a column.
     """
+    from pyarrow.dataset import dataset  # it loads pandas, which takes as long as all else here
+
     try:
         partitioning = "hive" if Path(path).is_dir() else None
         found = dataset(path, format="parquet", partitioning=partitioning)
@@ -102,6 +103,8 @@ class _ParquetFile:
     """
 
     def __init__(self, file: Any) -> None:
+        from pyarrow.dataset import get_partition_keys
+
         self._file = file
         self._schema: pa.Schema = file.physical_schema
         told = get_partition_keys(file.partition_expression)

@@ -1,0 +1,20 @@
+"""Importing the package loads nothing that only some of its users need.
+
+Each Python worker of Spark imports it anew, so its time is paid in every job.
+"""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("pandas", "pyarrow.dataset", "aiohttp", "botocore", "s3fs", "gcsfs", "adlfs", "psycopg")
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"), [("lance_stream.spark", HEAVY), ("lance_stream", ("pyspark",))]
+)
+def test_an_import_loads_nothing_heavy(module: str, heavy: tuple[str, ...]) -> None:
+    code = f"import sys, {module}; print(*sorted({set(heavy)} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout.split(), done.stderr) == ([], "")
