@@ -11,7 +11,7 @@ CORES       := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 JOBS        ?= $(shell n=$$((2 * $(CORES))); [ $$n -lt 4 ] && n=4; [ $$n -gt 8 ] && n=8; echo $$n)
 SPARK_JOBS  ?= $(shell n=$(CORES); [ $$n -lt 2 ] && n=2; [ $$n -gt 4 ] && n=4; echo $$n)
 WITH_SPARK   = $$(grep -rl mark.spark tests --include='test_*.py')
-ON_FLOORS   := $(addprefix tests/,schema table file storage dataset spark golden commit/test_manifest_stores_on_servers.py)
+ON_FLOORS   := $(addprefix tests/,schema table file storage dataset snapshot expressions read write verbs maintenance upsert feed spark golden commit/test_manifest_stores_on_servers.py)
 comma       := ,
 PROTOS      := file file2 table rowids transaction encodings_v2_0 encodings_v2_1 outlines
 export SPARK_LOCAL_IP := 127.0.0.1
@@ -64,7 +64,7 @@ soak: install java servers  ## the long proofs: all cases of all tests, 30 round
 	$(BIN)/python -m tests.faults.replaced_histories --minutes 10
 	$(BIN)/python -m tests.faults.stateful_queries --minutes 10
 	$(BIN)/python -m tests.oracle.feed_histories --minutes 10
-	$(BIN)/python -m tests.dataset.upserts.key_histories --minutes 10
+	$(BIN)/python -m tests.upsert.key_histories --minutes 10
 	$(BIN)/python -m tests.oracle.column_histories --minutes 10
 	$(BIN)/python -m tests.oracle.cleanup_histories --minutes 10
 

@@ -33,12 +33,12 @@ import lance_stream
 from benchmarks.side_by_side import speed_ratio, take_turns
 from benchmarks.sinks.session import make_session
 from benchmarks.tables import make_table
-from lance_stream.dataset.append import append_fragments, write_target
-from lance_stream.dataset.feed.newest_version import NewestVersion
-from lance_stream.dataset.opening import open_table
-from lance_stream.dataset.write_fragments import write_fragments
+from lance_stream.feed.newest_version import NewestVersion
+from lance_stream.snapshot.opening import open_table
 from lance_stream.spark import register
 from lance_stream.storage.locations import open_store
+from lance_stream.verbs.append import append_fragments
+from lance_stream.write.fragments import write_fragments, write_target
 
 UPDATES, INSERTS, DELETES = 45_000, 5_000, 5_000
 MOST_TIMES_PYLANCE = 2.0

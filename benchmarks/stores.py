@@ -33,13 +33,13 @@ import pyarrow as pa
 
 import lance_stream
 from benchmarks.side_by_side import Worker
-from lance_stream.dataset.append import append_fragments, write_target
-from lance_stream.dataset.feed.change_units import read_changes
-from lance_stream.dataset.feed.following import Following, FollowingRules
-from lance_stream.dataset.feed.positions import Position
-from lance_stream.dataset.feed.rules import FeedRules
-from lance_stream.dataset.opening import open_table
-from lance_stream.dataset.write_fragments import write_fragments
+from lance_stream.feed.change_units import read_changes
+from lance_stream.feed.following import Following, FollowingRules
+from lance_stream.feed.positions import Position
+from lance_stream.feed.rules import FeedRules
+from lance_stream.snapshot.opening import open_table
+from lance_stream.verbs.append import append_fragments
+from lance_stream.write.fragments import write_fragments, write_target
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.moto import MotoServer
 

@@ -9,18 +9,12 @@
 Tables are opened and made here; Spark's side is `lance_stream.spark`.
 """
 
-from lance_stream.dataset.dataset import (
+from lance_stream.dataset import (
     Dataset,
     create_dataset,
     migrate_to_stable_row_ids,
     open_dataset,
 )
-from lance_stream.dataset.hand_over import (
-    claim_versions,
-    forget_versions,
-    leave_manifest_store,
-)
-from lance_stream.dataset.row_digests import RowsDigest, digest_rows
 from lance_stream.errors import (
     BadDataError,
     CommitConflictError,
@@ -36,6 +30,12 @@ from lance_stream.errors import (
     TableReplacedError,
     UnsupportedFeatureError,
 )
+from lance_stream.maintenance.manifest_store_moves import (
+    claim_versions,
+    forget_versions,
+    leave_manifest_store,
+)
+from lance_stream.write.row_digests import RowsDigest, digest_rows
 
 __all__ = [
     "BadDataError",

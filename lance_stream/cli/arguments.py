@@ -4,10 +4,10 @@ import argparse
 from collections.abc import Mapping
 from contextlib import suppress
 
-from lance_stream.dataset.dataset import Dataset, open_dataset
-from lance_stream.dataset.opening import VersionSpec
-from lance_stream.dataset.timestamps import parse_moment
+from lance_stream.dataset import Dataset, open_dataset
 from lance_stream.errors import InvalidInputError
+from lance_stream.snapshot.opening import VersionSpec
+from lance_stream.snapshot.timestamps import parse_moment
 
 
 def add_table(parser: argparse.ArgumentParser) -> None:

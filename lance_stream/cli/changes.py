@@ -14,20 +14,20 @@ import pyarrow as pa
 
 from lance_stream.cli import output
 from lance_stream.cli.arguments import add_table, open_table, parse_version
-from lance_stream.dataset.dataset import Dataset
-from lance_stream.dataset.feed.change_units import check_names, feed_schema
-from lance_stream.dataset.feed.changes import changes
-from lance_stream.dataset.feed.columns_of_versions import FeedColumns, columns_named
-from lance_stream.dataset.feed.rules import EACH_VERSION, NET_CHANGES, FeedRules
-from lance_stream.dataset.feed.shown_values import show
-from lance_stream.dataset.opening import newest_of_same
-from lance_stream.dataset.predicates import (
+from lance_stream.dataset import Dataset
+from lance_stream.errors import InvalidInputError, NotFoundError, TableReplacedError
+from lance_stream.expressions.predicates import (
     Expression,
     evaluate_predicate,
     parse_predicate,
 )
-from lance_stream.errors import InvalidInputError, NotFoundError, TableReplacedError
+from lance_stream.feed.change_units import check_names, feed_schema
+from lance_stream.feed.changes import changes
+from lance_stream.feed.columns_of_versions import FeedColumns, columns_named
+from lance_stream.feed.rules import EACH_VERSION, NET_CHANGES, FeedRules
+from lance_stream.feed.shown_values import show
 from lance_stream.schema.extension_types import batch_with_extensions, with_extensions
+from lance_stream.snapshot.opening import newest_of_same
 
 HELP: Final = "what was inserted, updated and deleted"
 

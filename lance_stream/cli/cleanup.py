@@ -9,7 +9,7 @@ from typing import Final
 
 from lance_stream.cli import output
 from lance_stream.cli.arguments import add_json, add_table, open_table, whole_number
-from lance_stream.dataset.cleanup import CleanupReport
+from lance_stream.maintenance.cleanup import CleanupReport
 
 HELP: Final = "remove old versions, and the files that nobody needs any more"
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from lance_stream.cli import output
 from lance_stream.cli.arguments import add_table, open_table, whole_number
-from lance_stream.dataset.compaction.plan import TARGET_ROWS
+from lance_stream.maintenance.compaction.plan import TARGET_ROWS
 
 HELP: Final = "write small fragments anew, together"
 

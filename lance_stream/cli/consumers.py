@@ -9,7 +9,7 @@ from typing import Final
 
 from lance_stream.cli import output
 from lance_stream.cli.arguments import add_table, open_table
-from lance_stream.dataset.consumers import drop_consumer, list_consumers
+from lance_stream.maintenance.consumers import drop_consumer, list_consumers
 
 HELP: Final = "list the consumers of the changes, or drop one"
 

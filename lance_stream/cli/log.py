@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from lance_stream.cli import output
 from lance_stream.cli.arguments import add_json, add_table, open_table, whole_number
-from lance_stream.dataset.history import VersionInfo, list_versions
+from lance_stream.snapshot.history import VersionInfo, list_versions
 
 HELP: Final = "one line a version"
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_stream.dataset.timestamps import in_utc
+from lance_stream.snapshot.timestamps import in_utc
 
 MAX_WIDTH: Final = 40
 """A longer value is cut in a table."""

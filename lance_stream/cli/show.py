@@ -12,13 +12,13 @@ from lance_stream.cli.arguments import (
     open_table,
     parse_version,
 )
-from lance_stream.dataset.consumers import is_consumers, list_consumers
-from lance_stream.dataset.dataset import Dataset
-from lance_stream.dataset.references import Branch, read_branches
-from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.tag_files import read_tags
-from lance_stream.dataset.write_ahead_logs import unmerged_files
+from lance_stream.dataset import Dataset
+from lance_stream.maintenance.consumers import is_consumers, list_consumers
 from lance_stream.schema.fields import Field
+from lance_stream.snapshot.references import Branch, read_branches
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.snapshot.tag_files import read_tags
+from lance_stream.snapshot.write_ahead_logs import unmerged_files
 from lance_stream.table.indices import decode_index_section
 from lance_stream.table.ledger import read_entries
 from lance_stream.table.manifest import Manifest

@@ -18,9 +18,9 @@ from lance_stream.cli.arguments import (
     parse_version,
     storage_options,
 )
-from lance_stream.dataset.comparing import Comparison, Rows, compare, read_parquet
-from lance_stream.dataset.dataset import Dataset, open_dataset
+from lance_stream.dataset import Dataset, open_dataset
 from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.maintenance.comparing import Comparison, Rows, compare, read_parquet
 
 HELP: Final = "check every rule of the format"
 

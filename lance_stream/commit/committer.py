@@ -13,7 +13,7 @@
 The file comes before the look at the newest version, for a cleanup's sake: one that deleted the
 manifest of the version which is about to be published, because there is a newer one, would free its
 name, and ours would land behind the newest. A transaction's file that no version names yet says
-that somebody is about to publish; see `dataset.cleanup`.
+that somebody is about to publish; see `maintenance.cleanup`.
 
 Ids, stamps and config entries are settled by `apply`, on each attempt anew. The deletion files that
 a rebase has written are deleted where it is known that no version names them; transactions' files
@@ -26,13 +26,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
-from lance_stream.commit.landed import publish_and_know
 from lance_stream.commit.mending import with_counts, with_sequences
+from lance_stream.commit.publishing import publish_and_know
 from lance_stream.commit.rebasing import delete_deletion_files, rebase_transaction
 from lance_stream.commit.retries import RETRIES, Retries
 from lance_stream.commit.same_table import check_files_are_there, check_is_still_there, replaced
 from lance_stream.commit.version_log import Look, VersionLog
-from lance_stream.commit.world import REAL_WORLD, World
+from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
     BadDataError,
     CommitUncertainError,
@@ -101,7 +101,7 @@ def commit(
     before_attempt: BeforeAttempt | None = None,
     config_entries: ConfigEntries | None = None,
     retries: Retries = RETRIES,
-    world: World = REAL_WORLD,
+    environment: Environment = MACHINE,
 ) -> Committed | Skipped:
     """Make a transaction the next version of a table.
 
@@ -116,7 +116,7 @@ def commit(
             something to do.
         config_entries: Asked on every attempt for the config entries that go in with the version.
         retries: How often and how soon to try again after losing to another writer.
-        world: Clock and chance.
+        environment: The clock and randomness.
 
     Returns:
         The version made; or why there was nothing to do.
@@ -143,7 +143,7 @@ def commit(
             before_attempt,
             config_entries,
             retries,
-            world,
+            environment,
             rebased,
         )
     except CommitUncertainError:
@@ -171,7 +171,7 @@ def _attempt(
     before_attempt: BeforeAttempt | None,
     config_entries: ConfigEntries | None,
     retries: Retries,
-    world: World,
+    environment: Environment,
     rebased: list[Fragment],
 ) -> Committed | Skipped:
     """Try as often as it takes; see `commit`.
@@ -184,12 +184,12 @@ def _attempt(
         before_attempt: Whether there is still something to do.
         config_entries: Config entries that go in with the version.
         retries: How often and how soon.
-        world: Clock and chance.
+        environment: The clock and randomness.
         rebased: Takes the fragments with each deletion file that a rebase has written.
     """
     checked = transaction.read_version
     known = planned_on if planned_on is not None and planned_on.version else None
-    file = _write_transaction(log, transaction, world)
+    file = _write_transaction(log, transaction, environment)
     for attempt in range(1, retries.max_attempts + 1):
         look = _look(log, transaction)
         newest = look.newest if look else None
@@ -203,25 +203,27 @@ def _attempt(
             if isinstance(found, Skipped):
                 return found
             if found is Verdict.REBASE:
-                transaction = rebase_transaction(log, transaction, newest, world.random_id, rebased)
+                transaction = rebase_transaction(
+                    log, transaction, newest, environment.random_id, rebased
+                )
             checked = newest.version
         known = newest
         if file.transaction is not transaction:
-            file = _write_transaction(log, transaction, world)
+            file = _write_transaction(log, transaction, environment)
         if planned_on is not None:
             check_files_are_there(log.store, transaction.operation)
-        made = _next_version(log, newest, file, creation, config_entries, world)
+        made = _next_version(log, newest, file, creation, config_entries, environment)
         data = encode_manifest(made)
         if publish_and_know(
             log,
             made.version,
             data,
             file.name,
-            lambda tries: world.sleep(retries.delay_seconds(tries, world.chance())),
+            lambda tries: environment.sleep(retries.delay_seconds(tries, environment.chance())),
         ):
             log.remember(made, data)
             return Committed(made, attempt)
-        world.sleep(retries.delay_seconds(attempt, world.chance()))
+        environment.sleep(retries.delay_seconds(attempt, environment.chance()))
     raise RetryableConflictError(
         f"{retries.max_attempts} times in a row another writer was faster than this "
         f"{operation_name(transaction.operation)}. Try again, or let fewer writers commit at once",
@@ -282,7 +284,9 @@ def _transaction_of(log: VersionLog, version: int, look: Look) -> Transaction | 
     return read_transaction(log, manifest)
 
 
-def _write_transaction(log: VersionLog, transaction: Transaction, world: World) -> _TransactionFile:
+def _write_transaction(
+    log: VersionLog, transaction: Transaction, environment: Environment
+) -> _TransactionFile:
     """Write the transaction's file under a name that no other transaction has.
 
     The uuid of a sink's transaction follows from app id and batch, so two drivers that do the same
@@ -292,7 +296,7 @@ def _write_transaction(log: VersionLog, transaction: Transaction, world: World) 
     store = log.store
     data = encode_transaction(transaction)
     if not log.creates_names_once:
-        name = _name_by_chance(transaction, world)
+        name = _name_by_chance(transaction, environment)
         store.write(transaction_path(name), data)
         return _TransactionFile(transaction, name, data)
     name = transaction_file_name(transaction.read_version, transaction.uuid)
@@ -302,7 +306,7 @@ def _write_transaction(log: VersionLog, transaction: Transaction, world: World) 
         with suppress(NotFoundError):
             if store.read(transaction_path(name)) == data:  # ours: its answer got lost
                 return _TransactionFile(transaction, name, data)
-        name = _name_by_chance(transaction, world)
+        name = _name_by_chance(transaction, environment)
     raise StoreUnavailableError(
         f"the file of this {operation_name(transaction.operation)}'s transaction cannot be "
         f"created at {store.uri}: the store said of {_MAX_NAMES} names that no other writer uses, "
@@ -310,9 +314,9 @@ def _write_transaction(log: VersionLog, transaction: Transaction, world: World) 
     )
 
 
-def _name_by_chance(transaction: Transaction, world: World) -> str:
+def _name_by_chance(transaction: Transaction, environment: Environment) -> str:
     return transaction_file_name(
-        transaction.read_version, f"{transaction.uuid}-{world.random_id():016x}"
+        transaction.read_version, f"{transaction.uuid}-{environment.random_id():016x}"
     )
 
 
@@ -322,7 +326,7 @@ def _next_version(
     file: _TransactionFile,
     creation: Creation | None,
     config_entries: ConfigEntries | None,
-    world: World,
+    environment: Environment,
 ) -> Manifest:
     version = newest.version + 1 if newest else 1
     operation = file.transaction.operation
@@ -331,7 +335,7 @@ def _next_version(
         with_sequences(log.store, with_counts(log.store, newest), operation) if newest else None,
         operation,
         Commit(
-            timestamp_nanos=world.now_nanos(),
+            timestamp_nanos=environment.now_nanos(),
             transaction_file=file.name,
             inline_transaction=(
                 file.data if len(file.data) <= MAX_INLINE_TRANSACTION_BYTES else None

@@ -37,7 +37,7 @@ has published under its final name stands, is put into the manifest store, and i
 is rebased on. Where the store cannot create once, the final name is looked at before step 1 and in
 step 3. Each version has the mark of its manifest store in its config (`manifest_store_mark`), so
 that our own writers who were not told of the store refuse to write; to go back, see
-`dataset.hand_over`.
+`maintenance.manifest_store_moves`.
 
 Versions that others have published past the manifest store are not seen until the next commit
 through it, as in the reference.

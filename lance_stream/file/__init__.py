@@ -2,8 +2,7 @@
 
 Read `versions` first, then `footer` (where everything stands), `columns` (pages and buffers),
 `reader` and `writer` (a whole file). How a page holds its values is told by the version's own
-package: `v2_0` (array encodings), `structural` with `compressive` (layouts and codecs of 2.1 and
-2.2).
+package: `v0_1`, `v2_0` (array encodings), `v2_1` (layouts and codecs of 2.1 and 2.2).
 
 May import: errors, byte_ranges, schema, _proto.
 """

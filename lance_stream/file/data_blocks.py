@@ -1,6 +1,6 @@
 """What codecs give and take: values without nulls, without Arrow, without a file.
 
-A layout (`structural`) takes a page apart into values and levels; a codec (`compressive`) turns
+A layout (`v2_1.layouts`) takes a page apart into values and levels; a codec (`v2_1.codecs`) turns
 the values' bytes into one of these blocks and back. Nulls are the layout's business: a null value
 has a slot in the block, with some filler in it.
 

@@ -44,15 +44,15 @@ from lance_stream.file.footer import (
     decode_position_table,
 )
 from lance_stream.file.packed_parts import with_whole_structs, without_parts
-from lance_stream.file.structural import read_fields as structural
-from lance_stream.file.structural.pages import PagesOfColumn
 from lance_stream.file.type_support import foreign_type
 from lance_stream.file.v0_1.file_tail import FOOTER_BYTES as FIRST_FOOTER_BYTES
-from lance_stream.file.v0_1.first_file import FirstFile, open_first_file
+from lance_stream.file.v0_1.reader import V01File, open_v01_file
 from lance_stream.file.v0_1.statistics import PageBounds
 from lance_stream.file.v2_0 import read_fields as v2_0
 from lance_stream.file.v2_0.paged_columns import PagedColumn
 from lance_stream.file.v2_0.rows import Rows
+from lance_stream.file.v2_1.layouts import read_fields as structural
+from lance_stream.file.v2_1.layouts.pages import PagesOfColumn
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.blobs import is_description
 from lance_stream.schema.fields import Field, Schema
@@ -349,7 +349,7 @@ def open_file(size_bytes: int, whole_below: int = 0) -> Asking[FileReader]:
     (tail,) = yield [ByteRange(tail_start, size_bytes)]
     known = _KnownBytes(tail_start, tail)
     if decode_footer_version(tail[-FOOTER_BYTES:], size_bytes) is FileVersion.V0_1:
-        first = yield from known.answering(open_first_file(tail[-FIRST_FOOTER_BYTES:], size_bytes))
+        first = yield from known.answering(open_v01_file(tail[-FIRST_FOOTER_BYTES:], size_bytes))
         return _FirstFileReader(first, size_bytes, known)
     footer = decode_footer(tail[-FOOTER_BYTES:], size_bytes)
     return (yield from known.answering(_open(size_bytes, footer, known)))
@@ -375,7 +375,7 @@ def _open(size_bytes: int, footer: Footer, known: "_KnownBytes") -> Asking[FileR
 class _FirstFileReader(FileReader):
     """Reads rows of a file of version 0.1, which has a page table instead of column metadata."""
 
-    def __init__(self, first: FirstFile, size_bytes: int, known: "_KnownBytes") -> None:
+    def __init__(self, first: V01File, size_bytes: int, known: "_KnownBytes") -> None:
         tail, version = first.tail, FileVersion.V0_1
         nothing = ByteRange(0, 0)
         super().__init__(

@@ -41,10 +41,10 @@ from lance_stream.file.footer import (
     encode_position_table,
     padding_to_alignment,
 )
-from lance_stream.file.structural import write_fields as structural_fields
 from lance_stream.file.type_support import check_types
-from lance_stream.file.v0_1.first_writer import FirstFileWriter
+from lance_stream.file.v0_1.writer import V01FileWriter
 from lance_stream.file.v2_0 import write_fields as v2_0_fields
+from lance_stream.file.v2_1.layouts import write_fields as structural_fields
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.schema.blobs import PREPARED_V2, check_blobs, description_of
@@ -107,9 +107,9 @@ class FileWriter:
         self._schema = schema
         self._arrow_schema = to_arrow(schema)
         self._version = version
-        self._first: FirstFileWriter | None = None
+        self._first: V01FileWriter | None = None
         if version is FileVersion.V0_1:
-            self._first = FirstFileWriter(schema, dictionaries or {}, max_page_bytes)
+            self._first = V01FileWriter(schema, dictionaries or {}, max_page_bytes)
             return
         self._writers = [_field_writer(each, version, max_page_bytes) for each in schema.fields]
         self._first_columns: list[int] = []

@@ -19,9 +19,9 @@ import pyarrow as pa
 import sqlglot
 from sqlglot import Token, TokenType
 
-from lance_stream.dataset.expression_rules import DIALECT
-from lance_stream.dataset.predicates import parse_expression, quote_path
 from lance_stream.errors import InvalidInputError
+from lance_stream.expressions.predicates import parse_expression, quote_path
+from lance_stream.expressions.rules import DIALECT
 from lance_stream.schema.projections import split_path
 
 SETTING = "spark.sql.caseSensitive"

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from lance_stream.dataset.feed.rules import DEDUPLICATION_MODES, EACH_VERSION
-from lance_stream.dataset.timestamps import parse_moment
 from lance_stream.errors import InvalidInputError
+from lance_stream.feed.rules import DEDUPLICATION_MODES, EACH_VERSION
+from lance_stream.snapshot.timestamps import parse_moment
 from lance_stream.storage.locations import check_is_shared
 from lance_stream.storage.options.names import is_known
 

@@ -24,10 +24,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.functions import udtf
 from pyspark.sql.types import StructType
 
-from lance_stream.dataset.micro_batches import MicroBatch
-from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.write_jobs import WriteJob
 from lance_stream.errors import InvalidInputError
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arrow_jobs import forget_archives
 from lance_stream.spark.column_names import settle_columns, settle_filter
 from lance_stream.spark.feed.batch_reader import ChangesReader
@@ -52,6 +50,8 @@ from lance_stream.spark.table_source import TableReader, open_asked, schema_of_t
 from lance_stream.spark.user_schemas import check_user_schema
 from lance_stream.spark.writers import BatchWriter, StreamWriter, plan
 from lance_stream.storage.options.names import as_options
+from lance_stream.verbs.jobs import WriteJob
+from lance_stream.write.micro_batches import MicroBatch
 
 DEFAULT_NAME = "lance"
 

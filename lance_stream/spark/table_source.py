@@ -15,21 +15,17 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from lance_stream.dataset.opening import open_table
-from lance_stream.dataset.read_fragment import (
-    READABLE_SYSTEM_COLUMNS,
-    WorkUnit,
-    output_schema,
-)
-from lance_stream.dataset.scan import names_of, plan_scan, read_units
-from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import NotFoundError
+from lance_stream.read.scan import names_of, plan_scan, read_units
+from lance_stream.read.units import READABLE_SYSTEM_COLUMNS, WorkUnit, output_schema
 from lance_stream.schema.projections import project
 from lance_stream.schema.system_columns import (
     ROW_CREATED_AT_VERSION,
     ROW_ID,
     ROW_LAST_UPDATED_AT_VERSION,
 )
+from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arrow_jobs import forget_archives, then_forget_archives
 from lance_stream.spark.options import SourceOptions
 from lance_stream.spark.spark_types import to_spark

@@ -14,8 +14,7 @@ from typing import Final, Generic, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
-from lance_stream.dataset.read_fragment import WorkUnit
-from lance_stream.dataset.unit_sizes import size_of
+from lance_stream.read.units import WorkUnit, size_of
 
 U = TypeVar("U")
 

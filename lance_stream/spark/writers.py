@@ -1,6 +1,6 @@
 """The format "lance" as a writer: `df.write.format("lance")`, `writeStream.format("lance")`.
 
-    planning worker    a writer is made          the table is looked at: `dataset.write_jobs`
+    planning worker    a writer is made          the table is looked at: `verbs.jobs`
     tasks              writer.write(batches)     data files; a `Part` says what was written
     commit worker      writer.commit(parts)      one version
                 or     writer.abort(parts)       the files are deleted, if nobody tried to commit
@@ -33,21 +33,21 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from lance_stream.dataset.batch_proofs import MicroBatch, fingerprint
-from lance_stream.dataset.row_digests import (
+from lance_stream.errors import InvalidInputError, LanceStreamError
+from lance_stream.spark.column_names import names_in_table, settle_columns
+from lance_stream.spark.options import WriteOptions
+from lance_stream.spark.spark_types import stored_schema
+from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
+from lance_stream.verbs.jobs import WriteJob, check_is_in, commit_job, discard, plan_job
+from lance_stream.write.batch_proofs import MicroBatch, fingerprint
+from lance_stream.write.fragments import write_fragments
+from lance_stream.write.row_digests import (
     NO_ROWS,
     DigestingBatches,
     RowsDigest,
     add_up,
     digest_of,
 )
-from lance_stream.dataset.write_fragments import write_fragments
-from lance_stream.dataset.write_jobs import WriteJob, check_is_in, commit_job, discard, plan_job
-from lance_stream.errors import InvalidInputError, LanceStreamError
-from lance_stream.spark.column_names import names_in_table, settle_columns
-from lance_stream.spark.options import WriteOptions
-from lance_stream.spark.spark_types import stored_schema
-from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
 
 _log = logging.getLogger("lance_stream.spark.writers")
 

@@ -109,7 +109,7 @@ class New:
     def search_after(self) -> int:
         """The version after which the batch could stand all the same, if a restore took place.
 
-        See `dataset.micro_batches`, which bounds the search.
+        See `write.micro_batches`, which bounds the search.
         """
         return (self.entry.version or 0) if self.entry else 0
 

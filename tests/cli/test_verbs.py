@@ -23,7 +23,7 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.cli import main as program
 from lance_stream.cli import output
-from lance_stream.dataset.consumers import record_progress
+from lance_stream.maintenance.consumers import record_progress
 from lance_stream.table.ledger import LedgerEntry, config_entries
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])

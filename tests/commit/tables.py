@@ -1,4 +1,4 @@
-"""Tables without data: manifests name files that nobody reads. And a world without chance."""
+"""Tables without data: their manifests name files that nobody reads; and a fixed environment."""
 
 import itertools
 import uuid
@@ -12,7 +12,7 @@ import pyarrow as pa
 from lance_stream.commit.committer import Committed, Skipped, commit
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.commit.rebasing import write_deletion_file
-from lance_stream.commit.world import World
+from lance_stream.environment import Environment
 from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.schema.field_ids import assign_ids
 from lance_stream.schema.fields import Schema
@@ -41,7 +41,7 @@ START_NANOS = 1_700_000_000_000_000_000
 _numbers = itertools.count(1)
 
 
-def make_world(**given: Any) -> World:
+def make_environment(**given: Any) -> Environment:
     """A clock that goes on a second a look, waits that take no time, and dice that count."""
     seconds = itertools.count(1)
     defaults: dict[str, Any] = {
@@ -50,7 +50,7 @@ def make_world(**given: Any) -> World:
         "chance": lambda: 0.5,
         "random_id": lambda: next(_numbers),
     }
-    return World(**{**defaults, **given})
+    return Environment(**{**defaults, **given})
 
 
 def make_store() -> Store:
@@ -108,20 +108,20 @@ def delete(log: ObjectStoreLog, read_version: int, row_ids: Iterable[int]) -> Tr
 
 def create(*nums_rows: int, store: Store | None = None) -> ObjectStoreLog:
     log = ObjectStoreLog(store or make_store())
-    made = commit(log, overwrite(0, *nums_rows), creation=CREATION, world=make_world())
+    made = commit(log, overwrite(0, *nums_rows), creation=CREATION, environment=make_environment())
     assert isinstance(made, Committed)
     return log
 
 
 def commit_to(log: ObjectStoreLog, planned: Transaction, **options: Any) -> Manifest:
-    options.setdefault("world", make_world())
+    options.setdefault("environment", make_environment())
     done = commit(log, planned, **options)
     assert isinstance(done, Committed), done
     return done.manifest
 
 
 def skip(log: ObjectStoreLog, planned: Transaction, **options: Any) -> Skipped:
-    done = commit(log, planned, world=make_world(), **options)
+    done = commit(log, planned, environment=make_environment(), **options)
     assert isinstance(done, Skipped), done
     return done
 

@@ -35,8 +35,8 @@ from tests.commit.tables import (
     dead_of,
     delete,
     live_ids,
+    make_environment,
     make_store,
-    make_world,
     new_fragment,
     overwrite,
     publish_foreign,
@@ -57,19 +57,24 @@ def test_a_table_is_made_by_its_first_commit() -> None:
 def test_of_two_who_make_one_table_the_second_has_to_plan_again() -> None:
     log = create(3)
     with pytest.raises(RetryableConflictError) as caught:
-        commit(log, overwrite(0, 5), creation=CREATION, world=make_world())
+        commit(log, overwrite(0, 5), creation=CREATION, environment=make_environment())
     assert caught.value.version == 1
     assert live_ids(log) == [0, 1, 2]
 
 
 def test_only_an_overwrite_makes_a_table() -> None:
     with pytest.raises(NotFoundError, match="no table to Append on"):
-        commit(ObjectStoreLog(make_store()), append(0, 3), creation=CREATION, world=make_world())
+        commit(
+            ObjectStoreLog(make_store()),
+            append(0, 3),
+            creation=CREATION,
+            environment=make_environment(),
+        )
 
 
 def test_a_table_that_is_gone_is_not_made_anew_by_an_append() -> None:
     with pytest.raises(NotFoundError, match="no dataset at"):
-        commit(ObjectStoreLog(make_store()), append(3, 3), world=make_world())
+        commit(ObjectStoreLog(make_store()), append(3, 3), environment=make_environment())
 
 
 def test_an_append_planned_on_an_old_version_gets_the_newest_ids() -> None:
@@ -114,7 +119,7 @@ def test_the_transaction_file_is_written_once_however_many_attempts_it_takes() -
                 commit_to(log, planned)
 
     store.before = rival
-    done = commit(ObjectStoreLog(store), append(1, 4), world=make_world())
+    done = commit(ObjectStoreLog(store), append(1, 4), environment=make_environment())
     assert (done.manifest.version, done.attempts) == (4, 3)
     files = [path for call, path in store.calls if call == "create_once" and path.endswith(".txn")]
     assert len(files) == 1
@@ -142,9 +147,9 @@ def test_timestamps_never_go_backwards() -> None:
     log = create(10)
     before = log.read_latest().timestamp_nanos
     assert before == START_NANOS + 1_000_000_000
-    slow = make_world(now_nanos=lambda: 5)
-    assert commit_to(log, append(1, 1), world=slow).timestamp_nanos == before + 1
-    assert commit_to(log, append(2, 1), world=slow).timestamp_nanos == before + 2
+    slow = make_environment(now_nanos=lambda: 5)
+    assert commit_to(log, append(1, 1), environment=slow).timestamp_nanos == before + 1
+    assert commit_to(log, append(2, 1), environment=slow).timestamp_nanos == before + 2
 
 
 def test_the_hook_is_asked_on_every_attempt_and_can_skip() -> None:
@@ -162,7 +167,9 @@ def test_the_hook_is_asked_on_every_attempt_and_can_skip() -> None:
         return "it is done" if newest.config.get("done") == "yes" else None
 
     store.before = rival
-    done = commit(ObjectStoreLog(store), append(1, 4), before_attempt=look, world=make_world())
+    done = commit(
+        ObjectStoreLog(store), append(1, 4), before_attempt=look, environment=make_environment()
+    )
     assert done.reason == "it is done"
     assert done.manifest.version == 2
     assert seen == [1, 2]
@@ -194,7 +201,7 @@ def test_an_error_of_the_hook_stops_the_commit() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        commit(log, append(1, 4), before_attempt=refuse, world=make_world())
+        commit(log, append(1, 4), before_attempt=refuse, environment=make_environment())
     assert log.latest() == 1
 
 
@@ -243,7 +250,7 @@ def test_many_lost_attempts_end_in_an_error_that_says_so() -> None:
             ObjectStoreLog(store),
             append(1, 4),
             retries=Retries(max_attempts=4),
-            world=make_world(sleep=waits.append),
+            environment=make_environment(sleep=waits.append),
         )
     assert log.latest() == 5
     assert waits == [0.01, 0.02, 0.04, 0.08]
@@ -261,7 +268,7 @@ def test_a_version_whose_transaction_is_not_stated_conflicts() -> None:
     log = create(10)
     publish_foreign(log, None)
     with pytest.raises(RetryableConflictError, match="what made version 2 is not known"):
-        commit(log, append(1, 4), world=make_world())
+        commit(log, append(1, 4), environment=make_environment())
     commit_to(log, append(2, 4))
 
 
@@ -269,7 +276,7 @@ def test_a_version_whose_transaction_file_is_gone_conflicts() -> None:
     log = create(10)
     publish_foreign(log, None, {"transaction_file": "1-gone.txn"})
     with pytest.raises(RetryableConflictError, match="version 2"):
-        commit(log, append(1, 4), world=make_world())
+        commit(log, append(1, 4), environment=make_environment())
 
 
 def test_a_transaction_that_stands_in_its_file_only_is_found() -> None:
@@ -287,7 +294,7 @@ def test_a_version_that_was_cleaned_up_conflicts() -> None:
     commit_to(log, append(2, 3))
     log.store.delete("_versions/18446744073709551613.manifest")
     with pytest.raises(RetryableConflictError, match="version 2"):
-        commit(log, append(1, 4), world=make_world())
+        commit(log, append(1, 4), environment=make_environment())
     commit_to(log, append(3, 4))
 
 
@@ -295,20 +302,20 @@ def test_a_damaged_transaction_conflicts() -> None:
     log = create(10)
     publish_foreign(log, None, {"inline_transaction": b"\xff\xff"})
     with pytest.raises(RetryableConflictError, match="version 2"):
-        commit(log, append(1, 4), world=make_world())
+        commit(log, append(1, 4), environment=make_environment())
 
 
 def test_an_unknown_operation_conflicts() -> None:
     log = create(10)
     publish_foreign(log, UnknownOperation(199, bytes([0xBA, 0x0C, 0])))
     with pytest.raises(IncompatibleConflictError, match=r"unknown \(field 199\)"):
-        commit(log, append(1, 4), world=make_world())
+        commit(log, append(1, 4), environment=make_environment())
 
 
 def test_an_older_table_under_the_same_place_is_noticed() -> None:
     log = create(10)
     with pytest.raises(IncompatibleConflictError, match="made anew"):
-        commit(log, append(7, 4), world=make_world())
+        commit(log, append(7, 4), environment=make_environment())
 
 
 @pytest.mark.parametrize(
@@ -326,7 +333,7 @@ def test_an_operation_that_does_not_fit_is_refused_and_nothing_is_published(
 ) -> None:
     log = create(10)
     with pytest.raises(error, match=match):
-        commit(log, transaction(1, operation), world=make_world())
+        commit(log, transaction(1, operation), environment=make_environment())
     assert log.versions() == [1]
 
 
@@ -343,10 +350,10 @@ def test_an_append_after_an_overwrite_or_a_restore_no_longer_means_the_same() ->
     log = create(10)
     publish_foreign(log, Restore(1))
     with pytest.raises(IncompatibleConflictError, match="Restore, which made version 2"):
-        commit(log, append(1, 4), world=make_world())
+        commit(log, append(1, 4), environment=make_environment())
     commit_to(log, overwrite(2, 4))
     with pytest.raises(IncompatibleConflictError, match="Overwrite"):
-        commit(log, append(2, 4), world=make_world())
+        commit(log, append(2, 4), environment=make_environment())
 
 
 def test_deletes_of_different_rows_of_one_fragment_are_united() -> None:
@@ -377,7 +384,7 @@ def test_a_delete_is_rebased_again_when_it_loses_again() -> None:
             commit_to(log, rivals.pop())
 
     store.before = rival
-    done = commit(ObjectStoreLog(store), ours, world=make_world())
+    done = commit(ObjectStoreLog(store), ours, environment=make_environment())
     assert done.attempts == 3
     assert live_ids(log) == [1, 2, 3, 4, 8, 9]
 
@@ -387,7 +394,7 @@ def test_a_row_that_others_deleted_is_planned_again() -> None:
     ours, theirs = delete(log, 1, [1, 2]), delete(log, 1, [2, 3])
     commit_to(log, theirs)
     with pytest.raises(RetryableConflictError, match=r"1 rows of fragment 0 .* \[2\]"):
-        commit(log, ours, world=make_world())
+        commit(log, ours, environment=make_environment())
     commit_to(log, delete(log, 2, [1, 2]))
     assert live_ids(log) == [0, 4, 5, 6, 7, 8, 9]
 
@@ -422,7 +429,7 @@ def test_a_delete_over_a_compaction_of_its_fragment_is_planned_again() -> None:
     ours = delete(log, 3, [11])
     publish_foreign(log, Rewrite((RewriteGroup(old, (new_fragment(14),)),)))
     with pytest.raises(RetryableConflictError, match="Rewrite made version 4"):
-        commit(log, ours, world=make_world())
+        commit(log, ours, environment=make_environment())
 
 
 def test_a_delete_whose_read_version_was_cleaned_up_is_planned_again() -> None:
@@ -431,7 +438,7 @@ def test_a_delete_whose_read_version_was_cleaned_up_is_planned_again() -> None:
     commit_to(log, theirs)
     log.store.delete("_versions/18446744073709551614.manifest")
     with pytest.raises(RetryableConflictError, match="version 1, on which the operation"):
-        commit(log, ours, world=make_world())
+        commit(log, ours, environment=make_environment())
 
 
 def test_two_config_changes_of_other_keys_both_hold() -> None:
@@ -440,7 +447,7 @@ def test_two_config_changes_of_other_keys_both_hold() -> None:
     commit_to(log, configure(1, b="2"))
     assert log.read_latest().config == {"a": "1", "b": "2"}
     with pytest.raises(IncompatibleConflictError, match="UpdateConfig"):
-        commit(log, configure(1, b="3"), world=make_world())
+        commit(log, configure(1, b="3"), environment=make_environment())
     assert commit_to(log, configure(3, b=None)).config == {"a": "1"}
 
 
@@ -455,7 +462,7 @@ def test_two_drivers_with_one_uuid_write_two_transaction_files() -> None:
             commit_to(log, two)
 
     store.before = rival
-    done = commit(ObjectStoreLog(store), one, world=make_world())
+    done = commit(ObjectStoreLog(store), one, environment=make_environment())
     assert done.reason == "this transaction has already made version 2"
     assert len(live_ids(log)) == 14
     made = log.read(2)

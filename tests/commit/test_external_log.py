@@ -13,7 +13,7 @@ from lance_stream.commit.manifest_stores.protocol import ManifestItem
 from lance_stream.commit.manifest_stores.sqlite import SqliteManifests
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.commit.version_log import VersionLog
-from lance_stream.commit.world import REAL_WORLD
+from lance_stream.environment import MACHINE
 from lance_stream.errors import (
     CommitUncertainError,
     CorruptDataError,
@@ -584,7 +584,7 @@ def test_racing_writers_never_publish_one_version_twice(tmp_path: Path) -> None:
 
     def write(_number: int) -> None:
         for _ in range(3):
-            commit_to(new_log(tmp_path, store), append(1, 1), world=REAL_WORLD)
+            commit_to(new_log(tmp_path, store), append(1, 1), environment=MACHINE)
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(write, range(8)))

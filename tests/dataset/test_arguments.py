@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.dataset.dataset import Dataset
+from lance_stream.dataset import Dataset
 from lance_stream.errors import InvalidInputError, NotFoundError
 
 ROWS = pa.table({"id": [1, 2, 3], "x": [1.0, 2.0, 3.0]})

@@ -14,20 +14,20 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.commit import manifest_files
 from lance_stream.commit.manifest_memory import ManifestMemory
-from lance_stream.dataset.append import append_fragments, write_target
-from lance_stream.dataset.feed import intervals
-from lance_stream.dataset.feed.change_units import read_changes
-from lance_stream.dataset.feed.columns_of_versions import FeedColumns
-from lance_stream.dataset.feed.following import Following, FollowingRules
-from lance_stream.dataset.feed.newest_version import LOOKS_PER_LISTING
-from lance_stream.dataset.feed.positions import Limits, Position
-from lance_stream.dataset.feed.rules import FeedRules
-from lance_stream.dataset.micro_batches import MicroBatch, find_taken_in
-from lance_stream.dataset.opening import open_table
-from lance_stream.dataset.write_fragments import write_fragments
 from lance_stream.errors import NotFoundError
+from lance_stream.feed import intervals
+from lance_stream.feed.change_units import read_changes
+from lance_stream.feed.columns_of_versions import FeedColumns
+from lance_stream.feed.following import Following, FollowingRules
+from lance_stream.feed.newest_version import LOOKS_PER_LISTING
+from lance_stream.feed.positions import Limits, Position
+from lance_stream.feed.rules import FeedRules
+from lance_stream.snapshot.opening import open_table
 from lance_stream.storage import locations
 from lance_stream.table.fragments import Fragment
+from lance_stream.verbs.append import append_fragments
+from lance_stream.write.fragments import write_fragments, write_target
+from lance_stream.write.micro_batches import MicroBatch, find_taken_in
 from tests.contracts.object_service import ObjectService
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -5,10 +5,10 @@ import sys
 import pyarrow as pa
 
 import lance_stream
-from lance_stream.dataset.compaction.background import BackgroundCompaction
-from lance_stream.dataset.micro_batches import MicroBatch
-from lance_stream.dataset.upserts.incoming import UpsertRules
-from lance_stream.dataset.upserts.upsert import upsert
+from lance_stream.maintenance.compaction.background import BackgroundCompaction
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.upsert import upsert
+from lance_stream.write.micro_batches import MicroBatch
 
 NUM_OLD_KEYS = 400
 

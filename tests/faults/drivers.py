@@ -16,17 +16,17 @@ import pyarrow as pa
 
 from lance_stream import create_dataset, open_dataset
 from lance_stream.commit.object_store_log import ObjectStoreLog
-from lance_stream.dataset.append import append
-from lance_stream.dataset.micro_batches import MicroBatch
-from lance_stream.dataset.opening import open_table
-from lance_stream.dataset.overwrite import overwrite
-from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.upserts.incoming import UpsertRules
-from lance_stream.dataset.upserts.upsert import upsert
+from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
 from lance_stream.table import ledger
 from lance_stream.table.paths import deletion_file_path
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.upsert import upsert
+from lance_stream.verbs.append import append
+from lance_stream.verbs.overwrite import overwrite
+from lance_stream.write.micro_batches import MicroBatch
 from tests.contracts.watched_stores import WatchedStore
 from tests.faults import places
 

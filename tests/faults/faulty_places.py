@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from lance_stream import create_dataset, open_dataset
-from lance_stream.dataset.micro_batches import MicroBatch
-from lance_stream.dataset.opening import open_table
 from lance_stream.errors import (
     CommitUncertainError,
     LanceStreamError,
@@ -26,8 +24,10 @@ from lance_stream.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
+from lance_stream.snapshot.opening import open_table
 from lance_stream.storage.locations import open_store
 from lance_stream.table import ledger
+from lance_stream.write.micro_batches import MicroBatch
 from tests.faults.drivers import (
     APP,
     FIRST_VERSION,

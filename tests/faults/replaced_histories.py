@@ -36,20 +36,20 @@ import lance
 import pyarrow as pa
 
 from lance_stream import TableReplacedError, create_dataset, open_dataset
-from lance_stream.dataset.append import append_fragments, write_target
-from lance_stream.dataset.feed.change_units import read_changes
-from lance_stream.dataset.feed.following import Following, FollowingRules
-from lance_stream.dataset.feed.positions import Limits, Position
-from lance_stream.dataset.feed.rules import FeedRules
-from lance_stream.dataset.micro_batches import MicroBatch
-from lance_stream.dataset.opening import open_table
-from lance_stream.dataset.upserts.incoming import UpsertRules
-from lance_stream.dataset.upserts.upsert import upsert
-from lance_stream.dataset.write_fragments import write_fragments
-from lance_stream.dataset.write_jobs import commit_job, plan_job
 from lance_stream.errors import NotFoundError
+from lance_stream.feed.change_units import read_changes
+from lance_stream.feed.following import Following, FollowingRules
+from lance_stream.feed.positions import Limits, Position
+from lance_stream.feed.rules import FeedRules
+from lance_stream.snapshot.opening import open_table
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.table.version_marks import is_same_version
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.upsert import upsert
+from lance_stream.verbs.append import append_fragments
+from lance_stream.verbs.jobs import commit_job, plan_job
+from lance_stream.write.fragments import write_fragments, write_target
+from lance_stream.write.micro_batches import MicroBatch
 from tests import histories
 
 STEPS: Final = 25

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.commit.object_store_log import ObjectStoreLog
-from lance_stream.dataset.append import append
-from lance_stream.dataset.micro_batches import MicroBatch
-from lance_stream.dataset.opening import open_table
-from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.upserts.incoming import UpsertRules
-from lance_stream.dataset.upserts.upsert import upsert
 from lance_stream.errors import InvalidInputError
+from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.upsert import upsert
+from lance_stream.verbs.append import append
+from lance_stream.write.micro_batches import MicroBatch
 from tests.contracts.watched_stores import WatchedStore
 from tests.faults.drivers import check_sound, make_table, open_dataset
 

@@ -16,7 +16,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset, NotFoundError
 from lance_stream.commit.object_store_log import ObjectStoreLog
-from lance_stream.dataset.cleanup import CleanupRules, cleanup
+from lance_stream.maintenance.cleanup import CleanupRules, cleanup
 from tests.contracts.watched_stores import WatchedStore
 from tests.dataset.table_copies import copy_of
 

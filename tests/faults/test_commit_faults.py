@@ -30,7 +30,7 @@ from tests.commit.tables import (
     create,
     delete,
     live_ids,
-    make_world,
+    make_environment,
     new_fragment,
 )
 from tests.contracts.watched_stores import WatchedStore
@@ -65,7 +65,7 @@ def take_in(store: Store, batch_id: int, version: int | None = None) -> str:
         config_entries=lambda _newest, made: ledger.config_entries(
             APP, ledger.LedgerEntry(batch_id, QUERY, made)
         ),
-        world=make_world(),
+        environment=make_environment(),
     )
     return "committed" if isinstance(done, Committed) else done.reason
 
@@ -216,7 +216,7 @@ def test_an_answer_that_is_lost_while_another_writer_moves_on_is_still_ours() ->
             raise OSError("the wire is cut")
 
     store.after = move_on_and_fail
-    done = commit(ObjectStoreLog(store), append(1, 5), world=make_world())
+    done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
     assert isinstance(done, Committed)
     assert done.manifest.version == 2
     assert live_ids(log) == list(range(9))
@@ -231,7 +231,7 @@ def test_a_request_that_was_sent_twice_is_ours() -> None:
         return real(path, data) and real(path, data)
 
     store.create_once = sent_twice
-    done = commit(ObjectStoreLog(store), append(1, 5), world=make_world())
+    done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
     assert isinstance(done, Committed)
     assert done.manifest.version == 2
     assert live_ids(log) == list(range(8))
@@ -247,7 +247,7 @@ def test_an_error_while_another_writer_took_the_version_is_a_loss() -> None:
             raise OSError("the wire is cut")
 
     store.before = lose_and_fail
-    done = commit(ObjectStoreLog(store), append(1, 5), world=make_world())
+    done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
     assert isinstance(done, Committed)
     assert (done.manifest.version, done.attempts) == (3, 2)
     assert live_ids(log) == list(range(9))
@@ -263,7 +263,7 @@ def test_a_store_that_never_answers_leaves_the_commit_uncertain_and_deletes_noth
 
     store.before = fail
     with pytest.raises(CommitUncertainError, match="may or may not have been published") as caught:
-        commit(ObjectStoreLog(store), append(1, 5), world=make_world())
+        commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
     assert "the wire is cut" in str(caught.value)
     assert isinstance(caught.value.__cause__, OSError)
     assert [call for call, _ in store.calls if call == "delete"] == []
@@ -285,9 +285,9 @@ def test_a_version_that_cannot_be_read_back_leaves_the_commit_uncertain() -> Non
 
     store.after = cut
     with pytest.raises(CommitUncertainError, match="cannot be read"):
-        commit(ObjectStoreLog(store), planned, world=make_world())
+        commit(ObjectStoreLog(store), planned, environment=make_environment())
     assert live_ids(log) == list(range(8))
-    again = commit(log, planned, world=make_world())
+    again = commit(log, planned, environment=make_environment())
     assert not isinstance(again, Committed)
     assert live_ids(log) == list(range(8))
 
@@ -330,7 +330,7 @@ def meet(step: int, ours: Plan, theirs: Plan) -> tuple[ObjectStoreLog, list[bool
 
 def land(log: ObjectStoreLog, planned: Transaction) -> bool:
     try:
-        return isinstance(commit(log, planned, world=make_world()), Committed)
+        return isinstance(commit(log, planned, environment=make_environment()), Committed)
     except (RetryableConflictError, IncompatibleConflictError):
         return False
 
@@ -348,7 +348,7 @@ def test_three_committers_nested_at_every_step_lose_no_row() -> None:
                 commit_to(ObjectStoreLog(store), append(1, 2))
 
             store = WatchedStore(log.store, before=at_call(first, other))
-            done = commit(ObjectStoreLog(store), append(1, 1), world=make_world())
+            done = commit(ObjectStoreLog(store), append(1, 1), environment=make_environment())
             assert isinstance(done, Committed)
             expected = 10 + 1 + 2 * (len(store.calls) > first)
             assert live_ids(log) == list(range(len(live_ids(log))))
@@ -368,5 +368,5 @@ def test_a_deletion_file_that_cannot_be_written_stops_the_rebase(
 
     monkeypatch.setattr(rebasing, "write_deletion_file", full)
     with pytest.raises(OSError, match="No space"):
-        commit(log, ours, world=make_world())
+        commit(log, ours, environment=make_environment())
     assert log.latest() == 2

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 import lance_stream
-from lance_stream.dataset.opening import open_table
+from lance_stream.snapshot.opening import open_table
 from tests.faults import writing_process
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

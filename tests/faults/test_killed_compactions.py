@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.dataset.verify import verify
+from lance_stream.maintenance.verify import verify
 from tests.faults.compacting_process import NUM_OLD_KEYS, batch
 
 PROCESS = Path(__file__).parent / "compacting_process.py"

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lance_stream.dataset.consumers import list_consumers
 from lance_stream.errors import NotFoundError
+from lance_stream.maintenance.consumers import list_consumers
 from tests.faults.changing_tables import Writer, content, follows, states_of
 from tests.faults.drivers import Batch, Change, Rows, followed, open_dataset, rows_at, to_arrow
 from tests.faults.killed_processes import (

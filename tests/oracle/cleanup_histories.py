@@ -39,7 +39,7 @@ import pyarrow as pa
 from lance.fragment import write_fragments
 
 from lance_stream import BadDataError, Dataset, LanceStreamError, NotFoundError, open_dataset
-from lance_stream.dataset.consumers import drop_consumer, list_consumers, record_progress
+from lance_stream.maintenance.consumers import drop_consumer, list_consumers, record_progress
 from lance_stream.storage.local_store import LocalStore
 from tests import histories
 

@@ -13,7 +13,7 @@ pylance says.
     a stream with any limits that is restarted at every offset gives what ds.changes gives
     a stream that is read while all this happens, killed and restarted anywhere, gives each event
     once, under the columns that it was told of; it is never stuck, and what a name meant to it
-    before it means still (see `dataset.feed.resumed_columns`)
+    before it means still (see `feed.resumed_columns`)
 """
 
 import itertools
@@ -30,8 +30,8 @@ import lance
 import pyarrow as pa
 
 import lance_stream
-from lance_stream.dataset.feed import columns_of_versions
 from lance_stream.errors import InvalidInputError
+from lance_stream.feed import columns_of_versions
 from tests import histories
 from tests.spark.feed.query_runs import KilledError, Query
 

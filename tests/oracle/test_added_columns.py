@@ -9,9 +9,9 @@ import pytest
 
 from lance_stream import Dataset, InvalidInputError, open_dataset
 from lance_stream.commit.committer import read_transaction
-from lance_stream.dataset.add_columns import add_columns
-from lance_stream.dataset.opening import open_table
+from lance_stream.snapshot.opening import open_table
 from lance_stream.table.operations import Merge
+from lance_stream.verbs.add_columns import add_columns
 from tests.oracle.test_upserts import Twins, rows
 
 pytestmark = pytest.mark.oracle

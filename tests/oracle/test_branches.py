@@ -14,8 +14,8 @@ import pytest
 import lance_stream
 from lance_stream import Dataset, InvalidInputError, NotFoundError, open_dataset
 from lance_stream.cli.main import main
-from lance_stream.dataset.consumers import list_consumers, read_progress, record_progress
-from lance_stream.dataset.references import Branch, Refs
+from lance_stream.maintenance.consumers import list_consumers, read_progress, record_progress
+from lance_stream.snapshot.references import Branch, Refs
 from tests.dataset.manifest_edits import edit_manifest
 
 pytestmark = pytest.mark.oracle

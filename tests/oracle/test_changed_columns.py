@@ -12,7 +12,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.commit.committer import read_transaction
-from lance_stream.dataset.opening import open_table
+from lance_stream.snapshot.opening import open_table
 from lance_stream.table.operations import Operation
 from tests.oracle.test_upserts import Twins, rows
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.dataset.consumers import record_progress
+from lance_stream.maintenance.consumers import record_progress
 
 pytestmark = pytest.mark.oracle
 

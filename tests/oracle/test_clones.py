@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.dataset import commit_verb
+from lance_stream.write import planning
 
 pytestmark = pytest.mark.oracle
 
@@ -36,7 +36,7 @@ def test_changes_that_race_on_a_clone_are_planned_again(
         "upsert": lambda ds: ds.upsert(pa.table({"id": [1, 20], "x": [1.5, 2.5]}), on="id"),
     }
     due = [clone]
-    real = commit_verb.commit
+    real = planning.commit
 
     def commit(*args: Any, **kwargs: Any) -> Any:
         for uri in due:
@@ -47,7 +47,7 @@ def test_changes_that_race_on_a_clone_are_planned_again(
                 lance_stream.open_dataset(uri).delete("id = 5")
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(commit_verb, "commit", commit)
+    monkeypatch.setattr(planning, "commit", commit)
     verbs[ours](lance_stream.open_dataset(clone))
     left = {
         "delete": {3, 4, 6, 7, 8, 9},

@@ -43,5 +43,5 @@ def test_columns_that_are_found_by_their_names_are_noticed(monkeypatch: pytest.M
     def by_names(before: Sequence[Field], after: Sequence[Field], **_: bool) -> identity.Ids:
         return identity.same_fields(before, after, ids_hold=False)
 
-    monkeypatch.setattr("lance_stream.dataset.feed.lineage.same_fields", by_names)
+    monkeypatch.setattr("lance_stream.feed.lineage.same_fields", by_names)
     assert is_noticed(range(20, 26))

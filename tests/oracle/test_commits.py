@@ -15,20 +15,20 @@ from lance.fragment import write_fragments
 import lance_stream
 from lance_stream.commit.committer import Committed, commit
 from lance_stream.commit.object_store_log import ObjectStoreLog
-from lance_stream.dataset.append import append
-from lance_stream.dataset.micro_batches import MicroBatch
 from lance_stream.errors import IncompatibleConflictError, RetryableConflictError
 from lance_stream.storage.locations import open_store
 from lance_stream.table.fragments import DataFile, Fragment
 from lance_stream.table.operations import Append, Overwrite
 from lance_stream.table.transaction import Transaction, decode_transaction
+from lance_stream.verbs.append import append
+from lance_stream.write.micro_batches import MicroBatch
 from tests.commit.tables import (
     CREATION,
     commit_to,
     configure,
     delete,
     live_ids,
-    make_world,
+    make_environment,
     transaction,
 )
 
@@ -150,7 +150,7 @@ def test_our_commit_follows_theirs_or_gives_way(
     expected = EXPECTED[ours].get(theirs)
     if expected is not None:
         with pytest.raises(expected):
-            commit(log, planned, world=make_world())
+            commit(log, planned, environment=make_environment())
         assert log.latest() == before
         return
     manifest = commit_to(log, planned)

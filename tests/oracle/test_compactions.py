@@ -7,11 +7,11 @@ from typing import Any
 import lance
 import pytest
 
-from lance_stream.dataset.compaction.compact import commit_prepared, compact
-from lance_stream.dataset.compaction.plan import CompactionRules, plan
-from lance_stream.dataset.compaction.rewrites import prepare
-from lance_stream.dataset.opening import open_table
-from lance_stream.dataset.verify import verify
+from lance_stream.maintenance.compaction.compact import commit_prepared, compact
+from lance_stream.maintenance.compaction.plan import CompactionRules, plan
+from lance_stream.maintenance.compaction.rewrites import prepare
+from lance_stream.maintenance.verify import verify
+from lance_stream.snapshot.opening import open_table
 from tests.oracle.test_applied import INDEXED_ACTS, IndexedHistory
 from tests.oracle.test_diffs import ACTS, History, changes_of
 

@@ -324,8 +324,8 @@ def test_stale_writers_of_both_kinds_follow_each_other(uri: str) -> None:
 
 
 def test_what_both_writers_note_in_their_transactions_is_read_by_both(uri: str) -> None:
-    from lance_stream.dataset.append import append
-    from lance_stream.dataset.micro_batches import MicroBatch
+    from lance_stream.verbs.append import append
+    from lance_stream.write.micro_batches import MicroBatch
 
     ds = lance_stream.create_dataset(uri, SCHEMA)
     append(ds.table, make_rows(1), MicroBatch("my app", 7, "query"))

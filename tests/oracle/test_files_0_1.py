@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.dataset.dataset import Dataset
+from lance_stream.dataset import Dataset
 from lance_stream.errors import InvalidInputError
 
 pytestmark = pytest.mark.oracle

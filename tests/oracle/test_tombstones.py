@@ -12,12 +12,12 @@ import pytest
 
 import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
-from lance_stream.dataset.opening import open_table
-from lance_stream.dataset.upserts.incoming import UpsertRules
-from lance_stream.dataset.upserts.upsert import upsert
-from lance_stream.dataset.verify import verify
+from lance_stream.maintenance.verify import verify
+from lance_stream.snapshot.opening import open_table
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY, VERSIONS_DIRECTORY
 from lance_stream.table.tombstones import CONFIG_KEY
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("seq", pa.int64())])

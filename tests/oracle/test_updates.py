@@ -7,9 +7,9 @@ import lance
 import pytest
 
 import lance_stream
-from lance_stream.dataset.opening import open_table
-from lance_stream.dataset.update import update
 from lance_stream.errors import InvalidInputError
+from lance_stream.snapshot.opening import open_table
+from lance_stream.verbs.update import update
 from tests.oracle.test_upserts import Twins, rows
 
 pytestmark = pytest.mark.oracle

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.dataset.upserts import known_key_bounds
-from lance_stream.dataset.upserts.incoming import UpsertRules
-from lance_stream.dataset.upserts.upsert import upsert
+from lance_stream.upsert import known_key_bounds
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.upsert import upsert
 
 pytestmark = pytest.mark.oracle
 

@@ -28,14 +28,14 @@ import pyarrow as pa
 
 import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
-from lance_stream.dataset.append import append
-from lance_stream.dataset.dataset import Dataset
-from lance_stream.dataset.micro_batches import MicroBatch
-from lance_stream.dataset.opening import open_table
-from lance_stream.dataset.upserts.incoming import UpsertRules
-from lance_stream.dataset.upserts.upsert import upsert
+from lance_stream.dataset import Dataset
 from lance_stream.errors import CommitConflictError, InvalidInputError
+from lance_stream.snapshot.opening import open_table
 from lance_stream.storage.store import Store
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.upsert import upsert
+from lance_stream.verbs.append import append
+from lance_stream.write.micro_batches import MicroBatch
 from tests import histories
 from tests.contracts.watched_stores import Watch, WatchedStore
 

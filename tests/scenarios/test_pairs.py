@@ -52,7 +52,7 @@ from lance_stream.table.operations import (
     UnknownOperation,
     UpdateMemWalState,
 )
-from tests.commit.tables import make_world, publish_foreign
+from tests.commit.tables import make_environment, publish_foreign
 from tests.scenarios.acts import ACTS, INDICES, PLANNED_ON, SCHEMA, Planned, Stage
 
 STORIES = sorted((Path(__file__).parent / "pairs").glob("*.txt"))
@@ -166,7 +166,7 @@ class Player:
     def commit(self, table: Path, plan: Planned) -> str:
         self.verdicts = []
         try:
-            done = commit(log_of(table), plan.transaction, world=make_world())
+            done = commit(log_of(table), plan.transaction, environment=make_environment())
         except RetryableConflictError:
             return "retry"
         except IncompatibleConflictError:

@@ -175,7 +175,10 @@ class Story:
         assert writer.planned is not None
         try:
             done = commit(
-                ObjectStoreLog(store), writer.planned, world=tables.make_world(), **writer.options
+                ObjectStoreLog(store),
+                writer.planned,
+                environment=tables.make_environment(),
+                **writer.options,
             )
         except DiedError:
             writer.lines.append(f"{who} is gone")

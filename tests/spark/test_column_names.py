@@ -10,8 +10,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
 import lance_stream
-from lance_stream.dataset.feed.positions import Position
 from lance_stream.errors import InvalidInputError
+from lance_stream.feed.positions import Position
 from lance_stream.spark import lance_sink, register
 from lance_stream.spark.column_names import (
     did_you_mean,

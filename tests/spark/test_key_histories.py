@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.upserts.incoming import UpsertRules
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark import lance_sink
 from lance_stream.spark.sink import large_upserts, modes
-from tests.dataset.upserts.key_histories import Counts, History, Way, play
+from lance_stream.upsert.incoming import UpsertRules
+from tests.upsert.key_histories import Counts, History, Way, play
 
 SPARK_TYPES = (
     pa.types.is_signed_integer,

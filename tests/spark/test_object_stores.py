@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.dataset.consumers import list_consumers
-from lance_stream.dataset.opening import open_table
 from lance_stream.errors import InvalidInputError, StoreRefusedError
+from lance_stream.maintenance.consumers import list_consumers
+from lance_stream.snapshot.opening import open_table
 from lance_stream.spark import lance_sink, register
 from lance_stream.storage.locations import open_store
 from tests.servers.buckets import Bucket

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.dataset.compaction.compact import commit_prepared, compact
-from lance_stream.dataset.compaction.plan import CompactionRules
-from lance_stream.dataset.compaction.rewrites import prepare
-from lance_stream.dataset.open_files import OpenFiles
-from lance_stream.dataset.verify import verify
 from lance_stream.errors import NotFoundError
+from lance_stream.maintenance.compaction.compact import commit_prepared, compact
+from lance_stream.maintenance.compaction.plan import CompactionRules
+from lance_stream.maintenance.compaction.rewrites import prepare
+from lance_stream.maintenance.verify import verify
+from lance_stream.snapshot.open_files import OpenFiles
 from lance_stream.spark import LanceSink, lance_sink
 from lance_stream.spark.sink import compaction
 from lance_stream.spark.sink.compaction import write_by_jobs, writer_of

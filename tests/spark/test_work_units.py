@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lance_stream
-from lance_stream.dataset.opening import open_table
-from lance_stream.dataset.read_fragment import WorkUnit
-from lance_stream.dataset.unit_sizes import size_of
+from lance_stream.read.units import WorkUnit, size_of, unit_of
+from lance_stream.snapshot.opening import open_table
 from lance_stream.spark.work_units import (
     LARGE_TASK_BYTES,
     SCATTERED_ROW_BYTES,
@@ -58,7 +57,7 @@ def test_little_work_takes_few_tasks_and_much_work_many(total_bytes: int, tasks:
 
 def scattered(table: Any, num_rows: int, step: int) -> WorkUnit:
     offsets = np.arange(0, num_rows * step, step, dtype=np.uint32)
-    unit: WorkUnit = table.unit(0, columns=("text",), offsets=offsets)
+    unit: WorkUnit = unit_of(table, 0, columns=("text",), offsets=offsets)
     return unit
 
 
@@ -66,7 +65,7 @@ def test_scattered_rows_cost_what_stands_around_them_and_are_cut_sooner(tmp_path
     rows = pa.table({"text": [f"{n:0>100}" for n in range(40_000)]})
     made = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
     table = open_table(made.uri)
-    whole = table.unit(0, columns=("text",))
+    whole = unit_of(table, 0, columns=("text",))
     _, all_bytes = size_of(whole)
     assert cost_of(whole) == all_bytes
     together, apart, few = (scattered(table, *each) for each in ((4000, 1), (4000, 9), (2, 20_000)))

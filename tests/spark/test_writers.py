@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.dataset.micro_batches import MicroBatch
-from lance_stream.dataset.opening import open_table
-from lance_stream.dataset.row_digests import digest_of
-from lance_stream.dataset.write_jobs import plan_job
 from lance_stream.errors import NotFoundError
+from lance_stream.snapshot.opening import open_table
 from lance_stream.spark import lance_sink, register
 from lance_stream.spark.writers import BatchWriter, Part, StreamWriter
 from lance_stream.table import ledger
+from lance_stream.verbs.jobs import plan_job
+from lance_stream.write.micro_batches import MicroBatch
+from lance_stream.write.row_digests import digest_of
 
 pytestmark = pytest.mark.spark
 

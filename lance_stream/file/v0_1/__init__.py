@@ -6,8 +6,8 @@
     read_fields     plain values, byte strings, dictionaries, lists, structs
     write_fields    the same, encoded
     statistics      bounds of the values of each page
-    first_file      reading a file
-    first_writer    writing one
+    reader          reading a file
+    writer          writing one
 
 Note 007 says what the version cannot hold.
 """

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.compressive import general
+from lance_stream.file.v2_1.codecs import general
 
 PLAIN_SCHEMES: Final = frozenset({"", "none"})
 """What stands for a buffer that is not compressed."""

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from lance_stream.dataset.feed.change_units import ChangeUnit
-from lance_stream.dataset.feed.changes import plan_changes
-from lance_stream.dataset.opening import open_table
-from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError
+from lance_stream.feed.change_units import ChangeUnit
+from lance_stream.feed.changes import plan_changes
+from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arrow_jobs import forget_archives
 from lance_stream.spark.feed.planning import (
     columns_to_read,

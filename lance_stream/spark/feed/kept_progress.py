@@ -3,21 +3,21 @@
 What is noted is the last version that the stream has finished with: cleanup keeps it, and all after
 it. Until the first one is finished with, what the stream begins with must stay all the same: the
 version of which a snapshot is read, or version 1 where the stream begins before it. It is held by a
-tag of another kind, which goes with the first note (see `dataset.consumers`).
+tag of another kind, which goes with the first note (see `maintenance.consumers`).
 """
 
 import logging
 from contextlib import suppress
 
-from lance_stream.dataset.consumers import (
+from lance_stream.errors import NotFoundError
+from lance_stream.feed.positions import Position
+from lance_stream.maintenance.consumers import (
     hold_beginning,
     let_go_of_beginning,
     read_progress,
     record_progress,
 )
-from lance_stream.dataset.feed.positions import Position
-from lance_stream.dataset.references import Refs
-from lance_stream.errors import NotFoundError
+from lance_stream.snapshot.references import Refs
 
 _log = logging.getLogger(__name__)
 

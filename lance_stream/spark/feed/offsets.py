@@ -19,8 +19,8 @@ came first, had neither mark nor position, and format 2 had no columns; both are
 from collections.abc import Mapping
 from typing import Any, Final, TypeGuard
 
-from lance_stream.dataset.feed.positions import Position
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.feed.positions import Position
 
 FORMAT: Final = 3
 

@@ -11,29 +11,33 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from lance_stream.dataset.batch_sizes import join_small
-from lance_stream.dataset.feed.change_units import (
+from lance_stream.errors import InvalidInputError
+from lance_stream.expressions.predicates import (
+    evaluate_predicate,
+    parse_expression,
+    parse_predicate,
+)
+from lance_stream.feed.change_units import (
     ChangeUnit,
     check_names,
     feed_schema,
     read_changes,
     without_change_columns,
 )
-from lance_stream.dataset.feed.columns_of_versions import FeedColumns, columns_named
-from lance_stream.dataset.feed.following import Following, FollowingRules
-from lance_stream.dataset.feed.intervals import first_version_since, last_version_until
-from lance_stream.dataset.feed.positions import Position
-from lance_stream.dataset.feed.resumed_columns import resumed_columns
-from lance_stream.dataset.feed.rules import FeedRules
-from lance_stream.dataset.opening import checkout, open_table
-from lance_stream.dataset.predicates import evaluate_predicate, parse_expression, parse_predicate
-from lance_stream.dataset.read_fragment import WorkUnit, output_schema
-from lance_stream.dataset.scan import names_of
-from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.errors import InvalidInputError
+from lance_stream.feed.columns_of_versions import FeedColumns, columns_named
+from lance_stream.feed.following import Following, FollowingRules
+from lance_stream.feed.intervals import first_version_since, last_version_until
+from lance_stream.feed.positions import Position
+from lance_stream.feed.resumed_columns import resumed_columns
+from lance_stream.feed.rules import FeedRules
+from lance_stream.read.scan import names_of
+from lance_stream.read.units import WorkUnit, output_schema
 from lance_stream.schema.projections import project
 from lance_stream.schema.system_columns import CHANGE_COLUMNS
+from lance_stream.snapshot.opening import checkout, open_table
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arrow_jobs import then_forget_archives
+from lance_stream.spark.feed.batch_sizes import join_small
 from lance_stream.spark.options import SourceOptions
 from lance_stream.spark.spark_types import carrier, to_spark
 from lance_stream.spark.table_source import row_columns

@@ -1,4 +1,4 @@
-"""The change feed as a stream: Spark's questions, answered by `dataset.feed.following`.
+"""The change feed as a stream: Spark's questions, answered by `feed.following`.
 
 An offset is a position in the table's history (`offsets`). Spark asks how far the next batch goes,
 writes the answer down, and asks for the tasks between two offsets; after a restart it asks the
@@ -22,13 +22,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from lance_stream.dataset.feed.columns_of_versions import FeedColumns
-from lance_stream.dataset.feed.following import Following
-from lance_stream.dataset.feed.intervals import first_version_since
-from lance_stream.dataset.feed.positions import NO_LIMITS, Limits, Position
-from lance_stream.dataset.opening import open_table
-from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.feed.columns_of_versions import FeedColumns
+from lance_stream.feed.following import Following
+from lance_stream.feed.intervals import first_version_since
+from lance_stream.feed.positions import NO_LIMITS, Limits, Position
+from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.feed.kept_progress import KeptProgress
 from lance_stream.spark.feed.offsets import parse_offset, to_offset
 from lance_stream.spark.feed.planning import (

@@ -20,8 +20,8 @@ from typing import Any, Final
 from pyspark.sql.types import TimestampNTZType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
-from lance_stream.dataset.feed.change_units import read_changes
 from lance_stream.errors import InvalidInputError
+from lance_stream.feed.change_units import read_changes
 from lance_stream.spark.feed.batch_reader import plan_batch
 from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
 from lance_stream.spark.options import SourceOptions, parse_deduplication_mode

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lance_stream.dataset.batch_proofs import fingerprint
-from lance_stream.dataset.compaction.background import check_every
-from lance_stream.dataset.upserts.change_feeds import is_change_column
-from lance_stream.dataset.upserts.incoming import UpsertRules, check_can_remember
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.versions import FileVersion
+from lance_stream.maintenance.compaction.background import check_every
 from lance_stream.storage.locations import check_is_shared
+from lance_stream.upsert.change_feeds import is_change_column
+from lance_stream.upsert.incoming import UpsertRules, check_can_remember
+from lance_stream.write.batch_proofs import fingerprint
 
 MODES: Final = ("append", "upsert", "apply_changes", "overwrite")
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.column_names import (
     check_told_apart,
     did_you_mean,

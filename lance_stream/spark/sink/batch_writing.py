@@ -14,8 +14,6 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from lance_stream.dataset.row_digests import DigestingBatches, RowsDigest, add_up, digest_of
-from lance_stream.dataset.write_fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.errors import LanceStreamError
 from lance_stream.spark.arrow_jobs import (
     RECORDS_PER_BATCH,
@@ -28,6 +26,8 @@ from lance_stream.spark.arrow_jobs import (
 from lance_stream.spark.sink.reports import SinkCommit
 from lance_stream.spark.sink.spark_workers import driver_is_alone
 from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
+from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
+from lance_stream.write.row_digests import DigestingBatches, RowsDigest, add_up, digest_of
 
 BYTES_PER_TASK: Final = 32 << 20
 """Less data than this is not worth a second task: each costs a round through Python."""

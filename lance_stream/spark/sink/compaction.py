@@ -4,7 +4,7 @@ With a local master the driver is the only worker there is. On a cluster the dri
 deletion files; data files are read and written by the tasks, one group of fragments each. A few
 tasks make a job, and one job follows the other: most slots stay free for the stream's own jobs,
 which would wait for them else. When a round begins, and when it commits, is said in
-`dataset.compaction.background`.
+`maintenance.compaction.background`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,12 +14,12 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from lance_stream.dataset.compaction.rewrites import RewriteTask, WriteTasks, write_task
-from lance_stream.dataset.write_fragments import delete_files
 from lance_stream.errors import LanceStreamError
+from lance_stream.maintenance.compaction.rewrites import RewriteTask, WriteTasks, write_task
 from lance_stream.spark.arrow_jobs import run_in_tasks
 from lance_stream.spark.sink.spark_workers import driver_is_alone
 from lance_stream.table.fragments import Fragment
+from lance_stream.write.fragments import delete_files
 
 SLOTS_FOR_EACH_TASK: Final = 4
 """One of so many of a cluster's slots takes part in a compaction."""

@@ -8,13 +8,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lance_stream.dataset.ages import parse_age
-from lance_stream.dataset.compaction.background import BackgroundCompaction, Round
-from lance_stream.dataset.micro_batches import find_taken_in
-from lance_stream.dataset.opening import open_table
-from lance_stream.dataset.phases import Phases
-from lance_stream.dataset.table_versions import TableVersion
+from lance_stream.ages import parse_age
 from lance_stream.errors import NotFoundError, OtherBatchError, TableReplacedError
+from lance_stream.maintenance.compaction.background import BackgroundCompaction, Round
+from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.session_settings import options_in_session
 from lance_stream.spark.sink.arguments import SinkArguments, as_creation, names
 from lance_stream.spark.sink.batch_names import settle_names
@@ -28,6 +26,8 @@ from lance_stream.spark.sink.running_queries import run_of, running_query
 from lance_stream.spark.sink.runs import CALLS, Call
 from lance_stream.storage.options.names import as_options
 from lance_stream.table.apply import check_may_write
+from lance_stream.write.micro_batches import find_taken_in
+from lance_stream.write.phases import Phases
 
 
 def lance_sink(

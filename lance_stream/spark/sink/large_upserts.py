@@ -9,7 +9,7 @@
                 of them, writes changed and new rows, and sends back what it did
     the driver  makes one operation of it: deletion files, row ids, one commit
 
-What a task does is `dataset.upserts.in_parts`. To Spark a bundle is a number and bytes: none of its
+What a task does is `upsert.in_parts`. To Spark a bundle is a number and bytes: none of its
 casts, comparisons and hashes decides which rows have the same key. No process holds the keys of the
 whole table, or all rows of the batch.
 """
@@ -23,15 +23,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, BooleanType, LongType, StructField, StructType
 
-from lance_stream.dataset.micro_batches import MicroBatch
-from lance_stream.dataset.phases import Phases
-from lance_stream.dataset.scan import count_rows
-from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.unit_sizes import size_of
-from lance_stream.dataset.upserts.in_parts import Bundle, Part, PartedUpsert, upsert_in_parts
-from lance_stream.dataset.upserts.incoming import UpsertRules
-from lance_stream.dataset.upserts.upsert import Upserted
 from lance_stream.errors import LanceStreamError
+from lance_stream.read.scan import count_rows
+from lance_stream.read.units import size_of
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arrow_jobs import (
     RECORDS_PER_BATCH,
     ArrowFunction,
@@ -43,6 +38,11 @@ from lance_stream.spark.arrow_jobs import (
 from lance_stream.spark.sink.replays import digest_by_tasks
 from lance_stream.spark.spark_types import stored_schema
 from lance_stream.spark.work_units import number_of_tasks, pack
+from lance_stream.upsert.in_parts import Bundle, Part, PartedUpsert, upsert_in_parts
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.upsert import Upserted
+from lance_stream.write.micro_batches import MicroBatch
+from lance_stream.write.phases import Phases
 
 ROWS_PER_TASK: Final = 1 << 20
 """About how many rows, of the batch and of the table together, a task holds at once, and ..."""
@@ -76,7 +76,7 @@ def upsert_by_tasks(
     size: Size | None = None,
     helpers: Sequence[str] = (),
 ) -> Upserted:
-    """Do in Spark's tasks what `dataset.upserts.upsert.upsert` does in one process.
+    """Do in Spark's tasks what `upsert.upsert.upsert` does in one process.
 
     Args:
         df: The rows; computed once for each time that the upsert is planned.

@@ -16,20 +16,9 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, functions
 
-from lance_stream.dataset.add_columns import add_missing_columns
-from lance_stream.dataset.append import append_fragments, write_target
-from lance_stream.dataset.casting import check_castable
-from lance_stream.dataset.commit_verb import Outcome
-from lance_stream.dataset.create import check_types_known, plan_table
-from lance_stream.dataset.micro_batches import MicroBatch
-from lance_stream.dataset.overwrite import overwrite_fragments
-from lance_stream.dataset.phases import Phases
-from lance_stream.dataset.row_digests import RowsDigest, digest_of
-from lance_stream.dataset.scan import count_rows
-from lance_stream.dataset.table_versions import TableVersion
-from lance_stream.dataset.upserts.change_feeds import check_has_changes
-from lance_stream.dataset.upserts.upsert import Upserted, upsert
 from lance_stream.errors import InvalidInputError, LanceStreamError
+from lance_stream.read.scan import count_rows
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arrow_jobs import Size, measure
 from lance_stream.spark.session_settings import is_case_sensitive
 from lance_stream.spark.sink.arguments import SinkArguments
@@ -46,6 +35,18 @@ from lance_stream.spark.sink.reports import SinkCommit, size_of_files
 from lance_stream.spark.sink.spark_workers import workers_of
 from lance_stream.spark.spark_types import stored_schema
 from lance_stream.table.fragments import Fragment
+from lance_stream.upsert.change_feeds import check_has_changes
+from lance_stream.upsert.upsert import Upserted, upsert
+from lance_stream.verbs.add_columns import add_missing_columns
+from lance_stream.verbs.append import append_fragments
+from lance_stream.verbs.create import check_types_known, plan_table
+from lance_stream.verbs.overwrite import overwrite_fragments
+from lance_stream.write.casting import check_castable
+from lance_stream.write.fragments import write_target
+from lance_stream.write.micro_batches import MicroBatch
+from lance_stream.write.phases import Phases
+from lance_stream.write.planning import Outcome
+from lance_stream.write.row_digests import RowsDigest, digest_of
 
 DELETES: Final = "_lance_stream_deletes"
 """A column of an upsert's batch that is not stored: whether the row deletes."""

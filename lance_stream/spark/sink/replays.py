@@ -2,7 +2,7 @@
 
 Which stream a batch belongs to Spark says in properties of the thread that runs foreachBatch.
 Whether a batch is the one that the table has its rows say: they are computed once, in Spark's
-tasks, and their digest is held against the ledger's (`dataset.batch_proofs`). Computing them also
+tasks, and their digest is held against the ledger's (`write.batch_proofs`). Computing them also
 lets the state stores of a stateful query commit the batch, without which they refuse the next one.
 
 Some plans give other rows each time: those that Spark calls not deterministic, and those whose
@@ -22,15 +22,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from lance_stream.dataset.batch_proofs import MicroBatch, has_other_rows, second_rows
-from lance_stream.dataset.micro_batches import find_taken_in
-from lance_stream.dataset.row_digests import RowsDigest, add_up, digest_of
-from lance_stream.dataset.table_versions import TableVersion
 from lance_stream.errors import InvalidInputError, OtherBatchError
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arrow_jobs import map_in_arrow
 from lance_stream.spark.sink.running_queries import running_query
 from lance_stream.spark.sink.runs import Call
 from lance_stream.table.ledger import LedgerEntry
+from lance_stream.write.batch_proofs import MicroBatch, has_other_rows, second_rows
+from lance_stream.write.micro_batches import find_taken_in
+from lance_stream.write.row_digests import RowsDigest, add_up, digest_of
 
 _log = logging.getLogger("lance_stream.sink")
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from lance_stream.dataset.row_digests import RowsDigest
+from lance_stream.write.row_digests import RowsDigest
 
 MAX_BATCHES: Final = 1024
 """So many batches are remembered, the newest ones: one for each query and table suffices."""

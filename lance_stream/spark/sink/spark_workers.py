@@ -11,12 +11,12 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lance_stream.dataset.read_fragment import WorkUnit, read_unit
-from lance_stream.dataset.unit_sizes import size_of
-from lance_stream.dataset.upserts.keys import KeyLookup
-from lance_stream.dataset.upserts.matching import THREADS, Matches, Workers, find_matches
+from lance_stream.read.fragment import read_unit
+from lance_stream.read.units import WorkUnit, size_of
 from lance_stream.spark.arrow_jobs import run_in_tasks
 from lance_stream.spark.work_units import number_of_tasks, pack
+from lance_stream.upsert.keys import KeyLookup
+from lance_stream.upsert.matching import THREADS, Matches, Workers, find_matches
 
 
 def workers_of(spark: SparkSession) -> Workers:

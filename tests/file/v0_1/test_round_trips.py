@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.file.v0_1.first_writer import MAX_BATCH_ROWS
+from lance_stream.file.v0_1.writer import MAX_BATCH_ROWS
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
 

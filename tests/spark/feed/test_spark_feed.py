@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.dataset.consumers import read_progress
-from lance_stream.dataset.opening import open_table
+from lance_stream.maintenance.consumers import read_progress
+from lance_stream.snapshot.opening import open_table
 from lance_stream.spark import register
 from lance_stream.table.version_marks import mark_of
 

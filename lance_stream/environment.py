@@ -1,0 +1,33 @@
+"""The clock, sleep and randomness that code depends on, passed in as a value."""
+
+import random
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What code takes from the machine that it runs on, so that tests can replace it.
+
+    Attributes:
+        now_nanos: Returns nanoseconds since 1970-01-01 UTC.
+        sleep: Waits for some seconds.
+        chance: Returns a number from 0 up to but not including 1.
+        random_id: Returns a random u64.
+    """
+
+    now_nanos: Callable[[], int]
+    sleep: Callable[[float], None]
+    chance: Callable[[], float]
+    random_id: Callable[[], int]
+
+
+MACHINE = Environment(
+    now_nanos=time.time_ns,
+    sleep=time.sleep,
+    chance=random.random,
+    random_id=lambda: secrets.randbits(64),
+)
+"""The real clock, sleep and randomness."""

@@ -1,0 +1,205 @@
+"""SQL expressions over a table's columns: parsed, checked and evaluated on Arrow batches.
+
+What is understood, with SQL's own nulls (a comparison with null is null, and a row is chosen only
+when its predicate is true):
+
+    a = 1   a <> 1   a < 1 ...            comparison
+    AND   OR   NOT                        Kleene's three values
+    a IN (1, 2)   a BETWEEN 1 AND 2       and their NOT
+    a LIKE 'x%'   a ILIKE 'X%'            `_`, `%`; a backslash, or ESCAPE, makes them plain
+    a IS NULL   a IS TRUE                 and their NOT
+    a + b   -a   a / b   a % b            `/` is always a double; dividing by zero is null
+    CAST(a AS bigint)   a::bigint         a value that does not fit is an error
+    1   1.5   1e3   'it''s'   X'00ff'   TRUE   NULL   DATE '2024-02-29'
+    TIMESTAMP '2024-02-29 12:00:00+01:00' without an offset it is in UTC
+    name   `a name`   "a name"   a.b      columns, and parts of structs
+
+Everything else is refused by name. Where engines differ, Spark's meaning is taken: `%` has the
+sign of the dividend, a float column is compared with `0.1` as a double, and NaN equals NaN and is
+greater than any other number, as in the reference, too. Note 001 has the why.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.expressions.rules import (
+    DIALECT,
+    RULES,
+    cast_type_of,
+    evaluate_node,
+    field_at,
+    path_of,
+    refuse,
+)
+
+_MAX_CHARACTERS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A parsed SQL expression.
+
+    Attributes:
+        text: As the user wrote it; what is sent to workers and stored in transactions.
+        node: Its syntax tree.
+        paths: The columns it names, each as the names from the top-level column down.
+    """
+
+    text: str
+    node: exp.Expression
+    paths: tuple[tuple[str, ...], ...]
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns it names, quoted as `schema.projections.project` understands them."""
+        return [quote_path(path) for path in self.paths]
+
+
+def parse_expression(text: str) -> Expression:
+    """Parse a SQL expression; one that was parsed lately is not parsed again.
+
+    Raises:
+        InvalidInputError: It is not one expression, or has a part that is not supported; the
+            message names the part.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidInputError(f"a filter is a SQL expression such as 'id > 5', not {text!r}")
+    return _parse(text)
+
+
+@lru_cache(maxsize=256)
+def _parse(text: str) -> Expression:
+    if len(text) > _MAX_CHARACTERS:
+        raise InvalidInputError(
+            f"the SQL expression has {len(text)} characters; at most {_MAX_CHARACTERS} are taken"
+        )
+    try:
+        statements = sqlglot.parse(text, dialect=DIALECT)
+    except SqlglotError as error:
+        problem = _problem_of(error)
+        raise InvalidInputError(f"{text!r} is not a SQL expression: {problem}") from None
+    except RecursionError:
+        raise InvalidInputError(f"the SQL expression is nested too deeply: {text[:80]!r}") from None
+    if len(statements) != 1 or not isinstance(statements[0], exp.Expression):
+        raise InvalidInputError(f"{text!r} is not one SQL expression")
+    node = statements[0]
+    paths: dict[tuple[str, ...], None] = {}
+    try:
+        _check(node, paths)
+    except RecursionError:
+        raise InvalidInputError(f"the SQL expression is nested too deeply: {text[:80]!r}") from None
+    return Expression(text, node, tuple(paths))
+
+
+def parse_predicate(text: str, schema: pa.Schema) -> Expression:
+    """Parse a SQL expression and check it against the columns there are.
+
+    Args:
+        text: The expression.
+        schema: The columns that it may name, system columns too where they can be had.
+
+    Raises:
+        InvalidInputError: It does not parse, its types do not fit, or it is not a truth value.
+        NotFoundError: It names a column that is not there.
+    """
+    expression = parse_expression(text)
+    for path in expression.paths:
+        field_at(schema, path)
+    names = {path[0] for path in expression.paths}
+    needed = pa.schema([each for each in schema if each.name in names])
+    no_rows = [pa.nulls(0, each.type) for each in needed]
+    evaluate_predicate(expression, pa.RecordBatch.from_arrays(no_rows, names=needed.names))
+    return expression
+
+
+def columns_of(text: str) -> list[str]:
+    """Return the columns that a SQL expression names, as `project` understands them.
+
+    Raises:
+        InvalidInputError: It does not parse.
+    """
+    return parse_expression(text).columns
+
+
+def evaluate_predicate(predicate: Expression, batch: pa.RecordBatch) -> pa.BooleanArray:
+    """Return for each row of a batch whether a predicate is true, false or null.
+
+    Args:
+        predicate: Parsed; the batch has the columns it names.
+        batch: The rows.
+
+    Returns:
+        (num_rows,) booleans with nulls; `batch.filter` drops rows with false and null.
+
+    Raises:
+        InvalidInputError: The types do not fit, a cast fails, a number is too large, or the
+            expression is not a truth value.
+    """
+    result = evaluate(predicate, batch)
+    if pa.types.is_null(result.type):
+        return pa.nulls(batch.num_rows, pa.bool_())
+    if not pa.types.is_boolean(result.type):
+        raise InvalidInputError(
+            f"a filter is true or false for a row, but {predicate.text!r} is a {result.type}"
+        )
+    return result
+
+
+def evaluate(expression: Expression, batch: pa.RecordBatch) -> pa.Array:
+    """Return the value of a SQL expression for each row of a batch.
+
+    Raises:
+        InvalidInputError: The types do not fit, a cast fails, or a number is too large.
+    """
+    try:
+        result = evaluate_node(expression.node, batch)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise InvalidInputError(f"{expression.text!r} cannot be computed: {error}") from None
+    except RecursionError:
+        raise InvalidInputError(
+            f"the SQL expression is nested too deeply: {expression.text[:80]!r}"
+        ) from None
+    if isinstance(result, pa.Scalar):
+        return pa.repeat(result, batch.num_rows)
+    return result
+
+
+def quote_path(path: tuple[str, ...]) -> str:
+    """Return a path of names as one string, every name in backticks."""
+    return ".".join(f"`{name.replace('`', '``')}`" for name in path)
+
+
+def _problem_of(error: SqlglotError) -> str:
+    details = getattr(error, "errors", None)
+    if not details:
+        return str(error).splitlines()[0]
+    first = details[0]
+    return f"{first.get('description')} at column {first.get('col')}"
+
+
+def _check(node: exp.Expression, paths: dict[tuple[str, ...], None]) -> None:
+    """Walk the tree, refuse what no rule is for, and collect the columns named."""
+    pending = [node]
+    while pending:
+        each = pending.pop()
+        rule = RULES.get(type(each))
+        if rule is None:
+            raise refuse(each)
+        unknown = sorted(
+            name for name, value in each.args.items() if value and name not in rule.arguments
+        )
+        if unknown:
+            raise refuse(each, f"with {', '.join(unknown)} is not supported")
+        if isinstance(each, exp.Column | exp.Dot):
+            paths[path_of(each)] = None
+        elif not isinstance(each, exp.Cast):
+            pending.extend(each.iter_expressions())
+        else:
+            cast_type_of(each)
+            pending.append(each.this)

@@ -1,0 +1,134 @@
+"""The rows that each version appended, told by whole fragments: it needs no stable row ids.
+
+A stream that gives appended rows only can be had from every table. What is an append, and what a
+version that also changes rows is called, says `table.appended`; here its fragments become work
+units, with the same interface as the steps of the change feed (`steps`): events are rows, in scan
+order, counted and cut before any data is read.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from lance_stream.commit.committer import read_transaction
+from lance_stream.feed.change_units import INSERT, ChangeUnit
+from lance_stream.feed.columns_of_versions import FeedColumns, ReadsOfVersion
+from lance_stream.feed.intervals import version_of_interval
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.snapshot.timestamps import LONG_AGO
+from lance_stream.table.appended import AppendedFragments, appended_fragments
+from lance_stream.table.fragments import Fragment
+
+
+@dataclass(frozen=True)
+class AppendedRows:
+    """What one version appended to the one before.
+
+    Attributes:
+        newer: The version.
+        appended: Its new fragments; or why it is no append.
+        timestamp: The commit timestamp that the rows show, in UTC.
+        columns: The stream's columns.
+    """
+
+    newer: TableVersion
+    appended: AppendedFragments
+    timestamp: datetime
+    columns: FeedColumns
+
+    @property
+    def changes_rows(self) -> str | None:
+        """Why the version is no append, in words that go on "it ..."; None if it is one.
+
+        A version that is none has no events: what it appends cannot be told from what it updates.
+        """
+        return self.appended.changes
+
+    @cached_property
+    def num_events(self) -> int:
+        """How many rows were appended."""
+        return sum(map(self.newer.num_live_rows, self.appended.fragments))
+
+    def num_rows(self, start: int = 0, stop: int | None = None) -> int:
+        """How many rows some of the events give: as many as there are events."""
+        num_events = self.num_events
+        return max((num_events if stop is None else min(stop, num_events)) - start, 0)
+
+    def units(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
+        """Yield the work units that read some of the rows, in scan order.
+
+        Args:
+            start: The first row, from 0.
+            stop: One past the last; None for all there are.
+        """
+        stop = self.num_events if stop is None else stop
+        reads = ReadsOfVersion(self.columns, self.newer, self.newer.version, self.timestamp)
+        place_of = self.newer.manifest.fragments.place_of
+        for fragment in self.appended.fragments:
+            num_rows = self.newer.num_live_rows(fragment)
+            first, last = max(start, 0), min(stop, num_rows)
+            start, stop = start - num_rows, stop - num_rows
+            if first < last:
+                rows = self._rows(fragment, first, last)
+                yield reads.unit(place_of[fragment.id], INSERT, **rows)
+
+    def _rows(self, fragment: Fragment, first: int, last: int) -> dict[str, Any]:
+        """Return which rows are the live ones of a fragment from one to another, from 0."""
+        if fragment.deletion_file is None:
+            return {"start": first, "stop": last}
+        is_live = np.ones(self.newer.physical_rows(fragment), np.bool_)
+        is_live[self.newer.dead_offsets(fragment)] = False
+        live = np.flatnonzero(is_live).astype(np.uint32)
+        return {"offsets": live[first:last]}
+
+
+def walk_appended(
+    table: TableVersion,
+    after: int,
+    through: int,
+    columns: FeedColumns,
+    *,
+    column_backfills: bool = True,
+) -> Iterator[AppendedRows]:
+    """Yield what each version of an interval appended.
+
+    Args:
+        table: Any version of the table; that of `through` spares reading it.
+        after: The version after which the interval begins; 0 is before the first.
+        through: Its last version.
+        columns: The stream's columns.
+        column_backfills: Whether a column that comes with values changes the rows there were.
+
+    Raises:
+        NotFoundError: A version of the interval is gone.
+        CorruptDataError: A fragment that differs is damaged.
+    """
+    if after == through:
+        return
+    older = version_of_interval(table, after, after, through) if after else None
+    timestamp = LONG_AGO
+    for version in range(after + 1, through + 1):
+        newer = version_of_interval(table, version, after, through)
+        timestamp = max(timestamp, newer.timestamp or timestamp)
+        appended = _appended(older, newer, column_backfills=column_backfills)
+        yield AppendedRows(newer, appended, timestamp, columns)
+        older = newer
+
+
+def _appended(
+    older: TableVersion | None, newer: TableVersion, *, column_backfills: bool
+) -> AppendedFragments:
+    if older is not None and older.manifest.fragments == newer.manifest.fragments:
+        return AppendedFragments(newer.version)
+    transaction = read_transaction(newer.log, newer.manifest)
+    operation = None if transaction is None else transaction.operation
+    return appended_fragments(
+        older.manifest if older else None,
+        newer.manifest,
+        operation,
+        column_backfills=column_backfills,
+    )

@@ -1,0 +1,118 @@
+"""The worker's side of the change feed: some changes of one kind, read and stamped.
+
+A `ChangeUnit` is picklable and says everything; whoever has it needs no manifest.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.feed.shown_values import Source, show
+from lance_stream.read.fragment import FragmentReader
+from lance_stream.read.reading_ahead import choose, num_readers, read_ahead
+from lance_stream.read.selections import Selection
+from lance_stream.read.units import WorkUnit
+from lance_stream.schema.system_columns import (
+    CHANGE_COLUMNS,
+    ROW_CREATED_AT_VERSION,
+    ROW_ID,
+    ROW_LAST_UPDATED_AT_VERSION,
+)
+
+DELETE: Final = "delete"
+UPDATE_PREIMAGE: Final = "update_preimage"
+UPDATE_POSTIMAGE: Final = "update_postimage"
+INSERT: Final = "insert"
+
+STAMPS: Final = (ROW_ID, ROW_CREATED_AT_VERSION, ROW_LAST_UPDATED_AT_VERSION)
+
+
+@dataclass(frozen=True)
+class ChangeUnit:
+    """Some changes of one kind, made by one version to rows of one fragment: picklable.
+
+    Attributes:
+        unit: The rows, in the version in which they are to be read.
+        change_type: "delete", "update_preimage", "update_postimage" or "insert".
+        commit_version: The version that made the change.
+        commit_timestamp: When it was committed, in UTC.
+        sources: For each of the feed's own columns what of `unit` it is made of; None where that
+            version has nothing of it.
+        arrow_schema: The feed's own columns, without the change columns.
+    """
+
+    unit: WorkUnit
+    change_type: str
+    commit_version: int
+    commit_timestamp: datetime
+    sources: tuple[Source | None, ...]
+    arrow_schema: pa.Schema
+
+    @property
+    def num_rows(self) -> int:
+        """How many changes there are."""
+        return 0 if self.unit.offsets is None else len(self.unit.offsets)
+
+
+def read_changes(units: Sequence[ChangeUnit]) -> Iterator[pa.RecordBatch]:
+    """Yield the changes of some work units, in their order, read a little ahead.
+
+    The columns are the feed's own, then the change columns.
+
+    Raises:
+        BadDataError: A file is damaged, or has what is not supported.
+        NotFoundError: A file is gone: its version was cleaned up.
+    """
+    rows = [each.unit for each in units]
+    reads = (each.read_by(_read_changes, units[each.place]) for each in choose(rows))
+    return read_ahead(reads, num_readers(rows))
+
+
+def _read_changes(unit: ChangeUnit, reader: FragmentReader, selection: Selection) -> pa.RecordBatch:
+    batch = reader.read(selection)
+    own = []
+    for field, source in zip(unit.arrow_schema, unit.sources, strict=True):
+        if source is None:
+            own.append(pa.nulls(batch.num_rows, field.type))
+            continue
+        own.append(show(batch.column(source.place), source, field.type))
+    num_rows = batch.num_rows
+    constants = [
+        pa.repeat(pa.scalar(unit.change_type), num_rows),
+        pa.repeat(pa.scalar(unit.commit_version, pa.int64()), num_rows),
+        pa.repeat(pa.scalar(unit.commit_timestamp, pa.timestamp("us", "UTC")), num_rows),
+    ]
+    stamps = [batch.column(name) for name in STAMPS]
+    return pa.RecordBatch.from_arrays(
+        own + constants + stamps, schema=feed_schema(unit.arrow_schema)
+    )
+
+
+def check_names(own: pa.Schema) -> None:
+    """Raise if a table's own columns have names of change columns, which would be there twice.
+
+    Raises:
+        InvalidInputError: They have; the message names them.
+    """
+    twice = sorted(set(own.names).intersection(CHANGE_COLUMNS.names))
+    if twice:
+        raise InvalidInputError(
+            f"the table has columns of its own called {', '.join(twice)}, as the change feed has; "
+            "ask for other columns (columns=...), or rename these (rename_columns)"
+        )
+
+
+def without_change_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the table's own columns of a batch of changes, whatever they are called."""
+    return batch.select(list(range(batch.num_columns - len(CHANGE_COLUMNS))))
+
+
+def feed_schema(own: pa.Schema) -> pa.Schema:
+    """Return the feed's columns, given the table's own among them."""
+    for field in CHANGE_COLUMNS:
+        own = own.append(field)
+    return own

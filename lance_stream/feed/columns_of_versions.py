@@ -1,0 +1,375 @@
+"""The feed's columns, which are those of one version, found in other versions by their identity.
+
+A reader is told of columns in the words of one version. There each word stands for a field id; from
+there every column, and every part of one, is followed from version to version (see `lineage`), back
+and forth over the version that both were made from. Where a version has no such column, it is null.
+
+What of a version is read, and which part of it becomes which part of a feed's column, is a `Source`
+for each of the feed's columns; the values are made of it by `shown_values`.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lance_stream.errors import NotFoundError
+from lance_stream.expressions.predicates import Expression, quote_path
+from lance_stream.feed.change_units import STAMPS, ChangeUnit, feed_schema
+from lance_stream.feed.lineage import Lineage
+from lance_stream.feed.shown_values import Source
+from lance_stream.read.scan import names_of
+from lance_stream.read.units import unit_of
+from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.fields import UNASSIGNED_ID, Field
+from lance_stream.schema.identity import Ids, composed, inverted, is_list, same_fields
+from lance_stream.schema.logical_types import MAP, STRUCT
+from lance_stream.schema.projections import project, split_path
+from lance_stream.snapshot.table_version import TableVersion
+
+Path = tuple[str, ...]
+
+STEPS_AHEAD: Final = 64
+"""Of so many older versions the manifests are read at once where one follows the other."""
+
+STEPS_ALONE: Final = 4
+"""After so many steps that each lead to the version before, the next ones are read at once."""
+
+
+SHORTEST_LEAP: Final = 8
+"""Over fewer versions nothing is gained by comparing the ends."""
+
+
+class FeedColumns:
+    """The columns that the rows of a feed have.
+
+    Args:
+        told: The version in whose words they are given.
+        columns: Names or paths; None for all.
+        meaning: For ids of the columns other ids of that version, which they stand for; None
+            where each stands for itself. A stream that was told of its columns before two of them
+            changed names goes on with what it began with.
+        lineage: Of the same table, if another reader has one; what it has read is not read again.
+
+    Attributes:
+        told: The version.
+        wanted: The columns, as the version has them.
+        own: The same in Arrow, all of them nullable at every level.
+        arrow_schema: The feed's columns: these, then the change columns.
+
+    Raises:
+        NotFoundError: A column is not there.
+    """
+
+    def __init__(
+        self,
+        told: TableVersion,
+        columns: Sequence[str] | None,
+        meaning: Ids | None = None,
+        lineage: Lineage | None = None,
+    ) -> None:
+        self.told = told
+        self.wanted = project(told.schema, names_of(told, columns))
+        self.own = pa.schema([field_to_arrow(_nullable(each)) for each in self.wanted.fields])
+        self.arrow_schema = feed_schema(self.own)
+        self.lineage = lineage or Lineage(told)
+        ids = {each.id: each.id for each in self.wanted.walk()}
+        self._ids: dict[int, Ids] = {told.version: ids if meaning is None else meaning}
+        self._last: Ids = self._ids[told.version]
+        self._meet = told.version  # the oldest version that the told one is known to come from
+
+    def ids_in(self, table: TableVersion) -> Ids:
+        """Return for the ids of the wanted fields those of the same columns in a version.
+
+        What the version does not have is left out.
+        """
+        self.lineage.see(table)
+        if table.version not in self._ids:
+            self._note(table.version, self._follow(table) if self.wanted.fields else {})
+        return self._ids[table.version]
+
+    def _note(self, version: int, ids: Ids) -> None:
+        """Keep the ids of a version; versions with the same ones share them."""
+        self._last = self._last if self._last == ids else ids
+        self._ids[version] = self._last
+
+    def _follow(self, table: TableVersion) -> Ids:
+        """Walk back from both versions until they meet."""
+        version: int = table.version
+        here: Ids = {each.id: each.id for each in table.schema.walk()}
+        steps, read_from = 0, self._meet
+        leaps = _Leaps(self._meet)
+        while version not in self._ids:
+            is_newer = version > self._meet
+            if not is_newer and leaps.is_due(self._meet):
+                self._leap(version, leaps)
+                continue
+            if not is_newer:
+                if steps >= STEPS_ALONE and self._meet <= read_from:
+                    read_from = max(version, self._meet - STEPS_AHEAD, leaps.next)
+                    self.lineage.read_ahead(range(self._meet - 1, read_from - 1, -1))
+                steps += 1
+            origin = self.lineage.origin(version if is_newer else self._meet)
+            if origin is None:
+                return self._over_gap(version, here)
+            if is_newer:
+                version, here = origin.version, composed(inverted(origin.same), here)
+            else:
+                steps = steps if origin.version == self._meet - 1 else 0
+                self._note(origin.version, composed(self._ids[self._meet], origin.same))
+                self._meet = origin.version
+        return composed(self._ids[version], here)
+
+    def _leap(self, version: int, leaps: "_Leaps") -> None:
+        """Go back as far towards a version as data files say that no column became another."""
+        ids = self._ids[self._meet]
+        length = 1 << (self._meet - version).bit_length() - 1  # so that all come by the same places
+        while length >= SHORTEST_LEAP:
+            target = self._meet - length
+            with suppress(NotFoundError):
+                if self.lineage.ids_held(target, self._meet).issuperset(ids.values()):
+                    self._note(target, ids)
+                    self._meet = target
+                    leaps.succeeded()
+                    return
+            length //= 2
+        leaps.failed_at(self._meet)
+
+    def _over_gap(self, version: int, here: Ids) -> Ids:
+        """Return what names say where nobody knows what a version was made from."""
+        older, newer = sorted((version, self._meet))
+        fields = [self.lineage.at(each).schema.fields for each in (older, newer)]
+        same = same_fields(*fields, ids_hold=False)
+        there = same if newer == self._meet else inverted(same)
+        return composed(composed(self._ids[self._meet], there), here)
+
+    def names_in(self, table: TableVersion) -> Mapping[str, int | None]:
+        """Return which ids the columns have in a version, as far as their names do not say it.
+
+        A name that now stands for another column, and one that no longer stands for any, are
+        exceptions; None is for a column that is not there though its name is.
+        """
+        ids, by_name = self.ids_in(table), ids_by_path(table.schema.fields)
+        return {
+            quote_path(path): ids.get(wanted)
+            for path, wanted in ids_by_path(self.wanted.fields).items()
+            if ids.get(wanted) != by_name.get(path)
+        }
+
+    def read_from(self, table: TableVersion) -> tuple[tuple[Field, ...], tuple[Source | None, ...]]:
+        """Return what of a version is read, and what the feed's columns are made of.
+
+        Returns:
+            The columns of the version, without the parts that are not needed; and for each of the
+            feed's own columns which of them it is made of, None for nulls.
+        """
+        ids = self.ids_in(table)
+        by_id = {each.id: each for each in table.schema.fields}
+        read: list[Field] = []
+        sources: list[Source | None] = []
+        for wanted in self.wanted.fields:
+            there = by_id.get(ids.get(wanted.id, UNASSIGNED_ID))
+            if there is None:
+                sources.append(None)
+            else:
+                part = _part(wanted, there, ids)
+                sources.append(_source(wanted, part, ids, len(read)))
+                read.append(part)
+        return tuple(read), tuple(sources)
+
+    def missing_in(self, table: TableVersion) -> str | None:
+        """Return one of the columns, or a part of one, that a version does not have."""
+        ids = self.ids_in(table)
+        paths = ids_by_path(self.wanted.fields)
+        return next((".".join(path) for path, each in paths.items() if each not in ids), None)
+
+    def narrowed(self, columns: Sequence[str] | None) -> tuple[pa.Schema, tuple[Source, ...]]:
+        """Return some of the columns, or parts of them, and which of the feed's they are made of.
+
+        Args:
+            columns: Names or paths in the version whose words the columns are in; None for all.
+        """
+        fields = project(self.told.schema, names_of(self.told, columns)).fields
+        place_of = {each.id: place for place, each in enumerate(self.wanted.fields)}
+        ids = {each.id: each.id for each in self.wanted.walk()}
+        sources = (
+            _source(each, self.wanted.fields[place_of[each.id]], ids, place_of[each.id])
+            for each in fields
+        )
+        return pa.schema([field_to_arrow(_nullable(each)) for each in fields]), tuple(sources)
+
+    def as_in(self, table: TableVersion) -> pa.Schema:
+        """Return the feed's own columns with the types that they have in a version with all."""
+        ids = self.ids_in(table)
+        by_id = {each.id: each for each in table.schema.walk()}
+        fields = [_retyped(each, ids, by_id) for each in self.wanted.fields]
+        return pa.schema([field_to_arrow(_nullable(each)) for each in fields])
+
+
+class _Leaps:
+    """When the next leap is tried: after more and more steps, the more often none was possible.
+
+    Args:
+        meet: The version that is left first.
+
+    Attributes:
+        next: The version from which it is tried.
+    """
+
+    def __init__(self, meet: int) -> None:
+        self.next, self._pause = meet, SHORTEST_LEAP
+
+    def is_due(self, meet: int) -> bool:
+        """Say whether a leap from a version is to be tried."""
+        return meet <= self.next
+
+    def succeeded(self) -> None:
+        """Take note that a leap was possible."""
+        self._pause = SHORTEST_LEAP
+
+    def failed_at(self, meet: int) -> None:
+        """Take note that no leap from a version was possible."""
+        self.next = meet - self._pause
+        self._pause *= 2
+
+
+def columns_named(
+    table: TableVersion, columns: Sequence[str], condition: Expression | None
+) -> list[str]:
+    """Return the columns of a table among some, and those that a condition names, each once.
+
+    Args:
+        table: In whose words they are given.
+        columns: Names or paths, perhaps of change columns, too.
+        condition: None for none.
+    """
+    by_path: dict[Path, str] = {}
+    for column in (*columns, *(() if condition is None else condition.columns)):
+        path = (column,) if column in table.schema.names else split_path(column)
+        if path[0] in table.schema.names:
+            by_path.setdefault(path, column)
+    return list(by_path.values())
+
+
+def ids_by_path(fields: Sequence[Field], above: Path = ()) -> dict[Path, int]:
+    """Return the ids of fields, and of all below them, by their names and those above them."""
+    found: dict[Path, int] = {}
+    for each in fields:
+        found[*above, each.name] = each.id
+        found |= ids_by_path(each.children, (*above, each.name))
+    return found
+
+
+class ReadsOfVersion:
+    """Makes the work units that read rows of one version, with the feed's columns.
+
+    Args:
+        columns: The feed's columns.
+        table: The version in which the rows are read.
+        commit_version: The version that the changes show.
+        commit_timestamp: When it was committed, in UTC.
+    """
+
+    def __init__(
+        self,
+        columns: FeedColumns,
+        table: TableVersion,
+        commit_version: int,
+        commit_timestamp: datetime,
+    ) -> None:
+        self._table = table
+        self._fields, sources = columns.read_from(table)
+        self._said = partial(
+            ChangeUnit,
+            commit_version=commit_version,
+            commit_timestamp=commit_timestamp,
+            sources=sources,
+            arrow_schema=columns.own,
+        )
+
+    def unit(self, place: int, change_type: str, **rows: Any) -> ChangeUnit:
+        """Return what reads some rows of a fragment.
+
+        Args:
+            place: The fragment's place in the manifest.
+            change_type: What became of the rows.
+            rows: Which, as the attributes of `WorkUnit`; all live ones if nothing is said.
+        """
+        unit = unit_of(self._table, place, fields=self._fields, system_columns=STAMPS, **rows)
+        return self._said(unit=unit, change_type=change_type)
+
+
+def _nullable(field: Field) -> Field:
+    """Return a column that may be null, and so may all in it but the keys of maps."""
+    if field.logical_type != MAP or len(field.children) != 1:
+        return replace(field, nullable=True, children=tuple(map(_nullable, field.children)))
+    (entries,) = field.children
+    key, *values = entries.children
+    key = replace(_nullable(key), nullable=False)
+    entries = replace(entries, children=(key, *map(_nullable, values)))
+    return replace(field, nullable=True, children=(entries,))
+
+
+def _part(wanted: Field, there: Field, ids: Ids) -> Field:
+    """Return what is read of a version's field to make a wanted one of it.
+
+    Where nothing in it is wanted, something still says which values are null, and how long lists
+    are.
+    """
+    if there.is_leaf or wanted.is_blob:
+        return there
+    if there.logical_type == STRUCT:
+        known = {ids[each.id]: each for each in wanted.children if each.id in ids}
+        parts = [_part(known[each.id], each, ids) for each in there.children if each.id in known]
+        return replace(there, children=tuple(parts or [_narrowest(there.children)]))
+    if is_list(there) and is_list(wanted):
+        return replace(there, children=(_part(wanted.children[0], there.children[0], ids),))
+    return there
+
+
+def _narrowest(fields: Sequence[Field]) -> Field:
+    """Return the field with the fewest parts, and of it as few as can be."""
+    field = min(fields, key=lambda each: len(list(each.walk())))
+    if field.is_leaf or field.logical_type == MAP:
+        return field
+    return replace(field, children=(_narrowest(field.children),))
+
+
+def _source(wanted: Field, there: Field, ids: Ids, place: int) -> Source:
+    """Return what a wanted field is made of.
+
+    Args:
+        wanted: The field.
+        there: What is read of its column in a version.
+        ids: For wanted ids those of the version.
+        place: Where `there` stands among its like.
+    """
+    if wanted.is_blob or there.is_blob:
+        return Source(place)
+    if wanted.logical_type == there.logical_type == MAP:
+        wanted, there = wanted.children[0], there.children[0]
+    place_of = {each.id: n for n, each in enumerate(there.children)}
+    parts = tuple(
+        None
+        if (at := place_of.get(ids.get(each.id, UNASSIGNED_ID))) is None
+        else _source(each, there.children[at], ids, at)
+        for each in wanted.children
+    )
+    is_whole = len(parts) == len(there.children) and all(
+        part is not None and part.place == n and part.is_whole for n, part in enumerate(parts)
+    )
+    if is_list(wanted) and not is_list(there):
+        parts = ()  # of a list whose items are no field below it
+    return Source(place, parts, is_whole)
+
+
+def _retyped(wanted: Field, ids: Ids, by_id: Mapping[int, Field]) -> Field:
+    there = by_id[ids[wanted.id]]
+    if not wanted.children or not there.children:
+        return replace(there, name=wanted.name)
+    parts = tuple(_retyped(each, ids, by_id) for each in wanted.children)
+    return replace(there, name=wanted.name, children=parts)

@@ -1,0 +1,139 @@
+"""Which versions an interval of the feed has: after one, through another; or from moment to moment.
+
+`after` is exclusive and `through` inclusive; 0 stands before the first version.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from lance_stream.arguments import as_number
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.snapshot.timestamps import moment_at, nanos_of, with_zone
+
+CLOCK_SKEW: Final = 60 * 10**9
+"""By how many nanoseconds the clocks of a table's writers may differ."""
+
+_LOOK_BACK: Final = 16
+_MICROSECOND: Final = 1000
+_MAX_KNOWN: Final = 1024
+
+_commit_times: dict[tuple[str, int, int], datetime] = {}
+
+
+def checked_interval(table: TableVersion, after: object, through: object) -> tuple[int, int]:
+    """Return the ends of an interval.
+
+    Raises:
+        InvalidInputError: They are no numbers, or no interval of versions that are there.
+    """
+    first, last = as_number(after), as_number(through)
+    if first is None or last is None:
+        raise InvalidInputError(
+            f"an interval has numbers of versions at its ends, not {after!r} and {through!r}"
+        )
+    if not 0 <= first <= last:
+        raise InvalidInputError(
+            f"changes after version {first} and through version {last} are no interval: after "
+            "is exclusive, 0 stands before the first version, and through is not less than it"
+        )
+    if last > table.version and last > (latest := table.log.latest()):
+        raise InvalidInputError(
+            f"changes through version {last} are asked for, but the newest version is {latest}"
+        )
+    return first, last
+
+
+def version_of_interval(
+    table: TableVersion, version: int, after: int, through: int
+) -> TableVersion:
+    """Return one version of an interval.
+
+    Raises:
+        NotFoundError: It is gone; the message says which versions are left.
+    """
+    if version == table.version:
+        return table
+    try:
+        return table.read_at(version)
+    except NotFoundError as error:
+        versions = [each for each in table.log.versions() if each <= through]
+        there = f"{versions[0]} to {versions[-1]}" if versions else "none of them"
+        raise NotFoundError(
+            f"the changes after version {after} and through version {through} need version "
+            f"{version}, which has been cleaned up; of the versions through {through} there are "
+            f"still {there}. Begin at a version that is there, with a snapshot of it"
+        ) from error
+
+
+def first_version_since(table: TableVersion, moment: datetime) -> int:
+    """Return the first version committed at or after a moment; the newest plus 1 if none was."""
+    versions = table.log.versions()
+    place = _first_place(table, versions, nanos_of(moment))
+    return versions[place] if place < len(versions) else versions[-1] + 1
+
+
+def last_version_until(table: TableVersion, moment: datetime) -> int:
+    """Return the last version committed at or before a moment.
+
+    Raises:
+        InvalidInputError: The moment is before the oldest version left.
+    """
+    versions = table.log.versions()
+    place = _first_place(table, versions, nanos_of(moment) + _MICROSECOND)
+    if not place:
+        raise InvalidInputError(
+            f"no version was there at {with_zone(moment).isoformat()}; the oldest one left is "
+            f"version {versions[0]}"
+        )
+    return versions[place - 1]
+
+
+def commit_time(table: TableVersion) -> datetime:
+    """Return the commit timestamp that a version's changes show: never before an older one's.
+
+    Clocks of several writers differ, and a version may say that it is older than the one before.
+    """
+    said = table.manifest.timestamp_nanos or 0
+    shown = _commit_times.get((table.uri, table.version, said))
+    if shown is None:
+        latest = said
+        for version in range(table.version - 1, max(table.version - 1 - _LOOK_BACK, 0), -1):
+            try:
+                nanos = table.log.read(version).timestamp_nanos or 0
+            except NotFoundError:
+                break
+            latest = max(latest, nanos)
+            if nanos < said - CLOCK_SKEW:
+                break
+        shown = moment_at(latest // _MICROSECOND)
+        remember_commit_time(table, shown)
+    return shown
+
+
+def remember_commit_time(table: TableVersion, shown: datetime) -> None:
+    """Keep what a version's changes showed, so that those of the next one need not look back."""
+    while len(_commit_times) >= _MAX_KNOWN:
+        _commit_times.pop(next(iter(_commit_times)), None)
+    _commit_times[table.uri, table.version, table.manifest.timestamp_nanos or 0] = shown
+
+
+def _first_place(table: TableVersion, versions: Sequence[int], nanos: int) -> int:
+    """Return where the first version stands that was committed at or after a moment.
+
+    Timestamps ascend but for the skew of clocks: of what lies so near before, all are looked at.
+    """
+    place = look = bisect_left(versions, nanos, key=lambda each: _nanos(table, each))
+    while look and (found := _nanos(table, versions[look - 1])) >= nanos - CLOCK_SKEW:
+        look -= 1
+        if found >= nanos:
+            place = look
+    return place
+
+
+def _nanos(table: TableVersion, version: int) -> int:
+    """Return when a version was committed, in nanoseconds, of which whole microseconds count."""
+    said = table.log.read(version).timestamp_nanos or 0
+    return said // _MICROSECOND * _MICROSECOND

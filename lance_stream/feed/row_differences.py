@@ -1,0 +1,161 @@
+"""In which rows two versions differ, and what the versions between them have to do with it.
+
+Two neighbours tell it by themselves: their manifests are compared (see `table.diff`). But between
+versions that are further apart, and over a restore, which makes such versions neighbours, a row
+that lies elsewhere with its old stamp may have been moved by a compaction, or changed by a writer
+that does not stamp. Only then the versions between are looked at, one step at a time, for rows that
+such a writer changed. Where they are gone, stamps are believed.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from lance_stream.errors import NotFoundError
+from lance_stream.feed.columns_of_versions import FeedColumns
+from lance_stream.feed.lineage import restored_version
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.diff import (
+    DiffPlan,
+    History,
+    Sequences,
+    TableChanges,
+    U64s,
+    diff,
+    plan_diff,
+    row_ids_told,
+)
+
+
+class Past:
+    """Compares versions of one table, and remembers what it found in between.
+
+    Args:
+        table: Any version of the table.
+    """
+
+    def __init__(self, table: TableVersion) -> None:
+        self._table = table
+        self._unstamped: dict[int, U64s] = {}
+        self._restored: dict[int, int | None] = {}
+
+    def changes(
+        self, older: TableVersion | None, newer: TableVersion, *, column_backfills: bool = True
+    ) -> TableChanges:
+        """Return the rows in which two versions differ.
+
+        Args:
+            older: The one before; None for the time before the first.
+            newer: The one after.
+            column_backfills: Whether a row that only got a value in a new column was updated.
+
+        Raises:
+            UnsupportedFeatureError: A version has no stable row ids.
+        """
+        return self._compare(older, newer, column_backfills=column_backfills)[0]
+
+    def _compare(
+        self, older: TableVersion | None, newer: TableVersion, *, column_backfills: bool
+    ) -> tuple[TableChanges, Sequences]:
+        plan = plan_diff(older.manifest if older else None, newer.manifest)
+        changed, sequences = _diff(plan, newer, None, column_backfills=column_backfills)
+        if older is None or (column_backfills and not changed.has_doubts):
+            return changed, sequences
+        history = self._history_of(older, newer, column_backfills=column_backfills)
+        if history is None:
+            return changed, sequences
+        if history.has_old_columns:
+            # what is added after a restore has ids that were given before
+            plan = plan_diff(older.manifest, newer.manifest, _new_field_ids(older, newer))
+        return _diff(plan, newer, history, column_backfills=column_backfills)
+
+    def _history_of(
+        self, older: TableVersion, newer: TableVersion, *, column_backfills: bool
+    ) -> History | None:
+        """Return what the versions between did, as far as their ends do not show it.
+
+        It is None for neighbours, which show it all, and where versions are gone.
+        """
+        first, last = older.version, newer.version
+        if first + 1 == last:
+            origin = self._restored_by(newer)
+            if origin is None:
+                return None
+            first, last = origin, older.version
+        try:
+            unstamped, has_old_columns = self._unstamped_between(first, last)
+            return History(
+                unstamped,
+                None if column_backfills else self._touched_between(first, last),
+                has_old_columns or first < older.version,
+            )
+        except NotFoundError:
+            return None  # cleaned up
+
+    def _unstamped_between(self, after: int, through: int) -> tuple[U64s, bool]:
+        """Return the ids of rows that may have changed and have the stamps that they had.
+
+        And whether a restore among the versions brought back columns that had been dropped.
+        """
+        has_old_columns = False
+        found, ranges, seen = [np.empty(0, np.uint64)], [(after, through)], set[int]()
+        while ranges:
+            for older, newer in self._steps(*ranges.pop()):
+                if newer.version in seen:
+                    continue
+                seen.add(newer.version)
+                if newer.version not in self._unstamped:
+                    self._unstamped[newer.version] = self.changes(older, newer).unstamped
+                found.append(self._unstamped[newer.version])
+                origin = self._restored_by(newer)
+                if origin is not None:
+                    has_old_columns |= bool(_new_field_ids(older, newer))
+                    # it may give rows their stamps back that have changed without a stamp since
+                    ranges.append((origin, older.version))
+        return np.unique(np.concatenate(found)), has_old_columns
+
+    def _touched_between(self, after: int, through: int) -> U64s:
+        """Return the ids of rows that came, went, or changed by more than a new column."""
+        found = [np.empty(0, np.uint64)]
+        for older, newer in self._steps(after, through):
+            found.append(row_ids_told(*self._compare(older, newer, column_backfills=False)))
+        return np.unique(np.concatenate(found))
+
+    def _restored_by(self, table: TableVersion) -> int | None:
+        if table.version not in self._restored:
+            self._restored[table.version] = restored_version(table)
+        return self._restored[table.version]
+
+    def _steps(self, after: int, through: int) -> Iterator[tuple[TableVersion, TableVersion]]:
+        if after == through:
+            return
+        older = self._at(after)
+        for version in range(after + 1, through + 1):
+            newer = self._at(version)
+            yield older, newer
+            older = newer
+
+    def _at(self, version: int) -> TableVersion:
+        if version == self._table.version:
+            return self._table
+        return self._table.read_at(version)
+
+
+def _diff(
+    plan: DiffPlan, newer: TableVersion, history: History | None, *, column_backfills: bool
+) -> tuple[TableChanges, Sequences]:
+    dead = newer.dead_offsets_of(plan.dead_rows_of)
+    dead_rows = {
+        (each.id, each.deletion_file): offsets
+        for each, offsets in zip(plan.dead_rows_of, dead, strict=True)
+        if each.deletion_file is not None
+    }
+    sequences = {each: newer.files.sequence(each) for each in plan.sequences}
+    found = diff(plan, dead_rows, sequences, history, column_backfills=column_backfills)
+    return found, sequences
+
+
+def _new_field_ids(older: TableVersion, newer: TableVersion) -> set[int]:
+    """Return the fields of one version that are not the same, under the same id, in another."""
+    ids = FeedColumns(newer, None).ids_in(older)
+    return {each.id for each in newer.schema.walk() if ids.get(each.id) != each.id}

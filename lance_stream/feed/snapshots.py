@@ -1,0 +1,130 @@
+"""The rows of one version as inserts, in pieces that can be read one after the other.
+
+A piece is named by the places of its rows among all live rows in scan order, so that whoever stops
+half-way notes one number. A version never changes: as long as it is there, a piece can be read
+again, by anybody.
+
+How many live rows the fragments have stands in the manifest. Where a piece begins or ends in the
+midst of a fragment with dead rows, that fragment's deletion file is read.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.feed.change_units import INSERT, ChangeUnit
+from lance_stream.feed.columns_of_versions import FeedColumns, ReadsOfVersion
+from lance_stream.read.units import stored_bytes
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.snapshot.timestamps import LONG_AGO
+
+
+class Snapshot:
+    """The live rows of a version.
+
+    Args:
+        table: The version.
+        columns: Of the feed; None for all columns of the version.
+    """
+
+    def __init__(self, table: TableVersion, columns: FeedColumns | None = None) -> None:
+        self._table = table
+        self._columns = columns
+
+    @property
+    def num_rows(self) -> int:
+        """How many live rows there are."""
+        return int(self._starts[-1])
+
+    def stop_within(
+        self, start: int, rows: int | None = None, size_bytes: int | None = None
+    ) -> int:
+        """Return where a piece ends.
+
+        Args:
+            start: Its first row.
+            rows: It has no more rows.
+            size_bytes: Their share of the data files is about this large at most.
+
+        Returns:
+            One past its last row; after `start`, unless there are no more rows.
+        """
+        stop = self.num_rows if rows is None else min(start + rows, self.num_rows)
+        if size_bytes is not None:
+            stop = min(stop, self._stop_by_size(start, stop, size_bytes))
+        return min(max(stop, start + 1), self.num_rows)
+
+    def units(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
+        """Yield the work units that read some of the rows, in scan order.
+
+        Args:
+            start: The first row, from 0.
+            stop: One past the last; None for all there are.
+        """
+        table, starts = self._table, self._starts
+        stop = self.num_rows if stop is None else min(stop, self.num_rows)
+        columns = self._columns or FeedColumns(table, None)
+        reads = ReadsOfVersion(columns, table, table.version, table.timestamp or LONG_AGO)
+        first = int(np.searchsorted(starts, start, side="right")) - 1
+        for place in range(first, len(table.manifest.fragments)):
+            low, high = int(starts[place]), int(starts[place + 1])
+            if low >= stop:
+                return
+            if low == high:
+                continue
+            inside = range(max(start, low) - low, min(stop, high) - low)
+            begin, end = self._row_offsets(place, inside, high - low)
+            yield reads.unit(place, INSERT, start=begin, stop=end)
+
+    def _row_offsets(self, place: int, rows: range, num_live: int) -> tuple[int, int | None]:
+        """Return the row offsets between which some of a fragment's live rows lie.
+
+        Args:
+            place: The fragment's place in the manifest.
+            rows: The rows, counted among the fragment's live ones.
+            num_live: How many those are.
+        """
+        if rows.start == 0 and rows.stop == num_live:
+            return 0, None
+        dead = self._table.dead_offsets(self._table.manifest.fragments[place]).astype(np.int64)
+        alive_before = dead - np.arange(len(dead))
+
+        def offset_of(row: int) -> int:
+            return row + int(np.searchsorted(alive_before, row, side="right"))
+
+        stop = None if rows.stop == num_live else offset_of(rows.stop)
+        return offset_of(rows.start), stop
+
+    @cached_property
+    def _starts(self) -> npt.NDArray[np.int64]:
+        """(n + 1,) how many live rows stand before each fragment, and in all of them."""
+        fragments = self._table.manifest.fragments
+        numbers = fragments.numbers
+        live = numbers.physical_rows.astype(np.int64) - numbers.dead_rows.astype(np.int64)
+        # What an old writer did not say is read from the files.
+        unsaid = (numbers.physical_rows == 0) | (
+            numbers.has_deletion_file & (numbers.dead_rows == 0)
+        )
+        for place in np.flatnonzero(unsaid).tolist():
+            live[place] = self._table.num_live_rows(fragments[place])
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(live)])
+
+    def _stop_by_size(self, start: int, stop: int, size_bytes: int) -> int:
+        """Return the row before which a piece ends that is not larger than some bytes."""
+        starts, left = self._starts, size_bytes
+        first = int(np.searchsorted(starts, start, side="right")) - 1
+        for place in range(first, len(self._table.manifest.fragments)):
+            low, high = int(starts[place]), int(starts[place + 1])
+            if low >= stop:
+                return stop
+            if low == high:
+                continue
+            stored = max(stored_bytes(self._table.manifest.fragments[place]), 1)
+            begin = max(start, low)
+            share = stored * (min(stop, high) - begin) // (high - low)
+            if share > left:
+                return begin + (high - low) * left // stored
+            left -= share
+        return stop

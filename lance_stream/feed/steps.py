@@ -1,0 +1,194 @@
+"""What one version changed: counted and cut into work units before any data is read.
+
+A step's events stand in the feed's order: rows deleted, rows updated, rows inserted. An update is
+one event, though it may give two rows, so that wherever a step is cut the row as it was and the row
+as it is stay together. Numbers of events are therefore positions in a version, the same whenever
+and by whomever they are counted: a stream that must stop in the middle of a large version notes how
+many it has given.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+import numpy as np
+
+from lance_stream.errors import UnsupportedFeatureError
+from lance_stream.feed.change_units import (
+    DELETE,
+    INSERT,
+    UPDATE_POSTIMAGE,
+    UPDATE_PREIMAGE,
+    ChangeUnit,
+)
+from lance_stream.feed.columns_of_versions import FeedColumns, ReadsOfVersion
+from lance_stream.feed.intervals import (
+    commit_time,
+    remember_commit_time,
+    version_of_interval,
+)
+from lance_stream.feed.row_differences import Past
+from lance_stream.feed.rules import FeedRules
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.snapshot.timestamps import LONG_AGO
+from lance_stream.table.diff import RowsOfFragment, TableChanges, UpdatedRows
+from lance_stream.table.row_addresses import unpack_addresses
+
+
+@dataclass(frozen=True)
+class VersionChanges:
+    """What one version changed in another, which is as a rule the one before.
+
+    Attributes:
+        older: The other version; None for the time before the first.
+        newer: The version.
+        changed: The rows in which they differ.
+        timestamp: The commit timestamp that the changes show, in UTC.
+        columns: The feed's columns.
+        rules: What is asked for.
+    """
+
+    older: TableVersion | None
+    newer: TableVersion
+    changed: TableChanges
+    timestamp: datetime
+    columns: FeedColumns
+    rules: FeedRules
+
+    @cached_property
+    def num_events(self) -> int:
+        """How many rows were deleted, updated or inserted."""
+        return self.changed.num_changes
+
+    def num_rows(self, start: int = 0, stop: int | None = None) -> int:
+        """How many rows some of the events give: an update may give two.
+
+        Args:
+            start: The first event, from 0.
+            stop: One past the last; None for all there are.
+        """
+        deletes, updates = self._kinds
+        stop = self.num_events if stop is None else min(stop, self.num_events)
+        start = min(start, stop)
+        updated = max(min(stop, deletes + updates) - max(start, deletes), 0)
+        gives_two = self.rules.pre_images or not self.rules.compute_updates
+        return stop - start + (updated if gives_two else 0)
+
+    @cached_property
+    def _kinds(self) -> tuple[int, int]:
+        """How many events are deletes, and how many updates."""
+        changed = self.changed
+        return (
+            sum(len(each.offsets) for each in changed.deletes),
+            sum(len(each.offsets) for each in changed.updates),
+        )
+
+    def units(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
+        """Yield the work units that read some of the events, in the feed's order.
+
+        Args:
+            start: The first event, from 0.
+            stop: One past the last; None for all there are.
+        """
+        stop = self.num_events if stop is None else stop
+        deletes, start, stop = _cut(self.changed.deletes, start, stop)
+        updates, start, stop = _cut(self.changed.updates, start, stop)
+        inserts, start, stop = _cut(self.changed.inserts, start, stop)
+        before = [(DELETE, RowsOfFragment(*each[:2])) for each in deletes]
+        if self.rules.pre_images or not self.rules.compute_updates:
+            name = UPDATE_PREIMAGE if self.rules.compute_updates else DELETE
+            before += [(name, each) for each in self._rows_before(updates)]
+        name = UPDATE_POSTIMAGE if self.rules.compute_updates else INSERT
+        now = [(name, RowsOfFragment(*each[:2])) for each in updates]
+        now += [(INSERT, RowsOfFragment(*each[:2])) for each in inserts]
+        if self.older is not None:
+            yield from self._read_in(self.older, before)
+        yield from self._read_in(self.newer, now)
+
+    def _rows_before(self, updates: Sequence[RowsOfFragment | UpdatedRows]) -> list[RowsOfFragment]:
+        """Return where rows that were updated lie in the older version."""
+        addresses = [each.addresses_before for each in updates if isinstance(each, UpdatedRows)]
+        if self.older is None or not addresses:
+            return []
+        fragment_ids, offsets = unpack_addresses(np.sort(np.concatenate(addresses)))
+        fragments = self.older.manifest.fragments
+        found = []
+        for fragment_id in np.unique(fragment_ids).tolist():
+            low, high = np.searchsorted(fragment_ids, [fragment_id, fragment_id + 1])
+            fragment = fragments[fragments.place_of[fragment_id]]
+            found.append(RowsOfFragment(fragment, offsets[low:high].astype(np.uint32)))
+        return found
+
+    def _read_in(
+        self, table: TableVersion, rows: Iterable[tuple[str, RowsOfFragment]]
+    ) -> Iterator[ChangeUnit]:
+        reads = ReadsOfVersion(self.columns, table, self.newer.version, self.timestamp)
+        place_of = table.manifest.fragments.place_of
+        for change_type, (fragment, offsets) in rows:
+            yield reads.unit(place_of[fragment.id], change_type, offsets=offsets)
+
+
+def walk(
+    table: TableVersion, after: int, through: int, rules: FeedRules, columns: FeedColumns
+) -> Iterator[VersionChanges]:
+    """Yield what each version of an interval changed; for net changes what all of them did.
+
+    Args:
+        table: Any version of the table; that of `through` spares reading it.
+        after: The version after which the interval begins; 0 is before the first.
+        through: Its last version.
+        rules: What is asked for.
+        columns: The feed's columns.
+
+    Raises:
+        NotFoundError: A version of the interval is gone.
+        UnsupportedFeatureError: A version has no stable row ids.
+    """
+    if after == through:
+        return
+    past = Past(table)
+    older = version_of_interval(table, after, after, through) if after else None
+    timestamp = commit_time(older) if older else LONG_AGO
+    for version in range(through if rules.is_net else after + 1, through + 1):
+        newer = version_of_interval(table, version, after, through)
+        said = commit_time(newer) if rules.is_net else newer.timestamp
+        timestamp = max(timestamp, said or timestamp)
+        remember_commit_time(newer, timestamp)
+        changed = past.changes(older, newer, column_backfills=rules.column_backfills)
+        yield VersionChanges(older, newer, changed, timestamp, columns, rules)
+        older = newer
+
+
+def check_has_feed(table: TableVersion) -> None:
+    """Raise unless rows can be followed from version to version.
+
+    Raises:
+        UnsupportedFeatureError: The table has no stable row ids.
+    """
+    if not table.has_stable_row_ids:
+        raise UnsupportedFeatureError(
+            "the table has no stable row ids, without which a row cannot be followed from version "
+            "to version, so there is no change feed. lance_stream.migrate_to_stable_row_ids(uri) "
+            "gives them ids; changes are known from the next version on"
+        )
+
+
+def _cut(
+    parts: Sequence[RowsOfFragment] | Sequence[UpdatedRows], start: int, stop: int
+) -> tuple[list[RowsOfFragment | UpdatedRows], int, int]:
+    """Return the parts' rows from `start` to `stop`, and both as counted from the parts' end."""
+    chosen: list[RowsOfFragment | UpdatedRows] = []
+    for each in parts:
+        num_rows = len(each.offsets)
+        rows = slice(max(start, 0), max(min(stop, num_rows), 0))
+        if rows.start == 0 and rows.stop == num_rows:
+            chosen.append(each)
+        elif rows.start < rows.stop:
+            chosen.append(
+                UpdatedRows(each.fragment, each.offsets[rows], each.addresses_before[rows])
+                if isinstance(each, UpdatedRows)
+                else RowsOfFragment(each.fragment, each.offsets[rows])
+            )
+        start, stop = start - num_rows, stop - num_rows
+    return chosen, start, stop

@@ -1,0 +1,206 @@
+"""Reading a 0.1 file: rows of fields, and the bounds of their pages.
+
+    opening         the end of the file; up to four rounds, none if its last 64 KiB are known
+    first reading   the page table's parts about the columns, the dictionaries
+    reading         see `read_fields`
+
+Which column of the page table a field has follows from field ids: the table begins with the
+smallest one. `column_of` says it, as in newer versions.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.byte_ranges import Asking, together
+from lance_stream.errors import (
+    BadDataError,
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedFeatureError,
+)
+from lance_stream.file.v0_1.file_tail import DictionaryPlace, FileTail, read_tail
+from lance_stream.file.v0_1.page_table import Pages, decode_pages, range_of_column
+from lance_stream.file.v0_1.read_fields import Columns, read_field, read_values
+from lance_stream.file.v0_1.runs import Runs, runs_of_offsets, runs_of_range
+from lance_stream.file.v0_1.statistics import (
+    MAX_VALUE,
+    MIN_VALUE,
+    NULL_COUNT,
+    Bounds,
+    PageBounds,
+    has_bounds,
+    known_bounds,
+)
+from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.blobs import is_description
+from lance_stream.schema.fields import Field
+
+
+class V01File:
+    """Reads rows of one 0.1 file; what it learns about pages and dictionaries it keeps."""
+
+    def __init__(self, tail: FileTail) -> None:
+        self.tail = tail
+        self._pages: dict[int, Pages] = {}
+        self._statistics_pages: dict[int, Pages] = {}
+        self._dictionaries: dict[int, pa.Array] = {}
+
+    def read(
+        self, fields: Sequence[Field], column_of: Mapping[int, int], start: int, stop: int
+    ) -> Asking[list[pa.Array]]:
+        """Return the rows from `start` up to but not including `stop`."""
+        runs = runs_of_range(self.tail.batch_offsets, start, stop)
+        return self._read(fields, column_of, runs)
+
+    def take(
+        self, fields: Sequence[Field], column_of: Mapping[int, int], offsets: npt.NDArray[np.int64]
+    ) -> Asking[list[pa.Array]]:
+        """Return the rows at ascending offsets, each once."""
+        runs = runs_of_offsets(self.tail.batch_offsets, offsets)
+        return self._read(fields, column_of, runs)
+
+    def bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
+        """Return the bounds of the pages of leaves in no list; None if there are none.
+
+        Raises:
+            CorruptDataError: The statistics lie outside of the file, or disagree with it.
+        """
+        place = self.tail.statistics
+        if place is None:
+            return None
+        noted = {each.name: each for each in place.fields}
+        wanted = {
+            field.id: (field, noted[str(field.id)])
+            for field in fields
+            if str(field.id) in noted and has_bounds(field_to_arrow(field).type)
+        }
+        found = yield from together(
+            [self._bounds_of(field, stored) for field, stored in wanted.values()]
+        )
+        return PageBounds(
+            self.tail.batch_offsets,
+            {
+                field_id: bounds
+                for field_id, bounds in zip(wanted, found, strict=True)
+                if bounds is not None
+            },
+        )
+
+    def _read(
+        self, fields: Sequence[Field], column_of: Mapping[int, int], runs: Runs
+    ) -> Asking[list[pa.Array]]:
+        held: dict[int, int] = {}
+        dictionaries: list[Field] = []
+        for field in fields:
+            if is_description(field):
+                raise UnsupportedFeatureError(
+                    f"the column {field.name!r} is said to hold blobs, but files of version 0.1 "
+                    "hold their bytes as plain values: read it as bytes"
+                )
+            below = [each for each in field.walk() if each.id in column_of]
+            if not below:
+                raise NotFoundError(
+                    f"the column {field.name!r} (field {field.id}) is not in this file"
+                )
+            held.update({each.id: column_of[each.id] for each in below})
+            dictionaries += [each for each in below if each.logical_type.startswith("dict:")]
+        yield from self._load_pages(held)
+        yield from together([self._load_dictionary(each) for each in dictionaries])
+        columns = Columns(
+            {field_id: self._pages[column] for field_id, column in held.items()},
+            self._dictionaries,
+            self.tail.data_stop,
+        )
+        return (yield from together([_noting(each, columns, runs) for each in fields]))
+
+    def _load_pages(self, held: Mapping[int, int]) -> Asking[None]:
+        missing = [each for each in dict.fromkeys(held.values()) if each not in self._pages]
+        ranges = [
+            range_of_column(
+                self.tail.page_table_start, self.tail.num_batches, each, self.tail.data_stop
+            )
+            for each in missing
+        ]
+        if ranges:
+            buffers = yield ranges
+            for column, buffer in zip(missing, buffers, strict=True):
+                self._pages[column] = decode_pages(buffer, self.tail.data_stop)
+
+    def _load_dictionary(self, field: Field) -> Asking[None]:
+        if field.id in self._dictionaries:
+            return
+        place = self.tail.dictionaries.get(field.id)
+        if place is None:
+            raise CorruptDataError(f"the file has no dictionary of the column {field.name!r}")
+        try:
+            values = yield from self._read_dictionary(place, field)
+        except BadDataError as error:
+            error.add_note(f"dictionary of the column {field.name!r}")
+            raise
+        self._dictionaries[field.id] = values
+
+    def _read_dictionary(self, place: DictionaryPlace, field: Field) -> Asking[pa.Array]:
+        limit = self.tail.data_stop
+        # each value takes a bit at least
+        if not (0 <= place.start <= limit and 0 <= place.length <= 8 * limit):
+            raise CorruptDataError(
+                f"{place.length} values are said to stand at byte {place.start} of {limit}"
+            )
+        pages = Pages(np.array([place.start]), np.array([place.length]))
+        arrow = field_to_arrow(field).type.value_type
+        # an empty value of a dictionary is null, whatever the column says
+        return read_values(arrow, pages, _all_of(place.length), limit, empty_is_null=True)
+
+    def _bounds_of(self, field: Field, stored: Field) -> Asking[Bounds | None]:
+        parts = {each.name: each for each in stored.children}
+        if not {NULL_COUNT, MIN_VALUE, MAX_VALUE} <= parts.keys():
+            return None
+        if any(parts[name].logical_type != field.logical_type for name in (MIN_VALUE, MAX_VALUE)):
+            return None
+        arrays = yield from together(
+            [self._statistic(parts[name]) for name in (NULL_COUNT, MIN_VALUE, MAX_VALUE)]
+        )
+        return known_bounds(field, *arrays)
+
+    def _statistic(self, field: Field) -> Asking[pa.Array]:
+        assert self.tail.statistics is not None
+        limit = self.tail.data_stop
+        if field.id not in self._statistics_pages:
+            (entry,) = yield [
+                range_of_column(self.tail.statistics.page_table_start, 1, field.id, limit)
+            ]
+            self._statistics_pages[field.id] = decode_pages(entry, limit)
+        pages = {field.id: self._statistics_pages[field.id]}
+        return (
+            yield from read_field(field, Columns(pages, {}, limit), _all_of(self.tail.num_batches))
+        )
+
+
+def open_v01_file(footer: bytes | memoryview, size_bytes: int) -> Asking[V01File]:
+    """Return a reader of a 0.1 file.
+
+    Args:
+        footer: Its last 16 bytes.
+        size_bytes: The size of the file.
+
+    Raises:
+        CorruptDataError: The file is damaged.
+    """
+    return V01File((yield from read_tail(footer, size_bytes)))
+
+
+def _all_of(num_values: int) -> Runs:
+    return runs_of_range(np.array([0, num_values]), 0, num_values)
+
+
+def _noting(field: Field, columns: Columns, runs: Runs) -> Asking[pa.Array]:
+    """Add the column's name to whatever is wrong with it."""
+    try:
+        return (yield from read_field(field, columns, runs))
+    except (BadDataError, InvalidInputError) as error:
+        error.add_note(f"column: {field.name!r}")
+        raise

@@ -1,0 +1,189 @@
+"""Writing a 0.1 file: batches of one size, a page for each of their columns, then the tables.
+
+All batches of a file have the same number of rows but the last, which the reference takes for
+granted. How many follows from the width of the first rows: as many as make about a page's bytes,
+and at most 8,192, so that bounds stay narrow.
+
+Source: files that the reference wrote.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.byte_ranges import Buffer
+from lance_stream.errors import InvalidInputError
+from lance_stream.file.v0_1.file_tail import (
+    MAX_ROWS,
+    DictionaryPlace,
+    FileTail,
+    StatisticsPlace,
+    encode_tail,
+)
+from lance_stream.file.v0_1.page_table import encode_page_table
+from lance_stream.file.v0_1.statistics import (
+    BatchStatistics,
+    fields_with_bounds,
+    statistics_array,
+    statistics_fields,
+)
+from lance_stream.file.v0_1.write_fields import (
+    Appended,
+    Dictionaries,
+    append_field,
+    append_values,
+)
+from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.dictionaries import encode_dictionary
+from lance_stream.schema.fields import Schema
+
+MAX_BATCH_ROWS: Final = 8192
+
+
+class V01FileWriter:
+    """Makes the bytes of one 0.1 file.
+
+    Args:
+        schema: The columns, with field ids.
+        dictionaries: The table's dictionaries, by field id; a column without one gets its own.
+        max_page_bytes: About how many bytes a batch has at most.
+    """
+
+    def __init__(
+        self, schema: Schema, dictionaries: Mapping[int, pa.Array], max_page_bytes: int
+    ) -> None:
+        self._schema = schema
+        self._dictionaries = Dictionaries(dictionaries)
+        self._max_page_bytes = max_page_bytes
+        self._batch_rows = 0
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+        self._batch_offsets = [0]
+        self._appended = Appended()
+
+    def write(self, batch: pa.RecordBatch) -> list[Buffer]:
+        """Take in a batch, and return the bytes to append, of batches that became full.
+
+        Raises:
+            InvalidInputError: Files of version 0.1 cannot hold the values, or so many rows.
+        """
+        if self._batch_offsets[-1] + self._waiting_rows + batch.num_rows > MAX_ROWS:
+            raise InvalidInputError(
+                f"a file of version 0.1 holds at most {MAX_ROWS} rows; begin another"
+            )
+        if not batch.num_rows:
+            return []
+        if not self._batch_rows:
+            bytes_per_row = max(1, batch.nbytes // batch.num_rows)
+            self._batch_rows = max(1, min(MAX_BATCH_ROWS, self._max_page_bytes // bytes_per_row))
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        while self._waiting_rows >= self._batch_rows:
+            self._append_batch(self._batch_rows)
+        return self._appended.take()
+
+    def finish(self) -> tuple[list[Buffer], int, int]:
+        """Return the last bytes to append, the number of rows and the size of the file."""
+        if self._waiting_rows:
+            self._append_batch(self._waiting_rows)
+        num_batches = len(self._batch_offsets) - 1
+        page_table = self._append_page_table(self._appended.pages, num_batches)
+        statistics = self._append_statistics()
+        tail = FileTail(
+            batch_offsets=np.array(self._batch_offsets),
+            page_table_start=page_table,
+            schema=self._schema,
+            dictionaries=self._append_dictionaries(),
+            statistics=statistics,
+        )
+        self._appended.add(encode_tail(tail, self._appended.position))
+        return self._appended.take(), self._batch_offsets[-1], self._appended.position
+
+    def _append_batch(self, num_rows: int) -> None:
+        batches = list(self._take(num_rows))
+        for place, field in enumerate(self._schema.fields):
+            arrays = [batch.column(place) for batch in batches]
+            array = arrays[0] if len(arrays) == 1 else _joined(arrays)
+            append_field(field, array, self._appended, self._dictionaries)
+        self._batch_offsets.append(self._batch_offsets[-1] + num_rows)
+
+    def _take(self, num_rows: int) -> Iterator[pa.RecordBatch]:
+        self._waiting_rows -= num_rows
+        while num_rows:
+            first = self._waiting.pop(0)
+            if first.num_rows > num_rows:
+                self._waiting.insert(0, first.slice(num_rows))
+                first = first.slice(0, num_rows)
+            num_rows -= first.num_rows
+            yield first
+
+    def _append_page_table(
+        self, pages: Mapping[int, list[tuple[int, int]]], num_batches: int
+    ) -> int:
+        ids = [each.id for each in self._schema.walk()]
+        return self._append_table(pages, min(ids, default=0), max(ids, default=-1), num_batches)
+
+    def _append_table(
+        self,
+        pages: Mapping[int, list[tuple[int, int]]],
+        first_id: int,
+        last_id: int,
+        num_batches: int,
+    ) -> int:
+        absent = np.zeros((num_batches, 2), np.int64)
+        columns: list[npt.NDArray[np.int64]] = [
+            np.array(pages[each], np.int64).reshape(-1, 2) if each in pages else absent
+            for each in range(first_id, last_id + 1)
+        ]
+        return self._appended.add(encode_page_table(columns))
+
+    def _append_statistics(self) -> StatisticsPlace | None:
+        noted = self._appended.statistics
+        fields = [each for each in fields_with_bounds(self._schema.fields) if each.id in noted]
+        if not fields:
+            return None
+        columns = statistics_fields(fields)
+        of_bounds = Appended(self._appended.position)
+        for field, column in zip(fields, columns, strict=True):
+            arrays = _statistics_arrays(field_to_arrow(field).type, noted[field.id])
+            for part, array in zip(column.children, arrays, strict=True):
+                append_values(part.id, array, of_bounds)
+        for buffer in of_bounds.take():
+            self._appended.add(buffer)
+        last_id = columns[-1].children[-1].id
+        return StatisticsPlace(columns, self._append_table(of_bounds.pages, 0, last_id, 1))
+
+    def _append_dictionaries(self) -> dict[int, DictionaryPlace]:
+        places: dict[int, DictionaryPlace] = {}
+        for field in self._schema.walk():
+            if not field.logical_type.startswith("dict:"):
+                continue
+            values = self._dictionaries.values.get(field.id)
+            if values is None:
+                values = pa.array([], field_to_arrow(field).type.value_type)
+            data, start = encode_dictionary(values, self._appended.position)
+            self._appended.add(data)
+            places[field.id] = DictionaryPlace(start, len(values))
+        return places
+
+
+def _statistics_arrays(arrow: pa.DataType, noted: list[BatchStatistics]) -> list[pa.Array]:
+    return [
+        pa.array([each.null_count for each in noted], pa.int64()),
+        statistics_array(arrow, [each.least for each in noted]),
+        statistics_array(arrow, [each.most for each in noted]),
+    ]
+
+
+def _joined(arrays: list[pa.Array]) -> pa.Array:
+    if not pa.types.is_dictionary(arrays[0].type):
+        return pa.concat_arrays(arrays)
+    try:
+        return pa.concat_arrays(pa.chunked_array(arrays).unify_dictionaries().chunks)
+    except pa.ArrowInvalid as error:
+        raise InvalidInputError(
+            f"a {arrays[0].type} has more different values than its indices can tell apart: {error}"
+        ) from None

@@ -1,0 +1,300 @@
+"""Bit-packing codecs: unsigned words without their high zero bits, in FastLanes order.
+
+In-line: a mini-block chunk, or a block, of up to 1,024 values is one buffer of T-bit words:
+
+    width    1 word               bits of a packed value, 0 to T
+    packed   1024 * width / T     a last chunk is filled up with zeros to 1,024 values
+
+Out-of-line: a block of any number of values is one buffer of T-bit words; the width stands in the
+encoding:
+
+    packed   1024 * width / T     for each full 1,024 values
+    tail                          the rest: either filled up with zeros and packed, or as they are,
+                                  whichever is shorter; as they are, if both are the same
+
+Which of the two a tail is, the length of the buffer tells.
+
+Source:  encodings21.InlineBitpacking, encodings21.OutOfLineBitpacking in the proto.
+"""
+
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.data_blocks import Bytes, FixedWidthBlock, Words, word_of
+from lance_stream.file.v2_1.codecs import fastlanes
+from lance_stream.file.v2_1.codecs.chunks import (
+    ChunkedBuffer,
+    Counts,
+    chosen,
+    consecutive,
+    joined,
+    starts_of,
+)
+from lance_stream.file.v2_1.codecs.fastlanes import VALUES
+
+_MOST_STRETCHES = 64
+"""So many stretches of chunks of one width are packed one by one; if there are more, all chunks
+of a width are packed at once and then put to their places."""
+
+
+_FEW_CHUNKS = 4
+"""So few chunks of a width are unpacked value by value, together with those of other such widths:
+to unpack a width by rows has a price that many chunks share."""
+
+_RARE_CHUNKS = 32
+"""We write no width for fewer chunks if another one costs little."""
+
+
+def decode_inline_chunks(
+    buffer: ChunkedBuffer, num_values: Counts, bits_per_word: int
+) -> FixedWidthBlock:
+    """Decode the chosen chunks of a page: all those of one width at once.
+
+    Raises:
+        CorruptDataError: A chunk says a width that its bytes do not have, or has over 1,024 values.
+    """
+    word = word_of(bits_per_word)
+    if len(num_values) and num_values.max() > VALUES:
+        raise CorruptDataError(f"a bit-packed chunk has {num_values.max()} values, over {VALUES}")
+    widths = _widths(buffer, num_values, word)
+    values = np.empty((len(num_values), VALUES), dtype=word)
+    by_width, counts = np.unique(widths, return_counts=True)
+    is_aligned = not (buffer.starts % word.itemsize).any() and len(buffer.data) % word.itemsize == 0
+    rare = by_width[counts <= _FEW_CHUNKS] if is_aligned else by_width[:0]
+    if len(rare) > 1:
+        places = np.flatnonzero(np.isin(widths, rare))
+        values[places] = fastlanes.pick(
+            buffer.data.view(word),
+            (buffer.starts[places] // word.itemsize + 1)[:, None],
+            widths[places].astype(np.int64)[:, None],
+            np.arange(VALUES)[None],
+        )
+        by_width = by_width[counts > _FEW_CHUNKS]
+    for width in by_width.tolist():
+        places = np.flatnonzero(widths == width)
+        first, stop = int(places[0]), int(places[-1]) + 1
+        words = joined(chosen(buffer, places)).view(word).reshape(len(places), -1)[:, 1:]
+        if stop - first == len(places):
+            fastlanes.unpack(words, width, values[first:stop])
+        else:
+            values[places] = fastlanes.unpack(words, width)
+    return _block(_first_of_each(values, num_values), bits_per_word)
+
+
+def pick_inline_chunks(
+    buffer: ChunkedBuffer, num_values: Counts, bits_per_word: int, places: Counts
+) -> FixedWidthBlock | None:
+    """Decode single values of the chosen chunks of a page.
+
+    Args:
+        buffer: The chunks.
+        num_values: (num_chunks,) how many values each has.
+        bits_per_word: T.
+        places: Which values, counted over all chunks.
+
+    Returns:
+        None if words do not lie at multiples of their size.
+
+    Raises:
+        CorruptDataError: As in `decode_inline_chunks`.
+    """
+    word = word_of(bits_per_word)
+    if len(num_values) and num_values.max() > VALUES:
+        raise CorruptDataError(f"a bit-packed chunk has {num_values.max()} values, over {VALUES}")
+    widths = _widths(buffer, num_values, word).astype(np.int64)
+    if (buffer.starts % word.itemsize).any() or len(buffer.data) % word.itemsize:
+        return None
+    firsts = starts_of(num_values)
+    chunks = np.searchsorted(firsts, places, side="right") - 1
+    words = fastlanes.pick(
+        buffer.data.view(word),
+        buffer.starts[chunks] // word.itemsize + 1,
+        widths[chunks],
+        places - firsts[chunks],
+    )
+    return _block(words, bits_per_word)
+
+
+def decode_inline(buffer: Bytes, num_values: int, bits_per_word: int) -> FixedWidthBlock:
+    """Decode one buffer that is read whole.
+
+    Raises:
+        CorruptDataError: It says a width that its bytes do not have, or has over 1,024 values.
+    """
+    counts = np.array([num_values] if num_values else [], dtype=np.int64)
+    sizes = np.array([len(buffer)] if num_values else [], dtype=np.int64)
+    return decode_inline_chunks(consecutive(buffer, sizes), counts, bits_per_word)
+
+
+def decode_out_of_line(
+    buffer: Bytes, num_values: int, *, bits_per_word: int, bits_per_packed: int
+) -> FixedWidthBlock:
+    """Decode one buffer that is read whole.
+
+    Raises:
+        CorruptDataError: Its size is not what so many values of that width need.
+    """
+    word = word_of(bits_per_word)
+    if not 0 < bits_per_packed <= bits_per_word:
+        raise CorruptDataError(f"{bits_per_word}-bit words cannot be packed in {bits_per_packed}")
+    words_per_block = VALUES * bits_per_packed // bits_per_word
+    num_full, num_rest = divmod(num_values, VALUES)
+    num_words, surplus = divmod(len(buffer), word.itemsize)
+    raw_tail = num_words - num_full * words_per_block
+    if surplus or raw_tail not in ((num_rest, words_per_block) if num_rest else (0,)):
+        raise CorruptDataError(
+            f"{num_values} values packed in {bits_per_packed} bits cannot be "
+            f"{len(buffer)} bytes of {bits_per_word}-bit words"
+        )
+    words = buffer.view(word)
+    num_packed = num_full if raw_tail == num_rest else num_full + 1
+    packed = words[: num_packed * words_per_block].reshape(num_packed, words_per_block)
+    values = fastlanes.unpack(packed, bits_per_packed).reshape(-1)[:num_values]
+    if num_packed == num_full and num_rest:
+        values = np.concatenate([values, words[num_full * words_per_block :]])
+    return _block(values, bits_per_word)
+
+
+def encode_inline_chunks(block: FixedWidthBlock) -> tuple[ChunkedBuffer, Counts]:
+    """Pack values into chunks of 1,024, each about as narrow as its largest value.
+
+    Returns:
+        The bytes of the chunks, and how many values each has.
+    """
+    words = block.words()
+    word_bytes = words.itemsize
+    widths = _levelled(chunk_widths(words))
+    sizes = inline_sizes(widths, word_bytes)
+    chunks = consecutive(np.empty(int(sizes.sum()), dtype=np.uint8), sizes)
+    packed = chunks.data.view(words.dtype)
+    heads = chunks.starts // word_bytes
+    packed[heads] = widths
+    num_full = len(words) // VALUES
+    # A chunk that is not full is a stretch by itself.
+    borders = np.flatnonzero(np.diff(widths, prepend=-1, append=-1))
+    borders = np.unique(np.append(borders, num_full))
+    if len(borders) - 1 <= _MOST_STRETCHES:
+        # Neighbours of one width lie evenly: each stretch is packed to its place.
+        for first, stop in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
+            width = int(widths[first])
+            stride = int(sizes[first]) // word_bytes
+            target = packed[int(heads[first]) :][: (stop - first) * stride]
+            rows = fastlanes.pack(_filled(words[first * VALUES : stop * VALUES]), width)
+            target.reshape(stop - first, stride)[:, 1:] = rows
+    else:
+        filled = _filled(words)
+        for width in np.unique(widths).tolist():
+            places = np.flatnonzero(widths == width)
+            words_of_width = fastlanes.pack(filled[places], width)
+            to = heads[places][:, None] + np.arange(1, 1 + words_of_width.shape[1])
+            packed[to] = words_of_width
+    num_values = np.full(len(widths), VALUES, dtype=np.int64)
+    num_values[-1:] = block.num_values - VALUES * (len(widths) - 1)
+    return chunks, num_values
+
+
+def _levelled(widths: Counts) -> Counts:
+    """Widen chunks of rare widths to the next width, as long as it costs 1 % of the page at most.
+
+    Each width of a page costs its readers some calls, however few chunks have it.
+    """
+    counts = np.bincount(widths)
+    present = np.flatnonzero(counts).tolist()
+    allowed = int(widths.sum()) // 100
+    wider = np.arange(len(counts))
+    for narrow, wide in pairwise(present):
+        count = int(counts[narrow])
+        cost = count * (wide - narrow)
+        if count < _RARE_CHUNKS and cost <= allowed:
+            allowed -= cost
+            counts[wide] += count
+            wider[narrow] = wide
+    for width in reversed(present):
+        wider[width] = wider[wider[width]]
+    levelled: Counts = wider[widths]
+    return levelled
+
+
+def encode_out_of_line(words: Words, width: int) -> Bytes:
+    """Pack values of a block, each less than 2 to the `width`."""
+    words_per_block = VALUES * width // (words.itemsize * 8)
+    num_full, num_rest = divmod(len(words), VALUES)
+    packs_tail = num_rest > words_per_block
+    num_packed = len(words) if packs_tail else num_full * VALUES
+    packed = fastlanes.pack(_filled(words[:num_packed]), width).reshape(-1)
+    return np.concatenate([packed, words[num_packed:]]).view(np.uint8)
+
+
+def out_of_line_size(num_values: int, width: int, word_bytes: int) -> int:
+    """Return how many bytes a block of values takes, packed out of line."""
+    words_per_block = VALUES * width // (word_bytes * 8)
+    num_full, num_rest = divmod(num_values, VALUES)
+    return (num_full * words_per_block + min(num_rest, words_per_block)) * word_bytes
+
+
+def chunk_widths(words: Words) -> Counts:
+    """Return how many bits the values of each chunk of 1,024 need, the last one's being fewer."""
+    num_full = len(words) // VALUES
+    tops = np.bitwise_or.reduce(words[: num_full * VALUES].reshape(num_full, VALUES), axis=1)
+    if num_full * VALUES < len(words):
+        tops = np.append(tops, np.bitwise_or.reduce(words[num_full * VALUES :]))
+    return widths_of(tops)
+
+
+def inline_sizes(widths: Counts, word_bytes: int) -> Counts:
+    """Return how many bytes in-line chunks of these widths take."""
+    return word_bytes + widths * (VALUES // 8)
+
+
+def _filled(words: Words) -> Words:
+    """Return values in rows of 1,024, the last one filled up with zeros; a view if it is full."""
+    num_full, num_rest = divmod(len(words), VALUES)
+    if not num_rest:
+        return words.reshape(num_full, VALUES)
+    filled = np.empty((num_full + 1, VALUES), dtype=words.dtype)
+    filled.reshape(-1)[: len(words)] = words
+    filled[-1, num_rest:] = 0
+    return filled
+
+
+def widths_of(values: Words) -> Counts:
+    """Return how many bits each value needs."""
+    widths = np.zeros(len(values), dtype=np.int64)
+    for bits in range(values.itemsize * 8):
+        widths += (values >> values.dtype.type(bits)) != 0
+    return widths
+
+
+def _widths(buffer: ChunkedBuffer, num_values: Counts, word: np.dtype[np.unsignedinteger]) -> Words:
+    """Return the width that each chunk says, once its bytes have it."""
+    if (buffer.sizes < word.itemsize).any():
+        raise CorruptDataError(
+            f"a bit-packed chunk of {buffer.sizes.min()} bytes is too short for its width"
+        )
+    heads = ChunkedBuffer(buffer.data, buffer.starts, np.full_like(buffer.sizes, word.itemsize))
+    widths = joined(heads).view(word)
+    is_wrong = (widths > word.itemsize * 8) | (
+        buffer.sizes != word.itemsize + widths.astype(np.int64) * (VALUES // 8)
+    )
+    if is_wrong.any():
+        place = int(np.argmax(is_wrong))
+        raise CorruptDataError(
+            f"a bit-packed chunk of {num_values[place]} values and {buffer.sizes[place]} bytes "
+            f"says that each is packed in {widths[place]} of {word.itemsize * 8} bits"
+        )
+    return widths
+
+
+def _first_of_each(values: Words, num_values: Counts) -> Words:
+    """Drop what fills chunks up to 1,024 values."""
+    if (num_values[:-1] == VALUES).all():
+        return values.reshape(-1)[: int(num_values.sum())]
+    kept: npt.NDArray[np.bool_] = np.arange(VALUES) < num_values[:, None]
+    return values[kept]
+
+
+def _block(values: Words, bits_per_word: int) -> FixedWidthBlock:
+    return FixedWidthBlock(bits_per_word, len(values), values.view(np.uint8))

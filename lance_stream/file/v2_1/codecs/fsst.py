@@ -1,0 +1,243 @@
+"""FSST codec: byte strings in which frequent pieces are replaced by 1-byte codes.
+
+A value is a sequence of
+
+    code          u8, less than num_symbols   stands for the symbol's 1 to 8 bytes
+    255 | byte    2 u8                        stands for the byte (which can be 255)
+
+The encoded values are themselves stored by the variable codec; the symbol table, one a page, in
+the encoding. Values stay apart, so the codec serves mini-block and full-zip pages alike.
+
+Decoding is one gather for all values: Arrow's `take` looks the codes up in a table of byte strings,
+and the offsets of its result say where each value ends. Escapes (every second of a run of 255s is
+one, as no value ends within a pair) stand for nothing there; their bytes are put in afterwards.
+Many codes are looked up two at a time, in a table of all 65,536 pairs, which takes a quarter less.
+
+Encoding (`fsst_matching`, by symbols that `fsst_training` chose) walks all values at once, about
+1 MiB at a time. Long values are walked in pieces, so that there are always many at once.
+
+Source:  as in `fsst_symbols`.
+Differs: A code without a symbol stands for nothing in Lance's reader; here it is damage.
+"""
+
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.data_blocks import INT32, INT64, Bytes, Offsets, VariableWidthBlock, Words
+from lance_stream.file.v2_1.codecs.chunks import slices_joined
+from lance_stream.file.v2_1.codecs.fsst_matching import (
+    ESCAPE,
+    MAX_SYMBOL_BYTES,
+    LaidOut,
+    Matcher,
+    Places,
+    lay_out,
+)
+from lance_stream.file.v2_1.codecs.fsst_symbols import SymbolTable
+from lance_stream.file.v2_1.codecs.fsst_training import train
+from lance_stream.file.v2_1.codecs.variable import INT32_MAX
+
+LEAST_CODES_FOR_PAIRS = 1 << 19
+"""From here on the table of pairs, which costs 2 milliseconds, is worth it."""
+
+
+LEAST_SLICE_BYTES = 256
+"""Shorter slices between escapes are not copied one by one."""
+
+MIN_BYTES = 16 * 1024
+"""Less than this is left as it is: a symbol table alone has 2,312 bytes."""
+
+SAMPLE_BYTES = 24 * 1024
+PIECE_BYTES = 512
+BATCH_BYTES = 1 << 20
+
+_STRIDE = 2654435761
+
+
+def encode(block: VariableWidthBlock) -> tuple[VariableWidthBlock, SymbolTable]:
+    """Encode values.
+
+    Returns:
+        As many values, with offsets of the same width, and what the codes stand for. The table is
+        off if the values stand as they are, because they are few or would become longer.
+    """
+    total = int(block.offsets[-1])
+    plain = SymbolTable(is_on=False, symbols=())
+    if total < MIN_BYTES:
+        return block, plain
+    bounds = block.offsets.astype(np.int64)
+    is_cut = int(np.diff(bounds).max()) > PIECE_BYTES
+    if is_cut:
+        bounds = np.union1d(bounds, np.arange(0, total, PIECE_BYTES))
+    sample, terminator = _sample(bounds, block.data)
+    symbols, sizes = train(sample, terminator)
+    codes, counts = _codes(bounds, block.data, Matcher(symbols, sizes), terminator)
+    if len(codes) >= total:
+        return block, plain
+    offsets = np.zeros(len(bounds), block.offsets.dtype)
+    np.cumsum(counts, out=offsets[1:])
+    if is_cut:
+        offsets = offsets[np.searchsorted(bounds, block.offsets)]
+    stored = symbols.astype("<u8").tobytes()
+    starts = range(0, len(stored), MAX_SYMBOL_BYTES)
+    table = tuple(
+        stored[start : start + size] for start, size in zip(starts, sizes.tolist(), strict=True)
+    )
+    return VariableWidthBlock(block.num_values, offsets, codes), SymbolTable(
+        is_on=True, symbols=table, terminator=terminator
+    )
+
+
+def _sample(bounds: Places, data: Bytes) -> tuple[LaidOut, int]:
+    """Return about `SAMPLE_BYTES` of pieces from all over the values, and their terminator."""
+    num_pieces = len(bounds) - 1
+    wanted = max(1, num_pieces * SAMPLE_BYTES // int(bounds[-1]))
+    places = np.unique(np.arange(min(wanted, num_pieces)) * _STRIDE % num_pieces)
+    sizes = bounds[places + 1] - bounds[places]
+    places = places[: 1 + int(np.searchsorted(np.cumsum(sizes), 2 * SAMPLE_BYTES))]
+    offsets = np.zeros(len(places) + 1, np.int64)
+    np.cumsum(bounds[places + 1] - bounds[places], out=offsets[1:])
+    bytes_of = slices_joined(data, bounds[places], bounds[places + 1])
+    terminator = int(np.argmin(np.bincount(bytes_of, minlength=256)))
+    return lay_out(offsets, bytes_of, terminator), terminator
+
+
+def _codes(bounds: Places, data: Bytes, matcher: Matcher, terminator: int) -> tuple[Bytes, Places]:
+    """Return the codes of all pieces, and how many bytes each has."""
+    codes, counts = [], []
+    steps = np.arange(0, int(bounds[-1]), BATCH_BYTES)
+    firsts = np.unique(np.append(np.searchsorted(bounds[:-1], steps), len(bounds) - 1))
+    for first, last in pairwise(firsts.tolist()):
+        strings = lay_out(bounds[first : last + 1], data, terminator)
+        entries = matcher.match(strings)
+        is_code = entries != 0
+        found = entries[is_code].astype(np.uint8)
+        sizes = np.add.reduceat(is_code.view(np.uint8), strings.starts, dtype=np.int64)
+        escapes = np.flatnonzero(found == ESCAPE)
+        if len(escapes):
+            literals = np.flatnonzero(is_code)[escapes]
+            found = np.insert(found, escapes + 1, strings.data[literals])
+            pieces = np.searchsorted(strings.starts, literals, side="right") - 1
+            sizes += np.bincount(pieces, minlength=len(sizes))
+        codes.append(found)
+        counts.append(sizes)
+    return np.concatenate(codes), np.concatenate(counts)
+
+
+def decode(block: VariableWidthBlock, table: SymbolTable) -> VariableWidthBlock:
+    """Decode encoded values.
+
+    Args:
+        block: Encoded values; their offsets have been checked.
+        table: What codes stand for.
+
+    Returns:
+        As many values; offsets are int64 if the encoded ones' are, or if int32 does not suffice.
+
+    Raises:
+        CorruptDataError: A code has no symbol, or a value ends after an escape.
+    """
+    if not table.is_on or block.offsets[-1] == 0:
+        return block
+    codes = block.data[: int(block.offsets[-1])]
+    escapes = _escapes(codes)
+    num_before = np.searchsorted(escapes, block.offsets) if len(escapes) else None
+    literals = codes[:0]
+    if num_before is not None:
+        if (np.append(-2, escapes)[num_before] == block.offsets - 1).any():
+            raise CorruptDataError("an FSST value ends after an escape, without its byte")
+        literals = codes[escapes + 1]
+        codes = codes.copy()
+        codes[escapes + 1] = ESCAPE  # which stands for nothing until the bytes are put in
+    is_large = len(codes) * MAX_SYMBOL_BYTES > INT32_MAX
+    if len(codes) < LEAST_CODES_FOR_PAIRS or is_large:
+        ends, data = _looked_up(codes, _single_codes(table, is_large=is_large))
+        offsets, places = ends.take(block.offsets), ends.take(escapes)
+    else:
+        pairs = np.append(codes, np.uint8(ESCAPE)) if len(codes) % 2 else codes
+        ends, data = _looked_up(pairs.view("<u2"), _pairs_of_codes(table))
+        offsets, places = (
+            ends.take(each >> 1) + _first_of_pair(codes, each, table)
+            for each in (block.offsets, escapes)
+        )
+    if num_before is not None:
+        data = _with_literals(data[: int(offsets[-1])], places, literals)
+        offsets = offsets + num_before
+    if block.offsets.dtype == np.int64 or offsets[-1] <= INT32_MAX:
+        offsets = offsets.astype(block.offsets.dtype, copy=False)
+    return VariableWidthBlock(block.num_values, offsets, data[: int(offsets[-1])])
+
+
+def _escapes(codes: Bytes) -> Places:
+    """Return the places of the escapes: the first, third, ... of each run of 255s."""
+    places: Places = np.flatnonzero(codes == ESCAPE)
+    if len(places) == 0:
+        return places
+    order = np.arange(len(places))
+    begins_run = np.append(True, places[1:] != places[:-1] + 1)
+    first_of_run = np.maximum.accumulate(np.where(begins_run, order, 0))
+    is_first_of_pair = (order - first_of_run) % 2 == 0
+    return np.compress(is_first_of_pair, places)
+
+
+def _with_literals(data: Bytes, places: Places, literals: Bytes) -> Bytes:
+    """Put bytes in before others: slice by slice if they are few."""
+    if len(places) * LEAST_SLICE_BYTES > len(data):
+        return np.insert(data, places, literals)
+    source, single = data.data, literals.data
+    bounds = [0, *places.tolist(), len(data)]
+    pieces = [source[: bounds[1]]]
+    for place in range(len(places)):
+        pieces += (single[place : place + 1], source[bounds[place + 1] : bounds[place + 2]])
+    return np.frombuffer(b"".join(pieces), dtype=np.uint8)
+
+
+def _first_of_pair(codes: Bytes, offsets: Offsets, table: SymbolTable) -> Offsets:
+    """Return, for each offset into codes, the bytes of the code before it in its pair; or 0."""
+    lengths = np.zeros(256, dtype=np.int32)
+    lengths[: len(table.symbols)] = [len(symbol) for symbol in table.symbols]
+    # The first offset is 0, whose code before is any: it is even, so its length does not count.
+    return lengths.take(codes.take(offsets - 1)) * (offsets & 1)
+
+
+def _looked_up(codes: Words, strings: pa.Array) -> tuple[Offsets, Bytes]:
+    """Return the byte strings that codes stand for, one after the other.
+
+    Returns:
+        The (num_codes + 1,) int32 or int64 offsets of each, and the bytes.
+    """
+    kind = pa.uint8() if codes.itemsize == 1 else pa.uint16()
+    indices = pa.Array.from_buffers(kind, len(codes), [None, pa.py_buffer(codes)])
+    found = strings.take(indices)
+    if found.null_count:
+        raise CorruptDataError("an FSST code has no symbol")
+    _, offsets, data = found.buffers()
+    is_large = pa.types.is_large_binary(found.type)
+    return (
+        np.frombuffer(offsets, dtype=INT64 if is_large else INT32),
+        np.frombuffer(data, dtype=np.uint8),
+    )
+
+
+@lru_cache(maxsize=64)
+def _single_codes(table: SymbolTable, *, is_large: bool) -> pa.Array:
+    """Return 256 byte strings: the symbols, nulls, and nothing for an escape."""
+    missing = [None] * (ESCAPE - len(table.symbols))
+    kind = pa.large_binary() if is_large else pa.binary()
+    return pa.array([*table.symbols, *missing, b""], type=kind)
+
+
+@lru_cache(maxsize=4)
+def _pairs_of_codes(table: SymbolTable) -> pa.Array:
+    """Return the byte strings of all pairs `first | second << 8`; an escape stands for nothing."""
+    missing = [None] * (ESCAPE - len(table.symbols))
+    strings = pa.array([*table.symbols, *missing, b""], type=pa.binary())
+    codes = np.arange(256, dtype=np.uint8)
+    first = strings.take(pa.array(np.tile(codes, 256)))
+    second = strings.take(pa.array(np.repeat(codes, 256)))
+    return pc.binary_join_element_wise(first, second, b"")

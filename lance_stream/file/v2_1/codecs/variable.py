@@ -1,0 +1,272 @@
+"""Variable codec: byte strings as offsets and bytes.
+
+A mini-block chunk is one buffer, little-endian:
+
+    offsets   (num_values + 1,) u32 or u64   where in this buffer each value starts; the last one:
+                                             where the last value ends
+    values    bytes
+    padding   0x48 up to a whole number of offsets, which belongs to the buffer
+
+The first offset is therefore (num_values + 1) * bytes of an offset.
+
+A block (items of a dictionary) is
+
+    32    u32, or 64   u64     bits of an offset
+    start u32, or      u64     where in this buffer the values start
+    offsets                    (num_values + 1,) u32 or u64, the first 0, relative to `start`
+    values                     bytes, up to the end of the buffer
+
+Per value, the layout has parted values from lengths already.
+
+Source:  encodings21.Variable in the proto.
+Differs: Writers of 2.1 before it was stable put one byte for the bits and the number of values
+         (u32 or u64) after it into a block's head, before `start`. It is told by the three bytes
+         after the first: those are 0 in the later head.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.file.data_blocks import (
+    INT32,
+    INT64,
+    Bytes,
+    Offsets,
+    VariableWidthBlock,
+    Words,
+    word_of,
+)
+from lance_stream.file.scattered_bytes import gather
+from lance_stream.file.v2_1.codecs.chunks import (
+    ChunkedBuffer,
+    Counts,
+    consecutive,
+    holders,
+    slices_joined,
+    starts_of,
+    words_at,
+)
+
+PADDING = 0x48
+INT32_MAX = 2**31 - 1
+
+
+def decode_chunks(
+    buffer: ChunkedBuffer, num_values: Counts, bits_per_offset: int
+) -> VariableWidthBlock:
+    """Decode the chosen chunks of a page.
+
+    Returns:
+        The values; offsets are int32 where the chunks' are u32 and all bytes together allow it.
+
+    Raises:
+        CorruptDataError: A chunk's offsets leave the chunk, fall, or are too few.
+    """
+    width, head_bytes = _checked_heads(buffer, num_values, bits_per_offset)
+    if len(num_values) == 0:
+        return VariableWidthBlock(0, np.zeros(1, dtype=np.int32), buffer.data[:0])
+    stored = slices_joined(buffer.data, buffer.starts, buffer.starts + head_bytes)
+    offsets = stored.view(word_of(bits_per_offset))
+    if offsets.max() > buffer.sizes.max():
+        raise CorruptDataError(
+            f"an offset of {offsets.max()} leaves its chunk of at most {buffer.sizes.max()} bytes"
+        )
+    places = starts_of(num_values + 1)
+    firsts = offsets[places].astype(np.int64)
+    lasts = offsets[places + num_values].astype(np.int64)
+    if (firsts < head_bytes).any() or (lasts > buffer.sizes).any():
+        raise CorruptDataError("a chunk's values lie over its offsets or leave the chunk")
+    lengths = np.diff(_signed(offsets))
+    lengths = np.delete(lengths, places[1:] - 1)
+    if len(lengths) and lengths.min() < 0:
+        raise CorruptDataError("a chunk's offsets fall")
+    num_bytes = int((lasts - firsts).sum())
+    return VariableWidthBlock(
+        int(num_values.sum()),
+        offsets_of(lengths, as_int32=width == 4 and num_bytes <= INT32_MAX),
+        slices_joined(buffer.data, buffer.starts + firsts, buffer.starts + lasts),
+    )
+
+
+def pick_chunks(
+    buffer: ChunkedBuffer, num_values: Counts, bits_per_offset: int, places: Counts
+) -> VariableWidthBlock:
+    """Return single values of the chosen chunks of a page.
+
+    Args:
+        buffer: The chunks.
+        num_values: (num_chunks,) how many values each has.
+        bits_per_offset: As the page says.
+        places: Which values, counted over all chunks; ascending.
+
+    Raises:
+        CorruptDataError: A value lies outside of its chunk, or ends before it begins.
+    """
+    width, head_bytes = _checked_heads(buffer, num_values, bits_per_offset)
+    word = word_of(bits_per_offset)
+    chunks, inside = holders(num_values, places)
+    at = buffer.starts[chunks] + inside * width
+    firsts, lasts = (
+        words_at(buffer.data, each, word).astype(np.int64) for each in (at, at + width)
+    )
+    if (
+        (firsts < head_bytes[chunks]).any()
+        or (lasts < firsts).any()
+        or (lasts > buffer.sizes[chunks]).any()
+    ):
+        raise CorruptDataError("a value of a chunk lies over its offsets or leaves the chunk")
+    starts = buffer.starts[chunks] + firsts
+    stops = buffer.starts[chunks] + lasts
+    if (starts[1:] < stops[:-1]).any():
+        raise CorruptDataError("the values of a chunk overlap")
+    _, data = gather(buffer.data, starts, stops)
+    as_int32 = width == 4 and len(data) <= INT32_MAX
+    return VariableWidthBlock(len(places), offsets_of(lasts - firsts, as_int32=as_int32), data)
+
+
+def decode(buffer: Bytes, num_values: int) -> VariableWidthBlock:
+    """Decode one buffer that is read whole.
+
+    Raises:
+        CorruptDataError: Its head or its offsets do not fit to its size or number of values.
+    """
+    is_early = bool(buffer[1:4].any())
+    bits_per_offset = int(buffer[0]) if len(buffer) >= 4 else 0
+    width = check_bits_per_offset(bits_per_offset)
+    head_bytes = 1 + 2 * width if is_early else 2 * width
+    if len(buffer) < head_bytes:
+        raise CorruptDataError(f"a block of {len(buffer)} bytes is too short for its head")
+    stated = np.frombuffer(buffer[head_bytes - width : head_bytes].tobytes(), f"<u{width}")
+    start = int(stated[0])
+    if start != head_bytes + (num_values + 1) * width or start > len(buffer):
+        raise CorruptDataError(
+            f"a block of {len(buffer)} bytes with {num_values} values says that "
+            f"the values start at {start}"
+        )
+    offsets = np.ascontiguousarray(buffer[head_bytes:start]).view(f"<i{width}")
+    data = buffer[start:]
+    check_offsets(offsets, len(data))
+    return VariableWidthBlock(num_values, offsets, data[: int(offsets[-1])])
+
+
+def encode_chunks(
+    block: VariableWidthBlock, *, max_chunk_values: int, max_chunk_bytes: int
+) -> tuple[ChunkedBuffer, Counts]:
+    """Cut values into chunks.
+
+    Returns:
+        The bytes of the chunks, and how many values each has: powers of two, but for the last. A
+        chunk is larger than `max_chunk_bytes` only if it has two values.
+    """
+    width = block.offsets.itemsize
+    starts = _chunk_starts(block, max_chunk_values, max_chunk_bytes)
+    stops = np.append(starts[1:], block.num_values)
+    num_values = stops - starts
+    head_bytes = (num_values + 1) * width
+    firsts, lasts = block.offsets[starts], block.offsets[stops]
+    used = head_bytes + lasts - firsts
+    sizes = -(-used // width) * width
+
+    shifts = np.repeat((head_bytes - firsts).astype(block.offsets.dtype), num_values + 1)
+    places = np.arange(len(shifts)) - np.repeat(np.arange(len(starts)), num_values + 1)
+    heads = (block.offsets[places] + shifts).view(np.uint8).data
+    head_stops = np.cumsum(head_bytes)
+
+    values = block.data.data
+    padding = bytes([PADDING]) * width
+    pieces: list[memoryview | bytes] = []
+    for head_start, head_stop, first, last, padding_bytes in zip(
+        (head_stops - head_bytes).tolist(),
+        head_stops.tolist(),
+        firsts.tolist(),
+        lasts.tolist(),
+        (sizes - used).tolist(),
+        strict=True,
+    ):
+        pieces += [heads[head_start:head_stop], values[first:last], padding[:padding_bytes]]
+    return consecutive(np.frombuffer(b"".join(pieces), dtype=np.uint8), sizes), num_values
+
+
+def encode(block: VariableWidthBlock) -> Bytes:
+    """Encode values into one buffer that is read whole."""
+    width = block.offsets.itemsize
+    head = np.array([8 * width, (block.num_values + 3) * width], dtype=f"<u{width}")
+    used = block.data[: int(block.offsets[-1])]
+    return np.concatenate([head.view(np.uint8), block.offsets.view(np.uint8), used])
+
+
+def check_bits_per_offset(bits_per_offset: int) -> int:
+    """Return the bytes of an offset.
+
+    Raises:
+        CorruptDataError: It is neither 32 nor 64 bits wide.
+    """
+    if bits_per_offset not in (32, 64):
+        raise CorruptDataError(f"offsets are 32 or 64 bits wide, but {bits_per_offset} is stored")
+    return bits_per_offset // 8
+
+
+def check_offsets(offsets: Offsets, num_bytes: int) -> None:
+    """Check stored offsets into values of so many bytes.
+
+    Raises:
+        CorruptDataError: They do not start at 0, fall, or leave the values.
+    """
+    if offsets[0] != 0 or offsets[-1] > num_bytes or (offsets[1:] < offsets[:-1]).any():
+        raise CorruptDataError(
+            f"offsets from {offsets[0]} to {offsets[-1]} into {num_bytes} bytes of values "
+            "do not ascend from 0"
+        )
+
+
+def offsets_of(lengths: npt.NDArray[np.integer], *, as_int32: bool) -> Offsets:
+    """Return the (num_values + 1,) offsets of values of these lengths."""
+    offsets = np.zeros(len(lengths) + 1, dtype=INT32 if as_int32 else INT64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _checked_heads(
+    buffer: ChunkedBuffer, num_values: Counts, bits_per_offset: int
+) -> tuple[int, Counts]:
+    """Return the bytes of an offset, and of the offsets of each chunk, if it can hold them."""
+    width = check_bits_per_offset(bits_per_offset)
+    head_bytes = (num_values + 1) * width
+    if (buffer.sizes < head_bytes).any() or (buffer.sizes % width).any():
+        raise CorruptDataError(
+            f"chunks of {buffer.sizes.min()} to {buffer.sizes.max()} bytes are too short for their "
+            f"values' offsets, or are not filled up to whole offsets of {width} bytes"
+        )
+    return width, head_bytes
+
+
+def _signed(offsets: Words) -> Offsets:
+    """Return the same numbers with a sign, without a copy if they are small."""
+    if offsets.itemsize == 4 and offsets.max() <= INT32_MAX:
+        return offsets.view(np.int32)
+    return offsets.astype(np.int64, copy=False)
+
+
+def _chunk_starts(block: VariableWidthBlock, max_chunk_values: int, max_chunk_bytes: int) -> Counts:
+    """Return the first value of each chunk.
+
+    Chunks are halved until they fit: they start at multiples of their own number of values, so
+    that each but the last is a power of two.
+    """
+    if max_chunk_values < 2:
+        raise UnsupportedFeatureError("a mini-block chunk has at least 2 values")
+    width = block.offsets.itemsize
+    count = 1 << (max_chunk_values.bit_length() - 1)
+    starts = np.arange(0, block.num_values, count, dtype=np.int64)
+    done = [starts[:0]]
+    while len(starts):
+        stops = np.minimum(starts + count, block.num_values)
+        size_bytes = (stops - starts + 1) * width + block.offsets[stops] - block.offsets[starts]
+        fits = (size_bytes <= max_chunk_bytes) | (count == 2) | (stops - starts == 1)
+        done.append(starts[fits])
+        count //= 2
+        halves = starts[~fits]
+        starts = np.concatenate([halves, halves + count])
+        starts = starts[starts < block.num_values]
+    return np.sort(np.concatenate(done))

@@ -1,0 +1,113 @@
+"""Blob layout: a page of descriptions, of bytes that stand elsewhere in the file.
+
+The buffers are those of an inner layout, whose values are never null: structs of (position u64,
+size u64), packed. A null has size 0 and a position that is not: its levels,
+
+    position     definition << 16 | repetition
+
+An empty value has position 0 and size 0.
+
+Source:  encodings21.BlobLayout in the proto.
+Differs: What repetition levels other than those of nulls would be, no page says. Blobs in lists are
+         refused.
+"""
+
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.byte_ranges import Asking
+from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.file.columns import pack_encoding, unpack_encoding
+from lance_stream.file.levels import (
+    ALL_VALID_ITEM,
+    NULLABLE_ITEM,
+    Levels,
+    check_layers,
+    checked_levels,
+    layers_of,
+)
+from lance_stream.file.v2_1.layouts.leaf_rows import LeafColumn, LeafRows, RowsAsked
+from lance_stream.file.v2_1.layouts.mini_block import ReadChunks, decode_pages
+
+NULL_POSITION = 1 << 16
+"""The position of a null in a column that stands in no struct."""
+
+
+class InnerPage(Protocol):
+    """The page as its inner layout reads it."""
+
+    def read(self, rows: RowsAsked) -> Asking[LeafRows | ReadChunks]:
+        """Read some of its rows, counted in the page; at least one."""
+        ...
+
+
+class BlobPage:
+    """A page of descriptions.
+
+    Args:
+        message: Its layout.
+        inner: The page as its inner layout reads it.
+        leaf: The column it belongs to.
+
+    Raises:
+        CorruptDataError: The layers are not the column's, or its type is no description.
+        UnsupportedFeatureError: The blobs stand in lists.
+    """
+
+    def __init__(self, message: pb.BlobLayout, inner: InnerPage, leaf: LeafColumn) -> None:
+        check_is_description(leaf)
+        self._inner = inner
+        self._layers = layers_of(tuple(message.layers))
+        check_layers(self._layers, leaf.is_list)
+        if self._layers.max_repetition:
+            raise UnsupportedFeatureError("blobs in lists are not read")
+
+    def read(self, rows: RowsAsked) -> Asking[LeafRows]:
+        """Read some rows, as the inner layout does."""
+        read = yield from self._inner.read(rows)
+        if isinstance(read, ReadChunks):
+            read = decode_pages([read])
+        count = len(read.values)
+        if read.levels.num_levels != count:
+            raise CorruptDataError("descriptions of blobs stand in lists, or are null")
+        positions, sizes = (_words(read.values.field(place)) for place in (0, 1))
+        definition = np.where(sizes == 0, positions >> np.uint64(16), 0)
+        if (definition > self._layers.max_definition).any():
+            raise CorruptDataError(
+                f"a blob is said to be null at the level {definition.max()}, but its column has "
+                f"{self._layers.max_definition}"
+            )
+        levels = None if not self._layers.max_definition else definition.astype(np.uint16)
+        return LeafRows(checked_levels(Levels(self._layers, None, levels, count)), read.values)
+
+
+def check_is_description(leaf: LeafColumn) -> None:
+    """Raise unless a column's type is that of descriptions.
+
+    Raises:
+        CorruptDataError: It is not.
+    """
+    arrow_type = leaf.arrow_type
+    if (
+        not pa.types.is_struct(arrow_type)
+        or [each.type for each in arrow_type] != [pa.uint64()] * 2
+    ):
+        raise CorruptDataError(f"blobs are stored in a column of the type {arrow_type}")
+
+
+def in_blob_layout(encoding: bytes, *, nullable: bool) -> bytes:
+    """Return the encoding of a page of descriptions, given that of its inner layout."""
+    layer = NULLABLE_ITEM if nullable else ALL_VALID_ITEM
+    message = pb.BlobLayout(
+        inner_layout=unpack_encoding(encoding, pb.PageLayout),
+        layers=[layer],  # type: ignore[list-item]  # an int is one
+    )
+    return pack_encoding(pb.PageLayout(blob_layout=message))
+
+
+def _words(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    words = np.frombuffer(array.buffers()[1] or b"", np.uint64)
+    return words[array.offset : array.offset + len(array)]

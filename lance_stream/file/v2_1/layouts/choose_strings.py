@@ -1,0 +1,202 @@
+"""Which layout and which codecs a page of byte strings is written in.
+
+    few distinct values         mini-block, a dictionary
+    small, compressible         mini-block, chunks compressed by zstd
+    large, compressible         full-zip, each value compressed by zstd
+    else short                  mini-block, as they are
+    else long                   full-zip, as they are
+
+A column's metadata can ask for a layout, for another compression (lz4, fsst, none), and say when a
+dictionary pays. Whether a page is compressible is seen from a few pieces of it.
+
+Differs: The reference takes FSST for strings and nothing for binary; and full-zip for any page that
+         has one value of 256 bytes. Chunks by zstd are mostly smaller, and cost us less time.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from lance_stream.file.data_blocks import VariableWidthBlock
+from lance_stream.file.encoding_options import (
+    FSST,
+    FULLZIP,
+    LZ4,
+    MINIBLOCK,
+    NONE,
+    ZSTD,
+    EncodingOptions,
+)
+from lance_stream.file.levels import Levels
+from lance_stream.file.v2_1.codecs import (
+    ChunkedBuffer,
+    EncodedMiniBlock,
+    EncodedValues,
+    compress_mini_block,
+    compress_per_value,
+    encode_fsst,
+    encode_mini_block,
+    encode_per_value,
+    general,
+)
+from lance_stream.file.v2_1.layouts.choose_fixed import encode_indices, live_values
+from lance_stream.file.v2_1.layouts.encoded_layouts import EncodedLayout
+from lance_stream.file.v2_1.layouts.full_zip import encode_full_zip_page
+from lance_stream.file.v2_1.layouts.mini_block import MAX_VALUE_BYTES, encode_mini_block_page
+from lance_stream.file.v2_1.layouts.string_dictionaries import encode_in_dictionary
+from lance_stream.file.versions import FileVersion
+
+WIDE_BYTES = 256
+"""A page whose byte strings are all shorter is cut into chunks."""
+
+LONG_BYTES = 4096
+"""A page with a byte string this long is not cut into chunks, if it is not compressed."""
+
+LONG_MEAN_BYTES = 128
+"""Neither is one whose byte strings are so long on average."""
+
+LARGE_BYTES = {False: LONG_BYTES, True: 1 << 20}
+"""The same for a compressed page: without and with large chunks."""
+
+LARGE_MEAN_BYTES = 2048
+
+MIN_COMPRESSED_BYTES = 4096
+"""A page with less is not compressed unless that is asked for."""
+
+MIN_COMPRESSED_MEAN_BYTES = 512
+"""Neither is one by one what is shorter on average."""
+
+MAX_COMPRESSED_PART = {True: 0.92, False: 0.6}
+"""What compression leaves of the samples at most, or it is not worth its time: of strings, and of
+binary, of which the reference leaves all."""
+
+DICTIONARY_BONUS = 1.25
+"""A dictionary may be this much larger than compressed values: it is read and taken from faster."""
+
+CHUNK_BYTES = {False: MAX_VALUE_BYTES, True: 32 * 1024}
+"""Bytes of a chunk before it is compressed: without and with large chunks."""
+
+MAX_SMALL_CHUNK_BYTES = 30 * 1024
+
+_CHUNK_VALUES = (4096, 256, 16, 2)
+_NUM_SAMPLES = 4
+_SAMPLE_BYTES = 8 * 1024
+
+
+def encode_string_page(
+    levels: Levels,
+    block: VariableWidthBlock,
+    version: FileVersion,
+    options: EncodingOptions,
+    *,
+    is_text: bool = True,
+) -> EncodedLayout | None:
+    """Encode the rows of a page of one leaf column of byte strings.
+
+    Args:
+        levels: How the values hang together.
+        block: One for each visible entry; null ones have any filler. At least one is not null.
+        version: 2.1 or 2.2.
+        options: What the column's metadata asks for.
+        is_text: Whether they are strings, not binary.
+
+    Returns:
+        The page; None if it has to be cut into pages of fewer rows.
+    """
+    large = version is not FileVersion.V2_1
+    scheme = options.compression
+    part = _compressed_part(block) if scheme is None else 1.0
+    if options.structural_encoding != FULLZIP and scheme not in (NONE, FSST):
+        encoded_page = _encode_in_dictionary(levels, block, part, options, large=large)
+        if encoded_page is not None:
+            return encoded_page
+    if scheme is None:
+        scheme = ZSTD if part < MAX_COMPRESSED_PART[is_text] else NONE
+    if _suits_chunks(block, options, is_compressed=scheme != NONE, large=large):
+        for encoded in _in_chunks(block, scheme, options, large=large):
+            layout = encode_mini_block_page(levels, encoded, None, has_large_chunk=large)
+            if layout is not None:
+                return layout
+    return encode_full_zip_page(levels, _one_by_one(block, scheme, options))
+
+
+def _in_chunks(
+    block: VariableWidthBlock, scheme: str, options: EncodingOptions, *, large: bool
+) -> Iterator[EncodedMiniBlock]:
+    """Yield the values in chunks, in ever smaller ones."""
+    most_bytes = options.minichunk_bytes or (
+        MAX_VALUE_BYTES if scheme == NONE else CHUNK_BYTES[large]
+    )
+    if not large:
+        most_bytes = min(most_bytes, MAX_SMALL_CHUNK_BYTES)
+    coded = encode_fsst(block) if scheme == FSST else encode_per_value(block)
+    for most in _CHUNK_VALUES:
+        cut = encode_mini_block(coded.values, max_chunk_values=most, max_chunk_bytes=most_bytes)
+        encoded = EncodedMiniBlock(coded.encoding, cut.buffers, cut.num_values)
+        if scheme in (LZ4, ZSTD):
+            encoded = compress_mini_block(encoded, scheme, options.compression_level)
+        yield encoded
+
+
+def _one_by_one(block: VariableWidthBlock, scheme: str, options: EncodingOptions) -> EncodedValues:
+    # The reference reads no nulls among values of lz4 one by one, and writes zstd if asked for it.
+    is_long = int(block.offsets[-1]) >= MIN_COMPRESSED_MEAN_BYTES * block.num_values
+    if scheme in (LZ4, ZSTD) and (is_long or options.compression is not None):
+        return compress_per_value(block, ZSTD, options.compression_level)
+    return encode_fsst(block) if scheme != NONE else encode_per_value(block)
+
+
+def _suits_chunks(
+    block: VariableWidthBlock, options: EncodingOptions, *, is_compressed: bool, large: bool
+) -> bool:
+    if options.structural_encoding is not None:
+        return options.structural_encoding == MINIBLOCK
+    total = int(block.offsets[-1])
+    longest = int(np.diff(block.offsets).max()) if total >= WIDE_BYTES else total
+    if is_compressed:
+        return longest < LARGE_BYTES[large] and total < LARGE_MEAN_BYTES * block.num_values
+    return longest < WIDE_BYTES or (
+        longest < LONG_BYTES and total < LONG_MEAN_BYTES * block.num_values
+    )
+
+
+def _compressed_part(block: VariableWidthBlock) -> float:
+    """Return what zstd leaves of a few pieces of a page's bytes; 1 if these are few."""
+    total = int(block.offsets[-1])
+    if total < MIN_COMPRESSED_BYTES:
+        return 1.0
+    size = min(total, _SAMPLE_BYTES)
+    starts = np.unique(np.linspace(0, total - size, _NUM_SAMPLES).astype(np.int64))
+    samples = ChunkedBuffer(block.data, starts, np.full(len(starts), size, np.int64))
+    left = int(general.encode_chunks(samples, ZSTD, None).sizes.sum())
+    return left / (size * len(starts))
+
+
+def _encode_in_dictionary(
+    levels: Levels,
+    block: VariableWidthBlock,
+    part: float,
+    options: EncodingOptions,
+    *,
+    large: bool,
+) -> EncodedLayout | None:
+    """Encode a page by a dictionary, if compression is not much better.
+
+    Args:
+        levels: As in `encode_string_page`.
+        block: As there.
+        part: What compression leaves of the values' bytes; their offsets take one byte each then.
+        options: As there.
+        large: Whether chunks can be large.
+    """
+    most_bytes = int(DICTIONARY_BONUS * (part * int(block.offsets[-1]) + block.num_values))
+    live = live_values(levels)
+    found = encode_in_dictionary(block, live, most_bytes, options)
+    if found is None:
+        return None
+    for indices in (encode_indices(found.indices, live, options), found.indices):
+        if indices is not None:
+            layout = encode_mini_block_page(levels, indices, found.items, has_large_chunk=large)
+            if layout is not None:
+                return layout
+    return None

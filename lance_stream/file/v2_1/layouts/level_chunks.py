@@ -1,0 +1,301 @@
+"""Levels in mini-block chunks: one stream of a page, cut at the page's chunks.
+
+Each chunk holds its levels as a block of u16 words, encoded by itself:
+
+    flat                     as they are
+    in-line bit-packing      up to 1,024 levels: width, packed words
+    out-of-line bit-packing  full blocks of 1,024 packed words, then a tail, packed or as it is;
+                             0 bits wide where all levels are 0
+    rle                      u64 bytes of values | values | u8 lengths
+    others                   one chunk after the other
+
+All chunks asked for are decoded at once; levels are then those of all chunks, one after the other.
+
+Source:  encodings21.MiniBlockLayout, rep_compression and def_compression.
+Differs: We pack levels out of line or store runs of them (2.2), whichever is smaller, unless all
+         chunks are so short that they are smaller as they are. The reference takes the same
+         from what the whole page's levels look like, and packs in-line those of a short page.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.data_blocks import DataBlock, FixedWidthBlock
+from lance_stream.file.levels import LevelArray, Places
+from lance_stream.file.v2_1.codecs import (
+    ChunkedBuffer,
+    EncodedBlock,
+    bitpacking,
+    decode_block,
+    decode_mini_block,
+    encode_block,
+    fastlanes,
+    rle,
+)
+from lance_stream.file.v2_1.codecs.chunks import check_chunks, consecutive, joined, starts_of
+from lance_stream.file.v2_1.codecs.codecs import (
+    encode_block_of_runs,
+    encode_packed_block,
+    out_of_line_encoding,
+    rle_encoding,
+)
+
+BITS_PER_LEVEL = 16
+MAX_CUT_LEVELS = (2**16 - 1 - 8) // 3 * rle.MAX_RUN
+"""What the runs in 65,535 bytes, as many as a chunk's levels can have, add up to at most."""
+
+_BYTES_PER_LEVEL = 2
+_RUN_BYTES = 3
+
+
+def decode_level_chunks(
+    encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, num_levels: Places
+) -> LevelArray:
+    """Decode the levels of some chunks.
+
+    Args:
+        encoding: How each chunk's levels are encoded.
+        buffer: Where they lie.
+        num_levels: (num_chunks,) how many each chunk has.
+
+    Returns:
+        (num_levels.sum(),) levels.
+
+    Raises:
+        CorruptDataError: The bytes do not hold so many levels, or they are not words of 16 bits.
+        UnsupportedFeatureError: The encoding is none that we know, by name.
+    """
+    check_chunks([buffer], np.zeros_like(num_levels))
+    kind = encoding.WhichOneof("compression")
+    if kind in ("flat", "inline_bitpacking"):
+        levels = _words(decode_mini_block(encoding, [buffer], num_levels))
+    elif kind == "rle" and _is_plain_rle(encoding):
+        levels = _decode_runs(_parted_runs(buffer), num_levels)
+    elif kind == "rle":
+        levels = _words(decode_mini_block(encoding, _parted_runs(buffer), num_levels))
+    elif kind == "out_of_line_bitpacking":
+        levels = _decode_out_of_line(encoding.out_of_line_bitpacking, buffer, num_levels)
+    else:
+        levels = _decode_each(encoding, buffer, num_levels)
+    if len(levels) != int(num_levels.sum()):
+        raise CorruptDataError(f"{len(levels)} levels are there, but {num_levels.sum()} are needed")
+    return levels
+
+
+def true_counts(encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, stored: Places) -> Places:
+    """Return how many levels chunks have, where the number that is stored may be cut.
+
+    A writer of 2.2 stored the lower 16 bits of a number of levels that needs more; runs add up to
+    the true one.
+
+    Args:
+        encoding: How each chunk's levels are encoded.
+        buffer: Where they lie.
+        stored: (num_chunks,) how many each chunk says it has.
+
+    Raises:
+        CorruptDataError: The runs add up to another number.
+    """
+    if encoding.WhichOneof("compression") != "rle" or not _is_plain_rle(encoding):
+        return stored
+    check_chunks([buffer], np.zeros_like(stored))
+    lengths = _parted_runs(buffer)[1]
+    sums = np.append(0, np.cumsum(joined(lengths), dtype=np.int64))
+    firsts = starts_of(lengths.sizes)
+    counts: Places = sums[firsts + lengths.sizes] - sums[firsts]
+    is_wrong = (counts != stored) & (
+        (counts % (1 << 16) != stored) | (counts < stored) | (counts > MAX_CUT_LEVELS)
+    )
+    if is_wrong.any():
+        place = int(np.argmax(is_wrong))
+        raise CorruptDataError(
+            f"the runs of a chunk add up to {counts[place]} levels, but {stored[place]} are told of"
+        )
+    return counts
+
+
+def encode_level_chunks(
+    levels: LevelArray, starts: Places, *, as_runs: bool
+) -> tuple[pb.CompressiveEncoding, ChunkedBuffer]:
+    """Encode levels for the chunks of a page, in as few bytes as we can.
+
+    Args:
+        levels: (num_levels,) all levels of the page.
+        starts: (num_chunks,) the first level of each chunk.
+        as_runs: Whether runs may be stored, as in 2.2.
+
+    Returns:
+        The encoding, and the bytes of each chunk.
+    """
+    counts = np.diff(np.append(starts, len(levels)))
+    width = max(1, int(levels.max(initial=0)).bit_length())
+    words_per_block = width * fastlanes.VALUES // BITS_PER_LEVEL
+    num_full, num_rest = np.divmod(counts, fastlanes.VALUES)
+    packed_words = num_full * words_per_block + np.minimum(num_rest, words_per_block)
+    if as_runs and len(levels):
+        changes = int(np.count_nonzero(levels[1:] != levels[:-1]))
+        least = _RUN_BYTES * (len(starts) + changes + len(levels) // rle.MAX_RUN)
+        if 8 * len(starts) + least < _BYTES_PER_LEVEL * int(packed_words.sum()):
+            return rle_encoding(BITS_PER_LEVEL), rle.encode_blocks(levels, starts)
+    if not num_full.any() and not (num_rest > words_per_block).any():
+        flat = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=BITS_PER_LEVEL))
+        return flat, consecutive(
+            np.ascontiguousarray(levels).view(np.uint8), counts * _BYTES_PER_LEVEL
+        )
+    return out_of_line_encoding(BITS_PER_LEVEL, width), _packed(levels, counts, width)
+
+
+def encode_level_block(levels: LevelArray) -> EncodedBlock:
+    """Encode all levels of a page in one buffer, in as few bytes as we can."""
+    block = FixedWidthBlock(BITS_PER_LEVEL, len(levels), levels.view(np.uint8))
+    width = max(1, int(levels.max(initial=0)).bit_length())
+    packed_bytes = bitpacking.out_of_line_size(len(levels), width, _BYTES_PER_LEVEL)
+    runs = 1 + int(np.count_nonzero(levels[1:] != levels[:-1]))
+    if 8 + _RUN_BYTES * (runs + len(levels) // rle.MAX_RUN) < min(packed_bytes, levels.nbytes):
+        return encode_block_of_runs(block)
+    if packed_bytes < levels.nbytes:
+        return encode_packed_block(block, width)
+    return encode_block(block)
+
+
+def _packed(levels: LevelArray, counts: Places, width: int) -> ChunkedBuffer:
+    words_per_block = width * fastlanes.VALUES // BITS_PER_LEVEL
+    num_full, num_rest = np.divmod(counts, fastlanes.VALUES)
+    packs_tail = num_rest > words_per_block
+    num_blocks = num_full + packs_tail
+    num_packed = np.where(packs_tail, counts, num_full * fastlanes.VALUES)
+    num_raw = counts - num_packed
+    if num_raw.any():
+        is_raw = _flags(np.stack([num_packed, num_raw], axis=1))
+        raw, levels = levels[is_raw], levels[~is_raw]
+    if (num_packed == num_blocks * fastlanes.VALUES).all():
+        blocks = levels
+    else:
+        room = num_blocks * fastlanes.VALUES - num_packed
+        blocks = np.zeros(int(num_blocks.sum()) * fastlanes.VALUES, np.uint16)
+        blocks[~_flags(np.stack([num_packed, room], axis=1))] = levels
+    words = fastlanes.pack(blocks.reshape(-1, fastlanes.VALUES), width).reshape(-1)
+    if num_raw.any():
+        is_raw = _flags(np.stack([num_blocks * words_per_block, num_raw], axis=1))
+        spliced = np.empty(len(is_raw), np.uint16)
+        spliced[is_raw], spliced[~is_raw] = raw, words
+        words = spliced
+    sizes = (num_blocks * words_per_block + num_raw) * _BYTES_PER_LEVEL
+    return consecutive(words.view(np.uint8), sizes)
+
+
+def _words(block: DataBlock) -> LevelArray:
+    if not isinstance(block, FixedWidthBlock) or block.bits_per_value != BITS_PER_LEVEL:
+        raise CorruptDataError("the levels of a page are not words of 16 bits")
+    return block.data.view(np.uint16)
+
+
+def _is_plain_rle(encoding: pb.CompressiveEncoding) -> bool:
+    return encoding == rle_encoding(BITS_PER_LEVEL)
+
+
+def _decode_runs(parts: list[ChunkedBuffer], num_levels: Places) -> LevelArray:
+    values, lengths = parts
+    if (values.sizes != lengths.sizes * _BYTES_PER_LEVEL).any():
+        raise CorruptDataError("a run-length block has not as many values as lengths")
+    num_runs = lengths.sizes
+    total = int(num_runs.sum())
+    return _words(
+        rle.decode_chunks(
+            FixedWidthBlock(BITS_PER_LEVEL, total, joined(values)),
+            FixedWidthBlock(8, total, joined(lengths)),
+            num_runs,
+            num_levels,
+        )
+    )
+
+
+def _decode_each(
+    encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, num_levels: Places
+) -> LevelArray:
+    parts = [
+        _words(decode_block(encoding, buffer.data[start : start + size], count))
+        for start, size, count in zip(
+            buffer.starts.tolist(), buffer.sizes.tolist(), num_levels.tolist(), strict=True
+        )
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0, np.uint16)
+
+
+def _parted_runs(buffer: ChunkedBuffer) -> list[ChunkedBuffer]:
+    """Part each chunk's run-length block into its values and its lengths."""
+    if len(buffer.sizes) and buffer.sizes.min() < 8:
+        raise CorruptDataError("a run-length block is too short for its head")
+    heads = joined(ChunkedBuffer(buffer.data, buffer.starts, np.full_like(buffer.sizes, 8)))
+    sizes = heads.view(np.uint64)
+    if (sizes > (buffer.sizes - 8).astype(np.uint64)).any():
+        raise CorruptDataError("the values of a run-length block are longer than the block")
+    sizes_of_values = sizes.astype(np.int64)
+    starts = buffer.starts + 8
+    return [
+        ChunkedBuffer(buffer.data, starts, sizes_of_values),
+        ChunkedBuffer(buffer.data, starts + sizes_of_values, buffer.sizes - 8 - sizes_of_values),
+    ]
+
+
+def _decode_out_of_line(
+    encoding: pb.OutOfLineBitpacking, buffer: ChunkedBuffer, num_levels: Places
+) -> LevelArray:
+    width = encoding.values.flat.bits_per_value
+    if (
+        encoding.uncompressed_bits_per_value != BITS_PER_LEVEL
+        or encoding.values.WhichOneof("compression") != "flat"
+        or not 0 <= width <= BITS_PER_LEVEL
+    ):
+        raise CorruptDataError(f"levels cannot be packed in {width} bits")
+    words_per_block = width * fastlanes.VALUES // BITS_PER_LEVEL
+    num_full, num_rest = np.divmod(num_levels, fastlanes.VALUES)
+    full_bytes = num_full * (words_per_block * _BYTES_PER_LEVEL)
+    tail_bytes = buffer.sizes - full_bytes
+    has_raw_tail = tail_bytes == num_rest * _BYTES_PER_LEVEL
+    has_packed_tail = (
+        ~has_raw_tail & (num_rest > 0) & (tail_bytes == words_per_block * _BYTES_PER_LEVEL)
+    )
+    if not (has_raw_tail | has_packed_tail).all():
+        place = int(np.argmin(has_raw_tail | has_packed_tail))
+        raise CorruptDataError(
+            f"{num_levels[place]} levels packed in {width} bits cannot be "
+            f"{buffer.sizes[place]} bytes"
+        )
+    full = _unpacked(
+        ChunkedBuffer(buffer.data, buffer.starts, full_bytes), int(num_full.sum()), width
+    )
+    if not num_rest.any():
+        return full.reshape(-1)
+    tails = ChunkedBuffer(buffer.data, buffer.starts + full_bytes, tail_bytes)
+    levels = np.empty(int(num_levels.sum()), np.uint16)
+    in_tail = _flags(np.stack([num_full * fastlanes.VALUES, num_rest], axis=1))
+    levels[~in_tail] = full.reshape(-1)
+    of_tails = np.empty(int(num_rest.sum()), np.uint16)
+    in_packed = np.repeat(has_packed_tail, num_rest)
+    raw = ChunkedBuffer(tails.data, tails.starts[has_raw_tail], tails.sizes[has_raw_tail])
+    of_tails[~in_packed] = joined(raw).view(np.uint16)
+    if has_packed_tail.any():
+        packed = ChunkedBuffer(
+            tails.data, tails.starts[has_packed_tail], tails.sizes[has_packed_tail]
+        )
+        used = np.arange(fastlanes.VALUES) < num_rest[has_packed_tail][:, None]
+        of_tails[in_packed] = _unpacked(packed, len(used), width)[used]
+    levels[in_tail] = of_tails
+    return levels
+
+
+def _unpacked(
+    buffer: ChunkedBuffer, num_blocks: int, width: int
+) -> npt.NDArray[np.unsignedinteger]:
+    """Return (num_blocks, 1024) levels of packed blocks that stand one after the other."""
+    words_per_block = width * fastlanes.VALUES // BITS_PER_LEVEL
+    words = joined(buffer).view(np.uint16)
+    return fastlanes.unpack(words.reshape(num_blocks, words_per_block), width)
+
+
+def _flags(counts: Places) -> npt.NDArray[np.bool_]:
+    """Return, for each (others, ours) pair, so many False and then so many True."""
+    return np.repeat(np.tile(np.array([False, True]), len(counts)), counts.reshape(-1))

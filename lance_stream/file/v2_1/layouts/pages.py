@@ -1,0 +1,209 @@
+"""The pages of one leaf column: which layout each has, and what was parsed of them.
+
+    PageLayout
+        mini_block_layout   mini_block.MiniBlockPage
+        full_zip_layout     full_zip.FullZipPage
+        constant_layout     constant.ConstantPage
+        blob_layout         blob.BlobPage, around another layout
+        sparse_layout       refused; only 2.3 has it
+
+Source: encodings21.PageLayout in the proto.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.byte_ranges import Asking, together
+from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
+from lance_stream.file.columns import Page, unpack_encoding
+from lance_stream.file.levels import NULLABLE_ITEM, Places
+from lance_stream.file.v2_1.layouts.blob import BlobPage, check_is_description
+from lance_stream.file.v2_1.layouts.constant import ConstantPage
+from lance_stream.file.v2_1.layouts.full_zip import FullZipPage
+from lance_stream.file.v2_1.layouts.leaf_rows import (
+    LeafColumn,
+    LeafRows,
+    RowsAsked,
+    first_of,
+    join_leaf_rows,
+    last_of,
+    within,
+)
+from lance_stream.file.v2_1.layouts.mini_block import (
+    MiniBlockPage,
+    ReadChunks,
+    decode_pages,
+    fit_together,
+)
+
+MAX_ROWS = 2**62
+"""Sums of counts up to here stay in 64 bits."""
+
+
+class OpenPage(Protocol):
+    """A page whose layout is understood; keeps what it has read of its tables."""
+
+    def read(self, rows: RowsAsked) -> Asking[LeafRows | ReadChunks]:
+        """Read some of its rows, counted in the page; at least one."""
+        ...
+
+
+def _open_blob_page(message: pb.BlobLayout, page: Page, leaf: LeafColumn) -> BlobPage:
+    check_is_description(leaf)
+    inner = replace(leaf, is_list=(False,))
+    return BlobPage(message, _open_layout(message.inner_layout, page, inner), leaf)
+
+
+LAYOUTS: dict[str, Callable[[Any, Page, LeafColumn], OpenPage]] = {
+    "mini_block_layout": MiniBlockPage,
+    "full_zip_layout": FullZipPage,
+    "constant_layout": ConstantPage,
+    "blob_layout": _open_blob_page,
+}
+"""What reads each layout, by its name in the proto."""
+
+REFUSED_LAYOUTS = {
+    "sparse_layout": "the sparse layout belongs to the unstable file version 2.3",
+}
+"""Layouts that we know and do not read, with the reason."""
+
+
+def open_page(page: Page, leaf: LeafColumn) -> OpenPage:
+    """Return a page with its layout understood.
+
+    Raises:
+        CorruptDataError: The layout contradicts itself or the column's type.
+        UnsupportedFeatureError: The layout, or a codec in it, is none that we read, by name.
+    """
+    return _open_layout(unpack_encoding(page.encoding, pb.PageLayout), page, leaf)
+
+
+def _open_layout(message: pb.PageLayout, page: Page, leaf: LeafColumn) -> OpenPage:
+    name = message.WhichOneof("layout")
+    if name is None:
+        raise UnsupportedFeatureError("a page has a layout that is not known")
+    if name in REFUSED_LAYOUTS:
+        raise UnsupportedFeatureError(f"{name}: {REFUSED_LAYOUTS[name]}")
+    return LAYOUTS[name](getattr(message, name), page, leaf)
+
+
+class PagesOfColumn:
+    """The pages of one leaf column of a file, and what earlier reads parsed of them.
+
+    Keep one for each column as long as the file is read: chunk tables, dictionaries and
+    repetition indexes are asked for once.
+
+    Args:
+        pages: In row order, as the column's metadata has them.
+
+    Attributes:
+        row_starts: (num_pages + 1,) i64, the first row of each page, and the number of rows.
+
+    Raises:
+        CorruptDataError: The pages claim more rows than a file can have.
+    """
+
+    def __init__(self, pages: Sequence[Page]) -> None:
+        self.pages = tuple(pages)
+        lengths = [each.length for each in self.pages]
+        if sum(lengths) > MAX_ROWS:
+            raise CorruptDataError(f"the pages of a column claim to hold {sum(lengths)} rows")
+        self.row_starts: Places = np.cumsum([0, *lengths], dtype=np.int64)
+        self._open: dict[int, OpenPage] = {}
+
+    def read(self, leaf: LeafColumn, rows: RowsAsked) -> Asking[LeafRows]:
+        """Read some rows, counted in the file; at least one.
+
+        Raises:
+            CorruptDataError: The column has fewer rows, or the bytes contradict themselves.
+            UnsupportedFeatureError: A layout or codec that we do not know, by name.
+        """
+        num_rows = int(self.row_starts[-1])
+        if last_of(rows) >= num_rows:
+            raise CorruptDataError(
+                f"row {last_of(rows)} is asked for, but the pages of the column hold {num_rows}"
+            )
+        first, last = np.searchsorted(
+            self.row_starts, (first_of(rows), last_of(rows)), side="right"
+        )
+        places, askings = [], []
+        for place in range(int(first) - 1, int(last)):
+            start = int(self.row_starts[place])
+            inside = within(rows, start, int(self.row_starts[place + 1]))
+            if len(inside):
+                places.append(place)
+                askings.append(self._read_page(place, leaf, inside))
+        parts = yield from together(askings)
+        return join_leaf_rows(self._decoded(places, parts))
+
+    def _decoded(
+        self, places: Sequence[int], parts: Sequence[LeafRows | ReadChunks]
+    ) -> list[LeafRows]:
+        """Decode what was only read, as many neighbouring pages at once as there are."""
+        rows: list[LeafRows] = []
+        run: list[ReadChunks] = []
+        for end, each in enumerate(parts):
+            if run and not (isinstance(each, ReadChunks) and fit_together(run[-1], each)):
+                rows.append(self._decoded_run(places[end - len(run) : end], run))
+                run = []
+            if isinstance(each, ReadChunks):
+                run.append(each)
+            else:
+                rows.append(each)
+        if run:
+            rows.append(self._decoded_run(places[-len(run) :], run))
+        return rows
+
+    def _decoded_run(self, places: Sequence[int], run: Sequence[ReadChunks]) -> LeafRows:
+        try:
+            return decode_pages(run)
+        except BadDataError as error:
+            # One of them is damaged; which one they tell by themselves.
+            for place, each in zip(places, run, strict=True):
+                with self._noting(place):
+                    decode_pages([each])
+            raise error from None
+
+    def check_without_fields(self) -> None:
+        """Raise unless the pages are those of structs without fields of which none is null.
+
+        Such pages say nothing, of what stands around them neither.
+
+        Raises:
+            CorruptDataError: A page's layout is malformed.
+            UnsupportedFeatureError: A page says more than that.
+        """
+        for page in self.pages:
+            message = unpack_encoding(page.encoding, pb.PageLayout)
+            layout = message.constant_layout
+            if (
+                message.WhichOneof("layout") != "constant_layout"
+                or layout.HasField("inline_value")
+                or page.buffers
+                or tuple(layout.layers) != (NULLABLE_ITEM,)
+            ):
+                raise UnsupportedFeatureError(
+                    "structs without fields that are null or stand in lists are not supported"
+                )
+
+    def _read_page(
+        self, place: int, leaf: LeafColumn, rows: RowsAsked
+    ) -> Asking[LeafRows | ReadChunks]:
+        with self._noting(place):
+            if place not in self._open:
+                self._open[place] = open_page(self.pages[place], leaf)
+            return (yield from self._open[place].read(rows))
+
+    @contextmanager
+    def _noting(self, place: int) -> Iterator[None]:
+        """Add the page's place to whatever is wrong with it."""
+        try:
+            yield
+        except BadDataError as error:
+            error.add_note(f"page {place} of {len(self.pages)} of the column")
+            raise

@@ -1,0 +1,275 @@
+"""Rows of one top-level field, from the pages of its leaves.
+
+All leaves are read in step, so that a struct of a hundred leaves costs as many rounds of requests
+as one leaf. Each leaf knows by its levels the structs and lists around it; the arrays are put
+together from the leaves outwards, and what several leaves know is taken from the first of them.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.byte_ranges import Asking, together
+from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.file.arrow_blocks import (
+    fixed_size_list_array,
+    list_array,
+    nulls,
+    struct_array,
+    with_validity,
+)
+from lance_stream.file.levels import (
+    ALL_VALID_ITEM,
+    MAX_ARROW_ROWS,
+    LayerReader,
+    Mask,
+    arrow_offsets,
+)
+from lance_stream.file.v2_1.layouts.leaf_rows import (
+    LeafColumn,
+    LeafRows,
+    RowsAsked,
+    as_range,
+    last_of,
+    spread,
+)
+from lance_stream.file.v2_1.layouts.pages import MAX_ROWS, PagesOfColumn
+from lance_stream.schema.arrow_schemas import field_to_arrow, mixes_fixed_size_lists
+from lance_stream.schema.fields import Field
+from lance_stream.schema.logical_types import (
+    LIST_KINDS,
+    MAP,
+    STRUCT,
+    fixed_size_list_length,
+    is_fixed_size_list_of_structs,
+)
+
+
+def read_field(
+    field: Field, pages_of_leaf: Mapping[int, PagesOfColumn], start: int, stop: int
+) -> Asking[pa.Array]:
+    """Read the rows [start, stop) of a field.
+
+    Args:
+        field: A top-level field; children that are not asked for are left out of it.
+        pages_of_leaf: The columns of its leaves, by field id. A leaf that is not there reads as
+            nulls, as long as another one is.
+        start: First row, counted in the file.
+        stop: One past the last.
+
+    Returns:
+        (stop - start,) values of the type that `field_to_arrow(field)` has.
+
+    Raises:
+        CorruptDataError: The bytes contradict themselves, or have fewer rows.
+        UnsupportedFeatureError: A layout or codec that we do not know, by name.
+        InvalidInputError: So many rows do not fit into one Arrow array.
+    """
+    return _read(field, pages_of_leaf, range(start, stop))
+
+
+def take_field(
+    field: Field, pages_of_leaf: Mapping[int, PagesOfColumn], offsets: npt.NDArray[np.uint64]
+) -> Asking[pa.Array]:
+    """Read rows of a field that lie anywhere.
+
+    Args:
+        field: As in `read_field`.
+        pages_of_leaf: As in `read_field`.
+        offsets: (num_rows,) u64 rows, counted in the file, ascending, each once.
+
+    Returns:
+        (num_rows,) values, in the order of the offsets.
+
+    Raises:
+        CorruptDataError: As in `read_field`.
+        UnsupportedFeatureError: As in `read_field`.
+        InvalidInputError: As in `read_field`.
+    """
+    return _read(field, pages_of_leaf, as_range(offsets.astype(np.int64)))
+
+
+def leaf_columns(field: Field) -> list[LeafColumn]:
+    """Return the leaves of a top-level field, in the order of their columns."""
+    leaves: list[LeafColumn] = []
+
+    def visit(each: Field, around: tuple[bool, ...], entries_per_row: int) -> None:
+        if not each.is_leaf:
+            kind = each.logical_type
+            if is_fixed_size_list_of_structs(kind):
+                entries_per_row *= fixed_size_list_length(kind)
+            for child in each.children:
+                visit(child, (_is_list(each), *around), entries_per_row)
+        else:
+            arrow_type = field_to_arrow(each).type
+            leaves.append(LeafColumn(each.id, arrow_type, (False, *around), entries_per_row))
+
+    visit(field, (), 1)
+    return leaves
+
+
+def _is_list(field: Field) -> bool:
+    return field.logical_type in LIST_KINDS or field.logical_type == MAP
+
+
+def _is_without_fields(field: Field) -> bool:
+    return field.logical_type == STRUCT and not field.children
+
+
+def _read(
+    field: Field, pages_of_leaf: Mapping[int, PagesOfColumn], rows: RowsAsked
+) -> Asking[pa.Array]:
+    arrow_type = field_to_arrow(field).type
+    if mixes_fixed_size_lists(field):
+        raise UnsupportedFeatureError(
+            "fixed-size lists of structs in lists or maps, or around them, are not supported"
+        )
+    if len(rows) == 0:
+        return nulls(0, arrow_type)
+    held = [each for each in leaf_columns(field) if each.field_id in pages_of_leaf]
+    if not held:
+        raise CorruptDataError(f"no column of the file holds the field {field.name!r}")
+    leaves = []
+    for leaf in held:
+        if pa.types.is_struct(leaf.arrow_type) and leaf.arrow_type.num_fields == 0:
+            pages_of_leaf[leaf.field_id].check_without_fields()
+        else:
+            leaves.append(leaf)
+    if not leaves:
+        return _without_values(field, arrow_type, len(rows), pages_of_leaf)
+    parts = yield from together(
+        [
+            pages_of_leaf[each.field_id].read(each, _entries(rows, each.entries_per_row))
+            for each in leaves
+        ]
+    )
+    rows_of_leaf = {each.field_id: part for each, part in zip(leaves, parts, strict=True)}
+    assembled = _Assembly(pages_of_leaf, rows_of_leaf).assemble(field, arrow_type)
+    if assembled is None or len(assembled.array) != len(rows):
+        raise CorruptDataError(f"{len(rows)} rows of {field.name!r} are not all there")
+    return assembled.array
+
+
+def _entries(rows: RowsAsked, entries_per_row: int) -> RowsAsked:
+    """Return the rows of a leaf's pages that make up some rows of the file."""
+    if entries_per_row == 1:
+        return rows
+    if (last_of(rows) + 1) * entries_per_row > MAX_ROWS:
+        raise CorruptDataError(f"a row is said to have {entries_per_row} items")
+    if len(rows) * entries_per_row > MAX_ARROW_ROWS:
+        raise InvalidInputError(
+            f"{len(rows)} rows of {entries_per_row} items each do not fit into one Arrow array; "
+            "read fewer rows at a time"
+        )
+    if isinstance(rows, range):
+        return range(rows.start * entries_per_row, rows.stop * entries_per_row)
+    return spread(rows * entries_per_row, (rows + 1) * entries_per_row)
+
+
+def _without_values(
+    field: Field,
+    arrow_type: pa.DataType,
+    count: int,
+    pages_of_leaf: Mapping[int, PagesOfColumn],
+) -> pa.Array:
+    """Return a field of which no leaf with values is held.
+
+    Structs without fields that are held are all there; what else is not held is null.
+    """
+    if not any(leaf.id in pages_of_leaf for leaf in field.leaves()):
+        return nulls(count, arrow_type)
+    if _is_without_fields(field):
+        return struct_array(arrow_type, count, [], None)
+    if field.logical_type != STRUCT:
+        raise UnsupportedFeatureError("lists of structs without fields are not supported")
+    parts = [
+        _without_values(each, arrow_type.field(place).type, count, pages_of_leaf)
+        for place, each in enumerate(field.children)
+    ]
+    return struct_array(arrow_type, count, parts, None)
+
+
+class _Assembled(NamedTuple):
+    """An array, and the layers around it that are still to be read."""
+
+    array: pa.Array
+    layers: LayerReader
+
+
+class _Assembly:
+    """Puts a field together from the rows of its leaves.
+
+    Args:
+        pages_of_leaf: The columns of the file, by field id.
+        rows_of_leaf: What was read of those that hold values.
+    """
+
+    def __init__(
+        self, pages_of_leaf: Mapping[int, PagesOfColumn], rows_of_leaf: Mapping[int, LeafRows]
+    ) -> None:
+        self._pages_of_leaf = pages_of_leaf
+        self._rows_of_leaf = rows_of_leaf
+
+    def assemble(self, field: Field, arrow_type: pa.DataType) -> _Assembled | None:
+        """Return a field's values; None if none of its leaves was read."""
+        if field.is_leaf:
+            rows = self._rows_of_leaf.get(field.id)
+            return None if rows is None else _assemble_leaf(field, rows)
+        if field.logical_type == STRUCT:
+            return self._assemble_struct(field, arrow_type)
+        below = _entries_type(arrow_type)
+        child = self.assemble(field.children[0], below)
+        if child is None:
+            return None
+        if is_fixed_size_list_of_structs(field.logical_type):
+            valid = child.layers.fixed_size_lists(arrow_type.list_size)
+            array = fixed_size_list_array(arrow_type, child.array, valid)
+            return _Assembled(array, child.layers)
+        return _assemble_list(arrow_type, child)
+
+    def _assemble_struct(self, field: Field, arrow_type: pa.DataType) -> _Assembled | None:
+        children = [
+            self.assemble(each, arrow_type.field(place).type)
+            for place, each in enumerate(field.children)
+        ]
+        first = next((each for each in children if each is not None), None)
+        if first is None:
+            return None
+        count = len(first.array)
+        if any(each is not None and len(each.array) != count for each in children):
+            raise CorruptDataError("the parts of a struct are not of one length")
+        valid: Mask | None = first.layers.items()
+        arrays = [
+            _without_values(each, arrow_type.field(place).type, count, self._pages_of_leaf)
+            if child is None
+            else child.array
+            for place, (each, child) in enumerate(zip(field.children, children, strict=True))
+        ]
+        return _Assembled(struct_array(arrow_type, count, arrays, valid), first.layers)
+
+
+def _entries_type(arrow_type: pa.DataType) -> pa.DataType:
+    """Return the type of a list's items; those of a map are structs of key and value."""
+    if pa.types.is_map(arrow_type):
+        return pa.struct([arrow_type.key_field, arrow_type.item_field])
+    return arrow_type.value_type
+
+
+def _assemble_leaf(field: Field, rows: LeafRows) -> _Assembled:
+    layers = LayerReader(rows.levels)
+    valid = layers.items()
+    if not field.nullable and rows.levels.layers.kinds[0] == ALL_VALID_ITEM:
+        # Only what stands around it is null: the field's promise holds.
+        valid = None
+    return _Assembled(with_validity(rows.values, valid), layers)
+
+
+def _assemble_list(arrow_type: pa.DataType, child: _Assembled) -> _Assembled:
+    if pa.types.is_map(arrow_type) and (child.array.null_count or child.array.field(0).null_count):
+        raise CorruptDataError("an entry of a map, or its key, is null")
+    places, valid = child.layers.lists()
+    offsets = arrow_offsets(places, wide=pa.types.is_large_list(arrow_type))
+    return _Assembled(list_array(arrow_type, offsets, child.array, valid), child.layers)

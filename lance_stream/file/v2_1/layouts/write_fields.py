@@ -1,0 +1,251 @@
+"""Pages of the leaves of one top-level field, from its rows.
+
+Rows are gathered as they come and cut into pages when enough are there; all leaves of the field
+are cut at the same rows. Making pages takes the field apart: what structs and lists say goes into
+levels, on the way inwards, and only the leaves' values are left.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.file.arrow_blocks import is_list, valid_mask, with_validity
+from lance_stream.file.columns import EncodedPage, pack_encoding
+from lance_stream.file.data_blocks import INT32, INT64
+from lance_stream.file.encoding_options import parse_encoding_options
+from lance_stream.file.levels import (
+    NULLABLE_ITEM,
+    LayerWriter,
+    Levels,
+    Mask,
+    Places,
+    layers_of,
+)
+from lance_stream.file.v2_1.layouts.choose import encode_page
+from lance_stream.file.v2_1.layouts.constant import encode_null_page
+from lance_stream.file.v2_1.layouts.encoded_layouts import EncodedLayout
+from lance_stream.file.v2_1.layouts.leaf_rows import spread
+from lance_stream.file.versions import FileVersion
+from lance_stream.schema.fields import Field
+
+MAX_LEAF_BYTES = 1 << 28
+"""Rows that come in larger pieces are cut: about so many bytes of a leaf make a page at most."""
+
+
+class FieldWriter:
+    """Gathers the rows of a top-level field until they make pages.
+
+    Args:
+        field: The field, with its children.
+        version: 2.1 or 2.2.
+        max_page_bytes: A page is made once about so many bytes of rows have come together.
+    """
+
+    def __init__(self, field: Field, version: FileVersion, max_page_bytes: int) -> None:
+        self._field = field
+        self._version = version
+        self._options = [parse_encoding_options(leaf, field) for leaf in field.leaves()]
+        self._num_leaves = max(1, len(self._options))
+        self._max_bytes = max_page_bytes * self._num_leaves
+        self._arrays: list[pa.Array] = []
+        self._num_bytes = 0
+        self._first_row = 0
+
+    def append(self, array: pa.Array) -> list[EncodedPage]:
+        """Take in rows, of exactly the field's Arrow type; return the pages that are full.
+
+        The array's buffers may be referred to by the pages: they are not copied when avoidable.
+
+        Raises:
+            InvalidInputError: A value or a row is too large for the format.
+            UnsupportedFeatureError: A type that we do not write.
+        """
+        if len(array) == 0:
+            return []
+        self._arrays.append(array)
+        self._num_bytes += array.nbytes
+        return self._flush() if self._num_bytes >= self._max_bytes else []
+
+    def finish(self) -> list[EncodedPage]:
+        """Return the pages of the rows that are left.
+
+        Raises:
+            InvalidInputError: As in `append`.
+            UnsupportedFeatureError: As in `append`.
+        """
+        return self._flush()
+
+    def _flush(self) -> list[EncodedPage]:
+        arrays, self._arrays = self._arrays, []
+        num_rows, num_bytes = sum(len(each) for each in arrays), self._num_bytes
+        self._num_bytes = 0
+        pages = []
+        most = max(1, num_rows * MAX_LEAF_BYTES * self._num_leaves // max(num_bytes, 1))
+        for array in _joined(arrays):
+            for start in range(0, len(array), most):
+                rows = array.slice(start, most)
+                pages += self._encode(rows, self._first_row)
+                self._first_row += len(rows)
+        return pages
+
+    def _encode(self, rows: pa.Array, first_row: int) -> list[EncodedPage]:
+        pages = []
+        for column, leaf in enumerate(_leaves(rows, self._field, LayerWriter(len(rows)), None)):
+            if pa.types.is_struct(leaf.values.type) and leaf.values.type.num_fields == 0:
+                encoded: EncodedLayout | None = _encode_without_fields(leaf.levels)
+            else:
+                encoded = encode_page(
+                    leaf.levels, leaf.values, leaf.valid, self._version, self._options[column]
+                )
+            if encoded is None:
+                return self._encode_halves(rows, first_row)
+            pages.append(
+                EncodedPage(
+                    column=column,
+                    buffers=encoded.buffers,
+                    length=leaf.levels.num_rows(),
+                    encoding=pack_encoding(encoded.message),
+                    first_row=first_row,
+                )
+            )
+        return pages
+
+    def _encode_halves(self, rows: pa.Array, first_row: int) -> list[EncodedPage]:
+        """Encode rows whose lists hold too little between two values of a dictionary."""
+        half = len(rows) // 2
+        if half == 0:
+            raise InvalidInputError(
+                f"row {first_row} has more than 65,535 empty lists or nulls between two values of "
+                "a dictionary; the format cannot hold it"
+            )
+        return self._encode(rows.slice(0, half), first_row) + self._encode(
+            rows.slice(half), first_row + half
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Leaf:
+    levels: Levels
+    values: pa.Array
+    valid: Mask | None
+
+
+def _joined(arrays: Sequence[pa.Array]) -> Sequence[pa.Array]:
+    """Return as few arrays as possible: dictionaries do not always fit together."""
+    if len(arrays) <= 1:
+        return arrays
+    try:
+        return [pa.concat_arrays(arrays)]
+    except pa.ArrowInvalid:
+        return arrays
+
+
+def _encode_without_fields(levels: Levels) -> EncodedLayout:
+    """Encode structs without fields: a page without buffers, that says nothing of what is around.
+
+    Raises:
+        InvalidInputError: One is null, or stands in a null or in a list: no page can say that.
+    """
+    if levels.repetition is not None or levels.definition is not None:
+        raise InvalidInputError(
+            "structs without fields can neither be null nor stand in a null or in a list; give "
+            "them a field"
+        )
+    bare = replace(levels, layers=layers_of((NULLABLE_ITEM,)))
+    return encode_null_page(bare, packs_levels=False)
+
+
+def _leaves(
+    array: pa.Array, field: Field, layers: LayerWriter, dead: Mask | None
+) -> Iterator[_Leaf]:
+    """Yield the leaves of an array, depth first.
+
+    Args:
+        array: The values of a field.
+        field: The field.
+        layers: The layers around it.
+        dead: Which values stand under a null; None: none of them.
+    """
+    arrow_type = array.type
+    if field.is_packed:
+        valid = valid_mask(array)
+        gone = _either(dead, valid)
+        values = array if gone is None else with_validity(array, ~gone)
+        yield _Leaf(layers.items(valid).finish(), values, valid)
+    elif pa.types.is_struct(arrow_type) and arrow_type.num_fields:
+        valid = valid_mask(array)
+        layers = layers.items(valid)
+        dead = _either(dead, valid)
+        for place, part in enumerate(field.children):
+            yield from _leaves(array.field(place), part, layers, dead)
+    elif pa.types.is_fixed_size_list(arrow_type) and pa.types.is_struct(arrow_type.value_type):
+        size, valid = arrow_type.list_size, valid_mask(array)
+        dead = _either(dead, valid)
+        items = array.values.slice(array.offset * size, len(array) * size)
+        yield from _leaves(
+            items,
+            field.children[0],
+            layers.fixed_size_lists(size, valid),
+            None if dead is None else np.repeat(dead, size),
+        )
+    elif is_list(arrow_type):
+        yield from _leaves_of_list(array, field.children[0], layers, dead)
+    else:
+        valid = valid_mask(array)
+        if pa.types.is_dictionary(arrow_type):
+            valid = _valid_indices(array, valid)
+        yield _Leaf(layers.items(valid).finish(), array, valid)
+
+
+def _leaves_of_list(
+    array: pa.Array, item: Field, layers: LayerWriter, dead: Mask | None
+) -> Iterator[_Leaf]:
+    offsets = _list_offsets(array)
+    lengths = np.diff(offsets)
+    gone = _either(dead, valid_mask(array))
+    if gone is not None:
+        lengths[gone] = 0
+    num_items = int(lengths.sum())
+    if num_items == offsets[-1] - offsets[0]:
+        items = array.values.slice(int(offsets[0]), num_items)
+    else:
+        # What stands in the place of null lists belongs to no one.
+        items = _from_start(array.values).take(
+            pa.array(spread(offsets[:-1], offsets[:-1] + lengths))
+        )
+    layers = layers.lists(lengths, None if gone is None else ~gone)
+    yield from _leaves(items, item, layers, None)
+
+
+def _list_offsets(array: pa.Array) -> Places:
+    if len(array) == 0:
+        return np.zeros(1, np.int64)  # Arrow allows an empty array to have no offset at all.
+    word = INT64 if pa.types.is_large_list(array.type) else INT32
+    stored = np.frombuffer(array.buffers()[1], word)[array.offset :][: len(array) + 1]
+    return stored.astype(np.int64)
+
+
+def _from_start(array: pa.Array) -> pa.Array:
+    """Return an array that Arrow takes from rightly: of slices of nested vectors it does not."""
+    if array.offset and pa.types.is_fixed_size_list(array.type):
+        return pa.concat_arrays([array])
+    return array
+
+
+def _either(dead: Mask | None, valid: Mask | None) -> Mask | None:
+    if valid is None:
+        return dead
+    return ~valid if dead is None else dead | ~valid
+
+
+def _valid_indices(array: pa.Array, valid: Mask | None) -> Mask | None:
+    """Return which indices stand for a value: null items of the dictionary are nulls, too."""
+    of_items = valid_mask(array.dictionary)
+    if of_items is None:
+        return valid
+    indices = array.indices.fill_null(0).to_numpy(zero_copy_only=False)
+    stands: Mask = of_items[indices]
+    return stands if valid is None else valid & stands

@@ -1,0 +1,699 @@
+"""Cleanup: old versions go, and with them the files that no version left names.
+
+    1  list versions, tags and files; decide which versions go, and note what these name
+    2  strike out what the versions that stay name
+    3  delete the manifests of those that go, the oldest first
+    4  list the versions again, and strike out what new ones name
+    5  delete what is left: what a removed version named, and what nobody names and is old
+
+What is cleaned up is one branch, the main one or another. The versions of all other branches count
+in 2 and 4, for they name files of it by base paths; so do those of a branch that is being made, or
+was deleted by half.
+
+Kept are: the newest version; those that are young, and all after a young one; as many of the newest
+as are asked for; those with a tag; those that a branch was made from; and of a consumer the version
+that it has finished with and all after it, for it reads those next.
+
+What cannot be listed, read or understood ends a cleanup with an error: a manifest, a tag, a branch,
+a reference of another kind. So does a version that was listed and is not there though it is listed
+still. A transaction's file with an unknown name is taken for a commit under way.
+
+What nobody names may be about to be committed, so it has to be old: `GRACE`, as in the reference,
+unless the caller knows that nobody writes. A file that a removed version named is old news to
+everybody, and goes at once.
+
+Killed anywhere, it leaves a sound table: manifests go before the files that they name, so every
+version that can be listed can be read; files without a version go in a later cleanup.
+
+Others go on meanwhile. What they commit is seen in step 4. A tag that is put on a version while
+that is being removed is noticed in step 3, where the manifest is put back, or by who makes it (see
+`tag_files`). A restore of ours holds its version by a tag until it is done; left is this: a restore
+by another program of a version that is being removed, whose commit comes after step 4.
+
+A writer that looked at the newest version a while ago publishes the one after it. If others have
+published that one meanwhile, it loses; but if it has been removed again, its name is free, and the
+writer would publish behind the newest version. So young versions stay while a commit is under way
+that may have been begun before them: while there is a young transaction's file that no version
+names. The committer writes that file before it looks at the newest version.
+
+Source:  the reference's cleanup.rs.
+Differs: Its cleanup deletes manifests and data files in no order, keeps of a consumer only the
+         tagged version, and leaves our own files alone. Ours leaves those of overlays and managed
+         blobs alone by refusing tables that have them, cleans up one branch at a time, and does
+         not look into folders below the table's own.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final, TypeAlias
+
+from lance_stream.commit.version_log import VersionLog
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.errors import (
+    BadDataError,
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedFeatureError,
+)
+from lance_stream.maintenance.consumers import (
+    Consumer,
+    abandoned_consumers,
+    forget,
+    is_consumers,
+)
+from lance_stream.snapshot.references import Refs, branch_by_its_file, other_branches, read_branches
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.snapshot.tag_files import HOLD_PREFIX, Tag, delete_tag, read_tags
+from lance_stream.snapshot.timestamps import nanos_of
+from lance_stream.storage.store import Store, StoredFile
+from lance_stream.table.feature_flags import check_writable
+from lance_stream.table.manifest import BasePath, Manifest, decode_manifest
+from lance_stream.table.named_files import FOLDERS, FileKind, Nameable, nameable, names_of
+from lance_stream.table.paths import (
+    BRANCHES_DIRECTORY,
+    REFS_DIRECTORY,
+    TAGS_DIRECTORY,
+    TRANSACTIONS_DIRECTORY,
+    VERSIONS_DIRECTORY,
+    parse_detached_manifest_name,
+    parse_manifest_name,
+    parse_transaction_file_name,
+    transaction_path,
+)
+
+GRACE: Final = timedelta(days=7)
+"""How old a file is at least that nobody can still be about to commit."""
+
+DEFAULT_AGE: Final = timedelta(days=14)
+"""How old the versions are that go where nothing else is said."""
+
+COMMIT_GRACE: Final = timedelta(minutes=10)
+"""For how long a commit may be under way: from the writing of the transaction's file on."""
+
+UNDER_WAY: Final = "a commit under way"
+"""What holds versions that a writer may be about to publish anew; no tag can have this name."""
+
+BRANCH: Final = "branch "
+"""What stands before the name of a branch that holds versions; no tag can have such a name."""
+
+_VERSIONS_AT_ONCE: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupRules:
+    """What is to go.
+
+    Attributes:
+        older_than: How old a version is at least that goes; None for any age.
+        retain_versions: How many of the newest versions stay, whatever their age; 1 at least.
+        delete_unverified: Whether files that no version ever named go however young they are: the
+            caller knows that nobody is writing to the table.
+        expire_consumers: After how long a consumer that lets versions lie counts no more, and its
+            tag is deleted; None for never.
+    """
+
+    older_than: timedelta | None = DEFAULT_AGE
+    retain_versions: int = 1
+    delete_unverified: bool = False
+    expire_consumers: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if self.older_than is not None and self.older_than < timedelta(0):
+            raise InvalidInputError(f"versions cannot be older than {self.older_than}")
+        number = self.retain_versions
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise InvalidInputError(
+                f"retain_versions is a whole number from 1, not {number!r}: the newest version is "
+                "the table and always stays"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupReport:
+    """What was removed; of a dry run, what would be.
+
+    Attributes:
+        versions: The versions, ascending.
+        num_files: How many files, by what they are (the values of `FileKind`).
+        size_bytes: Their size.
+        held: What kept versions that would have gone: how many, by tag, by branch (`BRANCH` and its
+            name), and by `UNDER_WAY`.
+        expired_consumers: The consumers that count no more.
+        is_dry_run: Whether nothing was removed.
+    """
+
+    versions: tuple[int, ...]
+    num_files: Mapping[str, int]
+    size_bytes: int
+    held: Mapping[str, int]
+    expired_consumers: tuple[str, ...]
+    is_dry_run: bool
+
+    def __str__(self) -> str:
+        lines = [
+            f"{'would remove' if self.is_dry_run else 'removed'} {len(self.versions)} versions, "
+            f"{sum(self.num_files.values())} files, {self.size_bytes} bytes",
+            *(f"  {count} {kind}" for kind, count in self.num_files.items()),
+            *(f"  kept {count} for {_holder(name)}" for name, count in self.held.items()),
+            *(f"  the consumer {each} counts no more" for each in self.expired_consumers),
+        ]
+        return "\n".join(lines)
+
+
+def _holder(name: str) -> str:
+    if name.startswith(BRANCH):
+        return f"the {name}"
+    return name if name == UNDER_WAY else f"the tag {name}"
+
+
+def cleanup(
+    table: TableVersion,
+    rules: CleanupRules,
+    *,
+    is_dry_run: bool = False,
+    environment: Environment = MACHINE,
+) -> CleanupReport:
+    """Remove old versions, and the files that no version left names.
+
+    Args:
+        table: Any version.
+        rules: What is to go.
+        is_dry_run: Whether to remove nothing, and just tell.
+        environment: The clock.
+
+    Raises:
+        NotFoundError: There is no table any more.
+        InvalidInputError: The table's versions are published another way than was given: in an
+            external manifest store that is not known here, or in another one.
+        UnsupportedFeatureError: A version of the table or of a branch has a feature that we do not
+            know, so that nobody knows which files it needs. Nothing was removed.
+        BadDataError: A version, a tag or a branch is damaged. Nothing was removed.
+        OSError: Something could not be listed or read. Versions may have been removed, and no file
+            that one that is left needs.
+    """
+    table = _as_its_branch(table)
+    _check_references(table.refs)
+    table.log.check_may_follow(table.manifest)
+    expired = _expired_consumers(table, rules, environment)
+    ignored = {*(each.tag for each in expired), *_forgotten_holds(table.refs, environment)}
+    made_from = _made_from(table.refs)
+    versions = table.log.versions()
+    under_way = _CommitsUnderWay(table, rules, environment)
+    survey = _survey(table, versions, rules, ignored, made_from, under_way, environment)
+    left = _Left(_list_files(table), survey.named, _oldest_sure(rules, environment))
+    going = set(survey.removable)
+    staying = [each for each in versions if each not in going]
+    left.strike_out(_read_newest_first(table.log, staying))
+    left.strike_out(_detached_versions(table.store))
+    left.strike_out(_of_other_branches(table.refs))
+    sizes = {each.path: each.size_bytes for each in table.store.list(VERSIONS_DIRECTORY)}
+    _check_known(table.store, sizes)
+    removed = survey.removable
+    if not is_dry_run:
+        _forget(table.refs, expired, ignored)
+        removed = _remove_versions(table, survey, ignored, made_from, under_way)
+        new = sorted(set(table.log.versions()) - set(staying))
+        left.strike_out(_read_newest_first(table.log, new))
+        left.strike_out(_of_other_branches(table.refs))
+        _delete(table.store, [file.path for _, file in left.files()])
+    counts = Counter({FileKind.MANIFEST: len(removed)}) + Counter(
+        what.kind for what, _ in left.files()
+    )
+    return CleanupReport(
+        versions=tuple(removed),
+        num_files={kind.value: counts[kind] for kind in FileKind if counts[kind]},
+        size_bytes=sum(file.size_bytes for _, file in left.files())
+        + sum(sizes.get(table.log.manifest_path(each), 0) for each in removed),
+        held=survey.held,
+        expired_consumers=tuple(dict.fromkeys(each.name for each in expired)),
+        is_dry_run=is_dry_run,
+    )
+
+
+def _forget(refs: Refs, expired: Iterable[Consumer], ignored: Collection[str]) -> None:
+    """Delete the tags that count no more."""
+    for each in expired:
+        forget(refs, each)
+    for tag in ignored:
+        with suppress(NotFoundError):
+            if not is_consumers(tag):
+                delete_tag(refs, tag)
+
+
+def _as_its_branch(table: TableVersion) -> TableVersion:
+    """Return a table as the branch that it is, also where its manifests do not state it.
+
+    Raises:
+        OSError: Whether the table lies in the folder of a branch cannot be listed.
+    """
+    branch = table.branch or branch_by_its_file(table.store)
+    return replace(table, manifest=replace(table.manifest, branch=branch))
+
+
+def _check_references(refs: Refs) -> None:
+    """Check that there is nothing but tags and branches that could hold a version.
+
+    Raises:
+        UnsupportedFeatureError: There is.
+    """
+    known = (f"{TAGS_DIRECTORY}/", f"{BRANCHES_DIRECTORY}/")
+    for each in refs.root.list(REFS_DIRECTORY):
+        if not each.path.startswith(known) and not each.path.rpartition("/")[2].startswith("."):
+            raise UnsupportedFeatureError(
+                f"{refs.root.uri}/{each.path} is neither a tag nor a branch, and what it holds is "
+                "not known here. Nothing was removed. Clean the table up with the program that "
+                "wrote it; or delete it if it means nothing"
+            )
+
+
+# --- what goes
+
+
+class _Holds:
+    """What keeps versions: tags and branches the one they stand for, consumers all from theirs on.
+
+    Args:
+        refs: The table's, or its branch's.
+        ignored: Tags that count no more.
+        made_from: The branches that were made from this one, by version.
+
+    Raises:
+        CorruptDataError: A tag is damaged.
+    """
+
+    def __init__(
+        self, refs: Refs, ignored: Collection[str], made_from: Mapping[int, Sequence[str]]
+    ) -> None:
+        self._tags: dict[int, list[str]] = defaultdict(list)
+        self._consumers: dict[str, int] = {}
+        for tag in _tags_of(refs):
+            if tag.name in ignored:
+                continue
+            if is_consumers(tag.name):
+                first = min(tag.version, self._consumers.get(tag.name, tag.version))
+                self._consumers[tag.name] = first
+            else:
+                self._tags[tag.version].append(tag.name)
+        for version, names in made_from.items():
+            self._tags[version] += names
+
+    def of(self, version: int) -> list[str]:
+        """Return what keeps a version."""
+        consumers = [name for name, start in self._consumers.items() if version >= start]
+        return self._tags.get(version, []) + consumers
+
+
+def _made_from(refs: Refs) -> dict[int, list[str]]:
+    """Return what the branches that were made from this one are called, by version.
+
+    Raises:
+        CorruptDataError: A branch is damaged.
+    """
+    found: dict[int, list[str]] = defaultdict(list)
+    for path, branch in read_branches(refs).items():
+        if isinstance(branch, Exception):
+            raise _not_understood(f"{refs.root.uri}/{path}", "branch", branch)
+        if branch.parent == refs.branch:
+            found[branch.parent_version].append(f"{BRANCH}{branch.name}")
+    return found
+
+
+def _tags_of(refs: Refs) -> list[Tag]:
+    """Return the tags on versions of a branch.
+
+    Raises:
+        CorruptDataError: What may be one is damaged.
+    """
+    listing = read_tags(refs)
+    for path, error in listing.unreadable.items():
+        raise _not_understood(path, "tag", error)
+    return [each for each in listing.tags if each.branch == refs.branch]
+
+
+def _not_understood(path: str, what: str, error: Exception) -> CorruptDataError:
+    return CorruptDataError(
+        f"{path} looks like a {what}, and cannot be understood: {error}. It may hold a version, so "
+        f"nothing more was removed. Mend it, or delete it if it is no {what}"
+    )
+
+
+class _CommitsUnderWay:
+    """The commits that somebody may have begun and not finished.
+
+    Args:
+        table: Any version.
+        rules: Whether anybody is writing at all.
+        environment: The clock.
+    """
+
+    def __init__(self, table: TableVersion, rules: CleanupRules, environment: Environment) -> None:
+        self._table = table
+        self._is_asked = not rules.delete_unverified
+        self._latest = environment.now_nanos() / 1e9 - COMMIT_GRACE.total_seconds()
+        files = table.store.list(VERSIONS_DIRECTORY) if self._is_asked else []
+        self._young = {each.path for each in files if each.modified > self._latest}
+
+    def hold_after(self, versions: Sequence[int], gone: Collection[str]) -> float:
+        """Return after which version all versions have to stay; infinity if none has to.
+
+        A version that was published long ago is not published anew: who looked at the newest
+        version before that, and has not come to an end, counts no more.
+
+        Args:
+            versions: Those that are to go.
+            gone: The names of the transactions' files of versions that are gone.
+        """
+        path = self._table.log.manifest_path
+        if not self._is_asked or not any(path(each) in self._young for each in versions):
+            return math.inf
+        begun = {
+            each.path: read_version
+            for each in self._table.store.list(TRANSACTIONS_DIRECTORY)
+            if each.modified > self._latest
+            and each.path not in gone
+            and each.path.endswith(".txn")
+            and (read_version := _read_version(each.path)) < versions[-1]
+        }
+        # From the newest on: most transactions of the last minutes are those of the last versions.
+        for version in reversed(self._table.log.versions() if begun else []):
+            if version <= min(begun.values(), default=math.inf):
+                break
+            with suppress(NotFoundError):
+                begun.pop(_transaction_of(self._table.log.read(version)), None)
+        return min(begun.values(), default=math.inf)
+
+
+def _read_version(path: str) -> int:
+    """Return the version that a transaction was planned on; the first, where nobody knows it."""
+    parsed = parse_transaction_file_name(path.rpartition("/")[2])
+    return 0 if parsed is None else parsed[0]
+
+
+def _transaction_of(manifest: Manifest) -> str:
+    return transaction_path(manifest.transaction_file) if manifest.transaction_file else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """The versions that can go.
+
+    Attributes:
+        removable: The versions, ascending.
+        named: The names of all files that they name.
+        held: How many versions each tag keeps from going.
+    """
+
+    removable: list[int]
+    named: set[str]
+    held: dict[str, int]
+
+
+def _expired_consumers(
+    table: TableVersion, rules: CleanupRules, environment: Environment
+) -> list[Consumer]:
+    if rules.expire_consumers is None:
+        return []
+    return abandoned_consumers(table, rules.expire_consumers, environment)
+
+
+def _forgotten_holds(refs: Refs, environment: Environment) -> list[str]:
+    """Return the tags of something that was being done with a version, and was killed."""
+    latest = environment.now_nanos() - GRACE // timedelta(microseconds=1) * 1000
+    return [
+        tag.name
+        for tag in _tags_of(refs)
+        if tag.name.startswith(HOLD_PREFIX)
+        and tag.updated_at is not None
+        and nanos_of(tag.updated_at) <= latest
+    ]
+
+
+def _survey(
+    table: TableVersion,
+    versions: Sequence[int],
+    rules: CleanupRules,
+    ignored: Collection[str],
+    made_from: Mapping[int, Sequence[str]],
+    under_way: _CommitsUnderWay,
+    environment: Environment,
+) -> _Survey:
+    """Return which versions can go, and what they name.
+
+    Args:
+        table: Any version.
+        versions: All versions, ascending.
+        rules: What is to go.
+        ignored: Tags that count no more.
+        made_from: The branches that were made from this one, by version.
+        under_way: The commits that are.
+        environment: The clock.
+    """
+    holds = _Holds(table.refs, ignored, made_from)
+    age = rules.older_than
+    latest = (
+        None if age is None else environment.now_nanos() - age // timedelta(microseconds=1) * 1000
+    )
+    found = _Survey([], set(), defaultdict(int))
+    known: _Known = defaultdict(set)
+    for version in versions[: -rules.retain_versions]:
+        try:
+            manifest = table.log.read(version)
+        except NotFoundError:
+            continue  # removed by another cleanup
+        if latest is not None and _committed_at(table, manifest) > latest:
+            break
+        tags = holds.of(version)
+        for each in tags:
+            found.held[each] += 1
+        if not tags:
+            check_writable(manifest)
+            found.removable.append(version)
+            found.named.update(_names_of(manifest, known, with_bases=False))
+    last = under_way.hold_after(found.removable, ())
+    going = [each for each in found.removable if each <= last]
+    if len(going) < len(found.removable):
+        found.held[UNDER_WAY] = len(found.removable) - len(going)
+    return replace(found, removable=going)
+
+
+def _committed_at(table: TableVersion, manifest: Manifest) -> int:
+    """Return when a version was committed, in nanoseconds since 1970-01-01 UTC."""
+    if manifest.timestamp_nanos is not None:
+        return manifest.timestamp_nanos
+    path = table.log.manifest_path(manifest.version)
+    files = table.store.list(VERSIONS_DIRECTORY)
+    return max((int(each.modified * 1e9) for each in files if each.path == path), default=0)
+
+
+_Known: TypeAlias = defaultdict[Sequence[BasePath], set[bytes]]
+"""Fragments whose names are known, by the base paths that these are relative to."""
+
+
+def _names_of(manifest: Manifest, known: _Known, *, with_bases: bool = True) -> Iterator[str]:
+    try:
+        yield from names_of(manifest, known[manifest.base_paths], with_bases=with_bases)
+    except BadDataError as error:
+        error.add_note(f"version {manifest.version}: nobody knows which files it needs")
+        raise
+
+
+def _oldest_sure(rules: CleanupRules, environment: Environment) -> float:
+    """Return until when a file must have been written that nobody can be about to commit."""
+    if rules.delete_unverified:
+        return float("inf")
+    return environment.now_nanos() / 1e9 - GRACE.total_seconds()
+
+
+class _Left:
+    """The files that are left over, as far as is known.
+
+    Args:
+        files: All files of the table that a version may name, and what they are.
+        named: What the versions name that go.
+        oldest_sure: Until when, in seconds since 1970-01-01 UTC, a file must have been written
+            that goes though nobody ever named it.
+    """
+
+    def __init__(
+        self,
+        files: Iterable[tuple[Nameable, StoredFile]],
+        named: set[str],
+        oldest_sure: float,
+    ) -> None:
+        self._by_name: dict[str | None, list[tuple[Nameable, StoredFile]]] = defaultdict(list)
+        for what, file in files:
+            is_abandoned = what.is_certain and file.modified <= oldest_sure
+            if is_abandoned or what.name in named:
+                self._by_name[what.name].append((what, file))
+        self._known: _Known = defaultdict(set)
+
+    def strike_out(self, manifests: Iterable[Manifest]) -> None:
+        """Strike out what versions name that stay; they are asked for while anything is left."""
+        if self._can_strike_out():
+            for manifest in manifests:
+                check_writable(manifest)
+                for name in _names_of(manifest, self._known):
+                    self._by_name.pop(name, None)
+                if not self._can_strike_out():
+                    break
+
+    def _can_strike_out(self) -> bool:
+        return any(name is not None for name in self._by_name)
+
+    def files(self) -> list[tuple[Nameable, StoredFile]]:
+        """Return the files, and what they are."""
+        return [each for files in self._by_name.values() for each in files]
+
+
+# --- the environment
+
+
+def _list_files(table: TableVersion) -> Iterator[tuple[Nameable, StoredFile]]:
+    for folder in FOLDERS:
+        found = [(nameable(file.path), file) for file in table.store.list(folder)]
+        staged = [
+            file.path for what, file in found if what and what.kind is FileKind.STAGED_MANIFEST
+        ]
+        needed = set(staged) - table.log.staged_files_done_with(staged) if staged else ()
+        for what, file in found:
+            if what is not None and file.path not in needed:
+                yield what, file
+
+
+def _read_newest_first(log: VersionLog, versions: Sequence[int]) -> Iterator[Manifest]:
+    for version in reversed(versions):
+        is_newest = version == versions[-1]
+        try:
+            manifest = log.read(version)
+        except NotFoundError:
+            if not is_newest:
+                _check_is_gone(log, version)
+                continue
+            manifest = log.read_latest()
+        if is_newest:
+            log.check_may_follow(manifest)
+        yield manifest
+
+
+def _check_is_gone(log: VersionLog, version: int) -> None:
+    """Check that a version which is not there was removed since it was listed.
+
+    Raises:
+        CorruptDataError: It is listed still: nobody knows which files it needs.
+    """
+    if version in log.versions():
+        raise CorruptDataError(
+            f"version {version} of {log.store.uri} is listed, but its manifest is not there when "
+            "it is read, and which files it needs is not known"
+        )
+
+
+def _detached_versions(store: Store) -> Iterator[Manifest]:
+    """Yield the manifests that are no part of the history.
+
+    Raises:
+        CorruptDataError: What may be a manifest is not known as one.
+    """
+    paths = [f"{VERSIONS_DIRECTORY}/{name}" for name in store.list_names(VERSIONS_DIRECTORY)]
+    _check_known(store, paths)
+    for path in paths:
+        if parse_detached_manifest_name(path.rpartition("/")[2]) is None:
+            continue
+        try:
+            data = store.read(path)
+        except NotFoundError:
+            if store.exists(path):
+                raise
+        else:
+            yield decode_manifest(data)
+
+
+def _check_known(store: Store, paths: Iterable[str]) -> None:
+    """Check that what looks like a manifest is one.
+
+    Raises:
+        CorruptDataError: It may be the manifest of a version, or of something that we do not know.
+    """
+    for path in paths:
+        name = path.removeprefix(f"{VERSIONS_DIRECTORY}/")
+        if (
+            name.endswith(".manifest")
+            and "/" not in name
+            and parse_detached_manifest_name(name) is None
+            and parse_manifest_name(name) is None
+            and nameable(path) is None
+            and not name.startswith(".")
+        ):
+            raise CorruptDataError(
+                f"{store.uri}/{path} looks like a manifest, but of which version is not known, nor "
+                "which files it needs. Nothing was removed. Delete it if it is none"
+            )
+
+
+def _of_other_branches(refs: Refs) -> Iterator[Manifest]:
+    """Yield the versions of all other branches, each branch's newest first.
+
+    Raises:
+        CorruptDataError: A branch, or a version of one, is damaged or missing.
+    """
+    for branch, has_versions in other_branches(refs):
+        log = refs.log_of(branch)
+        try:
+            versions = log.versions()
+        except NotFoundError as error:
+            if not has_versions:
+                continue  # nothing that a reader takes for a version
+            raise CorruptDataError(
+                f"{log.store.uri} should have the versions of a branch, and has none: which files "
+                "they need is not known. If the branch is gone, delete its file in "
+                f"{refs.root.uri}/{BRANCHES_DIRECTORY}"
+            ) from error
+        yield from _read_newest_first(log, versions)
+        yield from _detached_versions(log.store)
+
+
+def _remove_versions(
+    table: TableVersion,
+    survey: _Survey,
+    ignored: Collection[str],
+    made_from: Mapping[int, Sequence[str]],
+    under_way: _CommitsUnderWay,
+) -> list[int]:
+    """Delete the manifests of versions that nothing keeps that has come since they were chosen.
+
+    Returns:
+        The versions that are gone, ascending.
+    """
+    path = table.log.manifest_path
+    removed: list[int] = []
+    for start in range(0, len(survey.removable), _VERSIONS_AT_ONCE):
+        versions = survey.removable[start : start + _VERSIONS_AT_ONCE]
+        holds = _Holds(table.refs, ignored, made_from)
+        last = under_way.hold_after(versions, survey.named)
+        data: dict[int, bytes] = {}
+        for version in versions:
+            if version <= last and not holds.of(version):
+                with suppress(NotFoundError):
+                    data[version] = table.store.read(path(version))
+        table.log.remove(list(data))
+        holds = _Holds(table.refs, ignored, made_from)
+        for version, manifest in data.items():
+            if holds.of(version):
+                table.log.put_back(version, manifest)
+            else:
+                removed.append(version)
+    return removed
+
+
+def _delete(store: Store, paths: Sequence[str]) -> None:
+    with ThreadPoolExecutor(
+        store.num_readers, thread_name_prefix="lance-stream-cleanup"
+    ) as threads:
+        for _ in threads.map(store.delete, paths):
+            pass

@@ -1,0 +1,318 @@
+"""Compaction beside a stream of batches, in a thread of its own.
+
+    batch 0   batch 1   batch 2    batch 3            batch 4
+    ───────   ───────   ─────────  ─────────────────  ───────
+                      │                             ▲
+                      └─ plan, write new files ─ ─ ─ commit, between two batches
+
+Every so many batches a round begins: what is worth it is planned on the version that the batch
+made, and written into new files while batches go on. The commit takes a turn like a batch does, so
+that a batch never meets it in the middle and has to be planned again. A batch waits for one attempt
+of a commit at most, never for the writing; the thread never waits while it has the turn.
+
+A round never fails a stream: what goes wrong is logged, the files are deleted as far as they are
+known to belong to no version, and a later round tries again. A process that is killed leaves files
+that no version names. One that ends stops its rounds, and waits a while for them.
+"""
+
+import atexit
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.maintenance.compaction.compact import commit_prepared
+from lance_stream.maintenance.compaction.plan import CompactionRules
+from lance_stream.maintenance.compaction.rewrites import (
+    RewriteTask,
+    WriteTasks,
+    prepare,
+    write_task,
+)
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.fragments import Fragment
+
+_log = logging.getLogger("lance_stream.compaction")
+
+ROUND: Final = CompactionRules(most_dead=0.25, by_steps=True, max_rows=8 << 20, max_bytes=1 << 30)
+"""What one round does: bounded, so that small fragments are merged steadily while rows come in.
+
+A part of the rows of every fragment dies with each batch of updates. With a quarter dead before a
+fragment is written anew, three live rows are moved for each dead one; with a tenth, nine.
+"""
+
+SECONDS_AT_EXIT: Final = 10.0
+"""How long a process that ends waits for a round to leave nothing behind."""
+
+
+class StoppedError(Exception):
+    """A round was told to stop; it leaves nothing behind."""
+
+
+class Turns:
+    """Whose turn it is: that of the batches, or that of a commit of the compaction.
+
+    A commit waits until no batch is under way. Then it goes first, so that batches which closely
+    follow each other do not keep it out.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._num_batches = 0
+        self._num_waiting = 0
+        self._committing = False
+
+    @contextmanager
+    def of_batch(self) -> Iterator[None]:
+        """Have a turn as a batch; waits for one attempt of a commit at most."""
+        with self._changed:
+            self._changed.wait_for(self._has_room_for_batch)
+            self._num_batches += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._num_batches -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def of_commit(self, stop: threading.Event) -> Iterator[None]:
+        """Have a turn as one attempt of a commit; waits for the batches under way.
+
+        Raises:
+            StoppedError: The event was set before its turn came (see `wake`).
+        """
+        with self._changed:
+            self._num_waiting += 1
+            self._changed.wait_for(lambda: stop.is_set() or self._has_room_for_commit())
+            self._num_waiting -= 1
+            self._changed.notify_all()
+            if stop.is_set():
+                raise StoppedError
+            self._committing = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._committing = False
+                self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Let those who wait look again whether they are stopped."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _has_room_for_commit(self) -> bool:
+        return not self._num_batches and not self._committing
+
+    def _has_room_for_batch(self) -> bool:
+        # With a batch under way a second one does not wait behind the commit that waits for it.
+        return not self._committing and (not self._num_waiting or self._num_batches > 0)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What became of a round.
+
+    Attributes:
+        version: The version that was made; None where there was nothing worth it, or it went wrong.
+        num_removed: How many fragments are gone by it.
+        num_added: How many have come.
+        num_given_up: How many groups of fragments were written anew for nothing.
+        seconds: How long it took: "write", and "commit" with the waiting for a turn.
+        error: What went wrong; None where nothing did.
+    """
+
+    version: int | None = None
+    num_removed: int = 0
+    num_added: int = 0
+    num_given_up: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    error: Exception | None = None
+
+
+def check_every(every: int) -> None:
+    """Raise unless it is a number of batches after which a round can begin.
+
+    Raises:
+        InvalidInputError: It is no whole number from 1.
+    """
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise InvalidInputError(
+            f"compact_every is a number of batches from 1, not {every!r}; leave it out to have no "
+            "fragments merged"
+        )
+
+
+class BackgroundCompaction:
+    """Compacts a table while batches are written into it. Pickles as if it were new.
+
+    Args:
+        every: After how many batches that made a version a round begins.
+        rules: What a round does.
+
+    Attributes:
+        last_round: What became of the last round; None before the first has ended.
+
+    Raises:
+        InvalidInputError: `every` is no whole number from 1.
+    """
+
+    def __init__(self, every: int, rules: CompactionRules = ROUND) -> None:
+        check_every(every)
+        self.every = every
+        self.rules = rules
+        self.last_round: Round | None = None
+        self._turns = Turns()
+        self._num_batches = 0
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.every, self.rules)
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Hold off commits of the compaction while a batch is written and committed."""
+        with self._turns.of_batch():
+            yield
+
+    def after_batch(
+        self,
+        batch_id: int,
+        open_newest: Callable[[], TableVersion],
+        write: WriteTasks | None = None,
+    ) -> bool:
+        """Begin a round if one is due: every so many batches, by their numbers or as they come.
+
+        By their numbers, so that a stream that is started for a few batches at a time gets its
+        rounds, too.
+
+        Args:
+            batch_id: The batch's number. It made a version.
+            open_newest: Returns the table; asked if a round is due.
+            write: Who writes the new files; by default the thread itself.
+
+        Returns:
+            Whether a round began. None does while one is under way on this table, in this process.
+        """
+        self._num_batches += 1
+        if self._num_batches < self.every and (batch_id + 1) % self.every:
+            return False
+        try:
+            table = open_newest()
+        except Exception:  # the batch is in, whatever is the matter now
+            _log.warning("a compaction cannot begin; the stream goes on", exc_info=True)
+            return False
+        if not _begin(table.store.uri):
+            return False
+        self._num_batches = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run,
+            args=(table, write or partial(_write_here, self._stop), self._stop),
+            name="lance-stream-compaction",
+            daemon=True,
+        )
+        _ROUNDS.add(self)
+        self._thread.start()
+        return True
+
+    def wait(self, timeout_seconds: float | None = None) -> bool:
+        """Wait for the round under way; return whether there is none any more."""
+        thread = self._thread
+        if thread is None:
+            return True
+        thread.join(timeout_seconds)
+        return not thread.is_alive()
+
+    def stop(self, timeout_seconds: float | None = None) -> bool:
+        """Stop the round under way; return whether there is none any more.
+
+        A round that has not begun to commit leaves nothing; one that has goes on to its end.
+        """
+        self._stop.set()
+        self._turns.wake()
+        return self.wait(timeout_seconds)
+
+    def _run(self, table: TableVersion, write: WriteTasks, stop: threading.Event) -> None:
+        clock = time.perf_counter
+        start = clock()
+        try:
+            prepared = prepare(table, self.rules, partial(_until_stopped, stop, write))
+            written = clock()
+            done = commit_prepared(prepared, partial(self._turns.of_commit, stop))
+            seconds = {"write": written - start, "commit": clock() - written}
+            self.last_round = Round(
+                done.table.version if done.num_removed else None,
+                done.num_removed,
+                done.num_added,
+                done.num_given_up,
+                seconds,
+            )
+            if prepared.groups:
+                _log.info("%s: %s", table.uri, self.last_round)
+        except Exception as error:
+            self.last_round = Round(error=error)
+            if stop.is_set() or not threading.main_thread().is_alive():
+                _log.info("%s: a compaction was stopped before its end", table.uri)
+            else:
+                _log.warning(
+                    "%s: a compaction failed; the stream goes on", table.uri, exc_info=True
+                )
+        finally:
+            _end(table.store.uri)
+
+
+def _write_here(stop: threading.Event, tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
+    for task in tasks:
+        yield write_task(task, before_each_batch=partial(_check, stop))
+
+
+def _until_stopped(
+    stop: threading.Event, write: WriteTasks, tasks: Sequence[RewriteTask]
+) -> Iterator[Sequence[Fragment]]:
+    for fragments in write(tasks):
+        yield fragments  # taken over, to be deleted with the others
+        _check(stop)
+
+
+def _check(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise StoppedError
+
+
+_ROUNDS: Final[weakref.WeakSet[BackgroundCompaction]] = weakref.WeakSet()
+_TABLES: Final[set[str]] = set()
+_TABLES_LOCK: Final = threading.Lock()
+"""Which tables this process compacts at the moment, whatever sink began it."""
+
+
+def _begin(uri: str) -> bool:
+    with _TABLES_LOCK:
+        if uri in _TABLES:
+            return False
+        _TABLES.add(uri)
+        return True
+
+
+def _end(uri: str) -> None:
+    with _TABLES_LOCK:
+        _TABLES.discard(uri)
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Let the rounds of a process that ends leave nothing behind, if they can do so in time."""
+    deadline = time.monotonic() + SECONDS_AT_EXIT
+    rounds = list(_ROUNDS)
+    for each in rounds:
+        each.stop(0.0)
+    for each in rounds:
+        each.wait(max(0.0, deadline - time.monotonic()))

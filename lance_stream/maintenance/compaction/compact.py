@@ -1,0 +1,297 @@
+"""Compaction: rows of small fragments, and of those with many dead rows, in fewer new fragments.
+
+No row changes: row ids and version stamps go with the rows, the dead rows are left behind, and
+readers of the feed see nothing.
+
+    prepare     plan on some version, and write the files: long, and in nobody's way  (`rewrites`)
+    follow      see what became of the old fragments in the newest version
+    commit      one Rewrite for all groups; if another writer was faster, follow again
+
+Others go on writing meanwhile, and what was prepared is not lost by that:
+
+    rows of an old fragment died       they are dead in the new one, too
+    an old fragment has other files,   it stays as it is; its rows are dead in the new one
+    or is gone, or lives again
+    more than half of the rows died    the group is given up; it would be written again at once
+    indices came for some of a group   the group is given up, because they could not follow
+
+Source: facts of the format, section 4; measured on the reference.
+Differs: The reference gives a compaction up if one of its rows was deleted or changed meanwhile.
+"""
+
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Final
+
+from lance_stream.commit.committer import BeforeAttempt, Committed, commit
+from lance_stream.commit.rebasing import delete_deletion_files, write_deletion_file
+from lance_stream.commit.retries import RETRIES, Retries
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.errors import (
+    CommitConflictError,
+    CommitUncertainError,
+    InvalidInputError,
+    RetryableConflictError,
+    TableReplacedError,
+)
+from lance_stream.maintenance.compaction.plan import TARGET_ROWS, CompactionRules, coverage_of
+from lance_stream.maintenance.compaction.rewrites import (
+    Prepared,
+    PreparedGroup,
+    WriteTasks,
+    prepare,
+    write_here,
+)
+from lance_stream.snapshot.opening import checkout, newest_of_same
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.apply.new_fragments import max_fragment_id
+from lance_stream.table.carried_rows import Offsets, by_new_fragment, killed_since
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.operations import Rewrite, RewriteGroup
+from lance_stream.table.transaction import Transaction
+from lance_stream.write.fragments import delete_files
+from lance_stream.write.planning import MAX_PLANS, planning_again
+
+MOST_DEAD_BEFORE_COMMIT: Final = 0.5
+"""A group of which more than this part of the rows died before it was committed is given up."""
+
+_ONE_ATTEMPT = Retries(max_attempts=1, first_delay_seconds=0.0)
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What became of a compaction.
+
+    Attributes:
+        table: The version that was made; where there was nothing to do, the newest one.
+        num_removed: How many fragments are gone.
+        num_added: How many have come.
+        num_given_up: How many groups were prepared for nothing.
+    """
+
+    table: TableVersion
+    num_removed: int = 0
+    num_added: int = 0
+    num_given_up: int = 0
+
+
+def compact(
+    table: TableVersion,
+    target_rows: int = TARGET_ROWS,
+    write: WriteTasks = write_here,
+    environment: Environment = MACHINE,
+) -> Compacted:
+    """Write small fragments, and those with many dead rows, anew; see `Dataset.compact`.
+
+    Args:
+        table: Any version; the newest one is compacted.
+        target_rows: How many rows a fragment is to have.
+        write: Who writes the new files.
+        environment: The clock and randomness.
+    """
+    rules = CompactionRules(target_rows)
+    num_removed = num_added = 0
+    for _ in range(MAX_PLANS):
+        prepared = planning_again(lambda: prepare(checkout(table, None), rules, write))
+        done = commit_prepared(prepared, environment=environment)
+        num_removed += done.num_removed
+        num_added += done.num_added
+        if not done.num_given_up:
+            return replace(done, num_removed=num_removed, num_added=num_added)
+    raise RetryableConflictError(
+        f"{MAX_PLANS} times in a row others changed the fragments that were compacted. Try again "
+        "when fewer rows change, or with a smaller target_rows",
+        done.table.version,
+    )
+
+
+def commit_prepared(
+    prepared: Prepared,
+    turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+    environment: Environment = MACHINE,
+    retries: Retries = RETRIES,
+) -> Compacted:
+    """Put what was prepared into the newest version, as far as it is still of use.
+
+    Args:
+        prepared: The files and what they hold. Those that are not committed are deleted, as long
+            as it is known.
+        turn: Entered for each attempt, and left to wait for the next: who shares it is kept
+            waiting for one commit at most.
+        environment: The clock and randomness.
+        retries: How often, and how soon.
+
+    Returns:
+        What became of it. Where nothing was of use, no version is made.
+
+    Raises:
+        RetryableConflictError: Others were faster each time.
+        TableReplacedError: The table is another one by now.
+        CommitUncertainError: The store did not say whether the version landed; the files stay.
+    """
+    if not prepared.groups:
+        return Compacted(prepared.table)
+    store = prepared.table.store
+    try:
+        for attempt in range(1, retries.max_attempts + 1):
+            with turn():
+                followed = _follow(newest_of_same(prepared.table), prepared, environment)
+                committed = _try_to_commit(followed, environment) if followed.groups else None
+            if committed is not None or not followed.groups:
+                break
+            environment.sleep(retries.delay_seconds(attempt, environment.chance()))
+        else:
+            raise RetryableConflictError(
+                f"{retries.max_attempts} times in a row another writer was faster than this "
+                "compaction. Try again, or let fewer writers commit at once",
+                followed.table.version,
+            )
+    except CommitUncertainError:
+        raise
+    except Exception:
+        prepared.delete_files(store)  # known to have failed
+        raise
+    kept = {file.path for each in followed.new_fragments for file in each.files}
+    delete_files(
+        store,
+        [
+            each
+            for group in prepared.groups
+            for each in group.new
+            if not any(file.path in kept for file in each.files)
+        ],
+    )
+    return Compacted(
+        followed.table if committed is None else followed.table.at(committed.manifest),
+        sum(len(each.old_fragments) for each in followed.groups),
+        len(followed.new_fragments),
+        len(prepared.groups) - len(followed.groups),
+    )
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """What was prepared, as it fits a newer version.
+
+    Attributes:
+        table: The version.
+        groups: What is left of the groups.
+    """
+
+    table: TableVersion
+    groups: tuple[RewriteGroup, ...]
+
+    @property
+    def new_fragments(self) -> list[Fragment]:
+        return [each for group in self.groups for each in group.new_fragments]
+
+    @property
+    def has_deletion_files(self) -> bool:
+        return any(each.deletion_file is not None for each in self.new_fragments)
+
+
+def _follow(newest: TableVersion, prepared: Prepared, environment: Environment) -> _Followed:
+    """Find what is of use in the newest version, and write the deletion files it takes."""
+    covered_by = coverage_of(newest)
+    found = [_still_there(newest, group) for group in prepared.groups]
+    of_use = [
+        (old, new, dead)
+        for old, new, dead in found
+        if old
+        and len({covered_by(each.id) for each in old}) == 1
+        and sum(map(len, dead)) <= MOST_DEAD_BEFORE_COMMIT * sum(each.physical_rows for each in new)
+    ]
+    if not any(len(each) for _, _, dead in of_use for each in dead):
+        return _Followed(newest, tuple(RewriteGroup(old, new) for old, new, _ in of_use))
+    # A deletion file is named after its fragment, so that the ids have to be known before.
+    ids = count((max_fragment_id(newest.manifest) or 0) + 1)
+    made: list[Fragment] = []
+    groups: list[RewriteGroup] = []
+    try:
+        for old, new, dead in of_use:
+            first = len(made)
+            for fragment, offsets in zip(new, dead, strict=True):
+                if len(offsets) < fragment.physical_rows:
+                    given = replace(fragment, id=next(ids))
+                    made.append(_with_dead_rows(newest, given, offsets, environment))
+            groups.append(RewriteGroup(old, tuple(made[first:])))
+    except Exception:
+        delete_deletion_files(newest.store, made)
+        raise
+    return _Followed(newest, tuple(groups))
+
+
+def _still_there(
+    newest: TableVersion, group: PreparedGroup
+) -> tuple[tuple[Fragment, ...], tuple[Fragment, ...], list[Offsets]]:
+    """Return the old fragments of a group that can be replaced, the new ones, and their dead."""
+    old: list[Fragment] = []
+    places = []
+    for planned, rows in zip(group.old, group.rows, strict=True):
+        now = newest.manifest.fragments.by_id(planned.id)
+        same = now is not None and replace(now, deletion_file=planned.deletion_file) == planned
+        killed = killed_since(rows, newest.dead_offsets(now)) if now and same else None
+        if now is not None and killed is not None:
+            old.append(now)
+        places.append(killed_since(rows, None) if killed is None else killed)
+    dead = by_new_fragment(
+        [each for each in places if each is not None],
+        [each.num_written for each in group.rows],
+        [each.physical_rows for each in group.new],
+    )
+    return tuple(old), group.new, dead
+
+
+def _with_dead_rows(
+    newest: TableVersion, fragment: Fragment, dead: Offsets, environment: Environment
+) -> Fragment:
+    if not len(dead):
+        return fragment
+    file = write_deletion_file(
+        newest.store, fragment.id, dead, newest.version, environment.random_id()
+    )
+    return replace(fragment, deletion_file=file)
+
+
+def _try_to_commit(followed: _Followed, environment: Environment) -> Committed | None:
+    """Commit, or delete the deletion files; None if another writer was faster."""
+    table = followed.table
+    transaction = Transaction(table.version, str(uuid.uuid4()), Rewrite(followed.groups))
+    try:
+        result = commit(
+            table.log,
+            transaction,
+            planned_on=table.manifest,
+            before_attempt=_ids_are_free(table) if followed.has_deletion_files else None,
+            retries=_ONE_ATTEMPT,
+            environment=environment,
+        )
+    except CommitUncertainError:
+        raise
+    except Exception as error:
+        delete_deletion_files(table.store, followed.new_fragments)  # known to have failed
+        if isinstance(error, CommitConflictError) and not isinstance(error, TableReplacedError):
+            return None
+        raise
+    if not isinstance(result, Committed):
+        raise InvalidInputError(f"nothing was compacted: {result.reason}")
+    return result
+
+
+def _ids_are_free(table: TableVersion) -> BeforeAttempt:
+    """Return what stops a commit if fragments have come since the new ones were given ids."""
+    highest = max_fragment_id(table.manifest)
+
+    def check(newest: Manifest | None) -> str | None:
+        if newest is not None and max_fragment_id(newest) != highest:
+            raise RetryableConflictError(
+                "fragments have come since those of this compaction were given ids. Plan it again",
+                newest.version,
+            )
+        return None
+
+    return check

@@ -1,0 +1,198 @@
+"""The long part of a compaction: live rows are written into new fragments that no version names.
+
+    task        what a worker needs to write one group: picklable
+    group       which fragments were written anew, how they were, and what came of it
+
+A driver makes the tasks, lets them be done wherever the data can be read (by itself, or by Spark's
+workers), and gives the new fragments the row ids and version stamps of their rows. What becomes of
+the groups is said in `compact`: they follow what others do meanwhile.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from lance_stream.maintenance.compaction.plan import CompactionRules, plan
+from lance_stream.read.scan import read_units
+from lance_stream.read.units import WorkUnit, unit_of
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.store import Store
+from lance_stream.table.carried_rows import RewrittenRows
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
+from lance_stream.table.row_versions import (
+    RowVersionSequence,
+    decode_row_versions,
+    encode_row_versions,
+)
+from lance_stream.upsert.known_key_bounds import inherit_key_bounds
+from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
+
+
+@dataclass(frozen=True)
+class RewriteTask:
+    """Some fragments to be written anew, in order: picklable, complete.
+
+    Attributes:
+        units: What reads their live rows.
+        target: Where the new files go.
+    """
+
+    units: tuple[WorkUnit, ...]
+    target: WriteTarget
+
+
+WriteTasks: TypeAlias = Callable[[Sequence[RewriteTask]], Iterable[Sequence[Fragment]]]
+"""Does tasks, here or elsewhere; yields in order what `write_task` returns for each.
+
+If it raises, the files of the tasks that it has not yielded are gone, as far as it can know.
+"""
+
+
+@dataclass(frozen=True)
+class PreparedGroup:
+    """Fragments of one version, and new ones that hold their live rows.
+
+    Attributes:
+        old: The fragments, as they were.
+        rows: Of each, how many rows it has and which were dead.
+        new: The new ones, with the row ids and stamps of their rows and without ids of their own.
+    """
+
+    old: tuple[Fragment, ...]
+    rows: tuple[RewrittenRows, ...]
+    new: tuple[Fragment, ...]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A compaction whose files are written, and that is not committed.
+
+    Attributes:
+        table: The version that was planned on.
+        groups: What was written.
+    """
+
+    table: TableVersion
+    groups: tuple[PreparedGroup, ...]
+
+    def delete_files(self, store: Store) -> None:
+        """Delete the files of a compaction that is known not to have been committed."""
+        delete_files(store, [each for group in self.groups for each in group.new])
+
+
+def write_task(
+    task: RewriteTask, before_each_batch: Callable[[], object] = lambda: None
+) -> list[Fragment]:
+    """Write the live rows of a task's fragments into new ones: the worker's side.
+
+    Args:
+        task: What is to be done.
+        before_each_batch: May raise to end it early; no file is left behind then.
+
+    Raises:
+        BadDataError: A file is damaged, or has what is not supported; no file is left behind.
+    """
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in read_units(task.units):
+            before_each_batch()
+            yield batch
+
+    return write_fragments(batches(), task.target)
+
+
+def write_here(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
+    """Do tasks in this process, one after the other."""
+    yield from map(write_task, tasks)
+
+
+def prepare(
+    table: TableVersion,
+    rules: CompactionRules | None = None,
+    write: WriteTasks = write_here,
+) -> Prepared:
+    """Plan a compaction of a version, and write its files.
+
+    Args:
+        table: The version.
+        rules: What is to be reached.
+        write: Who writes.
+
+    Raises:
+        InvalidInputError: The rules make no sense.
+        BadDataError: A file is damaged, or has what is not supported; no file is left behind.
+    """
+    rules = rules or CompactionRules()
+    planned = plan(table, rules)
+    target = replace(write_target(table), max_rows_per_file=rules.target_rows)
+    tasks = [
+        RewriteTask(
+            tuple(unit_of(table, place, columns=tuple(table.schema.names)) for place in places),
+            target,
+        )
+        for places in planned
+    ]
+    groups: list[PreparedGroup] = []
+    written: list[Fragment] = []
+    try:
+        for places, new in zip(planned, write(tasks) if tasks else (), strict=True):
+            written += new
+            groups.append(_group(table, places, new))
+    except BaseException:
+        delete_files(table.store, written)
+        raise
+    return Prepared(table, tuple(groups))
+
+
+def _group(table: TableVersion, places: Sequence[int], new: Sequence[Fragment]) -> PreparedGroup:
+    old = tuple(table.manifest.fragments[place] for place in places)
+    inherit_key_bounds(table, old, new)
+    rows = tuple(RewrittenRows(table.physical_rows(each), table.dead_offsets(each)) for each in old)
+    if table.has_stable_row_ids:
+        new = _with_lineage(table, old, rows, new)
+    return PreparedGroup(old, rows, tuple(new))
+
+
+def _with_lineage(
+    table: TableVersion,
+    old: Sequence[Fragment],
+    rows: Sequence[RewrittenRows],
+    new: Sequence[Fragment],
+) -> list[Fragment]:
+    """Return new fragments with the row ids and stamps of their rows, in the order of the old."""
+    dead = [each.dead for each in rows]
+    ids = [table.row_ids(each).without(gone) for each, gone in zip(old, dead, strict=True)]
+    row_ids = RowIdSequence.concat(ids).to_array()
+    created, updated = (
+        RowVersionSequence.concat(
+            _stamps(table, each, name).without(gone) for each, gone in zip(old, dead, strict=True)
+        ).to_array()
+        for name in ("created_at_versions", "last_updated_at_versions")
+    )
+    made: list[Fragment] = []
+    first = 0
+    for fragment in new:
+        own = slice(first, first + fragment.physical_rows)
+        first = own.stop
+        made.append(
+            replace(
+                fragment,
+                row_ids=encode_row_ids(row_ids[own]),
+                created_at_versions=encode_row_versions(
+                    RowVersionSequence.from_array(created[own])
+                ),
+                last_updated_at_versions=encode_row_versions(
+                    RowVersionSequence.from_array(updated[own])
+                ),
+            )
+        )
+    return made
+
+
+def _stamps(table: TableVersion, fragment: Fragment, name: str) -> RowVersionSequence:
+    stored = getattr(fragment, name)
+    data = None if stored is None else table.files.sequence(stored)
+    return decode_row_versions(data, table.physical_rows(fragment))

@@ -1,0 +1,132 @@
+"""Comparing tables, and other rows, by one number: the digest of their rows.
+
+Where two digests differ, a second pass says which columns have other values on the two sides, as
+far as that can be seen of a column alone: values may also be the same, but belong to other rows.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.write.row_digests import NO_ROWS, RowsDigest, add_up, digest_of
+
+Rows = Callable[[], Iterable[pa.RecordBatch]]
+"""Gives some rows, each time that it is called."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What two sides have in common.
+
+    Attributes:
+        ours: The digest of the rows of one side.
+        theirs: The digest of the rows of the other.
+        columns: The columns whose values differ, by name; empty where the sides are the same, or
+            where the same values belong to other rows.
+    """
+
+    ours: RowsDigest
+    theirs: RowsDigest
+    columns: tuple[str, ...] = ()
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both sides have the same rows."""
+        return self.ours == self.theirs
+
+
+def digest_batches(batches: Iterable[pa.RecordBatch]) -> RowsDigest:
+    """Return the digest of the rows of some batches."""
+    return add_up(map(digest_of, batches))
+
+
+def compare(ours: Rows, theirs: Rows) -> Comparison:
+    """Compare the rows of two sides, each of which is read once, or twice if they differ."""
+    one, other = digest_batches(ours()), digest_batches(theirs())
+    if one == other:
+        return Comparison(one, other)
+    columns, others = _digests_of_columns(ours()), _digests_of_columns(theirs())
+    differing = [
+        name
+        for name in {**columns, **others}
+        if columns.get(name, NO_ROWS).lanes != others.get(name, NO_ROWS).lanes
+    ]
+    return Comparison(one, other, tuple(differing))
+
+
+def read_parquet(path: str, columns: list[str] | None = None) -> Iterable[pa.RecordBatch]:
+    """Return the rows of a parquet file, or of the parquet files of a folder, on local disk.
+
+    Each file is read with the columns that it has itself: files of one folder may have others, and
+    none must be left out. Folders below it that are called `name=value` stand for a column, too.
+
+    Args:
+        path: The file or folder.
+        columns: Names of columns, each of which one file has at least; None for all.
+
+    Raises:
+        NotFoundError: There is none.
+        InvalidInputError: It is no parquet file, or no file has a column.
+    """
+    from pyarrow.dataset import dataset  # it loads pandas, which takes as long as all else here
+
+    try:
+        partitioning = "hive" if Path(path).is_dir() else None
+        found = dataset(path, format="parquet", partitioning=partitioning)
+        if not found.files:
+            raise NotFoundError(f"there is no parquet file in {path}")
+        files = [_ParquetFile(each) for each in found.get_fragments()]
+    except FileNotFoundError:
+        raise NotFoundError(f"there is neither a table nor a parquet file at {path}") from None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidInputError(f"{path} cannot be read as parquet: {error}") from None
+    known = dict.fromkeys(name for each in files for name in each.names)
+    for name in columns or ():
+        if name not in known:
+            raise InvalidInputError(f"{path} has no column {name!r}; it has: {', '.join(known)}")
+    return chain.from_iterable(each.batches(columns) for each in files)
+
+
+class _ParquetFile:
+    """A parquet file of a folder.
+
+    Args:
+        file: What pyarrow has found.
+
+    Attributes:
+        names: Its columns, and those that the folders it lies in stand for.
+    """
+
+    def __init__(self, file: Any) -> None:
+        from pyarrow.dataset import get_partition_keys
+
+        self._file = file
+        self._schema: pa.Schema = file.physical_schema
+        told = get_partition_keys(file.partition_expression)
+        self._told = {name: told[name] for name in told if name not in self._schema.names}
+        self.names = [*self._schema.names, *self._told]
+
+    def batches(self, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+        """Yield its rows with all of its columns, or with some, null where it lacks them."""
+        names = self.names if columns is None else columns
+        own = [each for each in names if each in self._schema.names]
+        for batch in self._file.to_batches(schema=self._schema, columns=own):
+            values = dict(zip(own, batch.columns, strict=True))
+            for name in names:
+                if name not in values:
+                    values[name] = pa.array([self._told.get(name)] * batch.num_rows)
+            yield pa.RecordBatch.from_arrays(list(values.values()), names=list(values))
+
+
+def _digests_of_columns(batches: Iterable[pa.RecordBatch]) -> dict[str, RowsDigest]:
+    digests: dict[str, RowsDigest] = {}
+    for batch in batches:
+        for name in batch.schema.names:
+            found = digest_of(batch.select([name]))
+            digests[name] = digests.get(name, NO_ROWS) + found
+    return digests

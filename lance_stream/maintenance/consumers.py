@@ -1,0 +1,243 @@
+"""Consumers: readers of the change feed whose progress is kept at the table.
+
+A consumer is a tag on the last version that it has finished with:
+
+    _refs/tags/lance_stream.consumer.{name}.json
+    _refs/tags/lance_stream.snapshot.{name}.json      until it has finished with the first one: what
+                                                      it begins with
+
+So it is seen by every program that knows tags. The reference's cleanup keeps the tagged version
+itself; ours keeps all versions after it, too, for those are what the consumer has yet to read.
+
+A consumer may go back: a reader that was started again from an older checkpoint is where it says it
+is, and needs the versions after that.
+
+A consumer belongs to the table, or to one branch of it. No user's tag has such a name (`tags`), and
+no consumer's name makes that of another kind of tag. Early releases held what a consumer began with
+by a second consumer `{name}.snapshot`: one that is left by them is listed, and can be dropped.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.snapshot import tag_files
+from lance_stream.snapshot.references import Refs
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.snapshot.tag_files import RESERVED_PREFIX, Tag, check_new_tag
+from lance_stream.snapshot.timestamps import nanos_of, timestamp_of
+
+CONSUMER_PREFIX: Final = f"{RESERVED_PREFIX}consumer."
+"""What the names of consumers' tags begin with."""
+
+SNAPSHOT_PREFIX: Final = f"{RESERVED_PREFIX}snapshot."
+"""What the names of tags begin with that hold what a consumer begins with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A reader of the change feed.
+
+    Attributes:
+        name: Its name.
+        version: The last version that it has finished with; where it has finished with none, the
+            one that it begins with.
+        created_at: When it began, in UTC.
+        updated_at: When it made progress last, in UTC.
+        is_beginning: Whether it has finished with no version yet.
+    """
+
+    name: str
+    version: int
+    created_at: datetime | None
+    updated_at: datetime | None
+    is_beginning: bool = False
+
+    @property
+    def tag(self) -> str:
+        """The tag that holds it."""
+        return (SNAPSHOT_PREFIX if self.is_beginning else CONSUMER_PREFIX) + self.name
+
+
+def is_consumers(tag: str) -> bool:
+    """Return whether a tag is one of a consumer: from its version on, it needs all."""
+    return tag.startswith((CONSUMER_PREFIX, SNAPSHOT_PREFIX))
+
+
+def consumer_tag(name: str, prefix: str = CONSUMER_PREFIX) -> str:
+    """Return the tag that holds the progress of a consumer, or what it begins with.
+
+    Raises:
+        InvalidInputError: No consumer can have this name.
+    """
+    tag = prefix + name
+    try:
+        check_new_tag(tag)
+    except InvalidInputError:
+        raise InvalidInputError(
+            f"{name!r} cannot be the name of a consumer: a-z, A-Z, 0-9, '.', '-' and '_' are "
+            "allowed, no dot at either end, no '..', no '.lock' at the end"
+        ) from None
+    return tag
+
+
+def read_progress(refs: Refs, name: str) -> int | None:
+    """Return the last version that a consumer has finished with; None where none is known.
+
+    Args:
+        refs: The table's, or its branch's.
+        name: The consumer's.
+
+    Returns:
+        A version, of which nobody knows that it is still there.
+
+    Raises:
+        InvalidInputError: No consumer can have this name, or it is one of another branch.
+        CorruptDataError: The consumer's tag is damaged.
+    """
+    tag = _find(refs, name, CONSUMER_PREFIX)
+    return None if tag is None else tag.version
+
+
+def record_progress(
+    refs: Refs, name: str, version: int, environment: Environment = MACHINE
+) -> None:
+    """Note the last version that a consumer has finished with; the first time makes the consumer.
+
+    From then on cleanup keeps that version and all after it.
+
+    Args:
+        refs: The table's, or its branch's.
+        name: The consumer's.
+        version: The version, from 1.
+        environment: The clock.
+
+    Raises:
+        InvalidInputError: No consumer can have this name, it is one of another branch, or it is no
+            version.
+        NotFoundError: There is no such version (any more); the consumer stays where it was.
+        CorruptDataError: The consumer's tag is damaged.
+    """
+    _record(refs, name, version, CONSUMER_PREFIX, environment)
+
+
+def hold_beginning(refs: Refs, name: str, version: int, environment: Environment = MACHINE) -> None:
+    """Keep what a consumer begins with, until it has finished with a version.
+
+    The arguments and errors are those of `record_progress`.
+    """
+    _record(refs, name, version, SNAPSHOT_PREFIX, environment)
+
+
+def let_go_of_beginning(refs: Refs, name: str) -> None:
+    """Undo `hold_beginning`, if it was done."""
+    with suppress(NotFoundError, InvalidInputError):  # there is none, or one of another branch
+        if _find(refs, name, SNAPSHOT_PREFIX):
+            tag_files.delete_tag(refs, consumer_tag(name, SNAPSHOT_PREFIX))
+
+
+def _record(refs: Refs, name: str, version: int, prefix: str, environment: Environment) -> None:
+    if version < 1:
+        raise InvalidInputError(f"a consumer finishes with versions from 1 on, not with {version}")
+    tag = consumer_tag(name, prefix)
+    refs = _home(refs, tag)
+    there = _find(refs, name, prefix)
+    if there is None:
+        tag_files.create_tag(refs, tag, version, environment)
+    elif there.version != version:
+        tag_files.move_tag(refs, tag, version, environment)
+
+
+def _find(refs: Refs, name: str, prefix: str) -> Tag | None:
+    """Return the tag of a consumer, if there is one.
+
+    Raises:
+        InvalidInputError: It is a consumer of another branch.
+    """
+    refs = _home(refs, consumer_tag(name, prefix))
+    tag = tag_files.find_tag(refs, consumer_tag(name, prefix))
+    if tag is not None and tag.branch != refs.branch:
+        raise InvalidInputError(
+            f"the consumer {name!r} follows {_said(tag.branch)}, not {_said(refs.branch)}: a "
+            "consumer has its place in one history. Take another name, or drop that one"
+        )
+    return tag
+
+
+def _home(refs: Refs, tag: str) -> Refs:
+    """Return the references among which a consumer's tag is kept.
+
+    Early releases took a branch for a table of its own: what they noted there is kept there.
+    """
+    early = Refs(refs.log)
+    is_early = refs.branch is not None and tag_files.find_tag(early, tag) is not None
+    return early if is_early else refs
+
+
+def _said(branch: str | None) -> str:
+    return "the table itself" if branch is None else f"its branch {branch!r}"
+
+
+def list_consumers(refs: Refs) -> list[Consumer]:
+    """Return all consumers of a table, or of its branch, in the order of their names."""
+    found = [
+        Consumer(tag.name.removeprefix(prefix), tag.version, tag.created_at, tag.updated_at, begins)
+        for tag in tag_files.read_tags(refs).tags
+        for prefix, begins in ((CONSUMER_PREFIX, False), (SNAPSHOT_PREFIX, True))
+        if tag.name.startswith(prefix) and tag.branch == refs.branch
+    ]
+    return sorted(found, key=lambda each: (each.name, each.is_beginning))
+
+
+def drop_consumer(refs: Refs, name: str) -> None:
+    """Forget a consumer: cleanup need not keep anything for it any more.
+
+    Raises:
+        NotFoundError: There is no such consumer; the message lists those that are.
+        InvalidInputError: No consumer can have this name, or it is one of another branch.
+    """
+    prefixes = [each for each in (CONSUMER_PREFIX, SNAPSHOT_PREFIX) if _find(refs, name, each)]
+    if not prefixes:
+        names = ", ".join(sorted({each.name for each in list_consumers(refs)}))
+        there = f"there are: {names}" if names else "there are no consumers"
+        raise NotFoundError(f"there is no consumer {name!r}; {there}")
+    for prefix in prefixes:
+        tag = consumer_tag(name, prefix)
+        tag_files.delete_tag(_home(refs, tag), tag)
+
+
+def forget(refs: Refs, consumer: Consumer) -> None:
+    """Delete the tag of a consumer, if it is still there."""
+    with suppress(NotFoundError):
+        tag_files.delete_tag(_home(refs, consumer.tag), consumer.tag)
+
+
+def abandoned_consumers(
+    table: TableVersion, older_than: timedelta, environment: Environment = MACHINE
+) -> list[Consumer]:
+    """Return the consumers that have had something to read for a long time, and did not.
+
+    One that has read everything is not abandoned, however long ago that was.
+
+    Args:
+        table: Any version.
+        older_than: For how long it has made no progress, while there was a version to go on to.
+        environment: The clock.
+    """
+    now = environment.now_nanos()
+    latest = now - older_than // timedelta(microseconds=1) * 1000
+    versions = table.log.versions()
+    found = []
+    for each in list_consumers(table.refs):
+        next_version = next((v for v in versions if v > each.version), None)
+        if next_version is None:
+            continue
+        moments = [moment for moment in (each.updated_at, each.created_at) if moment is not None]
+        with suppress(NotFoundError):  # cleaned up since it was listed: the next one will do
+            moments += filter(None, [timestamp_of(table.log.read(next_version))])
+        if moments and max(map(nanos_of, moments)) <= latest:
+            found.append(each)
+    return found

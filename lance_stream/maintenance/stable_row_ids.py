@@ -1,0 +1,64 @@
+"""Migrating a table to stable row ids: every row gets one, in one transaction.
+
+Only the manifest changes. What rows and versions get, and what stands in the way, says
+`table.apply.stable_row_ids`. The ids depend on all that the table holds, so the migration is
+planned again whenever another version came in between; it is quick.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lance_stream.errors import RetryableConflictError
+from lance_stream.snapshot.opening import checkout
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.apply import Creation
+from lance_stream.table.apply.stable_row_ids import check_can_have_row_ids, with_row_ids
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.operations import Merge
+from lance_stream.write.planning import commit_planned, planning_again
+
+
+def migrate(table: TableVersion) -> TableVersion:
+    """Give every row of a table a stable id; see `lance_stream.migrate_to_stable_row_ids`.
+
+    Args:
+        table: Any version; the newest one is migrated.
+
+    Raises:
+        InvalidInputError: There are indices.
+        CommitError: Others were in the way each time.
+    """
+
+    def attempt() -> TableVersion:
+        newest = checkout(table, None)
+        if newest.has_stable_row_ids:
+            return newest
+        check_can_have_row_ids(newest.manifest)
+        sized = [
+            replace(each, physical_rows=newest.physical_rows(each))
+            for each in newest.manifest.fragments
+        ]
+        fragments, _ = with_row_ids(sized, newest.manifest.next_row_id)
+        operation = Merge(tuple(fragments), newest.schema, preserves_nullability=True)
+        return commit_planned(
+            newest,
+            operation,
+            check=_is_still(newest.version),
+            creation=Creation(newest.manifest.data_format, stable_row_ids=True),
+        ).table
+
+    return planning_again(attempt)
+
+
+def _is_still(version: int) -> Callable[[Manifest], None]:
+    """Return what raises if there is a newer version: it may have rows, or an index, of its own."""
+
+    def check(newest: Manifest) -> None:
+        if newest.version != version:
+            raise RetryableConflictError(
+                f"stable row ids were planned for the rows of version {version}, but there is "
+                f"version {newest.version} meanwhile. Plan them again",
+                newest.version,
+            )
+
+    return check

@@ -1,0 +1,99 @@
+"""Tags as users hold them: `ds.tags`."""
+
+from lance_stream.arguments import as_number
+from lance_stream.errors import InvalidInputError
+from lance_stream.snapshot import tag_files
+from lance_stream.snapshot.references import Refs, as_branch
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.snapshot.tag_files import RESERVED_PREFIX, Tag
+from lance_stream.table.paths import tag_path
+
+TaggedVersion = int | str | tuple[str | None, int] | None
+"""A version's number in this branch, another tag, or a branch and a number; None for this one."""
+
+
+class Tags:
+    """The tags of a table and its branches: names for versions, which cleanup keeps.
+
+    A tag can be given wherever a version is asked for. Names that begin with `lance_stream.` are
+    not for users: consumers of streams are kept as tags, too.
+
+    Args:
+        table: A version of the table, or of a branch.
+    """
+
+    def __init__(self, table: TableVersion) -> None:
+        self._table = table
+
+    def __repr__(self) -> str:
+        return f"<Tags of {self._table.uri!r}>"
+
+    def list(self) -> dict[str, Tag]:
+        """Return all tags by name, in the order of their names.
+
+        Files that are no tags are passed over, and named in a warning.
+        """
+        return tag_files.list_tags(self._table.refs)
+
+    def create(self, name: str, version: TaggedVersion = None) -> Tag:
+        """Make a tag.
+
+        Args:
+            name: Letters and digits of ASCII, ".", "-" and "_".
+            version: The version's number, another tag, or a version of a branch, as in
+                `("branch", 3)`; None for this dataset's version.
+
+        Raises:
+            InvalidInputError: There is such a tag already, or none can have this name.
+            NotFoundError: There is no such version.
+        """
+        refs, number = self._said(version)
+        return tag_files.create_tag(refs, _of_user(name), number)
+
+    def update(self, name: str, version: TaggedVersion = None) -> Tag:
+        """Let a tag stand for another version; the arguments are those of `create`.
+
+        Raises:
+            InvalidInputError: The tag is a consumer's.
+            NotFoundError: There is no such tag or version.
+            CorruptDataError: The tag's file is damaged.
+        """
+        refs, number = self._said(version)
+        return tag_files.move_tag(refs, _of_user(name), number)
+
+    def delete(self, name: str) -> None:
+        """Delete a tag; the version that it stands for stays until a cleanup.
+
+        Raises:
+            NotFoundError: There is no such tag; the message lists those that are.
+        """
+        tag_files.delete_tag(self._table.refs, name)
+
+    def _said(self, version: TaggedVersion) -> tuple[Refs, int]:
+        """Return which version of which branch is meant."""
+        refs = self._table.refs
+        if version is None:
+            return refs, self._table.version
+        if isinstance(version, str):
+            tag = tag_files.get_tag(refs, version)
+            return refs.of(tag.branch), tag.version
+        if isinstance(version, tuple) and len(version) == 2:
+            refs, version = refs.of(as_branch(version[0])), version[1]
+        number = as_number(version)
+        if number is None or number < 1:
+            raise InvalidInputError(
+                f"a tag stands for a version, a whole number from 1, or what another tag stands "
+                f"for; not for {version!r}"
+            )
+        return refs, number
+
+
+def _of_user(name: str) -> str:
+    tag_path(name)
+    if name.startswith(RESERVED_PREFIX):
+        raise InvalidInputError(
+            f"{name!r} cannot be the name of a tag of yours: those that begin with "
+            f"{RESERVED_PREFIX!r} hold versions for consumers and for what is under way. For "
+            "consumers there is the option 'consumer', and `lance-stream consumers`"
+        )
+    return name

@@ -1,0 +1,445 @@
+"""Verifying: every rule of the format that can be checked on a version, as a list of findings.
+
+A sound table of any writer has none. `RULES` lists the rules; each is one function that yields what
+breaks it. A rule that meets damaged bytes reports them and ends; the other rules go on.
+
+Checked is one version, its files and the names beside them: the manifest as a whole, every
+fragment, the metadata of every data file (not its values), every deletion file, the sequences of
+row ids and row versions, the transaction, the ledger, the deletes that are remembered.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from lance_stream.errors import BadDataError, CorruptDataError, NotFoundError
+from lance_stream.file.versions import FileVersion
+from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.fields import TOMBSTONED_ID
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.snapshot.write_ahead_logs import FOLDER, unmerged_files
+from lance_stream.storage.locations import is_relative
+from lance_stream.table import paths
+from lance_stream.table.feature_flags import (
+    MIXED_FILE_VERSIONS,
+    TABLE_CONFIG,
+    check_readable,
+    flags_for,
+)
+from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.indices import decode_index_section
+from lance_stream.table.ledger import read_entries
+from lance_stream.table.operations import Clone
+from lance_stream.table.row_versions import decode_row_versions
+from lance_stream.table.tombstones import read_tombstones
+from lance_stream.table.transaction import decode_transaction
+from lance_stream.upsert.tombstone_files import column_names, read_deletes
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A rule of the format that a table breaks.
+
+    Attributes:
+        rule: The rule's name, one of `RULES`.
+        where: The file or fragment that breaks it.
+        message: What is wrong.
+    """
+
+    rule: str
+    where: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.where}: {self.message}"
+
+
+def verify(table: TableVersion) -> list[Finding]:
+    """Return every rule that a version breaks; none for a sound table."""
+    findings: list[Finding] = []
+    for rule, check in RULES.items():
+        try:
+            findings += [Finding(rule, where, message) for where, message in check(table)]
+        except (BadDataError, NotFoundError) as error:
+            findings.append(Finding(rule, _where(table, error), str(error)))
+    return findings
+
+
+Broken = Iterator[tuple[str, str]]
+
+
+def _where(table: TableVersion, error: Exception) -> str:
+    notes = getattr(error, "__notes__", [])
+    return ", ".join([f"version {table.version}", *notes])
+
+
+def _fragments(table: TableVersion) -> Iterator[tuple[str, Fragment]]:
+    return ((f"fragment {each.id}", each) for each in table.manifest.fragments)
+
+
+# --- the manifest
+
+
+def _features(table: TableVersion) -> Broken:
+    check_readable(table.manifest)
+    reader, writer = flags_for(table.manifest)
+    missing = reader & ~table.manifest.reader_feature_flags
+    if missing:
+        yield "manifest", f"the reader flags lack {missing}, which its contents ask for"
+    # the reference takes a table with a config and without its flag, and sets it later
+    missing = writer & ~table.manifest.writer_feature_flags & ~TABLE_CONFIG
+    if missing:
+        yield "manifest", f"the writer flags lack {missing}, which its contents ask for"
+
+
+def _data_format(table: TableVersion) -> Broken:
+    stated = table.manifest.data_format
+    if stated.file_format != "lance":
+        yield "manifest", f"the file format is {stated.file_format!r} instead of 'lance'"
+    FileVersion.from_manifest_name(stated.version)
+
+
+def _schema(table: TableVersion) -> Broken:
+    names = Counter(table.schema.names)
+    for name in sorted(name for name, count in names.items() if count > 1):
+        yield "schema", f"{names[name]} columns are called {name!r}"
+    for each in table.schema.fields:
+        field_to_arrow(each)
+    for each in table.schema.walk():
+        if each.id < 0:
+            yield "schema", f"the field {each.name!r} has the id {each.id}"
+
+
+def _timestamp(table: TableVersion) -> Broken:
+    if table.manifest.timestamp_nanos is None:
+        yield "manifest", "the version does not say when it was committed"
+
+
+def _manifest_names(table: TableVersion) -> Broken:
+    names = table.store.list_names(paths.VERSIONS_DIRECTORY)
+    paths.scheme_of(names)
+    versions = {parsed.version for name in names if (parsed := paths.parse_manifest_name(name))}
+    if table.version not in versions:
+        yield "manifest", f"no file of the table is named for version {table.version}"
+
+
+def _transaction(table: TableVersion) -> Broken:
+    manifest = table.manifest
+    inline = manifest.inline_transaction
+    transaction = None if inline is None else decode_transaction(inline)
+    is_clone = transaction is not None and isinstance(transaction.operation, Clone)
+    if (
+        transaction is not None
+        and not is_clone  # whose first version has the number of the one that it was made from
+        and transaction.read_version >= manifest.version
+    ):
+        yield (
+            "inline transaction",
+            f"it was planned on version {transaction.read_version}, but made {manifest.version}",
+        )
+    if not manifest.transaction_file:
+        return
+    where = paths.transaction_path(manifest.transaction_file)
+    parsed = paths.parse_transaction_file_name(manifest.transaction_file)
+    if parsed is None:
+        yield where, "the name says no read version and uuid"
+    if table.store.exists(where):
+        stored = decode_transaction(table.store.read(where))
+        # a second transaction of one uuid has a random number behind it
+        if parsed is not None and (
+            parsed[0] != stored.read_version or not parsed[1].startswith(stored.uuid)
+        ):
+            yield where, f"the file holds transaction {stored.read_version}-{stored.uuid}"
+        if transaction is not None and transaction != stored:
+            yield where, "the file differs from the copy in the manifest"
+    elif transaction is None:
+        yield where, "the file is gone, and the manifest has no copy of the transaction"
+
+
+def _indices(table: TableVersion) -> Broken:
+    if table.manifest.index_section is None:
+        return
+    field_ids = {each.id for each in table.schema.walk()}
+    for index in decode_index_section(table.manifest.index_section):
+        where = f"index {index.name!r}"
+        if index.dataset_version > table.version:
+            yield where, f"it was built from version {index.dataset_version}, a later one"
+        unknown = sorted(set(index.field_ids) - field_ids)
+        if unknown:
+            yield where, f"it is of the fields {unknown}, which the table does not have"
+
+
+def _ledger(table: TableVersion) -> Broken:
+    for app_id, entry in read_entries(table.manifest.config).items():
+        if entry.version is not None and entry.version > table.version:
+            yield (
+                f"ledger entry of app id {app_id!r}",
+                f"it says that version {entry.version} took in batch {entry.batch_id}, but this "
+                f"is version {table.version}",
+            )
+
+
+def _tombstones(table: TableVersion) -> Broken:
+    known = read_tombstones(table.manifest.config)
+    for file in known.files if known else ():
+        try:
+            read_deletes(table.files, file, column_names(known.on if known else ()))
+        except CorruptDataError as error:
+            yield paths.tombstone_path(file.name), str(error)
+
+
+def _write_ahead_log(table: TableVersion) -> Broken:
+    found = unmerged_files(table)
+    if found is not None and found.num_files:
+        yield (
+            FOLDER,
+            f"{found.num_files} files of a write-ahead log (MemWAL) lie beside the table: rows "
+            "that are not merged are in no version",
+        )
+
+
+# --- fragments
+
+
+def _fragment_ids(table: TableVersion) -> Broken:
+    ids = table.manifest.fragments.ids
+    for fragment_id, count in Counter(ids).items():
+        if count > 1:
+            yield f"fragment {fragment_id}", f"{count} fragments have this id"
+    largest = table.manifest.max_fragment_id
+    if ids and largest is not None and max(ids) > largest:
+        yield (
+            f"fragment {max(ids)}",
+            f"the manifest says that no fragment id is above {largest}",
+        )
+
+
+def _fields_of_files(table: TableVersion) -> Broken:
+    flags = table.manifest.reader_feature_flags
+    expected = table.manifest.data_format.version
+    # the parts of a struct may lie in several files, and in 2.0 each of them names the struct, too
+    structs = {each.id for each in table.schema.walk() if each.children and not each.is_leaf}
+    for where, fragment in _fragments(table):
+        live: Counter[int] = Counter()
+        for file in fragment.files:
+            version = FileVersion.from_numbers(*file.file_version)
+            if version is not FileVersion.V0_1 and len(file.field_ids) != len(file.column_indices):
+                yield (
+                    f"{where}, {file.path}",
+                    f"it has {len(file.field_ids)} fields, but {len(file.column_indices)} columns",
+                )
+            if version.manifest_name != expected and not flags & MIXED_FILE_VERSIONS:
+                yield (
+                    f"{where}, {file.path}",
+                    f"it has the file version {version}, but the table has {expected}",
+                )
+            live.update(
+                each for each in file.field_ids if each != TOMBSTONED_ID and each not in structs
+            )
+        for field_id, count in live.items():
+            if count > 1:
+                yield (
+                    where,
+                    f"the field {field_id} lies in {count} of its data files; the last of them is "
+                    "read",
+                )
+
+
+def _stored_paths(table: TableVersion) -> Broken:
+    declared = {each.id for each in table.manifest.base_paths}
+    for base in table.manifest.base_paths:
+        if is_relative(base.path):
+            yield (
+                "manifest",
+                f"the base path {base.id}, {base.path!r}, is relative: its files are found in one "
+                "working directory only",
+            )
+    for where, fragment in _fragments(table):
+        for file in fragment.files:
+            try:
+                paths.check_stored_path(file.path)
+            except BadDataError as error:
+                yield where, str(error)
+        bases = [file.base_id for file in fragment.files]
+        bases += [fragment.deletion_file.base_id] if fragment.deletion_file else []
+        for base_id in bases:
+            if base_id is not None and base_id not in declared:
+                yield where, f"it refers to the base path {base_id}, which is not declared"
+
+
+def _data_files(table: TableVersion) -> Broken:
+    """Open every data file, several at a time."""
+    jobs = [
+        (f"{where}, {file.path}", fragment, file)
+        for where, fragment in _fragments(table)
+        for file in fragment.files
+    ]
+    with ThreadPoolExecutor(table.store.num_readers) as threads:
+        answers = threads.map(lambda job: (job[0], _problems_of(table, job[1], job[2])), jobs)
+        for where, problems in answers:
+            for problem in problems:
+                yield where, problem
+
+
+def _problems_of(table: TableVersion, fragment: Fragment, file: DataFile) -> list[str]:
+    try:
+        size = table.files.size_of(file)
+        stated = FileVersion.from_numbers(*file.file_version)
+        # old writers noted too small a size of files of 0.1; nobody goes by it
+        if stated is not FileVersion.V0_1 and file.size_bytes not in (0, size):
+            return [f"the file has {size} bytes, but the manifest says {file.size_bytes}"]
+        metadata = table.files.reader(file).metadata
+    except (BadDataError, NotFoundError) as error:
+        return [str(error)]
+    problems = []
+    if metadata.version is not stated:
+        problems.append(f"the file is of version {metadata.version}, the manifest says {stated}")
+    if fragment.physical_rows and metadata.num_rows != fragment.physical_rows:
+        problems.append(
+            f"the file has {metadata.num_rows} rows, its fragment {fragment.physical_rows}"
+        )
+    num_columns = len(metadata.column_ranges)
+    outside = [each for each in file.column_indices if each >= num_columns or each < -1]
+    if outside:
+        problems.append(f"it has {num_columns} columns, but {outside} are referred to")
+    used = Counter(each for each in file.column_indices if each >= 0)
+    shared = sorted(column for column, count in used.items() if count > 1)
+    if shared:
+        problems.append(f"several fields refer to the columns {shared}")
+    return problems
+
+
+def _deletion_files(table: TableVersion) -> Broken:
+    for where, fragment in _fragments(table):
+        if fragment.deletion_file is None:
+            continue
+        where = f"{where}, {paths.deletion_file_path(fragment.id, fragment.deletion_file)}"
+        try:
+            dead = table.dead_offsets(fragment)
+        except (BadDataError, NotFoundError) as error:
+            yield where, str(error)
+            continue
+        if not len(dead):
+            yield where, "the deletion file holds no offset"
+        if fragment.deletion_file.read_version >= table.version:
+            yield (
+                where,
+                f"it was planned on version {fragment.deletion_file.read_version}, but this is "
+                f"version {table.version}",
+            )
+
+
+# --- rows
+
+
+def _row_ids(table: TableVersion) -> Broken:
+    largest = -1
+    for where, fragment in _fragments(table):
+        if not table.has_stable_row_ids:
+            if fragment.row_ids is not None:
+                yield where, "it has row ids, but the table is not flagged to have stable row ids"
+            continue
+        try:
+            ids = table.row_ids(fragment).to_array()
+        except (BadDataError, NotFoundError) as error:
+            yield where, str(error)
+            continue
+        largest = max(largest, int(ids.max()) if len(ids) else -1)
+        if len(np.unique(ids)) != len(ids):
+            yield where, "a row id stands for two of its rows"
+    if largest >= table.manifest.next_row_id:
+        yield (
+            "manifest",
+            f"the next row id is {table.manifest.next_row_id}, but {largest} is in use already",
+        )
+
+
+def _row_ids_across_fragments(table: TableVersion) -> Broken:
+    if table.has_stable_row_ids:
+        # making the index finds two live rows with one id
+        _ = table.row_id_index
+    yield from ()
+
+
+def _row_versions(table: TableVersion) -> Broken:
+    for where, fragment in _fragments(table):
+        sequences = {}
+        for name in ("created_at_versions", "last_updated_at_versions"):
+            stored = getattr(fragment, name)
+            if stored is None:
+                continue
+            try:
+                sequence = decode_row_versions(
+                    table.files.sequence(stored), table.physical_rows(fragment)
+                )
+            except (BadDataError, NotFoundError) as error:
+                yield where, f"{name}: {error}"
+                continue
+            sequences[name] = sequence
+            if len(sequence.versions) and int(sequence.versions.max()) > table.version:
+                yield (
+                    where,
+                    f"{name}: a row has version {int(sequence.versions.max())}, but this is "
+                    f"version {table.version}",
+                )
+            if len(sequence.versions) and int(sequence.versions.min()) < 1:
+                yield where, f"{name}: a row has version 0"
+        if len(sequences) == 2:
+            created, updated = (each.to_array() for each in sequences.values())
+            if bool((created > updated).any()):
+                yield where, "a row was updated in a version before the one that created it"
+
+
+def _row_counts(table: TableVersion) -> Broken:
+    yield from _wrong_counts(table)
+    for where, fragment in _fragments(table):
+        if not fragment.files:
+            yield where, "it has no data file"
+        rows = table.physical_rows(fragment)
+        if rows == 0:
+            yield where, "it has no rows"
+        elif fragment.deletion_file and fragment.deletion_file.num_deleted_rows >= rows:
+            yield where, "all of its rows are dead; such a fragment is left out of the manifest"
+
+
+def _wrong_counts(table: TableVersion) -> Broken:
+    """Compare what Lance 0.8 stated of rows, which is not gone by, with the files."""
+    for stated in table.manifest.distrusted_fragments or ():
+        fragment = table.manifest.fragments.by_id(stated.id)
+        if fragment is None:
+            continue
+        rows, dead = table.physical_rows(fragment), len(table.dead_offsets(fragment))
+        said_dead = stated.deletion_file.num_deleted_rows if stated.deletion_file else 0
+        if stated.physical_rows not in (0, rows) or said_dead not in (0, dead):
+            yield (
+                f"fragment {stated.id}",
+                f"the manifest says that {said_dead} of {stated.physical_rows} rows are dead, but "
+                f"{dead} of {rows} are; the next commit mends it",
+            )
+
+
+RULES: Mapping[str, Callable[[TableVersion], Broken]] = {
+    "features": _features,
+    "data format": _data_format,
+    "schema": _schema,
+    "timestamp": _timestamp,
+    "manifest names": _manifest_names,
+    "transaction": _transaction,
+    "indices": _indices,
+    "ledger": _ledger,
+    "tombstones": _tombstones,
+    "write-ahead log": _write_ahead_log,
+    "fragment ids": _fragment_ids,
+    "fields of files": _fields_of_files,
+    "stored paths": _stored_paths,
+    "data files": _data_files,
+    "deletion files": _deletion_files,
+    "row counts": _row_counts,
+    "row ids": _row_ids,
+    "row ids across fragments": _row_ids_across_fragments,
+    "row versions": _row_versions,
+}
+"""Every rule that `verify` checks, by name."""

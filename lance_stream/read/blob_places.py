@@ -1,0 +1,276 @@
+"""Where blobs lie: from the descriptions that a data file holds to bytes in stores.
+
+    inline       bytes of the data file itself
+    packed       bytes of a side file of it, data/{data file without .lance}/{32 digits}.blob
+    dedicated    all of such a side file
+    external     bytes of a file that a URI names, or a path below a base path of the table
+
+Everything a description says is checked against the size of a file that is there before memory is
+set aside. A URI to a local disk is followed only for a table that lies on one itself: else whoever
+can write a table could have a worker read its own files.
+
+Source: lance, dataset/blob; files that the reference wrote.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.errors import CorruptDataError, NotFoundError, UnsupportedFeatureError
+from lance_stream.schema.blobs import DEDICATED, EXTERNAL, INLINE, PACKED
+from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.storage.local_store import LocalStore
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.store import Store
+from lance_stream.table.fragments import DataFile
+from lance_stream.table.paths import blob_file_path, check_stored_path
+
+JOIN_BELOW: Final = 64 << 10
+"""Blobs of one file with fewer bytes between them are read by one range."""
+
+_MAX_POSITION: Final = 2**62
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+class FileOfBlobs(NamedTuple):
+    """A file that holds blobs.
+
+    Attributes:
+        store: The store.
+        path: Its path there.
+        size_bytes: Its size.
+    """
+
+    store: Store
+    path: str
+    size_bytes: int
+
+
+class Places(NamedTuple):
+    """Where the blobs of some rows lie.
+
+    Attributes:
+        valid: (num_rows,) whether each is not null.
+        files: The files that hold them.
+        file_of: (num_rows,) which of the files; -1 for nulls and empty blobs.
+        positions: (num_rows,) i64 first bytes.
+        sizes: (num_rows,) i64 numbers of bytes; 0 for nulls.
+    """
+
+    valid: npt.NDArray[np.bool_]
+    files: list[FileOfBlobs]
+    file_of: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+
+
+def blob_places(descriptions: pa.StructArray, file: DataFile, open_files: OpenFiles) -> Places:
+    """Return where blobs lie.
+
+    Args:
+        descriptions: What the data file's column holds.
+        file: The data file.
+        open_files: The table's files.
+
+    Raises:
+        CorruptDataError: A description points outside of its file, or no such file is there.
+        UnsupportedFeatureError: A blob is of a kind that is not read.
+    """
+    names = [each.name for each in descriptions.type]
+    parts = {
+        name: descriptions.field(place).fill_null("" if name == "blob_uri" else 0)
+        for place, name in enumerate(names)
+    }
+    valid = descriptions.is_valid().to_numpy(zero_copy_only=False)
+    positions, sizes = (_numbers(parts[name], valid) for name in ("position", "size"))
+    count = len(descriptions)
+    if "kind" not in names:
+        kinds = ids = np.zeros(count, np.int64)
+        uris: Any = np.full(count, "", object)
+    else:
+        kinds, ids = (_numbers(parts[name], valid) for name in ("kind", "blob_id"))
+        uris = parts["blob_uri"].to_numpy(zero_copy_only=False)
+    file_of = np.full(count, -1, np.int64)
+    files: list[FileOfBlobs] = []
+    # An empty value has no bytes, but an external one of size 0 is all of its file.
+    there = np.flatnonzero(valid & ((sizes > 0) | (kinds == EXTERNAL)))
+    keys: dict[tuple[int, int, str], int] = {}
+    for row in _firsts(kinds, ids, uris, there):
+        kind, number, uri = int(kinds[row]), int(ids[row]), str(uris[row])
+        key = (kind, 0 if kind == INLINE else number, uri if kind == EXTERNAL else "")
+        if key in keys:
+            continue
+        keys[key] = len(files)
+        files.append(_file_of(key, file, open_files))
+    if len(keys) == 1:
+        file_of[there] = 0
+    else:
+        for row in there.tolist():
+            kind = int(kinds[row])
+            key = (
+                kind,
+                0 if kind == INLINE else int(ids[row]),
+                str(uris[row]) if kind == EXTERNAL else "",
+            )
+            file_of[row] = keys[key]
+    places = Places(valid, files, file_of, positions, sizes)
+    _check(places, kinds)
+    return places
+
+
+def read_blobs(places: Places) -> pa.Array:
+    """Return the bytes of blobs, as large_binary."""
+    offsets = np.zeros(len(places.valid) + 1, np.int64)
+    np.cumsum(places.sizes, out=offsets[1:])
+    data = np.empty(int(offsets[-1]), np.uint8)
+    target = data.data
+    for which, file in enumerate(places.files):
+        rows = np.flatnonzero((places.file_of == which) & (places.sizes > 0))
+        rows = rows[np.argsort(places.positions[rows], kind="stable")]
+        runs = list(_runs(places.positions[rows], places.sizes[rows]))
+        buffers = _read(file, [run for run, _ in runs])
+        done = 0
+        for (run, num_rows), buffer in zip(runs, buffers, strict=True):
+            inside = rows[done : done + num_rows]
+            done += num_rows
+            first, stop = int(offsets[inside[0]]), int(offsets[inside[-1] + 1])
+            if stop - first == run.size_bytes == int(places.sizes[inside].sum()) and bool(
+                (inside[1:] > inside[:-1]).all()
+            ):
+                target[first:stop] = buffer  # as our own writer leaves them
+                continue
+            for row in inside.tolist():
+                start, size = int(places.positions[row]) - run.start, int(places.sizes[row])
+                at = int(offsets[row])
+                target[at : at + size] = buffer[start : start + size]
+    missing = int(np.count_nonzero(~places.valid))
+    bitmap = pa.py_buffer(np.packbits(places.valid, bitorder="little")) if missing else None
+    return pa.Array.from_buffers(
+        pa.large_binary(),
+        len(places.valid),
+        [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)],
+        missing,
+    )
+
+
+def read_range(file: FileOfBlobs, start: int, stop: int) -> memoryview:
+    """Return some bytes of a file of blobs, with one request.
+
+    Raises:
+        CorruptDataError: They are not all there, or the file is gone.
+    """
+    (buffer,) = _read(file, [ByteRange(start, stop)])
+    return buffer
+
+
+def _read(file: FileOfBlobs, ranges: list[ByteRange]) -> list[memoryview]:
+    try:
+        buffers = [memoryview(each).cast("B") for each in file.store.read_ranges(file.path, ranges)]
+    except NotFoundError as error:
+        raise _is_gone(file.path) from error
+    for wanted, buffer in zip(ranges, buffers, strict=True):
+        if buffer.nbytes != wanted.size_bytes:
+            raise CorruptDataError(
+                f"bytes {wanted.start} to {wanted.stop} of the file of blobs {file.path!r} are "
+                f"asked for, but only {buffer.nbytes} are there: it is cut short"
+            )
+    return buffers
+
+
+def _runs(
+    positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> Iterator[tuple[ByteRange, int]]:
+    """Yield ranges that hold ascending slices, and how many each holds."""
+    if len(positions) == 0:
+        return
+    stops = np.maximum.accumulate(positions + sizes)
+    heads = np.flatnonzero(np.append(True, positions[1:] - stops[:-1] > JOIN_BELOW))
+    for head, end in zip(heads, [*heads[1:], len(positions)], strict=True):
+        yield ByteRange(int(positions[head]), int(stops[end - 1])), int(end - head)
+
+
+def _firsts(kinds: Any, ids: Any, uris: Any, rows: npt.NDArray[np.int64]) -> list[int]:
+    """Return rows among which all files are named: those that differ from the row before."""
+    if len(rows) == 0:
+        return []
+    differs = (np.diff(kinds[rows]) != 0) | (np.diff(ids[rows]) != 0)
+    differs |= uris[rows][1:] != uris[rows][:-1]
+    found: list[int] = rows[np.append(True, differs)].tolist()
+    return found
+
+
+def _file_of(key: tuple[int, int, str], file: DataFile, open_files: OpenFiles) -> FileOfBlobs:
+    kind, number, uri = key
+    store, path = open_files.place_of(file)
+    if kind == INLINE:
+        return FileOfBlobs(store, path, open_files.reader(file).metadata.size_bytes)
+    if kind in (PACKED, DEDICATED):
+        path = blob_file_path(path, number)
+    elif kind == EXTERNAL:
+        store, path = _external(number, uri, open_files)
+    else:
+        raise UnsupportedFeatureError(f"blobs of the kind {kind} are not read")
+    try:
+        return FileOfBlobs(store, path, open_files.known_size(store, path))
+    except NotFoundError as error:
+        raise _is_gone(path) from error
+
+
+def _external(base_id: int, uri: str, open_files: OpenFiles) -> tuple[Store, str]:
+    if base_id:
+        return open_files.store_of_base(base_id), check_stored_path(uri)
+    folder, slash, name = uri.rpartition("/")
+    if not _URI.match(uri) or not slash or not name:
+        raise CorruptDataError(f"an external blob is said to be {uri!r}, which is no absolute URI")
+    store = open_store(folder, open_files.storage_options)
+    if isinstance(store, LocalStore) and not isinstance(open_files.store, LocalStore):
+        raise UnsupportedFeatureError(
+            f"the external blob {uri!r} lies on a local disk, but the table does not; it is not "
+            "read. Copy it to where the table is"
+        )
+    return store, name
+
+
+def _check(places: Places, kinds: npt.NDArray[np.int64]) -> None:
+    """Raise unless all blobs lie inside of their files, those of the table's own apart."""
+    for which, file in enumerate(places.files):
+        rows = np.flatnonzero(places.file_of == which)
+        kind = int(kinds[rows[0]])
+        if kind == EXTERNAL:
+            whole = rows[places.sizes[rows] == 0]
+            places.sizes[whole] = file.size_bytes - places.positions[whole]
+        stops = places.positions[rows] + places.sizes[rows]
+        if (stops > file.size_bytes).any() or (places.sizes[rows] < 0).any():
+            raise CorruptDataError(
+                f"a blob is said to end at byte {stops.max()} of {file.path!r}, which has "
+                f"{file.size_bytes} bytes"
+            )
+        if (
+            kind == DEDICATED
+            and ((places.positions[rows] != 0) | (places.sizes[rows] != file.size_bytes)).any()
+        ):
+            raise CorruptDataError(
+                f"a blob is said to be {places.sizes[rows].max()} bytes, all of {file.path!r}, "
+                f"which has {file.size_bytes}"
+            )
+        if kind != EXTERNAL and int(places.sizes[rows].sum()) > file.size_bytes:
+            raise CorruptDataError(
+                f"blobs of {places.sizes[rows].sum()} bytes together are said to lie in "
+                f"{file.path!r}, which has {file.size_bytes}"
+            )
+
+
+def _numbers(array: pa.Array, valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    numbers = np.where(valid, array.to_numpy(zero_copy_only=False), 0).astype(np.uint64)
+    if len(numbers) and int(numbers.max()) > _MAX_POSITION:
+        raise CorruptDataError(f"a blob is said to lie at, or have, {numbers.max()} bytes")
+    return numbers.astype(np.int64)
+
+
+def _is_gone(path: str) -> CorruptDataError:
+    return CorruptDataError(f"the file of blobs {path!r} is not there")

@@ -1,0 +1,167 @@
+"""Blobs as files: opened without being loaded, read by ranges.
+
+`take_blobs` reads the descriptions of some rows, and no byte of their blobs. What it returns reads
+just the bytes that are asked for, each read with one request; `io.BufferedReader(blob)` saves
+requests for whoever reads in small pieces.
+"""
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
+from lance_stream.read.blob_places import FileOfBlobs, blob_places, read_range
+from lance_stream.read.take import Numbers, addresses_of
+from lance_stream.schema.blobs import description_of
+from lance_stream.schema.fields import Field
+from lance_stream.table.row_addresses import unpack_addresses
+
+if TYPE_CHECKING:
+    from lance_stream.snapshot.table_version import TableVersion
+
+
+class BlobFile(io.RawIOBase):
+    """A blob as a readable, seekable file. Its bytes stay in the store until they are read.
+
+    Attributes:
+        size: Its number of bytes.
+    """
+
+    def __init__(self, file: FileOfBlobs | None, start: int, size: int) -> None:
+        super().__init__()
+        self._file = file
+        self._start = start
+        self._at = 0
+        self.size = size
+
+    def readable(self) -> bool:
+        """Return True."""
+        self._check_open()
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        self._check_open()
+        return True
+
+    def tell(self) -> int:
+        """Return the place of the next byte to read."""
+        self._check_open()
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Move to a place, from the start, from here or from the end, and return it.
+
+        Raises:
+            ValueError: The place is before the start, or the file is closed.
+        """
+        self._check_open()
+        if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
+            raise ValueError(f"whence is 0, 1 or 2, not {whence}")
+        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        if at < 0:
+            raise ValueError(f"the place {at} lies before the start of the blob")
+        self._at = at
+        return at
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill a buffer as far as there are bytes, by one request; return how many there were."""
+        self._check_open()
+        target = memoryview(buffer).cast("B")
+        data = self._read(target.nbytes)
+        target[: len(data)] = data
+        return len(data)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return so many bytes, or all that are left, by one request.
+
+        Raises:
+            CorruptDataError: They are not there.
+        """
+        self._check_open()
+        return bytes(self._read(self.size if size is None or size < 0 else size))
+
+    def readall(self) -> bytes:
+        """Return all bytes that are left, by one request."""
+        return self.read()
+
+    def _read(self, size: int) -> memoryview:
+        size = max(0, min(size, self.size - self._at))
+        if size == 0 or self._file is None:
+            return memoryview(b"")
+        start = self._start + self._at
+        data = read_range(self._file, start, start + size)
+        self._at += size
+        return data
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("the blob is closed")
+
+
+def take_blobs(
+    table: "TableVersion",
+    column: str,
+    *,
+    row_offsets: Numbers | None = None,
+    row_ids: Numbers | None = None,
+) -> list[BlobFile | None]:
+    """Return the blobs of some rows, in the order asked for; see `Dataset.take_blobs`."""
+    field = _blob_column(table, column)
+    addresses = addresses_of(table, row_offsets=row_offsets, row_ids=row_ids)
+    wanted, inverse = np.unique(addresses, return_inverse=True)
+    fragment_ids, offsets = unpack_addresses(wanted)
+    found: list[tuple[FileOfBlobs | None, int, int] | None] = []
+    for fragment_id in np.unique(fragment_ids).tolist():
+        low, high = np.searchsorted(fragment_ids, [fragment_id, fragment_id + 1])
+        found += _of_fragment(table, field, fragment_id, offsets[low:high].astype(np.uint64))
+    return [_opened(found[place]) for place in inverse.tolist()]
+
+
+def _blob_column(table: "TableVersion", column: str) -> Field:
+    for each in table.schema.fields:
+        if each.name == column:
+            if each.is_blob:
+                return each
+            blobs = [other.name for other in table.schema.fields if other.is_blob]
+            raise InvalidInputError(
+                f"the column {column!r} holds no blobs; those that do: {', '.join(blobs) or 'none'}"
+            )
+    raise NotFoundError(
+        f"there is no column {column!r}; there are: {', '.join(table.schema.names)}"
+    )
+
+
+def _of_fragment(
+    table: "TableVersion", field: Field, fragment_id: int, offsets: Any
+) -> list[tuple[FileOfBlobs | None, int, int] | None]:
+    fragment = table.manifest.fragments.by_id(fragment_id)
+    file = next(
+        (each for each in (fragment.files if fragment else ()) if field.id in each.field_ids), None
+    )
+    if file is None:  # the column was added later
+        return [None] * len(offsets)
+    try:
+        (descriptions,) = table.files.take(file, [description_of(field)], offsets)
+        places = blob_places(descriptions, file, table.files)
+    except BadDataError as error:
+        error.add_note(f"column {field.name!r} of the data file {file.path!r}")
+        raise
+    return [
+        (places.files[which] if which >= 0 else None, start, size) if valid else None
+        for valid, which, start, size in zip(
+            places.valid.tolist(),
+            places.file_of.tolist(),
+            places.positions.tolist(),
+            places.sizes.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def _opened(place: tuple[FileOfBlobs | None, int, int] | None) -> BlobFile | None:
+    if place is None:
+        return None
+    file, start, size = place
+    return BlobFile(file, start, size)

@@ -1,0 +1,124 @@
+"""Rows that are changed or die: read where they stand, left behind there, named by their ids.
+
+What an upsert, an update and a delete have in common. Rows are named by their addresses, ascending,
+so that those of one fragment stand together.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.commit.rebasing import write_deletion_file
+from lance_stream.environment import Environment
+from lance_stream.read.scan import check_filter, read_units, units_of
+from lance_stream.read.units import WorkUnit, unit_of
+from lance_stream.schema.system_columns import ROW_ADDRESS
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.store import NUM_READERS
+from lance_stream.table.ascending import union
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.row_addresses import unpack_addresses
+from lance_stream.table.row_ids import Ids, encode_row_ids
+
+Addresses: TypeAlias = npt.NDArray[np.uint64]
+
+
+def chosen_rows(table: TableVersion, predicate: str) -> Addresses:
+    """Return the addresses of the rows for which a condition is true, ascending.
+
+    Raises:
+        NotFoundError: The condition names a column that is not there.
+        InvalidInputError: The condition is not understood.
+    """
+    check_filter(table, predicate)
+    units = units_of(table, predicate, columns=(), system_columns=(ROW_ADDRESS,))
+    found = [batch.column(0).to_numpy(zero_copy_only=False) for batch in read_units(units)]
+    return np.sort(np.concatenate([np.empty(0, np.uint64), *found]))
+
+
+def read_rows(
+    table: TableVersion,
+    addresses: Addresses,
+    columns: Sequence[str],
+    read: Callable[[Sequence[WorkUnit]], Iterator[pa.RecordBatch]] = read_units,
+) -> Iterator[pa.RecordBatch]:
+    """Yield some columns of rows, in the order of their addresses, which ascend.
+
+    Args:
+        table: The version that the addresses are of.
+        addresses: (n,) u64, ascending.
+        columns: The columns wanted.
+        read: Yields the rows of work units, in order.
+    """
+    places = table.manifest.fragments.place_of
+    units = [
+        unit_of(table, places[fragment_id], columns=tuple(columns), offsets=offsets)
+        for fragment_id, offsets in by_fragment(addresses)
+    ]
+    # Fragments may stand in another order than their ids: one after the other, by address.
+    return read(units)
+
+
+def row_ids_of(table: TableVersion, addresses: Addresses) -> Ids:
+    """Return the stable row ids of rows, in the order of their addresses, which ascend."""
+    places = table.manifest.fragments.place_of
+    found = [
+        table.row_ids(table.manifest.fragments[places[fragment_id]]).take(offsets)
+        for fragment_id, offsets in by_fragment(addresses)
+    ]
+    return np.concatenate([np.empty(0, np.uint64), *found])
+
+
+def with_row_ids(fragments: Iterable[Fragment], row_ids: Ids) -> list[Fragment]:
+    """Say the row ids of the rows that were there before, which stand first."""
+    made: list[Fragment] = []
+    for fragment in fragments:
+        own, row_ids = row_ids[: fragment.physical_rows], row_ids[fragment.physical_rows :]
+        made.append(replace(fragment, row_ids=encode_row_ids(own)) if len(own) else fragment)
+    return made
+
+
+def without_rows(
+    table: TableVersion, addresses: Addresses, environment: Environment
+) -> tuple[tuple[Fragment, ...], tuple[int, ...]]:
+    """Write deletion files; return the fragments that have them, and the ids of empty ones."""
+    places = table.manifest.fragments.place_of
+    dying: list[tuple[Fragment, npt.NDArray[np.uint32]]] = []
+    removed: list[int] = []
+    chosen = list(by_fragment(addresses))
+    fragments = [table.manifest.fragments[places[fragment_id]] for fragment_id, _ in chosen]
+    before = table.dead_offsets_of(fragments)
+    for fragment, died, (fragment_id, offsets) in zip(fragments, before, chosen, strict=True):
+        num_rows = table.physical_rows(fragment)
+        dead = union(died, offsets)
+        if len(dead) == num_rows:
+            removed.append(fragment_id)
+        else:
+            dying.append((replace(fragment, physical_rows=num_rows), dead))
+
+    # Nothing is written before all has been read.
+    def write(job: tuple[Fragment, npt.NDArray[np.uint32], int]) -> Fragment:
+        fragment, dead, file_id = job
+        file = write_deletion_file(table.store, fragment.id, dead, table.version, file_id)
+        return replace(fragment, deletion_file=file)
+
+    jobs = [(fragment, dead, environment.random_id()) for fragment, dead in dying]
+    if len(jobs) < 2 or table.store.num_readers <= NUM_READERS:
+        return tuple(map(write, jobs)), tuple(removed)
+    with ThreadPoolExecutor(min(table.store.num_readers, len(jobs))) as threads:
+        return tuple(threads.map(write, jobs)), tuple(removed)
+
+
+def by_fragment(addresses: Addresses) -> Iterator[tuple[int, npt.NDArray[np.uint32]]]:
+    """Yield fragment ids, ascending, with the row offsets that the addresses name in each."""
+    fragment_ids, offsets = unpack_addresses(addresses)
+    distinct, firsts = np.unique(fragment_ids, return_index=True)
+    stops = [*firsts[1:].tolist(), len(offsets)]
+    # Without a row there is no fragment, and one stop too many.
+    for fragment_id, start, stop in zip(distinct.tolist(), firsts.tolist(), stops, strict=False):
+        yield fragment_id, offsets[start:stop].astype(np.uint32)

@@ -1,0 +1,524 @@
+"""The worker's side of reading: one work unit, some rows of one fragment, as Arrow batches.
+
+A `WorkUnit` is picklable and says everything: where the table lies, which version was planned on,
+the fragment as bytes, which rows and which columns. Whoever has it needs no manifest.
+
+    the fragment's deletion file     which rows are dead           (not for rows given by offset)
+    the columns of the filter        which live rows are chosen
+    the other columns                read whole, or taken by offset where few rows are left
+    row ids and row versions         from the fragment's own sequences
+
+Memory is bounded by a batch, not by a file: `batch_size` rows at a time are asked for, by default
+as many as make about 32 MB.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from itertools import chain, pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream.errors import (
+    BadDataError,
+    CorruptDataError,
+    UnsupportedFeatureError,
+)
+from lance_stream.expressions.predicates import Expression, evaluate_predicate, parse_expression
+from lance_stream.file.versions import FileVersion
+from lance_stream.read.blob_places import blob_places, read_blobs
+from lance_stream.read.field_parts import Part, assemble, part_in, with_witnesses
+from lance_stream.read.lineage_skipping import rows_that_may_match
+from lance_stream.read.page_skipping import RowRanges, bounded_leaves, ranges_that_may_match
+from lance_stream.read.selections import TAKE_BELOW, Selection, batch_bounds, cuts, selection_of
+from lance_stream.read.units import READABLE_SYSTEM_COLUMNS, WorkUnit
+from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.blobs import description_of, is_description
+from lance_stream.schema.fields import Field, as_in_file
+from lance_stream.schema.logical_types import STRUCT
+from lance_stream.schema.projections import project
+from lance_stream.schema.system_columns import (
+    ROW_ADDRESS,
+    ROW_CREATED_AT_VERSION,
+    ROW_ID,
+)
+from lance_stream.snapshot.missing_files import told_why_missing
+from lance_stream.table.fragments import (
+    DataFile,
+    StoredSequence,
+    columns_of_files,
+    decode_fragment,
+    has_overlays,
+)
+from lance_stream.table.row_addresses import pack_addresses
+from lance_stream.table.row_ids import RowIdSequence, decode_row_ids
+from lance_stream.table.row_versions import RowVersionSequence, decode_row_versions
+
+Offsets = npt.NDArray[np.int64]
+
+BATCH_BYTES: Final = 32 << 20
+"""About how much a batch holds when its number of rows is not given."""
+
+MAX_BATCH_ROWS: Final = 1 << 20
+
+_LEAST_WIDTH: Final = 16
+"""What a value of no width of its own is taken to have at least."""
+
+
+def read_unit(unit: WorkUnit) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a work unit, in row order, in batches of `unit.arrow_schema`.
+
+    Raises:
+        BadDataError: A file is damaged, or has what is not supported; the notes say which.
+        NotFoundError: A file is gone: the version was cleaned up.
+    """
+    reader = FragmentReader(unit)
+    for selection in reader.selections():
+        batch = reader.read(selection)
+        if batch.num_rows:
+            yield batch
+
+
+class FragmentReader:
+    """Reads selections of one fragment's rows.
+
+    Safe to be used by several threads, one selection each.
+    """
+
+    def __init__(self, unit: WorkUnit) -> None:
+        self._unit = unit
+        self._fragment = decode_fragment(unit.fragment)
+        if has_overlays(self._fragment):
+            raise UnsupportedFeatureError(
+                f"fragment {self._fragment.id} of version {unit.version} has data overlay files, "
+                "which are not read: without them its values would be stale"
+            )
+        self._output = unit.projected.fields
+        self._arrow = unit.arrow_schema
+        if len(set(self._arrow.names)) != len(self._arrow.names):
+            raise CorruptDataError(
+                f"version {unit.version} has two columns of one name: "
+                f"{', '.join(map(repr, self._arrow.names))}"
+            )
+        self._predicate: Expression | None = None
+        self._filter_fields: tuple[Field, ...] = ()
+        self._filter_system: tuple[str, ...] = ()
+        if unit.filter is not None:
+            self._predicate = parse_expression(unit.filter)
+            named = [path for path in self._predicate.paths if path[0] in READABLE_SYSTEM_COLUMNS]
+            self._filter_system = tuple(dict.fromkeys(path[0] for path in named))
+            own = [
+                column
+                for column, path in zip(self._predicate.columns, self._predicate.paths, strict=True)
+                if path not in named
+            ]
+            self._filter_fields = project(unit.schema, own).fields
+        self._sequences: dict[str, RowIdSequence | RowVersionSequence | None] = {}
+
+    def selections(self) -> Iterator[Selection]:
+        """Yield the live rows (or the rows given) batch by batch; the filter is not asked yet."""
+        has_blobs = any(map(_has_bytes, self._output)) and not all(
+            map(_holds_bytes_itself, self._fragment.files)
+        )
+        with self._told_why_missing():
+            for selection in self._selections():
+                if has_blobs:
+                    yield from self._by_size_of_blobs(selection)
+                else:
+                    yield selection
+
+    def _told_why_missing(self) -> AbstractContextManager[None]:
+        unit = self._unit
+        return told_why_missing(unit.files.store, unit.version, self._fragment)
+
+    def _selections(self) -> Iterator[Selection]:
+        unit, fragment = self._unit, self._fragment
+        num_rows = self._physical_rows()
+        if unit.offsets is not None:
+            batch_size = unit.batch_size or self._default_batch_size(num_rows)
+            offsets = unit.offsets.astype(np.int64)
+            if len(offsets) and int(offsets[-1]) >= num_rows:
+                raise CorruptDataError(
+                    f"fragment {fragment.id} has {num_rows} rows, but row offset "
+                    f"{int(offsets[-1])} is asked for"
+                )
+            offsets = self._ranges_that_may_match(num_rows).choose(offsets)
+            # rows that lie far apart are read with much of what stands between them
+            most_apart = int(self._default_batch_size(num_rows) / TAKE_BELOW)
+            first = 0
+            while first < len(offsets):
+                near = int(np.searchsorted(offsets, offsets[first] + most_apart))
+                stop = min(first + batch_size, near)
+                yield selection_of(offsets[first:stop])
+                first = stop
+            return
+        stop = num_rows if unit.stop is None else min(unit.stop, num_rows)
+        within = self._ranges_that_may_match(num_rows).within(unit.start, stop)
+        dead = self._dead_offsets(num_rows) if within else np.empty(0, np.int64)
+        batches = chain.from_iterable(self._batches(*each, num_rows) for each in within)
+        for first, last in batches:
+            selection = Selection(first, last)
+            if len(dead):
+                low, high = np.searchsorted(dead, [first, last])
+                if high > low:
+                    alive = np.ones(last - first, np.bool_)
+                    alive[dead[low:high] - first] = False
+                    selection = selection.where(alive)
+            if selection.num_rows:
+                yield selection
+
+    def _ranges_that_may_match(self, num_rows: int) -> RowRanges:
+        """Return the rows that the filter may choose, as far as lineage and bounds can tell."""
+        everything = RowRanges.all_of(num_rows)
+        if self._predicate is None:
+            return everything
+        if self._filter_system:
+            everything = rows_that_may_match(
+                self._predicate,
+                self._fragment,
+                num_rows,
+                self._unit.files.sequence,
+                has_stable_row_ids=self._unit.has_stable_row_ids,
+            )
+        leaves = bounded_leaves(self._predicate, self._filter_fields)
+        if not leaves or not everything.ranges:
+            return everything
+        for file, column_of in zip(self._fragment.files, self._columns_of_files, strict=True):
+            held = [each for each in leaves.values() if each.id in column_of]
+            bounds = self._unit.files.page_bounds(file, held)
+            if bounds is not None:
+                found = ranges_that_may_match(self._predicate, leaves, bounds)
+                everything = everything.intersection(found)
+        return everything
+
+    def _batches(self, start: int, stop: int, num_rows: int) -> Iterator[tuple[int, int]]:
+        """Yield the first row of each batch and one past its last.
+
+        Unless the number of rows was asked for, a batch ends where pages end, so that a wide
+        column's pages become arrays as they are instead of being joined by copying.
+        """
+        if self._unit.batch_size is not None or start >= stop:
+            bounds = cuts(start, stop, self._unit.batch_size or 1)
+        elif stop - start < (batch_size := self._default_batch_size(num_rows)) // 4:
+            bounds = [start, stop]  # wherever pages end: no file is opened to know it
+        else:
+            bounds = batch_bounds(start, stop, self._page_starts(), batch_size)
+        yield from pairwise(bounds)
+
+    def _page_starts(self) -> npt.NDArray[np.int64]:
+        """Return the page starts of the file that holds most of what is asked for."""
+        asked = (*self._output, *self._filter_fields)
+        wanted = {part.id for each in asked for part in each.walk()}
+        held = {
+            place: len(wanted.intersection(each.field_ids))
+            for place, each in enumerate(self._fragment.files)
+        }
+        place = max(held, key=held.__getitem__, default=None)
+        if place is None or not held[place]:
+            return np.zeros(1, np.int64)
+        return self._unit.files.page_starts(self._fragment.files[place], asked)
+
+    def read(self, selection: Selection) -> pa.RecordBatch:
+        """Return the rows of a selection for which the filter is true."""
+        with self._told_why_missing():
+            return self._read(selection)
+
+    def _read(self, selection: Selection) -> pa.RecordBatch:
+        known: dict[str, tuple[Field, pa.Array]] = {}
+        if self._predicate is not None:
+            arrays = self._columns(self._filter_fields, selection)
+            known = {
+                field.name: (field, array)
+                for field, array in zip(self._filter_fields, arrays, strict=True)
+            }
+            arrays += [self._system_column(name, selection) for name in self._filter_system]
+            names = [each.name for each in self._filter_fields] + list(self._filter_system)
+            mask = evaluate_predicate(self._predicate, _batch_of(arrays, names, selection.num_rows))
+            chosen = pc.fill_null(mask, False)
+            count = chosen.true_count
+            if count < selection.num_rows:
+                selection = selection.where(chosen.to_numpy(zero_copy_only=False))
+                known = {
+                    name: (field, array.filter(chosen)) for name, (field, array) in known.items()
+                }
+        missing = [each for each in self._output if known.get(each.name, (None, None))[0] != each]
+        read = dict(
+            zip((each.name for each in missing), self._columns(missing, selection), strict=True)
+        )
+        columns = [
+            read[each.name] if each.name in read else known[each.name][1] for each in self._output
+        ]
+        columns += [self._system_column(name, selection) for name in self._unit.system_columns]
+        return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
+
+    def num_bytes_of(self, selection: Selection) -> int:
+        """Return about how large the batch of a selection is."""
+        most = self._default_batch_size(self._fragment.physical_rows)
+        return BATCH_BYTES * selection.num_rows // most
+
+    def _columns(self, fields: Sequence[Field], selection: Selection) -> list[pa.Array]:
+        if not fields:
+            return []
+        if not selection.num_rows:
+            return [pa.nulls(0, field_to_arrow(each).type) for each in fields]
+        return self._rows(fields, selection)
+
+    def _rows(self, fields: Sequence[Field], selection: Selection) -> list[pa.Array]:
+        """Read columns from all the data files that have part of them.
+
+        The rows are chosen before parts are put together: files may disagree on dead rows.
+        """
+        parts: list[list[Part]] = [[] for _ in fields]
+        columns_of = self._columns_of_files
+        everywhere = {each for column_of in columns_of for each in column_of}
+        whole_of = {each.id: each for each in self._unit.schema.fields}
+        asked = [with_witnesses(each, whole_of[each.id], everywhere) for each in fields]
+        for data_file, column_of in zip(self._fragment.files, columns_of, strict=True):
+            held = [
+                (place, part)
+                for place, field in enumerate(asked)
+                if (part := part_in(as_in_file(field, whole_of[field.id], column_of), column_of))
+                is not None
+            ]
+            if not held:
+                continue
+            is_apart = not _holds_bytes_itself(data_file)
+            wanted = [
+                description_of(part) if is_apart and _has_bytes(part) else part for _, part in held
+            ]
+            try:
+                self._check_num_rows(data_file)
+                arrays = self._read_file(data_file, wanted, selection)
+            except BadDataError as error:
+                error.add_note(
+                    f"data file {data_file.path!r} of fragment {self._fragment.id}, "
+                    f"version {self._unit.version}"
+                )
+                raise
+            for (place, part), array in zip(held, arrays, strict=True):
+                if is_apart and _has_bytes(part):
+                    array = self._bytes_of(part, data_file, array)
+                parts[place].append(Part(part, array))
+        return [
+            self._checked(field, assemble(field, pieces, selection.num_rows))
+            for field, pieces in zip(fields, parts, strict=True)
+        ]
+
+    def _read_file(
+        self, file: DataFile, wanted: Sequence[Field], selection: Selection
+    ) -> Sequence[pa.Array]:
+        """Read the rows of a selection from a data file."""
+        offsets = selection.offsets
+        if offsets is not None and selection.is_sparse:
+            return self._unit.files.take(file, wanted, offsets.astype(np.uint64))
+        arrays = self._unit.files.read(file, wanted, selection.start, selection.stop)
+        return arrays if offsets is None else _chosen(arrays, selection)
+
+    @cached_property
+    def _columns_of_files(self) -> list[dict[int, int]]:
+        """For each data file the columns of the fields that are read from it."""
+        if not self._fragment.files and self._fragment.physical_rows:
+            raise CorruptDataError(
+                f"fragment {self._fragment.id} of version {self._unit.version} has "
+                f"{self._fragment.physical_rows} rows, but no data file"
+            )
+        void = [each.name for each in self._unit.schema.walk() if each.id < 0]
+        if void:
+            raise CorruptDataError(
+                f"the column {void[0]!r} of version {self._unit.version} has a field id below 0, "
+                "which no data file can hold"
+            )
+        structs = {
+            part.id
+            for each in self._unit.schema.fields
+            for part in each.walk()
+            if part.children and part.logical_type == STRUCT and not part.is_packed
+        }
+        found = columns_of_files(self._fragment.files, structs)
+        below = {
+            part.id: {child.id for child in part.children}
+            for each in self._unit.schema.fields
+            for part in each.walk()
+            if part.children and not each.is_blob
+        }
+        for file, held in zip(self._fragment.files, found, strict=True):
+            if file.file_version >= (2, 1) and any(
+                below.get(each, set()) & held.keys() for each in held
+            ):
+                raise CorruptDataError(
+                    f"the data file {file.path!r} is said to hold a column beside those of its "
+                    "parts, which files of its version do not"
+                )
+        return found
+
+    def _check_num_rows(self, file: DataFile) -> None:
+        """Raise if a data file that is open has other rows than its fragment: some would be lost.
+
+        Where the manifest is wrong, no row can be told from its neighbours' row ids.
+        """
+        found, expected = self._unit.files.num_rows(file), self._physical_rows()
+        if found != expected:
+            raise CorruptDataError(
+                f"the data file {file.path!r} has {found} rows, but fragment {self._fragment.id} "
+                f"of version {self._unit.version} is said to have {expected}"
+            )
+
+    def _bytes_of(self, field: Field, file: DataFile, descriptions: pa.Array) -> pa.Array:
+        try:
+            return read_blobs(blob_places(descriptions, file, self._unit.files))
+        except BadDataError as error:
+            error.add_note(
+                f"column {field.name!r} of data file {file.path!r} of fragment "
+                f"{self._fragment.id}, version {self._unit.version}"
+            )
+            raise
+
+    def _by_size_of_blobs(self, selection: Selection) -> Iterator[Selection]:
+        """Yield a selection in parts that hold about as many bytes of blobs as a batch may."""
+        sizes = np.zeros(selection.num_rows, np.uint64)
+        for field in self._output:
+            if _has_bytes(field):
+                (descriptions,) = self._columns([description_of(field)], selection)
+                place = descriptions.type.get_field_index("size")
+                some = descriptions.field(place).fill_null(0).to_numpy(zero_copy_only=False)
+                sizes += np.minimum(some, BATCH_BYTES).astype(np.uint64)
+        before = np.cumsum(sizes)
+        if not len(before) or int(before[-1]) <= BATCH_BYTES:
+            yield selection
+            return
+        start = 0
+        while start < len(before):
+            done = int(before[start - 1]) if start else 0
+            stop = max(int(np.searchsorted(before, done + BATCH_BYTES, "right")), start + 1)
+            rows = np.zeros(selection.num_rows, np.bool_)
+            rows[start:stop] = True
+            yield selection.where(rows)
+            start = stop
+
+    def _checked(self, field: Field, array: pa.Array) -> pa.Array:
+        """Refuse what a file holds under another type; Arrow would cast it silently later."""
+        wanted = field_to_arrow(field).type
+        if not array.type.equals(wanted):
+            raise CorruptDataError(
+                f"column {field.name!r} is {wanted}, but fragment {self._fragment.id} of version "
+                f"{self._unit.version} holds {array.type}"
+            )
+        return array
+
+    def _physical_rows(self) -> int:
+        """Old writers left the number of rows out of the manifest; the data file has it."""
+        if self._fragment.physical_rows or not self._fragment.files:
+            return self._fragment.physical_rows
+        return self._unit.files.num_rows(self._fragment.files[0])
+
+    def _dead_offsets(self, num_rows: int) -> Offsets:
+        if self._unit.with_dead_rows:
+            return np.empty(0, np.int64)
+        return self._unit.files.dead_offsets(self._fragment, num_rows).astype(np.int64)
+
+    def _default_batch_size(self, num_rows: int) -> int:
+        fields = {each.name: each for each in (*self._output, *self._filter_fields)}.values()
+        stored = sum(each.size_bytes for each in self._fragment.files) / max(num_rows, 1)
+        guesses = [_width(field_to_arrow(each).type) for each in fields]
+        width = 8 * len(self._unit.system_columns) + sum(each.known for each in guesses)
+        # what has no width of its own takes, all together, about as much as a stored row
+        unknown = sum(each.num_unknown for each in guesses)
+        width += max(stored, _LEAST_WIDTH * unknown) if unknown else 0
+        return max(1, min(MAX_BATCH_ROWS, int(BATCH_BYTES / max(width, 1))))
+
+    def _system_column(self, name: str, selection: Selection) -> pa.Array:
+        fragment = self._fragment
+        if name == ROW_ADDRESS or (name == ROW_ID and not self._unit.has_stable_row_ids):
+            offsets = (
+                np.arange(selection.start, selection.stop)
+                if selection.offsets is None
+                else selection.offsets
+            )
+            return pa.array(pack_addresses(fragment.id, offsets))
+        if name == ROW_ID:
+            if fragment.row_ids is None:
+                raise CorruptDataError(
+                    f"fragment {fragment.id} has no row ids, but the table has stable row ids"
+                )
+            return self._from_sequence(name, fragment.row_ids, selection)
+        if name == ROW_CREATED_AT_VERSION:
+            return self._from_sequence(name, fragment.created_at_versions, selection)
+        return self._from_sequence(name, fragment.last_updated_at_versions, selection)
+
+    def _from_sequence(
+        self, name: str, stored: StoredSequence | None, selection: Selection
+    ) -> pa.Array:
+        if stored is None:
+            return pa.array(np.ones(selection.num_rows, np.uint64))
+        if name not in self._sequences:
+            data = self._unit.files.sequence(stored)
+            decode = decode_row_ids if name == ROW_ID else decode_row_versions
+            self._sequences[name] = decode(data, self._physical_rows())
+        sequence = self._sequences[name]
+        assert sequence is not None
+        if selection.offsets is None:
+            return pa.array(sequence.slice(selection.start, selection.stop))
+        return pa.array(sequence.take(selection.offsets))
+
+
+def _holds_bytes_itself(file: DataFile) -> bool:
+    """Say whether a data file is of version 0.1: there a blob column is one of plain bytes."""
+    return file.file_version <= FileVersion.V0_1.data_file_numbers
+
+
+def _has_bytes(field: Field) -> bool:
+    """Say whether a column is one of blobs, to be given as bytes."""
+    return field.is_blob and not is_description(field)
+
+
+def _chosen(arrays: Sequence[pa.Array], selection: Selection) -> list[pa.Array]:
+    """Return the rows of a selection out of arrays over its whole range."""
+    assert selection.offsets is not None
+    places = selection.offsets - selection.start
+    taken = pa.array(places)
+    if 2 * len(places) < selection.stop - selection.start:
+        return [each.take(taken) for each in arrays]
+    # where most rows stay, a mask is faster than places, but for fixed-size lists
+    mask = np.zeros(selection.stop - selection.start, np.bool_)
+    mask[places] = True
+    is_chosen = pa.array(mask)
+    return [
+        each.take(taken) if pa.types.is_fixed_size_list(each.type) else each.filter(is_chosen)
+        for each in arrays
+    ]
+
+
+def _batch_of(arrays: Sequence[pa.Array], names: Sequence[str], num_rows: int) -> pa.RecordBatch:
+    if arrays:
+        return pa.RecordBatch.from_arrays(arrays, names=names)
+    # a predicate without columns, as TRUE; a batch of no columns would have no rows
+    return pa.RecordBatch.from_arrays([pa.nulls(num_rows)], names=[""])
+
+
+class _Width(NamedTuple):
+    """How many bytes a value takes.
+
+    Attributes:
+        known: By those parts of its type that have a width.
+        num_unknown: How many parts have none: texts, bytes, lists.
+    """
+
+    known: float
+    num_unknown: float
+
+
+def _width(arrow: pa.DataType) -> _Width:
+    if pa.types.is_struct(arrow):
+        parts = [_width(part.type) for part in arrow]
+        return _Width(sum(each.known for each in parts), sum(each.num_unknown for each in parts))
+    if pa.types.is_fixed_size_list(arrow):
+        item = _width(arrow.value_type)
+        return _Width(arrow.list_size * item.known, arrow.list_size * item.num_unknown)
+    try:
+        return _Width(arrow.bit_width / 8, 0)
+    except ValueError:
+        return _Width(0, 1)

@@ -1,0 +1,304 @@
+"""Which rows a filter may choose, told by what the manifest itself says of them.
+
+Row ids, row addresses and the versions in which rows were created and last updated stand in a
+fragment's message, mostly as a few runs. So a filter over these columns is asked of the runs first:
+fragments without a run that it may choose from are not read at all, of the others only the rows
+of such runs. The specification's queries for what came and what was changed between two versions
+are such filters:
+
+    _row_created_at_version > b AND _row_created_at_version <= e
+    _row_created_at_version <= b AND _row_last_updated_at_version > b
+        AND _row_last_updated_at_version <= e
+
+Fragments of which one thing is to be said for all rows, as of most that were appended, are not
+decoded for that (`table.uniform_lineage`). What may match is decided as for pages of old files
+(`page_skipping`): a run is a page whose least and greatest value are known.
+
+    created, updated      a piece for each run of a version
+    row id                one for each range of ids, and one for every 1024 ids that stand singly
+    row address           one for the fragment
+
+Who reads a fragment cuts ranges of ids and addresses into pieces of 4096 rows.
+
+Source:  row ids and lineage, "Row Version Tracking", "Change Data Feed".
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.errors import BadDataError
+from lance_stream.expressions.predicates import Expression
+from lance_stream.read.page_skipping import RowRanges, may_match
+from lance_stream.schema.system_columns import (
+    ROW_ADDRESS,
+    ROW_CREATED_AT_VERSION,
+    ROW_ID,
+    ROW_LAST_UPDATED_AT_VERSION,
+)
+from lance_stream.table.ascending import distinct
+from lance_stream.table.fragment_list import FragmentList
+from lance_stream.table.fragments import Fragment, StoredSequence
+from lance_stream.table.row_addresses import pack_addresses
+from lance_stream.table.row_ids import Ranges, RowIdSequence, Values, decode_row_ids
+from lance_stream.table.row_versions import FIRST_VERSION, decode_row_versions
+from lance_stream.table.uniform_lineage import uniform_lineage
+
+Offsets: TypeAlias = npt.NDArray[np.int64]
+U64s: TypeAlias = npt.NDArray[np.uint64]
+ReadSequence: TypeAlias = Callable[[StoredSequence], bytes | None]
+"""Returns the bytes of a sequence; None where they are not to be had without reading a file."""
+
+LINEAGE_COLUMNS: Final = (
+    ROW_ID,
+    ROW_ADDRESS,
+    ROW_CREATED_AT_VERSION,
+    ROW_LAST_UPDATED_AT_VERSION,
+)
+
+_IDS_IN_A_PIECE: Final = 1024
+_ROWS_IN_A_PIECE: Final = 4096
+
+
+class Pieces(NamedTuple):
+    """Between which bounds one column's values lie, piece by piece.
+
+    Attributes:
+        ends: (num_pieces,) i64, ascending: one past the last row of each.
+        least: (num_pieces,) u64.
+        most: (num_pieces,) u64.
+    """
+
+    ends: Offsets
+    least: U64s
+    most: U64s
+
+    def cut(self, num_rows: int) -> "Pieces":
+        """Return smaller pieces, where the values of a piece are known to go up by one a row."""
+        lengths = np.diff(self.ends, prepend=0)
+        is_range = self.most - self.least == (lengths - 1).astype(np.uint64)
+        if not (is_range & (lengths > num_rows)).any():
+            return self
+        edges = np.arange(0, int(self.ends[-1]), num_rows, dtype=np.int64)
+        ends = distinct(np.concatenate([edges[1:], self.ends]))
+        starts = np.concatenate(([0], ends[:-1]))
+        which = np.searchsorted(self.ends, starts, side="right")
+        behind = (starts - (self.ends - lengths)[which]).astype(np.uint64)
+        before = (self.ends[which] - ends).astype(np.uint64)
+        moves = is_range[which]
+        return Pieces(
+            ends,
+            np.where(moves, self.least[which] + behind, self.least[which]),
+            np.where(moves, self.most[which] - before, self.most[which]),
+        )
+
+    def at(self, starts: Offsets) -> tuple[U64s, U64s]:
+        """Return the bounds of the pieces in which some rows lie."""
+        which = np.searchsorted(self.ends, starts, side="right")
+        return self.least[which], self.most[which]
+
+
+def lineage_columns_of(predicate: Expression | None) -> tuple[str, ...]:
+    """Return the columns of a filter that the manifest knows."""
+    named = {path[0] for path in (predicate.paths if predicate is not None else ())}
+    return tuple(name for name in LINEAGE_COLUMNS if name in named)
+
+
+def rows_that_may_match(
+    predicate: Expression,
+    fragment: Fragment,
+    num_rows: int,
+    read: ReadSequence,
+    *,
+    has_stable_row_ids: bool,
+) -> RowRanges:
+    """Return the rows of a fragment that a filter may choose, as far as its lineage tells.
+
+    Args:
+        predicate: The filter.
+        fragment: The fragment.
+        num_rows: Its physical rows.
+        read: Reads a sequence.
+        has_stable_row_ids: Whether its row ids are not its row addresses.
+
+    Raises:
+        BadDataError: A sequence is damaged.
+    """
+    names = lineage_columns_of(predicate)
+    pieces = _pieces_of(fragment, num_rows, names, read, has_stable_row_ids=has_stable_row_ids)
+    if not pieces or not num_rows:
+        return RowRanges.all_of(num_rows)
+    edges, known = _aligned(
+        {
+            name: each.cut(_ROWS_IN_A_PIECE) if name in (ROW_ID, ROW_ADDRESS) else each
+            for name, each in pieces.items()
+        }
+    )
+    return RowRanges.of_pages(edges, may_match(predicate, known, len(edges) - 1))
+
+
+def fragments_that_may_match(
+    predicate: Expression, fragments: FragmentList, *, has_stable_row_ids: bool
+) -> list[tuple[int, int, int | None]]:
+    """Return the fragments that a filter may choose rows of, as far as their manifest tells.
+
+    No file is read. A fragment is taken as a whole if its message is damaged, which who reads it
+    will say, or leaves something to a file.
+
+    Returns:
+        The place of each in `fragments`; the first row that may be chosen, and one past the last,
+        None for its end.
+    """
+    names = lineage_columns_of(predicate)
+    is_left, found = _uniform_that_may_match(
+        predicate, names, fragments, has_stable_row_ids=has_stable_row_ids
+    )
+    asked: list[tuple[int, Offsets, dict[str, tuple[U64s, U64s]]]] = []
+    for place in np.flatnonzero(is_left).tolist():
+        try:
+            fragment = fragments[place]
+            pieces = _pieces_of(
+                fragment,
+                fragment.physical_rows,
+                names,
+                _inline,
+                has_stable_row_ids=has_stable_row_ids,
+            )
+        except BadDataError:
+            pieces = {}
+        if len(pieces) < len(names) or not fragment.physical_rows:
+            found.append((place, 0, None))
+        else:
+            asked.append((place, *_aligned(pieces)))
+    if asked:
+        found += _chosen(predicate, names, asked)
+    return sorted(found, key=lambda each: each[0])
+
+
+def _uniform_that_may_match(
+    predicate: Expression,
+    names: Sequence[str],
+    fragments: FragmentList,
+    *,
+    has_stable_row_ids: bool,
+) -> tuple[npt.NDArray[np.bool_], list[tuple[int, int, int | None]]]:
+    """Ask the fragments of which one thing is to be said for all rows, without decoding them.
+
+    Returns:
+        (num_fragments,) which are not of this kind; and what is found of those that are.
+    """
+    known = uniform_lineage(fragments.raws)
+    is_known = known.is_plain.copy()
+    bounds: dict[str, tuple[U64s, U64s]] = {}
+    for name in names:
+        if name == ROW_ADDRESS or (name == ROW_ID and not has_stable_row_ids):
+            first = known.ids << np.uint64(32)
+            bounds[name] = first, first + known.physical_rows - np.uint64(1)
+        elif name == ROW_ID:
+            first = known.first_row_ids.values
+            bounds[name] = first, first + known.physical_rows - np.uint64(1)
+            is_known &= known.first_row_ids.is_known
+        else:
+            stamps = known.created if name == ROW_CREATED_AT_VERSION else known.last_updated
+            bounds[name] = stamps.values, stamps.values
+            is_known &= stamps.is_known
+    mask = may_match(predicate, bounds, len(fragments))
+    return ~is_known, [(place, 0, None) for place in np.flatnonzero(is_known & mask).tolist()]
+
+
+def _chosen(
+    predicate: Expression,
+    names: Sequence[str],
+    asked: Sequence[tuple[int, Offsets, dict[str, tuple[U64s, U64s]]]],
+) -> Iterator[tuple[int, int, int | None]]:
+    """Ask the pieces of several fragments at once."""
+    known = {
+        name: (
+            np.concatenate([bounds[name][0] for _, _, bounds in asked]),
+            np.concatenate([bounds[name][1] for _, _, bounds in asked]),
+        )
+        for name in names
+    }
+    stops = np.cumsum([len(edges) - 1 for _, edges, _ in asked])
+    mask = may_match(predicate, known, int(stops[-1]))
+    for (place, edges, _), stop in zip(asked, stops.tolist(), strict=True):
+        chosen = np.flatnonzero(mask[stop - len(edges) + 1 : stop])
+        if len(chosen):
+            first, last = int(edges[chosen[0]]), int(edges[chosen[-1] + 1])
+            yield place, first, None if last == edges[-1] else last
+
+
+def _inline(stored: StoredSequence) -> bytes | None:
+    return stored if isinstance(stored, bytes) else None
+
+
+def _aligned(
+    pieces: dict[str, Pieces],
+) -> tuple[Offsets, dict[str, tuple[U64s, U64s]]]:
+    """Return pieces in which the bounds of no column change; their edges, and the bounds."""
+    if len(pieces) == 1:
+        ((name, (ends, least, most)),) = pieces.items()
+        return np.concatenate(([0], ends)), {name: (least, most)}
+    edges = distinct(
+        np.concatenate([np.zeros(1, np.int64), *(each.ends for each in pieces.values())])
+    )
+    return edges, {name: each.at(edges[:-1]) for name, each in pieces.items()}
+
+
+def _pieces_of(
+    fragment: Fragment,
+    num_rows: int,
+    names: Iterable[str],
+    read: ReadSequence,
+    *,
+    has_stable_row_ids: bool,
+) -> dict[str, Pieces]:
+    """Return for columns that the fragment's message knows the bounds of their values."""
+    found: dict[str, Pieces] = {}
+    for name in names:
+        if name == ROW_ADDRESS or (name == ROW_ID and not has_stable_row_ids):
+            outermost = pack_addresses(fragment.id, np.array([0, max(num_rows - 1, 0)]))
+            found[name] = Pieces(np.array([num_rows], np.int64), outermost[:1], outermost[1:])
+        elif name == ROW_ID:
+            data = None if fragment.row_ids is None else read(fragment.row_ids)
+            if data is not None:
+                found[name] = _pieces_of_ids(decode_row_ids(data, num_rows))
+        else:
+            stored = (
+                fragment.created_at_versions
+                if name == ROW_CREATED_AT_VERSION
+                else fragment.last_updated_at_versions
+            )
+            data = None if stored is None else read(stored)
+            if stored is None:
+                first = np.full(1, FIRST_VERSION, np.uint64)
+                found[name] = Pieces(np.array([num_rows], np.int64), first, first)
+            elif data is not None:
+                sequence = decode_row_versions(data, num_rows)
+                ends = np.cumsum(sequence.lengths)
+                found[name] = Pieces(ends, sequence.versions, sequence.versions)
+    return found
+
+
+def _pieces_of_ids(sequence: RowIdSequence) -> Pieces:
+    parts: list[Pieces] = []
+    done = 0
+    for segment in sequence.segments:
+        if isinstance(segment, Ranges):
+            some = segment.stops > segment.starts
+            ends, least = segment.ends[some], segment.starts[some]
+            most = segment.stops[some] - np.uint64(1)
+        elif isinstance(segment, Values):
+            starts = np.arange(0, len(segment), _IDS_IN_A_PIECE, dtype=np.int64)
+            ends = np.minimum(starts + _IDS_IN_A_PIECE, len(segment))
+            least = np.minimum.reduceat(segment.values, starts)
+            most = np.maximum.reduceat(segment.values, starts)
+        else:
+            ends = np.array([len(segment)], np.int64)
+            least = np.array([segment.start], np.uint64)
+            most = np.array([segment.stop - 1], np.uint64)
+        parts.append(Pieces(ends + done, least, most))
+        done += len(segment)
+    return Pieces(*(np.concatenate([each[column] for each in parts]) for column in range(3)))

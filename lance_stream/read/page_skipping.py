@@ -1,0 +1,245 @@
+"""Which rows a filter may choose, told by the bounds of the values of each page.
+
+Only files of version 0.1 have bounds (and what a manifest says of rows has, too: see
+`lineage_skipping`). A page is left out only if no value between its bounds makes
+the filter true; a part of the filter that bounds say nothing about may always be true:
+
+    column < 5         some page's least value is less
+    column = 5         5 lies between the bounds (and so for IN)
+    a AND b            both may be true
+    a OR b             one may be true
+    all else           may be true: NOT, IS NULL, LIKE, <>, two columns, arithmetic
+
+A comparison is asked of the least and of the greatest values by the same rules as of rows, so that
+casts and mixed types mean the same. NaN is greater than any other number and lies in no bounds: of
+a column of floats `>` and `>=` may be true anywhere, and so may `=` with a value that is NaN.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlglot import exp
+
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.expressions.predicates import Expression, evaluate_predicate
+from lance_stream.expressions.rules import evaluate_node, path_of
+from lance_stream.file.v0_1.statistics import PageBounds
+from lance_stream.schema.fields import Field
+from lance_stream.schema.logical_types import STRUCT
+
+Path: TypeAlias = tuple[str, ...]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Node: TypeAlias = Any
+"""A node of sqlglot's tree; its base class has another name from release to release."""
+
+_MIRRORED: dict[Node, Node] = {
+    exp.LT: exp.GT,
+    exp.LTE: exp.GTE,
+    exp.GT: exp.LT,
+    exp.GTE: exp.LTE,
+    exp.EQ: exp.EQ,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RowRanges:
+    """Rows of a fragment as ranges.
+
+    Attributes:
+        ranges: (start, stop), ascending, none empty, none touching another.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def all_of(cls, num_rows: int) -> "RowRanges":
+        """Return all rows of a fragment."""
+        return cls(((0, num_rows),) if num_rows else ())
+
+    @classmethod
+    def of_pages(cls, starts: npt.NDArray[np.int64], chosen: Mask) -> "RowRanges":
+        """Return the rows of chosen pages; `starts` has one past the last row, too."""
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], chosen.astype(np.int8), [0]))))
+        places = starts[edges].reshape(-1, 2).tolist()
+        return cls(tuple((start, stop) for start, stop in places if stop > start))
+
+    def within(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the ranges that lie from `start` to `stop`, cut there."""
+        cut = [(max(first, start), min(last, stop)) for first, last in self.ranges]
+        return [(first, last) for first, last in cut if first < last]
+
+    def intersection(self, other: "RowRanges") -> "RowRanges":
+        """Return the rows that are in both."""
+        return RowRanges(tuple(part for each in self.ranges for part in other.within(*each)))
+
+    def choose(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return those of some ascending row offsets that lie in the ranges."""
+        edges = np.array(self.ranges, np.int64).reshape(-1)
+        inside: Mask = np.searchsorted(edges, offsets, side="right") % 2 == 1
+        return np.asarray(offsets[inside])
+
+
+def bounded_leaves(predicate: Expression | None, fields: Sequence[Field]) -> dict[Path, Field]:
+    """Return the leaves that a filter names, by path: columns, and parts of structs."""
+    leaves: dict[Path, Field] = {}
+    for path in predicate.paths if predicate is not None else ():
+        below: Sequence[Field] = fields
+        found: Field | None = None
+        for name in path:
+            found = next((each for each in below if each.name == name), None)
+            below = found.children if found is not None and found.logical_type == STRUCT else ()
+        if found is not None and not found.children:
+            leaves[path] = found
+    return leaves
+
+
+def ranges_that_may_match(
+    predicate: Expression, leaves: Mapping[Path, Field], bounds: PageBounds
+) -> RowRanges:
+    """Return the rows of the pages in which a filter may be true.
+
+    Args:
+        predicate: The filter.
+        leaves: The leaves it names.
+        bounds: What a file says of their pages.
+    """
+    num_pages = len(bounds.batch_offsets) - 1
+    known = {
+        path: (bounds.of_field[field.id].least, bounds.of_field[field.id].most)
+        for path, field in leaves.items()
+        if field.id in bounds.of_field
+    }
+    return RowRanges.of_pages(bounds.batch_offsets, _may_match(predicate.node, known, num_pages))
+
+
+def may_match(
+    predicate: Expression,
+    bounds: Mapping[str, tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]],
+    num_pieces: int,
+) -> Mask:
+    """Return in which pieces of rows a filter may be true.
+
+    Args:
+        predicate: The filter.
+        bounds: For names of columns of u64 without nulls the least and the greatest value of each
+            piece; columns that are not there may have any value.
+        num_pieces: How many pieces there are.
+
+    Returns:
+        (num_pieces,) booleans. Where a piece has one value of each column that the filter names,
+        it is known whether the filter is true.
+    """
+    known: dict[Path, tuple[pa.Array, pa.Array]] = {
+        (name,): (pa.array(least), pa.array(most)) for name, (least, most) in bounds.items()
+    }
+    may = _may_match(predicate.node, known, num_pieces)
+    if not known or any(path not in known for path in predicate.paths):
+        return may
+    single = may & np.logical_and.reduce([least == most for least, most in bounds.values()])
+    which = np.flatnonzero(single)
+    values = [pa.array(least[which]) for least, _ in bounds.values()]
+    try:
+        answers = evaluate_predicate(
+            predicate, pa.RecordBatch.from_arrays(values, names=list(bounds))
+        )
+    except InvalidInputError:
+        return may  # asked of rows, it will say what is wrong
+    may[which] = pc.fill_null(answers, False).to_numpy(zero_copy_only=False)
+    return may
+
+
+def _may_match(node: Node, known: Mapping[Path, tuple[pa.Array, pa.Array]], num_pages: int) -> Mask:
+    everywhere = np.ones(num_pages, np.bool_)
+    if node.args.get("negate"):
+        return everywhere
+    if isinstance(node, exp.Paren):
+        return _may_match(node.this, known, num_pages)
+    if isinstance(node, exp.And | exp.Or):
+        combine = np.logical_and if isinstance(node, exp.And) else np.logical_or
+        parts = [_may_match(each, known, num_pages) for each in node.flatten()]
+        return np.asarray(combine.reduce(parts))
+    if isinstance(node, exp.Between):
+        low, high = node.args["low"], node.args["high"]
+        return _compared(exp.GTE, node.this, low, known, everywhere) & _compared(
+            exp.LTE, node.this, high, known, everywhere
+        )
+    if isinstance(node, exp.In):
+        found = [_compared(exp.EQ, node.this, each, known, everywhere) for each in node.expressions]
+        return np.asarray(np.logical_or.reduce(found)) if found else everywhere
+    if type(node) in _MIRRORED:
+        left, right = node.this, node.expression
+        if _is_column(left):
+            return _compared(type(node), left, right, known, everywhere)
+        return _compared(_MIRRORED[type(node)], right, left, known, everywhere)
+    return everywhere
+
+
+def _compared(
+    kind: Node,
+    column: Node,
+    value: Node,
+    known: Mapping[Path, tuple[pa.Array, pa.Array]],
+    everywhere: Mask,
+) -> Mask:
+    """Return in which pages a column may compare so with a value that is the same for all rows."""
+    if not _is_column(column) or any(map(_is_column, value.walk())):
+        return everywhere
+    path = path_of(column)
+    if path not in known:
+        return everywhere
+    least, most = known[path]
+    if pa.types.is_floating(most.type) and (
+        kind in (exp.GT, exp.GTE) or (kind is exp.EQ and not _is_number(value))
+    ):
+        return everywhere
+    asked = {
+        exp.LT: ((exp.LT, least),),
+        exp.LTE: ((exp.LTE, least),),
+        exp.GT: ((exp.GT, most),),
+        exp.GTE: ((exp.GTE, most),),
+        exp.EQ: ((exp.LTE, least), (exp.GTE, most)),
+    }[kind]
+    may = everywhere
+    for comparison, bound in asked:
+        node = comparison(this=column.copy(), expression=value.copy())
+        may = may & _true_or_unknown(node, path, bound)
+    return may
+
+
+def _is_number(value: Node) -> bool:
+    """Say whether a value is known to be other than NaN."""
+    try:
+        found = evaluate_node(value, _ONE_ROW)
+    except (InvalidInputError, NotFoundError, pa.ArrowException):
+        return False
+    if isinstance(found, pa.Array):
+        found = found[0]
+    return bool(pa.types.is_decimal(found.type) or found.as_py() == found.as_py())
+
+
+_ONE_ROW = pa.RecordBatch.from_arrays([pa.nulls(1)], names=[""])
+
+
+def _true_or_unknown(node: Node, path: Path, bound: pa.Array) -> Mask:
+    everywhere = np.ones(len(bound), np.bool_)
+    array = bound
+    for name in reversed(path[1:]):
+        array = pa.StructArray.from_arrays([array], names=[name])
+    batch = pa.RecordBatch.from_arrays([array], names=[path[0]])
+    try:
+        answered = evaluate_node(node, batch)
+    except (InvalidInputError, NotFoundError, pa.ArrowException):
+        return everywhere  # asked of rows, it will say what is wrong
+    if isinstance(answered, pa.Scalar):
+        return everywhere
+    unknown = pc.is_null(bound)
+    return np.asarray(pc.or_(pc.fill_null(answered, False), unknown).to_numpy(zero_copy_only=False))
+
+
+def _is_column(node: Node) -> bool:
+    return isinstance(node, exp.Column | exp.Dot)

@@ -1,0 +1,122 @@
+"""Work units read by several threads, some ahead of the one who takes the batches.
+
+    unit 7    its rows are chosen        a thread: for that files may have to be opened
+    unit 6    a batch is read            a thread
+    unit 6    a batch is read            a thread
+    unit 5    a batch waits              its turn comes when those before it have been taken
+
+How many threads there are the store says (`Store.num_readers`): on a local disk as many as there
+are cores; on an object store more, for most of the time each of them waits. There the next units'
+rows are chosen ahead, too. What has been read and not been taken is bounded: as many batches as
+cores, and more of them only where they are small.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from itertools import chain
+from typing import Final, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from lance_stream.read.fragment import BATCH_BYTES, FragmentReader
+from lance_stream.read.selections import Selection
+from lance_stream.read.units import WorkUnit
+from lance_stream.storage.store import NUM_READERS
+from lance_stream.threads import map_ahead
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+MAX_WAITING_BYTES: Final = NUM_READERS * BATCH_BYTES
+"""About how much may be read ahead where there are more threads than cores."""
+
+
+class Read(NamedTuple):
+    """What reads a batch.
+
+    Attributes:
+        call: Reads it.
+        num_bytes: About how large it is.
+    """
+
+    call: Callable[[], pa.RecordBatch]
+    num_bytes: int
+
+
+class Chosen(NamedTuple):
+    """Rows that make one batch.
+
+    Attributes:
+        place: The place of their work unit among all.
+        reader: Reads its fragment.
+        selection: The rows.
+    """
+
+    place: int
+    reader: FragmentReader
+    selection: Selection
+
+    def read_by(self, read: Callable[..., pa.RecordBatch], *more: object) -> Read:
+        """Return what reads them: `read`, given more and then reader and selection."""
+        call = partial(read, *more, self.reader, self.selection)
+        return Read(call, self.reader.num_bytes_of(self.selection))
+
+
+def num_readers(units: Sequence[WorkUnit]) -> int:
+    """Return how many threads read work units of one table best."""
+    return units[0].files.store.num_readers if units else NUM_READERS
+
+
+def choose(units: Sequence[WorkUnit]) -> Iterator[Chosen]:
+    """Yield the rows of work units, batch by batch, in order."""
+    if num_readers(units) <= NUM_READERS or len(units) < 2:
+        for place, unit in enumerate(units):
+            reader = FragmentReader(unit)
+            for selection in reader.selections():
+                yield Chosen(place, reader, selection)
+        return
+    for place, (reader, selections) in enumerate(map_ahead(_begin, units, num_readers(units))):
+        for selection in selections:
+            yield Chosen(place, reader, selection)
+
+
+def _begin(unit: WorkUnit) -> tuple[FragmentReader, Iterator[Selection]]:
+    """Choose the first rows of a unit, which opens the files that choosing takes."""
+    reader = FragmentReader(unit)
+    selections = reader.selections()
+    first = next(selections, None)
+    return reader, selections if first is None else chain([first], selections)
+
+
+def read_ahead(reads: Iterator[Read], num_threads: int = NUM_READERS) -> Iterator[pa.RecordBatch]:
+    """Yield what some reads give, in order and without empty batches.
+
+    Args:
+        reads: Each is called by one of the threads.
+        num_threads: How many read, ahead of the one who takes the batches.
+    """
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="lance-stream-scan") as threads:
+        ahead: deque[tuple[Future[pa.RecordBatch], int]] = deque()
+        waiting_bytes = 0
+        try:
+            for read, num_bytes in reads:
+                ahead.append((threads.submit(read), num_bytes))
+                waiting_bytes += num_bytes
+                while len(ahead) > NUM_READERS and (
+                    len(ahead) > num_threads or waiting_bytes > MAX_WAITING_BYTES
+                ):
+                    batch, num_bytes = ahead.popleft()
+                    waiting_bytes -= num_bytes
+                    yield from _unless_empty(batch.result())
+            while ahead:
+                yield from _unless_empty(ahead.popleft()[0].result())
+        finally:
+            for each, _ in ahead:
+                each.cancel()
+
+
+def _unless_empty(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows:
+        yield batch

@@ -1,0 +1,193 @@
+"""Scanning a version: its live rows in order, or those for which a filter is true.
+
+A scan is planned as work units, one a fragment. Here they are read by a few threads, some batches
+ahead of the one who takes them (`reading_ahead`); on Spark each goes to a worker
+(`spark.table_source`).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lance_stream.arguments import as_count, as_names
+from lance_stream.errors import InvalidInputError
+from lance_stream.expressions.predicates import parse_expression, parse_predicate
+from lance_stream.read.fragment import FragmentReader
+from lance_stream.read.lineage_skipping import fragments_that_may_match, lineage_columns_of
+from lance_stream.read.reading_ahead import choose, num_readers, read_ahead
+from lance_stream.read.units import (
+    BYTES,
+    READABLE_SYSTEM_COLUMNS,
+    WorkUnit,
+    check_blob_handling,
+    output_schema,
+    projected,
+    unit_of,
+)
+from lance_stream.schema.arrow_schemas import to_arrow
+from lance_stream.schema.projections import project
+from lance_stream.schema.system_columns import (
+    ROW_ADDRESS,
+    ROW_CREATED_AT_VERSION,
+    ROW_ID,
+    ROW_LAST_UPDATED_AT_VERSION,
+)
+from lance_stream.snapshot.table_version import TableVersion
+
+_ROW_VERSIONS: Final = frozenset({ROW_CREATED_AT_VERSION, ROW_LAST_UPDATED_AT_VERSION})
+
+
+def plan_scan(
+    table: TableVersion,
+    columns: Sequence[str] | None = None,
+    filter: str | None = None,
+    *,
+    system_columns: Sequence[str] = (),
+    batch_size: int | None = None,
+    blob_handling: str = BYTES,
+) -> list[WorkUnit]:
+    """Return the work units that together read the live rows of a version, in order.
+
+    Args:
+        table: The version.
+        columns: Names or paths; None for all columns.
+        filter: A SQL expression; rows for which it is not true are left out.
+        system_columns: Names of `READABLE_SYSTEM_COLUMNS` that follow the columns.
+        batch_size: The most rows in a batch; None for as many as make about 32 MB.
+        blob_handling: `read_fragment.BYTES` or `DESCRIPTORS`.
+
+    Raises:
+        NotFoundError: A column is not there.
+        InvalidInputError: The filter is not understood, a number makes no sense, or no column is
+            asked for.
+    """
+    wanted = names_of(table, columns)
+    if not wanted and not system_columns:
+        raise InvalidInputError("a scan needs a column at least; use count_rows to count rows")
+    if batch_size is not None:
+        batch_size = as_count(batch_size, "a batch has")
+    project(table.schema, wanted)
+    if filter is not None:
+        check_filter(table, filter)
+    return units_of(
+        table,
+        filter,
+        columns=wanted,
+        system_columns=tuple(system_columns),
+        batch_size=batch_size,
+        blob_handling=blob_handling,
+    )
+
+
+def units_of(table: TableVersion, filter: str | None, **wanted: Any) -> list[WorkUnit]:
+    """Return work units that read the rows for which a filter is true, in order.
+
+    Fragments of which the manifest itself tells that the filter chooses none of their rows are
+    left out (see `lineage_skipping`); no file is opened for that.
+
+    Args:
+        table: The version.
+        filter: A SQL expression that has been checked; None for all rows.
+        wanted: What of them, as the attributes of `WorkUnit`.
+    """
+    fragments = table.manifest.fragments
+    predicate = None if filter is None else parse_expression(filter)
+    if predicate is None or not lineage_columns_of(predicate):
+        return [unit_of(table, place, filter=filter, **wanted) for place in range(len(fragments))]
+    return [
+        unit_of(table, place, filter=filter, start=start, stop=stop, **wanted)
+        for place, start, stop in fragments_that_may_match(
+            predicate, fragments, has_stable_row_ids=table.has_stable_row_ids
+        )
+    ]
+
+
+def check_filter(table: TableVersion, filter: str) -> None:
+    """Raise unless a SQL expression is a filter over a version's rows.
+
+    Raises:
+        NotFoundError: It names a column that is not there.
+        InvalidInputError: It is not understood, or asks when rows came or were changed in a table
+            that does not keep it.
+    """
+    arrow = to_arrow(table.schema)
+    for name in READABLE_SYSTEM_COLUMNS:
+        if name not in arrow.names:
+            arrow = arrow.append(pa.field(name, pa.uint64()))
+    predicate = parse_predicate(filter, arrow)
+    if table.has_stable_row_ids:
+        return
+    for path in predicate.paths:
+        if path[0] in _ROW_VERSIONS:
+            raise InvalidInputError(
+                f"the filter names {path[0]!r}, but {table.uri} has no stable row ids, and so does "
+                "not keep in which versions its rows were created and updated. Give it such ids by "
+                "lance_stream.migrate_to_stable_row_ids(uri): versions are kept from then on"
+            )
+
+
+def scan(
+    table: TableVersion,
+    columns: Sequence[str] | None = None,
+    filter: str | None = None,
+    *,
+    with_row_id: bool = False,
+    with_row_address: bool = False,
+    with_row_versions: bool = False,
+    batch_size: int | None = None,
+    blob_handling: str = BYTES,
+) -> pa.RecordBatchReader:
+    """Return the live rows of a version; see `Dataset.scan`."""
+    asked = {
+        ROW_ID: with_row_id,
+        ROW_ADDRESS: with_row_address,
+        ROW_CREATED_AT_VERSION: with_row_versions,
+        ROW_LAST_UPDATED_AT_VERSION: with_row_versions,
+    }
+    system_columns = tuple(name for name in READABLE_SYSTEM_COLUMNS if asked[name])
+    check_blob_handling(blob_handling)
+    names = names_of(table, columns)
+    units = plan_scan(
+        table,
+        names,
+        filter,
+        system_columns=system_columns,
+        batch_size=batch_size,
+        blob_handling=blob_handling,
+    )
+    schema = projected(table.schema, names, blob_handling)
+    arrow = output_schema(schema, system_columns)
+    return pa.RecordBatchReader.from_batches(arrow, read_units(units))
+
+
+def count_rows(table: TableVersion, filter: str | None = None) -> int:
+    """Return how many live rows a version has, or for how many a filter is true.
+
+    Without a filter no data file is opened; only deletion files whose number of offsets the
+    manifest does not state are read.
+    """
+    if filter is None:
+        return sum(table.num_live_rows(each) for each in table.manifest.fragments)
+    check_filter(table, filter)
+    units = units_of(table, filter, columns=(), system_columns=(ROW_ADDRESS,))
+    return sum(batch.num_rows for batch in read_units(units))
+
+
+def names_of(table: TableVersion, columns: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns asked for; None stands for all top-level columns.
+
+    Raises:
+        InvalidInputError: One string was given where a sequence of names is meant.
+    """
+    if columns is None:
+        return tuple(table.schema.names)
+    if isinstance(columns, str):
+        raise InvalidInputError(f"columns is a list of names: [{columns!r}], not {columns!r}")
+    return as_names(columns, "columns")
+
+
+def read_units(units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of work units, in order, read by several threads a little ahead."""
+    reads = (each.read_by(FragmentReader.read) for each in choose(units))
+    return read_ahead(reads, num_readers(units))

@@ -1,0 +1,180 @@
+"""Random access: rows by their place in a version, or by their row id.
+
+Of each fragment that has one of the rows, the columns asked for are read at just those offsets.
+The row id index is made when rows are first asked for by id; by place it is not needed.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.expressions.predicates import parse_expression
+from lance_stream.read.lineage_skipping import fragments_that_may_match
+from lance_stream.read.scan import names_of, read_units
+from lance_stream.read.units import BYTES, check_blob_handling, output_schema, projected, unit_of
+from lance_stream.schema.system_columns import ROW_ID
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.store import NUM_READERS
+from lance_stream.table.row_addresses import RowIdIndex, pack_addresses, unpack_addresses
+
+Numbers: TypeAlias = Any
+"""A list of integers, a numpy array or an Arrow array of them."""
+
+FEW_IDS: Final = 64
+"""Rows by so many ids are looked for in the fragments that have them, and no others."""
+
+_MAX_EXAMPLES = 5
+
+
+def take(
+    table: TableVersion,
+    *,
+    row_offsets: Numbers | None = None,
+    row_ids: Numbers | None = None,
+    columns: Sequence[str] | None = None,
+    blob_handling: str = BYTES,
+) -> pa.Table:
+    """Return some rows, in the order asked for; see `Dataset.take`."""
+    check_blob_handling(blob_handling)
+    names = names_of(table, columns)
+    arrow = output_schema(projected(table.schema, names, blob_handling), ())
+    if not names:
+        raise InvalidInputError("take needs a column at least")
+    addresses = addresses_of(table, row_offsets=row_offsets, row_ids=row_ids)
+    wanted, inverse = np.unique(addresses, return_inverse=True)
+    fragment_ids, offsets = unpack_addresses(wanted)
+    place_of = table.manifest.fragments.place_of
+    units = []
+    for fragment_id in np.unique(fragment_ids).tolist():
+        low, high = np.searchsorted(fragment_ids, [fragment_id, fragment_id + 1])
+        units.append(
+            unit_of(
+                table,
+                place_of[fragment_id],
+                columns=names,
+                offsets=offsets[low:high].astype(np.uint32),
+                blob_handling=blob_handling,
+            )
+        )
+    rows = pa.Table.from_batches(read_units(units), arrow)
+    if not _is_ascending(inverse):
+        rows = rows.combine_chunks().take(pa.array(inverse))
+    return rows
+
+
+def addresses_of(
+    table: TableVersion, *, row_offsets: Numbers | None, row_ids: Numbers | None
+) -> npt.NDArray[np.uint64]:
+    """Return the addresses of rows that are given by place or by row id.
+
+    Raises:
+        NotFoundError: There is no such row.
+        InvalidInputError: Neither or both are given, or they are no whole numbers.
+    """
+    if (row_offsets is None) == (row_ids is None):
+        raise InvalidInputError("take needs either row_offsets or row_ids")
+    if row_offsets is not None:
+        return _addresses_of_places(table, _numbers(row_offsets, "row_offsets"))
+    return _addresses_of_ids(table, _numbers(row_ids, "row_ids"))
+
+
+def _is_ascending(places: npt.NDArray[np.intp]) -> bool:
+    return bool((places == np.arange(len(places))).all())
+
+
+def _numbers(given: Numbers, name: str) -> npt.NDArray[np.uint64]:
+    if isinstance(given, pa.Array | pa.ChunkedArray):
+        if given.null_count:
+            raise InvalidInputError(f"{name} must not hold nulls")
+        given = (
+            given.to_numpy(zero_copy_only=False)
+            if isinstance(given, pa.Array)
+            else (given.to_numpy())
+        )
+    array = np.asarray(given)
+    if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
+        raise InvalidInputError(f"{name} must be a list of whole numbers")
+    if array.dtype.kind == "i" and len(array) and int(array.min()) < 0:
+        raise InvalidInputError(f"{name} must not be negative, but {int(array.min())} is")
+    return array.astype(np.uint64)
+
+
+def _addresses_of_places(
+    table: TableVersion, places: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.uint64]:
+    """Return the addresses of rows by their place among the live rows, in scan order."""
+    fragments = table.manifest.fragments
+    counts = np.array([table.num_live_rows(each) for each in fragments], np.int64)
+    stops = np.cumsum(counts)
+    num_rows = int(stops[-1]) if len(stops) else 0
+    if len(places) and int(places.max()) >= num_rows:
+        raise NotFoundError(
+            f"there is no row {int(places.max())}: version {table.version} has {num_rows} rows"
+        )
+    which = np.searchsorted(stops, places.astype(np.int64), side="right")
+    addresses = np.empty(len(places), np.uint64)
+    for place in np.unique(which).tolist():
+        chosen = np.flatnonzero(which == place)
+        fragment = fragments[place]
+        alive = places[chosen].astype(np.int64) - (int(stops[place]) - int(counts[place]))
+        dead = table.dead_offsets(fragment).astype(np.int64)
+        # how many live rows stand before each dead one; ascending, as the dead are
+        before = dead - np.arange(len(dead))
+        offsets = alive + np.searchsorted(before, alive, side="right")
+        addresses[chosen] = pack_addresses(fragment.id, offsets)
+    return addresses
+
+
+def _addresses_of_ids(
+    table: TableVersion, row_ids: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.uint64]:
+    if table.has_stable_row_ids:
+        addresses, is_there = _index_for(table, row_ids).find(row_ids)
+    else:
+        addresses, is_there = row_ids, _are_live(table, row_ids)
+    if not bool(is_there.all()):
+        missing = row_ids[~is_there]
+        examples = ", ".join(map(str, missing[:_MAX_EXAMPLES].tolist()))
+        raise NotFoundError(
+            f"{len(missing)} of the row ids are not in version {table.version}, for example "
+            f"{examples}"
+        )
+    return addresses
+
+
+def _index_for(table: TableVersion, row_ids: npt.NDArray[np.uint64]) -> RowIdIndex:
+    """Return an index that knows some rows at least.
+
+    That of all fragments takes all deletion files. Where reading them costs requests, and the
+    manifest tells which few fragments have the ids, it is made of those.
+    """
+    is_far = table.store.num_readers > NUM_READERS
+    fragments = table.manifest.fragments
+    if (
+        not is_far
+        or "row_id_index" in table.__dict__
+        or not 0 < len(row_ids) <= FEW_IDS
+        or not fragments.numbers.has_deletion_file.any()
+    ):
+        return table.row_id_index
+    predicate = parse_expression(f"{ROW_ID} IN ({', '.join(map(str, row_ids.tolist()))})")
+    found = fragments_that_may_match(predicate, fragments, has_stable_row_ids=True)
+    return table.index_of([fragments[place] for place, _, _ in found])
+
+
+def _are_live(table: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Return which addresses are those of live rows; without stable ids they are the row ids."""
+    fragment_ids, offsets = unpack_addresses(addresses)
+    is_live = np.zeros(len(addresses), np.bool_)
+    for fragment_id in np.unique(fragment_ids).tolist():
+        fragment = table.manifest.fragments.by_id(fragment_id)
+        if fragment is not None:
+            chosen = np.flatnonzero(fragment_ids == fragment_id)
+            is_live[chosen] = (offsets[chosen] < table.physical_rows(fragment)) & ~np.isin(
+                offsets[chosen], table.dead_offsets(fragment)
+            )
+    return is_live

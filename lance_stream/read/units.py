@@ -1,0 +1,160 @@
+"""Work units: some rows of one fragment, and what of them is wanted; picklable, complete.
+
+A driver plans them from the manifest alone: it opens no data file for that, nor to tell how much
+each will read. Workers read them (`fragment`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.schema.arrow_schemas import to_arrow
+from lance_stream.schema.blobs import with_descriptions
+from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.projections import project
+from lance_stream.schema.system_columns import (
+    ROW_ADDRESS,
+    ROW_CREATED_AT_VERSION,
+    ROW_ID,
+    ROW_LAST_UPDATED_AT_VERSION,
+)
+from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.fragments import Fragment, decode_fragment
+
+BYTES: Final = "bytes"
+"""Blob columns are large_binary."""
+
+DESCRIPTORS: Final = "descriptors"
+"""Blob columns are what the files hold: where the bytes are."""
+
+READABLE_SYSTEM_COLUMNS: Final = (
+    ROW_ID,
+    ROW_ADDRESS,
+    ROW_CREATED_AT_VERSION,
+    ROW_LAST_UPDATED_AT_VERSION,
+)
+"""System columns that a scan can give, in this order."""
+
+
+# Where a writer did not say how large its files are.
+_BYTES_PER_ROW: Final = 100
+
+
+@dataclass(frozen=True)
+class WorkUnit:
+    """Some rows of one fragment, and what of them is wanted: picklable, complete.
+
+    Attributes:
+        files: Where the table's files lie.
+        version: The version that was planned on; for messages.
+        fragment: The fragment's message, as the manifest has it.
+        schema: All columns of the table at that version.
+        columns: The columns wanted, as `schema.projections.project` takes them.
+        system_columns: Names of `READABLE_SYSTEM_COLUMNS` that follow the columns.
+        has_stable_row_ids: Whether `_rowid` is a stable id; else it is the row address.
+        offsets: (n,) row offsets, ascending, each once, dead or alive; None for all live rows.
+        start: First row offset, where no offsets are given.
+        stop: One past the last; None for the fragment's end.
+        filter: A SQL expression; rows for which it is not true are left out.
+        batch_size: The most rows in a batch; None for as many as make about 32 MB.
+        blob_handling: Whether blob columns are given as `BYTES` or as `DESCRIPTORS`.
+        with_dead_rows: Whether dead rows are given, too, where no offsets are.
+        fields: The columns wanted, where names do not say them: columns of `schema`, perhaps
+            without some of their parts.
+    """
+
+    files: OpenFiles
+    version: int
+    fragment: bytes
+    schema: Schema
+    columns: tuple[str, ...] = ()
+    system_columns: tuple[str, ...] = ()
+    has_stable_row_ids: bool = True
+    offsets: npt.NDArray[np.uint32] | None = None
+    start: int = 0
+    stop: int | None = None
+    filter: str | None = None
+    batch_size: int | None = None
+    blob_handling: str = BYTES
+    with_dead_rows: bool = False
+    fields: tuple[Field, ...] | None = None
+
+    @property
+    def projected(self) -> Schema:
+        """The columns wanted."""
+        if self.fields is not None:
+            return Schema(self.fields)
+        return projected(self.schema, self.columns, self.blob_handling)
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of the batches."""
+        return output_schema(self.projected, self.system_columns)
+
+
+def unit_of(table: TableVersion, place: int, **wanted: Any) -> WorkUnit:
+    """Return the work unit that reads one fragment of a version.
+
+    Args:
+        table: The version.
+        place: The fragment's place in its manifest.
+        wanted: What of it, as the attributes of `WorkUnit`.
+    """
+    return WorkUnit(
+        files=table.files,
+        version=table.version,
+        fragment=table.manifest.fragments.raw(place),
+        schema=table.schema,
+        has_stable_row_ids=table.has_stable_row_ids,
+        **wanted,
+    )
+
+
+def size_of(unit: WorkUnit) -> tuple[int, int]:
+    """Return how many rows a unit reads at most, and about how many bytes of data files."""
+    fragment = decode_fragment(unit.fragment)
+    if unit.offsets is not None:
+        num_rows = len(unit.offsets)
+    else:
+        stop = fragment.physical_rows if unit.stop is None else unit.stop
+        num_rows = max(stop - unit.start, 0)
+    return num_rows, stored_bytes(fragment) * num_rows // max(fragment.physical_rows, 1)
+
+
+def stored_bytes(fragment: Fragment) -> int:
+    """Return about how large a fragment's data files are."""
+    return sum(each.size_bytes for each in fragment.files) or _BYTES_PER_ROW * max(
+        fragment.physical_rows, 1
+    )
+
+
+def check_blob_handling(blob_handling: str) -> None:
+    """Raise unless it is a way to give blobs.
+
+    Raises:
+        InvalidInputError: It is none.
+    """
+    if blob_handling not in (BYTES, DESCRIPTORS):
+        raise InvalidInputError(
+            f"blob_handling is {BYTES!r} or {DESCRIPTORS!r}, not {blob_handling!r}"
+        )
+
+
+def projected(schema: Schema, columns: Sequence[str], blob_handling: str) -> Schema:
+    """Return the schema of the columns asked for, in the order asked for."""
+    part = project(schema, columns)
+    return with_descriptions(part) if blob_handling == DESCRIPTORS else part
+
+
+def output_schema(schema: Schema, system_columns: Sequence[str]) -> pa.Schema:
+    """Return the Arrow schema of some columns, and the system columns behind them."""
+    arrow = to_arrow(schema)
+    for name in system_columns:
+        arrow = arrow.append(pa.field(name, pa.uint64(), nullable=False))
+    return arrow

@@ -1,0 +1,170 @@
+"""Opening a table at a version: the newest one, a number, a tag, or a moment."""
+
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from lance_stream.arguments import as_number
+from lance_stream.commit.opening import open_log
+from lance_stream.commit.same_table import check_is_still_there
+from lance_stream.commit.version_log import VersionLog
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.snapshot.references import Refs, as_branch, list_branches, refs_of
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.snapshot.tag_files import get_tag
+from lance_stream.snapshot.timestamps import nanos_of, timestamp_of, with_zone
+from lance_stream.snapshot.write_ahead_logs import warn_of_unmerged_rows
+from lance_stream.table.feature_flags import check_readable
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.paths import branch_directory
+
+VersionSpec: TypeAlias = int | str | datetime | tuple[str | None, int | None] | None
+"""A version's number, a tag's name, a moment (in UTC if it has no zone), or None for the newest;
+or a branch and one of its versions, or None for its newest."""
+
+
+def open_table(
+    uri: str | os.PathLike[str],
+    version: VersionSpec = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> TableVersion:
+    """Return a version of the table at a location.
+
+    Raises:
+        NotFoundError: There is no table, or no such version, tag or branch.
+        InvalidInputError: The location or the version makes no sense.
+        UnsupportedFeatureError: The table has a feature that a reader must understand and we do
+            not.
+    """
+    log = open_log(uri, storage_options)
+    refs = refs_of(log) if isinstance(version, str | tuple) else Refs(log)
+    found, manifest = _resolve(refs, version)
+    check_readable(manifest)
+    warn_of_unmerged_rows(found.log, manifest)
+    return TableVersion(
+        uri=os.fspath(uri) if found is refs else _uri_beside(os.fspath(uri), refs, found),
+        storage_options=dict(storage_options or {}),
+        store=found.store,
+        log=found.log,
+        manifest=manifest,
+    )
+
+
+def checkout(table: TableVersion, version: VersionSpec) -> TableVersion:
+    """Return the same table at another version; see `open_table`.
+
+    A table that is yet to be made (`create.plan_table`) has itself as its newest version, until
+    another writer makes it.
+    """
+    if version is None and not table.version:
+        return newest_of_same(table)
+    refs = table.refs
+    found, manifest = _resolve(refs, version, table.manifest)
+    check_readable(manifest)
+    if found is refs:
+        return table.at(manifest)
+    return TableVersion(
+        uri=_uri_beside(table.uri, refs, found),
+        storage_options=table.storage_options,
+        store=found.store,
+        log=found.log,
+        manifest=manifest,
+    )
+
+
+def newest_of_same(table: TableVersion) -> TableVersion:
+    """Return the newest version of the table that a version is of.
+
+    Raises:
+        NotFoundError: There is no table any more.
+        TableReplacedError: There is another one now: the table was deleted and made anew, or put
+            back from a copy.
+    """
+    try:
+        look = table.log.look()
+    except NotFoundError:
+        if not table.version:
+            return table  # it is yet to be made
+        raise
+    if table.version:
+        check_is_still_there(table.log, look, table.manifest)
+    check_readable(look.newest)
+    return table.at(look.newest)
+
+
+def _resolve(
+    refs: Refs, version: VersionSpec, known: Manifest | None = None
+) -> tuple[Refs, Manifest]:
+    """Return the branch that a version belongs to, and its manifest."""
+    if isinstance(version, str):
+        try:
+            tag = get_tag(refs, version)
+        except NotFoundError:
+            refs.log.latest()  # says so where there is no table either
+            raise
+        refs, version = _branch(refs, tag.branch), tag.version
+    elif isinstance(version, tuple) and len(version) == 2:
+        refs, version = _branch(refs, as_branch(version[0])), version[1]
+    log = refs.log
+    if version is None:
+        return refs, log.read_latest()
+    if isinstance(version, datetime):
+        return refs, _newest_at(log, version)
+    number = as_number(version)
+    if number is None or number < 1:
+        raise InvalidInputError(
+            f"a version is a whole number from 1, a tag or a datetime, not {version!r}"
+        )
+    if known is not None and (known.version, known.branch) == (number, refs.branch):
+        return refs, known
+    return refs, log.read(number)
+
+
+def _branch(refs: Refs, branch: str | None) -> Refs:
+    """Return the references of a branch that is there.
+
+    Raises:
+        NotFoundError: There is no such branch; the message lists those that are.
+    """
+    found = refs.of(branch)
+    if found is not refs:
+        try:
+            found.log.latest()
+        except NotFoundError:
+            names = ", ".join(list_branches(refs))
+            there = f"there are: {names}" if names else "there are no branches"
+            raise NotFoundError(
+                f"the table at {refs.root.uri} has no branch {branch!r}; {there}"
+            ) from None
+    return found
+
+
+def _uri_beside(uri: str, refs: Refs, other: Refs) -> str:
+    """Return the location of another branch, in the way that a user wrote the one of this."""
+    path, mark, query = uri.partition("?") if uri.startswith("s3+ddb:") else (uri, "", "")
+    path = path.rstrip("/")
+    own = "" if refs.branch is None else f"/{branch_directory(refs.branch)}"
+    if not path.endswith(own):
+        return other.store.uri
+    beside = "" if other.branch is None else f"/{branch_directory(other.branch)}"
+    return path.removesuffix(own) + beside + mark + query
+
+
+def _newest_at(log: VersionLog, moment: datetime) -> Manifest:
+    """Return the newest version that was committed at or before a moment."""
+    wanted = nanos_of(moment)
+    oldest = None
+    for version in reversed(log.versions()):
+        try:
+            manifest = log.read(version)
+        except NotFoundError:
+            continue  # cleaned up meanwhile
+        if (manifest.timestamp_nanos or 0) // 1000 * 1000 <= wanted:
+            return manifest
+        oldest = manifest
+    when = oldest and timestamp_of(oldest)
+    raise NotFoundError(
+        f"no version was there at {with_zone(moment).isoformat()}; the oldest one left is version "
+        f"{oldest.version if oldest else '?'} of {when.isoformat() if when else 'an unknown time'}"
+    )

@@ -1,0 +1,286 @@
+"""References: where the tags and branches of a table lie, and the histories of its branches.
+
+    {table}/                                       the main branch
+    {table}/tree/{branch}/                         a branch: versions and new files of its own
+    {table}/_refs/tags/{tag}.json                  tags of the table and of all its branches
+    {table}/_refs/branches/{branch}.json           what each branch was made from
+
+    {
+      "parentBranch": null,
+      "parentVersion": 1,
+      "identifier": {"version_mapping": [[1, "334cb3f05be64db4bfa12097018fae54"]]},
+      "createAt": 1795339918,
+      "manifestSize": 368,
+      "metadata": {}
+    }
+
+A branch begins as a shallow clone: its first version has the number of the version that it was made
+from, and names the files of that one by a base path. Its manifests state the branch's name, and
+only they do: a directory called `tree/x` may be a table of its own.
+
+Branches are opened, read, written to, tagged, followed and cleaned up here; they are made and
+deleted by the reference.
+
+Source:  files that the reference wrote, its refs.rs and branch_location.rs.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from lance_stream.commit.opening import log_beside
+from lance_stream.commit.version_log import VersionLog
+from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
+from lance_stream.snapshot.timestamps import moment_at
+from lance_stream.storage.local_store import LocalStore
+from lance_stream.storage.store import Store, at_root, root_of
+from lance_stream.table.paths import (
+    BRANCHES_DIRECTORY,
+    MAIN_BRANCH,
+    TREE_DIRECTORY,
+    VERSIONS_DIRECTORY,
+    branch_directory,
+    parse_branch_file_path,
+)
+
+_log = logging.getLogger(__name__)
+
+_MARK = f"/{TREE_DIRECTORY}/"
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A history of its own that began with a version of another one.
+
+    Attributes:
+        name: The name.
+        parent: The branch that it was made from; None for the main one.
+        parent_version: The version that it was made from.
+        created_at: When it was made, in UTC; None if its writer did not say.
+        metadata: What its writer noted with it.
+    """
+
+    name: str
+    parent: str | None
+    parent_version: int
+    created_at: datetime | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Refs:
+    """The references that concern a table, or one branch of it.
+
+    Args:
+        log: The versions of the table or branch.
+        branch: The branch's name; None for the main one.
+    """
+
+    log: VersionLog
+    branch: str | None = None
+
+    @property
+    def store(self) -> Store:
+        """Where the branch itself lies."""
+        return self.log.store
+
+    @cached_property
+    def root(self) -> Store:
+        """Where the table lies: its tags, its branches, and the main branch.
+
+        Raises:
+            InvalidInputError: The branch does not lie in its table.
+        """
+        if self.branch is None:
+            return self.store
+        ending = f"/{branch_directory(self.branch)}"
+        for each in _roots(self.store):
+            if each.endswith(ending):
+                return at_root(self.store, _root_as_in(self.store, each[: -len(ending)]))
+        raise InvalidInputError(
+            f"{self.store.uri} says that it is the branch {self.branch!r} of a table, but does not "
+            f"lie in the folder {ending[1:]!r} of one: it was moved or copied, and the tags and "
+            "branches that it needs cannot be found. Open it where it was made; or write its rows "
+            "to a table of their own"
+        )
+
+    def log_of(self, branch: str | None) -> VersionLog:
+        """Return the versions of another branch of the same table, which need not be there.
+
+        Raises:
+            InvalidInputError: No branch can have this name.
+            UnsupportedFeatureError: How its versions are published is not known here.
+        """
+        if branch == self.branch:
+            return self.log
+        root = self.root
+        if branch is None:
+            return log_beside(self.log, root)
+        parts = (root_of(root), branch_directory(branch))
+        return log_beside(self.log, at_root(root, "/".join(filter(None, parts))))
+
+    def of(self, branch: str | None) -> "Refs":
+        """Return the references that concern another branch; see `log_of`."""
+        return self if branch == self.branch else Refs(self.log_of(branch), branch)
+
+
+def refs_of(log: VersionLog) -> Refs:
+    """Return the references that concern the table or branch of a log.
+
+    Whether it is a branch stands in its manifests; they are read only where it lies like one.
+
+    Raises:
+        NotFoundError: There is no table.
+        BadDataError: The newest manifest is damaged.
+    """
+    lies_like_a_branch = any(_MARK in each for each in _roots(log.store))
+    return Refs(log, log.read_latest().branch if lies_like_a_branch else None)
+
+
+def branch_by_its_file(store: Store) -> str | None:
+    """Return the branch in whose folder a store lies, by the files that tables have of branches.
+
+    For a branch whose manifests do not state it, as those of a writer that knows of none. It is
+    None for a table of its own in a folder that is called like a branch.
+    """
+    for root in _roots(store):
+        places = [at for at in range(len(root)) if root.startswith(_MARK, at)]
+        for place in places:
+            branch = root[place + len(_MARK) :]
+            table = at_root(store, _root_as_in(store, root[:place]))
+            files = (each.path for each in table.list(BRANCHES_DIRECTORY))
+            if branch in map(parse_branch_file_path, files):
+                return branch
+    return None
+
+
+def _roots(store: Store) -> tuple[str, ...]:
+    """Return the paths of a store on its disk or in its bucket, which begin with "/"."""
+    own = f"/{root_of(store)}".replace("//", "/")
+    return (own, os.path.realpath(own)) if isinstance(store, LocalStore) else (own,)
+
+
+def _root_as_in(store: Store, path: str) -> str:
+    """Return a path that begins with "/", or is empty, as a store has its root."""
+    return path or "/" if root_of(store).startswith("/") else path[1:]
+
+
+def as_branch(name: object) -> str | None:
+    """Return the branch that a user names; None for the main one.
+
+    Raises:
+        InvalidInputError: No branch can have this name.
+    """
+    if name is None or name == MAIN_BRANCH:
+        return None
+    if not isinstance(name, str):
+        raise InvalidInputError(f"a branch has a name, which is a text, not {name!r}")
+    branch_directory(name)
+    return name
+
+
+# --- files of branches
+
+
+def list_branches(refs: Refs) -> dict[str, Branch]:
+    """Return all branches of a table by name, in the order of their names.
+
+    Files that are damaged are passed over, and named in a warning.
+    """
+    found = {}
+    for path, branch in read_branches(refs).items():
+        if isinstance(branch, Branch):
+            found[branch.name] = branch
+        else:
+            _log.warning("%s/%s is passed over: %s", refs.root.uri, path, branch)
+    return dict(sorted(found.items()))
+
+
+def read_branches(refs: Refs) -> dict[str, Branch | Exception]:
+    """Return what the file of each branch says, by its path; or why it cannot be understood."""
+    found: dict[str, Branch | Exception] = {}
+    for each in refs.root.list(BRANCHES_DIRECTORY):
+        name = parse_branch_file_path(each.path)
+        if name is None:
+            continue
+        try:
+            branch_directory(name)
+            found[each.path] = _as_branch(name, json.loads(refs.root.read(each.path)))
+        except NotFoundError:
+            if refs.root.exists(each.path):
+                raise  # else it was deleted since it was listed
+        except (ValueError, RecursionError, CorruptDataError) as error:
+            found[each.path] = error
+    return found
+
+
+def _as_branch(name: str, content: Any) -> Branch:
+    """Return the branch that a file's content describes.
+
+    Raises:
+        CorruptDataError: It describes none.
+    """
+    if not isinstance(content, dict):
+        raise CorruptDataError(f"the branch {name!r} says nothing: {content!r:.200}")
+    parent, version = content.get("parentBranch"), content.get("parentVersion")
+    made, metadata = content.get("createAt"), content.get("metadata", {})
+    if (
+        not isinstance(version, int)
+        or isinstance(version, bool)
+        or not (parent is None or isinstance(parent, str))
+        or not isinstance(metadata, dict)
+    ):
+        raise CorruptDataError(f"the branch {name!r} was made from nothing: {content!r:.200}")
+    created = moment_at(made * 1_000_000) if isinstance(made, int) else None
+    return Branch(
+        name,
+        None if parent == MAIN_BRANCH else parent,
+        version,
+        created,
+        {str(key): str(value) for key, value in metadata.items()},
+    )
+
+
+def other_branches(refs: Refs) -> Iterator[tuple[str | None, bool]]:
+    """Yield all other branches of a table, also those that are being made or were deleted by half.
+
+    Yields:
+        A name, None for the main one; and whether it is known that the branch has versions.
+
+    Raises:
+        CorruptDataError: The file of a branch is damaged, or there is a branch whose name we do
+            not know.
+    """
+    names: dict[str, bool] = {}
+    for folder in _folders_with_versions(refs.root):
+        try:
+            branch_directory(folder)
+        except InvalidInputError as error:
+            raise CorruptDataError(
+                f"{refs.root.uri}/{TREE_DIRECTORY}/{folder} has versions, but no branch can have "
+                "this name"
+            ) from error
+        names[folder] = False
+    for path, branch in read_branches(refs).items():
+        if isinstance(branch, Exception):
+            raise CorruptDataError(
+                f"{refs.root.uri}/{path} should say what a branch was made from, and cannot be "
+                f"understood: {branch}. Mend it, or delete it if there is no such branch"
+            ) from branch
+        names[branch.name] = True
+    if refs.branch is not None:
+        yield None, True
+    yield from ((name, known) for name, known in names.items() if name != refs.branch)
+
+
+def _folders_with_versions(root: Store) -> set[str]:
+    """Return the folders below `tree` in which there are manifests."""
+    mark = f"/{VERSIONS_DIRECTORY}/"
+    start = len(TREE_DIRECTORY) + 1
+    places = ((each.path, each.path.rfind(mark)) for each in root.list(TREE_DIRECTORY))
+    return {path[start:stop] for path, stop in places if stop > start}

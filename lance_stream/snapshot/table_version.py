@@ -1,0 +1,164 @@
+"""One version of a table, and where it lies: what every verb starts from."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.commit.version_log import VersionLog
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.versions import FileVersion
+from lance_stream.schema.arrow_schemas import to_arrow
+from lance_stream.schema.fields import Schema
+from lance_stream.snapshot.missing_files import told_why_missing
+from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.snapshot.references import Refs
+from lance_stream.snapshot.timestamps import timestamp_of
+from lance_stream.storage.store import NUM_READERS, Store
+from lance_stream.table.feature_flags import check_readable, has_stable_row_ids
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.row_addresses import FragmentRows, RowIdIndex
+from lance_stream.table.row_ids import RowIdSequence, decode_row_ids
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """One version of a table, and where it lies.
+
+    Attributes:
+        uri: The table's directory, as the user wrote it.
+        storage_options: What opening its store took.
+        store: Where its files lie.
+        log: Its versions.
+        manifest: The version.
+    """
+
+    uri: str
+    storage_options: Mapping[str, Any] = field(repr=False)
+    store: Store
+    log: VersionLog
+    manifest: Manifest
+
+    @property
+    def version(self) -> int:
+        """The version's number."""
+        return self.manifest.version
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that the version belongs to; None for the main one."""
+        return self.manifest.branch
+
+    @property
+    def refs(self) -> Refs:
+        """The tags and branches that concern it."""
+        return Refs(self.log, self.manifest.branch)
+
+    @property
+    def schema(self) -> Schema:
+        """The columns."""
+        return self.manifest.schema
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """The columns, as Arrow has them."""
+        return to_arrow(self.manifest.schema)
+
+    @property
+    def file_version(self) -> FileVersion:
+        """The file version of new data files."""
+        return FileVersion.from_manifest_name(self.manifest.data_format.version)
+
+    @property
+    def has_stable_row_ids(self) -> bool:
+        """Whether a row keeps its id for its whole life."""
+        return has_stable_row_ids(self.manifest)
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """When the version was committed, in UTC; None if its writer did not say."""
+        return timestamp_of(self.manifest)
+
+    @cached_property
+    def files(self) -> OpenFiles:
+        """The table's files."""
+        return OpenFiles(self.store, self.manifest.base_paths, self.storage_options)
+
+    def at(self, manifest: Manifest) -> "TableVersion":
+        """Return another version of the same table; files that are open stay open."""
+        other = replace(self, manifest=manifest)
+        if manifest.base_paths == self.manifest.base_paths:
+            other.__dict__["files"] = self.files
+        return other
+
+    def read_at(self, version: int) -> "TableVersion":
+        """Return another version of the same table, whose rows are to be read.
+
+        Raises:
+            NotFoundError: It is gone.
+            UnsupportedFeatureError: It has a feature that a reader must understand and we do not.
+        """
+        manifest = self.log.read(version)
+        check_readable(manifest)
+        return self.at(manifest)
+
+    def physical_rows(self, fragment: Fragment) -> int:
+        """Return the number of rows in a fragment's files, which old manifests do not state."""
+        if fragment.physical_rows or not fragment.files:
+            return fragment.physical_rows
+        return self.files.num_rows(fragment.files[0])
+
+    def dead_offsets(self, fragment: Fragment) -> npt.NDArray[np.uint32]:
+        """Return the row offsets of a fragment's dead rows, ascending."""
+        if fragment.deletion_file is None:
+            return np.empty(0, np.uint32)
+        with told_why_missing(self.store, self.version, fragment):
+            return self.files.dead_offsets(fragment, self.physical_rows(fragment))
+
+    def dead_offsets_of(self, fragments: Sequence[Fragment]) -> list[npt.NDArray[np.uint32]]:
+        """Return the row offsets of the dead rows of each fragment; files are read side by side."""
+        with_files = [each for each in fragments if each.deletion_file is not None]
+        if len(with_files) < 2 or self.store.num_readers <= NUM_READERS:
+            return [self.dead_offsets(each) for each in fragments]
+        with ThreadPoolExecutor(min(self.store.num_readers, len(with_files))) as threads:
+            return list(threads.map(self.dead_offsets, fragments))
+
+    def num_live_rows(self, fragment: Fragment) -> int:
+        """Return the number of a fragment's live rows; reads nothing if the manifest tells."""
+        deletion_file = fragment.deletion_file
+        if deletion_file is None:
+            return self.physical_rows(fragment)
+        dead = deletion_file.num_deleted_rows or len(self.dead_offsets(fragment))
+        return self.physical_rows(fragment) - dead
+
+    def row_ids(self, fragment: Fragment) -> RowIdSequence:
+        """Return the stable row ids of a fragment's rows.
+
+        Raises:
+            CorruptDataError: It has none, or not one for each row.
+        """
+        if fragment.row_ids is None:
+            raise CorruptDataError(
+                f"fragment {fragment.id} has no row ids, but the table has stable row ids"
+            )
+        return decode_row_ids(self.files.sequence(fragment.row_ids), self.physical_rows(fragment))
+
+    @cached_property
+    def row_id_index(self) -> RowIdIndex:
+        """Where each live row is, by its stable id; made when it is first asked for."""
+        return self.index_of(self.manifest.fragments)
+
+    def index_of(self, fragments: Sequence[Fragment]) -> RowIdIndex:
+        """Return where each live row of some fragments is, by its stable id."""
+        dead = self.dead_offsets_of(fragments)
+        return RowIdIndex(
+            FragmentRows(each.id, self.row_ids(each), offsets)
+            for each, offsets in zip(fragments, dead, strict=True)
+        )

@@ -1,0 +1,358 @@
+"""The files of tags: names for versions, one small file each.
+
+    _refs/tags/{name}.json
+
+    {
+      "branch": null,
+      "version": 7,
+      "createdAt": "2026-11-21T20:53:46.544756592Z",
+      "updatedAt": "2026-11-21T20:53:46.544756592Z",
+      "manifestSize": 494,
+      "metadata": {}
+    }
+
+Both times may be missing, as in files of old writers. A tag is created once: of two who create one
+name, one succeeds. Moving it keeps what else the file says.
+
+All tags lie in the table's directory, those on versions of a branch too (see `references`). Early
+releases of ours wrote the tags of a branch into the branch's own directory: those still count, for
+that branch alone, and are looked for after the others.
+
+Source:  files that the reference wrote, and its refs.rs.
+Differs: The reference writes a letter beyond ASCII percent-encoded, and from then on its own
+         listing of all tags fails: such tags are read here, but not made. A file that is no tag
+         makes that listing fail, too: here it is passed over and named, and stops only a cleanup.
+"""
+
+import json
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final
+
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedFeatureError,
+)
+from lance_stream.snapshot.references import Refs
+from lance_stream.snapshot.timestamps import as_rfc3339, in_utc, parse_moment
+from lance_stream.storage.store import Store
+from lance_stream.table.paths import (
+    MAIN_BRANCH,
+    TAGS_DIRECTORY,
+    NamingScheme,
+    manifest_path,
+    parse_tag_file_name,
+    tag_path,
+)
+
+_log = logging.getLogger(__name__)
+
+RESERVED_PREFIX: Final = "lance_stream."
+"""What the names of all tags begin with that are not a user's."""
+
+HOLD_PREFIX: Final = f"{RESERVED_PREFIX}hold."
+"""What the names of tags begin with that hold a version while something is done with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A name for a version.
+
+    Attributes:
+        name: The name.
+        version: The version that it stands for.
+        created_at: When it was made, in UTC; None if its writer did not say.
+        updated_at: When it was moved last, in UTC; None if its writer did not say.
+        branch: The branch that the version belongs to; None for the main one.
+        metadata: What its writer noted with it.
+    """
+
+    name: str
+    version: int
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    branch: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TagListing:
+    """The tags of a table.
+
+    Attributes:
+        tags: The tags; two may have one name, if one lies in a branch's own directory.
+        unreadable: Files that look like tags, by their path, and why they cannot be understood.
+    """
+
+    tags: Sequence[Tag]
+    unreadable: Mapping[str, Exception]
+
+
+def read_tags(refs: Refs) -> TagListing:
+    """Return all tags of a table and its branches, and what looks like one."""
+    tags: list[Tag] = []
+    unreadable: dict[str, Exception] = {}
+    for store, names_branch in _places(refs):
+        for each in store.list(TAGS_DIRECTORY):
+            name = parse_tag_file_name(each.path.removeprefix(f"{TAGS_DIRECTORY}/"))
+            if name is None:
+                continue
+            try:
+                tag_path(name)
+                tag = _as_tag(name, _read(store, each.path, name))
+                tags.append(tag if names_branch else replace(tag, branch=refs.branch))
+            except NotFoundError:
+                if store.exists(each.path):
+                    raise  # else it was deleted since it was listed
+            except (CorruptDataError, InvalidInputError) as error:
+                unreadable[f"{store.uri}/{each.path}"] = error
+    return TagListing(tags, unreadable)
+
+
+def list_tags(refs: Refs) -> dict[str, Tag]:
+    """Return all tags by name, in the order of their names.
+
+    Files that are no tags are passed over, and named in a warning.
+    """
+    listing = read_tags(refs)
+    for path, error in listing.unreadable.items():
+        _log.warning("%s looks like a tag and is passed over: %s", path, error)
+    by_name = {each.name: each for each in reversed(listing.tags)}
+    return dict(sorted(by_name.items()))
+
+
+def get_tag(refs: Refs, name: str) -> Tag:
+    """Return a tag.
+
+    Raises:
+        NotFoundError: There is no such tag; the message lists those that are.
+        InvalidInputError: No tag can have this name.
+        CorruptDataError: The tag's file is damaged.
+    """
+    for store, names_branch in _places(refs):
+        with suppress(NotFoundError):
+            tag = _as_tag(name, _read(store, tag_path(name), name))
+            return tag if names_branch else replace(tag, branch=refs.branch)
+    raise _no_such_tag(refs, name)
+
+
+def find_tag(refs: Refs, name: str) -> Tag | None:
+    """Return a tag, or None if there is no such tag; see `get_tag`."""
+    try:
+        return get_tag(refs, name)
+    except NotFoundError:
+        return None
+
+
+def _places(refs: Refs) -> Iterator[tuple[Store, bool]]:
+    """Yield where tags lie, and whether those there say of which branch they are."""
+    yield refs.root, True
+    if refs.branch is not None:
+        yield refs.store, False
+
+
+def check_new_tag(name: str) -> str:
+    """Return the name that a new tag is to have, if it can.
+
+    Raises:
+        InvalidInputError: It cannot.
+    """
+    tag_path(name)
+    if not name.isascii():
+        raise InvalidInputError(
+            f"{name!r} cannot be the name of a new tag: with a tag in the table that has letters "
+            "beyond ASCII, pylance fails to list any of them. Use a-z, A-Z, 0-9, '.', '-' and '_'"
+        )
+    return name
+
+
+def create_tag(refs: Refs, name: str, version: int, environment: Environment = MACHINE) -> Tag:
+    """Make a tag for a version of a table, or of its branch.
+
+    Raises:
+        InvalidInputError: There is such a tag already, or none can have this name.
+        NotFoundError: There is no such version.
+    """
+    path = tag_path(check_new_tag(name))
+    now = as_rfc3339(environment.now_nanos())
+    content: dict[str, Any] = {
+        "branch": refs.branch,
+        "version": version,
+        "createdAt": now,
+        "updatedAt": now,
+        "manifestSize": _manifest_size(refs.store, version),
+        "metadata": {},
+    }
+    if not _create(refs.root, path, _encode(content)):
+        raise InvalidInputError(
+            f"there is a tag {name!r} already: it stands for {said(get_tag(refs, name))}. Move it "
+            "with `update`, or delete it"
+        )
+    _check_is_still_there(refs.store, version, lambda: refs.root.delete(path))
+    return _as_tag(name, content)
+
+
+def move_tag(refs: Refs, name: str, version: int, environment: Environment = MACHINE) -> Tag:
+    """Let a tag that is there stand for another version, of this branch.
+
+    Raises:
+        NotFoundError: There is no such tag or version.
+        LanceStreamError: As `get_tag`.
+    """
+    store = _store_of(refs, name)
+    path = tag_path(name)
+    before = _read(store, path, name)
+    _as_tag(name, before)
+    content = before | {
+        "branch": refs.branch,
+        "version": version,
+        "updatedAt": as_rfc3339(environment.now_nanos()),
+        "manifestSize": _manifest_size(refs.store, version),
+    }
+    store.write(path, _encode(content))
+    _check_is_still_there(refs.store, version, lambda: store.write(path, _encode(before)))
+    return _as_tag(name, content)
+
+
+def delete_tag(refs: Refs, name: str) -> None:
+    """Delete a tag; the version that it named stays.
+
+    Raises:
+        NotFoundError: There is no such tag; the message lists those that are.
+        InvalidInputError: No tag can have this name.
+    """
+    _store_of(refs, name).delete(tag_path(name))
+
+
+def said(tag: Tag) -> str:
+    """Return in words what a tag stands for."""
+    of_branch = "" if tag.branch is None else f" of the branch {tag.branch!r}"
+    return f"version {tag.version}{of_branch}"
+
+
+def _store_of(refs: Refs, name: str) -> Store:
+    path = tag_path(name)
+    for store, _ in _places(refs):
+        if store.exists(path):
+            return store
+    raise _no_such_tag(refs, name)
+
+
+@contextmanager
+def holding(refs: Refs, version: int) -> Iterator[None]:
+    """Keep a version from being cleaned up, by a tag of its own, while a body runs.
+
+    A process that is killed meanwhile leaves the tag: cleanup ignores it once it is old.
+
+    Raises:
+        NotFoundError: There is no such version.
+    """
+    name = f"{HOLD_PREFIX}{uuid.uuid4().hex}"
+    create_tag(refs, name, version)
+    try:
+        yield
+    finally:
+        with suppress(NotFoundError):
+            delete_tag(refs, name)
+
+
+def _create(store: Store, path: str, data: bytes) -> bool:
+    """Create a tag's file; where the store cannot create a name once, by a look before.
+
+    Of two who create one name at once there, the later one's version stands, as with pylance.
+    """
+    try:
+        return store.create_once(path, data)
+    except UnsupportedFeatureError:
+        if store.exists(path):
+            return False
+        store.write(path, data)
+        return True
+
+
+def _read(store: Store, path: str, name: str) -> dict[str, Any]:
+    data = store.read(path)
+    try:
+        content: Any = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CorruptDataError(f"the tag {name!r} is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise CorruptDataError(f"the tag {name!r} names no version: {data[:200]!r}")
+    return content
+
+
+def _no_such_tag(refs: Refs, name: str) -> NotFoundError:
+    files = (each for store, _ in _places(refs) for each in store.list_names(TAGS_DIRECTORY))
+    tags = ", ".join(sorted(filter(None, set(map(parse_tag_file_name, files)))))
+    there = f"there are: {tags}" if tags else "there are no tags"
+    return NotFoundError(f"there is no tag {name!r}; {there}")
+
+
+def _as_tag(name: str, content: Mapping[str, Any]) -> Tag:
+    """Return the tag that a file's content describes.
+
+    Raises:
+        CorruptDataError: It describes none.
+    """
+    version, branch = content.get("version"), content.get("branch")
+    metadata = content.get("metadata", {})
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise CorruptDataError(f"the tag {name!r} names no version: {content!r:.200}")
+    if not (branch is None or isinstance(branch, str)) or not isinstance(metadata, dict):
+        raise CorruptDataError(
+            f"the tag {name!r} has a branch or metadata of no kind: {content!r:.200}"
+        )
+    branch = None if branch == MAIN_BRANCH else branch
+    created, updated = (_moment(name, content.get(key)) for key in ("createdAt", "updatedAt"))
+    return Tag(
+        name, version, created, updated, branch, {str(k): str(v) for k, v in metadata.items()}
+    )
+
+
+def _moment(name: str, text: object) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        return in_utc(parse_moment(str(text)))
+    except ValueError as error:
+        raise CorruptDataError(
+            f"the tag {name!r} was made or moved at no moment: {error}"
+        ) from None
+
+
+def _manifest_size(store: Store, version: int) -> int:
+    """Return the size in bytes of a version's manifest.
+
+    Raises:
+        NotFoundError: There is no such version.
+    """
+    for scheme in (NamingScheme.V2, NamingScheme.V1):
+        with suppress(NotFoundError):
+            return store.size(manifest_path(version, scheme))
+    raise NotFoundError(
+        f"the dataset at {store.uri} has no version {version}; a tag stands for one that is there"
+    )
+
+
+def _check_is_still_there(store: Store, version: int, undo: Callable[[], None]) -> None:
+    """Raise if a cleanup has removed a version before it could see the new tag.
+
+    Raises:
+        NotFoundError: There is no such version any more; the tag is as it was.
+    """
+    try:
+        _manifest_size(store, version)
+    except NotFoundError:
+        undo()
+        raise
+
+
+def _encode(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, indent=2, ensure_ascii=False).encode()

@@ -1,0 +1,25 @@
+"""Threads that work a little ahead of the one who takes their results."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def map_ahead(function: Callable[[T], U], items: Sequence[T], num_threads: int) -> Iterator[U]:
+    """Yield what a function gives for each item, in order; threads are a little ahead."""
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="lance-stream-ahead") as threads:
+        ahead: deque[Future[U]] = deque()
+        try:
+            for item in items:
+                ahead.append(threads.submit(function, item))
+                if len(ahead) > num_threads:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for each in ahead:
+                each.cancel()

@@ -1,0 +1,135 @@
+"""Changes that a change feed gives, to be applied to another table: which one of a key counts.
+
+    _commit_version  _change_type        key        what it does to the key
+    7                delete              a          takes it away
+    7                insert              a          brings it back: one version, another row
+    8                update_preimage     b          takes it away
+    8                update_postimage    b          brings it back
+    8                update_preimage     c          takes it away: the update has changed the key
+    8                update_postimage    d          brings it
+
+In the older version of a step a key has one row at most, in the newer one as well. So the changes
+of a key are ordered by their version, and within one by what they do: what takes away is before
+what brings. The last one says what becomes of the key. That a pre-image takes its key away matters
+where the update changes the key, and where the feed is filtered and the row has left the filter.
+
+Delta's change feed and Spark's own have the same columns and types.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.schema.system_columns import CHANGE_TYPE, COMMIT_VERSION, SYSTEM_COLUMNS
+from lance_stream.table.ascending import distinct
+from lance_stream.upsert.keys import KeyLookup, Places, show_key
+
+BRINGS: Final[Mapping[str, bool]] = {
+    "delete": False,
+    "update_preimage": False,
+    "update_postimage": True,
+    "insert": True,
+}
+"""For each type of change whether its row is there afterwards."""
+
+
+def is_change_column(name: str) -> bool:
+    """Return whether a column belongs to the feed, and not to the table that it comes from."""
+    return name in SYSTEM_COLUMNS
+
+
+def check_has_changes(columns: Sequence[str]) -> None:
+    """Raise unless data has the columns of a feed that say what a change does, and when.
+
+    Raises:
+        InvalidInputError: One is not there.
+    """
+    for name in (CHANGE_TYPE, COMMIT_VERSION):
+        if name not in columns:
+            raise InvalidInputError(
+                f"changes are applied in the order of {COMMIT_VERSION!r} and {CHANGE_TYPE!r}, but "
+                f"the data has no column {name!r}; it has: {', '.join(columns)}. Read them with "
+                "the option readChangeFeed, or by changes()"
+            )
+
+
+def last_changes(
+    batch: pa.RecordBatch, names: Sequence[str], lookup: KeyLookup
+) -> tuple[Places, npt.NDArray[np.bool_]]:
+    """Return the change of each key that counts.
+
+    Args:
+        batch: The changes, in any order, with the change columns.
+        names: The key columns.
+        lookup: The keys of the batch.
+
+    Returns:
+        (num_keys,) i64, for each key the row of its last change; and (num_keys,) whether that
+        change takes it away.
+
+    Raises:
+        InvalidInputError: A change column is not there, is null, or has a type of change that is
+            not known; or a version does the same to two rows of one key.
+    """
+    check_has_changes(batch.schema.names)
+    brings = _brings(batch)
+    order = (_versions(batch) << 1) | brings
+    by_key = np.lexsort((order, lookup.key_of_row))
+    keys, order = lookup.key_of_row[by_key], order[by_key]
+    is_last = np.append(keys[1:] != keys[:-1], True) if len(keys) else np.empty(0, np.bool_)
+    twins = np.flatnonzero(~is_last[:-1] & (order[1:] == order[:-1]))
+    if len(twins):
+        raise _not_a_key(batch, names, int(by_key[twins[0]]), len(distinct(keys[twins])))
+    rows = by_key[is_last].astype(np.int64)
+    return rows, ~brings[rows]
+
+
+def _brings(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    types = _column(batch, CHANGE_TYPE, pa.string())
+    known = pa.array(list(BRINGS))
+    places = pc.index_in(types, value_set=known)
+    if places.null_count:
+        unknown = types.filter(pc.is_null(places))[0].as_py()
+        raise InvalidInputError(
+            f"{unknown!r} is no type of change that can be applied: they are "
+            f"{', '.join(map(repr, BRINGS))}. Leave other rows out of the batch"
+        )
+    brings: npt.NDArray[np.bool_] = np.array(list(BRINGS.values()))[places.to_numpy()]
+    return brings
+
+
+def _versions(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    versions: npt.NDArray[np.int64] = _column(batch, COMMIT_VERSION, pa.int64()).to_numpy()
+    return versions
+
+
+def _column(batch: pa.RecordBatch, name: str, arrow_type: pa.DataType) -> pa.Array:
+    column = batch.column(name)
+    try:
+        column = column.cast(arrow_type)
+    except pa.ArrowInvalid as error:
+        raise InvalidInputError(f"the column {name!r} is not that of a feed: {error}") from None
+    if column.null_count:
+        raise InvalidInputError(
+            f"{column.null_count} rows have no {name!r}: they are no changes of a feed"
+        )
+    return column
+
+
+def _not_a_key(
+    batch: pa.RecordBatch, names: Sequence[str], row: int, num_keys: int
+) -> InvalidInputError:
+    key = show_key(names, [batch.column(each) for each in names], row)
+    change = batch.column(CHANGE_TYPE)[row].as_py()
+    version = batch.column(COMMIT_VERSION)[row].as_py()
+    return InvalidInputError(
+        f"{num_keys} keys have two changes that do the same in one version, for example {key}, "
+        f"which has a second {change!r} or its like in version {version}: which row counts cannot "
+        f"be told. on={list(names)} is no key of the table that the changes come from, or the same "
+        "changes come twice. Name all columns of its key; or append the changes as they are"
+    )

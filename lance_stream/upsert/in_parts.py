@@ -1,0 +1,352 @@
+"""An upsert in parts, each of which has all rows of its keys: for batches that no process can hold.
+
+    rows of the batch     split_rows    ┐  bundles (number of the part, rows as Arrow bytes),
+    keys of the table     split_keys    ┘  brought together by the number
+                                           │
+    a part                do_part          the same functions as in an upsert by one process
+    all parts             plan_update      one operation, one commit
+
+The part of a row is the hash of its key, after the cast to the table's types by the same function
+as everywhere. So equal keys meet, however they came in: 1.50 as decimal(10, 2) and 1.500 as
+decimal(10, 3), a text in a dictionary and a plain one, an instant in two zones. A key that the cast
+refuses is refused here. Rows travel in the types that they came in, as Arrow's own bytes: whoever
+carries the bundles neither sees nor changes a value.
+
+What carries the bundles and runs the parts (Spark, in `spark.sink.large_upserts`) is given to
+`upsert_in_parts`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.errors import LanceStreamError
+from lance_stream.read.fragment import read_unit
+from lance_stream.read.units import WorkUnit, unit_of
+from lance_stream.schema.system_columns import ROW_ADDRESS
+from lance_stream.snapshot.opening import checkout
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.apply import check_may_write
+from lance_stream.table.fragments import Fragment
+from lance_stream.upsert.incoming import (
+    Incoming,
+    UpsertRules,
+    key_rows,
+    prepare,
+)
+from lance_stream.upsert.keys import NOWHERE, hash_keys
+from lance_stream.upsert.matching import Matches, join_matches
+from lance_stream.upsert.tombstones import RememberedDeletes, remembered_by
+from lance_stream.upsert.upsert import (
+    Upserted,
+    Written,
+    decide_changes,
+    one_batch,
+    plan_update,
+    write_rows,
+)
+from lance_stream.write.fragments import delete_files, write_target
+from lance_stream.write.micro_batches import MicroBatch, find_taken_in
+from lance_stream.write.phases import Phases
+from lance_stream.write.planning import planning_again
+from lance_stream.write.row_digests import NO_ROWS, RowsDigest, add_up, digest_of
+
+BUNDLE_BYTES: Final = 32 << 20
+"""About so many bytes of rows are held before they are split: few and large bundles."""
+
+
+class Bundle(NamedTuple):
+    """Some rows of one part.
+
+    Attributes:
+        part: The number of the part.
+        is_stored: Whether they are keys of the table; else they are rows of the batch.
+        data: One Arrow IPC stream.
+    """
+
+    part: int
+    is_stored: bool
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Part:
+    """What became of one part; picklable.
+
+    Attributes:
+        written: What was decided and written.
+        num_rows: How many rows of the batch it had.
+        num_late: How many of them came too late.
+        digest: The digest of its rows of the batch, as they came.
+    """
+
+    written: Written
+    num_rows: int
+    num_late: int
+    digest: RowsDigest = NO_ROWS
+
+
+@dataclass(frozen=True)
+class PartedUpsert:
+    """An upsert that is planned on one version, to be done in parts; picklable.
+
+    Attributes:
+        table: The version.
+        rules: What the user says of the rows.
+        remembered: The deletes that the version remembers and that count.
+        helpers: Columns of the batch that are no part of the digest of its rows.
+        num_parts: How many parts there are.
+    """
+
+    table: TableVersion
+    rules: UpsertRules
+    remembered: RememberedDeletes | None = None
+    helpers: tuple[str, ...] = ()
+    num_parts: int = 1
+
+    def split_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Bundle]:
+        """Yield rows of the batch by their parts.
+
+        Raises:
+            InvalidInputError: A column that is named is not there, or a key is null, or does not
+                fit the table.
+        """
+        for batch in _joined(batches):
+            keys = key_rows(batch, self.table.arrow_schema, self.rules)
+            yield from self._split(batch, keys.columns, is_stored=False)
+
+    def key_units(self) -> list[WorkUnit]:
+        """Return what is read of the table: keys, the stored sequence, addresses."""
+        sequence = self._stored_sequence
+        columns = (*self.rules.on, *([] if sequence is None else [sequence]))
+        return [
+            unit_of(self.table, place, columns=columns, system_columns=(ROW_ADDRESS,))
+            for place in range(len(self.table.manifest.fragments))
+        ]
+
+    def split_keys(self, unit: WorkUnit) -> Iterator[Bundle]:
+        """Yield the keys of a fragment by their parts; without nulls, which equal nothing."""
+        on = list(self.rules.on)
+        for batch in _joined(read_unit(unit)):
+            rows = batch
+            for name in on:
+                if rows.column(name).null_count:
+                    rows = rows.filter(rows.column(name).is_valid())
+            yield from self._split(rows, rows.select(on).columns, is_stored=True)
+
+    def _split(
+        self, rows: pa.RecordBatch, keys: Sequence[pa.Array], *, is_stored: bool
+    ) -> Iterator[Bundle]:
+        parts = (hash_keys(keys) % np.uint64(self.num_parts)).astype(np.int64)
+        order = np.argsort(parts, kind="stable")
+        numbers, firsts = np.unique(parts[order], return_index=True)
+        sorted_rows = rows.take(pa.array(order))
+        stops = [*firsts[1:].tolist(), len(parts)]
+        for number, start, stop in zip(numbers.tolist(), firsts.tolist(), stops, strict=False):
+            yield Bundle(number, is_stored, _encode(sorted_rows.slice(start, stop - start)))
+
+    def do_part(self, bundles: Iterable[Bundle]) -> Part | None:
+        """Decide what becomes of the rows of a part, and write them.
+
+        Args:
+            bundles: All bundles of one part, in any order.
+
+        Returns:
+            None if there are no rows of the batch among them.
+
+        Raises:
+            InvalidInputError: The rows do not fit the rules or the table; no file is left behind.
+        """
+        rows: list[pa.RecordBatch] = []
+        stored: list[pa.RecordBatch] = []
+        for bundle in bundles:
+            (stored if bundle.is_stored else rows).extend(_decode(bundle.data))
+        if not rows:
+            return None
+        batch = one_batch(pa.Table.from_batches(rows))
+        incoming = prepare(batch, self.table.arrow_schema, self.rules)
+        matches = self._matches(incoming, stored)
+        decision, num_unchanged = decide_changes(self.table, incoming, matches, self.remembered)
+        written = write_rows(
+            self.table,
+            incoming,
+            decision,
+            write_target(self.table),
+            num_unchanged,
+            self.remembered,
+        )
+        digest = digest_of(
+            batch.select([each for each in batch.schema.names if each not in self.helpers])
+        )
+        return Part(written, incoming.num_rows, incoming.num_late + decision.num_late, digest)
+
+    def _matches(self, incoming: Incoming, stored: Sequence[pa.RecordBatch]) -> Matches:
+        found: list[Matches] = []
+        name = self._stored_sequence
+        for batch in stored:
+            numbers = incoming.lookup.find(batch.select(list(self.rules.on)).columns)
+            hit = np.flatnonzero(numbers != NOWHERE)
+            addresses = batch.column(ROW_ADDRESS).to_numpy()[hit]
+            sequence = None if name is None else batch.column(name).take(pa.array(hit))
+            found.append(Matches(addresses, numbers[hit], sequence))
+        return join_matches(found)
+
+    @property
+    def _stored_sequence(self) -> str | None:
+        """The column of the table, not of the key, that says how new a row is."""
+        name = self.rules.sequence_by
+        if name is None or name in self.rules.except_columns or name in self.rules.on:
+            return None
+        return name if name in self.table.arrow_schema.names else None
+
+
+Run: TypeAlias = Callable[[PartedUpsert], Sequence[Part | LanceStreamError]]
+"""Does the parts of an upsert, as many as it chooses (it replaces `num_parts`), and returns what
+became of those that have rows of the batch; for a part that failed, the error."""
+
+
+def upsert_in_parts(
+    table: TableVersion,
+    run: Run,
+    rules: UpsertRules,
+    columns: Sequence[str],
+    sequence: pa.DataType | None,
+    micro_batch: MicroBatch | None = None,
+    phases: Phases | None = None,
+    environment: Environment = MACHINE,
+    *,
+    helpers: Sequence[str] = (),
+    digest: Callable[[], RowsDigest] | None = None,
+) -> Upserted:
+    """Do in parts what `upsert.upsert` does in one process.
+
+    Args:
+        table: Any version; the newest one is changed.
+        run: Does the parts; called anew each time that the upsert is planned.
+        rules: What the user says of the rows.
+        columns: The columns of the batch.
+        sequence: The type of the one that orders rows; None if the batch has none.
+        micro_batch: Which micro-batch they are. If the table has it already, nothing is done.
+        phases: Told how long it takes to "write", which is all that the parts do, and to "commit".
+        environment: Randomness for names of files; the clock, for deletes that are remembered.
+        helpers: Columns of the batch that are no part of the digest of its rows.
+        digest: Computes that digest where it is not known, and the table has the batch's number.
+
+    Raises:
+        InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
+        CommitError: It did not become a version, or it is not known whether it did.
+    """
+    phases = phases or Phases()
+    attempts = 0
+    known = micro_batch
+
+    def attempt() -> Upserted:
+        nonlocal attempts, known
+        newest = checkout(table, None)
+        attempts += 1
+        entry = None if known is None else find_taken_in(newest, known)
+        if entry is not None and known is not None and known.digest is None and digest is not None:
+            known = replace(known, digest=digest())
+            entry = find_taken_in(newest, known)
+        if entry is not None:
+            return Upserted(newest, taken_in_before=entry.version, was_known=True)
+        check_may_write(newest.manifest)
+        with phases("write"):
+            remembered = _remembered(sequence, newest, rules, environment)
+            parts = _done(newest, run(PartedUpsert(newest, rules, remembered, tuple(helpers))))
+            if known is not None:
+                known = replace(known, digest=add_up(each.digest for each in parts))
+            fragments = tuple(each for part in parts for each in part.written.fragments)
+            try:
+                stored = [name for name in columns if name not in rules.except_columns]
+                written = [each.written for each in parts]
+                plan = plan_update(newest, written, rules, stored, remembered, environment)
+            except LanceStreamError:
+                delete_files(newest.store, fragments)
+                raise
+        result = _summed(newest, parts, fragments)
+        if not plan.changes_anything:
+            return replace(result, attempts=attempts)
+        with phases("commit"):
+            done = plan.commit(newest, known, fragments)
+        attempts += done.attempts - 1
+        if not done.is_new:
+            return Upserted(done.table, taken_in_before=done.taken_in_before, was_known=True)
+        return replace(result, table=done.table, is_new=True, attempts=attempts)
+
+    return planning_again(attempt, micro_batch)
+
+
+def _done(table: TableVersion, outcomes: Sequence[Part | LanceStreamError]) -> list[Part]:
+    """Return the parts; if one of them has failed, raise its error, and delete what all wrote."""
+    parts = [each for each in outcomes if isinstance(each, Part)]
+    for outcome in outcomes:
+        if not isinstance(outcome, Part):
+            for part in parts:
+                delete_files(table.store, part.written.fragments)
+            raise outcome
+    return parts
+
+
+def _summed(
+    table: TableVersion, parts: Sequence[Part], fragments: tuple[Fragment, ...]
+) -> Upserted:
+    decisions = [each.written.decision for each in parts]
+    return Upserted(
+        table,
+        num_rows=sum(each.num_rows for each in parts),
+        num_inserted=sum(len(each.inserted_rows) for each in decisions),
+        num_updated=sum(len(each.changed) for each in decisions),
+        num_deleted=sum(len(each.deleted) for each in decisions),
+        num_unchanged=sum(each.written.num_unchanged for each in parts),
+        num_late=sum(each.num_late for each in parts),
+        num_remembered=sum(
+            each.written.deletes.rows.num_rows for each in parts if each.written.deletes is not None
+        ),
+        fragments=fragments,
+    )
+
+
+def _remembered(
+    sequence: pa.DataType | None, table: TableVersion, rules: UpsertRules, environment: Environment
+) -> RememberedDeletes | None:
+    """Return the deletes that the table remembers and that count for the rows; reads no file."""
+    name = rules.sequence_by
+    if name is None or sequence is None:
+        return None
+    is_stored = name not in rules.except_columns and name in table.arrow_schema.names
+    kept = table.arrow_schema.field(name).type if is_stored else sequence
+    return remembered_by(table, rules, kept, environment)
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in batches that are not smaller than need be."""
+    held: list[pa.RecordBatch] = []
+    num_bytes = 0
+    for batch in batches:
+        if batch.num_rows:
+            # Without views, whose bytes older releases of Arrow cannot count.
+            held.append(one_batch(pa.Table.from_batches([batch])))
+            num_bytes += held[-1].nbytes
+        if num_bytes >= BUNDLE_BYTES:
+            yield one_batch(pa.Table.from_batches(held))
+            held, num_bytes = [], 0
+    if held:
+        yield one_batch(pa.Table.from_batches(held))
+
+
+def _encode(rows: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _decode(data: bytes) -> list[pa.RecordBatch]:
+    with pa.ipc.open_stream(data) as reader:
+        return list(reader)

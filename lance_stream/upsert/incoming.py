@@ -1,0 +1,282 @@
+"""A batch of changes, made ready to be held against a table: one row a key, in the table's types.
+
+    batch     id=1 op=u seq=1    id=2 op=d seq=5    id=1 op=u seq=4
+    keys      0                  1                  0
+    winner    (late)             delete             upsert
+
+Of the rows of one key the newest counts (`sequence_by`); without an order a key occurs once. Rows
+that delete carry their key and nothing else that matters. Rows of a change feed have an order of
+their own, and say themselves whether they delete (`change_feeds`). Columns of the table that the
+batch does not have keep their values in rows that are there, and are null in new ones; so do parts
+of structs that the batch does not have (`partial_structs`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.expressions.predicates import evaluate_predicate, parse_predicate
+from lance_stream.expressions.rules import said_twice
+from lance_stream.upsert.change_feeds import last_changes
+from lance_stream.upsert.comparing import check_can_order
+from lance_stream.upsert.keys import (
+    NOWHERE,
+    KeyLookup,
+    Places,
+    Winners,
+    check_key_type,
+    check_no_null_keys,
+    newest_rows,
+    only_rows,
+)
+from lance_stream.upsert.partial_structs import partial_columns
+from lance_stream.write.casting import cast_batch
+
+
+@dataclass(frozen=True)
+class UpsertRules:
+    """What a user says of the rows that come in.
+
+    Attributes:
+        on: The key columns.
+        sequence_by: The column that orders rows of one key; None if a key occurs once.
+        delete_when: A SQL condition on an incoming row: whether it deletes. None: none does.
+        except_columns: Columns of the incoming rows that are not stored.
+        skip_unchanged: Whether rows that would stay the same are left alone.
+        tombstones: How long deletes are remembered, so that a row which is older than the delete
+            of its key, and comes after it, changes nothing. None: they are not.
+        applies_changes: Whether the rows are changes of a feed, whose own columns order them and
+            say which delete; then `sequence_by`, `delete_when` and `tombstones` are None, and the
+            feed's columns are among `except_columns`.
+    """
+
+    on: tuple[str, ...]
+    sequence_by: str | None = None
+    delete_when: str | None = None
+    except_columns: tuple[str, ...] = ()
+    skip_unchanged: bool = False
+    tombstones: timedelta | None = None
+    applies_changes: bool = False
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """The rows that count, one for each key.
+
+    Attributes:
+        rules: What the user says of them.
+        lookup: Their keys.
+        keys: (num_keys,) values of each key column, in the table's types.
+        rows: (num_upserts,) the rows to store, in the table's types and the order of its columns;
+            those of the table's columns that the batch has.
+        row_of_key: (num_keys,) i64, the row of each key in `rows`; -1 where it deletes.
+        sequence: (num_keys,) the sequence of each key's row, in the stored column's type; None if
+            there is none, or it is not stored.
+        order: (num_keys,) the same as it came in, stored or not; None if there is none.
+        num_rows: How many rows came in.
+        num_late: How many of them lost against a newer one of the same batch.
+        table: The table's columns, as they were prepared for.
+        partial: Those of the columns of `rows` that came without some of their parts, and the types
+            they came in; those parts are null in `rows`.
+    """
+
+    rules: UpsertRules
+    lookup: KeyLookup
+    keys: tuple[pa.Array, ...]
+    rows: pa.RecordBatch
+    row_of_key: Places
+    sequence: pa.Array | None
+    order: pa.Array | None
+    num_rows: int
+    num_late: int
+    table: pa.Schema
+    partial: Mapping[str, pa.DataType]
+
+    @property
+    def scanned_columns(self) -> tuple[str, ...]:
+        """The columns of the table that say which of its rows have which key, and how new."""
+        names = self.rules.on
+        if self.sequence is None or self.rules.sequence_by in names:
+            return names
+        return (*names, str(self.rules.sequence_by))
+
+
+def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Incoming:
+    """Return the rows of a batch that count.
+
+    Args:
+        batch: What came in.
+        table: The table's columns.
+        rules: What the user says of them.
+
+    Raises:
+        InvalidInputError: A column that is named is not there, or cannot be a key; a key is null
+            or occurs twice without an order; a value does not fit the table.
+    """
+    own_keys = key_rows(batch, table, rules)
+    stored = pa.schema([each for each in table if each.name in _stored_names(batch, rules)])
+    partial = partial_columns(batch.schema, stored)
+    batch = _with_stored_order(batch, stored, rules.sequence_by, partial)
+    lookup = KeyLookup(own_keys.columns)
+    by = rules.sequence_by
+    if rules.applies_changes:
+        last, deletes = last_changes(batch, rules.on, lookup)
+        winners = Winners(last, num_late=0)  # those before it were in time
+    elif by is None:
+        winners = only_rows(rules.on, own_keys.columns, lookup)
+        deletes = _deletes(batch, rules)[winners.rows]
+    else:
+        winners = newest_rows(batch, rules.on, lookup, by)
+        deletes = _deletes(batch, rules)[winners.rows]
+    upserts = winners.rows[~deletes]
+    row_of_key = np.full(lookup.num_keys, NOWHERE, np.int64)
+    row_of_key[~deletes] = np.arange(len(upserts))
+    return Incoming(
+        rules=rules,
+        lookup=lookup,
+        keys=tuple(_chosen(own_keys, winners.rows).columns),
+        rows=cast_batch(_chosen(batch.drop_columns(list(rules.except_columns)), upserts), stored),
+        row_of_key=row_of_key,
+        sequence=_stored_sequence(batch, table, rules, winners.rows),
+        order=None if by is None else _chosen(batch.select([by]), winners.rows).column(0),
+        num_rows=batch.num_rows,
+        num_late=winners.num_late,
+        table=table,
+        partial=partial,
+    )
+
+
+def _with_stored_order(
+    batch: pa.RecordBatch,
+    stored: pa.Schema,
+    sequence_by: str | None,
+    partial: Mapping[str, pa.DataType],
+) -> pa.RecordBatch:
+    """Return a batch whose sequences, if they are nested, have the parts of the stored ones.
+
+    Structs are ordered by their parts from the first on, and the batch may have them otherwise.
+
+    Raises:
+        InvalidInputError: A part does not come, or a value does not fit.
+    """
+    if sequence_by is None or sequence_by not in stored.names:
+        return batch
+    wanted = stored.field(sequence_by)
+    if not pa.types.is_nested(wanted.type):
+        return batch
+    if sequence_by in partial:
+        raise InvalidInputError(
+            f"the column of sequence_by, {sequence_by!r}, is {partial[sequence_by]}, but "
+            f"{wanted.type} in the table: which of two rows is newer cannot be told without all of "
+            "its parts"
+        )
+    schema = pa.schema([pa.field(sequence_by, wanted.type)])
+    values = cast_batch(batch.select([sequence_by]), schema).column(0)
+    return batch.set_column(batch.schema.get_field_index(sequence_by), sequence_by, values)
+
+
+def key_rows(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> pa.RecordBatch:
+    """Return the key columns of rows that came in, in the table's types.
+
+    Whatever asks which key a row has, asks here: equal keys are equal values of these.
+
+    Args:
+        batch: (n,) rows.
+        table: The table's columns.
+        rules: What the user says of them.
+
+    Raises:
+        InvalidInputError: A column that is named is not there, or cannot be a key; a key is null,
+            or does not fit the table.
+    """
+    check_names(batch.schema, table, rules)
+    check_no_null_keys(rules.on, [batch.column(name) for name in rules.on])
+    key_schema = pa.schema([table.field(name) for name in rules.on])
+    return cast_batch(batch.select(list(rules.on)), key_schema)
+
+
+def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
+    """Raise unless the columns that rules name are there, and can be what they are named for.
+
+    Raises:
+        InvalidInputError: So it is.
+    """
+    if not rules.on:
+        raise InvalidInputError("an upsert needs at least one key column: name it in `on`")
+    repeated = sorted({name for name in batch.names if batch.names.count(name) > 1})
+    if repeated:
+        raise InvalidInputError(f"the column {repeated[0]!r} occurs more than once")
+    _check_there("the key column", rules.on, table, "the table")
+    _check_there("the key column", rules.on, batch, "the data")
+    twice = sorted({name for name in table.names if table.names.count(name) > 1})
+    if twice:
+        raise InvalidInputError(said_twice(twice[0]))
+    for name in rules.on:
+        check_key_type(name, table.field(name).type)
+    if rules.sequence_by is not None:
+        name = rules.sequence_by
+        _check_there("the column of sequence_by", [name], batch, "the data")
+        check_can_order(name, batch.field(name).type)
+    check_can_remember(rules.tombstones, rules.sequence_by, rules.delete_when)
+    _check_there("the column of except_columns", rules.except_columns, batch, "the data")
+    hidden = sorted(set(rules.on) & set(rules.except_columns))
+    if hidden:
+        raise InvalidInputError(f"the key column {hidden[0]!r} cannot be left out of the table")
+
+
+def check_can_remember(
+    tombstones: timedelta | None, sequence_by: str | None, delete_when: str | None
+) -> None:
+    """Raise if deletes are to be remembered, but there are none, or they have no order.
+
+    Raises:
+        InvalidInputError: So it is.
+    """
+    if tombstones is not None and (sequence_by is None or delete_when is None):
+        raise InvalidInputError(
+            "tombstones remember deletes and in which order they came: name the condition of "
+            "deletes (delete_when) and the column that orders rows of one key (sequence_by), or "
+            "leave tombstones out"
+        )
+
+
+def _check_there(what: str, names: Sequence[str], schema: pa.Schema, where: str) -> None:
+    for name in names:
+        if name not in schema.names:
+            raise InvalidInputError(
+                f"{what}, {name!r}, is not in {where}, which has: {', '.join(schema.names)}"
+            )
+
+
+def _stored_names(batch: pa.RecordBatch, rules: UpsertRules) -> set[str]:
+    return set(batch.schema.names) - set(rules.except_columns)
+
+
+def _deletes(batch: pa.RecordBatch, rules: UpsertRules) -> npt.NDArray[np.bool_]:
+    if rules.delete_when is None:
+        return np.zeros(batch.num_rows, np.bool_)
+    condition = parse_predicate(rules.delete_when, batch.schema)
+    chosen = evaluate_predicate(condition, batch).fill_null(False)
+    deletes: npt.NDArray[np.bool_] = chosen.to_numpy(zero_copy_only=False)
+    return deletes
+
+
+def _stored_sequence(
+    batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules, rows: Places
+) -> pa.Array | None:
+    name = rules.sequence_by
+    if name is None or name in rules.except_columns or name not in table.names:
+        return None
+    chosen = _chosen(batch.select([name]), rows)
+    return cast_batch(chosen, pa.schema([table.field(name)])).column(0)
+
+
+def _chosen(batch: pa.RecordBatch, rows: Places) -> pa.RecordBatch:
+    if len(rows) == batch.num_rows and bool((rows == np.arange(len(rows))).all()):
+        return batch
+    return batch.take(pa.array(rows))

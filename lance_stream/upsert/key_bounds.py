@@ -1,0 +1,501 @@
+"""Which fragments can hold a key: the least and the greatest key of each data file.
+
+An upsert looks for its keys in the table's. Where keys come in some order of time, most fragments
+lie wholly before the batch, and need not be opened:
+
+    files     [0 ... 99]  [100 ... 199]  [200 ... 299]  [150 ... 160]
+    keys                                  205, 207, 310
+    look in                              [200 ... 299]
+
+Bounds belong to a column of a data file, and a data file never changes, so they stay true whatever
+any writer commits: rows that die leave the rest between the same bounds. For this they are taken
+from all rows of the file, dead ones too, since a restore brings those back. They are learnt from
+the rows that an upsert writes, and from the key columns that it reads; what is not known is looked
+into. They are kept in memory, and from time to time in a file of the table's
+(`known_key_bounds`), which nobody needs.
+
+Only files with a name made of chance are remembered: such a name never comes again for another
+file. They are known by that name and by the file's column, not by a field's id, which is the
+manifest's.
+"""
+
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import repeat
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.errors import UnsupportedFeatureError
+from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.fields import Field, Schema
+from lance_stream.table.fragments import Fragment, has_overlays
+from lance_stream.table.manifest import FragmentList
+from lance_stream.table.paths import parse_data_file_name
+from lance_stream.upsert.keys import KeyLookup, Places
+from lance_stream.upsert.ordered_values import (
+    Words,
+    as_words,
+    bounds_of,
+    extremes_of,
+    in_order,
+    ordered_words,
+    width_of,
+)
+
+Mask = npt.NDArray[np.bool_]
+
+ANYWHERE: Final = 0
+"""The row of bounds between which every key lies."""
+
+UNKNOWN: Final = -1
+"""Stands for bounds that could be learnt."""
+
+_FORGET_FROM: Final = 1 << 12
+# About how many rows could be read in the time that opening a file takes.
+_ROWS_FOR_A_FILE: Final = 1 << 14
+# About so many keys are tried before all are.
+_SAMPLE_KEYS: Final = 512
+# Up to so many keys are compared with boxes at a time, and in all.
+_PAIRS_AT_ONCE: Final = 1 << 20
+_MOST_PAIRS: Final = 1 << 25
+
+
+class FileColumn(NamedTuple):
+    """A column of a data file.
+
+    Attributes:
+        file: The 16 bytes of chance that the file's name was made of.
+        column: The column's number in the file.
+    """
+
+    file: bytes
+    column: int
+
+
+class FileBounds(NamedTuple):
+    """Between which values those of a column of a data file lie: what a worker tells the driver.
+
+    Attributes:
+        field_id: The field that the table has there.
+        place: The column of the file.
+        bounds: Bytes that stand for the least and the greatest value (`ordered_values`); None if
+            all values are null.
+        num_seen: How many rows the bounds were taken from.
+        num_rows: How many rows the file has, dead ones too.
+    """
+
+    field_id: int
+    place: FileColumn
+    bounds: tuple[bytes, bytes] | None
+    num_seen: int
+    num_rows: int
+
+    @property
+    def says_all(self) -> bool:
+        """Whether every row of the file was seen."""
+        return 0 < self.num_rows <= self.num_seen
+
+
+def joined_bounds(parts: Iterable[FileBounds]) -> list[FileBounds]:
+    """Return what several say who have each seen other rows of the same files."""
+    of_file: dict[tuple[int, FileColumn], FileBounds] = {}
+    for each in parts:
+        known = of_file.setdefault((each.field_id, each.place), each)
+        if known is not each:
+            told = [some.bounds for some in (known, each) if some.bounds is not None]
+            of_file[each.field_id, each.place] = each._replace(
+                bounds=_around(told), num_seen=known.num_seen + each.num_seen
+            )
+    return list(of_file.values())
+
+
+def file_column(fragment: Fragment, field_id: int) -> FileColumn | None:
+    """Return which column of which file has a field's values; None if that does not say them all.
+
+    It does not where several files have the field, or none, where values of other files lie over
+    it, or where the file's name may come again.
+    """
+    held = [each for each in fragment.files if field_id in each.field_ids]
+    if len(held) != 1 or has_overlays(fragment):
+        return None
+    chance = _chance_of(held[0].path)
+    with suppress(UnsupportedFeatureError):  # whoever reads the file will say so
+        column = held[0].column_of().get(field_id, -1)
+        if chance is not None and column >= 0:
+            return FileColumn(chance, column)
+    return None
+
+
+def _chance_of(path: str) -> bytes | None:
+    """Return the 16 random bytes that a file's name was made of; None if it was not."""
+    name = path.rpartition("/")[2]
+    found = parse_data_file_name(name)
+    stem = name.removesuffix(".lance")
+    if found is None and len(stem) == 36:
+        # as older writers named their files
+        with suppress(ValueError):
+            found = UUID(stem).bytes
+    return found
+
+
+def key_fields(schema: Schema, on: Sequence[str]) -> list[Field]:
+    """Return the key columns of a table, in the order in which they are named."""
+    fields = {each.name: each for each in schema.fields}
+    return [fields[name] for name in on]
+
+
+class BoundsLearner:
+    """Learns bounds from rows of one fragment, batch by batch.
+
+    Args:
+        fragment: The fragment, with files that are written.
+        fields: The key columns.
+    """
+
+    def __init__(self, fragment: Fragment, fields: Sequence[Field]) -> None:
+        self._num_rows = fragment.physical_rows
+        self._num_seen = 0
+        self._fields = fields
+        self._places = [
+            file_column(fragment, each.id) if width_of(field_to_arrow(each).type) else None
+            for each in fields
+        ]
+        self._found: list[list[tuple[bytes, bytes]]] = [[] for _ in fields]
+
+    def see(self, keys: Sequence[pa.Array]) -> None:
+        """Take in some rows; for bounds that say all, each of the fragment's, dead ones too.
+
+        Args:
+            keys: (n,) values of each key column.
+        """
+        self._num_seen += len(keys[0])
+        for place, values, found in zip(self._places, keys, self._found, strict=True):
+            if place is not None and (bounds := bounds_of(values)) is not None:
+                found.append(bounds)
+
+    def learnt(self) -> list[FileBounds]:
+        """Return the bounds of the rows seen."""
+        return [
+            FileBounds(field.id, place, _around(found), self._num_seen, self._num_rows)
+            for field, place, found in zip(self._fields, self._places, self._found, strict=True)
+            if place is not None
+        ]
+
+
+def bounds_of_written(
+    fragments: Iterable[Fragment], fields: Sequence[Field], keys: Sequence[pa.Array]
+) -> list[FileBounds]:
+    """Return bounds of files that were written of some rows.
+
+    Args:
+        fragments: What was written; each of them holds some of the rows, and no others.
+        fields: The key columns.
+        keys: (n,) values of each key column in all the rows.
+    """
+    told: list[FileBounds] = []
+    for each in fragments:
+        learner = BoundsLearner(each, fields)
+        learner.see(keys)
+        told += [one._replace(num_seen=each.physical_rows) for one in learner.learnt()]
+    return told
+
+
+def _around(bounds: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, bytes] | None:
+    if not bounds:
+        return None
+    return min(low for low, _ in bounds), max(high for _, high in bounds)
+
+
+class ColumnBounds:
+    """What is known of one key column of a table. Safe for several threads.
+
+    Args:
+        field: The column; its type has a width.
+
+    Attributes:
+        saved_work: About how many rows would have to be read to learn what is saved of it.
+        unsaved_work: The same for the rest.
+    """
+
+    def __init__(self, field: Field) -> None:
+        self.field = field
+        self.arrow_type = field_to_arrow(field).type
+        self.unsaved_work = self.saved_work = 0
+        self._lock = threading.Lock()
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        highest = b"\xff" * (width_of(self.arrow_type) or 0)
+        self._lows = as_words([b""], self.arrow_type)
+        self._highs = as_words([highest], self.arrow_type)
+        self._nothing = highest, b""
+        self._row_of_file: dict[FileColumn, int] = {}
+        self._row_of_fragment: dict[bytes, int] = {}
+
+    @property
+    def num_known(self) -> int:
+        """How many files are known."""
+        return len(self._row_of_file)
+
+    def add(self, learnt: Iterable[FileBounds]) -> None:
+        """Remember bounds that say all; the first that are told of a file stay."""
+        with self._lock:
+            new = {
+                each.place: each
+                for each in learnt
+                if each.field_id == self.field.id
+                and each.says_all
+                and each.place not in self._row_of_file
+            }
+            told = [self._nothing if each.bounds is None else each.bounds for each in new.values()]
+            self._row_of_file.update({place: row for row, place in enumerate(new, len(self._lows))})
+            self._lows = _joined(self._lows, as_words([low for low, _ in told], self.arrow_type))
+            self._highs = _joined(
+                self._highs, as_words([high for _, high in told], self.arrow_type)
+            )
+            self.unsaved_work += sum(each.num_rows + _ROWS_FOR_A_FILE for each in new.values())
+
+    def inherit(self, old: Iterable[Fragment], new: Iterable[Fragment]) -> None:
+        """Learn of new files whose rows are all out of old ones.
+
+        Args:
+            old: The fragments with the old files; if one of them is not known, nothing is learnt.
+            new: Fragments with the new files.
+        """
+        places = [file_column(each, self.field.id) for each in old]
+        with self._lock:
+            rows = [self._row_of_file.get(each, UNKNOWN) if each else UNKNOWN for each in places]
+            lows, highs = _as_bytes(self._lows[rows]), _as_bytes(self._highs[rows])
+        if not rows or UNKNOWN in rows:
+            return
+        low, high = min(lows), max(highs)
+        self.add(
+            FileBounds(
+                self.field.id,
+                place,
+                (low, high) if low <= high else None,
+                each.physical_rows,
+                each.physical_rows,
+            )
+            for each in new
+            if (place := file_column(each, self.field.id)) is not None
+        )
+
+    def note_saved(self) -> None:
+        """Note that all that is known is saved."""
+        with self._lock:
+            self.saved_work += self.unsaved_work
+            self.unsaved_work = 0
+
+    def rows_of(self, fragments: FragmentList) -> Places:
+        """Return for each fragment which row of bounds is its own.
+
+        A fragment whose bytes were seen before is not decoded.
+
+        Returns:
+            (num_fragments,) i64; `ANYWHERE` where nothing can be known, `UNKNOWN` where it could.
+        """
+        with self._lock:
+            raws = fragments.raws
+            known = map(self._row_of_fragment.get, raws, repeat(UNKNOWN))
+            rows = np.fromiter(known, np.int64, len(raws))
+            for place in np.flatnonzero(rows == UNKNOWN).tolist():
+                found = file_column(fragments[place], self.field.id)
+                row = ANYWHERE if found is None else self._row_of_file.get(found, UNKNOWN)
+                if row != UNKNOWN:
+                    self._row_of_fragment[raws[place]] = rows[place] = row
+            if len(self._row_of_fragment) > 2 * len(raws) + _FORGET_FROM:
+                used = self._row_of_fragment
+                self._row_of_fragment = {raw: used[raw] for raw in raws if raw in used}
+            return rows
+
+    def between(self, rows: Places) -> "_Bounds":
+        """Return bounds.
+
+        Args:
+            rows: (n,) rows of bounds; `UNKNOWN` is taken for `ANYWHERE`.
+        """
+        rows = np.where(rows == UNKNOWN, ANYWHERE, rows)
+        with self._lock:
+            return _Bounds(self._lows[rows], self._highs[rows])
+
+    def known_files(self, fragments: FragmentList) -> list[tuple[FileColumn, bytes, bytes]]:
+        """Return the files of some fragments that are known, and their bounds as bytes."""
+        rows = set(self.rows_of(fragments).tolist())
+        with self._lock:
+            lows, highs = _as_bytes(self._lows), _as_bytes(self._highs)
+            return [
+                (place, lows[row], highs[row])
+                for place, row in self._row_of_file.items()
+                if row in rows
+            ]
+
+    def forget_others(self, fragments: FragmentList) -> None:
+        """Forget files that are not those of some fragments, where they have become many."""
+        if self.num_known <= 2 * len(fragments) + _FORGET_FROM:
+            return
+        kept = self.known_files(fragments)
+        with self._lock:
+            self._forget_all()
+            self._row_of_file = {place: row for row, (place, _, _) in enumerate(kept, 1)}
+            lows, highs = [low for _, low, _ in kept], [high for _, _, high in kept]
+            self._lows = _joined(self._lows, as_words(lows, self.arrow_type))
+            self._highs = _joined(self._highs, as_words(highs, self.arrow_type))
+
+
+def _joined(first: Words, then: Words) -> Words:
+    return np.concatenate([first, then])
+
+
+def _as_bytes(words: Words) -> list[bytes]:
+    if words.dtype.kind == "u":
+        strings = words.astype(">u8").tobytes()
+        return [strings[at : at + 8] for at in range(0, len(strings), 8)]
+    found: list[bytes] = words.tolist()
+    return found
+
+
+class KeyBounds:
+    """What is known of a table's key columns.
+
+    Args:
+        columns: What is known of each; None for one whose values have no bounds.
+    """
+
+    def __init__(self, columns: Sequence[ColumnBounds | None]) -> None:
+        self.columns = [each for each in columns if each is not None]
+        self._places = [place for place, each in enumerate(columns) if each is not None]
+
+    def learn(self, learnt: Iterable[FileBounds]) -> None:
+        """Remember bounds."""
+        told = joined_bounds(learnt)
+        for each in self.columns:
+            each.add(told)
+
+    def are_unknown(self, fragments: FragmentList) -> Mask:
+        """Return of which fragments there is something to be learnt."""
+        unknown = np.zeros(len(fragments), np.bool_)
+        for each in self.columns:
+            unknown |= each.rows_of(fragments) == UNKNOWN
+        return unknown
+
+    def may_hold(self, fragments: FragmentList, lookup: KeyLookup) -> Mask:
+        """Return which fragments may hold a key of a batch."""
+        may = np.full(len(fragments), lookup.num_keys > 0)
+        rows = [each.rows_of(fragments) for each in self.columns]
+        told = [at for at, own in enumerate(rows) if bool((own > ANYWHERE).any())]
+        if not lookup.num_keys or not told:
+            return may
+        keys = [lookup.key_columns[self._places[at]] for at in told]
+        bounds = [self.columns[at].between(rows[at]) for at in told]
+        for each, values in zip(bounds, keys, strict=True):
+            least, most = ordered_words(extremes_of(values))
+            may &= (each.lows <= most) & (each.highs >= least)
+        # Sorting all keys is seldom needed: where they are all over the table, a few of them hit
+        # each fragment, and where they are together, most fragments lie beyond the outermost.
+        undecided = np.flatnonzero(may)
+        sample = pa.array(np.arange(0, lookup.num_keys, max(lookup.num_keys // _SAMPLE_KEYS, 1)))
+        for some in ([each.take(sample) for each in keys], keys):
+            undecided = undecided[~_hold_a_key([each.at(undecided) for each in bounds], some)]
+        may[undecided] = False
+        return may
+
+
+class _Bounds(NamedTuple):
+    """Bounds of fragments.
+
+    Attributes:
+        lows: (n,) what stands for the least value of each.
+        highs: (n,) what stands for the greatest.
+    """
+
+    lows: Words
+    highs: Words
+
+    def at(self, places: Places) -> "_Bounds":
+        return _Bounds(self.lows[places], self.highs[places])
+
+
+def _hold_a_key(bounds: Sequence[_Bounds], keys: Sequence[pa.Array]) -> Mask:
+    """Return within which bounds a key lies.
+
+    Args:
+        bounds: (n,) of each key column.
+        keys: (num_keys,) values of each key column.
+    """
+    may = np.ones(len(bounds[0].lows), np.bool_)
+    if not len(may):
+        return may
+    sides: list[_Side] = []
+    for own, values in zip(bounds, keys, strict=True):
+        order, words = in_order(values)
+        firsts = np.searchsorted(words, own.lows, "left")
+        stops = np.searchsorted(words, own.highs, "right")
+        may &= firsts < stops
+        sides.append(_Side(firsts, stops, order))
+    if len(sides) > 1:
+        places = np.flatnonzero(may)
+        may[places] = _hold_a_key_in_all(sides, places)
+    return may
+
+
+class _Side(NamedTuple):
+    """One side of the boxes in which fragments have their keys.
+
+    Attributes:
+        firsts: (num_fragments,) place of the first key within the bounds, of the keys in order.
+        stops: (num_fragments,) one past the last.
+        order: (num_keys,) the keys in the order of this column.
+    """
+
+    firsts: Places
+    stops: Places
+    order: Places
+
+
+def _hold_a_key_in_all(sides: Sequence[_Side], places: Places) -> Mask:
+    """Return which boxes have a key within them: one that lies within each side.
+
+    Of each box, the keys within its narrowest side are looked at, if that are not too many.
+    """
+    sizes = np.stack([(each.stops - each.firsts)[places] for each in sides])
+    narrowest = np.argmin(sizes, axis=0)
+    may = np.ones(len(places), np.bool_)
+    ranks = [_ranks(each.order) for each in sides]
+    pairs_left = _MOST_PAIRS
+    for at, side in enumerate(sides):
+        mine = np.flatnonzero(narrowest == at)
+        ends = np.cumsum(sizes[at][mine])
+        start = 0
+        while start < len(mine):
+            done = int(ends[start - 1]) if start else 0
+            stop = max(int(np.searchsorted(ends, done + _PAIRS_AT_ONCE, "right")), start + 1)
+            num_pairs = int(ends[stop - 1]) - done
+            pairs_left -= num_pairs
+            if pairs_left < 0:
+                return may
+            part = mine[start:stop]
+            counts = sizes[at][part]
+            box = np.repeat(np.arange(len(part)), counts)
+            within = np.arange(num_pairs) - np.repeat(np.cumsum(counts) - counts, counts)
+            keys = side.order[side.firsts[places[part]][box] + within]
+            inside = np.ones(num_pairs, np.bool_)
+            for other, rank in zip(sides, ranks, strict=True):
+                if other is not side:
+                    of_key = rank[keys]
+                    inside &= of_key >= other.firsts[places[part]][box]
+                    inside &= of_key < other.stops[places[part]][box]
+            may[part] = np.bincount(box[inside], minlength=len(part)) > 0
+            start = stop
+    return may
+
+
+def _ranks(order: Places) -> Places:
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    return ranks

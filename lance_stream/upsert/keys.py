@@ -1,0 +1,415 @@
+"""Keys: which rows of a batch and of a table mean the same thing.
+
+A key is one or more columns. A `KeyLookup` is made of the keys of a batch, and says for rows of
+the table which key of the batch they have. Each key column becomes codes (its place among the
+batch's distinct values, by a hash table of Arrow's), and the codes of several columns become one,
+pair by pair. No value is looked at in Python.
+
+    batch     1, a    2, a    2, b            row    1, b    2, b    3, a
+    codes     0, 0    1, 0    1, 1            codes  0, 1    1, 1    -, 0
+    key       0       1       2               key    none    2       none
+
+Most rows of a table have no key of the batch, and are told apart before that by a word made of
+their key (`key_filter`). The few that are left are searched for by their words, too, as long as no
+two keys of the batch share one, and what is found is compared.
+
+Keys of different types are not compared: whoever has the batch has cast it to the table's types.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.upsert.comparing import dense_ranks, same_rows, show_value
+from lance_stream.upsert.key_filter import (
+    MAX_KEYS,
+    KeyFilter,
+    KeyWords,
+    are_exact,
+    bytes_of,
+    key_words,
+)
+
+Places: TypeAlias = npt.NDArray[np.int64]
+
+NOWHERE = -1
+"""Stands for a place where there is none."""
+
+# From so many rows a key on, making a hash table of the keys pays.
+_SEARCHED_FOR_A_KEY = 4
+
+
+def check_key_type(name: str, arrow_type: pa.DataType) -> None:
+    """Raise unless a column can be (part of) a key.
+
+    Raises:
+        InvalidInputError: Its values have no equality that all programs share.
+    """
+    if pa.types.is_dictionary(arrow_type):
+        arrow_type = arrow_type.value_type
+    if not any(accepts(arrow_type) for accepts in _KEY_TYPES):
+        raise InvalidInputError(
+            f"the column {name!r} cannot be a key: it is a {arrow_type}. Keys are integers, "
+            "strings, bytes, dates, timestamps, decimals or booleans"
+        )
+
+
+_KEY_TYPES = (
+    pa.types.is_integer,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+    pa.types.is_decimal,
+    pa.types.is_boolean,
+)
+
+
+def check_no_null_keys(names: Sequence[str], keys: Sequence[pa.Array]) -> None:
+    """Raise if a key is null, or a part of it.
+
+    Args:
+        names: The key columns.
+        keys: (num_rows,) values of each.
+
+    Raises:
+        InvalidInputError: Some are; the message says how many, and shows one.
+    """
+    bad = np.zeros(len(keys[0]), np.bool_)
+    for each in keys:
+        if each.null_count:
+            bad |= pc.is_null(each).to_numpy(zero_copy_only=False)
+    num_bad = int(np.count_nonzero(bad))
+    if num_bad:
+        shown = show_key(names, keys, int(np.argmax(bad)))
+        raise InvalidInputError(
+            f"{num_bad} of {len(bad)} rows have no key, for example {shown}: null equals nothing, "
+            "so such a row would be inserted again each time. Filter these rows out, or fill in "
+            "the key"
+        )
+
+
+class KeyLookup:
+    """The distinct keys of a batch, and which rows have them.
+
+    Args:
+        keys: (num_rows,) values of each key column, none of them null.
+
+    Attributes:
+        key_of_row: (num_rows,) i64, the number of each row's key, from 0 in order of occurrence.
+        num_keys: How many distinct keys there are.
+        distinct: The distinct values of each key column, in order of occurrence.
+    """
+
+    def __init__(self, keys: Sequence[pa.Array]) -> None:
+        self.distinct: list[pa.Array] = []
+        self._pairs: list[tuple[int, pa.Array]] = []
+        codes: Places | None = None
+        for values in map(_plain, keys):
+            distinct = pc.unique(values)
+            own = _index_in(values, distinct)
+            self.distinct.append(distinct)
+            if codes is None:
+                codes = own
+            else:
+                pairs = pa.array(codes * len(distinct) + own)
+                known = pc.unique(pairs)
+                self._pairs.append((len(distinct), known))
+                codes = _index_in(pairs, known)
+        if codes is None:
+            raise InvalidInputError("a key has at least one column")
+        self.key_of_row: Places = codes
+        self.num_keys = len(self._pairs[-1][1] if self._pairs else self.distinct[0])
+
+    def find(self, keys: Sequence[pa.Array]) -> Places:
+        """Return the number of each row's key among the keys of the batch.
+
+        Args:
+            keys: (n,) values of each key column, of the types that the batch has; may be null.
+
+        Returns:
+            (n,) i64; -1 where the batch does not have the key.
+        """
+        numbers = np.full(len(keys[0]), NOWHERE, np.int64)
+        rows, found = self.find_rows(keys)
+        numbers[rows] = found
+        return numbers
+
+    def find_rows(self, keys: Sequence[pa.Array]) -> tuple[Places, Places]:
+        """Return the rows that have a key of the batch, ascending, and the numbers of their keys.
+
+        Args:
+            keys: As those of `find`.
+        """
+        columns = [_plain(each) for each in keys]
+        search = self._search
+        if search is None:
+            numbers = self._numbers(columns)
+            rows = np.flatnonzero(numbers >= 0)
+            return rows, numbers[rows]
+        rows, words = search.filter.candidates(columns)
+        if not len(rows):
+            return rows, rows
+        if search.words is None or len(rows) > _SEARCHED_FOR_A_KEY * self.num_keys:
+            taken = [each.take(pa.array(rows)) for each in columns]
+            numbers = self._numbers(taken)
+            hits = numbers >= 0
+            return rows[hits], numbers[hits]
+        places = np.minimum(np.searchsorted(search.words, words), self.num_keys - 1)
+        hits = search.words[places] == words
+        rows, numbers = rows[hits], search.numbers[places[hits]]
+        same = _are_same(columns, search.columns, rows, numbers)
+        return rows[same], numbers[same]
+
+    @cached_property
+    def _search(self) -> "_Search | None":
+        """What rows are searched by; None where the keys are too many for it, or none."""
+        if not 0 < self.num_keys <= MAX_KEYS:
+            return None
+        columns = self.key_columns
+        words = key_words(columns)
+        order = np.argsort(words)
+        in_order = words[order]
+        is_unique = bool((in_order[1:] > in_order[:-1]).all())
+        return _Search(columns, KeyFilter(words), in_order if is_unique else None, order)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A worker makes them itself, faster than they could be sent.
+        made = ("_search", "key_columns")
+        return {name: value for name, value in self.__dict__.items() if name not in made}
+
+    def _numbers(self, keys: Sequence[pa.Array]) -> Places:
+        found = _index_in(keys[0], self.distinct[0])
+        for values, distinct, (factor, known) in zip(
+            keys[1:], self.distinct[1:], self._pairs, strict=True
+        ):
+            own = _index_in(values, distinct)
+            is_there = (found >= 0) & (own >= 0)
+            pairs = np.where(is_there, found * factor + own, NOWHERE)
+            found = _index_in(pa.array(pairs), known)
+        return found
+
+    @cached_property
+    def key_columns(self) -> list[pa.Array]:
+        """The (num_keys,) values of each key column, by the number of the key."""
+        columns: list[pa.Array] = []
+        codes: Places | None = None
+        for place in range(len(self._pairs), 0, -1):
+            factor, known = self._pairs[place - 1]
+            pairs = known.to_numpy() if codes is None else known.to_numpy()[codes]
+            codes = pairs // factor
+            columns.append(self.distinct[place].take(pa.array(pairs % factor)))
+        first = self.distinct[0]
+        columns.append(first if codes is None else first.take(pa.array(codes)))
+        return columns[::-1]
+
+    def bounds(self) -> list[tuple[pa.Scalar, pa.Scalar]]:
+        """Return the least and the greatest value of each key column."""
+        extremes = [pc.min_max(each) for each in self.distinct]
+        return [(each["min"], each["max"]) for each in extremes]
+
+
+def _are_same(
+    columns: Sequence[pa.Array], keys: Sequence[pa.Array], rows: Places, numbers: Places
+) -> npt.NDArray[np.bool_]:
+    """Return which rows have the key that has the same word."""
+    same = np.ones(len(rows), np.bool_)
+    is_exact = are_exact(columns)
+    if is_exact and not columns[0].null_count:
+        return same
+    for values, own in zip(columns, keys, strict=True):
+        there = values.take(pa.array(rows))
+        equal = pc.is_valid(there) if is_exact else pc.equal(there, own.take(pa.array(numbers)))
+        same &= pc.fill_null(equal, False).to_numpy(zero_copy_only=False)
+    return same
+
+
+class _Search(NamedTuple):
+    """What rows are searched by.
+
+    Attributes:
+        columns: (num_keys,) values of each key column.
+        filter: Leaves out most rows.
+        words: (num_keys,) the words of the keys, ascending; None where two share one.
+        numbers: (num_keys,) the numbers of the keys in that order.
+    """
+
+    columns: list[pa.Array]
+    filter: KeyFilter
+    words: KeyWords | None
+    numbers: Places
+
+
+def hash_keys(keys: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
+    """Return a hash of each key, the same in every process and on every machine.
+
+    Args:
+        keys: (num_rows,) values of each key column, none of them null.
+
+    Returns:
+        (num_rows,) u64.
+    """
+    hashes = np.full(len(keys[0]), len(keys), np.uint64)
+    for values in map(_plain, keys):
+        hashes = _mixed(hashes ^ _hash_column(values))
+    return hashes
+
+
+def _hash_column(values: pa.Array) -> npt.NDArray[np.uint64]:
+    """Hash the bytes of each value, eight at a time, and how many they are."""
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    if any(accepts(values.type) for accepts in _FIXED_WIDTH):
+        return _hash_fixed_width(values)
+    data, starts, sizes = bytes_of(values)
+    hashes = sizes.astype(np.uint64)
+    active = np.arange(len(sizes))
+    padded = np.concatenate([data, np.zeros(8, np.uint8)])
+    for place in range(0, int(sizes.max(initial=0)), 8):
+        active = active[sizes[active] > place]
+        left = np.minimum(sizes[active] - place, 8)
+        eight = padded[(starts[active] + place)[:, None] + np.arange(8)]
+        eight[np.arange(8) >= left[:, None]] = 0
+        hashes[active] = _mixed(hashes[active] ^ eight.view("<u8")[:, 0])
+    return hashes
+
+
+_FIXED_WIDTH = (pa.types.is_primitive, pa.types.is_fixed_size_binary, pa.types.is_decimal)
+
+
+def _hash_fixed_width(values: pa.Array) -> npt.NDArray[np.uint64]:
+    width, count = values.type.bit_width // 8, len(values)
+    data = values.buffers()[-1]
+    raw = np.frombuffer(b"" if data is None else data, np.uint8)
+    words = raw[values.offset * width : (values.offset + count) * width].reshape(count, width)
+    if width % 8:
+        words = np.pad(words, ((0, 0), (0, -width % 8)))
+    hashes = np.full(count, width, np.uint64)
+    for column in words.view("<u8").T:
+        hashes = _mixed(hashes ^ column)
+    return hashes
+
+
+def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return words of which each bit hangs on all bits of the given ones (splitmix64)."""
+    mixed = words + np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= mixed >> np.uint64(30)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
+@dataclass(frozen=True)
+class Winners:
+    """The row of each key that counts.
+
+    Attributes:
+        rows: (num_keys,) i64, for each key its row in the batch.
+        num_late: How many rows lost against a newer one of the batch.
+    """
+
+    rows: Places
+    num_late: int
+
+
+def only_rows(names: Sequence[str], keys: Sequence[pa.Array], lookup: KeyLookup) -> Winners:
+    """Return the row of each key where no key occurs twice.
+
+    Raises:
+        InvalidInputError: One does; the message says how many, and shows one.
+    """
+    num_rows = len(lookup.key_of_row)
+    if lookup.num_keys != num_rows:
+        counts = np.bincount(lookup.key_of_row, minlength=lookup.num_keys)
+        row = int(np.argmax(counts[lookup.key_of_row] > 1))
+        raise InvalidInputError(
+            f"{int(np.count_nonzero(counts > 1))} keys occur more than once in the batch, for "
+            f"example {show_key(names, keys, row)} {int(counts[lookup.key_of_row[row]])} times: "
+            "which row counts cannot be told. Name the column that orders them (sequence_by), or "
+            "leave one row a key"
+        )
+    return Winners(np.arange(num_rows, dtype=np.int64), 0)
+
+
+def newest_rows(
+    batch: pa.RecordBatch,
+    names: Sequence[str],
+    lookup: KeyLookup,
+    sequence_by: str,
+) -> Winners:
+    """Return the row of each key that has the greatest sequence.
+
+    Args:
+        batch: The rows.
+        names: The key columns.
+        lookup: The keys of the batch.
+        sequence_by: The column that orders rows of one key.
+
+    Raises:
+        InvalidInputError: A sequence is null; or two rows of a key have the same greatest one
+            and are not equal.
+    """
+    sequence = batch.column(sequence_by)
+    if sequence.null_count:
+        row = int(np.argmax(pc.is_null(sequence).to_numpy(zero_copy_only=False)))
+        shown = show_key(names, [batch.column(each) for each in names], row)
+        raise InvalidInputError(
+            f"{sequence.null_count} rows have no {sequence_by!r}, for example that of {shown}: "
+            "which row of a key is the newest cannot be told. Fill it in"
+        )
+    ranks = dense_ranks(sequence)
+    best = np.zeros(lookup.num_keys, np.int64)
+    np.maximum.at(best, lookup.key_of_row, ranks)
+    wins = np.flatnonzero(ranks == best[lookup.key_of_row])
+    rows = np.full(lookup.num_keys, NOWHERE, np.int64)
+    rows[lookup.key_of_row[wins]] = wins
+    twins = wins[rows[lookup.key_of_row[wins]] != wins]
+    if len(twins):
+        _check_same(batch, names, sequence_by, twins, rows[lookup.key_of_row[twins]])
+    return Winners(rows, len(lookup.key_of_row) - len(rows))
+
+
+def _check_same(
+    batch: pa.RecordBatch, names: Sequence[str], sequence_by: str, twins: Places, others: Places
+) -> None:
+    """Raise unless each of some rows is the same as its other one."""
+    same = same_rows(batch.take(pa.array(twins)), batch.take(pa.array(others)))
+    if not same.all():
+        row = int(twins[np.argmin(same)])
+        keys = [batch.column(each) for each in names]
+        raise InvalidInputError(
+            f"two different rows with {show_key(names, keys, row)} have the same {sequence_by!r}, "
+            f"{show_value(batch.column(sequence_by)[row])}: which one is newer cannot be told. "
+            "Order them by another column, or leave one row a key"
+        )
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+
+
+def _index_in(values: pa.Array, distinct: pa.Array) -> Places:
+    """Return where each value stands among distinct ones, or -1."""
+    found = pc.fill_null(pc.index_in(values, value_set=distinct), NOWHERE)
+    if values.null_count:
+        found = pc.if_else(pc.is_null(values), NOWHERE, found)
+    places: Places = found.to_numpy(zero_copy_only=False).astype(np.int64)
+    return places
+
+
+def show_key(names: Sequence[str], keys: Sequence[pa.Array], row: int) -> str:
+    """Return the key of a row as a message shows it."""
+    parts = [f"{name}={show_value(each[row])}" for name, each in zip(names, keys, strict=True)]
+    return "(" + ", ".join(parts) + ")"

@@ -1,0 +1,180 @@
+"""The bounds of a table's keys that this process knows, and the file that outlives it.
+
+    _lance_stream/key_bounds/{field id}.arrow
+
+    Arrow IPC stream       file: 16 bytes · column: i32 · low, high: binary, null for no value
+                           metadata: what it is, and the column's type
+    32 bytes               BLAKE2b of all before
+
+The file is a cache: read once by a process, written again when it lacks so much that reading that
+anew would take a while, in place of whatever is there. It may be deleted at any time. One that is
+damaged, of another column or of another release is ignored, and so is every error of the store.
+"""
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.fields import Field
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.store import Store
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.manifest import FragmentList
+from lance_stream.table.paths import key_bounds_path
+from lance_stream.upsert.key_bounds import (
+    ColumnBounds,
+    FileBounds,
+    FileColumn,
+    KeyBounds,
+    key_fields,
+)
+from lance_stream.upsert.ordered_values import width_of
+
+MAX_COLUMNS: Final = 64
+"""So many key columns, of whatever tables, are remembered."""
+
+MAX_FILE_BYTES: Final = 64 << 20
+MAX_FILE_ENTRIES: Final = 1 << 18
+
+LEAST_UNSAVED_WORK: Final = 1 << 20
+"""As many rows as must be unsaved before the file is written again; and an eighth of the rest."""
+
+_DIGEST_BYTES: Final = 32
+_IS: Final = b"lance_stream.key_bounds"
+_RELEASE: Final = b"1"
+_TYPE: Final = b"type"
+_SCHEMA: Final = pa.schema(
+    [
+        pa.field("file", pa.binary(16), nullable=False),
+        pa.field("column", pa.int32(), nullable=False),
+        pa.field("low", pa.binary()),
+        pa.field("high", pa.binary()),
+    ]
+)
+
+_known: OrderedDict[tuple[str, int, str], ColumnBounds] = OrderedDict()
+_known_lock: Final = threading.Lock()
+
+
+def key_bounds(table: TableVersion, on: Sequence[str]) -> KeyBounds:
+    """Return what is known of a table's key columns, reading what was saved of it once.
+
+    Args:
+        table: Any version.
+        on: Names of its key columns.
+    """
+    return KeyBounds([_column_bounds(table.store, each) for each in key_fields(table.schema, on)])
+
+
+def _column_bounds(store: Store, field: Field) -> ColumnBounds | None:
+    arrow_type = field_to_arrow(field).type
+    if width_of(arrow_type) is None:
+        return None
+    key = (store.uri, field.id, str(arrow_type))
+    with _known_lock:
+        known = _known.get(key)
+        if known is not None:
+            _known.move_to_end(key)
+            return known
+    made = ColumnBounds(field)
+    made.add(read_bounds(store, field))
+    made.note_saved()
+    with _known_lock:
+        known = _known.setdefault(key, made)
+        while len(_known) > MAX_COLUMNS:
+            _known.popitem(last=False)
+    return known
+
+
+def inherit_key_bounds(
+    table: TableVersion, old: Sequence[Fragment], new: Sequence[Fragment]
+) -> None:
+    """Let new files have the bounds of old ones, out of which all their rows are.
+
+    Args:
+        table: Where they lie.
+        old: Fragments of the table.
+        new: Fragments with the new files, which are written.
+    """
+    with _known_lock:
+        known = [each for (uri, _, _), each in _known.items() if uri == table.store.uri]
+    for each in known:
+        each.inherit(old, new)
+
+
+def save_key_bounds(table: TableVersion, bounds: KeyBounds) -> None:
+    """Write what is known, where that is worth it: where much would have to be read again.
+
+    Args:
+        table: The version whose files are saved.
+        bounds: What is known.
+    """
+    fragments = table.manifest.fragments
+    for column in bounds.columns:
+        column.forget_others(fragments)
+        if column.unsaved_work > max(LEAST_UNSAVED_WORK, column.saved_work // 8):
+            write_bounds(table.store, column, fragments)
+
+
+def bounds_path(field: Field) -> str:
+    """Return where the bounds of a column are saved."""
+    return key_bounds_path(field.id)
+
+
+def write_bounds(store: Store, column: ColumnBounds, fragments: FragmentList) -> None:
+    """Save what is known of the files of some fragments; best effort."""
+    known = column.known_files(fragments)[-MAX_FILE_ENTRIES:]
+    table = pa.table(
+        [
+            pa.array([place.file for place, _, _ in known], pa.binary(16)),
+            pa.array([place.column for place, _, _ in known], pa.int32()),
+            pa.array([low if low <= high else None for _, low, high in known], pa.binary()),
+            pa.array([high if low <= high else None for _, low, high in known], pa.binary()),
+        ],
+        schema=_SCHEMA.with_metadata(_metadata(column.field)),
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    data = sink.getvalue().to_pybytes()
+    column.note_saved()
+    try:
+        store.write(bounds_path(column.field), data + _digest(data))
+    except Exception:  # of whatever store: nobody needs this file
+        return
+
+
+def read_bounds(store: Store, field: Field) -> list[FileBounds]:
+    """Return the bounds that were saved of a column; none if there are none that can be trusted."""
+    path = bounds_path(field)
+    try:
+        end, size = store.read_end(path, MAX_FILE_BYTES)
+    except Exception:  # of whatever store: nobody needs this file
+        return []
+    data = bytes(end) if size <= MAX_FILE_BYTES else b""
+    data, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+    if _digest(data) != digest:
+        return []
+    with pa.ipc.open_stream(data) as reader:
+        schema = reader.schema
+        if not schema.equals(_SCHEMA) or schema.metadata != _metadata(field):
+            return []
+        table = reader.read_all()
+    files, columns, lows, highs = (each.to_pylist() for each in table.columns)
+    return [
+        FileBounds(field.id, FileColumn(file, column), None if low is None else (low, high), 1, 1)
+        for file, column, low, high in zip(files, columns, lows, highs, strict=True)
+    ]
+
+
+def _metadata(field: Field) -> dict[bytes, bytes]:
+    return {_IS: _RELEASE, _TYPE: str(field_to_arrow(field).type).encode()}
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()

@@ -1,0 +1,273 @@
+"""Finding the rows of a table that have a key of a batch: where workers look, and what is kept.
+
+    fragment          key columns, read by a worker        matches
+    ------------------------------------------------------------------------------------
+    0                 17, 4, 99, ...                       (address, number of the key)
+    1                 ...                                  ...
+
+Only the key columns are read, and the sequence if one is stored. Fragments whose keys are known to
+lie elsewhere are not read (`key_bounds`); of the others that is learnt on the way. A batch that is
+planned again, because others changed the table meanwhile, is looked up only in fragments that came
+or changed since (`Found`): an address stays what it is as long as its fragment's files do.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from lance_stream.errors import NotFoundError
+from lance_stream.read.changed_rows import Addresses
+from lance_stream.read.fragment import read_unit
+from lance_stream.read.reading_ahead import num_readers
+from lance_stream.read.scan import read_units
+from lance_stream.read.units import WorkUnit, unit_of
+from lance_stream.schema.system_columns import ROW_ADDRESS
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.ascending import are_among
+from lance_stream.table.fragments import Fragment, decode_fragment
+from lance_stream.table.row_addresses import pack_addresses, unpack_addresses
+from lance_stream.upsert.incoming import Incoming
+from lance_stream.upsert.key_bounds import BoundsLearner, FileBounds, key_fields
+from lance_stream.upsert.keys import KeyLookup, Places
+from lance_stream.upsert.known_key_bounds import key_bounds, save_key_bounds
+
+
+class Matches(NamedTuple):
+    """Rows of the table that have a key of the batch.
+
+    Attributes:
+        addresses: (n,) u64 row addresses, ascending within a fragment.
+        keys: (n,) i64, the number of each row's key.
+        sequence: (n,) the stored sequence of each row; None if none is stored.
+        learnt: Between which bounds all keys of the fragment lie, dead ones too.
+    """
+
+    addresses: Addresses
+    keys: Places
+    sequence: pa.Array | None = None
+    learnt: tuple[FileBounds, ...] = ()
+
+    def where(self, chosen: Places) -> "Matches":
+        """Return some of them.
+
+        Args:
+            chosen: (m,) i64, which.
+        """
+        sequence = None if self.sequence is None else self.sequence.take(pa.array(chosen))
+        return Matches(self.addresses[chosen], self.keys[chosen], sequence)
+
+
+class Workers(Protocol):
+    """Who reads data files: threads of this process, or tasks on other machines."""
+
+    def find(
+        self, units: Sequence[WorkUnit], lookup: KeyLookup, num_keys: int
+    ) -> Sequence[Matches]:
+        """Return the matches of each unit; see `find_matches`."""
+        ...
+
+    def read(self, units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of units, in order."""
+        ...
+
+
+class Threads:
+    """Reads data files in threads of this process."""
+
+    def find(
+        self, units: Sequence[WorkUnit], lookup: KeyLookup, num_keys: int
+    ) -> Sequence[Matches]:
+        """Return the matches of each unit; see `find_matches`."""
+        if len(units) < 2:
+            return [find_matches(unit, lookup, num_keys) for unit in units]
+        look = partial(find_matches, lookup=lookup, num_keys=num_keys)
+        with ThreadPoolExecutor(
+            num_readers(units), thread_name_prefix="lance-stream-keys"
+        ) as threads:
+            return list(threads.map(look, units))
+
+    def read(self, units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of units, in order."""
+        return read_units(units)
+
+
+THREADS = Threads()
+"""What reads where nothing else is asked for."""
+
+
+def find_matches(unit: WorkUnit, lookup: KeyLookup, num_keys: int) -> Matches:
+    """Return the rows of a fragment that have a key of the batch.
+
+    Args:
+        unit: Names the key columns, then the sequence if one is stored, then the row addresses.
+        lookup: The keys of the batch.
+        num_keys: How many of the columns are key columns.
+    """
+    found: list[Matches] = []
+    fragment = decode_fragment(unit.fragment)
+    learner = _learner(unit, fragment, num_keys) if unit.with_dead_rows else None
+    reads_all = unit.with_dead_rows or _most_live(fragment)
+    keys_alone = replace(unit, columns=unit.columns[:num_keys])
+    if reads_all:
+        keys_alone = replace(keys_alone, with_dead_rows=True, system_columns=())
+    first = 0
+    for batch in read_unit(keys_alone):
+        keys = batch.columns[:num_keys]
+        if learner is not None:
+            learner.see(keys)
+        rows, numbers = lookup.find_rows(keys)
+        if len(rows):
+            if reads_all:
+                addresses = pack_addresses(fragment.id, rows + first)
+            else:
+                addresses = batch.column(batch.num_columns - 1).to_numpy()[rows]
+            found.append(Matches(addresses, numbers))
+        first += batch.num_rows
+    matches = join_matches(found)
+    if reads_all:
+        matches = _alive(unit, fragment, matches)
+    if len(unit.columns) > num_keys and len(matches.addresses):
+        matches = matches._replace(sequence=_sequence_of(unit, fragment, matches))
+    return matches if learner is None else matches._replace(learnt=tuple(learner.learnt()))
+
+
+def _sequence_of(unit: WorkUnit, fragment: Fragment, matches: Matches) -> pa.Array:
+    """Read the sequence of each match: all of the fragment's, unless the matches are few."""
+    _, offsets = unpack_addresses(matches.addresses)
+    rows = replace(unit, columns=unit.columns[-1:], system_columns=())
+    if len(offsets) * _FEW_OF < fragment.physical_rows:
+        rows = replace(rows, offsets=offsets.astype(np.uint32))
+        return pa.concat_arrays([batch.column(0) for batch in read_unit(rows)])
+    parts: list[pa.Array] = []
+    done = first = 0
+    for batch in read_unit(replace(rows, with_dead_rows=True)):
+        stop = int(np.searchsorted(offsets, first + batch.num_rows))
+        parts.append(batch.column(0).take(pa.array(offsets[done:stop] - np.uint64(first))))
+        done, first = stop, first + batch.num_rows
+    return pa.concat_arrays(parts)
+
+
+_FEW_OF: Final = 256
+"""Fewer rows than one of so many are better read each by itself."""
+
+
+def _most_live(fragment: Fragment) -> bool:
+    """Return whether leaving the dead rows out costs more than looking their keys up, too."""
+    file = fragment.deletion_file
+    if file is None:
+        return True
+    return bool(file.num_deleted_rows) and 2 * file.num_deleted_rows < fragment.physical_rows
+
+
+def _learner(unit: WorkUnit, fragment: Fragment, num_keys: int) -> BoundsLearner:
+    return BoundsLearner(fragment, key_fields(unit.schema, unit.columns[:num_keys]))
+
+
+def _alive(unit: WorkUnit, fragment: Fragment, matches: Matches) -> Matches:
+    """Return the matches that are not dead."""
+    if fragment.deletion_file is None or not len(matches.addresses):
+        return matches
+    num_rows = fragment.physical_rows or unit.files.num_rows(fragment.files[0])
+    dead = unit.files.dead_offsets(fragment, num_rows)
+    _, offsets = unpack_addresses(matches.addresses)
+    return matches.where(np.flatnonzero(~are_among(offsets, dead)))
+
+
+def join_matches(parts: Iterable[Matches]) -> Matches:
+    """Return the matches of several fragments, in the order of their addresses."""
+    known = [each for each in parts if len(each.addresses)]
+    if not known:
+        return Matches(np.empty(0, np.uint64), np.empty(0, np.int64))
+    addresses = np.concatenate([each.addresses for each in known])
+    keys = np.concatenate([each.keys for each in known])
+    sequences = [each.sequence for each in known if each.sequence is not None]
+    joined = Matches(addresses, keys, pa.concat_arrays(sequences) if sequences else None)
+    order = np.argsort(addresses, kind="stable")
+    return joined if bool((order[1:] > order[:-1]).all()) else joined.where(order)
+
+
+class Found:
+    """What has been found of one batch: kept while it is planned again.
+
+    Args:
+        workers: Who reads.
+    """
+
+    def __init__(self, workers: Workers = THREADS) -> None:
+        self._workers = workers
+        self._known: dict[int, tuple[bytes, Matches]] = {}
+        self._asked: tuple[object, ...] = ()
+
+    def look_up(self, table: TableVersion, incoming: Incoming) -> Matches:
+        """Return the rows of a version that have a key of the batch.
+
+        Args:
+            table: The version.
+            incoming: The batch; the same rows each time.
+        """
+        columns = incoming.scanned_columns
+        asked = tuple(table.arrow_schema.field(name) for name in columns)
+        if asked != self._asked:  # the first time, or the key columns are others
+            self._asked, self._known = asked, {}
+        matches: list[Matches] = []
+        places: list[int] = []
+        fragments = table.manifest.fragments
+        bounds = key_bounds(table, incoming.rules.on)
+        for place in np.flatnonzero(bounds.may_hold(fragments, incoming.lookup)).tolist():
+            known = self._known.get(fragments.ids[place])
+            kept = None if known is None else _still(table, place, *known)
+            if kept is None:
+                places.append(place)
+            else:
+                matches.append(kept)
+        are_unknown = bounds.are_unknown(fragments)
+        units = [
+            unit_of(
+                table,
+                place,
+                columns=columns,
+                system_columns=(ROW_ADDRESS,),
+                with_dead_rows=bool(are_unknown[place]),
+            )
+            for place in places
+        ]
+        found = self._workers.find(units, incoming.lookup, len(incoming.rules.on))
+        for place, unit, each in zip(places, units, found, strict=True):
+            self._known[fragments.ids[place]] = (unit.fragment, each)
+        bounds.learn(learnt for each in found for learnt in each.learnt)
+        save_key_bounds(table, bounds)
+        return join_matches([*matches, *found])
+
+
+def _still(table: TableVersion, place: int, raw: bytes, matches: Matches) -> Matches | None:
+    """Return what was found in a fragment as far as it still lives; None if it must be read anew.
+
+    Args:
+        table: The version now.
+        place: Where the fragment stands in it.
+        raw: The fragment as it was.
+        matches: What was found in it.
+    """
+    now = table.manifest.fragments.raw(place)
+    if now == raw:
+        return matches
+    before, fragment = decode_fragment(raw), decode_fragment(now)
+    if _without_dead(before) != _without_dead(fragment):
+        return None
+    try:
+        died_before, dead = table.dead_offsets(before), table.dead_offsets(fragment)
+    except NotFoundError:
+        return None
+    if not bool(are_among(died_before, dead).all()):
+        return None  # a restore: rows live again that were not looked at
+    _, offsets = unpack_addresses(matches.addresses)
+    return matches.where(np.flatnonzero(~are_among(offsets, dead)))
+
+
+def _without_dead(fragment: Fragment) -> Fragment:
+    return replace(fragment, deletion_file=None)

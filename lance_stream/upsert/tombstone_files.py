@@ -1,0 +1,269 @@
+"""Files of remembered deletes: their bytes, and the ones that were read, ready for looking keys up.
+
+A file is an Arrow file of one batch, its rows in no order:
+
+    key:<name>     the key columns, of the table's types; dictionaries decoded
+    sequence       the sequence of the row that deleted
+    deleted_at     i64, milliseconds since 1970-01-01 UTC
+
+No column holds nulls, and buffers are not compressed, so that no file is larger in memory than on
+the disk. Files never change: each is read once a process and kept, with its keys' hashes sorted, so
+that looking up a batch costs what the batch has, not what is remembered.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
+from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.table.paths import tombstone_path
+from lance_stream.table.tombstones import CONFIG_KEY, TombstoneFile
+from lance_stream.upsert.keys import Places, hash_keys
+from lance_stream.write.casting import cast_batch
+
+SEQUENCE: Final = "sequence"
+DELETED_AT: Final = "deleted_at"
+_KEY_PREFIX: Final = "key:"
+
+MAX_KEPT_BYTES: Final = 256 << 20
+
+FORGET: Final = (
+    "To forget what was deleted, so that late rows may bring it back, take the key "
+    f"{CONFIG_KEY!r} out of the table's config"
+)
+"""The way out of everything that is wrong with remembered deletes."""
+
+
+@dataclass(frozen=True)
+class Deletes:
+    """Some deletes that are remembered.
+
+    Attributes:
+        rows: (n,) key columns, in the order of the schema that they were asked for; then their
+            sequences; then when they were, i64 milliseconds since 1970-01-01 UTC.
+    """
+
+    rows: pa.RecordBatch
+
+    @property
+    def keys(self) -> list[pa.Array]:
+        """(n,) values of each key column."""
+        return list(self.rows.columns[:-2])
+
+    @property
+    def sequence(self) -> pa.Array:
+        """(n,) sequences."""
+        return self.rows.column(self.rows.num_columns - 2)
+
+    @property
+    def deleted_at_ms(self) -> Places:
+        """(n,) i64."""
+        times: Places = self.rows.column(self.rows.num_columns - 1).to_numpy()
+        return times
+
+    @cached_property
+    def _by_hash(self) -> tuple[npt.NDArray[np.uint64], Places]:
+        """The hashes of all keys, ascending, and for each the row that has it."""
+        hashes = hash_keys(self.keys)
+        order = np.argsort(hashes)
+        return hashes[order], order
+
+    @property
+    def size_bytes(self) -> int:
+        """How much memory they take, with their hashes."""
+        num_bytes: int = self.rows.nbytes + 16 * self.rows.num_rows
+        return num_bytes
+
+    def rows_that_may_be(self, hashes: npt.NDArray[np.uint64]) -> Places:
+        """Return the rows whose key has one of some hashes, each once.
+
+        Args:
+            hashes: (m,) u64, ascending.
+        """
+        own, order = self._by_hash
+        if len(own) <= len(hashes):
+            return order[_are_in(own, hashes)]
+        hits = hashes[_are_in(hashes, own)]
+        starts = np.searchsorted(own, hits, "left")
+        counts = np.searchsorted(own, hits, "right") - starts
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.unique(order[np.repeat(starts, counts) + within])
+
+
+def plain_values(values: pa.Array) -> pa.Array:
+    """Return values, not in a dictionary."""
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+
+
+def _are_in(
+    values: npt.NDArray[np.uint64], ascending: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.bool_]:
+    if not len(ascending):
+        return np.zeros(len(values), np.bool_)
+    places = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    found: npt.NDArray[np.bool_] = ascending[places] == values
+    return found
+
+
+def encode_deletes(deletes: Deletes) -> bytes:
+    """Return the bytes of a file that holds deletes."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, deletes.rows.schema) as writer:
+        writer.write_batch(deletes.rows)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def decode_deletes(data: bytes, names: Sequence[str], num_rows: int) -> pa.RecordBatch:
+    """Return the rows that a file holds, of the types that it has.
+
+    Args:
+        data: The whole file.
+        names: The columns, as `column_names` says them.
+        num_rows: How many there are.
+
+    Raises:
+        CorruptDataError: The file is damaged, or holds something else.
+    """
+    try:
+        with pa.ipc.open_file(pa.BufferReader(data)) as reader:
+            if reader.num_record_batches != 1 or sorted(reader.schema.names) != sorted(names):
+                raise CorruptDataError(
+                    f"a file of remembered deletes has {reader.num_record_batches} batches of "
+                    f"{', '.join(reader.schema.names)}; expected is one of {', '.join(names)}"
+                )
+            batch = reader.get_batch(0)
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError) as error:
+        raise CorruptDataError(f"a file of remembered deletes is damaged: {error}") from error
+    if batch.num_rows != num_rows:
+        raise CorruptDataError(
+            f"a file of remembered deletes holds {batch.num_rows} of them, but the table's config "
+            f"says {num_rows}"
+        )
+    if any(each.null_count for each in batch.columns):
+        raise CorruptDataError("a file of remembered deletes holds nulls")
+    return batch
+
+
+def cast_deletes(rows: pa.RecordBatch, schema: pa.Schema) -> Deletes:
+    """Return the rows of a file as deletes whose columns have certain types.
+
+    Args:
+        rows: As `decode_deletes` gives them.
+        schema: The columns and their types, as `schema_of` says them.
+
+    Raises:
+        InvalidInputError: A column cannot be cast to its type.
+    """
+    try:
+        return Deletes(cast_batch(rows, schema))
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"the table remembers deletes by keys or sequences of other types than the ones of "
+            f"this upsert: {error}. {FORGET}"
+        ) from error
+
+
+def column_names(on: Sequence[str]) -> list[str]:
+    """Return the columns of a file of deletes, given the key columns."""
+    return [*(_KEY_PREFIX + each for each in on), SEQUENCE, DELETED_AT]
+
+
+def schema_of(on: Sequence[str], table: pa.Schema, sequence: pa.DataType) -> pa.Schema:
+    """Return the columns of remembered deletes, with their types.
+
+    Args:
+        on: The key columns.
+        table: The table's columns.
+        sequence: The type of the sequences.
+    """
+    types = [*(plain_type(table.field(each).type) for each in on), plain_type(sequence), pa.int64()]
+    pairs = zip(column_names(on), types, strict=True)
+    return pa.schema([pa.field(name, each, nullable=False) for name, each in pairs])
+
+
+def plain_type(arrow_type: pa.DataType) -> pa.DataType:
+    """Return the type of the values, if they are in a dictionary."""
+    return arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
+
+
+class KeptFiles:
+    """Files of deletes by place and columns, as many as fit; those used last stay."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._size_bytes = 0
+        self._files: OrderedDict[tuple[str, str, str], Deletes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, place: OpenFiles, file: TombstoneFile, schema: pa.Schema) -> Deletes:
+        """Return the deletes of a file, of columns as `schema_of` says them.
+
+        Raises:
+            CorruptDataError: The file is damaged, or not there.
+            InvalidInputError: It holds values of other types.
+        """
+        key = place.store.uri, file.name, str(schema)
+        with self._lock:
+            if key in self._files:
+                self._files.move_to_end(key)
+                return self._files[key]
+        found = cast_deletes(read_deletes(place, file, schema.names), schema)
+        self.add(place, file, found)
+        return found
+
+    def add(self, place: OpenFiles, file: TombstoneFile, deletes: Deletes) -> None:
+        """Keep the deletes of a file."""
+        key = place.store.uri, file.name, str(deletes.rows.schema)
+        with self._lock:
+            if key not in self._files:
+                self._files[key] = deletes
+                self._size_bytes += deletes.size_bytes
+            while self._size_bytes > self._max_bytes:
+                self._size_bytes -= self._files.popitem(last=False)[1].size_bytes
+
+
+KEPT: Final = KeptFiles(MAX_KEPT_BYTES)
+"""The files that this process has read."""
+
+
+def read_deletes(place: OpenFiles, file: TombstoneFile, names: Sequence[str]) -> pa.RecordBatch:
+    """Return the rows that a file holds, of the types that it has.
+
+    Args:
+        place: Where the table lies.
+        file: The file.
+        names: The columns, as `column_names` says them.
+
+    Raises:
+        CorruptDataError: The file is damaged, or not there, or holds something else.
+    """
+    path = tombstone_path(file.name)
+    try:
+        return decode_deletes(_bytes_of(place, path), names, file.num_rows)
+    except CorruptDataError as error:
+        error.add_note(f"file {path!r} of {place.store.uri}")
+        raise
+
+
+def _bytes_of(place: OpenFiles, path: str) -> bytes:
+    """Return the bytes of a file of the table, or of the one that it is a clone of."""
+    with suppress(NotFoundError):
+        return place.store.read(path)
+    for base in place.base_paths:
+        if base.is_dataset_root:
+            with suppress(NotFoundError):
+                return place.store_of_base(base.id).read(path)
+    raise CorruptDataError(
+        f"the table remembers deletes in a file that is not there: put it back. {FORGET}"
+    )

@@ -1,0 +1,428 @@
+"""Remembered deletes: is a row older than the last delete of its key?
+
+    delete id=7 seq=5        remembered: (7, 5, now), in a file of the commit that deletes
+    upsert id=7 seq=4        late: it changes nothing
+    upsert id=7 seq=5        late: of equals the delete wins
+    upsert id=7 seq=6        brings the key back; the delete stays remembered until it is too old
+
+A delete is remembered whether or not the table has its key, for it may arrive before the insert.
+One that is older than the stored row, or than a delete remembered before, is late itself.
+
+What a version remembers says its config (`table.tombstones`), the deletes themselves stand in
+files (`tombstone_files`). A commit that deletes writes one file; it is part of the version that
+names it, and of the versions after.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.errors import InvalidInputError
+from lance_stream.schema.logical_types import leaf_to_logical, logical_to_leaf
+from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.paths import tombstone_file_name, tombstone_path
+from lance_stream.table.tombstones import (
+    CONFIG_KEY,
+    TombstoneFile,
+    Tombstones,
+    check_is_of,
+    config_entries,
+    files_to_join,
+    is_of,
+    read_tombstones,
+    with_change,
+    without_expired,
+)
+from lance_stream.upsert.comparing import are_less, dense_ranks
+from lance_stream.upsert.incoming import Incoming, UpsertRules
+from lance_stream.upsert.keys import NOWHERE, KeyLookup, Places, hash_keys
+from lance_stream.upsert.tombstone_files import (
+    FORGET,
+    KEPT,
+    SEQUENCE,
+    Deletes,
+    cast_deletes,
+    encode_deletes,
+    plain_type,
+    plain_values,
+    schema_of,
+)
+from lance_stream.write.casting import cast_batch, check_castable
+
+# --- what a version remembers
+
+
+@dataclass(frozen=True)
+class RememberedDeletes:
+    """The deletes that a version remembers, of one set of key columns.
+
+    Attributes:
+        place: Where the table lies.
+        schema: The columns of deletes, as `schema_of` says them.
+        on: The key columns.
+        sequence_by: The column that orders rows of one key.
+        files: The files that hold them.
+        now_ms: When the upsert was planned, in milliseconds since 1970-01-01 UTC.
+        age_ms: How long deletes are remembered; None if the upsert remembers none, but minds
+            those that others have remembered.
+    """
+
+    place: OpenFiles
+    schema: pa.Schema
+    on: tuple[str, ...]
+    sequence_by: str
+    files: tuple[TombstoneFile, ...]
+    now_ms: int
+    age_ms: int | None
+
+    @property
+    def oldest_ms(self) -> int:
+        """Deletes before this moment are forgotten."""
+        return 0 if self.age_ms is None else max(self.now_ms - self.age_ms, 0)
+
+    @property
+    def is_remembering(self) -> bool:
+        """Whether the deletes of the upsert itself are to be remembered."""
+        return self.age_ms is not None
+
+    def undone_keys(self, incoming: Incoming) -> npt.NDArray[np.bool_]:
+        """Return which keys of a batch a remembered delete makes late; see `are_late`."""
+        return self.are_late(incoming.lookup, incoming.keys, _sequence_of(incoming))
+
+    def deletes_of(self, incoming: Incoming, chosen: Places) -> Deletes:
+        """Return some keys of a batch as deletes of now.
+
+        Args:
+            incoming: The rows that count.
+            chosen: (n,) i64, the numbers of the keys.
+        """
+        rows = pa.array(chosen)
+        return self.new_deletes(
+            [each.take(rows) for each in incoming.keys], _sequence_of(incoming).take(rows)
+        )
+
+    def new_deletes(self, keys: Sequence[pa.Array], sequence: pa.Array) -> Deletes:
+        """Return deletes of now.
+
+        Args:
+            keys: (n,) values of each key column.
+            sequence: (n,) their sequences.
+        """
+        times = pa.array(np.full(len(sequence), self.now_ms, np.int64))
+        columns = [*map(plain_values, keys), self.as_stored(sequence), times]
+        return Deletes(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+
+    def last_sequences(self, lookup: KeyLookup, keys: Sequence[pa.Array]) -> pa.Array:
+        """Return the greatest sequence at which each key of a batch was deleted.
+
+        Args:
+            lookup: The keys of the batch.
+            keys: (num_keys,) values of each key column, of the types of `schema`.
+
+        Returns:
+            (num_keys,) sequences; null where no delete is remembered.
+        """
+        wanted = np.sort(hash_keys([plain_values(each) for each in keys]))
+        chosen = [pa.RecordBatch.from_pylist([], schema=self.schema)]
+        for file in self.files:
+            deletes = KEPT.get(self.place, file, self.schema)
+            rows = deletes.rows_that_may_be(wanted)
+            rows = rows[deletes.deleted_at_ms[rows] >= self.oldest_ms]
+            if len(rows):
+                chosen.append(deletes.rows.take(pa.array(rows)))
+        found = Deletes(_one_batch(chosen))
+        numbers = lookup.find(found.keys)
+        hit = np.flatnonzero(numbers != NOWHERE)
+        sequence = found.sequence.take(pa.array(hit))
+        best = rows_of_greatest(numbers[hit], sequence, lookup.num_keys)
+        return sequence.take(pa.array(best, mask=best == NOWHERE))
+
+    def are_late(
+        self, lookup: KeyLookup, keys: Sequence[pa.Array], sequence: pa.Array
+    ) -> npt.NDArray[np.bool_]:
+        """Return which keys of a batch come with a row that is not newer than their last delete.
+
+        Args:
+            lookup: The keys of the batch.
+            keys: (num_keys,) values of each key column.
+            sequence: (num_keys,) the sequence of each key's row.
+        """
+        if not self.files:
+            return np.zeros(lookup.num_keys, np.bool_)
+        last = self.last_sequences(lookup, keys)
+        is_newer = are_less(last, self.as_stored(sequence))
+        late: npt.NDArray[np.bool_] = ~is_newer & last.is_valid().to_numpy(zero_copy_only=False)
+        return late
+
+    def as_stored(self, sequence: pa.Array) -> pa.Array:
+        """Return sequences in the type in which they are remembered.
+
+        Raises:
+            InvalidInputError: One does not fit.
+        """
+        wanted = pa.schema([pa.field(self.sequence_by, self.schema.field(SEQUENCE).type)])
+        batch = pa.RecordBatch.from_arrays([sequence], [self.sequence_by])
+        return cast_batch(batch, wanted).column(0)
+
+
+def _sequence_of(incoming: Incoming) -> pa.Array:
+    return incoming.order if incoming.sequence is None else incoming.sequence
+
+
+def rows_of_greatest(numbers: Places, values: pa.Array, count: int) -> Places:
+    """Return which row has the greatest value of each number.
+
+    Args:
+        numbers: (n,) i64, from 0 up to but not including `count`.
+        values: (n,) values, none null.
+        count: How many numbers there are.
+
+    Returns:
+        (count,) i64 rows; -1 where a number does not occur. Of equals it is one.
+    """
+    ranks = dense_ranks(values)
+    best = np.zeros(count, np.int64)
+    np.maximum.at(best, numbers, ranks)
+    greatest = np.flatnonzero(ranks == best[numbers])
+    rows: Places = np.full(count, NOWHERE, np.int64)
+    rows[numbers[greatest]] = greatest
+    return rows
+
+
+def remembered_deletes(
+    table: TableVersion, incoming: Incoming, environment: Environment = MACHINE
+) -> RememberedDeletes | None:
+    """Return the deletes that a version remembers and that count for a batch; reads no file.
+
+    Args:
+        table: The version.
+        incoming: The rows that count.
+        environment: The clock.
+
+    Returns:
+        None if the rows have no order, or nothing is remembered and nothing is to be.
+
+    Raises:
+        InvalidInputError: As `open_remembered`.
+        CorruptDataError: As `open_remembered`.
+    """
+    if incoming.rules.sequence_by is None:
+        return None
+    return remembered_by(table, incoming.rules, _sequence_of(incoming).type, environment)
+
+
+def remembered_by(
+    table: TableVersion,
+    rules: UpsertRules,
+    sequence: pa.DataType,
+    environment: Environment = MACHINE,
+) -> RememberedDeletes | None:
+    """Return the same as `remembered_deletes`, given the type of the sequence for the rows.
+
+    Args:
+        table: The version.
+        rules: What the user says of the rows; they have an order.
+        sequence: The type of the sequences, in the table; or, where they are not stored, as they
+            come in.
+        environment: The clock.
+    """
+    name = str(rules.sequence_by)
+    known = read_tombstones(table.manifest.config)
+    if rules.tombstones is None and (known is None or not is_of(known, rules.on, name)):
+        return None
+    remembered = open_remembered(
+        table,
+        rules.on,
+        name,
+        sequence,
+        age=rules.tombstones,
+        now_ms=environment.now_nanos() // 1_000_000,
+    )
+    return remembered if remembered.files or remembered.is_remembering else None
+
+
+def open_remembered(
+    table: TableVersion,
+    on: Sequence[str],
+    sequence_by: str,
+    sequence: pa.DataType,
+    *,
+    age: timedelta | None,
+    now_ms: int,
+) -> RememberedDeletes:
+    """Return the deletes that a version remembers and that count for an upsert; reads no file.
+
+    Args:
+        table: The version.
+        on: The key columns.
+        sequence_by: The column that orders rows of one key.
+        sequence: Its type in the table; or, where it is not stored, in the data.
+        age: How long deletes are remembered; None if the upsert remembers none. What others
+            remember counts all the same, if they do so by the same columns.
+        now_ms: Milliseconds since 1970-01-01 UTC.
+
+    Raises:
+        InvalidInputError: Deletes are to be remembered by these columns, but the table remembers
+            some by others, or by sequences of another type.
+        CorruptDataError: The config's entry is not one.
+    """
+    known = read_tombstones(table.manifest.config)
+    files: tuple[TombstoneFile, ...] = ()
+    wanted = _remembered_type(sequence, sequence_by)
+    if known is not None and known.files:
+        if age is not None:
+            check_is_of(known, on, sequence_by)
+        if is_of(known, on, sequence_by):
+            files = known.files
+            wanted = _common_type(wanted, logical_to_leaf(known.sequence_type), sequence_by)
+    opened = RememberedDeletes(
+        place=table.files,
+        schema=schema_of(on, table.arrow_schema, wanted),
+        on=tuple(on),
+        sequence_by=sequence_by,
+        files=files,
+        now_ms=now_ms,
+        age_ms=None if age is None else age // timedelta(milliseconds=1),
+    )
+    return replace(opened, files=without_expired(files, opened.oldest_ms))
+
+
+def _remembered_type(sequence: pa.DataType, name: str) -> pa.DataType:
+    """Return the type in which sequences are remembered.
+
+    Raises:
+        InvalidInputError: They are nested.
+    """
+    plain = plain_type(sequence)
+    if pa.types.is_nested(plain):
+        raise InvalidInputError(
+            f"deletes are remembered (tombstones) with one plain value as their sequence, but "
+            f"{name!r} is {plain}. Order rows by a column with one value, or leave tombstones out"
+        )
+    if pa.types.is_timestamp(plain) and plain.tz is not None:
+        plain = pa.timestamp(plain.unit, "UTC")  # an instant is the same in each zone
+    return logical_to_leaf(leaf_to_logical(plain))
+
+
+def _common_type(ours: pa.DataType, known: pa.DataType, name: str) -> pa.DataType:
+    """Return the wider one of two types of sequences.
+
+    Raises:
+        InvalidInputError: Neither holds the values of the other.
+    """
+    for one, other in ((known, ours), (ours, known)):
+        with suppress(InvalidInputError):
+            check_castable(pa.schema([(name, one)]), pa.schema([(name, other)]))
+            return other
+    raise InvalidInputError(
+        f"the table remembers deletes in the order of {name!r} as {known}, but here it is {ours}, "
+        f"and neither holds the values of the other. Cast the column to {known}. {FORGET}"
+    )
+
+
+# --- what a commit remembers
+
+
+@dataclass(frozen=True)
+class PlannedTombstones:
+    """What a commit remembers besides, its file written.
+
+    Attributes:
+        added: The new file, if there is one, and the columns.
+        joined: The names of files whose deletes the new one holds, too.
+        oldest_ms: Files without a delete since then are forgotten.
+    """
+
+    added: Tombstones
+    joined: frozenset[str] = field(default_factory=frozenset)
+    oldest_ms: int = 0
+
+    def entries(self, newest: Manifest | None, _version: int) -> Mapping[str, str]:
+        """Return the config entry that goes in with the commit, made of the newest version's.
+
+        Raises:
+            InvalidInputError: Another writer remembers deletes by other columns meanwhile.
+        """
+        known = None if newest is None else read_tombstones(newest.config)
+        made = with_change(known, self.added, self.joined, self.oldest_ms)
+        return config_entries(made) if made.files or known else {}
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What the transaction notes.
+
+        It tells the transactions of two drivers apart that do one batch of which nothing but
+        remembered deletes comes.
+        """
+        names = [each.name for each in self.added.files]
+        return {CONFIG_KEY: ", ".join(names)} if names else {}
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Where the new file lies, if there is one."""
+        return tuple(tombstone_path(each.name) for each in self.added.files)
+
+
+def plan_tombstones(
+    remembered: RememberedDeletes, deletes: Sequence[Deletes], environment: Environment = MACHINE
+) -> PlannedTombstones:
+    """Write the file of the deletes of a batch, if there are any.
+
+    Args:
+        remembered: What the version remembers that the batch is planned on.
+        deletes: Those of the batch that are not late; each key occurs once.
+        environment: Randomness, for the file's name.
+    """
+    added = Tombstones(
+        remembered.on,
+        remembered.sequence_by,
+        leaf_to_logical(remembered.schema.field(SEQUENCE).type),
+    )
+    num_new = sum(each.rows.num_rows for each in deletes)
+    if not num_new:
+        return PlannedTombstones(added, oldest_ms=remembered.oldest_ms)
+    joined = files_to_join(remembered.files, num_new)
+    content = _joined(remembered, deletes, joined)
+    random = environment.random_id() << 64 | environment.random_id()
+    file = TombstoneFile(
+        tombstone_file_name(random.to_bytes(16, "big")), remembered.now_ms, content.rows.num_rows
+    )
+    remembered.place.store.write(tombstone_path(file.name), encode_deletes(content))
+    KEPT.add(remembered.place, file, content)
+    return PlannedTombstones(
+        replace(added, files=(file,)),
+        frozenset(each.name for each in joined),
+        remembered.oldest_ms,
+    )
+
+
+def _joined(
+    remembered: RememberedDeletes, new: Sequence[Deletes], joined: Sequence[TombstoneFile]
+) -> Deletes:
+    """Return new deletes and those of some files: of each key the newest, none that is too old."""
+    olds = [KEPT.get(remembered.place, each, remembered.schema) for each in joined]
+    kept = [each.rows.filter(pa.array(each.deleted_at_ms >= remembered.oldest_ms)) for each in olds]
+    # Planned again, the sequences may be of a wider type than when the deletes were taken down.
+    news = [cast_deletes(each.rows, remembered.schema).rows for each in new]
+    rows = _one_batch([*kept, *news])
+    if not joined:
+        return Deletes(rows)
+    deletes = Deletes(rows)
+    lookup = KeyLookup(deletes.keys)
+    newest = rows_of_greatest(lookup.key_of_row, deletes.sequence, lookup.num_keys)
+    return Deletes(rows.take(pa.array(newest)))
+
+
+def _one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    columns = [
+        pa.concat_arrays(each) for each in zip(*(each.columns for each in batches), strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)

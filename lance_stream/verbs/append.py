@@ -1,0 +1,274 @@
+"""Appending: new rows behind the old ones, as new fragments.
+
+Rows that come from a stream bring the number of their micro-batch, and are in the table once, or
+not at all (see `micro_batches`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from lance_stream.errors import (
+    BadDataError,
+    CommitConflictError,
+    IncompatibleConflictError,
+    InvalidInputError,
+    NotFoundError,
+    RetryableConflictError,
+    TableReplacedError,
+)
+from lance_stream.schema.fields import Schema
+from lance_stream.snapshot.opening import checkout, newest_of_same
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.operations import Append
+from lance_stream.write.arrow_input import ArrowInput, can_be_read_twice, read_input
+from lance_stream.write.casting import check_castable
+from lance_stream.write.fragments import delete_files, write_fragments, write_target
+from lance_stream.write.micro_batches import MicroBatch, find_taken_in
+from lance_stream.write.planning import Outcome, commit_planned, planning_again
+from lance_stream.write.uploads import Uploads
+
+MAX_VERSIONS_BEHIND: Final = 8
+"""How many versions others may have made since a version that rows are written for."""
+
+
+def append(table: TableVersion, data: ArrowInput, micro_batch: MicroBatch | None = None) -> Outcome:
+    """Write rows into new data files and append them; see `Dataset.append`.
+
+    Whether the version is still the newest is asked once, by the commit. Where it is not, and the
+    newest has other columns, rows that can be read twice are written anew; of others that is asked
+    first.
+
+    Args:
+        table: Any version; the rows go behind the newest one's.
+        data: The rows.
+        micro_batch: Which micro-batch they are, if they come from a stream.
+    """
+    if micro_batch is None and can_be_read_twice(data):
+        try:
+            return _append_as_if_newest(table, data)
+        except InvalidInputError:
+            newest = newest_of_same(table)
+            if _is_like(table, newest.manifest):
+                raise
+            table = newest
+    else:
+        table = checkout(table, None)
+    if micro_batch is not None:
+        taken_in = find_taken_in(table, micro_batch)
+        if taken_in is not None:
+            return Outcome(table, is_new=False, taken_in_before=taken_in.version)
+    return append_fragments(table, _write(table, data), micro_batch)
+
+
+def _append_as_if_newest(table: TableVersion, data: ArrowInput) -> Outcome:
+    """Append rows, planned on a version which may no longer be the newest.
+
+    Args:
+        table: The version.
+        data: The rows; they are read again where it is not, and the newest has other columns.
+    """
+    with Uploads(table.store) as uploads:
+        fragments = _write(table, data, uploads)
+        if not fragments:
+            return append_fragments(table, fragments)
+
+        def check(newest: Manifest) -> None:
+            if not _is_like(table, newest) or newest.version > table.version + MAX_VERSIONS_BEHIND:
+                raise RetryableConflictError("the version is long past", newest.version)
+            uploads.wait()
+
+        try:
+            return commit_planned(table, Append(tuple(fragments)), check=check)
+        except TableReplacedError:
+            uploads.settle()
+            delete_files(table.store, fragments)
+            raise
+        except CommitConflictError:
+            newest = newest_of_same(table)
+            uploads.wait()
+        except BaseException as error:
+            # Without its files nothing was published; nor was it where the table is gone.
+            if not uploads.settle() or isinstance(error, NotFoundError):
+                delete_files(table.store, fragments)
+            raise
+    if not _is_like(table, newest.manifest):
+        delete_files(table.store, fragments)
+        fragments = _write(newest, data)
+    return append_fragments(newest, fragments)
+
+
+def _write(table: TableVersion, data: ArrowInput, uploads: Uploads | None = None) -> list[Fragment]:
+    rows = read_input(data)
+    check_castable(rows.schema, table.arrow_schema)
+    return write_fragments(rows, write_target(table), uploads)
+
+
+def _is_like(table: TableVersion, newest: Manifest) -> bool:
+    """Say whether files that were written for one version are what another needs."""
+    return newest.schema == table.schema and newest.data_format == table.manifest.data_format
+
+
+def append_fragments(
+    table: TableVersion,
+    fragments: Sequence[Fragment],
+    micro_batch: MicroBatch | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Append fragments that were written before, by `write_fragments` on whatever worker.
+
+    Args:
+        table: The version whose schema they were written with.
+        fragments: What `write_fragments` returned; nothing is committed if there are none.
+        micro_batch: Which micro-batch they are, if they come from a stream. If the table has it
+            already, no version is made.
+        properties: Noted in the transaction.
+
+    The files are deleted when it is known that no version names them: the batch was in already,
+    or the commit was refused.
+
+    Raises:
+        InvalidInputError: The batch number belongs to another query's batch, or the table's
+            columns were changed since so that the files no longer fit.
+        CommitError: The fragments did not become a version, or it is not known whether they did.
+    """
+    if not fragments:
+        return Outcome(checkout(table, None), is_new=False)
+    planned_on = table
+
+    def attempt() -> Outcome:
+        nonlocal planned_on
+        try:
+            return commit_planned(
+                planned_on,
+                Append(tuple(fragments)),
+                micro_batch=micro_batch,
+                properties=properties,
+                check=lambda newest: check_same_names(table.schema, newest.schema),
+            )
+        except RetryableConflictError:
+            planned_on = newest_of_same(planned_on)
+            if table.version:
+                check_still_fits(fragments, table.schema, planned_on)
+            else:
+                check_was_made_alike(table, planned_on)
+            raise
+        except TableReplacedError:
+            raise
+        except IncompatibleConflictError:
+            if micro_batch is not None:  # it comes after what was in the way
+                planned_on = newest_of_same(planned_on)
+                _check_is_like(table, planned_on)
+            raise
+
+    try:
+        done = planning_again(attempt, micro_batch)
+    except (CommitConflictError, InvalidInputError):
+        _delete_files_of_no_version(table, fragments)
+        raise
+    if not done.is_new:
+        _delete_files_of_no_version(table, fragments)
+    return done
+
+
+def _delete_files_of_no_version(table: TableVersion, fragments: Sequence[Fragment]) -> None:
+    """Delete files that were written after a version was read, unless a later one names them.
+
+    The same fragments may have been committed by an earlier call whose outcome was not known. Where
+    that cannot be ruled out, for a version is gone or cannot be read, nothing is deleted.
+    """
+    written = {file.path for fragment in fragments for file in fragment.files}
+    try:
+        for version in range(table.version + 1, table.log.latest() + 1):
+            named = table.log.read(version).fragments
+            if any(file.path in written for fragment in named for file in fragment.files):
+                return
+    except (NotFoundError, BadDataError, OSError):
+        return
+    delete_files(table.store, fragments)
+
+
+def check_same_names(written: Schema, now: Schema) -> None:
+    """Raise if a column was replaced by another of its name: its values would be lost in silence.
+
+    Args:
+        written: The columns that data files were written with.
+        now: The columns of the table to which they are to be added.
+
+    Raises:
+        InvalidInputError: One was replaced.
+    """
+    if now == written:
+        return
+    ids = {each.name: each.id for each in written.fields}
+    for each in now.fields:
+        if ids.get(each.name, each.id) != each.id:
+            raise InvalidInputError(
+                f"the column {each.name!r} was replaced by another while the rows were written; "
+                "write them again"
+            )
+
+
+def check_still_fits(fragments: Sequence[Fragment], written: Schema, newest: TableVersion) -> None:
+    """Raise unless data files still fit a table whose columns have been changed since.
+
+    Args:
+        fragments: What was written.
+        written: The columns it was written with.
+        newest: The version to which it is to be added.
+
+    Raises:
+        InvalidInputError: They do not.
+    """
+    held = {field_id for each in fragments for file in each.files for field_id in file.field_ids}
+    leaves = {leaf.id for leaf in newest.schema.walk()}
+    missing = [
+        each.name
+        for each in newest.schema.fields
+        if not each.nullable and not any(part.id in held for part in each.walk())
+    ]
+    if missing:
+        raise InvalidInputError(
+            f"the column {missing[0]!r}, which must not be null, was added to the table while the "
+            "rows were written; write them again"
+        )
+    check_same_names(written, newest.schema)
+    if not held & leaves:
+        raise InvalidInputError(
+            "the table's columns were replaced while the rows were written; write them again"
+        )
+
+
+def check_was_made_alike(table: TableVersion, made: TableVersion) -> None:
+    """Raise unless a table that another writer has made is the one that files were written for.
+
+    Args:
+        table: Version 0 of the table that was yet to be made.
+        made: A version of the one that is there.
+
+    Raises:
+        TableReplacedError: It has other columns or another file version.
+    """
+    if made.schema != table.schema or made.file_version is not table.file_version:
+        raise TableReplacedError(
+            f"another writer made the table {table.uri} while the rows were written, with other "
+            "columns or another file version; write them again",
+            made.version,
+        )
+
+
+def _check_is_like(table: TableVersion, newest: TableVersion) -> None:
+    """Raise unless a table that was overwritten or restored is like the one files were made for.
+
+    Other programs begin to count columns anew when they overwrite, so that the same number can
+    mean another column.
+
+    Raises:
+        InvalidInputError: It has other columns or another file version.
+    """
+    if newest.schema != table.schema or newest.file_version is not table.file_version:
+        raise InvalidInputError(
+            f"the table {newest.uri} was overwritten with other columns while the rows were "
+            "written; write them again"
+        )

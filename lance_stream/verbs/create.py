@@ -1,0 +1,247 @@
+"""Making a table: its first version, without rows; or with the ones that were written for it."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from lance_stream.arguments import as_mapping, as_names
+from lance_stream.commit.committer import Skipped
+from lance_stream.commit.opening import open_log
+from lance_stream.commit.version_log import VersionLog
+from lance_stream.errors import CommitConflictError, InvalidInputError, NotFoundError
+from lance_stream.file.blobs import with_blobs_of
+from lance_stream.file.encoding_options import check_encoding_options
+from lance_stream.file.type_support import check_types
+from lance_stream.file.versions import DEFAULT_FILE_VERSION, FileVersion
+from lance_stream.schema.arrow_schemas import (
+    PRIMARY_KEY_METADATA,
+    PRIMARY_KEY_POSITION_METADATA,
+    from_arrow,
+    to_arrow,
+)
+from lance_stream.schema.column_names import check_new_columns
+from lance_stream.schema.field_ids import assign_ids
+from lance_stream.schema.fields import Schema
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table import ledger
+from lance_stream.table.apply import Commit, Creation, apply
+from lance_stream.table.manifest import DataFormat
+from lance_stream.table.operations import Overwrite
+from lance_stream.write.fragments import check_dictionaries
+from lance_stream.write.micro_batches import MicroBatch, entries_of, properties_of
+from lance_stream.write.planning import commit_operation
+
+
+def create_table(planned: TableVersion) -> TableVersion:
+    """Make a table that `plan_table` planned, without rows, and return its first version.
+
+    Raises:
+        InvalidInputError: There is a table already.
+        CommitUncertainError: Nobody knows whether the table was made.
+    """
+    log = planned.log
+    try:
+        existing = log.latest()
+    except NotFoundError:
+        pass
+    else:
+        raise _already_there(log.store.uri, existing)
+    made = create_with_fragments(
+        planned.uri,
+        log,
+        Overwrite((), planned.schema, config_upserts=planned.manifest.config),
+        planned.file_version,
+        stable_row_ids=planned.has_stable_row_ids,
+        storage_options=planned.storage_options,
+    )
+    if made is None:
+        raise _already_there(log.store.uri, None)
+    return made
+
+
+def plan_table(
+    uri: str | os.PathLike[str],
+    schema: pa.Schema,
+    *,
+    file_version: str | None = None,
+    stable_row_ids: bool = True,
+    primary_key: Sequence[str] | None = None,
+    config: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> TableVersion:
+    """Return a table that is yet to be made, as its version 0: columns without rows.
+
+    Nothing is written. Verbs plan on it as on any version, and what is planned on it is committed
+    as version 1 (see `commit_verb.commit_planned`): so a table comes to be with its first rows, or
+    not at all. If another writer makes the table meanwhile, they plan again on that one.
+
+    Raises:
+        InvalidInputError: A table cannot be made like that.
+        UnsupportedFeatureError: A type, or the location's protocol, is not supported.
+    """
+    if not isinstance(schema, pa.Schema):
+        raise InvalidInputError(f"a schema is a pyarrow.Schema, not a {type(schema).__name__}")
+    version = DEFAULT_FILE_VERSION if file_version is None else FileVersion.parse(file_version)
+    version.check_supported()
+    tree = new_schema(with_primary_key(schema, () if primary_key is None else primary_key), version)
+    check_types(tree.fields, version)
+    check_dictionaries(tree, version, {})
+    log = open_log(uri, storage_options)
+    first = apply(
+        None,
+        Overwrite((), tree, config_upserts=check_config({} if config is None else config)),
+        Commit(timestamp_nanos=0),
+        Creation(DataFormat("lance", version.manifest_name), stable_row_ids=stable_row_ids),
+    )
+    return TableVersion(
+        uri=os.fspath(uri),
+        storage_options=dict(storage_options or {}),
+        store=log.store,
+        log=log,
+        manifest=replace(first, version=0, timestamp_nanos=None),
+    )
+
+
+def check_types_known(columns: Iterable[pa.Field]) -> None:
+    """Raise if rows that come from Spark bring a column of nulls only, which has no type.
+
+    A table that was made with it could never take a value in it.
+
+    Raises:
+        InvalidInputError: A column, or a part of one, has no type.
+    """
+    for each in columns:
+        if _is_void(each.type):
+            raise InvalidInputError(
+                f"the column {each.name!r} has nulls only in its type or in a part of it "
+                f"({each.type}), which is no type that a new table could give it; cast it to the "
+                "type that its values will have, or leave it out"
+            )
+
+
+def _is_void(kind: pa.DataType) -> bool:
+    parts = [kind.field(place).type for place in range(kind.num_fields)]
+    return pa.types.is_null(kind) or any(map(_is_void, parts))
+
+
+def create_with_fragments(
+    uri: str | os.PathLike[str],
+    log: VersionLog,
+    first: Overwrite,
+    version: FileVersion,
+    *,
+    stable_row_ids: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+    micro_batch: MicroBatch | None = None,
+) -> TableVersion | None:
+    """Make a table whose first version has rows already; None if there is a table.
+
+    Args:
+        uri: Where, as the user wrote it.
+        log: The history that the table will have.
+        first: The columns, numbered; and the fragments, written by `write_fragments`.
+        version: Of the data files.
+        stable_row_ids: Whether a row keeps its id for its whole life.
+        storage_options: What opening the store took.
+        micro_batch: Which micro-batch the rows are, if they come from a stream.
+
+    Raises:
+        CommitUncertainError: Nobody knows whether the table was made.
+    """
+    try:
+        result = commit_operation(
+            log,
+            None,
+            first,
+            transaction_uuid=(
+                ledger.derive_uuid(micro_batch.app_id, micro_batch.batch_id)
+                if micro_batch
+                else None
+            ),
+            properties=properties_of(micro_batch),
+            creation=Creation(
+                DataFormat("lance", version.manifest_name), stable_row_ids=stable_row_ids
+            ),
+            before_attempt=lambda newest: None if newest is None else "the table is there",
+            config_entries=entries_of(micro_batch),
+        )
+    except CommitConflictError:
+        return None
+    if isinstance(result, Skipped):
+        return None
+    return TableVersion(
+        uri=os.fspath(uri),
+        storage_options=dict(storage_options or {}),
+        store=log.store,
+        log=log,
+        manifest=result.manifest,
+    )
+
+
+def new_schema(schema: pa.Schema, version: FileVersion, first_id: int = 0) -> Schema:
+    """Return the tree of a new table's columns, numbered from `first_id` on.
+
+    Raises:
+        InvalidInputError: There is no column, two have one name, one has a name that it cannot
+            have, a type cannot be stored, or metadata ask for an encoding that is not known.
+        UnsupportedFeatureError: A type is not supported yet.
+    """
+    if not len(schema):
+        raise InvalidInputError("a table needs a column at least")
+    given = from_arrow(schema)
+    check_new_columns(given.fields)
+    for each in given.fields:
+        check_encoding_options(each)
+    tree = assign_ids(with_blobs_of(given, version), first_id)
+    to_arrow(tree)  # refuses what cannot be read back
+    return tree
+
+
+def with_primary_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
+    """Return the schema with columns declared the (unenforced) primary key, and so not null.
+
+    Raises:
+        InvalidInputError: A column of the key is not there, or named twice.
+    """
+    if isinstance(primary_key, str):
+        raise InvalidInputError(f"primary_key is a list of columns: [{primary_key!r}]")
+    primary_key = as_names(primary_key, "primary_key")
+    if len(set(primary_key)) != len(primary_key):
+        raise InvalidInputError(f"the primary key {list(primary_key)} names a column twice")
+    for position, name in enumerate(primary_key, start=1):
+        place = schema.get_field_index(name)
+        if place < 0:
+            raise InvalidInputError(
+                f"the primary key names the column {name!r}; there are: {', '.join(schema.names)}"
+            )
+        field = schema.field(place)
+        declared = {PRIMARY_KEY_METADATA: "true"}
+        if len(primary_key) > 1:
+            declared[PRIMARY_KEY_POSITION_METADATA] = str(position)
+        metadata = {**(field.metadata or {}), **{k.encode(): v for k, v in declared.items()}}
+        schema = schema.set(place, field.with_nullable(False).with_metadata(metadata))
+    return schema
+
+
+def check_config(config: Mapping[str, str]) -> dict[str, str]:
+    """Return config entries, if they are texts.
+
+    Raises:
+        InvalidInputError: One is not.
+    """
+    as_mapping(config, "config is a mapping of texts, {'key': 'value'}")
+    for key, value in config.items():
+        if not isinstance(key, str) or not isinstance(value, str) or not key:
+            raise InvalidInputError(f"config is a mapping of texts, but has {key!r}: {value!r}")
+    return dict(config)
+
+
+def _already_there(uri: str, version: int | None) -> InvalidInputError:
+    at = "" if version is None else f", at version {version}"
+    return InvalidInputError(
+        f"there is a dataset at {uri} already{at}; open it with open_dataset, and replace its rows "
+        "with overwrite if that is what you want"
+    )

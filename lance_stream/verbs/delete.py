@@ -1,0 +1,39 @@
+"""Deleting rows: what a condition chooses dies, in new deletion files; no data file is touched.
+
+Only the columns of the condition are read. A deletion file is complete: it holds the rows that
+were dead before, too. A fragment of which every row is dead leaves the table.
+"""
+
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.read.changed_rows import chosen_rows, without_rows
+from lance_stream.snapshot.opening import checkout
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.apply import check_may_write
+from lance_stream.table.operations import Delete
+from lance_stream.write.planning import Staged, commit_planned, planning_again
+
+
+def delete(table: TableVersion, predicate: str, environment: Environment = MACHINE) -> TableVersion:
+    """Delete the rows for which a condition is true; see `Dataset.delete`.
+
+    Args:
+        table: Any version; the rows of the newest one are deleted.
+        predicate: A SQL expression.
+        environment: Randomness, for the names of deletion files.
+
+    Raises:
+        NotFoundError: The condition names a column that is not there.
+        InvalidInputError: The condition is not understood.
+    """
+
+    def attempt() -> TableVersion:
+        newest = checkout(table, None)
+        check_may_write(newest.manifest)
+        addresses = chosen_rows(newest, predicate)
+        if not len(addresses):
+            return newest
+        updated, removed = without_rows(newest, addresses, environment)
+        operation = Delete(updated, removed, predicate)
+        return commit_planned(newest, operation, Staged(dying=updated)).table
+
+    return planning_again(attempt)

@@ -1,0 +1,88 @@
+"""Dropping columns: they leave the schema, and no row changes.
+
+One Project states the columns that are left. Their values stay in the data files until a
+compaction writes the rows anew; a file that holds no other column is no longer named. So row ids
+and stamps stay, and the change feed shows nothing.
+
+Source:  facts of the format, section 4; measured on the reference.
+Differs: The reference drops a column of the primary key, and takes an index along without a word.
+         It drops a struct with its last part; here the struct is to be named.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.schema.fields import Field
+from lance_stream.schema.logical_types import STRUCT
+from lance_stream.schema.projections import find
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.verbs.schema_changes import (
+    change_schema,
+    check_no_index,
+    check_not_remembered_by,
+)
+
+
+def drop_columns(table: TableVersion, columns: Sequence[str]) -> TableVersion:
+    """Drop columns; see `Dataset.drop_columns`.
+
+    Args:
+        table: Any version; the columns of the newest one are dropped.
+        columns: Names, or paths into structs.
+
+    Raises:
+        NotFoundError: A column is not there.
+        InvalidInputError: A column is part of the primary key, has an index, or is what deletes
+            are remembered by; or nothing would be left of the table, or of a struct.
+        CommitError: Others were in the way each time.
+    """
+
+    def left(newest: TableVersion) -> tuple[Field, ...]:
+        dropped = set()
+        for column in columns:
+            path = find(newest.schema, column)
+            _check_can_be_dropped(newest, column, path)
+            dropped.add(path[-1].id)
+        check_not_remembered_by(
+            newest, [each.name for each in newest.schema.fields if each.id in dropped], "dropped"
+        )
+        return _without(newest.schema.fields, dropped, None)
+
+    return change_schema(table, left)
+
+
+def _check_can_be_dropped(table: TableVersion, column: str, path: tuple[Field, ...]) -> None:
+    for each in path[:-1]:
+        if each.logical_type != STRUCT or each.is_packed:
+            kind = "a packed struct" if each.is_packed else "a list"
+            raise InvalidInputError(
+                f"{column!r} cannot be dropped, for it is part of {kind}, {each.name!r}, whose "
+                "values are only dropped as a whole"
+            )
+    gone = list(path[-1].walk())
+    if any(each.primary_key_position is not None for each in gone):
+        raise InvalidInputError(
+            f"the column {column!r} cannot be dropped, for it is part of the table's primary key"
+        )
+    check_no_index(table, column, {each.id for each in gone})
+
+
+def _without(fields: Sequence[Field], dropped: set[int], whole: Field | None) -> tuple[Field, ...]:
+    """Return fields without some of them, at any depth.
+
+    Args:
+        fields: The table's columns, or the parts of a struct.
+        dropped: The ids of those that go.
+        whole: The struct whose parts they are.
+    """
+    left = tuple(
+        replace(each, children=_without(each.children, dropped, each)) if each.children else each
+        for each in fields
+        if each.id not in dropped
+    )
+    if fields and not left:
+        what = "the table" if whole is None else f"the struct {whole.name!r}"
+        way_out = "keep one" if whole is None else "drop it as a whole"
+        raise InvalidInputError(f"no column would be left of {what}; {way_out}")
+    return left

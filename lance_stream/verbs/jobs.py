@@ -1,0 +1,306 @@
+"""Writing by many workers: planned once, written by each, committed once.
+
+    plan_job        one process     looks at the table; says how files are written, and where
+    write_fragments each worker     with `WriteJob.target`; no version names the files yet
+    commit_job      one process     one version of all the fragments
+    discard         one process     the files of a job that nobody has tried to commit
+
+The processes need not share memory: a job and fragments are plain values. What became of the table
+between plan and commit is settled by the commit, as for every verb.
+
+A table that does not exist is made by the commit, with its rows in the first version: a job that
+fails leaves no table behind.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from lance_stream.commit.opening import open_log
+from lance_stream.commit.same_table import replaced
+from lance_stream.errors import (
+    CommitConflictError,
+    InvalidInputError,
+    NotFoundError,
+    TableReplacedError,
+)
+from lance_stream.file.type_support import check_types
+from lance_stream.file.versions import DEFAULT_FILE_VERSION, FileVersion
+from lance_stream.schema.fields import Schema
+from lance_stream.snapshot.opening import checkout, open_table
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table import ledger
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.operations import Overwrite
+from lance_stream.table.version_marks import mark_of
+from lance_stream.verbs.add_columns import add_missing_columns
+from lance_stream.verbs.append import append_fragments, check_still_fits
+from lance_stream.verbs.create import (
+    check_types_known,
+    create_with_fragments,
+    new_schema,
+    with_primary_key,
+)
+from lance_stream.verbs.overwrite import overwrite_fragments
+from lance_stream.write.casting import check_castable
+from lance_stream.write.fragments import WriteTarget, delete_files, write_target
+from lance_stream.write.micro_batches import MicroBatch, find_taken_in
+from lance_stream.write.planning import Outcome
+
+NameRule: TypeAlias = Callable[[Sequence[str], Sequence[str]], Sequence[str]]
+"""Gives the names under which a table stores columns, from their own names and the table's."""
+
+
+@dataclass(frozen=True)
+class WriteJob:
+    """How rows come into a table; picklable.
+
+    Attributes:
+        uri: Where the table lies, as the user wrote it.
+        storage_options: What opening its store took.
+        target: Where and how its new files are written.
+        version: The version that was planned on; 0 if there was no table.
+        overwrite: Whether the rows take the place of all that the table has.
+        config: The ledger's entries at that version.
+        mark: What that version is known by (`table.version_marks`); empty if there was no table.
+        names: What the table calls the columns of each batch, in their order; None where batches
+            come under the table's own names.
+    """
+
+    uri: str
+    storage_options: Mapping[str, Any] = field(repr=False)
+    target: WriteTarget
+    version: int
+    overwrite: bool = False
+    config: Mapping[str, str] = field(default_factory=dict)
+    mark: str = ""
+    names: tuple[str, ...] | None = None
+
+    def has_taken_in(self, micro_batch: MicroBatch) -> bool:
+        """Say whether the table had a micro-batch when the job was planned; asks no store.
+
+        Raises:
+            InvalidInputError: The batch number belongs to another query's batch.
+        """
+        found = ledger.decide(
+            self.config, micro_batch.app_id, micro_batch.batch_id, micro_batch.query_id
+        )
+        return isinstance(found, ledger.TakenIn)
+
+
+def plan_job(
+    uri: str,
+    incoming: pa.Schema,
+    *,
+    overwrite: bool = False,
+    add_columns: bool = False,
+    file_version: str | None = None,
+    primary_key: Sequence[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    name_rule: NameRule | None = None,
+    case_sensitive: bool = False,
+) -> WriteJob:
+    """Say how rows come into the table at a location, and check that they can.
+
+    Args:
+        uri: Where the table lies, or will.
+        incoming: The rows' schema.
+        overwrite: Whether they take the place of all that the table has.
+        add_columns: Whether columns that the table has not are added to it, now.
+        file_version: Of the data files of a table that does not exist; of one that does, what it
+            has to be.
+        primary_key: The same of the columns of the primary key.
+        storage_options: Settings of the store.
+        name_rule: Gives the table's names of the incoming columns; None where they have them.
+        case_sensitive: Whether an added column's name may differ from another's in case only.
+
+    Raises:
+        InvalidInputError: The rows do not fit the table, a table cannot be made of their columns,
+            or it is another one than was asked for.
+        UnsupportedFeatureError: A type, or the location's protocol, is not supported.
+    """
+    options = dict(storage_options or {})
+    try:
+        table = open_table(uri, storage_options=options)
+    except NotFoundError:
+        version = DEFAULT_FILE_VERSION if file_version is None else FileVersion.parse(file_version)
+        version.check_supported()
+        check_types_known(incoming)
+        schema = new_schema(with_primary_key(incoming, primary_key or ()), version)
+        check_types(schema.fields, version)
+        target = WriteTarget(open_log(uri, options).store, schema, version)
+        return WriteJob(uri, options, target, version=0, overwrite=overwrite)
+    names = None
+    if name_rule is not None:
+        names = tuple(name_rule(incoming.names, table.schema.names))
+        incoming = pa.schema(
+            [each.with_name(name) for each, name in zip(incoming, names, strict=True)]
+        )
+    _check_is_asked_for(table, file_version, primary_key)
+    target = write_target(table)
+    if overwrite:
+        target = replace(target, schema=_columns_after(table, incoming, primary_key))
+    else:
+        new = [each for each in incoming if each.name not in table.arrow_schema.names]
+        check_castable(incoming, pa.schema([*table.arrow_schema, *(new if add_columns else ())]))
+        if add_columns:
+            table = add_missing_columns(table, incoming, case_sensitive=case_sensitive)
+            target = write_target(table)
+    mark = mark_of(table.manifest)
+    return WriteJob(uri, options, target, table.version, overwrite, _ledger_of(table), mark, names)
+
+
+def commit_job(
+    job: WriteJob, fragments: Sequence[Fragment], micro_batch: MicroBatch | None = None
+) -> Outcome:
+    """Make one version of what the workers of a job have written; the table, if there is none.
+
+    Args:
+        job: The job.
+        fragments: What `write_fragments` returned to each worker whose work counts. Without any, an
+            append makes no version, unless it makes the table.
+        micro_batch: Which micro-batch the rows are, if they come from a stream. If the table has
+            it already, no version is made.
+
+    The files are deleted when it is known that no version names them.
+
+    Raises:
+        InvalidInputError: The batch number belongs to another query's batch, or the table's columns
+            were changed since the plan so that the files no longer fit.
+        CommitError: The fragments did not become a version, or it is not known whether they did.
+    """
+    if not job.version:
+        made = create_with_fragments(
+            job.uri,
+            open_log(job.uri, job.storage_options),
+            Overwrite(tuple(fragments), job.target.schema),
+            job.target.file_version,
+            storage_options=job.storage_options,
+            micro_batch=micro_batch,
+        )
+        if made is not None:
+            return Outcome(made, is_new=True)
+    try:
+        table = _as_planned(job, fragments)
+    except (CommitConflictError, InvalidInputError):
+        discard(job, fragments)
+        raise
+    if job.overwrite:
+        return overwrite_fragments(table, fragments, job.target.schema, micro_batch)
+    return append_fragments(table, fragments, micro_batch)
+
+
+def check_is_in(job: WriteJob, micro_batch: MicroBatch) -> ledger.LedgerEntry:
+    """Return what says that the table has a micro-batch, whose number it had at the plan.
+
+    Args:
+        job: The job.
+        micro_batch: The batch, with the digest of its rows.
+
+    Raises:
+        OtherBatchError: What it has under this number is another batch.
+        InvalidInputError: The ledger's entry has been taken out since.
+    """
+    table = open_table(job.uri, storage_options=job.storage_options)
+    entry = find_taken_in(table, micro_batch)
+    if entry is None:
+        raise InvalidInputError(
+            f"the ledger of {job.uri} had batch {micro_batch.batch_id} of app id "
+            f"{micro_batch.app_id!r} when the write was planned, and no longer has it. Nothing was "
+            "written; write it again"
+        )
+    return entry
+
+
+def discard(job: WriteJob, fragments: Iterable[Fragment]) -> None:
+    """Delete what workers wrote for a job that nobody has tried to commit; best effort."""
+    delete_files(job.target.store, fragments)
+
+
+def _as_planned(job: WriteJob, fragments: Sequence[Fragment]) -> TableVersion:
+    """Return the version that the files were written for, as far as the commit has to know it."""
+    try:
+        newest = open_table(job.uri, storage_options=job.storage_options)
+    except NotFoundError as error:
+        raise TableReplacedError(
+            f"the rows were written for version {job.version} of {job.uri}, but the table was "
+            "deleted meanwhile. Write them again to make it anew",
+            job.version,
+        ) from error
+    if not job.version:
+        if newest.schema != job.target.schema or newest.file_version is not job.target.file_version:
+            raise InvalidInputError(
+                f"another writer made the table {job.uri} while the rows were written, with other "
+                "columns or another file version; write them again"
+            )
+        return newest
+    if newest.version < job.version:
+        raise replaced(job.uri, job.version, newest.version)
+    try:
+        planned_on = checkout(newest, job.version)
+    except NotFoundError:  # cleaned up: what came since is not known
+        if fragments and not job.overwrite:
+            check_still_fits(fragments, job.target.schema, newest)
+        return newest
+    if mark_of(planned_on.manifest) != job.mark:
+        raise replaced(job.uri, job.version, newest.version)
+    return planned_on
+
+
+def _check_is_asked_for(
+    table: TableVersion, file_version: str | None, primary_key: Sequence[str] | None
+) -> None:
+    """Raise if a table that exists is not made as the user asked for."""
+    if file_version is not None:
+        asked = FileVersion.parse(file_version)
+        if asked is not table.file_version:
+            raise InvalidInputError(
+                f"the table {table.uri} has files of version {table.file_version}, not {asked}, "
+                "and that cannot be changed; leave the file version out, or write a new table"
+            )
+    key = _primary_key_of(table)
+    if primary_key is not None and list(primary_key) != key:
+        declared = f"the primary key {', '.join(key)}" if key else "no primary key"
+        raise InvalidInputError(
+            f"the table {table.uri} has {declared}, not {', '.join(primary_key)}; the key is "
+            "declared when a table is made. Leave it out, or write a new table"
+        )
+
+
+def _primary_key_of(table: TableVersion) -> list[str]:
+    members = [
+        (each.primary_key_position, each.name)
+        for each in table.schema.fields
+        if each.primary_key_position is not None
+    ]
+    return [name for _, name in sorted(members)]
+
+
+def _columns_after(
+    table: TableVersion, incoming: pa.Schema, primary_key: Sequence[str] | None
+) -> Schema:
+    """Return the columns of a table whose rows are replaced by others.
+
+    They stay where the rows have the same ones, in whatever order, and can be cast to them: so
+    what the rows' maker does not know (a list's fixed size, a sign, a key) is kept.
+    """
+    if sorted(incoming.names) == sorted(table.arrow_schema.names):
+        with suppress(InvalidInputError):
+            check_castable(incoming, table.arrow_schema)
+            return table.schema
+    # field ids go on, so that a data file of an older version is never taken for a column
+    schema = new_schema(
+        with_primary_key(incoming, primary_key or ()),
+        table.file_version,
+        table.schema.max_field_id() + 1,
+    )
+    check_types(schema.fields, table.file_version)
+    return schema
+
+
+def _ledger_of(table: TableVersion) -> dict[str, str]:
+    config = table.manifest.config
+    return {key: text for key, text in config.items() if key.startswith(ledger.PREFIX)}

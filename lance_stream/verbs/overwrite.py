@@ -1,0 +1,97 @@
+"""Overwriting: other rows, and perhaps another schema, in place of all that a table has.
+
+Row ids and fragment ids go on counting; the change feed shows all old rows as deleted and all new
+ones as inserted. Config, base paths and the file version stay. So does the schema, with its primary
+key and what must not be null, where the new rows have the same columns of the same types.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from lance_stream.errors import CommitConflictError, InvalidInputError
+from lance_stream.file.type_support import check_types
+from lance_stream.schema.extension_types import storage_type
+from lance_stream.schema.fields import Schema
+from lance_stream.snapshot.opening import checkout, newest_of_same
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.operations import Overwrite
+from lance_stream.verbs.append import check_was_made_alike
+from lance_stream.verbs.create import new_schema
+from lance_stream.write.arrow_input import ArrowInput, read_input
+from lance_stream.write.fragments import write_fragments, write_target
+from lance_stream.write.micro_batches import MicroBatch, find_taken_in
+from lance_stream.write.planning import Outcome, Staged, commit_planned, planning_again
+
+
+def overwrite(
+    table: TableVersion, data: ArrowInput, micro_batch: MicroBatch | None = None
+) -> Outcome:
+    """Put rows in place of all that a table has; see `Dataset.overwrite`.
+
+    Args:
+        table: Any version; the newest one's rows are replaced.
+        data: The rows.
+        micro_batch: Which micro-batch they are, if they come from a stream.
+    """
+    table = checkout(table, None)
+    if micro_batch is not None:
+        taken_in = find_taken_in(table, micro_batch)
+        if taken_in is not None:
+            return Outcome(table, is_new=False, taken_in_before=taken_in.version)
+    rows = read_input(data)
+    schema = table.schema
+    if not _has_same_columns(rows.schema, table.arrow_schema):
+        # field ids go on, so that a data file of an older version is never taken for a column
+        schema = new_schema(rows.schema, table.file_version, table.schema.max_field_id() + 1)
+    check_types(schema.fields, table.file_version)
+    target = replace(write_target(table), schema=schema)
+    return overwrite_fragments(table, write_fragments(rows, target), schema, micro_batch)
+
+
+def overwrite_fragments(
+    table: TableVersion,
+    fragments: Sequence[Fragment],
+    schema: Schema,
+    micro_batch: MicroBatch | None = None,
+) -> Outcome:
+    """Put fragments in place of all that a table has, written before on whatever worker.
+
+    Args:
+        table: The version that was planned on.
+        fragments: What `write_fragments` returned; none empties the table.
+        schema: The columns that they were written with.
+        micro_batch: Which micro-batch they are, if they come from a stream. If the table has it
+            already, no version is made.
+
+    The files are deleted when it is known that no version names them.
+
+    Raises:
+        InvalidInputError: The batch number belongs to another query's batch.
+        CommitError: They did not become a version, or it is not known whether they did.
+    """
+    operation = Overwrite(tuple(fragments), schema)
+
+    def attempt() -> Outcome:
+        newest = newest_of_same(table)
+        if newest.version and not table.version:
+            check_was_made_alike(table, newest)
+        return commit_planned(newest, operation, micro_batch=micro_batch)
+
+    staged = Staged(tuple(fragments))
+    try:
+        done = planning_again(attempt, micro_batch)
+    except (CommitConflictError, InvalidInputError):  # known to have failed
+        staged.delete(table.store)
+        raise
+    if not done.is_new:
+        staged.delete(table.store)
+    return done
+
+
+def _has_same_columns(one: pa.Schema, other: pa.Schema) -> bool:
+    return bool(
+        one.names == other.names and [storage_type(each) for each in one.types] == other.types
+    )

@@ -1,0 +1,256 @@
+"""The worker's side of writing: Arrow batches become data files, and fragments that name them.
+
+No version knows the files yet; a commit makes them part of the table (`append`, `overwrite`). A
+file is whole, or not there; when writing fails, the files that were finished before are deleted,
+and with each data file its side files of blobs (`blob_files`).
+
+A fragment comes back with id 0 and without row ids and row versions: those are given when it is
+committed, from the version that is the newest then. It goes from worker to driver as bytes
+(`table.fragments.encode_fragment`).
+"""
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lance_stream.errors import InvalidInputError, LanceStreamError
+from lance_stream.file.encoding_options import with_known_options
+from lance_stream.file.type_support import holds_only_nulls
+from lance_stream.file.versions import FileVersion
+from lance_stream.file.writer import FileWriter
+from lance_stream.schema.arrow_schemas import to_arrow
+from lance_stream.schema.fields import Schema
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.store import FileWriter as StoreFileWriter
+from lance_stream.storage.store import Store
+from lance_stream.table.apply import check_may_write
+from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.paths import blob_folder, data_file_name, data_file_path
+from lance_stream.write.blob_files import BlobFiles
+from lance_stream.write.casting import cast_batch, check_castable
+from lance_stream.write.uploads import Uploads
+
+MAX_ROWS_PER_FILE: Final = 1 << 20
+MAX_BYTES_PER_FILE: Final = 4 << 30
+
+
+@dataclass(frozen=True)
+class WriteTarget:
+    """Where and how new data files are written: picklable, made on the driver.
+
+    Attributes:
+        store: Where the table lies.
+        schema: The table's columns, with field ids.
+        file_version: The version of its data files.
+        max_rows_per_file: A file is closed when it holds so many rows.
+        max_bytes_per_file: A file is closed when it has become about so large.
+        dictionaries: The table's dictionaries, by field id; only of file version 0.1.
+    """
+
+    store: Store
+    schema: Schema
+    file_version: FileVersion
+    max_rows_per_file: int = MAX_ROWS_PER_FILE
+    max_bytes_per_file: int = MAX_BYTES_PER_FILE
+    dictionaries: Mapping[int, pa.Array] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("max_rows_per_file", "max_bytes_per_file"):
+            if getattr(self, name) < 1:
+                raise InvalidInputError(f"{name} must be at least 1, not {getattr(self, name)}")
+        check_dictionaries(self.schema, self.file_version, self.dictionaries)
+
+
+def check_dictionaries(
+    schema: Schema, version: FileVersion, dictionaries: Mapping[int, pa.Array]
+) -> None:
+    """Raise if a table of version 0.1 has a dictionary column and not its values.
+
+    Raises:
+        InvalidInputError: It does: the values of a table's dictionary are said once and for all.
+    """
+    if version is not FileVersion.V0_1:
+        return
+    for each in schema.walk():
+        if each.logical_type.startswith("dict:") and each.id not in dictionaries:
+            raise InvalidInputError(
+                f"the column {each.name!r} has a dictionary, whose values a table of version 0.1 "
+                "states when it is made, before there are rows; use plain values, or version 2.0"
+            )
+
+
+def write_target(table: TableVersion) -> WriteTarget:
+    """Return where and how new data files of a table are written; for workers, too.
+
+    Raises:
+        InvalidInputError: The table's versions are published another way than was given.
+        UnsupportedFeatureError: The table uses a feature that we may not write.
+        CorruptDataError: New rows would get row ids that others have.
+    """
+    table.log.check_may_follow(table.manifest)
+    check_may_write(table.manifest)
+    return WriteTarget(
+        table.store,
+        table.schema,
+        table.file_version,
+        dictionaries=table.manifest.dictionaries,
+    )
+
+
+def write_fragments(
+    batches: Iterable[pa.RecordBatch], target: WriteTarget, uploads: Uploads | None = None
+) -> list[Fragment]:
+    """Write the rows of some batches into new data files.
+
+    Args:
+        batches: Rows whose columns are matched by name and cast (see `casting`). A schema that
+            does not fit is refused before a file is begun.
+        target: Where they go.
+        uploads: Closes the files later; None to have them closed when this returns.
+
+    Returns:
+        One fragment for each file, in row order; none if there was no row.
+
+    Raises:
+        InvalidInputError: A column or value does not fit the table; no file is left behind.
+    """
+    written: list[Fragment] = []
+    try:
+        for rows in _files_of(_cast(batches, target), target):
+            written.append(_write_file(rows, target, uploads))
+    except BaseException:
+        if uploads is not None:
+            uploads.settle()
+        delete_files(target.store, written)
+        raise
+    return written
+
+
+def delete_files(store: Store, fragments: Iterable[Fragment]) -> None:
+    """Delete the files of fragments that are known to belong to no version, best effort."""
+    for fragment in fragments:
+        for file in fragment.files:
+            with suppress(OSError, LanceStreamError):
+                store.delete(data_file_path(file.path))
+                folder = blob_folder(data_file_path(file.path))
+                for each in store.list_names(folder):
+                    store.delete(f"{folder}/{each}")
+
+
+def _cast(batches: Iterable[pa.RecordBatch], target: WriteTarget) -> Iterator[pa.RecordBatch]:
+    table = to_arrow(target.schema)
+    known: pa.Schema | None = None
+    for batch in batches:
+        if known is None or not batch.schema.equals(known):
+            check_castable(batch.schema, table)
+            known = batch.schema
+        if batch.num_rows:
+            yield cast_batch(batch, table)
+
+
+class _Rows:
+    """The batches of one file: as many as fit. Whoever takes them says how large it has grown.
+
+    Attributes:
+        without: The columns that are null in all of them, and that the file goes without.
+    """
+
+    def __init__(self, batches: "_Pushable", target: WriteTarget) -> None:
+        self._batches = batches
+        self._target = target
+        self.without = _not_held(batches.peek(), target)
+        self.size_bytes = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        num_rows = 0
+        while num_rows < self._target.max_rows_per_file:
+            if self.size_bytes >= self._target.max_bytes_per_file:
+                return
+            if _not_held(self._batches.peek(), self._target) != self.without:
+                return
+            batch = self._batches.take(self._target.max_rows_per_file - num_rows)
+            if batch is None:
+                return
+            num_rows += batch.num_rows
+            yield batch.drop_columns(list(self.without)) if self.without else batch
+
+
+def _not_held(batch: pa.RecordBatch | None, target: WriteTarget) -> frozenset[str]:
+    """Return the columns of a batch that a file has to go without: see `holds_only_nulls`.
+
+    One column stays in any case; it is refused if its values are.
+    """
+    if batch is None:
+        return frozenset()
+    missing = frozenset(
+        field.name
+        for field, column in zip(target.schema.fields, batch.columns, strict=True)
+        if not holds_only_nulls(field, target.file_version) and column.null_count == batch.num_rows
+    )
+    return missing if len(missing) < batch.num_columns else frozenset()
+
+
+class _Pushable:
+    """Batches from which a number of rows can be taken, and the rest left for later."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._rest: pa.RecordBatch | None = None
+
+    def take(self, max_rows: int) -> pa.RecordBatch | None:
+        batch = self.peek()
+        self._rest = None
+        if batch is not None and batch.num_rows > max_rows:
+            self._rest = batch.slice(max_rows)
+            batch = batch.slice(0, max_rows)
+        return batch
+
+    def peek(self) -> pa.RecordBatch | None:
+        if self._rest is None:
+            self._rest = next(self._batches, None)
+        return self._rest
+
+
+def _files_of(batches: Iterator[pa.RecordBatch], target: WriteTarget) -> Iterator[_Rows]:
+    pushable = _Pushable(batches)
+    while pushable.peek() is not None:
+        yield _Rows(pushable, target)
+
+
+def _closing(file: StoreFileWriter, uploads: Uploads | None) -> AbstractContextManager[Any]:
+    return file if uploads is None else uploads.closing(file)
+
+
+def _write_file(rows: _Rows, target: WriteTarget, uploads: Uploads | None) -> Fragment:
+    name = data_file_name(secrets.token_bytes(16))
+    held = (each for each in target.schema.fields if each.name not in rows.without)
+    known = tuple(map(with_known_options, held))
+    schema = replace(target.schema, fields=known)
+    writer = FileWriter(schema, target.file_version, dictionaries=target.dictionaries)
+    path = data_file_path(name)
+    with (
+        BlobFiles(target.store, path, target.schema) as blobs,
+        _closing(target.store.open_writer(path), uploads) as file,
+    ):
+        size_bytes = 0
+        for batch in rows:
+            for buffer in writer.write(blobs.prepare(batch)):
+                file.write(buffer)
+                size_bytes += buffer.nbytes
+            rows.size_bytes = size_bytes + blobs.size_bytes
+        buffers, written = writer.finish()
+        for buffer in buffers:
+            file.write(buffer)
+        blobs.close()
+    data_file = DataFile(
+        path=name,
+        field_ids=written.field_ids,
+        column_indices=written.column_indices,
+        file_version=written.version.data_file_numbers,
+        size_bytes=written.size_bytes,
+    )
+    return Fragment(id=0, files=(data_file,), physical_rows=written.num_rows)

@@ -1,0 +1,227 @@
+"""Micro-batches: which batch of which stream some rows are, and whether a table has it.
+
+A batch is looked up in the table's ledger before anything is written, and again on every attempt
+to commit; the ledger's new entry is part of the same version as the rows. So a batch is in the
+table once, or not at all. The newest manifest is all that this takes.
+
+One thing is not in the newest manifest: that a restore by another program took a batch back, with
+its rows and its entry. A batch that was taken back stays away when Spark replays it, as it would
+have if its number stood in the ledger. So the versions since the ledger's entry are searched for
+such a restore, within bounds:
+
+    since the entry, or the last search       searched
+    ------------------------------------      ----------------------------------------------------
+    up to `LOOKED_AT` versions                those versions
+    more, or there is no entry                one listing says whether a transaction of this batch
+                                              was ever written; if not, nothing
+    more, and there was one                   the versions since that one was planned, and no more
+                                              than the last `MAX_SEARCHED_VERSIONS`
+
+What was searched is remembered by this process, so that the next attempt, and the next batch, look
+only at what has come since.
+"""
+
+import threading
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from lance_stream.commit.committer import ConfigEntries
+from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
+from lance_stream.snapshot.history import read_transaction
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table import ledger
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.operations import Operation, Restore, UpdateConfig
+from lance_stream.table.paths import TRANSACTIONS_DIRECTORY, parse_transaction_file_name
+from lance_stream.table.version_marks import mark_of
+from lance_stream.write.batch_proofs import MicroBatch, find_under_another_name, settle
+
+__all__ = ["MicroBatch", "entries_of", "find_taken_in", "properties_of"]
+
+APP_ID: Final = "lance_stream.app_id"
+BATCH_ID: Final = "lance_stream.batch_id"
+QUERY_ID: Final = "lance_stream.query_id"
+"""Properties of the transaction that takes in a micro-batch."""
+
+KEEPS_LEDGER: Final = "lance_stream.keeps_ledger"
+"""Property of a restore's transaction that left the ledger as it was."""
+
+LOOKED_AT: Final = 8
+"""So many versions are searched without asking first whether the batch was ever tried."""
+
+MAX_SEARCHED_VERSIONS: Final = 1000
+"""How far back a foreign restore is looked for at most."""
+
+MAX_STREAMS: Final = 256
+"""Of so many streams it is remembered what was searched."""
+
+
+def find_taken_in(table: TableVersion, micro_batch: MicroBatch) -> ledger.LedgerEntry | None:
+    """Return what says that a version has taken in a micro-batch; None if nothing does.
+
+    That is the ledger. After a restore by another program the ledger is as old as what was
+    restored; then the transactions since are looked through for the batch's own. Where the ledger
+    has nothing of the stream, the names of the transactions' files tell whether there is one.
+
+    Where the batch's digest is not known, its number decides; what is returned may then stand for
+    other rows (see `batch_proofs`).
+
+    Raises:
+        InvalidInputError: The number belongs to another query's batch, or to other rows.
+    """
+    app_id, batch_id = micro_batch.app_id, micro_batch.batch_id
+    decision = ledger.decide(table.manifest.config, app_id, batch_id, micro_batch.query_id)
+    if isinstance(decision, ledger.TakenIn):
+        return settle(table, decision.entry, micro_batch)
+    if decision.entry is None:
+        found = find_under_another_name(table, micro_batch)
+        if found is not None:
+            return found
+    uuid = ledger.derive_uuid(app_id, batch_id)
+    searched = _SEARCHED.through(table, micro_batch)
+    after = max(decision.search_after, searched or 0)
+    is_unknown = decision.entry is None and searched is None
+    if is_unknown or table.version - after > LOOKED_AT:
+        tried_on = _first_tried_on(table, uuid)
+        after = table.version if tried_on is None else max(after, tried_on)
+    version = _find_before_restore(table, after, app_id, uuid)
+    if version is None:
+        _SEARCHED.note(table, micro_batch)
+        return None
+    return settle(table, _entry_at(table, version, micro_batch), micro_batch)
+
+
+def _entry_at(table: TableVersion, version: int, micro_batch: MicroBatch) -> ledger.LedgerEntry:
+    """Return the entry that a version made of a batch; without its rows if it is gone."""
+    with suppress(NotFoundError, BadDataError):
+        entry = ledger.read_entry(table.log.read(version).config, micro_batch.app_id)
+        if entry is not None and entry.batch_id == micro_batch.batch_id:
+            return entry
+    return ledger.LedgerEntry(micro_batch.batch_id, micro_batch.query_id, version)
+
+
+def properties_of(micro_batch: MicroBatch | None) -> dict[str, str]:
+    """Return what the transaction that takes in a micro-batch notes."""
+    if micro_batch is None:
+        return {}
+    noted = {APP_ID: micro_batch.app_id, BATCH_ID: str(micro_batch.batch_id)}
+    return {**noted, QUERY_ID: micro_batch.query_id} if micro_batch.query_id else noted
+
+
+def entries_of(micro_batch: MicroBatch | None) -> ConfigEntries | None:
+    """Return what gives the ledger's entry for a version that takes in a micro-batch.
+
+    The entries of streams that have long been silent are shortened with it.
+    """
+    if micro_batch is None:
+        return None
+    digest = micro_batch.digest
+    entry = ledger.LedgerEntry(
+        micro_batch.batch_id,
+        micro_batch.query_id,
+        num_rows=None if digest is None else digest.num_rows,
+        digest="" if digest is None else digest.text,
+        rules=micro_batch.rules,
+    )
+
+    def entries(newest: Manifest | None, version: int) -> dict[str, str]:
+        last = None if newest is None else ledger.read_entry(newest.config, micro_batch.app_id)
+        is_new_stream = last is None or last.batch_id >= entry.batch_id
+        recent = () if last is None or is_new_stream else last.before()
+        silent = {} if newest is None else ledger.silent_entries(newest.config, version)
+        own = replace(entry, version=version, recent=recent)
+        return silent | ledger.config_entries(micro_batch.app_id, own)
+
+    return entries
+
+
+class _Searched:
+    """Through which version this process has searched a table for the batches of a stream."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, str], tuple[int, int, str]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def through(self, table: TableVersion, micro_batch: MicroBatch) -> int | None:
+        """Return through which version nothing was found; None if that is not known.
+
+        A search for one batch holds for those after it, which cannot have been taken in before.
+        """
+        with self._lock:
+            known = self._known.get((table.store.uri, micro_batch.app_id))
+        if known is None:
+            return None
+        version, batch_id, mark = known
+        is_same = version < table.version or (version, mark) == (
+            table.version,
+            mark_of(table.manifest),
+        )
+        return version if is_same and batch_id <= micro_batch.batch_id else None
+
+    def note(self, table: TableVersion, micro_batch: MicroBatch) -> None:
+        """Take note that nothing was found through a version."""
+        key = table.store.uri, micro_batch.app_id
+        with self._lock:
+            self._known[key] = table.version, micro_batch.batch_id, mark_of(table.manifest)
+            self._known.move_to_end(key)
+            while len(self._known) > MAX_STREAMS:
+                self._known.popitem(last=False)
+
+
+_SEARCHED: Final = _Searched()
+
+
+def _first_tried_on(table: TableVersion, uuid: str) -> int | None:
+    """Return on which version a transaction was planned first; None if there is no file of it."""
+    names = map(parse_transaction_file_name, table.store.list_names(TRANSACTIONS_DIRECTORY))
+    return min((each[0] for each in names if each and each[1].startswith(uuid)), default=None)
+
+
+def _find_before_restore(table: TableVersion, after: int, app_id: str, uuid: str) -> int | None:
+    """Return the version that a transaction made, if a foreign restore took its entry away.
+
+    Raises:
+        InvalidInputError: There was such a restore, and versions before it are gone, so that
+            nobody can say whether the batch was taken in.
+    """
+    restored: int | None = None
+    oldest = max(after, table.version - MAX_SEARCHED_VERSIONS)
+    gap: int | None = oldest if oldest > after else None
+    for version in range(table.version, oldest, -1):
+        try:
+            manifest = table.manifest if version == table.version else table.log.read(version)
+            transaction = read_transaction(table.store, manifest)
+        except NotFoundError:
+            gap = version
+            continue
+        except BadDataError:
+            continue
+        if transaction is None:
+            continue
+        if restored is not None and transaction.uuid == uuid:
+            return version
+        if _forgets(transaction.operation, app_id):
+            break
+        # Who made a version does not tell: other programs' restores bring that back, too.
+        is_foreign = KEEPS_LEDGER not in transaction.properties
+        if is_foreign and isinstance(transaction.operation, Restore):
+            restored = restored or version
+    if restored is not None and gap is not None:
+        raise InvalidInputError(
+            f"version {restored} restored an older version, and with it an older ledger; whether "
+            f"the batch was taken in before cannot be known, for version {gap} has been cleaned "
+            "up, or lies too far back. Nothing was written. Look whether the table has the batch's "
+            "rows; if not, start the stream with an app id of its own"
+        )
+    return None
+
+
+def _forgets(operation: Operation, app_id: str) -> bool:
+    """Say whether somebody took the stream's entry out of the config, so that it begins anew."""
+    if not isinstance(operation, UpdateConfig):
+        return False
+    key = ledger.config_key(app_id)
+    entries = operation.config.entries if operation.config else ()
+    return key in operation.old_delete_keys or (key, None) in entries

@@ -1,0 +1,695 @@
+"""Digests of rows: how many there are, and a number that the same rows have in any order.
+
+Two sets of rows have the same digest if they hold the same values under the same names, each as
+often: whatever the order of rows and columns, and however Arrow represents them. Digests of parts
+add up to the digest of the whole, so that many workers can compute one.
+
+All arithmetic is that of unsigned 64-bit integers, modulo 2^64, in two lanes that differ in their
+constants. The digest of some rows is their number and the two sums of their codes.
+
+    code of a row       that of a struct of its columns
+    struct              mix(sum of field(name, part))   over its parts that are not null
+    field(name, value)  a * code(value) + b             a, b: of the name and the value's kind
+    list                mix(n * LENGTH + sum of k[j] * field("item", value j))
+    map                 mix(n * LENGTH + sum of the codes of structs of "key" and "value")
+    text, bytes         mix(n * LENGTH + sum of k[j] * fold(word j))   words of 8 bytes, padded by 0
+    number              integers and decimals, by value
+    float               its bits as float32 where that holds it, and else as float64
+    bool, date, time    0 or 1; days since 1970; nanoseconds of the day
+    timestamps          seconds since 1970, and nanoseconds; "instant" with a zone, else "timestamp"
+    duration, interval  seconds and nanoseconds; months, days and nanoseconds
+
+A null adds nothing, so a column that is missing equals one that is null throughout. A dictionary
+stands for its values, an extension type for its storage. The exact definition, and why it is this
+one, is in docs/notes/024-batch-digests.md. Ledgers and users keep digests: the definition must not
+change.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.write.arrow_input import ArrowInput, read_input
+
+U64: TypeAlias = npt.NDArray[np.uint64]
+"""Codes: (n,) where both lanes agree, or (2, n)."""
+
+ROWS_AT_ONCE: Final = 1 << 15
+"""Rows are taken in portions whose codes stay in a processor's cache."""
+
+_ELEMENTS_AT_ONCE: Final = 1 << 15
+_LOOKED_AT: Final = 8  # words of a short text
+_TABLE: Final = 1 << 13
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+_MASK: Final = (1 << 64) - 1
+_SEEDS: Final = (0x243F6A8885A308D3, 0x13198A2E03707344)  # the fraction of pi, in hexadecimal
+
+
+@dataclass(frozen=True, slots=True)
+class RowsDigest:
+    """How many rows there are, and what they are.
+
+    Attributes:
+        num_rows: How many.
+        lanes: The sums of their codes, modulo 2^64.
+    """
+
+    num_rows: int = 0
+    lanes: tuple[int, int] = (0, 0)
+
+    def __add__(self, other: "RowsDigest") -> "RowsDigest":
+        """Return the digest of the rows of both."""
+        first, second = ((a + b) & _MASK for a, b in zip(self.lanes, other.lanes, strict=True))
+        return RowsDigest(self.num_rows + other.num_rows, (first, second))
+
+    @property
+    def text(self) -> str:
+        """The lanes as 32 hexadecimal digits."""
+        return f"{self.lanes[0]:016x}{self.lanes[1]:016x}"
+
+    @classmethod
+    def parse(cls, num_rows: int, text: str) -> "RowsDigest":
+        """Return the digest of a number of rows that a text states.
+
+        Raises:
+            InvalidInputError: It is no digest.
+        """
+        if not re.fullmatch("[0-9a-f]{32}", text) or num_rows < 0:
+            raise InvalidInputError(f"{text!r} is no digest of {num_rows} rows")
+        return cls(num_rows, (int(text[:16], 16), int(text[16:], 16)))
+
+    def __str__(self) -> str:
+        return f"{self.num_rows} rows, {self.text}"
+
+
+NO_ROWS: Final = RowsDigest()
+
+
+def add_up(digests: Iterable[RowsDigest]) -> RowsDigest:
+    """Return the digest of the rows of all."""
+    return reduce(RowsDigest.__add__, digests, NO_ROWS)
+
+
+def digest_of(rows: pa.RecordBatch | pa.Table) -> RowsDigest:
+    """Return the digest of some rows, of all their columns.
+
+    Raises:
+        UnsupportedFeatureError: A column's type has no digest: none that a table can hold.
+    """
+    batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
+    return add_up(
+        _digest(batch.slice(start, ROWS_AT_ONCE))
+        for batch in batches
+        for start in range(0, batch.num_rows, ROWS_AT_ONCE)
+    )
+
+
+def digest_rows(data: ArrowInput) -> RowsDigest:
+    """Return how many rows there are, and a number that only the same rows have, in any order.
+
+    Args:
+        data: A pyarrow Table, RecordBatches, a RecordBatchReader, or a pandas or polars frame.
+
+    Returns:
+        `num_rows`, and the digest as `text`; digests of parts add up to that of the whole.
+
+    Raises:
+        InvalidInputError: The data have no rows and columns.
+        UnsupportedFeatureError: A column's type has no digest: none that a table can hold.
+    """
+    return add_up(map(digest_of, read_input(data)))
+
+
+class DigestingBatches:
+    """Batches that are digested while they are read.
+
+    Args:
+        batches: What is read.
+
+    Attributes:
+        digest: Of the rows that were read so far.
+    """
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.digest = NO_ROWS
+
+    def __iter__(self) -> Any:
+        for batch in self._batches:
+            self.digest += digest_of(batch)
+            yield batch
+
+
+def _digest(batch: pa.RecordBatch) -> RowsDigest:
+    parts = zip(batch.schema.names, batch.columns, strict=True)
+    sums = _struct_codes(parts, batch.num_rows).sum(axis=1)
+    return RowsDigest(batch.num_rows, (int(sums[0]), int(sums[1])))
+
+
+# --- the constants
+
+
+def _splitmix(seed: int, count: int, first: int = 0) -> U64:
+    """Return outputs first to first + count - 1 of the generator SplitMix64.
+
+    Source: Steele, Lea, Flood: "Fast splittable pseudorandom number generators" (2014).
+    """
+    steps = np.arange(first + 1, first + count + 1, dtype=np.uint64)
+    z = np.uint64(seed) + steps * np.uint64(_GOLDEN)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def _odd_numbers(which: int, count: int) -> U64:
+    """Return (2, count) odd numbers, for each lane others."""
+    return np.stack([_splitmix(seed ^ which, count) | np.uint64(1) for seed in _SEEDS])
+
+
+_K: Final = _odd_numbers(0, _TABLE)
+"""k[j] of the first positions of a list, or words of a text."""
+
+_LENGTH: Final = _odd_numbers(1, 1)
+_WEIGHTS: Final = _odd_numbers(2, 5)[0]
+"""Of what a scalar's code holds beyond its first word; the same in both lanes."""
+
+_SUMS_OF_K: Final = np.concatenate([np.zeros((2, 1), np.uint64), np.cumsum(_K, axis=1)], axis=1)
+
+
+@lru_cache(maxsize=64)
+def _factors(section: int) -> U64:
+    """Return (2, 1) factors: k[section * 8192 + i] is k[i] times that; 1 for the first section."""
+    if section == 0:
+        return np.ones((2, 1), np.uint64)
+    columns = [_splitmix(seed ^ 3, 1, section) | np.uint64(1) for seed in _SEEDS]
+    return np.stack(columns)
+
+
+@lru_cache(maxsize=4096)
+def _field(kind: str, name: str) -> tuple[U64, U64]:
+    """Return (2, 1) a and (2, 1) b of a field."""
+    text = f"{kind}:{name}".encode("utf-8", "surrogatepass")
+    numbers = np.frombuffer(hashlib.blake2b(text, digest_size=32).digest(), "<u8")
+    numbers = numbers.astype(np.uint64).reshape(2, 2, 1)
+    return numbers[0] | np.uint64(1), numbers[1]
+
+
+def _mix(codes: U64) -> U64:
+    """Return each code with all of its bits mixed, in place; one to one, and 0 stays 0."""
+    codes ^= codes >> np.uint64(32)
+    codes *= np.uint64(0xD6E8FEB86659FD93)
+    codes ^= codes >> np.uint64(32)
+    codes *= np.uint64(0xD6E8FEB86659FD93)
+    codes ^= codes >> np.uint64(32)
+    return codes
+
+
+def _fold(words: U64) -> U64:
+    """Return words whose upper half counts in the lower as well; one to one."""
+    return words ^ (words >> np.uint64(32))
+
+
+# --- what values are
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """Return the values that a dictionary, runs, an extension type or views stand for."""
+    arrow = array.type
+    if isinstance(arrow, pa.BaseExtensionType):
+        return _plain(array.storage)
+    if pa.types.is_dictionary(arrow):
+        return _plain(_decoded(array))
+    if pa.types.is_run_end_encoded(arrow):
+        return _plain(pc.run_end_decode(array))
+    if pa.types.is_string_view(arrow) or pa.types.is_binary_view(arrow):
+        return array.cast(pa.large_binary() if pa.types.is_binary_view(arrow) else pa.string())
+    return array
+
+
+def _decoded(array: pa.DictionaryArray) -> pa.Array:
+    """Return the values that indices stand for; behind a null struct or list they may be any."""
+    try:
+        return array.dictionary_decode()
+    except pa.ArrowIndexError:
+        indices = array.indices.cast(pa.int64())
+        stop = len(array.dictionary)
+        is_one = pc.and_(pc.greater_equal(indices, 0), pc.less(indices, stop))
+        return array.dictionary.take(pc.if_else(is_one, indices, None))
+
+
+_KINDS: Final[tuple[tuple[Callable[[pa.DataType], bool], str], ...]] = (
+    (pa.types.is_null, "null"),
+    (pa.types.is_boolean, "bool"),
+    (pa.types.is_integer, "number"),
+    (pa.types.is_decimal, "number"),
+    (pa.types.is_floating, "float"),
+    (pa.types.is_string, "text"),
+    (pa.types.is_large_string, "text"),
+    (pa.types.is_binary, "bytes"),
+    (pa.types.is_large_binary, "bytes"),
+    (pa.types.is_fixed_size_binary, "bytes"),
+    (pa.types.is_date, "date"),
+    (pa.types.is_time, "time"),
+    (lambda arrow: pa.types.is_timestamp(arrow) and arrow.tz is not None, "instant"),
+    (pa.types.is_timestamp, "timestamp"),
+    (pa.types.is_duration, "duration"),
+    (pa.types.is_interval, "interval"),
+    (pa.types.is_map, "map"),
+    (pa.types.is_list, "list"),
+    (pa.types.is_large_list, "list"),
+    (pa.types.is_fixed_size_list, "list"),
+    (pa.types.is_struct, "struct"),
+)
+
+
+@lru_cache(maxsize=1024)
+def _kind(arrow: pa.DataType) -> str:
+    for fits, kind in _KINDS:
+        if fits(arrow):
+            return kind
+    raise UnsupportedFeatureError(f"rows with values of type {arrow} have no digest")
+
+
+def _are_valid(array: pa.Array) -> npt.NDArray[np.bool_] | None:
+    """Return (n,) which values are not null; None if all are."""
+    if not array.null_count:
+        return None
+    valid: npt.NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def _codes(array: pa.Array) -> U64:
+    """Return the codes of plain values; those of nulls mean nothing."""
+    return _CODES[_kind(array.type)](array)
+
+
+def _struct_codes(parts: Iterable[tuple[str, pa.Array]], count: int) -> U64:
+    sums = np.zeros((2, count), np.uint64)
+    for name, each in parts:
+        array = _plain(each)
+        kind = _kind(array.type)
+        if array.null_count == count:
+            continue
+        a, b = _field(kind, name)
+        codes = _codes(array) * a
+        codes += b
+        valid = _are_valid(array)
+        if valid is not None:
+            codes *= valid
+        sums += codes
+    return _mix(sums)
+
+
+def _structs(array: pa.StructArray) -> U64:
+    parts = ((part.name, array.field(place)) for place, part in enumerate(array.type))
+    return _struct_codes(parts, len(array))
+
+
+# --- scalars
+
+
+def _values(array: pa.Array, dtype: Any) -> npt.NDArray[Any]:
+    """Return the values of fixed width, without copying them; nulls are any value."""
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.zeros(len(array), dtype)
+    size = np.dtype(dtype).itemsize
+    return np.frombuffer(buffer, dtype, len(array), array.offset * size)
+
+
+def _words(values: npt.NDArray[Any]) -> U64:
+    return values.astype(np.int64, copy=False).view(np.uint64)
+
+
+def _bools(array: pa.Array) -> U64:
+    values = array.cast(pa.uint8())
+    return _values(values, np.uint8).astype(np.uint64)
+
+
+def _numbers(array: pa.Array) -> U64:
+    arrow = array.type
+    if pa.types.is_decimal(arrow):
+        return _decimals(array)
+    values = _values(array, arrow.to_pandas_dtype())
+    codes = _fold(_words(values))
+    if arrow == pa.uint64():
+        # as a number of 128 bits: its second word is 0, where the first one's sign says -1
+        codes += (values >> np.uint64(63)) * np.uint64(_MASK) * _WEIGHTS[0]
+    return codes
+
+
+def _decimals(array: pa.Array) -> U64:
+    arrow = array.type
+    if arrow.scale < 0:
+        array = array.cast(pa.decimal256(76, 0))
+    elif arrow.bit_width < 128:
+        array = array.cast(pa.decimal128(38, arrow.scale))
+    width = array.type.bit_width // 64
+    words = np.array(_values(array, np.dtype((np.uint64, width)))).reshape(-1, width)
+    scales = np.full(len(array), array.type.scale, np.int64)
+    is_long = (words[:, 1:] != _sign_words(words[:, 0])[:, None]).any(axis=1)
+    short = ~is_long
+    words[short, 0], scales[short] = _strip_short(words[short, 0].view(np.int64), scales[short])
+    if is_long.any():
+        words[is_long], scales[is_long] = _strip_long(words[is_long], scales[is_long])
+    codes = _fold(words[:, 0])
+    for place in range(1, width):
+        codes += (words[:, place] ^ _sign_words(words[:, place - 1])) * _WEIGHTS[place - 1]
+    codes += scales.view(np.uint64) * _WEIGHTS[4]
+    return codes
+
+
+def _sign_words(words: U64) -> U64:
+    """Return all ones where a word, taken as two's complement, is negative; else 0."""
+    return np.asarray(words.view(np.int64) >> 63).view(np.uint64)
+
+
+def _strip_short(
+    values: npt.NDArray[np.int64], scales: npt.NDArray[np.int64]
+) -> tuple[U64, npt.NDArray[np.int64]]:
+    """Return unscaled values without zeros at their end, and the scales that are left."""
+    values, scales = values.copy(), np.where(values == 0, 0, scales)
+    active = np.flatnonzero(scales > 0)
+    while len(active):
+        quotients = values[active] // 10
+        is_divisible = quotients * 10 == values[active]
+        active, quotients = active[is_divisible], quotients[is_divisible]
+        values[active] = quotients
+        scales[active] -= 1
+        active = active[scales[active] > 0]
+    return values.view(np.uint64), scales
+
+
+def _strip_long(words: U64, scales: npt.NDArray[np.int64]) -> tuple[U64, npt.NDArray[np.int64]]:
+    """Return (n, width) unscaled values without zeros at their end, and the scales left."""
+    is_negative = words[:, -1].view(np.int64) < 0
+    limbs = _negated(words, is_negative).view(np.uint32).astype(np.uint64)
+    active = np.flatnonzero(scales > 0)
+    while len(active):
+        quotients, rest = limbs[active], np.zeros(len(active), np.uint64)
+        for place in range(limbs.shape[1] - 1, -1, -1):
+            rest = (rest << np.uint64(32)) | quotients[:, place]
+            quotients[:, place], rest = rest // np.uint64(10), rest % np.uint64(10)
+        active, quotients = active[rest == 0], quotients[rest == 0]
+        limbs[active] = quotients
+        scales[active] -= 1
+        active = active[scales[active] > 0]
+    magnitudes = limbs.astype(np.uint32).view(np.uint64)
+    return _negated(magnitudes, is_negative), scales
+
+
+def _negated(words: U64, which: npt.NDArray[np.bool_]) -> U64:
+    """Return two's complements, little-endian words, of which some are negated."""
+    result = words.copy()
+    carry = which.astype(np.uint64)
+    for place in range(words.shape[1]):
+        flipped = np.where(which, ~words[:, place], words[:, place])
+        result[:, place] = flipped + carry
+        carry = carry & (result[:, place] == 0)
+    return result
+
+
+def _floats(array: pa.Array) -> U64:
+    values = _values(array, array.type.to_pandas_dtype())
+    if values.dtype != np.float64:
+        return _bits_of_singles(values.astype(np.float32, copy=False)).astype(np.uint64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        singles = values.astype(np.float32)
+    # Upper halves are 0 here, and not there, but for numbers nearer to 0 than 2^-1042.
+    codes = _fold(np.ascontiguousarray(values).view(np.uint64))
+    is_single = (singles == values) | np.isnan(values)
+    np.copyto(codes, _bits_of_singles(singles), where=is_single)
+    return codes
+
+
+def _bits_of_singles(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
+    """Return the bits of float32 values, of which 0 and NaN have but one form."""
+    values = values + np.float32(0)
+    bits = values.view(np.uint32)
+    if len(values) and np.isnan(values.min()):
+        bits[np.isnan(values)] = 0x7FC00000
+    return bits
+
+
+def _dates(array: pa.Array) -> U64:
+    if pa.types.is_date64(array.type):
+        return _fold(_words(_values(array, np.int64) // 86_400_000))
+    return _fold(_words(_values(array, np.int32)))
+
+
+_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def _times(array: pa.Array) -> U64:
+    values = _values(array, np.int32 if pa.types.is_time32(array.type) else np.int64)
+    return _fold(_words(values.astype(np.int64) * (10**9 // _PER_SECOND[array.type.unit])))
+
+
+def _spans(array: pa.Array) -> U64:
+    """Timestamps and durations."""
+    values, per_second = _values(array, np.int64), _PER_SECOND[array.type.unit]
+    seconds = values // per_second
+    parts = values - seconds * per_second
+    return _seconds_and(seconds, parts * (10**9 // per_second))
+
+
+def _seconds_and(seconds: npt.NDArray[np.int64], nanos: npt.NDArray[np.int64]) -> U64:
+    codes: U64 = _words(nanos) * _WEIGHTS[0]
+    codes += _fold(_words(seconds))
+    return codes
+
+
+def _intervals(array: pa.Array) -> U64:
+    dtype = np.dtype([("months", "<i4"), ("days", "<i4"), ("nanos", "<i8")])
+    values = _values(array, dtype)
+    codes = _seconds_and(values["months"].astype(np.int64), values["days"].astype(np.int64))
+    codes += _fold(_words(np.ascontiguousarray(values["nanos"]))) * _WEIGHTS[1]
+    return codes
+
+
+# --- texts and bytes
+
+
+def _texts(array: pa.Array) -> U64:
+    count = len(array)
+    data = array.buffers()[-1]
+    if pa.types.is_fixed_size_binary(array.type):
+        width = array.type.byte_width
+        starts = (np.arange(count, dtype=np.int64) + array.offset) * width
+        lengths = np.full(count, width, np.int64)
+    else:
+        offsets = _offsets(array).astype(np.int64, copy=False)
+        starts, lengths = offsets[:-1], np.diff(offsets)
+    sums = lengths.view(np.uint64) * _LENGTH
+    if data is None or not count or not data.size:
+        return _mix(sums)
+    first, last = int(starts[0]), int(starts[-1] + lengths[-1])
+    padded = np.zeros(last - first + 8, np.uint8)
+    padded[:-8] = np.frombuffer(data, np.uint8, last - first, first)
+    # the word that begins at any byte
+    words = np.ndarray((last - first + 1,), "<u8", padded, strides=(1,))
+    starts = starts - first
+    longest = int(lengths.max())
+    if longest <= 8 * _LOOKED_AT:
+        _add_short(sums, words, starts, lengths, longest)
+    else:
+        _add_long(sums, words, starts, lengths)
+    return _mix(sums)
+
+
+def _offsets(array: pa.Array) -> npt.NDArray[Any]:
+    is_large = (
+        pa.types.is_large_string(array.type)
+        or pa.types.is_large_binary(array.type)
+        or pa.types.is_large_list(array.type)
+    )
+    dtype = np.dtype(np.int64 if is_large else np.int32)
+    buffer = array.buffers()[1]
+    if buffer is None or not buffer.size:
+        return np.zeros(len(array) + 1, dtype)
+    return np.frombuffer(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize)
+
+
+def _read_words(words: Any, starts: Any, lengths: Any) -> U64:
+    """Return the folded words that begin somewhere, of which the first `lengths` bytes count."""
+    read: U64 = words[starts]
+    unused = (8 - np.minimum(lengths, 8)).view(np.uint64) * np.uint64(8)
+    if unused.any():
+        # a shift by 64 is not defined, but no word is without a byte
+        read = read & (np.uint64(_MASK) >> unused)
+    return _fold(read)
+
+
+def _add_short(sums: U64, words: Any, starts: Any, lengths: Any, longest: int) -> None:
+    for place in range(-(-longest // 8)):
+        which = np.flatnonzero(lengths > 8 * place)
+        if len(which) == len(lengths):
+            sums += _read_words(words, starts + 8 * place, lengths - 8 * place) * _K[:, place, None]
+        else:
+            found = _read_words(words, starts[which] + 8 * place, lengths[which] - 8 * place)
+            sums[:, which] += found * _K[:, place, None]
+
+
+def _add_long(sums: U64, words: Any, starts: Any, lengths: Any) -> None:
+    """Add the words of texts of any length: in sections of the same 8,192 words of each."""
+    section, which = 0, np.flatnonzero(lengths > 0)
+    while len(which):
+        begin = starts[which] + section * _TABLE * 8
+        left = lengths[which] - section * _TABLE * 8
+        counts = np.minimum(-(-left // 8), _TABLE)
+        for some in _portions(counts):
+            places = _places(counts[some])
+            at = np.repeat(begin[some], counts[some]) + 8 * places
+            rest = np.repeat(left[some], counts[some]) - 8 * places
+            weighted = _read_words(words, at, rest) * _K[:, places]
+            found = _segment_sums(weighted, counts[some])
+            sums[:, which[some]] += found * _factors(section)
+        which = which[left > _TABLE * 8]
+        section += 1
+
+
+def _portions(counts: npt.NDArray[np.int64]) -> Iterable[slice]:
+    """Yield slices of rows that have some ten thousand elements together, or are one row."""
+    ends = np.cumsum(counts)
+    start = 0
+    while start < len(counts):
+        before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, before + _ELEMENTS_AT_ONCE, side="right"))
+        stop = max(stop, start + 1)
+        yield slice(start, stop)
+        start = stop
+
+
+def _places(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return 0, 1, ... counts[0] - 1, 0, 1, ... counts[1] - 1, ..."""
+    ends = np.cumsum(counts)
+    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
+
+
+def _segment_sums(values: U64, counts: npt.NDArray[np.int64]) -> U64:
+    """Return (2, n) sums of counts[0], counts[1], ... consecutive values."""
+    sums = np.zeros((2, len(counts)), np.uint64)
+    full = np.flatnonzero(counts)
+    if len(full):
+        starts = (np.cumsum(counts) - counts)[full]
+        sums[:, full] = np.add.reduceat(values, starts, axis=1)
+    return sums
+
+
+# --- lists and maps
+
+
+def _lists(array: pa.Array) -> U64:
+    starts, lengths, items = _items(array)
+    sums = lengths.view(np.uint64) * _LENGTH
+    items = _plain(items)
+    if len(items) == items.null_count:
+        return _mix(sums)
+    a, b = _field(_kind(items.type), "item")
+    valid = _are_valid(items)
+    filled = np.flatnonzero(lengths)
+    size = int(lengths[filled[0]])
+    is_even = len(items) == size * len(filled) and bool((lengths[filled] == size).all())
+    if is_even and valid is None and size <= _TABLE:
+        found = _vector_sums(items, size)
+        found *= a
+        found += b * _SUMS_OF_K[:, size, None]
+        if len(filled) == len(lengths):
+            sums += found
+        else:
+            sums[:, filled] += found
+        return _mix(sums)
+    weighted = _codes(items) * a
+    weighted += b
+    if valid is not None:
+        weighted *= valid
+    _add_items(sums, weighted, starts, lengths)
+    return _mix(sums)
+
+
+def _items(
+    array: pa.Array,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], pa.Array]:
+    """Return where lists begin among their items, their lengths, and their items."""
+    count = len(array)
+    if pa.types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        starts = np.arange(count, dtype=np.int64) * size
+        values = array.values.slice(array.offset * size, count * size)
+        return starts, np.full(count, size, np.int64), values
+    offsets = _offsets(array).astype(np.int64, copy=False)
+    values = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+    return offsets[:-1] - offsets[0], np.diff(offsets), values
+
+
+def _vector_sums(items: pa.Array, size: int) -> U64:
+    """Return (2, n) sums of k[j] * code of lists that have all the same size, and no nulls."""
+    weights = np.ascontiguousarray(_K[:, :size].T)
+    rows_at_once = max(_ELEMENTS_AT_ONCE // size, 1)
+    num_rows = len(items) // size
+    sums = np.empty((2, num_rows), np.uint64)
+    for start in range(0, num_rows, rows_at_once):
+        stop = min(start + rows_at_once, num_rows)
+        codes = _codes(items.slice(start * size, (stop - start) * size))
+        if codes.ndim == 1:
+            sums[:, start:stop] = (codes.reshape(-1, size) @ weights).T
+        else:
+            lanes = codes.reshape(2, -1, size) * _K[:, None, :size]
+            sums[:, start:stop] = lanes.sum(axis=2)
+    return sums
+
+
+def _add_items(sums: U64, values: U64, starts: Any, lengths: Any) -> None:
+    """Add k[j] times the values of each list, (2, n), which follow each other without gaps."""
+    section, which = 0, np.flatnonzero(lengths > 0)
+    while len(which):
+        begin = starts[which] + section * _TABLE
+        left = lengths[which] - section * _TABLE
+        counts = np.minimum(left, _TABLE)
+        for some in _portions(counts):
+            places = _places(counts[some])
+            at = np.repeat(begin[some], counts[some]) + places
+            found = _segment_sums(values[:, at] * _K[:, places], counts[some])
+            sums[:, which[some]] += found * _factors(section)
+        which = which[left > _TABLE]
+        section += 1
+
+
+def _maps(array: pa.MapArray) -> U64:
+    offsets = _offsets(array).astype(np.int64, copy=False)
+    lengths = np.diff(offsets)
+    first, last = int(offsets[0]), int(offsets[-1])
+    sums = lengths.view(np.uint64) * _LENGTH
+    entries = array.values.slice(first, last - first)
+    entries = _struct_codes(
+        ((name, entries.field(place)) for place, name in enumerate(("key", "value"))), last - first
+    )
+    sums += _segment_sums(entries, lengths)
+    return _mix(sums)
+
+
+_CODES: Final[dict[str, Callable[[Any], U64]]] = {
+    "bool": _bools,
+    "number": _numbers,
+    "float": _floats,
+    "text": _texts,
+    "bytes": _texts,
+    "date": _dates,
+    "time": _times,
+    "instant": _spans,
+    "timestamp": _spans,
+    "duration": _spans,
+    "interval": _intervals,
+    "map": _maps,
+    "list": _lists,
+    "struct": _structs,
+}

@@ -1,0 +1,144 @@
+"""What is believed when a store refuses, says "taken" of what is not there, or says nothing."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lance_stream.commit.committer import Committed, commit
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.errors import CommitUncertainError, StoreRefusedError, StoreUnavailableError
+from tests.commit.tables import append, commit_to, create, live_ids, make_environment
+from tests.contracts.watched_stores import WatchedStore
+
+
+def refuse() -> None:
+    raise StoreRefusedError("PUT was refused: 403 AccessDenied")
+
+
+def be_silent() -> None:
+    raise StoreUnavailableError("PUT was asked 3 times")
+
+
+def at_manifests(*acts: Callable[[], Any]) -> Callable[[str, str], None]:
+    """Return a watch that does one act after the other when manifests are created, then none."""
+    left = list(acts)
+
+    def watch(call: str, path: str) -> None:
+        if call == "create_once" and path.endswith(".manifest") and left:
+            left.pop(0)()
+
+    return watch
+
+
+def num_publications(store: WatchedStore) -> int:
+    return sum(call == "create_once" and path.endswith(".manifest") for call, path in store.calls)
+
+
+def test_a_refusal_is_not_tried_again_and_says_so_itself() -> None:
+    log = create(3)
+    store = WatchedStore(log.store, before=at_manifests(refuse, refuse))
+    with pytest.raises(StoreRefusedError, match="403 AccessDenied"):
+        commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
+    assert num_publications(store) == 1
+    assert log.versions() == [1]
+    assert not [call for call, _ in store.calls if call == "delete"]
+
+
+def test_a_refusal_to_read_back_leaves_the_refusal_to_publish_as_the_answer() -> None:
+    log = create(3)
+    store = WatchedStore(log.store)
+
+    def refuse_all_from_now() -> None:
+        store.before = lambda _call, _path: refuse()
+        refuse()
+
+    store.before = at_manifests(refuse_all_from_now)
+    with pytest.raises(StoreRefusedError):
+        commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
+    assert log.versions() == [1]
+
+
+def test_a_refusal_of_what_has_landed_all_the_same_is_a_success() -> None:
+    log = create(3)
+    store = WatchedStore(log.store, after=at_manifests(refuse))
+    done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
+    assert isinstance(done, Committed)
+    assert live_ids(log) == list(range(8))
+
+
+def test_a_refusal_of_a_version_that_another_writer_took_is_a_loss() -> None:
+    log = create(3)
+
+    def lose() -> None:
+        commit_to(log, append(1, 1))
+        refuse()
+
+    store = WatchedStore(log.store, before=at_manifests(lose))
+    done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
+    assert isinstance(done, Committed)
+    assert (done.manifest.version, done.attempts) == (3, 2)
+
+
+def test_a_refusal_after_silence_leaves_the_commit_uncertain() -> None:
+    """The first request may still be on its way."""
+    log = create(3)
+    store = WatchedStore(log.store, before=at_manifests(be_silent, *[refuse] * 9))
+    with pytest.raises(CommitUncertainError, match="403 AccessDenied"):
+        commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
+    assert log.versions() == [1]
+
+
+def test_a_version_that_is_called_taken_and_is_not_there_is_published_again() -> None:
+    log = create(3)
+    store = WatchedStore(log.store)
+    real, wrong = store.create_once, ["once"]
+
+    def lie_once(path: str, data: Any) -> bool:
+        if path.endswith(".manifest") and wrong:
+            wrong.clear()
+            return False
+        return real(path, data)
+
+    store.create_once = lie_once
+    done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
+    assert isinstance(done, Committed)
+    assert (done.manifest.version, done.attempts) == (2, 1)
+
+
+def test_a_version_that_is_called_taken_for_ever_and_is_never_there_is_uncertain() -> None:
+    log = create(3)
+    store = WatchedStore(log.store)
+    real = store.create_once
+    store.create_once = lambda path, data: not path.endswith(".manifest") and real(path, data)
+    with pytest.raises(CommitUncertainError, match=r"that it is taken.*not there"):
+        commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
+    assert log.versions() == [1]
+
+
+def test_a_transaction_file_that_is_called_taken_and_is_not_there_gets_another_name() -> None:
+    log = create(3)
+    store = WatchedStore(log.store)
+    real, told = store.create_once, []
+
+    def lie_once(path: str, data: Any) -> bool:
+        if path.endswith(".txn"):
+            told.append(path)
+            if len(told) == 1:
+                return False
+        return real(path, data)
+
+    store.create_once = lie_once
+    done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
+    assert isinstance(done, Committed)
+    assert len(set(told)) == 2
+    assert told[1].endswith(done.manifest.transaction_file)
+
+
+def test_a_store_that_calls_every_name_taken_ends_the_commit_before_anything_is_published() -> None:
+    log = create(3)
+    store = WatchedStore(log.store)
+    store.create_once = lambda _path, _data: False
+    with pytest.raises(StoreUnavailableError, match=r"5 names.*_transactions/1-.*are taken"):
+        commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
+    assert log.versions() == [1]

@@ -1,0 +1,187 @@
+"""The change feed: what it shows of each kind of version, in which order, and what it opens."""
+
+import pickle
+import uuid
+from dataclasses import replace
+from datetime import UTC
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset, InvalidInputError, NotFoundError, UnsupportedFeatureError
+from lance_stream.feed.change_units import read_changes
+from lance_stream.feed.changes import plan_changes
+from lance_stream.schema.system_columns import CHANGE_COLUMNS
+from lance_stream.table.paths import manifest_path
+from tests.contracts.watched_stores import WatchedStore
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": list(ids), "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    """Version 2 inserts 0 to 3, version 3 deletes 1, version 4 inserts 4, 5 only sets a config."""
+    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
+    made = made.append(rows(0, 1, 2, 3)).delete("id = 1").append(rows(4))
+    return made.update_config({"a": "b"})
+
+
+def feed(ds: Dataset, *arguments: Any, **options: Any) -> list[tuple[int, str, int]]:
+    table = ds.changes(*arguments, **options).read_all()
+    return list(
+        zip(
+            table["_commit_version"].to_pylist(),
+            table["_change_type"].to_pylist(),
+            table["id"].to_pylist(),
+            strict=True,
+        )
+    )
+
+
+def test_each_version_shows_what_it_changed(ds: Dataset) -> None:
+    assert feed(ds, 0) == [
+        (2, "insert", 0),
+        (2, "insert", 1),
+        (2, "insert", 2),
+        (2, "insert", 3),
+        (3, "delete", 1),
+        (4, "insert", 4),
+    ]
+
+
+def test_after_is_exclusive_and_through_is_inclusive(ds: Dataset) -> None:
+    assert feed(ds, 2, 3) == [(3, "delete", 1)]
+    assert feed(ds, 3, 3) == []
+    assert feed(ds, 4, 5) == []
+    assert feed(ds.checkout(3), 2) == [(3, "delete", 1)]
+
+
+def test_the_columns_are_the_tables_and_then_the_change_columns(ds: Dataset) -> None:
+    schema = ds.changes(0).schema
+    assert schema.names == [*SCHEMA.names, *CHANGE_COLUMNS.names]
+    assert pa.schema([schema.field(each) for each in CHANGE_COLUMNS.names]) == CHANGE_COLUMNS
+    assert ds.changes(0, columns=["name"]).schema.names == ["name", *CHANGE_COLUMNS.names]
+    with pytest.raises(NotFoundError, match="no column 'nope'"):
+        ds.changes(0, columns=["nope"])
+
+
+def test_a_deleted_row_shows_its_content_and_stamps(ds: Dataset) -> None:
+    (change,) = ds.changes(2, 3).read_all().to_pylist()
+    timestamp = change.pop("_commit_timestamp")
+    assert timestamp == ds.checkout(3).timestamp
+    assert timestamp.utcoffset() == UTC.utcoffset(None)
+    assert change == {
+        "id": 1,
+        "name": "n1",
+        "_change_type": "delete",
+        "_commit_version": 3,
+        "_rowid": 1,
+        "_row_created_at_version": 2,
+        "_row_last_updated_at_version": 2,
+    }
+
+
+def test_an_overwrite_deletes_all_and_then_inserts_all(ds: Dataset) -> None:
+    ds = ds.overwrite(rows(7, 8))
+    assert feed(ds, 5) == [
+        (6, "delete", 0),
+        (6, "delete", 2),
+        (6, "delete", 3),
+        (6, "delete", 4),
+        (6, "insert", 7),
+        (6, "insert", 8),
+    ]
+
+
+def test_over_an_overwrite_columns_are_found_by_name(ds: Dataset) -> None:
+    other = pa.table({"name": pa.array(["x"], pa.large_string()), "z": [1.5], "id": ["nine"]})
+    changes = ds.overwrite(other).changes(0, columns=["name", "id", "z"]).read_all()
+    deleted = changes.filter(pa.compute.field("_change_type") == "delete")
+    assert deleted["name"].to_pylist() == ["n1", "n0", "n2", "n3", "n4"]
+    assert deleted["id"].to_pylist() == [None] * 5, "a number is no text"
+    assert deleted["z"].to_pylist() == [None] * 5
+    assert changes["id"].to_pylist()[-1] == "nine"
+    assert changes["name"].type == pa.large_string()
+
+
+def test_net_changes_compare_the_ends_of_the_interval(ds: Dataset) -> None:
+    assert feed(ds, 0, deduplication_mode="netChanges") == [
+        (5, "insert", 0),
+        (5, "insert", 2),
+        (5, "insert", 3),
+        (5, "insert", 4),
+    ]
+    assert feed(ds, 2, deduplication_mode="netChanges") == [(5, "delete", 1), (5, "insert", 4)]
+    with pytest.raises(InvalidInputError, match="deduplication_mode"):
+        ds.changes(0, deduplication_mode="some")
+
+
+@pytest.mark.parametrize(
+    ("interval", "named"),
+    [
+        ((3, 2), "no interval"),
+        ((-1, 2), "no interval"),
+        ((0, 6), "newest version is 5"),
+        ((6,), "no interval"),
+        (("0", 2), "numbers of versions"),
+        ((True, 2), "numbers of versions"),
+    ],
+)
+def test_what_is_no_interval_is_refused(ds: Dataset, interval: tuple[Any, ...], named: str) -> None:
+    with pytest.raises(InvalidInputError, match=named):
+        ds.changes(*interval)
+
+
+def test_an_older_dataset_shows_changes_up_to_the_newest_version(ds: Dataset) -> None:
+    assert feed(ds.checkout(2), 3, 5) == [(4, "insert", 4)]
+
+
+def test_a_version_that_was_cleaned_up_is_named(ds: Dataset) -> None:
+    for version in (1, 2):
+        ds.table.store.delete(manifest_path(version))
+    with pytest.raises(NotFoundError, match=r"need version 1, which .* still 3 to 5"):
+        ds.changes(0)
+    with pytest.raises(NotFoundError, match=r"need version 2"):
+        ds.changes(2)
+    assert feed(ds, 3) == [(4, "insert", 4)]
+
+
+def test_without_stable_row_ids_there_is_no_feed() -> None:
+    made = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
+    )
+    with pytest.raises(UnsupportedFeatureError, match="migrate_to_stable_row_ids"):
+        made.append(rows(1)).changes(0)
+
+
+def test_change_units_survive_pickling_and_need_nothing_else(ds: Dataset) -> None:
+    plan = plan_changes(ds.table, 0)
+    assert [each.num_rows for each in plan.units] == [4, 1, 1]
+    units = pickle.loads(pickle.dumps(plan.units))
+    table = pa.Table.from_batches(read_changes(units), plan.arrow_schema)
+    assert table == ds.changes(0).read_all()
+
+
+def test_a_version_costs_what_it_changed(ds: Dataset) -> None:
+    for number in range(5, 15):
+        ds = ds.append(rows(number))
+    newest = ds.delete("id = 9")
+    store = WatchedStore(newest.table.store)
+    table = replace(newest.table, store=store)
+    plan = plan_changes(table, newest.version - 1)
+    assert [each.num_rows for each in plan.units] == [1]
+    list(read_changes(plan.units))
+    data_files = {path for _, path in store.calls if path.startswith("data/")}
+    assert len(data_files) == 1, "only the fragment with the deleted row is opened"
+
+
+def test_timestamps_of_the_feed_never_go_back(ds: Dataset) -> None:
+    stamps = ds.changes(0).read_all()["_commit_timestamp"].to_pylist()
+    assert stamps == sorted(stamps)
+    assert len(set(stamps)) == 3

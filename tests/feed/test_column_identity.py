@@ -1,0 +1,333 @@
+"""A column is its field id, at every level of nesting, followed from version to version.
+
+Each finding is a history at whose end the feed has to lead from one snapshot to the next.
+"""
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.feed import columns_of_versions
+from lance_stream.feed.columns_of_versions import FeedColumns
+from lance_stream.snapshot.table_version import TableVersion
+
+Row = dict[str, Any]
+
+
+def uri_of(tmp_path: Path) -> str:
+    return str(tmp_path / str(uuid.uuid4()))
+
+
+def made(uri: str, *rows: Row, schema: pa.Schema | None = None, version: str = "2.1") -> Dataset:
+    """A table of one version, with the rows in it."""
+    data = pa.Table.from_pylist(list(rows), schema)
+    lance.write_dataset(data, uri, enable_stable_row_ids=True, data_storage_version=version)
+    return lance_stream.open_dataset(uri)
+
+
+def overwrite(uri: str, *rows: Row, schema: pa.Schema | None = None) -> None:
+    lance.write_dataset(pa.Table.from_pylist(list(rows), schema), uri, mode="overwrite")
+
+
+def told(uri: str, column: str, after: int = 0, **options: Any) -> list[tuple[int, str, Any]]:
+    """Each change as the version, the kind and one column."""
+    read = lance_stream.open_dataset(uri).changes(after, **options).read_all()
+    names = ["_commit_version", "_change_type", column]
+    return list(zip(*(read[each].to_pylist() for each in names), strict=True))
+
+
+def struct(**kinds: pa.DataType) -> pa.DataType:
+    return pa.struct(list(kinds.items()))
+
+
+# --- parts of a struct
+
+
+def test_parts_that_an_overwrite_puts_in_another_order_keep_their_values(tmp_path: Path) -> None:
+    uri = uri_of(tmp_path)
+    made(uri, {"s": {"y": 1, "z": 2}})
+    overwrite(uri, {"s": {"z": 20, "y": 10}})
+    assert told(uri, "s") == [
+        (1, "insert", {"z": 2, "y": 1}),
+        (2, "delete", {"z": 2, "y": 1}),
+        (2, "insert", {"z": 20, "y": 10}),
+    ]
+
+
+def test_a_dropped_parts_id_that_is_given_again_is_another_part(tmp_path: Path) -> None:
+    uri = uri_of(tmp_path)
+    ds = made(uri, {"id": 1, "s": {"y": 1, "z": "old"}}).append(
+        pa.Table.from_pylist([{"id": 2, "s": {"y": 2, "z": "old"}}])
+    )
+    dropped = ds.table.schema.fields[1].children[1].id
+    ds = ds.drop_columns(["s.z"]).compact()
+    lance.dataset(uri).add_columns(pa.field("n", pa.string()))
+    ds = lance_stream.open_dataset(uri)
+    assert ds.table.schema.fields[-1].id == dropped
+    assert told(uri, "n") == [(1, "insert", None), (2, "insert", None)]
+    assert told(uri, "s") == [(1, "insert", {"y": 1}), (2, "insert", {"y": 2})]
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.2"])
+def test_a_dropped_parts_id_that_another_part_gets_is_another_part(
+    tmp_path: Path, version: str
+) -> None:
+    uri = uri_of(tmp_path)
+    rows = [{"s": {"y": 1, "z": "old"}}, {"s": {"y": 2, "z": "old"}}]
+    ds = made(uri, rows[0], version=version).append(pa.Table.from_pylist(rows[1:]))
+    ds = ds.drop_columns(["s.z"]).compact()
+    expected: dict[str, Any] = {"y": 1}
+    if version == "2.2":  # the others take no new parts
+        part = pa.field("w", pa.string())
+        lance.dataset(uri).add_columns(pa.field("s", pa.struct([part])))
+        expected["w"] = None
+    lance.dataset(uri).alter_columns({"path": "s.y", "data_type": pa.int32()})
+    parts = lance_stream.open_dataset(uri).table.schema.fields[0].children
+    assert 2 in {each.id for each in parts}, "the id that z had"
+    shown = [each[2] for each in told(uri, "s")]
+    assert shown == [expected, {**expected, "y": 2}] * 3
+
+
+def test_a_part_that_is_dropped_and_made_anew_shows_nothing_of_the_old_one(tmp_path: Path) -> None:
+    uri = uri_of(tmp_path)
+    made(uri, {"id": 1, "s": {"y": 1, "z": "old"}})
+    overwrite(uri, {"id": 1, "s": {"y": 2}})
+    overwrite(uri, {"id": 1, "s": {"y": 3, "z": "new"}})
+    assert [each[2] for each in told(uri, "s")] == [
+        {"y": 1, "z": None},
+        {"y": 1, "z": None},
+        {"y": 2, "z": None},
+        {"y": 2, "z": None},
+        {"y": 3, "z": "new"},
+    ]
+
+
+def test_a_cast_part_shows_what_it_was(tmp_path: Path) -> None:
+    uri = uri_of(tmp_path)
+    made(
+        uri, {"s": {"y": 1, "z": "a"}}, schema=pa.schema({"s": struct(y=pa.int32(), z=pa.string())})
+    )
+    lance.dataset(uri).alter_columns({"path": "s.y", "data_type": pa.int64()})
+    same = {"y": 1, "z": "a"}
+    assert told(uri, "s") == [
+        (1, "insert", same),
+        (2, "update_preimage", same),
+        (2, "update_postimage", same),
+    ]
+
+
+def test_parts_that_change_names_keep_their_values(tmp_path: Path) -> None:
+    uri = uri_of(tmp_path)
+    made(uri, {"s": {"y": 1, "z": 2}}).rename_columns({"s.y": "z", "s.z": "y"})
+    assert told(uri, "s") == [(1, "insert", {"z": 1, "y": 2})]
+
+
+def test_a_struct_stays_where_none_of_the_parts_asked_for_is_there(tmp_path: Path) -> None:
+    uri = uri_of(tmp_path)
+    made(uri, {"id": 1, "s": {"y": 1}}, {"id": 2, "s": None})
+    ds = lance_stream.open_dataset(uri)
+    overwrite(uri, {"id": 3, "s": {"z": 5}})
+    assert [each[2] for each in told(uri, "s")][:2] == [{"z": None}, None]
+    assert ds.version == 1
+
+
+def test_a_part_that_must_not_be_null_may_be_missing_before(tmp_path: Path) -> None:
+    uri = uri_of(tmp_path)
+    made(uri, {"s": {"y": 1}})
+    part = pa.field("z", pa.int64(), nullable=False)
+    schema = pa.schema([("s", pa.struct([pa.field("y", pa.int64()), part]))])
+    overwrite(uri, {"s": {"y": 1, "z": 2}}, schema=schema)
+    assert [each[2] for each in told(uri, "s")] == [
+        {"y": 1, "z": None},
+        {"y": 1, "z": None},
+        {"y": 1, "z": 2},
+    ]
+
+
+# --- other types
+
+INT32S = pa.list_(pa.int32())
+CASTS = [
+    pytest.param(INT32S, [1, 2], pa.list_(pa.float64()), [1.0, 2.0], id="items to floats"),
+    pytest.param(INT32S, [1], pa.list_(pa.int64()), [1], id="items wider"),
+    pytest.param(INT32S, [1], pa.large_list(pa.int32()), [1], id="a large list"),
+    pytest.param(INT32S, [1], pa.list_(pa.int32(), 1), [1], id="a list of a fixed size"),
+    pytest.param(INT32S, [1, 2], pa.list_(pa.int32(), 1), None, id="a list of another size"),
+    pytest.param(pa.list_(pa.int32(), 2), [1, 2], INT32S, [1, 2], id="no fixed size any more"),
+    pytest.param(
+        pa.list_(struct(p=pa.int8(), q=pa.int8())), [{"p": 1, "q": 2}],
+        pa.list_(struct(q=pa.int64(), p=pa.int8())), [{"q": 2, "p": 1}], id="items in order",
+    ),
+    pytest.param(pa.int32(), 1, pa.string(), None, id="a number as a text"),
+    pytest.param(pa.string(), "1", pa.large_string(), "1", id="a large text"),
+    pytest.param(pa.int64(), 7, pa.int8(), 7, id="narrower, and it fits"),
+    pytest.param(pa.int64(), 700, pa.int8(), None, id="narrower, and it does not fit"),
+    pytest.param(pa.float64(), 0.5, pa.float32(), 0.5, id="a float that is one of 32 bits"),
+    pytest.param(pa.float64(), 0.1, pa.float32(), None, id="a float that is none of 32 bits"),
+    pytest.param(pa.decimal128(20, 2), 5, pa.decimal128(25, 2), 5, id="more digits"),
+    pytest.param(struct(y=pa.int32()), {"y": 1}, pa.int32(), None, id="a struct as a number"),
+    pytest.param(pa.int32(), 1, struct(y=pa.int32()), None, id="a number as a struct"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "value", "now", "shown"), CASTS)
+def test_a_column_of_another_type_shows_what_is_the_same_value_in_it(
+    tmp_path: Path, before: pa.DataType, value: Any, now: pa.DataType, shown: Any
+) -> None:
+    uri = uri_of(tmp_path)
+    made(uri, {"id": 1, "x": value}, schema=pa.schema({"id": pa.int64(), "x": before}))
+    overwrite(uri, {"id": 2, "x": None}, schema=pa.schema({"id": pa.int64(), "x": now}))
+    assert told(uri, "x") == [(1, "insert", shown), (2, "delete", shown), (2, "insert", None)]
+
+
+def test_maps_show_their_entries_under_other_types(tmp_path: Path) -> None:
+    uri = uri_of(tmp_path)
+    schema = pa.schema({"m": pa.map_(pa.string(), struct(p=pa.int32(), q=pa.int32()))})
+    row = {"m": [("k", {"p": 1, "q": 2})]}
+    made(uri, row, {"m": None}, {"m": []}, schema=schema, version="2.2")
+    schema = pa.schema({"m": pa.map_(pa.string(), struct(q=pa.int64(), p=pa.int32()))})
+    overwrite(uri, row, schema=schema)
+    assert [each[2] for each in told(uri, "m")][:3] == [[("k", {"q": 2, "p": 1})], None, []]
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_a_struct_may_be_packed_in_one_version_and_not_in_another(
+    tmp_path: Path, is_packed: bool
+) -> None:
+    uri = uri_of(tmp_path)
+    plain = pa.field("s", struct(y=pa.int32(), z=pa.int32()))
+    packed = plain.with_metadata({"packed": "true"})
+    fields = (packed, plain) if is_packed else (plain, packed)
+    made(uri, {"s": {"y": 1, "z": 2}}, schema=pa.schema([fields[0]]))
+    overwrite(uri, {"s": {"y": 3, "z": 4}}, schema=pa.schema([fields[1]]))
+    assert [each[2] for each in told(uri, "s")] == [
+        {"y": 1, "z": 2},
+        {"y": 1, "z": 2},
+        {"y": 3, "z": 4},
+    ]
+
+
+def test_bytes_that_become_blobs_show_what_they_were(tmp_path: Path) -> None:
+    uri = uri_of(tmp_path)
+    plain = pa.field("b", pa.large_binary())
+    made(uri, {"b": b"plain"}, schema=pa.schema([plain]))
+    blobs = plain.with_metadata({"lance-encoding:blob": "true"})
+    overwrite(uri, {"b": b"a blob"}, schema=pa.schema([blobs]))
+    assert told(uri, "b") == [
+        (1, "insert", b"plain"),
+        (2, "delete", b"plain"),
+        (2, "insert", b"a blob"),
+    ]
+
+
+def test_a_cast_that_cut_values_leaves_them_null_before(tmp_path: Path) -> None:
+    uri = uri_of(tmp_path)
+    schema = pa.schema({"t": pa.timestamp("us")})
+    rows = pa.table([pa.array([1_000, 1_234], pa.timestamp("us"))], schema=schema)
+    made(uri, *rows.to_pylist(), schema=schema)
+    lance.dataset(uri).alter_columns({"path": "t", "data_type": pa.timestamp("ms")})
+    one = pa.scalar(1, pa.timestamp("ms")).as_py()
+    assert told(uri, "t") == [
+        (1, "insert", one),
+        (1, "insert", None),
+        (2, "update_preimage", one),
+        (2, "update_preimage", None),
+        (2, "update_postimage", one),
+        (2, "update_postimage", one),
+    ]
+
+
+def test_a_column_that_is_cast_and_renamed_in_one_go_is_the_same_column(tmp_path: Path) -> None:
+    uri = uri_of(tmp_path)
+    made(uri, {"id": 1, "x": 10})
+    lance.dataset(uri).alter_columns({"path": "x", "name": "price", "data_type": pa.int32()})
+    assert [each[2] for each in told(uri, "price")] == [10, 10, 10]
+
+
+# --- names
+
+
+def test_columns_that_change_names_keep_their_values(tmp_path: Path) -> None:
+    uri = uri_of(tmp_path)
+    ds = made(uri, {"a": 1, "b": 2}).rename_columns({"a": "b", "b": "a"})
+    ds.append(pa.table({"b": [10], "a": [20]}))
+    assert told(uri, "a") == [(1, "insert", 2), (3, "insert", 20)]
+    assert told(uri, "b") == [(1, "insert", 1), (3, "insert", 10)]
+
+
+def test_names_decide_over_a_gap_from_its_nearest_versions_on(tmp_path: Path) -> None:
+    uri = uri_of(tmp_path)
+    ds = made(uri, {"x": 1}).append(pa.table({"x": [2]})).append(pa.table({"x": [3]}))
+    ds = ds.rename_columns({"x": "price"})
+    ds.table.store.delete(ds.table.log.manifest_path(2))
+    net = told(uri, "price", after=1, deduplication_mode="netChanges")
+    assert [each[2] for each in net] == [2, 3]
+
+
+# --- how much of the history is read
+
+
+def manifests_read(monkeypatch: pytest.MonkeyPatch, ds: Dataset, version: int) -> int:
+    """Return how many versions are read to follow all columns back to one."""
+    columns = FeedColumns(ds.table, None)
+    table = ds.checkout(version).table
+    read: list[int] = []
+    real = TableVersion.read_at
+
+    def read_at(self: TableVersion, number: int) -> TableVersion:
+        read.append(number)
+        return real(self, number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TableVersion, "read_at", read_at)
+        found = columns.ids_in(table)
+    with monkeypatch.context() as patched:
+        patched.setattr(columns_of_versions, "SHORTEST_LEAP", 1 << 30)
+        assert FeedColumns(ds.table, None).ids_in(table) == found
+    return len(read)
+
+
+@pytest.mark.parametrize(("every", "most"), [(0, 24), (60, 90)])
+def test_columns_are_followed_over_a_long_history_by_few_of_its_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, most: int
+) -> None:
+    """Also where a compaction leaves no file that the version before had."""
+    schema = pa.schema([("id", pa.int64()), ("s", struct(a=pa.int64(), b=pa.string()))])
+    ds = lance_stream.create_dataset(tmp_path / "t", schema)
+    for number in range(200):
+        ds = ds.append(pa.table({"id": [number], ds.schema.names[1]: [{"a": number, "b": "x"}]}))
+        if every and number % every == every - 1:
+            ds = ds.compact()
+        if number == 100:
+            ds = ds.rename_columns({"s": "t"}).add_columns(pa.field("s", pa.int64()))
+            ds = ds.drop_columns(["s"])
+    assert manifests_read(monkeypatch, ds, 3) <= most
+
+
+@pytest.mark.parametrize("part", ["x", "s.x"])
+def test_an_id_that_is_given_again_is_not_leapt_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """The versions far apart have the same schema, but not one file with values of the column."""
+    fields = {"x": pa.int64()} if part == "x" else {"s": struct(a=pa.int64(), x=pa.int64())}
+    rows = {"x": 1} if part == "x" else {"s": {"a": 1, "x": 1}}
+    schema = pa.schema({"id": pa.int64(), **fields})
+    ds = lance_stream.create_dataset(tmp_path / "t", schema)
+    for _ in range(20):
+        ds = ds.append(pa.Table.from_pylist([{"id": 1, **rows}], schema))
+    top = part.partition(".")[0]
+    old = ds.schema.field(top)
+    ds = ds.drop_columns([top]).compact().add_columns(old)
+    for _ in range(20):
+        ds = ds.append(pa.Table.from_pylist([{"id": 1, **rows}], schema))
+    ids = {each.name: each.id for each in ds.table.schema.walk()}
+    before = {each.name: each.id for each in ds.checkout(5).table.schema.walk()}
+    assert ids == before
+    manifests_read(monkeypatch, ds, 5)
+    assert FeedColumns(ds.table, None).ids_in(ds.checkout(5).table) == {ids["id"]: ids["id"]}

@@ -1,0 +1,586 @@
+"""Following a table from position to position: limits, gaps, losses, and tables made anew."""
+
+import logging
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
+from lance_stream.feed import following
+from lance_stream.feed.change_units import read_changes
+from lance_stream.feed.following import Following, FollowingRules
+from lance_stream.feed.positions import NO_LIMITS, Limits, Position
+from lance_stream.feed.rules import NET_CHANGES, FeedRules
+from lance_stream.feed.steps import walk
+from lance_stream.snapshot import opening
+from lance_stream.storage.locations import open_store
+from lance_stream.table.paths import NamingScheme, manifest_path
+from tests.contracts.watched_stores import WatchedStore
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+EVERYTHING = FollowingRules(FeedRules())
+FROM_SNAPSHOT = Position(0, is_snapshot=True)
+
+Change = tuple[int, str, int]  # its version, its type, the row's id
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": list(ids), "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+
+
+def make_history(uri: str) -> Dataset:
+    """Version 2 inserts 0 to 5, 3 deletes 1 and 4, 4 updates 0, 2 and 3, 5 inserts 6 and 7."""
+    table = lance_stream.create_dataset(uri, SCHEMA).append(rows(*range(6)))
+    table = table.delete("id IN (1, 4)").update({"name": "'new'"}, where="id < 4")
+    return table.append(rows(6, 7))
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    return make_history(f"memory://{uuid.uuid4()}/table")
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Dataset:
+    """The same history on a disk, where versions can be taken away."""
+    return make_history(str(tmp_path / "table"))
+
+
+def follow(ds: Dataset, rules: FollowingRules = EVERYTHING) -> Following:
+    return Following(ds.uri, None, rules)
+
+
+def read(followed: Following, start: Position, end: Position) -> list[Change]:
+    units = followed.units(start, end)
+    return [
+        (row["_commit_version"], row["_change_type"], row["id"])
+        for batch in read_changes(units)
+        for row in batch.to_pylist()
+    ]
+
+
+def steps_from(
+    followed: Following, start: Position, limits: Limits = NO_LIMITS, through: int | None = None
+) -> list[Position]:
+    """Return the positions at which batches end, until there is nothing new."""
+    positions = [start]
+    while (end := followed.advance(positions[-1], limits, through)) != positions[-1]:
+        positions.append(end)
+    return positions
+
+
+def batches_from(
+    followed: Following, start: Position, limits: Limits = NO_LIMITS, through: int | None = None
+) -> list[list[Change]]:
+    positions = steps_from(followed, start, limits, through)
+    return [read(followed, *positions[place : place + 2]) for place in range(len(positions) - 1)]
+
+
+def joined(batches: list[list[Change]]) -> list[Change]:
+    return [change for batch in batches for change in batch]
+
+
+def all_changes(ds: Dataset, after: int = 0) -> list[Change]:
+    return [
+        (row["_commit_version"], row["_change_type"], row["id"])
+        for row in ds.changes(after).read_all().to_pylist()
+    ]
+
+
+def by_event(changes: list[Change]) -> list[Change]:
+    """Return changes in an order that does not depend on where batches end."""
+    return sorted(changes)
+
+
+def forget(ds: Dataset, *versions: int) -> None:
+    """Take versions away, as a cleanup does."""
+    for each in versions:
+        (Path(ds.uri) / manifest_path(each, NamingScheme.V2)).unlink()
+
+
+# --- limits
+
+
+@settings(max_examples=8)
+@given(
+    st.one_of(st.none(), st.integers(1, 4)),
+    st.one_of(st.none(), st.integers(1, 9)),
+    st.one_of(st.none(), st.integers(1, 4000)),
+    st.booleans(),
+)
+def test_each_change_comes_once_whatever_the_limits(
+    versions: int | None, num_rows: int | None, size_bytes: int | None, with_pre_images: bool
+) -> None:
+    ds = HISTORY
+    rules = FollowingRules(FeedRules(pre_images=with_pre_images))
+    limits = Limits(versions, num_rows, size_bytes)
+    batches = batches_from(follow(ds, rules), Position(0), limits)
+    expected = [each for each in all_changes(ds) if with_pre_images or each[1] != "update_preimage"]
+    assert by_event(joined(batches)) == by_event(expected)
+    assert [each[0] for each in joined(batches)] == sorted(each[0] for each in expected)
+    for batch in batches:
+        if num_rows is not None:
+            assert len(batch) <= max(num_rows, 2 if with_pre_images else 1)
+        if versions is not None:
+            assert len({each[0] for each in batch}) <= versions
+
+
+HISTORY = make_history(f"memory://{uuid.uuid4()}/table")
+
+
+def test_the_two_images_of_an_update_are_never_parted(ds: Dataset) -> None:
+    for batch in batches_from(follow(ds), Position(3), Limits(rows=1)):
+        images = [each for each in batch if each[1].startswith("update")]
+        assert len(images) in (0, 2)
+
+
+def test_a_large_version_is_split_and_small_ones_come_together(ds: Dataset) -> None:
+    batches = batches_from(follow(ds), Position(0), Limits(rows=4))
+    assert [len(each) for each in batches] == [4, 4, 4, 4]
+    assert batches[1] == [(2, "insert", 4), (2, "insert", 5), (3, "delete", 1), (3, "delete", 4)]
+
+
+def test_a_batch_is_about_as_large_as_allowed(tmp_path: Path) -> None:
+    table = lance_stream.create_dataset(str(tmp_path / "t"), SCHEMA).append(rows(*range(1000)))
+    size = sum(each.stat().st_size for each in (tmp_path / "t" / "data").iterdir())
+    batches = batches_from(follow(table), Position(1), Limits(size_bytes=size // 4))
+    assert [len(each) for each in batches] == pytest.approx([250] * 4, abs=5)
+
+
+def test_a_limit_of_versions_counts_those_that_change_nothing(ds: Dataset) -> None:
+    after = ds.update_config({"a": "b"}).append(rows(9))
+    positions = steps_from(follow(ds), Position(5), Limits(versions=1))
+    assert [each.version for each in positions] == [5, 6, after.version]
+
+
+def test_nothing_after_the_version_it_ends_at_is_taken(ds: Dataset) -> None:
+    followed = follow(ds)
+    ds.append(rows(8))
+    batches = batches_from(followed, Position(3), Limits(rows=2), through=5)
+    assert by_event(joined(batches)) == by_event(
+        [each for each in all_changes(ds, 3) if each[0] <= 5]
+    )
+
+
+def test_a_fast_writer_does_not_hold_up_the_end(ds: Dataset) -> None:
+    followed, position, found = follow(ds), Position(4), list[Change]()
+    for number in range(100, 150):
+        ds = ds.append(rows(number))
+        end = followed.advance(position, Limits(versions=1), through=7)
+        if end == position:
+            break
+        found += read(followed, position, end)
+        position = end
+    assert position.version == 7
+    assert [each[2] for each in found] == [6, 7, 100, 101]
+
+
+def test_without_news_a_position_stays_what_it_is(ds: Dataset) -> None:
+    followed = follow(ds)
+    position = followed.after(5)
+    assert followed.advance(position, Limits(rows=1)) == position
+    assert read(followed, position, position) == []
+
+
+def test_a_look_without_news_is_one_small_read(
+    ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = WatchedStore(open_store(ds.uri))
+    monkeypatch.setattr(following, "open_log", lambda *_: ObjectStoreLog(store))
+    followed = follow(ds)
+    position = followed.advance(followed.after(0))
+    store.calls.clear()
+    for _ in range(10):
+        assert followed.advance(position) == position
+        assert followed.behind(position).versions == 0
+    assert [call for call, _ in store.calls] == ["read"] * 10
+
+
+def test_a_batch_can_be_planned_again_from_its_positions_alone(ds: Dataset) -> None:
+    positions = steps_from(follow(ds), FROM_SNAPSHOT, Limits(rows=2))
+    ds.append(rows(8))
+    positions += steps_from(follow(ds), positions[-1], Limits(rows=2))[1:]
+    first = [read(follow(ds), *positions[at : at + 2]) for at in range(len(positions) - 1)]
+    ds.delete("id > 2")
+    again = [read(follow(ds), *positions[at : at + 2]) for at in range(len(positions) - 1)]
+    assert again == first
+
+
+def test_a_version_that_is_read_in_parts_is_compared_once(
+    ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked: list[tuple[int, int]] = []
+
+    def watched_walk(table: Any, after: int, through: int, *rest: Any) -> Any:
+        walked.append((after, through))
+        return walk(table, after, through, *rest)
+
+    monkeypatch.setattr(following, "walk", watched_walk)
+    followed, position = follow(ds), follow(ds).after(1)
+    for _ in range(6):
+        end = followed.advance(position, Limits(rows=1), through=2)
+        followed.behind(end)
+        read(followed, position, end)
+        position = end
+    assert (position.version, position.events) == (2, 0)
+    assert walked[0] == (1, 2)
+    assert [each for each in walked if each[0] == 1] == [(1, 2)]
+
+
+def test_a_batch_reads_each_manifest_once_and_lists_a_few_times(
+    stored: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = WatchedStore(open_store(stored.uri))
+    monkeypatch.setattr(following, "open_log", lambda *_: ObjectStoreLog(store))
+    monkeypatch.setattr(opening, "open_log", lambda *_: ObjectStoreLog(store))
+    followed = follow(stored)
+    position = followed.advance(followed.after(0))
+    followed.units(followed.after(0), position)
+    stored.append(rows(8))
+    store.calls.clear()
+    end = followed.advance(position)
+    followed.units(position, end)
+    read_manifests = [path for call, path in store.calls if call == "read" and "_versions" in path]
+    assert len(read_manifests) == len(set(read_manifests)) <= 2
+    assert len([call for call, _ in store.calls if call == "list_names"]) <= 3
+
+
+# --- snapshots
+
+
+def test_a_snapshot_comes_in_pieces_and_changes_go_on_from_its_version(ds: Dataset) -> None:
+    followed = follow(ds)
+    first = followed.advance(FROM_SNAPSHOT, Limits(rows=2))
+    assert (first.version, first.events, first.is_snapshot) == (5, 2, True)
+    ds.append(rows(8)).delete("id = 0")  # while the snapshot is being read
+    batches = [read(followed, FROM_SNAPSHOT, first), *batches_from(followed, first, Limits(rows=2))]
+    assert [[each[1:] for each in batch] for batch in batches] == [
+        [("insert", 5), ("insert", 0)],
+        [("insert", 2), ("insert", 3)],
+        [("insert", 6), ("insert", 7)],
+        [("insert", 8), ("delete", 0)],
+    ]
+    assert {each[0] for batch in batches[:3] for each in batch} == {5}
+
+
+def test_a_snapshot_without_limits_is_one_batch(ds: Dataset) -> None:
+    (batch,) = batches_from(follow(ds), FROM_SNAPSHOT)
+    assert sorted(each[2] for each in batch) == [0, 2, 3, 5, 6, 7]
+
+
+def test_a_limit_of_versions_does_not_cut_a_snapshot(ds: Dataset) -> None:
+    assert len(batches_from(follow(ds), FROM_SNAPSHOT, Limits(versions=1))) == 1
+
+
+def test_the_snapshot_of_an_empty_table_is_an_empty_batch() -> None:
+    table = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
+    assert batches_from(follow(table), FROM_SNAPSHOT, Limits(rows=1)) == [[]]
+
+
+def test_a_snapshot_whose_version_has_gone_is_an_error_or_begun_anew(
+    stored: Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = follow(stored).advance(FROM_SNAPSHOT, Limits(rows=2))
+    after = stored.append(rows(8))
+    forget(stored, 5)
+    with pytest.raises(NotFoundError, match=r"version 5.*failOnDataLoss"):
+        follow(stored).advance(first, Limits(rows=2))
+    lenient = follow(stored, FollowingRules(FeedRules(), fail_on_data_loss=False))
+    with caplog.at_level(logging.WARNING):
+        batches = batches_from(lenient, first, Limits(rows=100))
+    assert sorted(each[2] for each in joined(batches)) == [0, 2, 3, 5, 6, 7, 8]
+    assert {each[0] for each in joined(batches)} == {after.version}
+    assert "rows come again" in caplog.text
+
+
+# --- versions that are gone
+
+
+def test_a_loss_is_an_error_that_says_what_is_there_and_what_to_do(stored: Dataset) -> None:
+    forget(stored, 1, 2, 3)
+    with pytest.raises(NotFoundError) as error:
+        read(follow(stored), Position(2), Position(5))
+    said = str(error.value)
+    assert "after version 2" in said
+    assert "oldest version there is is 4" in said
+    for option in ("failOnDataLoss", "startingVersion 5", "consumer"):
+        assert option in said
+
+
+def test_a_loss_can_be_passed_over_and_is_said(
+    stored: Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    forget(stored, 1, 2, 3)
+    lenient = follow(stored, FollowingRules(FeedRules(), fail_on_data_loss=False))
+    with caplog.at_level(logging.WARNING):
+        found = joined(batches_from(lenient, Position(2), Limits(rows=1)))
+    assert found == [(5, "insert", 6), (5, "insert", 7)]
+    assert "the changes through version 4 are left out" in caplog.text
+
+
+def test_a_gap_after_a_consumers_version_is_bridged_by_net_changes(
+    stored: Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored.delete("id = 6")
+    forget(stored, 3, 4, 5)
+    with pytest.raises(NotFoundError, match="versions 3 to 5 gone"):
+        read(follow(stored), Position(2), Position(6))
+    consumer = follow(stored, FollowingRules(FeedRules(pre_images=False), is_consumer=True))
+    with caplog.at_level(logging.WARNING):
+        (batch,) = batches_from(consumer, Position(2), Limits(rows=1))  # a bridge is never cut
+    assert by_event(batch) == by_event(
+        [(6, "delete", 1), (6, "delete", 4), (6, "insert", 7)]
+        + [(6, "update_postimage", each) for each in (0, 2, 3)]
+    )
+    assert "net changes from version 2 to 6" in caplog.text
+
+
+def test_a_gap_in_the_middle_is_bridged_when_losses_are_no_error(stored: Dataset) -> None:
+    forget(stored, 3)
+    rules = FollowingRules(FeedRules(pre_images=False), fail_on_data_loss=False)
+    batches = batches_from(follow(stored, rules), Position(1), Limits(versions=1))
+    assert [{each[0] for each in batch} for batch in batches] == [{2}, {4}, {5}]
+    assert by_event(batches[1]) == by_event(
+        [(4, "delete", 1), (4, "delete", 4)] + [(4, "update_postimage", each) for each in (0, 2, 3)]
+    )
+
+
+def test_a_version_that_goes_while_it_is_half_read_is_an_error_or_comes_again(
+    stored: Dataset,
+) -> None:
+    half = follow(stored).advance(Position(1), Limits(rows=4))
+    assert (half.version, half.events) == (1, 4)
+    forget(stored, 2)
+    with pytest.raises(NotFoundError, match="4 changes of version 2 have been read"):
+        follow(stored, FollowingRules(FeedRules(), is_consumer=True)).advance(half, Limits(rows=4))
+    lenient = follow(stored, FollowingRules(FeedRules(), fail_on_data_loss=False))
+    found = joined(batches_from(lenient, half))
+    assert sorted(each[2] for each in found if each[:2] == (3, "insert")) == [0, 2, 3, 5]
+
+
+def test_a_batch_whose_versions_went_before_it_was_done_is_planned_with_what_is_left(
+    stored: Dataset,
+) -> None:
+    """The one who follows ends at version 3, which goes; what stands for it is given once."""
+    stored.append(rows(8))
+    forget(stored, 3, 4)
+    lenient = follow(stored, FollowingRules(FeedRules(), fail_on_data_loss=False))
+    first = read(lenient, Position(2), Position(3))
+    rest = read(lenient, Position(3), Position(6))
+    assert {each[0] for each in first} == {5}
+    assert rest == [(6, "insert", 8)]
+
+
+def test_after_the_references_cleanup_nothing_is_lost_that_a_tag_held(stored: Dataset) -> None:
+    import datetime
+
+    stored.tags.create("held", 2)
+    lance.dataset(stored.uri).cleanup_old_versions(
+        datetime.timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
+    )
+    assert [each.version for each in stored.versions()] == [2, 5]
+    consumer = follow(stored, FollowingRules(FeedRules(pre_images=False), is_consumer=True))
+    found = joined(batches_from(consumer, consumer.after(2)))
+    before, after = {0, 1, 2, 3, 4, 5}, {0, 2, 3, 5, 6, 7}
+    assert {each[2] for each in found if each[1] == "delete"} == before - after
+    assert {each[2] for each in found if each[1] == "insert"} == after - before
+    assert {each[2] for each in found if each[1] == "update_postimage"} == {0, 2, 3}
+
+
+# --- tables that were made anew
+
+
+@pytest.mark.parametrize("num_versions", [1, 3, 6], ids=["fewer", "as many", "more"])
+def test_a_table_made_anew_is_noticed(stored: Dataset, num_versions: int) -> None:
+    position = follow(stored).after(3)
+    shutil.rmtree(stored.uri)
+    table = lance_stream.create_dataset(stored.uri, SCHEMA)
+    for number in range(1, num_versions):
+        table = table.append(rows(number))
+    with pytest.raises(NotFoundError, match=r"version 3 of .* made anew"):
+        follow(stored).advance(position)
+    with pytest.raises(NotFoundError, match=r"version \d of .* made anew"):
+        read(follow(stored), position, Position(5))
+
+
+def test_a_running_reader_notices_it_too(stored: Dataset) -> None:
+    followed = follow(stored)
+    position = followed.advance(followed.after(4))
+    shutil.rmtree(stored.uri)
+    make_history(stored.uri)
+
+    def look_often() -> None:
+        for _ in range(50):
+            followed.advance(position)
+
+    with pytest.raises(NotFoundError, match="made anew"):
+        look_often()
+
+
+def inside_version_2(followed: Following) -> Position:
+    """Return a position after some of the inserts of version 2."""
+    position = followed.advance(Position(0), Limits(rows=4))
+    assert (position.version, position.events) == (1, 4)
+    return position
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_table_put_back_from_a_copy_is_noticed_inside_a_version(
+    tmp_path: Path, is_running: bool
+) -> None:
+    """Version 1 is the same in both; version 2 is not."""
+    uri, copy = str(tmp_path / "table"), str(tmp_path / "copy")
+    lance_stream.create_dataset(uri, SCHEMA)
+    shutil.copytree(uri, copy)
+    lance_stream.open_dataset(uri).append(rows(*range(6))).append(rows(6))
+    followed = Following(uri, None, EVERYTHING)
+    position = inside_version_2(followed)
+    shutil.rmtree(uri)
+    shutil.copytree(copy, uri)
+    lance_stream.open_dataset(uri).append(rows(*range(100, 106))).append(rows(106))
+    if not is_running:
+        followed = Following(uri, None, EVERYTHING)
+    with pytest.raises(NotFoundError, match=r"version 2 of .* put back from a copy"):
+        followed.advance(position)
+    with pytest.raises(NotFoundError, match=r"version 2 of .* put back from a copy"):
+        read(followed, position, Position(3))
+    with pytest.raises(NotFoundError, match=r"version 2 of .* put back from a copy"):
+        read(Following(uri, None, EVERYTHING), Position(0), position)
+
+
+@pytest.mark.parametrize("num_appends", [0, 1], ids=["fewer", "as many"])
+def test_a_position_inside_a_version_that_was_put_back_is_no_loss(
+    tmp_path: Path, num_appends: int
+) -> None:
+    """What is gone with the table is not what cleanup took: `failOnDataLoss` does not pass it."""
+    uri, copy = str(tmp_path / "table"), str(tmp_path / "copy")
+    lance_stream.create_dataset(uri, SCHEMA)
+    shutil.copytree(uri, copy)
+    lance_stream.open_dataset(uri).append(rows(*range(6)))
+    lenient = FollowingRules(FeedRules(), fail_on_data_loss=False)
+    position = inside_version_2(Following(uri, None, lenient))
+    shutil.rmtree(uri)
+    shutil.copytree(copy, uri)
+    for number in range(num_appends):
+        lance_stream.open_dataset(uri).append(rows(100 + number))
+    for ask in (
+        lambda: Following(uri, None, lenient).advance(position),
+        lambda: read(Following(uri, None, lenient), Position(0), position),
+    ):
+        with pytest.raises(NotFoundError, match="put back from a copy"):
+            ask()
+
+
+def test_what_is_known_of_a_version_is_not_taken_for_another_of_its_number(tmp_path: Path) -> None:
+    uri, copy = str(tmp_path / "table"), str(tmp_path / "copy")
+    lance_stream.create_dataset(uri, SCHEMA)
+    shutil.copytree(uri, copy)
+    lance_stream.open_dataset(uri).append(rows(*range(6)))
+    followed = Following(uri, None, EVERYTHING)
+    start = followed.after(1)
+    followed.advance(start, Limits(rows=4))
+    shutil.rmtree(uri)
+    shutil.copytree(copy, uri)
+    lance_stream.open_dataset(uri).append(rows(100, 101))
+    end = followed.advance(start, Limits(rows=4))
+    assert (end.version, end.events) == (2, 0)
+    assert {each[2] for each in read(followed, start, end)} == {100, 101}
+
+
+def test_a_position_inside_a_version_of_an_older_release_goes_on(ds: Dataset) -> None:
+    """It bears the mark of the version before, and nothing else."""
+    marked = follow(ds).after(1)
+    old = Position(1, 4, mark=marked.mark)
+    new = inside_version_2(follow(ds))
+    assert joined(batches_from(follow(ds), old)) == joined(batches_from(follow(ds), new))
+
+
+def test_a_position_of_an_older_release_has_no_mark_and_is_believed(ds: Dataset) -> None:
+    assert joined(batches_from(follow(ds), Position(4))) == all_changes(ds, 4)
+
+
+# --- other rules
+
+
+def test_net_changes_are_those_of_each_batch(ds: Dataset) -> None:
+    rules = FollowingRules(FeedRules(deduplication_mode=NET_CHANGES, pre_images=False))
+    (batch,) = batches_from(follow(ds, rules), Position(0))
+    assert sorted(batch) == [(5, "insert", each) for each in (0, 2, 3, 5, 6, 7)]
+    by_two = batches_from(follow(ds, rules), Position(1), Limits(versions=2))
+    assert [sorted(each[1:] for each in batch) for batch in by_two] == [
+        [("insert", each) for each in (0, 2, 3, 5)],
+        [("insert", 6), ("insert", 7)] + [("update_postimage", each) for each in (0, 2, 3)],
+    ]
+
+
+def test_net_changes_of_a_version_that_is_too_large_come_in_parts(ds: Dataset) -> None:
+    rules = FollowingRules(FeedRules(deduplication_mode=NET_CHANGES, pre_images=False))
+    batches = batches_from(follow(ds, rules), Position(1), Limits(rows=4))
+    assert [len(each) for each in batches] == [4, 2, 2, 3, 2]
+    assert sorted(each[2] for each in joined(batches) if each[0] == 2) == [0, 1, 2, 3, 4, 5]
+
+
+def test_rows_appended_are_given_of_a_table_without_stable_row_ids(tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    lance.write_dataset(rows(1, 2, 3), uri)
+    lance.write_dataset(rows(4), uri, mode="append")
+    lance.dataset(uri).optimize.compact_files()
+    lance.write_dataset(rows(5), uri, mode="append")
+    rules = FollowingRules(FeedRules(), only_appended=True)
+    followed = Following(uri, None, rules)
+    batches = batches_from(followed, followed.after(0), Limits(rows=2))
+    assert [[each[2] for each in batch] for batch in batches if batch] == [[1, 2], [3, 4], [5]]
+    snapshot = joined(batches_from(followed, FROM_SNAPSHOT, Limits(rows=2)))
+    assert [each[2] for each in snapshot] == [1, 2, 3, 4, 5]
+
+
+def test_rows_appended_stop_at_a_version_that_changes_others(ds: Dataset) -> None:
+    followed = follow(ds, FollowingRules(FeedRules(), only_appended=True))
+    with pytest.raises(InvalidInputError, match=r"version 3 .*skipChangeCommits"):
+        read(followed, Position(1), Position(5))
+    rules = FollowingRules(FeedRules(), only_appended=True, skip_change_commits=True)
+    found = joined(batches_from(follow(ds, rules), Position(1), Limits(rows=3)))
+    assert [each[2] for each in found] == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_changes_before_a_snapshot_make_no_sense(ds: Dataset) -> None:
+    with pytest.raises(CorruptDataError, match="snapshot"):
+        read(follow(ds), Position(2), Position(3, 1, is_snapshot=True))
+
+
+def test_a_start_behind_its_end_gives_nothing(ds: Dataset) -> None:
+    assert read(follow(ds), Position(5), Position(3)) == []
+
+
+# --- how far behind
+
+
+def test_versions_and_rows_that_are_yet_to_be_read_are_counted(ds: Dataset) -> None:
+    followed = follow(ds)
+    end = followed.advance(Position(1), Limits(rows=4))
+    behind = followed.behind(end)
+    assert (behind.newest, behind.versions) == (5, 4)
+    assert behind.rows == len(all_changes(ds)) - 4
+    assert followed.behind(followed.after(5)).rows == 0
+    in_snapshot = followed.advance(FROM_SNAPSHOT, Limits(rows=4))
+    assert followed.behind(in_snapshot).rows == 2
+
+
+def test_rows_of_a_long_history_are_counted_a_few_versions_at_a_time() -> None:
+    table = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
+    for number in range(following.COUNTED_PER_REPORT + 2):
+        table = table.append(rows(number))
+    followed = follow(table)
+    end = followed.advance(Position(1), Limits(versions=1))
+    assert followed.behind(end).rows is None
+    assert followed.behind(end).rows == following.COUNTED_PER_REPORT + 1

@@ -1,0 +1,113 @@
+"""From moments to versions, and commit timestamps that never go backwards, whatever clocks say."""
+
+import uuid
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset, InvalidInputError
+from lance_stream.feed.intervals import (
+    CLOCK_SKEW,
+    commit_time,
+    first_version_since,
+    last_version_until,
+)
+from lance_stream.table.manifest import encode_manifest
+from lance_stream.table.paths import manifest_path
+from tests.contracts.watched_stores import WatchedStore
+
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+KOLKATA = timezone(timedelta(hours=5, minutes=30))
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def made_at(*seconds: float) -> Dataset:
+    """A table of which version n was committed at the n-th time, and inserts one row."""
+    ds = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/table", pa.schema([("id", pa.int64())])
+    )
+    for number in range(len(seconds) - 1):
+        ds = ds.append(pa.table({"id": [number]}))
+    for version, each in enumerate(seconds, start=1):
+        manifest = ds.table.log.read(version)
+        nanos = round(at(each).timestamp() * 1e6) * 1000 + 7  # what is below a microsecond is lost
+        ds.table.store.delete(manifest_path(version))
+        data = encode_manifest(replace(manifest, timestamp_nanos=nanos))
+        assert ds.table.store.create_once(manifest_path(version), data)
+    return lance_stream.open_dataset(ds.uri)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "since", "until"),
+    [(0, 1, 1), (0.5, 2, 1), (10, 2, 2), (15, 3, 2), (20, 3, 3), (99, 4, 3)],
+)
+def test_moments_at_and_between_versions(seconds: float, since: int, until: int) -> None:
+    table = made_at(0, 10, 20).table
+    assert first_version_since(table, at(seconds)) == since
+    assert last_version_until(table, at(seconds)) == until
+
+
+def test_a_moment_before_the_first_version() -> None:
+    table = made_at(0, 10).table
+    assert first_version_since(table, at(-1)) == 1
+    with pytest.raises(InvalidInputError, match=r"no version was there at .* version 1"):
+        last_version_until(table, at(-1))
+
+
+def test_a_moment_is_the_same_in_every_zone() -> None:
+    table = made_at(0, 10, 20).table
+    moment = at(10).astimezone(KOLKATA)
+    assert first_version_since(table, moment) == last_version_until(table, moment) == 2
+    without_zone = at(10).replace(tzinfo=None)  # is in UTC
+    assert first_version_since(table, without_zone) == 2
+    assert last_version_until(table, without_zone) == 2
+
+
+@pytest.mark.parametrize("seconds", range(-1, 62))
+def test_clocks_that_differ_leave_no_version_out(seconds: int) -> None:
+    said = [0, 50, 12, 30, 11, 60, 58]
+    table = made_at(*said).table
+    shown = [max(said[: place + 1]) for place in range(len(said))]
+    since = next((v for v, each in enumerate(shown, start=1) if each >= seconds), 8)
+    assert first_version_since(table, at(seconds)) == since
+    if seconds >= 0:
+        until = max(v for v, each in enumerate(shown, start=1) if each <= seconds)
+        assert last_version_until(table, at(seconds)) == until
+
+
+def test_a_version_is_found_without_reading_all_of_them() -> None:
+    minutes = made_at(*(120 * each for each in range(60)))
+    store = WatchedStore(minutes.table.store)
+    log = type(minutes.table.log)(store)
+    table = replace(minutes.table, store=store, log=log)
+    assert first_version_since(table, at(120 * 17)) == 18
+    read = {path for name, path in store.calls if path.endswith(".manifest")}
+    assert len(read) < 10
+
+
+def test_timestamps_never_go_back_wherever_a_range_begins() -> None:
+    said = [0, 50, 12, 30, 11, 60, 58]
+    ds = made_at(*said)
+    whole = ds.changes(0).read_all()["_commit_timestamp"].to_pylist()
+    assert whole == [at(each) for each in (50, 50, 50, 50, 60, 60)]
+    for after in range(1, 7):
+        part = made_at(*said).changes(after).read_all()["_commit_timestamp"].to_pylist()
+        assert part == whole[after - 1 :]
+    net = made_at(*said).changes(2, 5, deduplication_mode="netChanges").read_all()
+    assert set(net["_commit_timestamp"].to_pylist()) == {at(50)}
+
+
+def test_a_version_long_ago_does_not_matter() -> None:
+    later = CLOCK_SKEW / 1e9 + 1
+    table = made_at(0, 9, later, later + 20).table
+    store = WatchedStore(table.store)
+    watched = replace(table, store=store, log=type(table.log)(store))
+    assert commit_time(watched) == at(later + 20)
+    read = [path for _, path in store.calls if path.endswith(".manifest")]
+    assert manifest_path(1) not in read

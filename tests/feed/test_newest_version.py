@@ -1,0 +1,67 @@
+"""Asking for a new version again and again."""
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.commit.opening import open_log
+from lance_stream.errors import NotFoundError
+from lance_stream.feed.newest_version import LOOKS_PER_LISTING, NewestVersion
+from lance_stream.storage.locations import open_store
+from lance_stream.table.paths import NamingScheme, manifest_path
+from tests.contracts.watched_stores import WatchedStore
+
+ROW = pa.table({"id": [1]})
+
+
+def watched(uri: str) -> WatchedStore:
+    return WatchedStore(open_store(uri))
+
+
+def test_a_look_without_news_is_one_small_read(tmp_path: Path) -> None:
+    table = lance_stream.create_dataset(str(tmp_path), ROW.schema).append(ROW)
+    store = watched(table.uri)
+    newest = NewestVersion(ObjectStoreLog(store))
+    assert newest.look() == 2
+    store.calls.clear()
+    for _ in range(LOOKS_PER_LISTING):
+        assert newest.look() == 2
+    assert {call for call, _ in store.calls} == {"read"}
+    assert len(store.calls) == LOOKS_PER_LISTING
+
+
+def test_a_new_version_is_seen_at_once(tmp_path: Path) -> None:
+    table = lance_stream.create_dataset(str(tmp_path), ROW.schema)
+    newest = NewestVersion(open_log(table.uri))
+    assert newest.look() == 1
+    table.append(ROW).append(ROW)
+    assert newest.look() == 3
+
+
+def test_a_new_version_is_found_behind_one_that_was_cleaned_up(tmp_path: Path) -> None:
+    table = lance_stream.create_dataset(str(tmp_path), ROW.schema)
+    newest = NewestVersion(open_log(table.uri))
+    assert newest.look() == 1
+    table.append(ROW).append(ROW)
+    (tmp_path / manifest_path(2, NamingScheme.V2)).unlink()
+    looks = [newest.look() for _ in range(LOOKS_PER_LISTING + 1)]
+    assert looks[-1] == 3
+
+
+def test_a_table_that_is_deleted_or_made_anew_is_noticed(tmp_path: Path) -> None:
+    table = lance_stream.create_dataset(str(tmp_path / "t"), ROW.schema).append(ROW)
+    newest = NewestVersion(open_log(table.uri))
+    newest.look()
+    before = newest.mark
+    shutil.rmtree(tmp_path / "t")
+    lance_stream.create_dataset(str(tmp_path / "t"), ROW.schema).append(ROW)
+    for _ in range(LOOKS_PER_LISTING + 1):
+        newest.look()
+    assert (newest.seen, newest.mark != before) == (2, True)
+    shutil.rmtree(tmp_path / "t")
+    with pytest.raises(NotFoundError, match="no dataset"):
+        newest.list()

@@ -1,0 +1,105 @@
+"""A version's rows as inserts, piece by piece."""
+
+import uuid
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lance_stream
+from lance_stream.feed.change_units import read_changes
+from lance_stream.feed.columns_of_versions import FeedColumns
+from lance_stream.feed.snapshots import Snapshot
+from lance_stream.snapshot.opening import open_table
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+def rows(ids: Sequence[int]) -> pa.Table:
+    return pa.table({"id": list(ids), "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+
+
+def table_of(fragments: Sequence[int], dead: Sequence[int]) -> tuple[str, list[int]]:
+    """Return a table with so many rows in each fragment, without the dead ones, and its ids."""
+    uri = f"memory://{uuid.uuid4()}/table"
+    made = lance_stream.create_dataset(uri, SCHEMA)
+    first = 0
+    for num_rows in fragments:
+        made = made.append(rows(range(first, first + num_rows)))
+        first += num_rows
+    if dead:
+        made = made.delete(f"id IN ({', '.join(map(str, dead))})")
+    return uri, [each for each in range(first) if each not in dead]
+
+
+def ids_of(snapshot: Snapshot, start: int, stop: int | None) -> list[int]:
+    batches = read_changes(list(snapshot.units(start, stop)))
+    return [each for batch in batches for each in batch.column("id").to_pylist()]
+
+
+@settings(max_examples=10)
+@given(
+    st.lists(st.integers(1, 12), max_size=4),
+    st.sets(st.integers(0, 40), max_size=20),
+    st.lists(st.integers(0, 50), max_size=4),
+)
+def test_pieces_are_the_rows_of_a_scan_each_once(
+    fragments: list[int], dead: set[int], cuts: list[int]
+) -> None:
+    uri, alive = table_of(fragments, sorted(each for each in dead if each < sum(fragments)))
+    snapshot = Snapshot(open_table(uri))
+    assert snapshot.num_rows == len(alive)
+    bounds = [0, *sorted(min(each, len(alive)) for each in cuts), len(alive)]
+    pieces = [ids_of(snapshot, *bounds[at : at + 2]) for at in range(len(bounds) - 1)]
+    assert [len(each) for each in pieces] == [
+        bounds[at + 1] - bounds[at] for at in range(len(bounds) - 1)
+    ]
+    assert [each for piece in pieces for each in piece] == alive
+
+
+def test_rows_are_inserts_of_their_version_with_their_own_stamps() -> None:
+    uri, _ = table_of([3], [])
+    lance_stream.open_dataset(uri).update({"name": "'new'"}, where="id = 1")
+    (batch,) = [
+        *read_changes(
+            list(
+                Snapshot(open_table(uri, 2), FeedColumns(open_table(uri, 2), ["name"])).units(1, 2)
+            )
+        )
+    ]
+    assert batch.schema.names[:3] == ["name", "_change_type", "_commit_version"]
+    (row,) = batch.to_pylist()
+    assert (row["name"], row["_change_type"], row["_commit_version"]) == ("n1", "insert", 2)
+    assert (row["_row_created_at_version"], row["_row_last_updated_at_version"]) == (2, 2)
+
+
+def test_a_piece_has_no_more_rows_than_allowed() -> None:
+    snapshot = Snapshot(open_table(table_of([5, 5, 5], [1, 7])[0]))
+    assert snapshot.stop_within(0, rows=4) == 4
+    assert snapshot.stop_within(4, rows=100) == 13
+    assert snapshot.stop_within(13, rows=1) == 13
+    assert snapshot.stop_within(0) == 13
+
+
+def test_a_piece_is_about_as_large_as_allowed() -> None:
+    table = open_table(table_of([1000, 1000, 1000], [])[0])
+    snapshot = Snapshot(table)
+    sizes = [sum(file.size_bytes for file in each.files) for each in table.manifest.fragments]
+    assert snapshot.stop_within(0, size_bytes=sizes[0]) == 1000
+    assert snapshot.stop_within(0, size_bytes=sizes[0] + sizes[1] // 2) == pytest.approx(1500, 1)
+    assert snapshot.stop_within(500, size_bytes=sum(sizes)) == 3000
+    assert snapshot.stop_within(0, rows=10, size_bytes=sum(sizes)) == 10
+
+
+def test_a_piece_has_one_row_at_least() -> None:
+    snapshot = Snapshot(open_table(table_of([10], [])[0]))
+    assert snapshot.stop_within(3, size_bytes=1) == 4
+
+
+def test_an_empty_version_has_no_pieces() -> None:
+    snapshot = Snapshot(open_table(table_of([], [])[0]))
+    assert snapshot.num_rows == 0
+    assert snapshot.stop_within(0, rows=5) == 0
+    assert list(snapshot.units()) == []

@@ -1,0 +1,353 @@
+"""The table of codecs, and what holds for every codec that we write."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.file.data_blocks import (
+    ConstantBlock,
+    DataBlock,
+    FixedSizeListBlock,
+    FixedWidthBlock,
+    VariableWidthBlock,
+    size_in_bytes,
+)
+from lance_stream.file.v2_1.codecs import (
+    ChunkedBuffer,
+    decode_block,
+    decode_mini_block,
+    decode_per_value,
+    encode_block,
+    encode_mini_block,
+    encode_per_value,
+    num_mini_block_buffers,
+    pick_mini_block,
+)
+from lance_stream.file.v2_1.codecs.codecs import (
+    CODECS,
+    REFUSED,
+    EncodedMiniBlock,
+    compress_mini_block,
+    encode_bitpacked,
+    encode_fsst,
+)
+
+ENCODINGS = {
+    field.name for field in pb.CompressiveEncoding.DESCRIPTOR.oneofs_by_name["compression"].fields
+}
+NO_VALUES = np.zeros(0, np.int64)
+
+
+def masked(data: bytes, num_bits: int) -> np.ndarray:
+    """Return bytes with zeros behind the last used bit."""
+    bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+    bits[num_bits:] = 0
+    return np.packbits(bits, bitorder="little")
+
+
+@st.composite
+def fixed_blocks(draw: st.DrawFn, num_values: int | None = None) -> FixedWidthBlock:
+    bits = draw(st.sampled_from([1, 8, 16, 24, 32, 64, 128]))
+    count = draw(st.integers(1, 300)) if num_values is None else num_values
+    size = size_in_bytes(count, bits)
+    return FixedWidthBlock(
+        bits, count, masked(draw(st.binary(min_size=size, max_size=size)), count * bits)
+    )
+
+
+@st.composite
+def variable_blocks(draw: st.DrawFn) -> VariableWidthBlock:
+    lengths = draw(
+        st.lists(st.integers(0, 60) | st.sampled_from([0, 400]), min_size=1, max_size=80)
+    )
+    offsets = np.cumsum([0, *lengths]).astype(draw(st.sampled_from([np.int32, np.int64])))
+    data = np.random.default_rng(draw(st.integers(0, 99))).integers(0, 256, offsets[-1])
+    return VariableWidthBlock(len(lengths), offsets, data.astype(np.uint8))
+
+
+@st.composite
+def list_blocks(draw: st.DrawFn) -> FixedSizeListBlock:
+    count = draw(st.integers(1, 40))
+    dimensions = draw(st.lists(st.integers(1, 5), min_size=1, max_size=2))
+    counts = [count * int(np.prod(dimensions[: depth + 1])) for depth in range(len(dimensions))]
+    block: DataBlock = draw(fixed_blocks(num_values=counts[-1]))
+    for depth in reversed(range(len(dimensions))):
+        validity = None
+        if draw(st.booleans()):
+            size = size_in_bytes(counts[depth], 1)
+            validity = masked(draw(st.binary(min_size=size, max_size=size)), counts[depth])
+        num_values = counts[depth] // dimensions[depth]
+        block = FixedSizeListBlock(dimensions[depth], block, validity, num_values)
+    assert isinstance(block, FixedSizeListBlock)
+    return block
+
+
+def plain(block: DataBlock | None) -> object:
+    """Return a block as something that can be compared."""
+    if isinstance(block, FixedSizeListBlock):
+        validity = None if block.validity is None else block.validity.tobytes()
+        return (block.items_per_value, block.num_values, validity, plain(block.items))
+    if isinstance(block, VariableWidthBlock):
+        return (block.offsets.tolist(), block.data.tobytes())
+    if isinstance(block, FixedWidthBlock):
+        return (block.bits_per_value, block.num_values, block.data.tobytes())
+    return block
+
+
+def row_bits(block: DataBlock) -> int:
+    rows = encode_per_value(block)[1]
+    return rows.bits_per_value if isinstance(rows, FixedWidthBlock) else 8
+
+
+def apart(buffer: ChunkedBuffer) -> ChunkedBuffer:
+    """Return the same chunks with gaps between them, as a page has them."""
+    starts = np.cumsum([5, *(buffer.sizes[:-1] + 3)]) if len(buffer.sizes) else buffer.starts
+    data = np.full(int(buffer.sizes.sum()) + 5 + 3 * len(starts), 0xFE, np.uint8)
+    for old, new, size in zip(buffer.starts, starts, buffer.sizes, strict=True):
+        data[new : new + size] = buffer.data[old : old + size]
+    return ChunkedBuffer(data, starts.astype(np.int64), buffer.sizes)
+
+
+def test_every_encoding_of_the_proto_is_either_decoded_or_refused() -> None:
+    assert CODECS.keys() | REFUSED.keys() == ENCODINGS
+    assert not CODECS.keys() & REFUSED.keys()
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_refused_encoding_is_named_with_its_reason(name: str) -> None:
+    encoding = pb.CompressiveEncoding()
+    getattr(encoding, name).SetInParent()
+    with pytest.raises(UnsupportedFeatureError, match=f"'{name}'.*{REFUSED[name][:20]}"):
+        num_mini_block_buffers(encoding)
+    with pytest.raises(UnsupportedFeatureError, match=name):
+        decode_mini_block(encoding, [], NO_VALUES)
+    with pytest.raises(UnsupportedFeatureError, match=name):
+        decode_block(encoding, b"", 0)
+    with pytest.raises(UnsupportedFeatureError, match=name):
+        decode_per_value(encoding, FixedWidthBlock(8, 0, np.zeros(0, np.uint8)))
+
+
+def test_an_encoding_that_came_later_is_refused() -> None:
+    later = pb.CompressiveEncoding.FromString(bytes([0xA2, 0x06, 0x00]))  # field 100
+    with pytest.raises(UnsupportedFeatureError, match="added after this version"):
+        decode_block(later, b"", 0)
+
+
+def test_a_codec_is_refused_where_it_cannot_stand() -> None:
+    fsst = pb.CompressiveEncoding(fsst=pb.Fsst())
+    with pytest.raises(UnsupportedFeatureError, match="'fsst' is not supported in a block"):
+        decode_block(fsst, b"", 0)
+    packed = pb.CompressiveEncoding(out_of_line_bitpacking=pb.OutOfLineBitpacking())
+    with pytest.raises(UnsupportedFeatureError, match="not supported in a mini-block page"):
+        num_mini_block_buffers(packed)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    block=fixed_blocks() | variable_blocks() | list_blocks(),
+    max_values=st.sampled_from([8, 16, 64, 4096]),
+    max_bytes=st.sampled_from([700, 8186]),
+)
+def test_chunks_decode_to_what_was_cut(block: DataBlock, max_values: int, max_bytes: int) -> None:
+    page = encode_mini_block(block, max_chunk_values=max_values, max_chunk_bytes=max_bytes)
+    assert len(page.buffers) == num_mini_block_buffers(page.encoding)
+    decoded = decode_mini_block(
+        page.encoding, [apart(each) for each in page.buffers], page.num_values
+    )
+    assert plain(decoded) == plain(block)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    block=fixed_blocks() | variable_blocks(),
+    max_values=st.sampled_from([8, 64, 4096]),
+    around=st.sampled_from(["nothing", "zstd", "lz4", "fsst"]),
+    seed=st.integers(0, 99),
+)
+def test_picked_values_are_those_of_the_whole(
+    block: FixedWidthBlock | VariableWidthBlock, max_values: int, around: str, seed: int
+) -> None:
+    page = encode_mini_block(block, max_chunk_values=max_values)
+    if around == "fsst" and isinstance(block, VariableWidthBlock):
+        encoding, stored = encode_fsst(block)
+        page = encode_mini_block(stored, max_chunk_values=max_values)
+        page = EncodedMiniBlock(encoding, page.buffers, page.num_values)
+    elif around in ("zstd", "lz4"):
+        page = compress_mini_block(page, around)
+    random = np.random.default_rng(seed)
+    count = random.integers(1, block.num_values + 1)
+    places = np.sort(random.choice(block.num_values, count, replace=False))
+    buffers = [apart(each) for each in page.buffers]
+    picked = pick_mini_block(page.encoding, buffers, page.num_values, places)
+    if isinstance(block, VariableWidthBlock):
+        assert isinstance(picked, VariableWidthBlock)
+        wanted = [block.data[block.offsets[each] : block.offsets[each + 1]] for each in places]
+        assert picked.data.tobytes() == b"".join(each.tobytes() for each in wanted)
+        assert np.diff(picked.offsets).tolist() == [len(each) for each in wanted]
+    elif block.bits_per_value in (8, 16, 32, 64):
+        assert isinstance(picked, FixedWidthBlock)
+        assert np.array_equal(picked.words(), block.words()[places])
+    else:
+        assert picked is None
+
+
+@pytest.mark.parametrize(("place", "offset"), [(0, 3), (0, 4000), (1, 1000), (2, 17)], ids=str)
+def test_offsets_that_leave_a_chunk_are_bad_data_to_pick_from(place: int, offset: int) -> None:
+    block = VariableWidthBlock(3, np.array([0, 4, 8, 12], np.int32), np.zeros(12, np.uint8))
+    page = encode_mini_block(block)
+    places = np.arange(3)
+    assert pick_mini_block(page.encoding, page.buffers, page.num_values, places) is not None
+    data = page.buffers[0].data.copy()
+    data.view("<u4")[place] = offset
+    damaged = [page.buffers[0]._replace(data=data)]
+    with pytest.raises(CorruptDataError):
+        pick_mini_block(page.encoding, damaged, page.num_values, places)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    block=fixed_blocks() | variable_blocks() | list_blocks(),
+    max_values=st.sampled_from([8, 64, 4096]),
+)
+def test_all_chunks_but_the_last_are_powers_of_two_that_fit(
+    block: DataBlock, max_values: int
+) -> None:
+    page = encode_mini_block(block, max_chunk_values=max_values, max_chunk_bytes=900)
+    sizes = sum(buffer.sizes for buffer in page.buffers)
+    assert page.num_values.sum() == block.num_values
+    assert page.num_values.min() >= 1
+    assert page.num_values.max() <= max_values
+    for count in page.num_values[:-1].tolist():
+        assert count >= 2
+        assert count & (count - 1) == 0
+    assert ((sizes <= 900 + 8) | (page.num_values <= 2)).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(block=fixed_blocks() | variable_blocks() | list_blocks())
+def test_a_block_decodes_to_what_was_encoded(block: DataBlock) -> None:
+    if isinstance(block, FixedSizeListBlock) and row_bits_are_broken(block):
+        with pytest.raises(UnsupportedFeatureError, match="not whole bytes"):
+            encode_block(block)
+        return
+    encoding, data, count = encode_block(block)
+    assert count == block.num_values
+    assert plain(decode_block(encoding, data.tobytes(), block.num_values)) == plain(block)
+
+
+@settings(max_examples=40, deadline=None)
+@given(block=fixed_blocks() | variable_blocks() | list_blocks())
+def test_values_decode_to_what_was_encoded_one_by_one(block: DataBlock) -> None:
+    if isinstance(block, FixedSizeListBlock) and row_bits_are_broken(block):
+        with pytest.raises(UnsupportedFeatureError, match="not whole bytes"):
+            encode_per_value(block)
+        return
+    encoding, values = encode_per_value(block)
+    assert plain(decode_per_value(encoding, values)) == plain(block)
+
+
+def row_bits_are_broken(block: FixedSizeListBlock) -> bool:
+    """Tell whether rows with a bitmap do not fill bytes."""
+    items, inner, has_validity = 1, block, False
+    while isinstance(inner, FixedSizeListBlock):
+        items *= inner.items_per_value
+        has_validity |= inner.validity is not None
+        inner = inner.items
+    assert isinstance(inner, FixedWidthBlock)
+    return has_validity and items * inner.bits_per_value % 8 != 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    bits=st.sampled_from([8, 16, 32, 64]),
+    count=st.integers(1, 2500),
+    seed=st.integers(0, 99),
+)
+def test_bit_packed_chunks_decode_to_what_was_packed(bits: int, count: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    words = rng.integers(0, 2**63, count).astype(np.uint64) >> np.uint64(rng.integers(0, 64))
+    words[: count // 2] >>= np.uint64(60)
+    block = FixedWidthBlock(bits, count, words.astype(f"<u{bits // 8}").view(np.uint8))
+    page = encode_bitpacked(block)
+    decoded = decode_mini_block(
+        page.encoding, [apart(each) for each in page.buffers], page.num_values
+    )
+    assert plain(decoded) == plain(block)
+
+
+def test_no_chunks_are_no_values() -> None:
+    none = ChunkedBuffer(np.zeros(0, np.uint8), NO_VALUES, NO_VALUES)
+    flat = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=32))
+    lists = pb.FixedSizeList(items_per_value=2, values=flat, has_validity=True)
+    for encoding in [
+        flat,
+        pb.CompressiveEncoding(variable=pb.Variable(offsets=flat)),
+        pb.CompressiveEncoding(
+            inline_bitpacking=pb.InlineBitpacking(uncompressed_bits_per_value=8)
+        ),
+        pb.CompressiveEncoding(rle=pb.Rle(values=flat, run_lengths=flat)),
+        pb.CompressiveEncoding(byte_stream_split=pb.ByteStreamSplit(values=flat)),
+        pb.CompressiveEncoding(fixed_size_list=lists),
+    ]:
+        buffers = [none] * num_mini_block_buffers(encoding)
+        assert decode_mini_block(encoding, buffers, NO_VALUES).num_values == 0
+
+
+def test_two_values_that_are_larger_than_a_chunk_are_refused() -> None:
+    block = FixedWidthBlock(8 * 5000, 2, np.zeros(10000, np.uint8))
+    with pytest.raises(InvalidInputError, match="full-zip"):
+        encode_mini_block(block)
+
+
+def test_byte_strings_larger_than_a_chunk_stand_two_by_two() -> None:
+    block = VariableWidthBlock(5, np.arange(6, dtype=np.int32) * 9000, np.zeros(45000, np.uint8))
+    assert encode_mini_block(block).num_values.tolist() == [2, 2, 1]
+
+
+def test_a_constant_without_a_value_is_all_null() -> None:
+    block = decode_block(pb.CompressiveEncoding(constant=pb.Constant()), b"", 7)
+    assert block == ConstantBlock(None, 7)
+    block = decode_block(pb.CompressiveEncoding(constant=pb.Constant(value=b"\1\0")), b"", 7)
+    assert block == ConstantBlock(b"\1\0", 7)
+
+
+def test_lists_of_nothing_but_null_items_have_no_items() -> None:
+    lists = pb.FixedSizeList(
+        items_per_value=3,
+        has_validity=True,
+        values=pb.CompressiveEncoding(constant=pb.Constant()),
+    )
+    encoding = pb.CompressiveEncoding(fixed_size_list=lists)
+    block = decode_block(encoding, bytes(2), 2)
+    assert isinstance(block, FixedSizeListBlock)
+    assert block.items == ConstantBlock(None, 6)
+
+
+@pytest.mark.parametrize("outer", ["zstd", "lz4"])
+def test_compression_inside_of_compression_is_refused(outer: str) -> None:
+    scheme = pb.COMPRESSION_ALGORITHM_ZSTD if outer == "zstd" else pb.COMPRESSION_ALGORITHM_LZ4
+    encoding = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=8))
+    for _ in range(2):
+        compression = pb.BufferCompression(scheme=scheme)
+        encoding = pb.CompressiveEncoding(
+            general=pb.General(compression=compression, values=encoding)
+        )
+    with pytest.raises(UnsupportedFeatureError, match="inside of general"):
+        decode_block(encoding, bytes(100), 1)
+    with pytest.raises(UnsupportedFeatureError, match="inside of general"):
+        num_mini_block_buffers(encoding)
+
+
+@pytest.mark.parametrize("bits", [0, 2**40, 2**63])
+def test_an_impossible_width_is_bad_data(bits: int) -> None:
+    flat = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=bits))
+    lists = pb.FixedSizeList(items_per_value=2**40, values=flat)
+    for encoding in [flat, pb.CompressiveEncoding(fixed_size_list=lists)]:
+        one = ChunkedBuffer(np.zeros(8, np.uint8), np.array([0]), np.array([8]))
+        with pytest.raises(CorruptDataError):
+            decode_mini_block(encoding, [one], np.array([1]))
+        with pytest.raises(CorruptDataError):
+            decode_block(encoding, bytes(8), 1)

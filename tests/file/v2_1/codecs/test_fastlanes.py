@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.v2_1.codecs import bitpacking, fastlanes
+from lance_stream.file.v2_1.codecs.chunks import consecutive
+
+WIDTHS = [(bits, width) for bits in (8, 16, 32, 64) for width in range(bits + 1)]
+
+
+def packed_slowly(values: np.ndarray, bits: int, width: int) -> list[int]:
+    """Pack 1,024 values bit by bit, as the definition says."""
+    lanes = 1024 // bits
+    words = [0] * (width * lanes)
+    for row in range(bits):
+        for lane in range(lanes):
+            value = int(values[fastlanes.ORDER[row // 8] * 16 + row % 8 * 128 + lane])
+            for bit in range(width):
+                word, place = divmod(row * width + bit, bits)
+                words[word * lanes + lane] |= (value >> bit & 1) << place
+    return words
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+def test_the_order_visits_every_value_once(bits: int) -> None:
+    lanes = 1024 // bits
+    first = [fastlanes.ORDER[row // 8] * 16 + row % 8 * 128 for row in range(bits)]
+    assert sorted(start + lane for start in first for lane in range(lanes)) == list(range(1024))
+
+
+@pytest.mark.parametrize(("bits", "width"), [(8, 3), (16, 11), (32, 7), (64, 37)])
+def test_packing_follows_the_definition_bit_by_bit(bits: int, width: int) -> None:
+    values = np.random.default_rng(1).integers(0, 2**width, 1024).astype(f"<u{bits // 8}")
+    assert fastlanes.pack(values[None], width)[0].tolist() == packed_slowly(values, bits, width)
+
+
+@pytest.mark.parametrize(("bits", "width"), WIDTHS)
+def test_unpacking_undoes_packing_at_every_width(bits: int, width: int) -> None:
+    rng = np.random.default_rng(width)
+    values = rng.integers(0, 2**64, (3, 1024), dtype=np.uint64)
+    values = (values >> np.uint64(64 - width) if width else values * 0).astype(f"<u{bits // 8}")
+    packed = fastlanes.pack(values, width)
+    assert packed.shape == (3, 1024 * width // bits)
+    assert (fastlanes.unpack(packed, width) == values).all()
+
+
+@pytest.mark.parametrize("num_rest", [0, 1, 63, 64, 65, 500, 1023])
+@pytest.mark.parametrize("num_full", [0, 2])
+def test_an_out_of_line_tail_is_read_packed_or_as_it_is(num_full: int, num_rest: int) -> None:
+    count = num_full * 1024 + num_rest
+    values = np.random.default_rng(2).integers(0, 2, count).astype("<u2")
+    padded = np.zeros((num_full + 1, 1024), "<u2")
+    padded.reshape(-1)[:count] = values
+    blocks = fastlanes.pack(padded, 1).view(np.uint8)
+    raw_tail = np.concatenate(
+        [blocks[:num_full].reshape(-1), values[num_full * 1024 :].view(np.uint8)]
+    )
+    packed_tail = blocks[: num_full + (num_rest > 0)].reshape(-1)
+    for stored in [raw_tail] if num_rest == 64 else [raw_tail, packed_tail]:
+        block = bitpacking.decode_out_of_line(stored, count, bits_per_word=16, bits_per_packed=1)
+        assert (block.words() == values).all()
+    for num_surplus in (1, 6):
+        wrong = np.append(raw_tail, np.zeros(num_surplus, np.uint8))
+        with pytest.raises(CorruptDataError):
+            bitpacking.decode_out_of_line(wrong, count, bits_per_word=16, bits_per_packed=1)
+
+
+def test_a_width_that_the_chunk_has_not_is_bad_data() -> None:
+    chunk = np.zeros(4 + 128 * 3, np.uint8)
+    chunk[0] = 3
+    sizes, counts = np.array([len(chunk)]), np.array([1024])
+    bitpacking.decode_inline_chunks(consecutive(chunk, sizes), counts, 32)
+    for wrong in (2, 4, 33, 255):
+        chunk[0] = wrong
+        with pytest.raises(CorruptDataError, match=f"packed in {wrong} of 32 bits"):
+            bitpacking.decode_inline_chunks(consecutive(chunk, sizes), counts, 32)
+
+
+def test_chunks_that_are_not_full_can_stand_anywhere() -> None:
+    values = np.arange(3 * 1024, dtype="<u4").reshape(3, 1024)
+    packed = fastlanes.pack(values, 12).view(np.uint8)
+    head = np.frombuffer((12).to_bytes(4, "little"), np.uint8)
+    data = np.concatenate([part for row in packed for part in (head, row)])
+    chunks = consecutive(data, np.full(3, 4 + 128 * 12))
+    block = bitpacking.decode_inline_chunks(chunks, np.array([10, 1024, 3]), 32)
+    assert block.words().tolist() == [*range(10), *range(1024, 2048), *range(2048, 2051)]

@@ -1,0 +1,167 @@
+"""Levels in chunks: whatever a chunk's number of levels, they come back."""
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.errors import BadDataError, CorruptDataError
+from lance_stream.file.data_blocks import FixedWidthBlock
+from lance_stream.file.v2_1.codecs import ChunkedBuffer, decode_block
+from lance_stream.file.v2_1.codecs.chunks import consecutive, starts_of
+from lance_stream.file.v2_1.layouts.level_chunks import (
+    decode_level_chunks,
+    encode_level_block,
+    encode_level_chunks,
+    true_counts,
+)
+
+FLAT = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=16))
+
+
+def packed(width: int) -> pb.CompressiveEncoding:
+    return pb.CompressiveEncoding(
+        out_of_line_bitpacking=pb.OutOfLineBitpacking(
+            uncompressed_bits_per_value=16,
+            values=pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=width)),
+        )
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    counts=st.lists(
+        st.sampled_from([0, 1, 63, 64, 65, 128, 129, 1023, 1024, 1025, 1088, 2048, 4096, 5000]),
+        min_size=1,
+        max_size=6,
+    ),
+    max_level=st.sampled_from([1, 2, 3, 4, 7, 8, 300, 65535]),
+    run=st.sampled_from([1, 7, 254, 255, 256, 3000]),
+    as_runs=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_levels_come_back_from_chunks_of_any_sizes(
+    counts: list[int], max_level: int, run: int, as_runs: bool, seed: int
+) -> None:
+    num_levels = np.array(counts, np.int64)
+    drawn = np.random.default_rng(seed).integers(0, max_level, sum(counts), np.uint16, True)
+    levels = np.repeat(drawn, run)[: sum(counts)]
+    encoding, buffer = encode_level_chunks(levels, starts_of(num_levels), as_runs=as_runs)
+    assert as_runs or buffer.sizes.max() <= 2 * num_levels.max()
+    assert as_runs or not encoding.HasField("rle")
+    assert np.array_equal(decode_level_chunks(encoding, buffer, num_levels), levels)
+
+
+def test_full_blocks_of_levels_take_as_many_bits_as_their_largest() -> None:
+    levels = np.tile(np.array([0, 1], np.uint16), 2048)
+    encoding, buffer = encode_level_chunks(levels, np.array([0]), as_runs=True)
+    assert encoding == packed(1)
+    assert buffer.sizes.tolist() == [4096 // 8]
+
+
+@pytest.mark.parametrize("run", [1, 40, 300])
+@pytest.mark.parametrize("max_level", [0, 1, 5])
+@pytest.mark.parametrize("count", [1, 1000, 5000])
+def test_levels_of_a_whole_page_come_back(run: int, max_level: int, count: int) -> None:
+    drawn = np.random.default_rng(1).integers(0, max_level, count, np.uint16, True)
+    levels = np.repeat(drawn, run)[:count]
+    block = encode_level_block(levels)
+    assert len(block.data) <= 2 * count
+    decoded = decode_block(block.encoding, block.data, block.num_values)
+    assert isinstance(decoded, FixedWidthBlock)
+    assert np.array_equal(decoded.words(), levels)
+
+
+def test_levels_in_long_runs_are_stored_as_runs() -> None:
+    levels = np.repeat(np.array([0, 1, 0], np.uint16), 2000)
+    encoding, buffer = encode_level_chunks(levels, np.array([0, 4096]), as_runs=True)
+    assert encoding.HasField("rle")
+    assert buffer.sizes.sum() < 200
+    assert encode_level_block(levels).encoding.HasField("rle")
+
+
+def test_levels_of_few_values_are_left_as_they_are() -> None:
+    encoding, buffer = encode_level_chunks(
+        np.array([1, 0, 2], np.uint16), np.array([0, 1]), as_runs=True
+    )
+    assert encoding == FLAT
+    assert buffer.data.tobytes() == struct.pack("<HHH", 1, 0, 2)
+    assert buffer.sizes.tolist() == [2, 4]
+
+
+def test_levels_of_no_width_are_zeros_with_a_tail_of_either_kind() -> None:
+    num_levels = np.array([1024, 1030, 3, 5])
+    data = np.zeros(10, np.uint8)  # only the last chunk has its tail as it is
+    buffer = consecutive(data, np.array([0, 0, 0, 10]))
+    assert not decode_level_chunks(packed(0), buffer, num_levels).any()
+
+
+def test_run_lengths_of_many_chunks_are_decoded_together() -> None:
+    runs = pb.CompressiveEncoding(
+        rle=pb.Rle(
+            values=pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=16)),
+            run_lengths=pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=8)),
+        )
+    )
+    first = struct.pack("<QHHBB", 4, 1, 0, 3, 2)
+    second = struct.pack("<QHB", 2, 2, 4)
+    buffer = consecutive(
+        np.frombuffer(first + second, np.uint8), np.array([len(first), len(second)])
+    )
+    levels = decode_level_chunks(runs, buffer, np.array([5, 4]))
+    assert levels.tolist() == [1, 1, 1, 0, 0, 2, 2, 2, 2]
+    broken = np.frombuffer(struct.pack("<QHB", 5, 2, 4), np.uint8)
+    with pytest.raises(CorruptDataError):
+        decode_level_chunks(runs, consecutive(broken, np.array([11])), np.array([4]))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "size", "count"),
+    [
+        (FLAT, 5, 3),
+        (packed(1), 100, 1024),
+        (packed(1), 2 * 64 + 2, 1026),
+        (packed(17), 128, 1024),
+        (pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=8)), 4, 4),
+        (pb.CompressiveEncoding(), 8, 4),
+    ],
+    ids=str,
+)
+def test_bytes_that_do_not_hold_so_many_levels_are_refused(
+    encoding: pb.CompressiveEncoding, size: int, count: int
+) -> None:
+    buffer = consecutive(np.zeros(size, np.uint8), np.array([size]))
+    with pytest.raises(BadDataError):
+        decode_level_chunks(encoding, buffer, np.array([count]))
+
+
+def test_chunks_outside_of_their_bytes_are_corrupt() -> None:
+    buffer = ChunkedBuffer(np.zeros(8, np.uint8), np.array([4]), np.array([6]))
+    with pytest.raises(CorruptDataError):
+        decode_level_chunks(FLAT, buffer, np.array([3]))
+
+
+def test_a_number_of_levels_that_was_cut_to_16_bits_is_found_again() -> None:
+    levels = np.repeat(np.array([1, 0], np.uint16), 40_000)
+    encoding, buffer = encode_level_chunks(levels, np.array([0]), as_runs=True)
+    cut = np.array([80_000 % 65_536])
+    counts = true_counts(encoding, buffer, cut)
+    assert counts.tolist() == [80_000]
+    assert np.array_equal(decode_level_chunks(encoding, buffer, counts), levels)
+
+
+@pytest.mark.parametrize("said", [79_999, 14_465, 80_001, 80_000 + 65_536])
+def test_runs_that_add_up_to_another_number_are_refused(said: int) -> None:
+    levels = np.repeat(np.array([1, 0], np.uint16), 40_000)
+    encoding, buffer = encode_level_chunks(levels, np.array([0]), as_runs=True)
+    with pytest.raises(CorruptDataError, match="80000 levels"):
+        true_counts(encoding, buffer, np.array([said]))
+
+
+def test_numbers_of_levels_that_are_not_runs_are_believed() -> None:
+    levels = np.tile(np.array([0, 1], np.uint16), 2048)
+    encoding, buffer = encode_level_chunks(levels, np.array([0]), as_runs=True)
+    assert true_counts(encoding, buffer, np.array([7])).tolist() == [7]

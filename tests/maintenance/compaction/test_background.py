@@ -1,0 +1,373 @@
+"""Compaction beside batches: threads that meet at events, so that each order is the one told."""
+
+import logging
+import pickle
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from lance_stream.maintenance.compaction.background import (
+    BackgroundCompaction,
+    Round,
+    StoppedError,
+)
+from lance_stream.maintenance.compaction.plan import CompactionRules
+from lance_stream.maintenance.compaction.rewrites import RewriteTask, write_here
+from lance_stream.maintenance.verify import verify
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.fragments import Fragment
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.int64())])
+PATIENCE = 30.0
+
+
+def rows(*ids: int, x: int = 0) -> pa.Table:
+    return pa.table({"id": list(ids), "x": [x] * len(ids)}, schema=SCHEMA)
+
+
+def new_table() -> Dataset:
+    return lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
+
+
+def newest(ds: Dataset) -> Callable[[], TableVersion]:
+    return lambda: ds.table
+
+
+def num_files(table: TableVersion) -> int:
+    return len(table.store.list("data"))
+
+
+class Writer:
+    """Writes when it is let, and says when it has begun."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
+        self.begun.set()
+        assert self.go_on.wait(PATIENCE)
+        yield from write_here(tasks)
+
+
+def last_round(compaction: BackgroundCompaction) -> Round:
+    assert compaction.wait(PATIENCE)
+    assert compaction.last_round is not None
+    return compaction.last_round
+
+
+def test_every_so_many_batches_the_fragments_become_one() -> None:
+    compaction = BackgroundCompaction(4)
+    ds = new_table()
+    for batch_id in range(11):
+        with compaction.batch():
+            ds = ds.append(rows(batch_id))
+        began = compaction.after_batch(batch_id, newest(ds))
+        assert began == (batch_id in {3, 7})
+        if began:
+            assert last_round(compaction).error is None
+    final = lance_stream.open_dataset(ds.uri)
+    assert [each.physical_rows for each in final.table.manifest.fragments] == [8, 1, 1, 1]
+    assert verify(final.table) == []
+
+
+def test_a_round_is_told_in_one_short_line(caplog: pytest.LogCaptureFixture) -> None:
+    compaction = BackgroundCompaction(1)
+    ds = new_table().append(rows(*range(1000))).append(rows(*range(1000, 2000)))
+    with caplog.at_level(logging.INFO, "lance_stream.compaction"):
+        compaction.after_batch(0, newest(ds))
+        done = last_round(compaction)
+    (line,) = caplog.messages
+    assert f"version={done.version}, num_removed=2, num_added=1" in line
+    assert len(line) < 500
+
+
+def test_by_steps_not_every_round_writes_all_rows_anew() -> None:
+    compaction = BackgroundCompaction(1)
+    ds = new_table()
+    removed = []
+    for batch_id in range(8):
+        ds = ds.append(rows(batch_id))
+        compaction.after_batch(batch_id, newest(ds))
+        removed.append(last_round(compaction).num_removed)
+    assert removed == [0, 2, 0, 3, 0, 2, 0, 4]
+
+
+def test_a_stream_that_starts_for_each_batch_has_its_rounds_too() -> None:
+    ds = new_table()
+    began = []
+    for batch_id in range(9):
+        ds = ds.append(rows(batch_id))
+        compaction = BackgroundCompaction(4)
+        if compaction.after_batch(batch_id, newest(ds)):
+            began.append(batch_id)
+            assert last_round(compaction).error is None
+    assert began == [3, 7]
+
+
+def test_batches_go_on_while_files_are_written_and_the_commit_follows_them() -> None:
+    compaction, write = BackgroundCompaction(4), Writer()
+    ds = new_table()
+    for batch_id in range(4):
+        ds = ds.append(rows(batch_id, batch_id + 10))
+    assert compaction.after_batch(3, newest(ds), write)
+    assert write.begun.wait(PATIENCE)
+    with compaction.batch():
+        ds = ds.upsert(rows(1, 2, 30, x=1), on=["id"])
+    with compaction.batch():
+        ds = ds.delete("id = 13")
+        write.go_on.set()
+        # the files are there soon, but the batch is not over
+        assert not compaction.wait(0.2)
+        ds = ds.upsert(rows(2, x=2), on=["id"])
+    done = last_round(compaction)
+    assert (done.num_removed, done.num_added, done.version) == (4, 1, ds.version + 1)
+    made = lance_stream.open_dataset(ds.uri, version=done.version)
+    expected = sorted(ds.to_table().to_pylist(), key=lambda row: row["id"])
+    assert sorted(made.to_table().to_pylist(), key=lambda row: row["id"]) == expected
+    assert made.changes(ds.version).read_all().num_rows == 0
+    assert verify(made.table) == []
+
+
+def test_batches_that_closely_follow_each_other_do_not_keep_a_commit_out() -> None:
+    compaction = BackgroundCompaction(2)
+    ds = new_table().append(rows(1)).append(rows(2))
+    stop = threading.Event()
+    in_batch = threading.Event()
+
+    def batches() -> None:
+        while not stop.is_set():
+            with compaction.batch():
+                in_batch.set()
+
+    stream = threading.Thread(target=batches)
+    stream.start()
+    try:
+        assert in_batch.wait(PATIENCE)
+        compaction.after_batch(1, newest(ds))
+        done = last_round(compaction)
+    finally:
+        stop.set()
+        stream.join()
+    assert done.num_removed == 2
+
+
+def test_a_batch_beside_another_does_not_wait_behind_a_commit_that_waits_for_the_other() -> None:
+    compaction = BackgroundCompaction(2)
+    ds = new_table().append(rows(1)).append(rows(2))
+    entered = threading.Event()
+
+    def second() -> None:
+        with compaction.batch():
+            entered.set()
+
+    with compaction.batch():
+        compaction.after_batch(1, newest(ds))
+        assert not compaction.wait(0.2)
+        other = threading.Thread(target=second)
+        other.start()
+        assert entered.wait(PATIENCE)
+    other.join()
+    assert last_round(compaction).error is None
+
+
+def test_what_goes_wrong_is_logged_and_the_next_round_tries_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    compaction = BackgroundCompaction(2)
+    ds = new_table().append(rows(1)).append(rows(2))
+
+    def fail(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
+        for _ in write_here(tasks):
+            raise UnsupportedFeatureError("this cannot be read")
+        yield []
+
+    with caplog.at_level(logging.WARNING, "lance_stream.compaction"):
+        compaction.after_batch(1, newest(ds), fail)
+        found = last_round(compaction)
+    assert isinstance(found.error, UnsupportedFeatureError)
+    assert "a compaction failed; the stream goes on" in caplog.text
+    ds = ds.append(rows(3)).append(rows(4))
+    assert compaction.after_batch(3, newest(ds))
+    assert last_round(compaction).num_removed == 4
+
+
+@pytest.mark.parametrize("where", ["before the first group", "between two groups"])
+def test_a_round_that_is_stopped_leaves_nothing_behind(where: str) -> None:
+    compaction = BackgroundCompaction(1, CompactionRules(2, most_dead=-1.0))
+    ds = new_table().append(rows(1, 2)).append(rows(3, 4))
+    before = num_files(ds.table)
+    at, go_on = threading.Event(), threading.Event()
+
+    def write(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
+        assert len(tasks) == 2
+        if where == "between two groups":
+            yield next(write_here(tasks))
+            assert num_files(ds.table) == before + 1
+        at.set()
+        assert go_on.wait(PATIENCE)
+        yield from write_here(tasks if where == "before the first group" else tasks[1:])
+
+    compaction.after_batch(0, newest(ds), write)
+    assert at.wait(PATIENCE)
+    assert not compaction.stop(0.0)
+    go_on.set()
+    assert isinstance(last_round(compaction).error, StoppedError)
+    assert num_files(ds.table) == before
+    assert ds.table.log.latest() == ds.version
+
+
+def test_a_table_that_cannot_be_opened_any_more_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail() -> TableVersion:
+        raise NotFoundError("the table is gone")
+
+    with caplog.at_level(logging.WARNING, "lance_stream.compaction"):
+        assert not BackgroundCompaction(1).after_batch(0, fail)
+    assert "the table is gone" in caplog.text
+
+
+def test_a_round_that_waits_for_its_turn_is_stopped_at_once() -> None:
+    compaction = BackgroundCompaction(1)
+    ds = new_table().append(rows(1)).append(rows(2))
+    before = num_files(ds.table)
+    with compaction.batch():
+        compaction.after_batch(0, newest(ds))
+        assert not compaction.wait(0.2)
+        assert num_files(ds.table) == before + 1
+        assert compaction.stop(PATIENCE)
+        assert num_files(ds.table) == before
+    with compaction.batch():
+        assert ds.table.log.latest() == ds.version
+
+
+def test_of_two_sinks_of_one_table_one_compacts() -> None:
+    one, other, write = BackgroundCompaction(1), BackgroundCompaction(1), Writer()
+    ds = new_table().append(rows(1)).append(rows(2))
+    assert one.after_batch(0, newest(ds), write)
+    assert write.begun.wait(PATIENCE)
+    assert not other.after_batch(0, newest(ds))
+    elsewhere = new_table().append(rows(1))
+    assert other.after_batch(0, newest(elsewhere))
+    write.go_on.set()
+    assert last_round(one).error is None
+    assert last_round(other).error is None
+    assert other.after_batch(1, newest(ds))
+    assert last_round(other).error is None
+
+
+def test_it_is_pickled_without_its_thread() -> None:
+    compaction = BackgroundCompaction(2)
+    ds = new_table().append(rows(1)).append(rows(2))
+    compaction.after_batch(1, newest(ds))
+    assert last_round(compaction).error is None
+    copy = pickle.loads(pickle.dumps(compaction))
+    assert (copy.every, copy.rules, copy.last_round) == (2, compaction.rules, None)
+
+
+def test_no_race_of_two_streams_and_a_compaction_loses_a_change() -> None:
+    """Each stream changes keys of its own, which lie in the same fragments as the other's."""
+    ds = new_table().append(rows(*range(20))).append(rows(*range(20, 40)))
+    model: dict[int, int] = dict.fromkeys(range(40), 0)
+    compactions = [BackgroundCompaction(1, CompactionRules(1000, most_dead=0.1)) for _ in range(2)]
+    rounds: list[Round] = []
+    errors: list[BaseException] = []
+
+    def stream(parity: int) -> None:
+        dice = random.Random(parity)
+        own, compaction = {}, compactions[parity]
+        try:
+            for batch_id in range(1, 10):
+                keys = dice.sample(range(parity, 60, 2), 4)
+                with compaction.batch():
+                    if batch_id % 4:
+                        made = ds.upsert(rows(*keys, x=batch_id), on=["id"])
+                        own.update(dict.fromkeys(keys, batch_id))
+                    else:
+                        made = ds.delete(f"id IN ({', '.join(map(str, keys))})")
+                        own.update(dict.fromkeys(keys, -1))
+                if compaction.after_batch(batch_id, newest(made)) and batch_id % 3 == 0:
+                    rounds.append(last_round(compaction))
+        except BaseException as error:
+            errors.append(error)
+        model.update(own)
+
+    threads = [threading.Thread(target=stream, args=(parity,)) for parity in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert errors == []
+    assert all(each.wait(PATIENCE) for each in compactions)
+    rounds += [each.last_round for each in compactions if each.last_round is not None]
+    assert [each.error for each in rounds] == [None] * len(rounds)
+    final = lance_stream.open_dataset(ds.uri)
+    expected = {key: x for key, x in model.items() if x >= 0}
+    content = final.to_table().to_pylist()
+    assert {row["id"]: row["x"] for row in content} == expected
+    assert len(content) == len(expected)
+    assert verify(final.table) == []
+    assert [each.operation for each in final.versions()].count("Rewrite") >= 2
+    by_feed: dict[int, int] = {}
+    for change in final.changes(0, pre_images=False).read_all().to_pylist():
+        if change["_change_type"] == "delete":
+            del by_feed[change["id"]]
+        else:
+            by_feed[change["id"]] = change["x"]
+    assert by_feed == expected
+
+
+@pytest.mark.parametrize("every", [0, -1, True, 2.5, "10"])
+def test_a_number_of_batches_that_makes_no_sense_is_refused(every: Any) -> None:
+    with pytest.raises(InvalidInputError, match="compact_every is a number of batches from 1"):
+        BackgroundCompaction(every)
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_in_the_middle_leaves_no_file(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    ds = lance_stream.create_dataset(uri, SCHEMA)
+    for number in range(4):
+        ds = ds.append(rows(*range(number * 1000, number * 1000 + 1000)))
+    before = num_files(ds.table)
+    program = f"""
+        import threading
+        import time
+        import lance_stream
+        from lance_stream.maintenance.compaction.background import BackgroundCompaction
+        from lance_stream.maintenance.compaction.plan import CompactionRules
+        from lance_stream.maintenance.compaction.rewrites import write_here
+
+        writing = threading.Event()
+
+        def write(tasks):
+            yield from write_here(tasks[:1])
+            print("one of", len(tasks), flush=True)
+            writing.set()
+            while threading.main_thread().is_alive():
+                time.sleep(0.01)
+            yield from write_here(tasks[1:])
+
+        compaction = BackgroundCompaction(1, CompactionRules(2000))
+        compaction.after_batch(0, lambda: lance_stream.open_dataset({uri!r}).table, write)
+        writing.wait()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "one of 2\n", "")
+    assert num_files(ds.table) == before
+    assert ds.table.log.latest() == ds.version

@@ -1,0 +1,360 @@
+"""Compactions while others write: what was prepared follows them, and no row changes."""
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.commit.retries import Retries
+from lance_stream.errors import (
+    CommitUncertainError,
+    InvalidInputError,
+    NotFoundError,
+    RetryableConflictError,
+)
+from lance_stream.maintenance.compaction.compact import Compacted, commit_prepared, compact
+from lance_stream.maintenance.compaction.plan import CompactionRules
+from lance_stream.maintenance.compaction.rewrites import Prepared, RewriteTask, prepare, write_here
+from lance_stream.maintenance.verify import verify
+from lance_stream.snapshot.opening import checkout
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.fragments import Fragment
+from lance_stream.write.planning import MAX_PLANS
+from tests.commit.tables import make_environment
+from tests.contracts.watched_stores import WatchedStore
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.string())])
+RULES = CompactionRules(100)
+Act = Callable[[Dataset], Any]
+
+
+def rows(*ids: int, x: str = "") -> pa.Table:
+    return pa.table({"id": list(ids), "x": [x or f"row {each}" for each in ids]}, schema=SCHEMA)
+
+
+def new_table(*, stable_row_ids: bool = True) -> TableVersion:
+    """Fragments of 4, 3 and 3 rows; of the first the row 1 is dead."""
+    ds = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/t", SCHEMA, stable_row_ids=stable_row_ids
+    )
+    ds = ds.append(rows(0, 1, 2, 3)).append(rows(4, 5, 6)).append(rows(7, 8, 9))
+    return ds.delete("id = 1").table
+
+
+def content(table: TableVersion) -> list[dict[str, Any]]:
+    found = Dataset(table).scan(
+        with_row_id=table.has_stable_row_ids, with_row_versions=table.has_stable_row_ids
+    )
+    return sorted(found.read_all().to_pylist(), key=lambda row: row["id"])
+
+
+def feed(table: TableVersion, after: int) -> int:
+    return Dataset(table).changes(after).read_all().num_rows
+
+
+def files_of_no_version(table: TableVersion) -> set[str]:
+    named: set[str] = set()
+    for version in table.log.versions():
+        for each in table.log.read(version).fragments:
+            named.update(f"data/{file.path}" for file in each.files)
+            if each.deletion_file is not None:
+                kind = ".bin" if each.deletion_file.file_type else ".arrow"
+                file = each.deletion_file
+                named.add(f"_deletions/{each.id}-{file.read_version}-{file.id}{kind}")
+    stored = {each.path for folder in ("data", "_deletions") for each in table.store.list(folder)}
+    assert named <= stored
+    return stored - named
+
+
+def sizes(table: TableVersion) -> list[tuple[int, int]]:
+    """How many rows, and how many live ones, each fragment has."""
+    return [(each.physical_rows, each.num_live_rows) for each in table.manifest.fragments]
+
+
+def commit_and_check(prepared: Prepared, **given: Any) -> Compacted:
+    before = checkout(prepared.table, None)
+    expected = content(before)
+    done = commit_prepared(prepared, **given)
+    assert content(done.table) == expected
+    assert verify(done.table) == []
+    assert files_of_no_version(done.table) == set()
+    if done.table.version > before.version and before.has_stable_row_ids:
+        assert feed(done.table, before.version) == 0
+    return done
+
+
+def test_nothing_but_the_fragments_changes() -> None:
+    table = new_table()
+    done = commit_and_check(prepare(table, RULES))
+    assert (done.num_removed, done.num_added, done.num_given_up) == (3, 1, 0)
+    assert sizes(done.table) == [(9, 9)]
+    assert done.table.version == table.version + 1
+
+
+@pytest.mark.parametrize("stable_row_ids", [True, False])
+@pytest.mark.parametrize(
+    ("act", "left"),
+    [
+        (lambda ds: ds.append(rows(20, 21)), [(2, 2), (9, 9)]),
+        (lambda ds: ds.delete("id IN (0, 5, 9)"), [(9, 6)]),
+        (lambda ds: ds.delete("id = 3").delete("id = 8"), [(9, 7)]),
+        (lambda ds: ds.upsert(rows(3, 4, 30, x="new"), on=["id"]), [(3, 3), (9, 7)]),
+        (lambda ds: ds.update({"x": "'new'"}, where="id = 6"), [(1, 1), (9, 8)]),
+        (lambda ds: ds.delete("id BETWEEN 4 AND 6"), [(9, 6)]),  # a whole fragment
+        (lambda ds: ds.update_config({"a": "b"}), [(9, 9)]),
+    ],
+)
+def test_rows_that_die_while_they_are_rewritten_are_dead_in_the_new_fragments(
+    act: Act, left: list[tuple[int, int]], stable_row_ids: bool
+) -> None:
+    table = new_table(stable_row_ids=stable_row_ids)
+    prepared = prepare(table, RULES)
+    act(Dataset(table))
+    done = commit_and_check(prepared)
+    assert sizes(done.table) == left
+    assert done.num_given_up == 0
+
+
+def test_rows_are_dead_in_the_right_one_of_several_new_fragments() -> None:
+    table = new_table()
+    prepared = prepare(table, CompactionRules(3, most_dead=0.0))
+    assert [each.physical_rows for group in prepared.groups for each in group.new] == [3]
+    table = Dataset(table).delete("id = 5").table
+    wide = prepare(table, RULES)
+    halves = prepare(compact(table).table, CompactionRules(4, most_dead=-1.0))
+    assert [each.physical_rows for group in halves.groups for each in group.new] == [4, 4]
+    wide.delete_files(table.store)
+    prepared.delete_files(table.store)
+    Dataset(table).delete("id IN (0, 8, 9)")
+    done = commit_and_check(halves)
+    assert sizes(done.table) == [(4, 3), (4, 2)]
+
+
+def test_a_new_fragment_whose_rows_have_all_died_does_not_come() -> None:
+    table = compact(new_table()).table
+    prepared = prepare(table, CompactionRules(3, most_dead=-1.0))
+    Dataset(table).delete("id IN (0, 2, 3)")
+    done = commit_and_check(prepared)
+    assert sizes(done.table) == [(3, 3), (3, 3)]
+    assert (done.num_removed, done.num_added) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("act", "left"),
+    [
+        # restored: the rows that were dead live again, and were not written
+        (lambda ds: ds.restore(ds.version - 1), [(4, 4), (9, 6)]),
+        (lambda ds: ds.delete("id BETWEEN 4 AND 6").append(rows(4, 5, 6)), [(3, 3), (9, 6)]),
+    ],
+)
+def test_a_fragment_that_is_another_now_stays_and_the_rest_of_its_group_is_replaced(
+    act: Act, left: list[tuple[int, int]]
+) -> None:
+    table = new_table()
+    prepared = prepare(table, RULES)
+    act(Dataset(table))
+    done = commit_and_check(prepared)
+    assert sizes(done.table) == left
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda ds: ds.overwrite(rows(1, 2)),
+        lambda ds: ds.delete("id IN (0, 2, 3, 4, 5)"),
+        lambda ds: ds.delete("id >= 0"),
+        lambda ds: ds.compact(),
+    ],
+)
+def test_a_group_that_is_of_no_use_any_more_is_given_up_and_leaves_no_file(act: Act) -> None:
+    table = new_table()
+    prepared = prepare(table, RULES)
+    newest = act(Dataset(table)).version
+    done = commit_and_check(prepared)
+    assert (done.num_removed, done.num_added, done.num_given_up) == (0, 0, 1)
+    assert done.table.version == newest
+
+
+def test_groups_are_given_up_one_by_one() -> None:
+    table = Dataset(new_table()).append(rows(*range(20, 120))).append(rows(120, 121)).table
+    table = Dataset(table).append(rows(122, 123)).table
+    prepared = prepare(table, RULES)
+    assert len(prepared.groups) == 2
+    Dataset(table).delete("id >= 120")
+    done = commit_and_check(prepared)
+    assert (done.num_removed, done.num_added, done.num_given_up) == (3, 1, 1)
+
+
+def meddling(*acts: Act) -> Callable[[Sequence[RewriteTask]], Iterator[list[Fragment]]]:
+    """A way to write during which others act: the next one each time."""
+    left = list(acts)
+
+    def write(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
+        if left:
+            uri = tasks[0].target.store.uri
+            left.pop(0)(lance_stream.open_dataset(uri))
+        yield from write_here(tasks)
+
+    return write
+
+
+def test_what_was_given_up_is_planned_again() -> None:
+    table = new_table()
+    write = meddling(
+        lambda ds: ds.delete("id IN (0, 2, 3, 4, 5)"),
+        lambda ds: ds.delete("id = 6"),
+    )
+    done = compact(table, write=write)
+    assert sizes(done.table) == [(4, 3)]
+    assert [row["id"] for row in content(done.table)] == [7, 8, 9]
+    assert (done.num_removed, done.num_added) == (1, 1)
+    assert files_of_no_version(done.table) == set()
+
+
+def test_a_table_that_always_changes_is_given_up_in_the_end() -> None:
+    table = new_table()
+    overwrite: Act = lambda ds: ds.overwrite(rows(1)).append(rows(2))  # noqa: E731  # one of many
+    with pytest.raises(RetryableConflictError, match=f"{MAX_PLANS} times in a row"):
+        compact(table, write=meddling(*[overwrite] * MAX_PLANS))
+    assert files_of_no_version(checkout(table, None)) == set()
+
+
+def watched(table: TableVersion, store: WatchedStore) -> TableVersion:
+    return TableVersion(table.uri, {}, store, type(table.log)(store), table.manifest)
+
+
+def test_a_writer_who_is_faster_each_time_is_followed() -> None:
+    """Before each of the first attempts is published, another commit takes its version."""
+    table = new_table()
+    acts: list[Act] = [
+        lambda ds: ds.append(rows(20)),
+        lambda ds: ds.delete("id = 0"),
+        lambda ds: ds.append(rows(21)),  # takes the id that the new fragment was to have
+        lambda ds: ds.upsert(rows(4, x="new"), on=["id"]),
+        lambda ds: ds.delete("id = 4"),
+    ]
+
+    def overtake(call: str, path: str) -> None:
+        if call == "create_once" and path.startswith("_versions/") and acts:
+            acts.pop(0)(Dataset(table))
+
+    prepared = prepare(table, RULES)
+    store = WatchedStore(table.store, before=overtake)
+    done = commit_prepared(
+        Prepared(watched(table, store), prepared.groups), environment=make_environment()
+    )
+    assert acts == []
+    assert done.table.version == table.version + 6
+    assert sizes(done.table) == [(1, 1), (1, 1), (9, 7)]
+    assert [row["id"] for row in content(done.table)] == [2, 3, 5, 6, 7, 8, 9, 20, 21]
+    assert files_of_no_version(checkout(table, None)) == set()
+    assert verify(checkout(table, None)) == []
+
+
+def test_each_attempt_takes_a_turn_of_its_own() -> None:
+    table = new_table()
+    happened: list[str] = []
+
+    @contextmanager
+    def turn() -> Iterator[None]:
+        happened.append("turn")
+        yield
+        happened.append("end")
+
+    def overtake(call: str, path: str) -> None:
+        if call == "create_once" and path.startswith("_versions/") and len(happened) < 5:
+            Dataset(table).append(rows(20))
+
+    store = WatchedStore(table.store, before=overtake)
+    prepared = Prepared(watched(table, store), prepare(table, RULES).groups)
+    environment = make_environment(
+        sleep=lambda seconds: happened.append("wait") if seconds else None
+    )
+    commit_prepared(prepared, turn, environment)
+    assert happened == ["turn", "end", "wait", "turn", "end", "wait", "turn", "end"]
+
+
+def test_after_too_many_attempts_the_files_are_deleted() -> None:
+    table = new_table()
+    prepared = prepare(table, RULES)
+
+    def overtake(call: str, path: str) -> None:
+        if call == "create_once" and path.startswith("_versions/"):
+            Dataset(table).append(rows(20))
+
+    store = WatchedStore(table.store, before=overtake)
+    with pytest.raises(RetryableConflictError, match="3 times in a row another writer"):
+        commit_prepared(
+            Prepared(watched(table, store), prepared.groups),
+            environment=make_environment(),
+            retries=Retries(3),
+        )
+    assert files_of_no_version(checkout(table, None)) == set()
+
+
+def test_what_may_have_landed_is_not_deleted() -> None:
+    table = new_table()
+    prepared = prepare(table, RULES)
+    Dataset(table).delete("id = 0")
+
+    def fail(call: str, path: str) -> None:
+        if call == "create_once" and path.startswith("_versions/"):
+            raise OSError("no answer")
+
+    store = WatchedStore(table.store, before=fail)
+    with pytest.raises(CommitUncertainError):
+        commit_prepared(
+            Prepared(watched(table, store), prepared.groups), environment=make_environment()
+        )
+    left = files_of_no_version(checkout(table, None))
+    assert {each.split("/")[0] for each in left} == {"data", "_deletions"}
+
+
+def test_a_lost_answer_is_no_failure() -> None:
+    table = new_table()
+    prepared = prepare(table, RULES)
+
+    def fail(call: str, path: str) -> None:
+        if call == "create_once" and path.startswith("_versions/"):
+            raise OSError("the answer got lost")
+
+    store = WatchedStore(table.store, after=fail)
+    done = commit_prepared(
+        Prepared(watched(table, store), prepared.groups), environment=make_environment()
+    )
+    assert sizes(done.table) == [(9, 9)]
+    assert files_of_no_version(checkout(table, None)) == set()
+
+
+def test_who_fails_to_write_one_group_leaves_no_file_of_the_others() -> None:
+    table = Dataset(new_table()).append(rows(*range(20, 120))).append(rows(120)).table
+    table = Dataset(table).append(rows(121)).table
+
+    def write(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
+        yield from write_here(tasks[:1])
+        raise InvalidInputError("the second group cannot be read")
+
+    with pytest.raises(InvalidInputError, match="second group"):
+        prepare(table, RULES, write)
+    assert files_of_no_version(table) == set()
+
+
+def test_a_table_that_is_gone_is_said_to_be_gone() -> None:
+    table = new_table()
+    prepared = prepare(table, RULES)
+    for each in table.store.list():
+        if each.path.startswith("_versions/"):
+            table.store.delete(each.path)
+    with pytest.raises(NotFoundError):
+        commit_prepared(prepared)
+    assert all(
+        file.path not in {each.path.removeprefix("data/") for each in table.store.list("data")}
+        for group in prepared.groups
+        for fragment in group.new
+        for file in fragment.files
+    )

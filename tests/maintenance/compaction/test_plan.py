@@ -1,0 +1,100 @@
+"""Which fragments are put together, on tables whose files nobody reads."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.maintenance.compaction.plan import CompactionRules, plan
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.fragments import DeletionFile, DeletionFileType
+from lance_stream.table.manifest import FragmentList
+from tests.commit.tables import create
+
+
+def table_of(*sizes: int | tuple[int, int]) -> TableVersion:
+    """A table whose fragments have so many rows, and so many dead ones."""
+    both = [each if isinstance(each, tuple) else (each, 0) for each in sizes]
+    log = create(*[rows for rows, _ in both])
+    manifest = log.read(1)
+    fragments = [
+        replace(
+            each,
+            deletion_file=DeletionFile(DeletionFileType.BITMAP, 1, 1, dead) if dead else None,
+        )
+        for each, (_, dead) in zip(manifest.fragments, both, strict=True)
+    ]
+    manifest = replace(manifest, fragments=FragmentList.of(fragments))
+    return TableVersion("t", {}, log.store, log, manifest)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [
+        ((10, 10, 10), [(0, 1, 2)]),
+        ((60, 60), []),  # together they would be too large
+        ((10, 100, 10, 10), [(2, 3)]),  # only neighbours
+        ((50, 50, 50, 50), [(0, 1), (2, 3)]),
+        ((100, (200, 10), (100, 10), (100, 11)), [(3,)]),
+        (((200, 150), 60, 20), [(0,), (1, 2)]),
+        ((100,), []),
+        ((), []),
+    ],
+)
+def test_neighbours_are_put_together_up_to_the_size_wanted(
+    sizes: tuple[int | tuple[int, int], ...], groups: list[tuple[int, ...]]
+) -> None:
+    assert plan(table_of(*sizes), CompactionRules(100)) == groups
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [
+        ((10, 10, 10), [(0, 1, 2)]),
+        ((40, 10, 10), [(1, 2)]),  # 40 waits for more
+        ((20, 10, 10), [(0, 1, 2)]),
+        ((40, 20, 10), []),
+        ((5, 5, 50, 5, 5), [(0, 1), (3, 4)]),
+        ((40, 5, 5, 60), [(0, 1, 2)]),  # nothing can be added to the first three any more
+        ((40, (20, 10), 2), [(1,)]),
+    ],
+)
+def test_by_steps_a_fragment_waits_for_others_of_its_size(
+    sizes: tuple[int | tuple[int, int], ...], groups: list[tuple[int, ...]]
+) -> None:
+    assert plan(table_of(*sizes), CompactionRules(100, by_steps=True)) == groups
+
+
+def test_by_steps_a_row_is_written_anew_as_often_as_its_fragment_doubles() -> None:
+    target, num_written = 256, 0
+    rules = CompactionRules(target, by_steps=True)
+    sizes: list[int] = []
+    dice = random.Random(1)
+    for _ in range(200):
+        sizes += [dice.choice([1, 2, 3])]
+        for group in reversed(plan(table_of(*sizes), rules)):
+            num_written += sum(sizes[place] for place in group)
+            sizes[group[0] : group[-1] + 1] = [sum(sizes[place] for place in group)]
+    assert len(sizes) < 15
+    assert num_written < 8 * sum(sizes)  # 2**8 is the size wanted
+
+
+def test_a_round_takes_what_gains_most_for_its_cost() -> None:
+    table = table_of(45, 45, 100, *[5] * 18, 100, (100, 90), 100, (80, 20))
+    every = [(0, 1), tuple(range(3, 21)), (22,), (24,)]
+    assert plan(table, CompactionRules(100)) == every
+    assert plan(table, CompactionRules(100, max_rows=100)) == [every[1], every[2]]
+    assert plan(table, CompactionRules(100, max_rows=1)) == [every[1]]
+
+
+def test_a_round_and_each_group_have_so_many_bytes_at_most() -> None:
+    table = table_of(*[5] * 10)  # each file is said to have 1000 bytes
+    assert plan(table, CompactionRules(100, max_bytes=12_000)) == [tuple(range(10))]
+    assert plan(table, CompactionRules(100, max_bytes=4_000)) == [(0, 1, 2, 3)]
+    assert plan(table, CompactionRules(100, max_bytes=999)) == []
+
+
+def test_a_size_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="at least 1 row, and a whole number of them"):
+        CompactionRules(0)

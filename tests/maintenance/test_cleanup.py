@@ -1,0 +1,613 @@
+"""Cleanup: what goes, what stays, and what others do meanwhile."""
+
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from functools import cache
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import (
+    BadDataError,
+    CorruptDataError,
+    Dataset,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedFeatureError,
+)
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.maintenance.cleanup import UNDER_WAY, CleanupReport, CleanupRules, cleanup
+from lance_stream.maintenance.consumers import list_consumers, record_progress
+from lance_stream.snapshot.tag_files import create_tag, holding, move_tag
+from lance_stream.table.manifest import Manifest, encode_manifest
+from lance_stream.table.named_files import nameable, names_of
+from lance_stream.table.paths import manifest_path
+from tests.contracts.watched_stores import WatchedStore
+from tests.dataset.table_copies import copy_of
+
+SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("x", pa.int64())])
+DAY = timedelta(days=1)
+ALL = CleanupRules(older_than=None)
+NOBODY_WRITES = CleanupRules(older_than=None, delete_unverified=True)
+
+
+def new_table() -> Dataset:
+    return lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": ids, "x": [each % 7 for each in ids]}, schema=SCHEMA)
+
+
+@cache
+def template() -> Dataset:
+    ds = new_table().append(rows(*range(10))).append(rows(*range(10, 20)))
+    ds = ds.delete("id = 3").delete("id = 4").update({"x": "x + 1"}, "id > 15")
+    return ds.compact().append(rows(50))
+
+
+def busy_table() -> Dataset:
+    """Eight versions, by whose end no file of the first six is needed any more."""
+    return copy_of(template())
+
+
+def in_days(days: float) -> Environment:
+    """Return an environment whose clock is ahead."""
+    later = timedelta(days=days) // timedelta(microseconds=1) * 1000
+    return replace(MACHINE, now_nanos=lambda: MACHINE.now_nanos() + later)
+
+
+def paths_of(ds: Dataset) -> list[str]:
+    return [each.path for each in ds.table.store.list()]
+
+
+def unnamed_files(ds: Dataset) -> list[str]:
+    """Return the files of the table that no version names which is there."""
+    named = {
+        name
+        for version in ds.table.log.versions()
+        for name in names_of(ds.table.log.read(version), set())
+    }
+    found = [(path, nameable(path)) for path in paths_of(ds)]
+    return [path for path, what in found if what is not None and what.name not in named]
+
+
+def on(ds: Dataset, store: WatchedStore) -> Dataset:
+    """Return a table whose store is watched."""
+    return Dataset(replace(ds.table, store=store, log=ObjectStoreLog(store)))
+
+
+# --- what goes and what stays
+
+
+def test_old_versions_go_with_all_that_only_they_needed() -> None:
+    ds = busy_table()
+    before, there = ds.to_table(with_row_id=True, with_row_versions=True), len(paths_of(ds))
+    report = ds.cleanup(retain_versions=1)
+    newest = ds.version
+    assert report.versions == tuple(range(1, newest))
+    assert ds.table.log.versions() == [newest]
+    assert unnamed_files(ds) == []
+    assert there - len(paths_of(ds)) == sum(report.num_files.values())
+    assert report.num_files["manifests"] == report.num_files["transactions"] == newest - 1
+    assert report.num_files["data files"] == 3
+    assert report.num_files["deletion files"] == 3
+    again = lance_stream.open_dataset(ds.uri)
+    assert again.to_table(with_row_id=True, with_row_versions=True) == before
+    assert again.verify() == []
+    with pytest.raises(NotFoundError, match="has no version 2: it has 1"):
+        again.checkout(2)
+
+
+def test_the_report_has_the_bytes_that_went() -> None:
+    ds = busy_table()
+    before = sum(each.size_bytes for each in ds.table.store.list())
+    report = ds.cleanup(retain_versions=2)
+    assert report.size_bytes == before - sum(each.size_bytes for each in ds.table.store.list()) > 0
+    assert str(report).startswith(f"removed {ds.version - 2} versions")
+    assert f"\n  {ds.version - 2} manifests" in str(report)
+
+
+def test_a_dry_run_tells_what_a_run_would_do_and_does_nothing() -> None:
+    ds = busy_table()
+    before = paths_of(ds)
+    told = ds.cleanup(retain_versions=3, dry_run=True)
+    assert paths_of(ds) == before
+    assert told.is_dry_run
+    done = ds.cleanup(retain_versions=3)
+    assert replace(told, is_dry_run=False) == done
+    assert str(told).startswith("would remove")
+
+
+def test_versions_stay_until_they_are_old() -> None:
+    ds = busy_table()
+    assert ds.cleanup().versions == ()
+    two_weeks = CleanupRules()
+    assert cleanup(ds.table, two_weeks, environment=in_days(13.9)).versions == ()
+    assert cleanup(ds.table, two_weeks, environment=in_days(14.1)).versions == tuple(
+        range(1, ds.version)
+    )
+
+
+def test_only_versions_that_are_old_and_beyond_the_newest_few_go() -> None:
+    ds = busy_table()
+    rules = CleanupRules(older_than=DAY, retain_versions=4)
+    assert cleanup(ds.table, rules).versions == ()
+    assert cleanup(ds.table, rules, environment=in_days(2)).versions == tuple(
+        range(1, ds.version - 3)
+    )
+
+
+def test_no_version_goes_that_comes_after_a_young_one() -> None:
+    """A clock that was wrong for a while must not make a hole."""
+    ds = new_table()
+    for days in (-9, 0, -9):
+        ds = ds.append(rows(days))
+        nanos = ds.table.manifest.timestamp_nanos or 0
+        moved = replace(ds.table.manifest, timestamp_nanos=nanos + days * 86_400 * 10**9)
+        ds.table.store.write(ds.table.log.manifest_path(ds.version), encode_manifest(moved))
+        ds = lance_stream.open_dataset(ds.uri)
+    ds = ds.append(rows(1))
+    rules = CleanupRules(older_than=2 * DAY)
+    assert cleanup(ds.table, rules).versions == ()
+    assert cleanup(ds.table, rules, environment=in_days(3)).versions == (1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("age", [timedelta(0), "0s", "0 days"])
+def test_an_age_of_nothing_means_all_but_the_newest(age: str | timedelta) -> None:
+    ds = busy_table()
+    assert ds.cleanup(older_than=age).versions == tuple(range(1, ds.version))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ds: ds.cleanup(older_than="a while"),
+        lambda ds: ds.cleanup(older_than=timedelta(days=-1)),
+        lambda ds: ds.cleanup(retain_versions=0),
+        lambda ds: ds.cleanup(retain_versions=True),
+        lambda ds: ds.cleanup(retain_versions=1.5),
+        lambda ds: ds.cleanup(expire_consumers="0d"),
+        lambda _ds: CleanupRules(older_than=timedelta(days=-1)),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused(call: Callable[[Dataset], CleanupReport]) -> None:
+    ds = busy_table()
+    before = paths_of(ds)
+    with pytest.raises(InvalidInputError):
+        call(ds)
+    assert paths_of(ds) == before
+
+
+def test_a_tagged_version_stays_readable_in_the_middle_of_a_gap() -> None:
+    ds = busy_table()
+    ds.tags.create("gold", 4)
+    before = ds.checkout(4).to_table()
+    report = ds.cleanup(retain_versions=1)
+    assert report.held == {"gold": 1}
+    assert ds.table.log.versions() == [4, ds.version]
+    assert ds.checkout("gold").to_table() == before
+    assert ds.checkout("gold").verify() == []
+    assert unnamed_files(ds) == []
+
+
+def test_a_consumer_keeps_the_version_it_finished_with_and_all_after_it() -> None:
+    ds = busy_table()
+    record_progress(ds.table.refs, "totals", 5)
+    record_progress(ds.table.refs, "faster", 7)
+    wanted = ds.changes(after=5).read_all()
+    report = ds.cleanup(retain_versions=1)
+    assert report.versions == (1, 2, 3, 4)
+    assert report.held["lance_stream.consumer.totals"] == ds.version - 5
+    assert ds.changes(after=5).read_all() == wanted
+    assert unnamed_files(ds) == []
+
+
+def test_a_consumer_that_lets_versions_lie_expires_if_the_caller_says_so() -> None:
+    ds = busy_table()
+    record_progress(ds.table.refs, "gone", 2)
+    record_progress(ds.table.refs, "done", ds.version)
+    rules = CleanupRules(older_than=None, expire_consumers=30 * DAY)
+    told = cleanup(ds.table, rules, is_dry_run=True, environment=in_days(31))
+    assert (told.expired_consumers, told.versions) == (("gone",), tuple(range(1, ds.version)))
+    assert [each.name for each in list_consumers(ds.table.refs)] == ["done", "gone"]
+    assert cleanup(ds.table, rules, environment=in_days(29)).versions == (1,)
+    assert cleanup(ds.table, rules, environment=in_days(31)).versions == tuple(range(2, ds.version))
+    assert [each.name for each in list_consumers(ds.table.refs)] == ["done"]
+
+
+def test_files_that_nobody_ever_named_stay_until_they_are_old() -> None:
+    ds = busy_table()
+    lost = [
+        "data/0101.lance",
+        "data/0101/0000.blob",
+        "data/.0102.lance.0123456789abcdef.tmp",
+        "_deletions/1-2-3.arrow",
+        "_transactions/9-abc.txn",
+        "_transactions/9-abc.txn#1",
+        "_versions/.18446744073709551600.manifest.0123456789abcdef.tmp",
+        "_indices/2f1b3f4e-0000-0000-0000-000000000000/index.idx",
+        "_lance_stream/tombstones/0123456789abcdef0123456789abcdef.arrow",
+        "_lance_stream/key_bounds/99.arrow",
+    ]
+    others = ["notes.txt", "data/notes.txt", "_lance_stream/later/x", "_fri/1/x", "_versions/x"]
+    for path in lost + others:
+        ds.table.store.write(path, b"?")
+    none = CleanupRules(older_than=1000 * DAY)
+    assert cleanup(ds.table, none, environment=in_days(6.9)).num_files == {}
+    report = cleanup(ds.table, none, environment=in_days(7.1))
+    assert sum(report.num_files.values()) == len(lost)
+    assert set(report.num_files.values()) == {1, 3}
+    assert report.num_files["temporary files"] == 3
+    there = paths_of(ds)
+    assert not set(lost) & set(there)
+    assert set(others) <= set(there)
+    assert ds.checkout(3).verify() == ds.verify() == []
+
+
+def test_files_that_nobody_ever_named_go_at_once_if_nobody_writes() -> None:
+    ds = busy_table()
+    ds.table.store.write("data/0101.lance", b"?")
+    assert ds.cleanup(retain_versions=1).num_files["data files"] == 3
+    assert ds.cleanup(delete_unverified=True).num_files == {"data files": 1}
+    assert ds.verify() == []
+
+
+def test_our_own_files_go_when_no_version_needs_them() -> None:
+    ds = new_table()
+    for number in range(3):
+        data = pa.table({"id": [number], "x": [5], "op": ["d"]})
+        ds = ds.upsert(data, "id", "x", "op = 'd'", "op", tombstones="7 days")
+    config = dict(ds.config)
+    ds = ds.update_config({"lance_stream.tombstones": None})
+    ds.table.store.write("_lance_stream/key_bounds/0.arrow", b"a cache")
+    ds.tags.create("late", 3)
+    assert ds.cleanup(retain_versions=1).num_files["files of remembered deletes"] == 1
+    left = [each for each in paths_of(ds) if each.startswith("_lance_stream")]
+    assert len(left) == 3
+    assert left[0] == "_lance_stream/key_bounds/0.arrow"
+    assert all(each.rpartition("/")[2] in config["lance_stream.tombstones"] for each in left[1:])
+    assert ds.checkout("late").verify() == []
+
+
+def test_blob_files_stay_and_go_with_their_data_file() -> None:
+    blob = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    schema = pa.schema([blob])
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema, file_version="2.2")
+    for letter in (b"x", b"y"):
+        ds = ds.append(pa.table({"b": pa.array([letter * 100_000], pa.large_binary())}, schema))
+    first = [each.path for each in ds.table.store.list("data")]
+    assert sum(each.endswith(".blob") for each in first) == 2
+    ds = ds.overwrite(pa.table({"b": pa.array([b"z" * 100_000], pa.large_binary())}, schema))
+    ds.tags.create("kept", 2)
+    report = ds.cleanup(retain_versions=1)
+    assert report.num_files["data files"] == report.num_files["blob files"] == 1
+    assert sum(each in paths_of(ds) for each in first) == 2
+    for version, letter in (("kept", b"x"), (None, b"z")):
+        assert ds.checkout(version).to_table()["b"].to_pylist() == [letter * 100_000]
+
+
+def test_detached_versions_keep_their_files() -> None:
+    ds = busy_table()
+    store = ds.table.store
+    manifest = ds.checkout(3).table.manifest
+    number = (1 << 63) + 12345
+    store.write(
+        f"_versions/d{number}.manifest",
+        encode_manifest(replace(manifest, version=number)),
+    )
+    ds.cleanup(retain_versions=1)
+    assert names_of_data(manifest) <= set(paths_of(ds))
+
+
+def names_of_data(manifest: Manifest) -> set[str]:
+    return {each for each in names_of(manifest, set()) if each.startswith("data/")}
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "match"),
+    [
+        ("_refs/branches/dev/x.json", b"{}", "looks like a branch"),
+        ("_refs/branches/x.json", b'{"parentVersion": 1}', "should have the versions of a branch"),
+        ("_refs/tags/a b.json", b'{"version": 1}', "looks like a tag"),
+        ("_refs/tags/gold.json", b"", "looks like a tag"),
+        ("_refs/tags/below/gold.json", b'{"version": 1}', "looks like a tag"),
+        ("_refs/bookmarks/gold.json", b"{}", "neither a tag nor a branch"),
+        ("_versions/v3.manifest", b"", "looks like a manifest"),
+        ("tree/dev/_versions/1.manifest", b"", "manifest"),
+        ("tree/d v/_versions/1.manifest", b"", "no branch can have this name"),
+    ],
+)
+def test_what_may_hold_a_version_and_is_not_understood_stops_it(
+    path: str, content: bytes, match: str
+) -> None:
+    ds = busy_table()
+    ds.table.store.write(path, content)
+    before = paths_of(ds)
+    with pytest.raises(BadDataError, match=match):
+        ds.cleanup(retain_versions=1)
+    assert paths_of(ds) == before
+
+
+@pytest.mark.parametrize("version", [2, 8])
+def test_a_version_of_which_nobody_knows_what_it_needs_stops_it_all(version: int) -> None:
+    ds = busy_table()
+    path = ds.table.log.manifest_path(version)
+    manifest = ds.table.log.read(version)
+    flagged = replace(manifest, writer_feature_flags=1 << 40)
+    sound = ds.table.store.read(path)
+    for bad, error in (
+        (encode_manifest(flagged), UnsupportedFeatureError),
+        (sound[:-5], CorruptDataError),
+    ):
+        ds.table.store.write(path, bad)
+        before = paths_of(ds)
+        with pytest.raises(error):
+            cleanup(ds.table, replace(ALL, retain_versions=2), environment=in_days(30))
+        assert paths_of(ds) == before
+
+
+def test_young_versions_stay_while_a_commit_is_under_way_that_could_take_their_number() -> None:
+    """It has looked at version 5 for the newest one, and is about to publish version 6."""
+    ds = busy_table()
+    ds.table.store.write("_transactions/5-2f1b3f4e-0000-0000-0000-000000000000.txn", b"?")
+    num_later = ds.version - 1 - 5
+    told = cleanup(ds.table, ALL, is_dry_run=True)
+    assert (told.versions, told.held) == ((1, 2, 3, 4, 5), {UNDER_WAY: num_later})
+    assert f"kept {num_later} for a commit under way" in str(told)
+    soon, later = timedelta(minutes=9) / DAY, timedelta(minutes=11) / DAY
+    assert cleanup(ds.table, ALL, environment=in_days(soon)).versions == (1, 2, 3, 4, 5)
+    assert cleanup(ds.table, ALL, environment=in_days(later)).versions == tuple(
+        range(6, ds.version)
+    )
+    assert ds.verify() == []
+
+
+def test_no_commit_is_under_way_where_nobody_writes() -> None:
+    ds = busy_table()
+    ds.table.store.write("_transactions/5-2f1b3f4e-0000-0000-0000-000000000000.txn", b"?")
+    assert cleanup(ds.table, NOBODY_WRITES).versions == tuple(range(1, ds.version))
+
+
+def test_a_commit_that_begins_while_versions_go_keeps_those_that_are_left() -> None:
+    ds = busy_table()
+    store = WatchedStore(ds.table.store)
+    store.before = at_first(
+        lambda call, path: call == "list" and path == "data",
+        lambda: ds.table.store.write("_transactions/4-0.txn", b"?"),
+    )
+    assert cleanup(on(ds, store).table, ALL).versions == (1, 2, 3, 4)
+    assert unnamed_files(ds) == ["_transactions/4-0.txn"]
+
+
+def test_old_versions_go_without_a_look_at_who_is_committing() -> None:
+    ds = busy_table()
+    store = WatchedStore(ds.table.store)
+    cleanup(on(ds, store).table, CleanupRules(), environment=in_days(20))
+    assert ds.table.log.versions() == [ds.version]
+    assert store.calls.count(("list", "_transactions")) == 1
+
+
+def test_where_nothing_is_old_one_version_is_read() -> None:
+    ds = busy_table()
+    store = WatchedStore(ds.table.store)
+    assert cleanup(on(ds, store).table, CleanupRules()).num_files == {}
+    assert [path for call, path in store.calls if call.startswith("read")] == [manifest_path(1)]
+
+
+def test_tags_of_verbs_that_were_killed_hold_nothing_for_ever() -> None:
+    ds = busy_table()
+    with holding(ds.table.refs, 3):
+        name = next(iter(ds.tags.list()))
+        left = ds.table.store.read(f"_refs/tags/{name}.json")
+    assert ds.tags.list() == {}
+    ds.table.store.write(f"_refs/tags/{name}.json", left)
+    assert cleanup(ds.table, ALL, environment=in_days(6.9)).held == {name: 1}
+    assert cleanup(ds.table, ALL, environment=in_days(7.1)).versions == (3,)
+    assert ds.tags.list() == {}
+
+
+def test_a_damaged_tag_stops_it() -> None:
+    ds = busy_table()
+    ds.table.store.write("_refs/tags/gold.json", b"?")
+    before = paths_of(ds)
+    with pytest.raises(BadDataError, match="'gold'"):
+        ds.cleanup(retain_versions=1)
+    assert paths_of(ds) == before
+
+
+# --- killed, and others meanwhile
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def test_killed_anywhere_it_leaves_a_sound_table_and_the_next_one_does_the_rest() -> None:
+    ds = busy_table()
+    num_deletes = sum(
+        call == "delete" for call, _ in cleanup_watched(ds, lambda _call, _path: None).calls
+    )
+    assert num_deletes > 15
+    for last in range(num_deletes):
+        ds = busy_table()
+        ds.tags.create("gold", 3)
+        left = [last]
+
+        def count_down(call: str, _path: str, left: list[int] = left) -> None:
+            if call == "delete":
+                left[0] -= 1
+                if left[0] < 0:
+                    raise Killed
+
+        try:
+            cleanup_watched(ds, count_down)
+        except Killed:
+            assert left[0] < 0
+        for version in ds.table.log.versions():
+            assert ds.checkout(version).to_table().num_rows >= 0
+            assert ds.checkout(version).verify() == []
+        cleanup(ds.table, NOBODY_WRITES)
+        assert ds.table.log.versions() == [3, ds.version]
+        assert unnamed_files(ds) == []
+
+
+def cleanup_watched(ds: Dataset, before: Callable[[str, str], None]) -> WatchedStore:
+    store = WatchedStore(ds.table.store, before=before)
+    cleanup(on(ds, store).table, ALL)
+    return store
+
+
+def at_first(event: Callable[[str, str], bool], act: Callable[[], object]) -> Callable[..., None]:
+    """Return a watch that acts at the first call of a kind."""
+    done: list[bool] = []
+
+    def watch(call: str, path: str) -> None:
+        if not done and event(call, path):
+            done.append(True)
+            act()
+
+    return watch
+
+
+def is_delete_of_a_manifest(call: str, path: str) -> bool:
+    return call == "delete" and path.startswith("_versions/")
+
+
+def is_look_at_tags(call: str, path: str) -> bool:
+    return call == "list" and path == "_refs/tags"
+
+
+def test_what_is_committed_meanwhile_stays_though_its_files_are_old() -> None:
+    """A restore names files of old versions; an append, files that were written long ago."""
+    for act in (lambda ds: ds.restore(3), lambda ds: ds.append(rows(99))):
+        ds = busy_table()
+        rules = CleanupRules(older_than=None, delete_unverified=True)
+        store = WatchedStore(ds.table.store)
+        store.before = at_first(is_delete_of_a_manifest, lambda ds=ds, act=act: act(ds))
+        cleanup(on(ds, store).table, rules)
+        newest = lance_stream.open_dataset(ds.uri)
+        assert newest.version == ds.version + 1
+        assert newest.verify() == []
+        assert newest.to_table().num_rows == newest.count_rows()
+
+
+def test_a_tag_made_just_before_its_version_goes_brings_it_back() -> None:
+    ds = busy_table()
+    store = WatchedStore(ds.table.store)
+    store.before = at_first(is_delete_of_a_manifest, lambda: ds.tags.create("gold", 6))
+    report = cleanup(on(ds, store).table, ALL)
+    assert 6 not in report.versions
+    assert ds.table.log.versions() == [6, ds.version]
+    assert ds.checkout("gold").verify() == []
+    assert ds.checkout("gold").to_table().num_rows == 18
+
+
+def test_a_tag_made_before_the_manifests_go_keeps_its_version() -> None:
+    ds = busy_table()
+    looks: list[str] = []
+
+    def tag_at_the_second_look(call: str, path: str) -> None:
+        if is_look_at_tags(call, path):
+            looks.append(path)
+            if len(looks) == 2:
+                ds.tags.create("gold", 2)
+
+    store = WatchedStore(ds.table.store, before=tag_at_the_second_look)
+    cleanup(on(ds, store).table, ALL)
+    assert ds.table.log.versions() == [2, ds.version]
+    assert ds.checkout("gold").verify() == []
+    assert ("delete", manifest_path(3)) in store.calls
+    assert ("delete", manifest_path(2)) not in store.calls
+
+
+def test_a_tag_whose_version_goes_while_it_is_made_is_not_there() -> None:
+    ds = busy_table()
+    ds.tags.create("silver", 7)
+    for make, call in ((create_tag, "create_once"), (move_tag, "write")):
+        store = WatchedStore(ds.table.store)
+        store.before = at_first(
+            lambda name, _path, call=call: name == call,
+            lambda: ds.table.store.delete(manifest_path(2)),
+        )
+        sound = ds.table.store.read(manifest_path(2))
+        with pytest.raises(NotFoundError, match="has no version 2"):
+            make(on(ds, store).table.refs, "gold" if make is create_tag else "silver", 2)
+        ds.table.store.write(manifest_path(2), sound)
+        assert {name: tag.version for name, tag in ds.tags.list().items()} == {"silver": 7}
+
+
+def test_two_cleanups_at_once_do_what_one_does() -> None:
+    ds = busy_table()
+    for event in (
+        is_delete_of_a_manifest,
+        is_look_at_tags,
+        lambda call, path: call == "delete" and path.startswith("data/"),
+        lambda call, path: call == "read" and path == manifest_path(5),
+    ):
+        ds = busy_table()
+        store = WatchedStore(ds.table.store)
+        store.before = at_first(event, lambda ds=ds: cleanup(ds.table, ALL))
+        cleanup(on(ds, store).table, ALL)
+        assert ds.table.log.versions() == [ds.version]
+        assert unnamed_files(ds) == []
+        assert ds.verify() == []
+
+
+def test_a_stream_s_batch_is_known_after_its_history_is_gone() -> None:
+    ds = busy_table()
+    ds.cleanup(retain_versions=1)
+    newest = ds.append(rows(70)).delete("id = 70")
+    assert newest.count_rows() == ds.count_rows()
+    assert newest.verify() == []
+
+
+# --- over many histories
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_stays_reads_as_before_whatever_the_history(seed: int) -> None:
+    dice = random.Random(seed)
+    ds = new_table().append(rows(*range(20)))
+    for step in range(dice.randint(4, 12)):
+        ds = dice.choice(
+            [
+                lambda ds, step: ds.append(rows(*range(100 * step, 100 * step + 5))),
+                lambda ds, step: ds.delete(f"id % 11 = {step}"),
+                lambda ds, step: ds.update({"x": "x + 1"}, f"id % 5 = {step % 5}"),
+                lambda ds, step: ds.overwrite(rows(step, step + 1)),
+                lambda ds, _step: ds.restore(dice.choice(ds.table.log.versions())),
+                lambda ds, _step: ds.compact(),
+                lambda ds, step: ds.upsert(rows(1, 2, 1000 + step), "id"),
+            ]
+        )(ds, step)
+        if dice.random() < 0.2:
+            name = dice.choice(["a", "b", "c"])
+            if name not in ds.tags.list():
+                ds.tags.create(name, dice.choice(ds.table.log.versions()))
+        if dice.random() < 0.2:
+            record_progress(ds.table.refs, "reader", dice.choice(ds.table.log.versions()))
+        if dice.random() < 0.2:
+            ds.cleanup(retain_versions=dice.randint(1, 4))
+    versions = ds.table.log.versions()
+    before = {each: ds.checkout(each).to_table(with_row_id=True) for each in versions}
+    holds = {tag.version for tag in ds.tags.list().values()}
+    first_read = min((each.version for each in list_consumers(ds.table.refs)), default=1 << 60)
+    retained = dice.randint(1, 5)
+    report = ds.cleanup(retain_versions=retained, delete_unverified=True)
+    left = ds.table.log.versions()
+    wanted = [v for v in versions if v in versions[-retained:] or v in holds or v >= first_read]
+    assert left == wanted
+    assert sorted([*left, *report.versions]) == versions
+    for version in left:
+        assert ds.checkout(version).to_table(with_row_id=True) == before[version]
+        assert ds.checkout(version).verify() == []
+    assert unnamed_files(ds) == []

@@ -1,0 +1,135 @@
+"""Consumers: readers of the feed whose progress is kept at the table."""
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import CorruptDataError, Dataset, InvalidInputError, NotFoundError
+from lance_stream.environment import Environment
+from lance_stream.maintenance.consumers import (
+    Consumer,
+    abandoned_consumers,
+    drop_consumer,
+    hold_beginning,
+    let_go_of_beginning,
+    list_consumers,
+    read_progress,
+    record_progress,
+)
+from tests.commit.tables import make_environment
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    """Four versions."""
+    made = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/t", pa.schema([pa.field("a", pa.int64())])
+    )
+    for each in range(3):
+        made = made.append(pa.table({"a": [each]}))
+    return made
+
+
+def at(moment: datetime) -> Environment:
+    """Return a clock that stands."""
+    return make_environment(now_nanos=lambda: int(moment.timestamp()) * 10**9)
+
+
+def test_progress_is_a_tag_that_moves(ds: Dataset) -> None:
+    store = ds.table.refs
+    assert read_progress(store, "totals") is None
+    record_progress(store, "totals", 1)
+    record_progress(store, "totals", 3)
+    assert read_progress(store, "totals") == 3
+    assert ds.tags.list()["lance_stream.consumer.totals"].version == 3
+    record_progress(store, "totals", 2)  # a reader that was started again from an older checkpoint
+    assert read_progress(store, "totals") == 2
+
+
+def test_consumers_are_listed_without_the_other_tags(ds: Dataset) -> None:
+    began, moved = (datetime(2026, 1, each, tzinfo=UTC) for each in (1, 2))
+    ds.tags.create("gold", 1)
+    record_progress(ds.table.refs, "b", 1, at(began))
+    record_progress(ds.table.refs, "b", 2, at(moved))
+    record_progress(ds.table.refs, "a-1", 4, at(began))
+    assert list_consumers(ds.table.refs) == [
+        Consumer("a-1", 4, began, began),
+        Consumer("b", 2, began, moved),
+    ]
+
+
+def test_progress_that_was_noted_already_is_not_written_again(ds: Dataset) -> None:
+    began, later = (datetime(2026, 1, each, tzinfo=UTC) for each in (1, 2))
+    record_progress(ds.table.refs, "a", 2, at(began))
+    record_progress(ds.table.refs, "a", 2, at(later))
+    assert list_consumers(ds.table.refs) == [Consumer("a", 2, began, began)]
+
+
+def test_a_version_that_is_gone_cannot_be_finished_with(ds: Dataset) -> None:
+    record_progress(ds.table.refs, "totals", 2)
+    with pytest.raises(NotFoundError, match="has no version 9"):
+        record_progress(ds.table.refs, "totals", 9)
+    with pytest.raises(InvalidInputError, match="from 1 on, not with 0"):
+        record_progress(ds.table.refs, "totals", 0)
+    assert read_progress(ds.table.refs, "totals") == 2
+
+
+def test_a_dropped_consumer_is_forgotten(ds: Dataset) -> None:
+    record_progress(ds.table.refs, "totals", 2)
+    with pytest.raises(NotFoundError, match="no consumer 'total'; there are: totals"):
+        drop_consumer(ds.table.refs, "total")
+    drop_consumer(ds.table.refs, "totals")
+    assert read_progress(ds.table.refs, "totals") is None
+    with pytest.raises(NotFoundError, match="there are no consumers"):
+        drop_consumer(ds.table.refs, "totals")
+
+
+def test_what_a_consumer_begins_with_takes_no_other_consumers_place(ds: Dataset) -> None:
+    refs = ds.table.refs
+    record_progress(refs, "x.snapshot", 3)
+    hold_beginning(refs, "x", 2)
+    assert [(each.name, each.version, each.is_beginning) for each in list_consumers(refs)] == [
+        ("x", 2, True),
+        ("x.snapshot", 3, False),
+    ]
+    newest = ds.append(pa.table({"a": [9]}))
+    assert newest.cleanup(retain_versions=1).versions == (1,)
+    let_go_of_beginning(refs, "x")
+    assert read_progress(refs, "x.snapshot") == 3
+    hold_beginning(refs, "x", 4)
+    drop_consumer(refs, "x")
+    assert [each.name for each in list_consumers(refs)] == ["x.snapshot"]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "../up", ".x", "x.", "a..b", "x.lock", "é"])
+def test_a_name_that_no_consumer_can_have_is_refused(ds: Dataset, name: str) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be the name of a consumer"):
+        record_progress(ds.table.refs, name, 1)
+    assert ds.tags.list() == {}
+
+
+def test_a_damaged_tag_is_no_progress(ds: Dataset) -> None:
+    ds.table.store.write("_refs/tags/lance_stream.consumer.totals.json", b"{}")
+    with pytest.raises(CorruptDataError, match="names no version"):
+        read_progress(ds.table.refs, "totals")
+    with pytest.raises(CorruptDataError, match="names no version"):
+        record_progress(ds.table.refs, "totals", 1)
+
+
+def test_a_consumer_is_abandoned_if_it_lets_versions_lie_for_long(ds: Dataset) -> None:
+    store, now = ds.table.refs, datetime.now(UTC)
+    record_progress(store, "behind", 2)
+    record_progress(store, "done", 4)
+    week = timedelta(days=7)
+    assert abandoned_consumers(ds.table, week, at(now + timedelta(days=6))) == []
+    (found,) = abandoned_consumers(ds.table, week, at(now + timedelta(days=8)))
+    assert found.name == "behind"
+
+
+def test_a_consumer_that_waited_long_for_a_version_is_not_abandoned(ds: Dataset) -> None:
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+    record_progress(ds.table.refs, "patient", 3, at(long_ago))
+    assert abandoned_consumers(ds.table, timedelta(days=7)) == []

@@ -1,0 +1,314 @@
+"""Tables with and without an external manifest store, and from one to the other."""
+
+import errno
+import os
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import InvalidInputError, NotFoundError, open_dataset
+from lance_stream.commit.external_log import ExternalLog
+from lance_stream.commit.opening import open_log
+from lance_stream.maintenance.cleanup import GRACE
+from lance_stream.table.manifest_store_mark import CONFIG_KEY
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.string())])
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": list(ids), "x": [f"row {each}" for each in ids]}, schema=SCHEMA)
+
+
+def ids_of(uri: Path, options: dict[str, str] | None = None) -> list[int]:
+    table = open_dataset(uri, storage_options=options).to_table(["id"])
+    return sorted(table["id"].to_pylist())
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> Path:
+    return tmp_path / "t"
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, str]:
+    return {"manifest_store": f"sqlite://{tmp_path}/manifests.db"}
+
+
+@pytest.fixture
+def external(uri: Path, options: dict[str, str]) -> Path:
+    """A table with rows 1 and 2, in a manifest store from the beginning."""
+    ds = lance_stream.create_dataset(uri, SCHEMA, primary_key=["id"], storage_options=options)
+    ds.append(rows(1)).append(rows(2))
+    return uri
+
+
+def items(uri: Path, options: dict[str, str]) -> list[int]:
+    log = open_log(uri, options)
+    assert isinstance(log, ExternalLog)
+    return [each.version for each in log.manifests.items(log.base_uri)]
+
+
+def test_every_verb_works_on_a_file_system_without_hard_links(
+    uri: Path, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    with pytest.raises(lance_stream.UnsupportedFeatureError, match="no hard links"):
+        lance_stream.create_dataset(uri.with_name("plain"), SCHEMA)
+    ds = lance_stream.create_dataset(uri, SCHEMA, primary_key=["id"], storage_options=options)
+    ds = ds.append(rows(1, 2, 3)).append(rows(4, 5))
+    ds = ds.upsert(rows(5, 6), on=["id"]).delete("id = 1").update({"x": "'new'"}, where="id = 2")
+    ds.tags.create("before", 2)
+    with pytest.raises(InvalidInputError, match="already"):
+        ds.tags.create("before", 3)
+    assert ds.tags.list()["before"].version == 2
+    ds = ds.compact()
+    ds = ds.restore(ds.version)
+    assert ids_of(uri, options) == [2, 3, 4, 5, 6]
+    assert ds.verify() == []
+    assert ds.changes(after=0).read_all().num_rows > 0
+    ds.cleanup(older_than=timedelta(0), delete_unverified=True)
+    assert open_dataset(uri, "before", storage_options=options).count_rows() == 3
+    assert ids_of(uri) == [2, 3, 4, 5, 6]
+
+
+def test_a_table_made_without_a_manifest_store_goes_on_with_one(
+    uri: Path, options: dict[str, str]
+) -> None:
+    plain = lance_stream.create_dataset(uri, SCHEMA).append(rows(1))
+    assert items(uri, options) == []
+    open_dataset(uri, storage_options=options).append(rows(2))
+    assert items(uri, options) == [3]
+    assert ids_of(uri) == ids_of(uri, options) == [1, 2]
+    assert [each.version for each in open_dataset(uri, storage_options=options).versions()] == [
+        1,
+        2,
+        3,
+    ]
+    with pytest.raises(InvalidInputError, match="Give the storage option manifest_store"):
+        plain.append(rows(3))
+    assert ids_of(uri, options) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda ds: ds.append(rows(3)),
+        lambda ds: ds.overwrite(rows(3)),
+        lambda ds: ds.delete("id = 1"),
+        lambda ds: ds.update({"x": "'y'"}),
+        lambda ds: ds.upsert(rows(2, 3), on=["id"]),
+        lambda ds: ds.restore(1),
+        lambda ds: ds.update_config({"a": "b"}),
+        lambda ds: ds.drop_columns(["x"]),
+        lambda ds: ds.cleanup(older_than=timedelta(0)),
+        lambda ds: ds.compact(),
+    ],
+)
+def test_without_its_manifest_store_a_table_is_read_and_not_written(
+    external: Path, verb: Any
+) -> None:
+    files = {each: each.read_bytes() for each in (external / "_versions").iterdir()}
+    ds = open_dataset(external)
+    assert ids_of(external) == [1, 2]
+    with pytest.raises(InvalidInputError, match="leave_manifest_store"):
+        verb(ds)
+    assert files == {each: each.read_bytes() for each in (external / "_versions").iterdir()}
+    assert open_dataset(external).version == 3
+
+
+def test_a_table_leaves_its_manifest_store_and_goes_on_without(
+    external: Path, options: dict[str, str]
+) -> None:
+    assert lance_stream.leave_manifest_store(external, options) == 4
+    assert items(external, options) == []
+    ds = open_dataset(external)
+    assert CONFIG_KEY not in ds.config
+    ds = ds.append(rows(3)).restore(3)
+    assert CONFIG_KEY not in ds.config
+    assert ids_of(external) == ids_of(external, options) == [1, 2]
+    assert lance_stream.leave_manifest_store(external, options) == 6  # nothing to do
+
+
+def test_a_writer_who_still_has_the_manifest_store_takes_the_table_back(
+    external: Path, options: dict[str, str]
+) -> None:
+    late = open_dataset(external, storage_options=options)
+    lance_stream.leave_manifest_store(external, options)
+    open_dataset(external).append(rows(3))
+    late.append(rows(4))
+    assert ids_of(external) == ids_of(external, options) == [1, 2, 3, 4]
+    with pytest.raises(InvalidInputError, match="manifest_store"):
+        open_dataset(external).append(rows(5))
+
+
+def test_leaving_that_was_killed_is_done_again(
+    external: Path, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patches:
+        patches.setattr(ExternalLog, "forget", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            lance_stream.leave_manifest_store(external, options)
+    open_dataset(external).append(rows(3))
+    lance_stream.leave_manifest_store(external, options)
+    assert items(external, options) == []
+    assert ids_of(external) == ids_of(external, options) == [1, 2, 3]
+    open_dataset(external).append(rows(4))
+
+
+def test_a_copy_of_a_table_is_claimed_for_its_directory_or_another_store(
+    external: Path, options: dict[str, str], tmp_path: Path
+) -> None:
+    copy, other = tmp_path / "copy", {"manifest_store": f"sqlite://{tmp_path}/other.db"}
+    shutil.copytree(external, copy)
+    assert ids_of(copy) == ids_of(copy, other) == [1, 2]
+    for given in (None, other, options):
+        with pytest.raises(InvalidInputError, match="claim_versions"):
+            open_dataset(copy, storage_options=given).append(rows(3))
+    assert lance_stream.claim_versions(copy) == 4
+    open_dataset(copy).append(rows(3))
+    open_dataset(copy, storage_options=other).append(rows(4))
+    assert lance_stream.claim_versions(copy, options) == 7
+    assert ids_of(copy, options) == [1, 2, 3, 4]
+    assert ids_of(external, options) == [1, 2]
+
+
+def test_a_manifest_store_that_was_emptied_is_claimed_again(
+    external: Path, options: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "manifests.db").unlink()
+    with pytest.raises(InvalidInputError, match="holds none of them"):
+        open_dataset(external, storage_options=options).append(rows(3))
+    lance_stream.claim_versions(external, options)
+    open_dataset(external, storage_options=options).append(rows(3))
+    assert ids_of(external, options) == [1, 2, 3]
+
+
+def test_a_deleted_table_is_made_anew_once_the_manifest_store_forgets_it(
+    external: Path, options: dict[str, str]
+) -> None:
+    with pytest.raises(InvalidInputError, match="there is a dataset"):
+        lance_stream.forget_versions(external, options)
+    shutil.rmtree(external)
+    with pytest.raises(NotFoundError, match="still holds versions up to 3"):
+        open_dataset(external, storage_options=options)
+    with pytest.raises(InvalidInputError, match="forget_versions"):
+        lance_stream.create_dataset(external, SCHEMA, storage_options=options)
+    lance_stream.forget_versions(external, options)
+    lance_stream.create_dataset(external, SCHEMA, storage_options=options).append(rows(9))
+    assert ids_of(external, options) == [9]
+
+
+def test_who_gives_no_manifest_store_cannot_leave_or_forget_one(external: Path) -> None:
+    for function in (lance_stream.leave_manifest_store, lance_stream.forget_versions):
+        with pytest.raises(InvalidInputError, match="no manifest store is given"):
+            function(external)
+
+
+def test_one_table_is_known_by_one_name_however_it_is_reached(
+    external: Path, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(external)
+    monkeypatch.chdir(tmp_path)
+    for number, way in enumerate(("link", "./t/../t", f"file://{external}"), start=3):
+        open_dataset(way, storage_options=options).append(rows(number))
+    assert ids_of(external, options) == [1, 2, 3, 4, 5]
+
+
+def test_writers_who_reach_a_table_by_different_paths_agree_on_a_name(
+    external: Path, tmp_path: Path
+) -> None:
+    given = {"manifest_store": f"sqlite://{tmp_path}/m.db?base_uri=warehouse/t"}
+    lance_stream.claim_versions(external, given)
+    external.rename(tmp_path / "mounted elsewhere")
+    open_dataset(tmp_path / "mounted elsewhere", storage_options=given).append(rows(3))
+    assert ids_of(tmp_path / "mounted elsewhere", given) == [1, 2, 3]
+
+
+# --- cleanup
+
+
+def cleaned(uri: Path, options: dict[str, str] | None, **rules: Any) -> dict[str, int]:
+    report = open_dataset(uri, storage_options=options).cleanup(
+        **{"older_than": timedelta(0), **rules}
+    )
+    return dict(report.num_files)
+
+
+def stage(uri: Path, version: int, *, age: timedelta) -> Path:
+    path = uri / "_versions" / f"{(1 << 64) - 1 - version:020}.manifest-{version}"
+    path.write_bytes(b"staged")
+    moment = (datetime.now(UTC) - age).timestamp()
+    os.utime(path, (moment, moment))
+    return path
+
+
+def test_a_cleanup_takes_the_items_of_the_versions_that_go(
+    external: Path, options: dict[str, str]
+) -> None:
+    cleaned(external, options, delete_unverified=True)
+    assert items(external, options) == [3]
+    ds = open_dataset(external, storage_options=options)
+    assert [each.version for each in ds.versions()] == [3]
+    with pytest.raises(NotFoundError, match="no version 2: it has 1"):
+        open_dataset(external, 2, storage_options=options)
+    assert ds.append(rows(3)).version == 4
+
+
+def test_staged_manifests_that_nobody_published_go_when_they_are_old(
+    external: Path, options: dict[str, str]
+) -> None:
+    old, next_one = (stage(external, each, age=GRACE * 2) for each in (2, 4))
+    young = stage(external, 5, age=GRACE / 2)
+    assert cleaned(external, options)["staged manifests"] == 2
+    assert [each.exists() for each in (old, next_one, young)] == [False, False, True]
+    assert cleaned(external, options, delete_unverified=True)["staged manifests"] == 1
+
+
+def test_what_an_item_still_names_is_finished_and_not_cleaned_up(
+    external: Path, options: dict[str, str]
+) -> None:
+    """The writer of version 2 died before its item named the final file."""
+    log = open_log(external, options)
+    assert isinstance(log, ExternalLog)
+    path = stage(external, 2, age=GRACE * 2)
+    path.write_bytes((external / log.manifest_path(2)).read_bytes())
+    found = log.manifests.get(log.base_uri, 2)
+    assert found is not None
+    staged = found._replace(path=f"{log.base_uri}/_versions/{path.name}")
+    log.manifests.put_if_exists(log.base_uri, staged)
+    assert log.staged_files_done_with([f"_versions/{path.name}"]) == set()
+    cleaned(external, options, delete_unverified=True, retain_versions=3)
+    assert open_dataset(external, 2, storage_options=options).count_rows() == 1
+    assert log.manifests.get(log.base_uri, 2) == found
+
+
+def test_a_cleanup_without_a_manifest_store_leaves_what_may_be_a_newer_version(
+    uri: Path,
+) -> None:
+    """The table is one of pylance's with DynamoDB: its versions have no mark."""
+    lance_stream.create_dataset(uri, SCHEMA).append(rows(1))
+    old, newer = (stage(uri, each, age=GRACE * 2) for each in (2, 3))
+    cleaned(uri, None, delete_unverified=True)
+    assert [each.exists() for each in (old, newer)] == [False, True]
+
+
+def test_a_cleanup_after_a_writer_died_keeps_what_it_published(
+    external: Path, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patches:
+        patches.setattr(ExternalLog, "_finish", lambda *_: 1 / 0)
+        with pytest.raises(lance_stream.CommitUncertainError):
+            open_dataset(external, storage_options=options).append(rows(3))
+    with pytest.raises(InvalidInputError):
+        cleaned(external, None, delete_unverified=True)
+    cleaned(external, options, delete_unverified=True)
+    assert ids_of(external, options) == ids_of(external) == [1, 2, 3]
+    assert items(external, options) == [4]

@@ -1,0 +1,228 @@
+"""Tables that get stable row ids later: in one transaction, as the reference reads them."""
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset, InvalidInputError, UnsupportedFeatureError
+from lance_stream.maintenance import stable_row_ids
+from lance_stream.maintenance.verify import verify
+from tests.verbs.test_add_columns import in_the_way
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+STAMPS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": ids, "name": [f"n{each}" for each in ids]}, SCHEMA)
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    """Seven rows in two fragments, one of them dead, without stable row ids."""
+    made = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
+    )
+    return made.append(rows(1, 2, 3)).append(rows(4, 5, 6, 7)).delete("id = 2")
+
+
+def test_every_row_gets_an_id_dead_ones_too(ds: Dataset) -> None:
+    made = lance_stream.migrate_to_stable_row_ids(ds.uri)
+    assert made.version == ds.version + 1
+    assert made.has_stable_row_ids
+    assert made.to_table(["id"], with_row_id=True, with_row_versions=True).to_pydict() == {
+        "id": [1, 3, 4, 5, 6, 7],
+        "_rowid": [0, 2, 3, 4, 5, 6],
+        "_row_created_at_version": [1] * 6,
+        "_row_last_updated_at_version": [1] * 6,
+    }
+    assert made.table.manifest.next_row_id == 7
+    assert made.verify() == []
+    assert made.to_table().equals(ds.to_table())
+
+
+def test_no_data_file_changes(ds: Dataset) -> None:
+    before = ds.table.store.list_names("data")
+    made = lance_stream.migrate_to_stable_row_ids(ds.uri)
+    assert ds.table.store.list_names("data") == before
+    assert [
+        (each.id, each.files, each.deletion_file) for each in made.table.manifest.fragments
+    ] == [(each.id, each.files, each.deletion_file) for each in ds.table.manifest.fragments]
+
+
+def test_there_is_a_feed_from_then_on(ds: Dataset) -> None:
+    first = lance_stream.migrate_to_stable_row_ids(ds.uri)
+    made = first.update({"name": "'new'"}, "id = 4").delete("id = 1").append(rows(8))
+    feed = made.changes(first.version).read_all()
+    assert list(
+        zip(
+            *feed.select(["_change_type", "id", "name", "_rowid"]).to_pydict().values(), strict=True
+        )
+    ) == [
+        ("update_preimage", 4, "n4", 3),
+        ("update_postimage", 4, "new", 3),
+        ("delete", 1, "n1", 0),
+        ("insert", 8, "n8", 7),
+    ]
+
+
+def test_a_second_time_makes_no_version(ds: Dataset) -> None:
+    made = lance_stream.migrate_to_stable_row_ids(ds.uri)
+    assert lance_stream.migrate_to_stable_row_ids(ds.uri).version == made.version
+
+
+def test_a_table_without_rows_is_migrated() -> None:
+    empty = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
+    )
+    made = lance_stream.migrate_to_stable_row_ids(empty.uri)
+    assert made.has_stable_row_ids
+    filled = made.append(rows(1))
+    assert filled.to_table(["id"], with_row_id=True)["_rowid"].to_pylist() == [0]
+    assert filled.changes(made.version).read_all().num_rows == 1
+
+
+def test_rows_that_come_meanwhile_get_ids_too(ds: Dataset) -> None:
+    made = stable_row_ids.migrate(in_the_way(ds, lambda: ds.append(rows(8, 9))).table)
+    assert made.version == ds.version + 2
+    assert Dataset(made).to_table(["id"], with_row_id=True)["_rowid"].to_pylist()[-2:] == [7, 8]
+    assert verify(made) == []
+
+
+def test_a_writer_that_planned_before_it_goes_on(ds: Dataset) -> None:
+    def migrate() -> None:
+        lance_stream.migrate_to_stable_row_ids(ds.uri)
+
+    appended = in_the_way(ds, migrate).append(rows(8))
+    assert appended.to_table(["id"], "id = 8", with_row_id=True)["_rowid"].to_pylist() == [7]
+    assert appended.verify() == []
+
+
+def test_rows_that_are_changed_meanwhile_keep_the_ids_they_got(ds: Dataset) -> None:
+    def migrate() -> None:
+        lance_stream.migrate_to_stable_row_ids(ds.uri)
+
+    changed = in_the_way(ds, migrate).update({"name": "'new'"}, "id = 5")
+    assert changed.to_table(["id"], "id = 5", with_row_id=True)["_rowid"].to_pylist() == [4]
+    assert changed.changes(ds.version + 1).read_all()["_change_type"].to_pylist() == [
+        "update_preimage",
+        "update_postimage",
+    ]
+
+
+def test_the_version_before_cannot_be_restored(ds: Dataset) -> None:
+    made = lance_stream.migrate_to_stable_row_ids(ds.uri)
+    with pytest.raises(InvalidInputError, match="has no stable row ids"):
+        made.restore(ds.version)
+
+
+def test_history_before_it_has_no_feed(ds: Dataset) -> None:
+    made = lance_stream.migrate_to_stable_row_ids(ds.uri)
+    with pytest.raises(UnsupportedFeatureError, match="stable row ids"):
+        made.changes(0)
+
+
+@pytest.mark.oracle
+class TestWithTheReference:
+    """Tables that it made, and what it says of them afterwards."""
+
+    @pytest.fixture(params=["legacy", "2.0", "2.2"])
+    def theirs(self, tmp_path: Path, request: Any) -> Any:
+        """Twelve rows in three fragments; some are dead."""
+        made = lance.write_dataset(
+            rows(*range(12)),
+            tmp_path / "t",
+            max_rows_per_file=4,
+            data_storage_version=request.param,
+        )
+        made.delete("id IN (1, 5)")
+        return made
+
+    def test_it_reads_ids_and_stamps(self, theirs: Any) -> None:
+        ours = lance_stream.migrate_to_stable_row_ids(theirs.uri)
+        read = lance.dataset(theirs.uri)
+        read.validate()
+        assert read.has_stable_row_ids
+        table = read.to_table(columns=["id", *STAMPS])
+        assert table["_rowid"].to_pylist() == table["id"].to_pylist()
+        assert set(table["_row_created_at_version"].to_pylist()) == {1}
+        assert set(table["_row_last_updated_at_version"].to_pylist()) == {1}
+        assert ours.verify() == []
+
+    def test_it_finds_rows_by_their_ids(self, theirs: Any) -> None:
+        first = lance_stream.migrate_to_stable_row_ids(theirs.uri)
+        first.delete("id < 3").compact()
+        read = lance.dataset(theirs.uri)
+        if theirs.data_storage_version == "0.1":
+            assert read.to_table(["_rowid"], filter="id = 7")["_rowid"].to_pylist() == [7]
+        else:  # it does not read the oldest files so
+            assert read.to_table(["id"], filter="_rowid = 7")["id"].to_pylist() == [7]
+
+    def test_it_writes_on(self, theirs: Any) -> None:
+        first = lance_stream.migrate_to_stable_row_ids(theirs.uri)
+        ds = lance.dataset(theirs.uri)
+        ds.insert(rows(20, 21))
+        merge = ds.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        merge.execute(rows(3, 30))
+        ds = lance.dataset(theirs.uri)
+        ds.update({"name": "'u'"}, where="id = 8")
+        ds.delete("id = 9")
+        ds.optimize.compact_files()
+        ds = lance.dataset(theirs.uri)
+        ds.validate()
+        ids = dict(zip(*ds.to_table(columns=["id", "_rowid"]).to_pydict().values(), strict=True))
+        assert ids == {
+            **{each: each for each in range(12) if each not in (1, 5, 9)},
+            20: 12,
+            21: 13,
+            30: 14,
+        }
+        delta = ds.delta(begin_version=first.version, end_version=ds.version)
+        updated = pa.Table.from_batches(delta.get_updated_rows())
+        assert sorted(updated["id"].to_pylist()) == [3, 8]
+        feed = lance_stream.open_dataset(theirs.uri).changes(first.version).read_all()
+        posts = feed.filter(pa.compute.equal(feed["_change_type"], "update_postimage"))
+        assert sorted(posts["id"].to_pylist()) == [3, 8]
+        assert lance_stream.open_dataset(theirs.uri).verify() == []
+
+    def test_columns_rewritten_in_place_are_stamped(self, theirs: Any) -> None:
+        first = lance_stream.migrate_to_stable_row_ids(theirs.uri)
+        if theirs.data_storage_version.startswith("0."):
+            return  # the oldest files cannot be added to
+        made = first.add_columns({"y": "id * 2"})
+        read = lance.dataset(theirs.uri).to_table(columns=["id", "y", *STAMPS])
+        assert read["y"].to_pylist() == [2 * each for each in read["id"].to_pylist()]
+        assert set(read["_row_last_updated_at_version"].to_pylist()) == {made.version}
+
+    def test_an_index_is_in_the_way_until_it_is_dropped(self, theirs: Any) -> None:
+        theirs.create_scalar_index("id", "BTREE")
+        with pytest.raises(InvalidInputError, match=r"addresses: 'id_idx'\. Drop them"):
+            lance_stream.migrate_to_stable_row_ids(theirs.uri)
+        assert not lance.dataset(theirs.uri).has_stable_row_ids
+        theirs.drop_index("id_idx")
+        lance_stream.migrate_to_stable_row_ids(theirs.uri)
+        read = lance.dataset(theirs.uri)
+        read.create_scalar_index("id", "BTREE")
+        assert read.to_table(filter="id = 7", with_row_id=True)["_rowid"].to_pylist() == [7]
+
+    def test_a_stale_writer_of_theirs_goes_on(self, theirs: Any) -> None:
+        stale = lance.dataset(theirs.uri)
+        lance_stream.migrate_to_stable_row_ids(theirs.uri)
+        stale.delete("id = 0")
+        lance.dataset(theirs.uri).validate()
+        table = lance.dataset(theirs.uri).to_table(columns=["id", "_rowid"])
+        assert table["_rowid"].to_pylist() == [2, 3, 4, 6, 7, 8, 9, 10, 11]
+
+
+@pytest.mark.oracle
+def test_the_reference_does_not_take_the_ids_away_again(tmp_path: Path) -> None:
+    theirs = lance.write_dataset(rows(0, 1, 2), tmp_path / "t")
+    made = lance_stream.migrate_to_stable_row_ids(theirs.uri)
+    with pytest.raises(OSError, match="stable row ids were enabled after it"):
+        theirs.checkout_version(1).restore()
+    assert made.checkout(None).version == made.version

@@ -1,0 +1,272 @@
+"""Every rule that `verify` checks finds what breaks it, and a sound table breaks none."""
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.maintenance.verify import RULES
+from lance_stream.schema.fields import Schema
+from lance_stream.snapshot.write_ahead_logs import FOLDER, INDEX_NAME
+from lance_stream.table.feature_flags import DELETION_FILES, STABLE_ROW_IDS
+from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.indices import IndexMetadata, encode_index_section
+from lance_stream.table.ledger import LedgerEntry, config_entries
+from lance_stream.table.manifest import DataFormat, FragmentList, Manifest, encode_manifest
+from lance_stream.table.paths import (
+    TOMBSTONES_DIRECTORY,
+    NamingScheme,
+    data_file_path,
+    deletion_file_path,
+    manifest_path,
+    transaction_path,
+)
+from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
+from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
+from lance_stream.table.tombstones import CONFIG_KEY
+from lance_stream.table.transaction import decode_transaction, encode_transaction
+from lance_stream.verbs.append import append
+from lance_stream.write.micro_batches import MicroBatch
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    """Two fragments of four rows, of which one has two dead rows; made by a stream."""
+    made = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/table", pa.schema([("id", pa.int64()), ("x", pa.string())])
+    )
+    table = made.table
+    for batch in range(2):
+        ids = range(4 * batch, 4 * batch + 4)
+        data = pa.table({"id": ids, "x": [str(each) for each in ids]})
+        table = append(table, data, MicroBatch("app", batch, "query")).table
+    return Dataset(table).delete("id IN (1, 2)")
+
+
+def test_a_sound_table_breaks_no_rule(ds: Dataset) -> None:
+    for version in range(1, ds.version + 1):
+        assert ds.checkout(version).verify() == []
+
+
+def rewritten(ds: Dataset, **changed: Any) -> Dataset:
+    """Put another manifest in place of the version's."""
+    manifest = replace(ds.table.manifest, **changed)
+    ds.table.store.write(manifest_path(ds.version), encode_manifest(manifest))
+    return lance_stream.open_dataset(ds.uri)
+
+
+def with_fragment(ds: Dataset, place: int, **changed: Any) -> Dataset:
+    fragments: list[Fragment] = list(ds.table.manifest.fragments)
+    fragments[place] = replace(fragments[place], **changed)
+    return rewritten(ds, fragments=FragmentList.of(fragments))
+
+
+def with_file(ds: Dataset, **changed: Any) -> Dataset:
+    file = replace(first_file(ds), **changed)
+    return with_fragment(ds, 0, files=(file,))
+
+
+def first_file(ds: Dataset) -> DataFile:
+    return ds.table.manifest.fragments[0].files[0]
+
+
+def cut_short(ds: Dataset, path: str) -> Dataset:
+    store = ds.table.store
+    store.write(path, store.read(path)[:-1])
+    return lance_stream.open_dataset(ds.uri)
+
+
+def without(ds: Dataset, path: str) -> Dataset:
+    ds.table.store.delete(path)
+    return lance_stream.open_dataset(ds.uri)
+
+
+def deletion_path(ds: Dataset) -> str:
+    fragment = ds.table.manifest.fragments[0]
+    assert fragment.deletion_file is not None
+    return deletion_file_path(fragment.id, fragment.deletion_file)
+
+
+def dead_file(ds: Dataset, **changed: Any) -> Any:
+    return replace(ds.table.manifest.fragments[0].deletion_file, **changed)
+
+
+def other_transaction(ds: Dataset) -> Dataset:
+    path = transaction_path(ds.table.manifest.transaction_file)
+    transaction = decode_transaction(ds.table.store.read(path))
+    other = replace(transaction, uuid=str(uuid.uuid4()))
+    ds.table.store.write(path, encode_transaction(other))
+    return lance_stream.open_dataset(ds.uri)
+
+
+def without_transaction(ds: Dataset) -> Dataset:
+    without(ds, transaction_path(ds.table.manifest.transaction_file))
+    return rewritten(ds, inline_transaction=None)
+
+
+def from_the_future(ds: Dataset) -> Dataset:
+    inline = ds.table.manifest.inline_transaction
+    assert inline is not None
+    transaction = replace(decode_transaction(inline), read_version=9)
+    return rewritten(ds, inline_transaction=encode_transaction(transaction), transaction_file="")
+
+
+def named_by_both_schemes(ds: Dataset) -> Dataset:
+    data = ds.table.store.read(manifest_path(1))
+    ds.table.store.write(manifest_path(1, NamingScheme.V1), data)
+    return ds
+
+
+def row_ids(*ids: int) -> bytes:
+    return encode_row_ids(RowIdSequence.from_array(np.array(ids, np.uint64)))
+
+
+def versions(*stamps: int) -> bytes:
+    return encode_row_versions(RowVersionSequence.from_array(np.array(stamps, np.uint64)))
+
+
+def remembering(ds: Dataset) -> str:
+    """Return the path of the file of a delete that the table remembers from now on."""
+    deletes = pa.table({"id": [77], "at": [1]})
+    rules: dict[str, Any] = {"on": ["id"], "sequence_by": "at", "except_columns": ["at"]}
+    made = ds.upsert(deletes, delete_when="at = 1", tombstones="1 day", **rules)
+    assert made.verify() == []
+    (file,) = ds.table.store.list(TOMBSTONES_DIRECTORY)
+    return file.path
+
+
+def index_of(field_id: int = 0, dataset_version: int = 1, name: str = "an index") -> bytes:
+    return encode_index_section([IndexMetadata(bytes(16), (field_id,), name, dataset_version)])
+
+
+def with_write_ahead_log(ds: Dataset) -> Dataset:
+    ds.table.store.write(f"{FOLDER}/a shard/1.lance", b"rows")
+    return rewritten(ds, index_section=index_of(name=INDEX_NAME))
+
+
+def schema_of(ds: Dataset, **changed: Any) -> Schema:
+    first, second = ds.table.schema.fields
+    return replace(ds.table.schema, fields=(first, replace(second, **changed)))
+
+
+BREAKS: Mapping[str, list[Callable[[Dataset], Dataset]]] = {
+    "features": [lambda ds: rewritten(ds, reader_feature_flags=STABLE_ROW_IDS)],
+    "data format": [
+        lambda ds: rewritten(ds, data_format=DataFormat("parquet", "2.2")),
+        lambda ds: rewritten(ds, data_format=DataFormat("lance", "9.9")),
+    ],
+    "schema": [
+        lambda ds: rewritten(ds, schema=schema_of(ds, name="id")),
+        lambda ds: rewritten(ds, schema=schema_of(ds, logical_type="strange")),
+    ],
+    "timestamp": [lambda ds: rewritten(ds, timestamp_nanos=None)],
+    "manifest names": [named_by_both_schemes],
+    "transaction": [
+        other_transaction,
+        without_transaction,
+        from_the_future,
+        lambda ds: rewritten(ds, transaction_file="nonsense.txn"),
+        lambda ds: rewritten(ds, inline_transaction=b"\xff\xff"),
+        lambda ds: rewritten(ds, transaction_file="../outside.txn"),
+    ],
+    "indices": [
+        lambda ds: rewritten(ds, index_section=b"\xff"),
+        lambda ds: rewritten(ds, index_section=index_of(field_id=7)),
+        lambda ds: rewritten(ds, index_section=index_of(dataset_version=9)),
+    ],
+    "ledger": [
+        lambda ds: rewritten(ds, config={"lance_stream.ledger.app": "no JSON"}),
+        lambda ds: rewritten(ds, config=config_entries("app", LedgerEntry(3, "q", version=99))),
+    ],
+    "tombstones": [
+        lambda ds: rewritten(ds, config={CONFIG_KEY: "no JSON"}),
+        lambda ds: without(ds, remembering(ds)),
+        lambda ds: cut_short(ds, remembering(ds)),
+    ],
+    "write-ahead log": [with_write_ahead_log],
+    "fragment ids": [
+        lambda ds: with_fragment(ds, 0, id=1),
+        lambda ds: rewritten(ds, max_fragment_id=0),
+    ],
+    "fields of files": [
+        lambda ds: with_file(ds, column_indices=(0,)),
+        lambda ds: with_file(ds, file_version=(2, 1)),
+        lambda ds: with_fragment(ds, 0, files=(first_file(ds), first_file(ds))),
+        lambda ds: with_file(ds, file_version=(7, 7)),
+    ],
+    "stored paths": [
+        lambda ds: with_file(ds, path="../data/x.lance"),
+        lambda ds: with_file(ds, path="/etc/passwd"),
+        lambda ds: with_file(ds, base_id=5),
+    ],
+    "data files": [
+        lambda ds: with_file(ds, size_bytes=5),
+        lambda ds: with_file(ds, column_indices=(0, 7)),
+        lambda ds: with_file(ds, column_indices=(0, 0)),
+        lambda ds: with_fragment(ds, 1, physical_rows=5),
+        lambda ds: cut_short(ds, data_file_path(first_file(ds).path)),
+        lambda ds: without(ds, data_file_path(first_file(ds).path)),
+    ],
+    "deletion files": [
+        lambda ds: cut_short(ds, deletion_path(ds)),
+        lambda ds: without(ds, deletion_path(ds)),
+        lambda ds: with_fragment(ds, 0, deletion_file=dead_file(ds, num_deleted_rows=1)),
+    ],
+    "row counts": [
+        lambda ds: with_fragment(ds, 0, files=()),
+        lambda ds: with_fragment(ds, 0, physical_rows=0, files=()),
+        lambda ds: with_fragment(ds, 0, deletion_file=dead_file(ds, num_deleted_rows=4)),
+    ],
+    "row ids": [
+        lambda ds: with_fragment(ds, 0, row_ids=None),
+        lambda ds: with_fragment(ds, 0, row_ids=row_ids(0, 1, 2)),
+        lambda ds: with_fragment(ds, 0, row_ids=row_ids(0, 1, 1, 2)),
+        lambda ds: with_fragment(ds, 0, row_ids=b"\xff"),
+        lambda ds: rewritten(ds, next_row_id=7),
+        lambda ds: rewritten(
+            ds, reader_feature_flags=DELETION_FILES, writer_feature_flags=DELETION_FILES
+        ),
+    ],
+    "row ids across fragments": [lambda ds: with_fragment(ds, 0, row_ids=row_ids(4, 1, 2, 3))],
+    "row versions": [
+        lambda ds: with_fragment(ds, 0, created_at_versions=versions(2, 2, 2)),
+        lambda ds: with_fragment(ds, 0, last_updated_at_versions=versions(2, 2, 2, 99)),
+        lambda ds: with_fragment(ds, 0, last_updated_at_versions=versions(2, 2, 2, 0)),
+        lambda ds: with_fragment(ds, 0, last_updated_at_versions=versions(2, 2, 2, 1)),
+        lambda ds: with_fragment(ds, 0, created_at_versions=b"\xff"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("rule", "damage"),
+    [(rule, damage) for rule, damages in BREAKS.items() for damage in damages],
+    ids=[f"{rule} {n}" for rule, damages in BREAKS.items() for n in range(len(damages))],
+)
+@pytest.mark.filterwarnings("ignore:.*write-ahead log")
+def test_what_breaks_a_rule_is_found_by_it(
+    ds: Dataset, rule: str, damage: Callable[[Dataset], Dataset]
+) -> None:
+    findings = damage(ds).verify()
+    assert rule in {each.rule for each in findings}, list(map(str, findings))
+    for each in findings:
+        assert each.where
+        assert each.message
+
+
+def test_every_rule_has_a_table_that_breaks_it() -> None:
+    assert set(BREAKS) == set(RULES)
+
+
+def test_a_manifest_is_not_changed_by_being_written_again(ds: Dataset) -> None:
+    """So that what the other tests find is the damage, and not the way it is done."""
+    before: Manifest = ds.table.manifest
+    again = rewritten(ds)
+    assert again.table.manifest == before
+    assert again.verify() == []

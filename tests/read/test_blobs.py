@@ -1,0 +1,407 @@
+"""Blob columns: bytes apart, read on demand; side files that are whole or not there; damage."""
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import InvalidInputError, NotFoundError
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
+from lance_stream.read import blob_places
+from lance_stream.read.fragment import BATCH_BYTES
+from lance_stream.schema.blobs import DESCRIPTION_V2, PREPARED_V2, as_v1, as_v2
+from lance_stream.schema.fields import Field, Schema
+from lance_stream.storage.local_store import LocalStore
+from lance_stream.table.paths import blob_file_path
+from lance_stream.write.blob_files import BlobFiles
+
+SMALL = {
+    "lance-encoding:blob": "true",
+    "lance-encoding:blob-inline-size-threshold": "10",
+    "lance-encoding:blob-dedicated-size-threshold": "100",
+    "lance-encoding:blob-pack-file-size-threshold": "150",
+}
+"""Thresholds that small blobs pass."""
+
+SIZES = [0, 10, 11, None, 100, 101, 60, 3, 60, None, 0, 500, 40]
+VALUES = [None if size is None else bytes([place + 1]) * size for place, size in enumerate(SIZES)]
+VERSIONS = ["2.0", "2.1", "2.2"]
+
+
+def schema_of(metadata: dict[str, str] = SMALL) -> pa.Schema:
+    return pa.schema(
+        [pa.field("id", pa.int64()), pa.field("b", pa.large_binary(), metadata=metadata)]
+    )
+
+
+def rows_of(values: Sequence[bytes | None], first: int = 0) -> pa.Table:
+    ids = pa.array(range(first, first + len(values)), pa.int64())
+    return pa.table({"id": ids, "b": pa.array(values, pa.large_binary())})
+
+
+def table_of(folder: Path, version: str, values: Sequence[bytes | None] = VALUES) -> Any:
+    ds = lance_stream.create_dataset(folder / "t", schema_of(), version)
+    return ds.append(rows_of(values))
+
+
+def side_files(folder: Path) -> list[int]:
+    return sorted(path.stat().st_size for path in folder.rglob("*.blob"))
+
+
+class Counted:
+    """Counts what is asked of every local store."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ranges: list[tuple[str, ByteRange]] = []
+        plain = LocalStore.read_ranges
+
+        def counted(store: LocalStore, path: str, ranges: Sequence[ByteRange]) -> Any:
+            self.ranges += [(path, each) for each in ranges]
+            return plain(store, path, ranges)
+
+        monkeypatch.setattr(LocalStore, "read_ranges", counted)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(each.size_bytes for _, each in self.ranges)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_was_written_comes_back_in_each_way(tmp_path: Path, version: str) -> None:
+    ds = table_of(tmp_path, version)
+    assert ds.schema.field("b").type == pa.large_binary()
+    assert ds.to_table()["b"].to_pylist() == VALUES
+    assert ds.take([11, 3, 5])["b"].to_pylist() == [VALUES[11], None, VALUES[5]]
+    descriptors = ds.to_table(["b"], blob_handling="descriptors")["b"]
+    assert [each and each["size"] for each in descriptors.to_pylist()] == SIZES
+    files = ds.take_blobs("b", row_ids=[5, 0, 3, 5])
+    assert [each and each.size for each in files] == [101, 0, None, 101]
+    assert [each and each.read() for each in files] == [VALUES[5], b"", None, VALUES[5]]
+    assert ds.to_table(["id"], "b IS NULL")["id"].to_pylist() == [3, 9]
+    assert ds.verify() == []
+
+
+def test_large_values_stand_in_side_files_from_2_2_on(tmp_path: Path) -> None:
+    ds = table_of(tmp_path, "2.2")
+    kinds = ds.to_table(["b"], blob_handling="descriptors")["b"].to_pylist()
+    assert [each and (each["kind"], each["blob_id"], each["position"]) for each in kinds[1:]] == [
+        (0, 0, 0), (1, 1, 0), None, (1, 1, 11), (2, 2, 0), (1, 3, 0), (0, 0, 10), (1, 3, 60), None,
+        (0, 0, 13), (2, 4, 0), (1, 5, 0),
+    ]  # fmt: skip
+    assert side_files(tmp_path) == [40, 101, 111, 120, 500]
+
+
+def test_the_first_side_file_is_named_by_the_bits_of_one_from_behind() -> None:
+    assert blob_file_path("data/abc.lance", 1) == f"data/abc/1{'0' * 31}.blob"
+    assert blob_file_path("data/abc.lance", 6) == f"data/abc/011{'0' * 29}.blob"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_blobs_as_files_read_just_what_is_asked(
+    tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = np.random.default_rng(1).bytes(5_000_000)
+    schema = schema_of({"lance-encoding:blob": "true"})
+    ds = lance_stream.create_dataset(tmp_path / "t", schema, version)
+    ds = ds.append(rows_of([b"", large, None]))
+    counted = Counted(monkeypatch)
+    empty, blob, missing = ds.take_blobs("b", row_offsets=[0, 1, 2])
+    assert missing is None
+    assert empty is not None
+    assert blob is not None
+    assert counted.num_bytes < 100_000
+    assert blob.size == len(large)
+    counted.ranges.clear()
+    blob.seek(-1000, io.SEEK_END)
+    assert blob.read(10) == large[-1000:-990]
+    assert blob.tell() == len(large) - 990
+    assert counted.num_bytes == 10
+    assert len(counted.ranges) == 1
+    assert blob.seek(1_000_000) == 1_000_000
+    target = bytearray(7)
+    assert blob.readinto(target) == 7
+    assert target == large[1_000_000:1_000_007]
+    assert io.BufferedReader(blob, 4096).peek(1)[:3] == large[1_000_007:1_000_010]
+    assert empty.read() == b""
+
+
+def test_a_file_of_a_blob_keeps_the_promises_of_files(tmp_path: Path) -> None:
+    ds = table_of(tmp_path, "2.2", [b"0123456789"])
+    (blob,) = ds.take_blobs("b", [0])
+    assert blob is not None
+    with blob:
+        assert blob.readable()
+        assert blob.seekable()
+        assert not blob.writable()
+        assert blob.seek(4) == 4
+        assert blob.seek(2, io.SEEK_CUR) == 6
+        assert blob.read() == b"6789"
+        assert blob.read(5) == b""
+        assert blob.seek(99) == 99
+        assert blob.readall() == b""
+        with pytest.raises(ValueError, match="before the start"):
+            blob.seek(-1)
+        with pytest.raises(ValueError, match="whence"):
+            blob.seek(0, 9)
+    for use in (blob.read, blob.tell, blob.readable):
+        with pytest.raises(ValueError, match="closed"):
+            use()
+
+
+def test_descriptors_are_read_without_the_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = table_of(tmp_path, "2.2")
+    counted = Counted(monkeypatch)
+    ds.to_table(blob_handling="descriptors")
+    assert {path.rpartition(".")[2] for path, _ in counted.ranges} == {"lance"}
+
+
+def test_batches_end_where_their_blobs_become_many_bytes(tmp_path: Path) -> None:
+    schema = schema_of({"lance-encoding:blob": "true"})
+    ds = lance_stream.create_dataset(tmp_path / "t", schema, "2.2")
+    ds = ds.append(rows_of([bytes(BATCH_BYTES // 4)] * 9))
+    assert [each.num_rows for each in ds.scan()] == [4, 4, 1]
+    assert [each.num_rows for each in ds.scan(blob_handling="descriptors")] == [9]
+    assert [each.num_rows for each in ds.scan(["id"])] == [9]
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+def test_a_changed_blob_shows_in_the_feed(tmp_path: Path, version: str) -> None:
+    ds = table_of(tmp_path, version)
+    ds = ds.delete("id = 5")
+    changes = ds.changes(1).read_all().sort_by("id")
+    assert changes["b"].to_pylist()[5:7] == [VALUES[5], VALUES[5]]
+    assert ds.to_table()["b"].to_pylist() == VALUES[:5] + VALUES[6:]
+
+
+@pytest.mark.parametrize("form", ["binary", "struct"])
+def test_bytes_come_in_other_forms_too(tmp_path: Path, form: str) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", schema_of(), "2.2")
+    blobs = pa.array(VALUES, pa.binary())
+    if form == "struct":
+        data = pa.array(VALUES, pa.large_binary())
+        missing = data.is_null()
+        blobs = pa.StructArray.from_arrays(
+            [data, pa.nulls(len(data), pa.string())], names=["data", "uri"], mask=missing
+        )
+    ds = ds.append(pa.table({"b": blobs}))
+    assert ds.to_table()["b"].to_pylist() == VALUES
+
+
+def test_uris_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", schema_of(), "2.2")
+    blobs = pa.array(
+        [{"data": None, "uri": "file:///tmp/x"}],
+        pa.struct([("data", pa.large_binary()), ("uri", pa.string())]),
+    )
+    with pytest.raises(InvalidInputError, match="pass them as data"):
+        ds.append(pa.table({"b": blobs}))
+    nothing = pa.array([{"data": None, "uri": None}], blobs.type)
+    with pytest.raises(InvalidInputError, match="neither data nor URI"):
+        ds.append(pa.table({"b": nothing}))
+
+
+def test_a_failed_write_leaves_no_side_file(tmp_path: Path) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", schema_of(), "2.2")
+
+    def batches() -> Any:
+        yield rows_of(VALUES).to_batches()[0]
+        raise KeyError("the source broke")
+
+    reader = pa.RecordBatchReader.from_batches(rows_of(VALUES).schema, batches())
+    with pytest.raises(KeyError):
+        ds.append(reader)
+    assert side_files(tmp_path) == []
+    assert not list((tmp_path / "t").rglob("*.lance"))
+
+
+def test_side_files_are_deleted_with_the_files_of_a_write_that_fails_later(tmp_path: Path) -> None:
+    from lance_stream.write.fragments import delete_files, write_fragments, write_target
+
+    ds = lance_stream.create_dataset(tmp_path / "t", schema_of(), "2.2")
+    target = write_target(ds.table)
+    fragments = write_fragments(rows_of(VALUES).to_batches(), target)
+    assert len(side_files(tmp_path)) == 5
+    delete_files(target.store, fragments)
+    assert side_files(tmp_path) == []
+
+
+def test_a_side_file_that_fails_deletes_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain: Callable[..., Any] = LocalStore.open_writer
+
+    def failing(store: LocalStore, path: str) -> Any:
+        if "/001" in path:
+            raise OSError("the disk is full")
+        return plain(store, path)
+
+    monkeypatch.setattr(LocalStore, "open_writer", failing)
+    ds = lance_stream.create_dataset(tmp_path / "t", schema_of(), "2.2")
+    with pytest.raises(OSError, match="full"):
+        ds.append(rows_of(VALUES))
+    assert side_files(tmp_path) == []
+
+
+def test_large_blobs_do_not_stay_in_the_batch(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    schema = Schema(
+        (as_v2(Field("b", "large_binary", 0, metadata={"lance-encoding:blob": b"true"})),)
+    )
+    array = pa.array([b"x" * (64 << 10), b"y" * ((64 << 10) + 1)], pa.large_binary())
+    with BlobFiles(store, "data/a.lance", schema) as files:
+        batch = files.prepare(pa.RecordBatch.from_arrays([array], names=["b"]))
+        files.close()
+    assert batch.column(0).type == PREPARED_V2
+    assert [len(each["data"]) for each in batch.column(0).to_pylist()] == [64 << 10, 0]
+    assert side_files(tmp_path) == [(64 << 10) + 1]
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("field", "match"),
+    [
+        (pa.field("b", pa.int32(), metadata=SMALL), "large_binary, not int32"),
+        (pa.field("b", pa.list_(pa.field("item", pa.large_binary(), metadata=SMALL))), "own"),
+        (
+            pa.field(
+                "b",
+                pa.large_binary(),
+                metadata={**SMALL, "lance-encoding:blob-inline-size-threshold": "-1"},
+            ),
+            "number of bytes",
+        ),
+    ],
+    ids=["numbers", "lists", "threshold"],
+)
+def test_columns_that_cannot_hold_blobs_are_refused(
+    tmp_path: Path, field: pa.Field, match: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=match):
+        lance_stream.create_dataset(tmp_path / "t", pa.schema([field]), "2.2")
+
+
+def test_wrong_questions_are_told_apart(tmp_path: Path) -> None:
+    ds = table_of(tmp_path, "2.2")
+    with pytest.raises(InvalidInputError, match="no blobs; those that do: b"):
+        ds.take_blobs("id", [0])
+    with pytest.raises(NotFoundError, match="no column 'x'"):
+        ds.take_blobs("x", [0])
+    with pytest.raises(NotFoundError, match="no row 99"):
+        ds.take_blobs("b", [99])
+    with pytest.raises(InvalidInputError, match="either row_offsets or row_ids"):
+        ds.take_blobs("b")
+    with pytest.raises(InvalidInputError, match="'bytes' or 'descriptors'"):
+        ds.to_table(blob_handling="all_binary")
+    with pytest.raises(NotFoundError):
+        ds.to_table(["b.data"])
+
+
+def test_both_forms_of_a_column_turn_into_each_other() -> None:
+    one = Field("b", "large_binary", 3, False, metadata={"lance-encoding:blob": b"true"})
+    assert as_v1(as_v2(one)) == one
+    assert as_v2(Field("x", "large_binary")) == Field("x", "large_binary")
+
+
+# --- damage
+
+
+@pytest.mark.parametrize("harm", ["missing", "short", "long"])
+@pytest.mark.parametrize("which", [101, 111])
+def test_a_side_file_that_is_not_as_described_is_named(
+    tmp_path: Path, which: int, harm: str
+) -> None:
+    table_of(tmp_path, "2.2")
+    (path,) = [each for each in tmp_path.rglob("*.blob") if each.stat().st_size == which]
+    if harm == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(bytes(which - 1 if harm == "short" else which + 1))
+    ds = lance_stream.open_dataset(tmp_path / "t")
+    if harm == "long" and which == 111:
+        assert ds.to_table().num_rows == len(VALUES)
+        return
+    for use in (ds.to_table, lambda: ds.take_blobs("b", [4, 5])):
+        with pytest.raises(CorruptDataError, match=path.name) as refused:
+            use()
+        assert any("'b'" in note and ".lance" in note for note in refused.value.__notes__)
+
+
+def descriptions(**changed: Any) -> pa.Array:
+    row = {"kind": 0, "position": 0, "size": 1, "blob_id": 0, "blob_uri": ""}
+    types = {"uint8": pa.uint8(), "uint64": pa.uint64(), "uint32": pa.uint32()}
+    fields = [
+        pa.field(each.name, types.get(each.logical_type, pa.string())) for each in DESCRIPTION_V2
+    ]
+    return pa.array([row, {**row, **changed}], pa.struct(fields))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"position": 10**6},
+        {"size": 10**6},
+        {"size": 2**63},
+        {"position": 2**64 - 1},
+        {"position": 2**62, "size": 2**62},
+        {"kind": 1, "blob_id": 77},
+        {"kind": 2, "blob_id": 2**32 - 1},
+        {"kind": 2, "blob_id": 2, "size": 3},
+        {"kind": 3, "blob_uri": "no uri"},
+        {"kind": 3, "blob_uri": "file:///nowhere/x", "size": 5},
+        {"kind": 3, "blob_id": 9, "blob_uri": "x"},
+        {"kind": 4, "blob_uri": "data/x"},
+        {"kind": 200},
+    ],
+    ids=str,
+)
+def test_absurd_descriptions_are_bad_data_before_memory_is_set_aside(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    ds = table_of(tmp_path, "2.2")
+    file = next(iter(ds.table.manifest.fragments)).files[0]
+    with pytest.raises(BadDataError):
+        blob_places.blob_places(descriptions(**changed), file, ds.table.files)
+
+
+def test_many_blobs_over_the_same_bytes_are_bad_data(tmp_path: Path) -> None:
+    ds = table_of(tmp_path, "2.2")
+    file = next(iter(ds.table.manifest.fragments)).files[0]
+    size = file.size_bytes or 0
+    rows = pa.concat_arrays([descriptions(size=size)] * 3)
+    with pytest.raises(CorruptDataError, match="together"):
+        blob_places.blob_places(rows, file, ds.table.files)
+
+
+def test_an_external_blob_is_read_where_its_uri_says(tmp_path: Path) -> None:
+    ds = table_of(tmp_path, "2.2")
+    (tmp_path / "outside.bin").write_bytes(b"0123456789")
+    file = next(iter(ds.table.manifest.fragments)).files[0]
+    uri = (tmp_path / "outside.bin").as_uri()
+    for changed, wanted in (
+        ({"position": 2, "size": 3}, b"234"),
+        ({"size": 0}, b"0123456789"),
+        ({"position": 4, "size": 0}, b"456789"),
+    ):
+        rows = descriptions(kind=3, blob_uri=uri, **changed)
+        places = blob_places.blob_places(rows, file, ds.table.files)
+        assert blob_places.read_blobs(places).to_pylist()[1] == wanted
+
+
+def test_a_table_elsewhere_names_no_local_files() -> None:
+    ds = lance_stream.create_dataset("memory://blobs-elsewhere/t", schema_of(), "2.2")
+    ds = ds.append(rows_of(VALUES))
+    assert ds.to_table()["b"].to_pylist() == VALUES
+    file = next(iter(ds.table.manifest.fragments)).files[0]
+    rows = descriptions(kind=3, blob_uri="file:///etc/hostname")
+    with pytest.raises(UnsupportedFeatureError, match="local disk"):
+        blob_places.blob_places(rows, file, ds.table.files)

@@ -1,0 +1,187 @@
+"""Columns that lie in several files of a fragment, or in none."""
+
+import uuid
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import CorruptDataError, Dataset
+from lance_stream.file.versions import FileVersion
+from lance_stream.read.units import unit_of
+from lance_stream.schema.arrow_schemas import to_arrow
+from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.projections import project
+from lance_stream.table.fragments import Fragment
+from lance_stream.verbs.append import append_fragments
+from lance_stream.write.fragments import WriteTarget, write_fragments
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        (
+            "part",
+            pa.struct(
+                [("a", pa.int32()), ("b", pa.string()), ("c", pa.struct([("d", pa.int8())]))]
+            ),
+        ),
+        ("list", pa.list_(pa.struct([("x", pa.int16()), ("y", pa.string())]))),
+    ]
+)
+ROWS = pa.table(
+    {
+        "id": [1, 2, 3],
+        "part": [{"a": 1, "b": "x", "c": {"d": 5}}, None, {"a": None, "b": "z", "c": None}],
+        "list": [[{"x": 1, "y": "p"}, None], None, []],
+    },
+    schema=SCHEMA,
+)
+
+
+def fragment_in_files(
+    ds: Dataset, *column_sets: list[str], schema: Schema | None = None
+) -> Dataset:
+    """Append the rows as one fragment whose files have some of the columns each."""
+    files = []
+    for columns in column_sets:
+        part = project(schema or ds.table.schema, columns)
+        target = WriteTarget(ds.table.store, part, FileVersion.parse(ds.file_version))
+        (written,) = write_fragments(rows_of(to_arrow(part)), target)
+        files += written.files
+    done = append_fragments(ds.table, [Fragment(0, tuple(files), ROWS.num_rows)])
+    return Dataset(done.table)
+
+
+def rows_of(schema: pa.Schema) -> list[pa.RecordBatch]:
+    batch = pa.RecordBatch.from_pylist(ROWS.to_pylist(), schema=schema)
+    return [batch]
+
+
+@pytest.fixture(params=["2.1", "2.2"])
+def ds(request: pytest.FixtureRequest) -> Dataset:
+    return lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/table", SCHEMA, file_version=request.param
+    )
+
+
+@pytest.mark.parametrize(
+    "column_sets",
+    [
+        (["id", "part", "list"],),
+        (["list"], ["part"], ["id"]),
+        (["id", "part.a"], ["part.b", "list", "part.c"]),
+        (["part.c.d"], ["id", "part.b"], ["list", "part.a"]),
+        (["id", "part", "list.y"], ["list.x"]),
+        (["list.x", "part.a", "part.c"], ["id"], ["part.b", "list.y"]),
+    ],
+)
+def test_a_struct_in_several_files_is_read_as_one(
+    ds: Dataset, column_sets: tuple[list[str], ...]
+) -> None:
+    ds = fragment_in_files(ds, *column_sets)
+    assert ds.to_table().to_pylist() == ROWS.to_pylist()
+    assert ds.to_table(columns=["part.b"])["part"].to_pylist() == [{"b": "x"}, None, {"b": "z"}]
+    assert ds.take(row_offsets=[2, 0])["part"].to_pylist() == [
+        ROWS["part"].to_pylist()[2],
+        ROWS["part"].to_pylist()[0],
+    ]
+
+
+@pytest.mark.parametrize("lists", [[[{"x": 1}], None, []], [[{"x": 1}, None], [], []]])
+def test_lists_whose_files_disagree_on_their_lengths_are_refused(
+    ds: Dataset, lists: list[object]
+) -> None:
+    whole = fragment_in_files(ds, ["id", "part", "list.y"])
+    part = project(ds.table.schema, ["list.x"])
+    target = WriteTarget(ds.table.store, part, FileVersion.parse(ds.file_version))
+    rows = pa.RecordBatch.from_pydict({"list": lists}, schema=to_arrow(part))
+    (other,) = write_fragments([rows], target)
+    (fragment,) = whole.table.manifest.fragments
+    made = replace(fragment, id=0, files=(*fragment.files, *other.files), row_ids=None)
+    odd = Dataset(append_fragments(ds.table, [Fragment(0, made.files, ROWS.num_rows)]).table)
+    with pytest.raises(CorruptDataError, match="lists of 'list' lie in 2 files"):
+        odd.to_table()
+
+
+def test_what_no_file_has_is_null(ds: Dataset) -> None:
+    ds = fragment_in_files(ds, ["id", "part.a", "list.x"])
+    assert ds.to_table().to_pylist() == [
+        {"id": 1, "part": {"a": 1, "b": None, "c": None}, "list": [{"x": 1, "y": None}, None]},
+        {"id": 2, "part": None, "list": None},
+        {"id": 3, "part": {"a": None, "b": None, "c": None}, "list": []},
+    ]
+    assert ds.count_rows("part.b IS NULL") == 3
+    assert ds.count_rows("part.a IS NOT NULL") == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (["part.c"], {"part": [{"c": None}, None, {"c": None}]}),
+        (["part.c.d"], {"part": [{"c": None}, None, {"c": None}]}),
+        (["part.b", "id"], {"part": [{"b": None}, None, {"b": None}], "id": [1, 2, 3]}),
+        (["list.y"], {"list": [[{"y": None}, None], None, []]}),
+    ],
+    ids=str,
+)
+def test_a_part_in_no_file_is_null_but_what_is_around_it_is_not(
+    ds: Dataset, columns: list[str], expected: dict[str, list[object]]
+) -> None:
+    ds = fragment_in_files(ds, ["id", "list.x"], ["part.a"])
+    table = ds.to_table(columns=columns)
+    assert table.to_pydict() == expected
+    taken = ds.take(row_offsets=[2, 0], columns=columns)
+    assert taken.to_pydict() == {name: [each[2], each[0]] for name, each in expected.items()}
+
+
+def test_a_part_of_fixed_size_lists_in_no_file_is_null_but_the_lists_are_there() -> None:
+    point = pa.struct([("x", pa.int8()), ("y", pa.int8())])
+    schema = pa.schema([("id", pa.int64()), ("p", pa.list_(point, 2))])
+    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
+    held = project(made.table.schema, ["id", "p.x"])
+    rows = [{"id": 1, "p": [{"x": 1}, None]}, {"id": 2, "p": None}]
+    (written,) = write_fragments(
+        [pa.RecordBatch.from_pylist(rows, to_arrow(held))],
+        WriteTarget(made.table.store, held, FileVersion.V2_2),
+    )
+    ds = Dataset(append_fragments(made.table, [written]).table)
+    assert ds.to_table(["p.y"])["p"].to_pylist() == [[{"y": None}, None], None]
+    assert ds.to_table()["p"].to_pylist() == [[{"x": 1, "y": None}, None], None]
+
+
+def test_a_column_in_no_file_is_null_and_filtered_as_such(ds: Dataset) -> None:
+    ds = fragment_in_files(ds, ["id"])
+    assert ds.to_table()["part"].null_count == 3
+    assert ds.count_rows("part.a IS NULL AND id > 1") == 2
+
+
+def test_a_column_that_must_not_be_null_has_to_lie_in_a_file() -> None:
+    schema = pa.schema([("id", pa.int64()), pa.field("x", pa.int8(), nullable=False)])
+    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
+    (written,) = write_fragments(
+        [pa.RecordBatch.from_pydict({"id": [1]})],
+        WriteTarget(made.table.store, project(made.table.schema, ["id"]), FileVersion.V2_2),
+    )
+    ds = Dataset(append_fragments(made.table, [written]).table)
+    with pytest.raises(CorruptDataError, match="column 'x' must not be null"):
+        ds.to_table()
+    assert ds.to_table(columns=["id"])["id"].to_pylist() == [1]
+
+
+def test_a_void_column_of_a_file_is_not_read(ds: Dataset) -> None:
+    """A tombstone stands for a column whose data was replaced by another file's."""
+    ds = fragment_in_files(ds, ["id", "part", "list"])
+    (fragment,) = ds.table.manifest.fragments
+    (file,) = fragment.files
+    ids: list[int] = [-2 if each == field_named(ds, "id").id else each for each in file.field_ids]
+    emptied = replace(fragment, files=(replace(file, field_ids=tuple(ids)),))
+    from lance_stream.read.fragment import read_unit
+    from lance_stream.table.fragments import encode_fragment
+
+    unit = replace(unit_of(ds.table, 0, columns=("id",)), fragment=encode_fragment(emptied))
+    assert pa.Table.from_batches(read_unit(unit))["id"].null_count == 3
+
+
+def field_named(ds: Dataset, name: str) -> Field:
+    return next(each for each in ds.table.schema.fields if each.name == name)

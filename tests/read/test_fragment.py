@@ -1,0 +1,49 @@
+"""Rows of one fragment, given by offset."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.read import fragment
+from lance_stream.read.fragment import FragmentReader, read_unit
+from lance_stream.read.units import unit_of
+from lance_stream.snapshot.opening import open_table
+from lance_stream.table.fragments import decode_fragment
+
+
+def test_rows_that_lie_far_apart_are_not_read_as_one_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pa.table({"n": np.arange(20_000)})
+    made = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
+    unit = unit_of(open_table(made.uri), 0, columns=("n",))
+    monkeypatch.setattr(fragment, "BATCH_BYTES", 8 * 500)  # 500 rows, among 4,000 at most
+    far = replace(unit, offsets=np.array([0, 3999, 4000, 4001, 19_999], np.uint32))
+    chosen = list(FragmentReader(far).selections())
+    assert [(each.start, each.stop, each.num_rows) for each in chosen] == [
+        (0, 4000, 2),
+        (4000, 4002, 2),
+        (19_999, 20_000, 1),
+    ]
+    assert pa.Table.from_batches(read_unit(far))["n"].to_pylist() == [0, 3999, 4000, 4001, 19_999]
+    many = replace(unit, offsets=np.arange(0, 20_000, 2, dtype=np.uint32))
+    assert [each.num_rows for each in FragmentReader(many).selections()] == [500] * 20
+
+
+def test_texts_take_together_about_what_a_stored_row_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice = np.random.default_rng(0)
+    texts = [dice.bytes(30).hex() for _ in range(20_000)]
+    rows = pa.table({f"s{each}": texts for each in range(8)} | {"n": np.arange(20_000)})
+    made = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
+    unit = unit_of(open_table(made.uri), 0, columns=tuple(rows.column_names))
+    stored = sum(each.size_bytes for each in decode_fragment(unit.fragment).files)
+    monkeypatch.setattr(fragment, "BATCH_BYTES", 2 * stored)
+    assert [each.num_rows for each in FragmentReader(unit).selections()] == [20_000]
+    monkeypatch.setattr(fragment, "BATCH_BYTES", stored // 4)
+    assert len(list(FragmentReader(unit).selections())) >= 4

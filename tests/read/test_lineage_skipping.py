@@ -1,0 +1,275 @@
+"""Filters over row ids and versions choose the same rows, and open only the files they must."""
+
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.expressions.predicates import Expression, evaluate_predicate, parse_expression
+from lance_stream.read import fragment, page_skipping
+from lance_stream.read.scan import plan_scan
+from lance_stream.storage.store import Store
+from lance_stream.table.fragments import encode_fragment
+from tests.contracts.watched_stores import WatchedStore
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+LINEAGE = ("_rowid", "_rowaddr", "_row_created_at_version", "_row_last_updated_at_version")
+
+
+def rows(first: int, stop: int, name: str = "n") -> pa.Table:
+    ids = range(first, stop)
+    return pa.table({"id": ids, "name": [f"{name}{each}" for each in ids]}, SCHEMA)
+
+
+def history(*, stable_row_ids: bool = True) -> Dataset:
+    """Versions 2 to 6 append ten rows each; then come updates, deletes, an upsert, a compaction."""
+    made = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=stable_row_ids
+    )
+    for first in range(0, 50, 10):
+        made = made.append(rows(first, first + 10))
+    made = made.update({"name": "'new'"}, "id % 7 = 3")  # version 7
+    made = made.delete("id IN (1, 2, 31)")  # 8
+    return made.upsert(rows(45, 55, "u"), on="id")  # 9
+
+
+@pytest.fixture(scope="module")
+def ds() -> Dataset:
+    """The history with stable row ids."""
+    return history()
+
+
+def everything(ds: Dataset) -> pa.Table:
+    return ds.to_table(with_row_id=True, with_row_address=True, with_row_versions=True)
+
+
+def watched(ds: Dataset) -> tuple[Dataset, WatchedStore]:
+    store = WatchedStore(ds.table.store)
+    kept: Store = store
+    return Dataset(replace(ds.table, store=kept, log=ObjectStoreLog(kept))), store
+
+
+def data_files_of(store: WatchedStore) -> set[str]:
+    return {path for _, path in store.calls if path.startswith("data/")}
+
+
+CREATED = "_row_created_at_version > {b} AND _row_created_at_version <= {e}"
+UPDATED = (
+    "_row_created_at_version <= {b} AND _row_last_updated_at_version > {b} "
+    "AND _row_last_updated_at_version <= {e}"
+)
+
+
+@pytest.mark.parametrize(("b", "e"), [(0, 9), (0, 1), (3, 5), (5, 8), (6, 9), (8, 9), (9, 9)])
+def test_the_queries_of_the_specification(ds: Dataset, b: int, e: int) -> None:
+    table = everything(ds).to_pylist()
+    inserted = [each["id"] for each in table if b < each["_row_created_at_version"] <= e]
+    updated = [
+        each["id"]
+        for each in table
+        if each["_row_created_at_version"] <= b < each["_row_last_updated_at_version"] <= e
+    ]
+    for text, expected in ((CREATED, inserted), (UPDATED, updated)):
+        query = text.format(b=b, e=e)
+        assert ds.to_table(["id"], query)["id"].to_pylist() == expected
+        assert ds.count_rows(query) == len(expected)
+
+
+def test_only_files_with_such_rows_are_opened(ds: Dataset) -> None:
+    seen, store = watched(ds)
+    assert seen.to_table(["id"], CREATED.format(b=3, e=4)).num_rows == 10
+    files = {file.path for each in ds.table.manifest.fragments for file in each.files}
+    assert len(files) == 7
+    assert len(data_files_of(store)) == 2  # what version 4 appended, and what was updated of it
+    deletion_files = {path for _, path in store.calls if path.startswith("_deletions/")}
+    assert len(deletion_files) == 2
+
+
+def test_counting_opens_no_data_file(ds: Dataset) -> None:
+    seen, store = watched(ds)
+    assert seen.count_rows(UPDATED.format(b=6, e=9)) == 10
+    assert seen.count_rows("_rowid < 10") == 8
+    assert not data_files_of(store)
+
+
+def test_no_row_is_no_file(ds: Dataset) -> None:
+    seen, store = watched(ds)
+    for nothing in ("_row_created_at_version > 9", "_rowid > 1000", "_rowaddr < 0"):
+        assert seen.to_table(None, nothing).num_rows == 0
+    assert [path for _, path in store.calls if path.startswith(("data/", "_del"))] == []
+
+
+def test_other_columns_are_asked_of_the_rows_that_are_left(ds: Dataset) -> None:
+    query = f"{UPDATED.format(b=6, e=9)} AND name = 'new' AND id < 20"
+    assert sorted(ds.to_table(["id"], query)["id"].to_pylist()) == [3, 10, 17]
+    assert sorted(ds.to_table(["id"], f"NOT ({query})")["id"].to_pylist()) == sorted(
+        each for each in ds.to_table(["id"])["id"].to_pylist() if each not in (3, 10, 17)
+    )
+
+
+def test_a_row_is_found_by_its_id_and_by_its_address(ds: Dataset) -> None:
+    for row in everything(ds).to_pylist()[::5]:
+        for name in ("_rowid", "_rowaddr"):
+            seen, store = watched(ds)
+            found = seen.to_table(["id"], f"{name} = {row[name]}")
+            assert found["id"].to_pylist() == [row["id"]]
+            assert len(data_files_of(store)) == 1
+
+
+def test_a_fragment_is_read_from_the_first_such_row_to_the_last() -> None:
+    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
+    for first in (0, 10, 20):
+        made = made.append(rows(first, first + 10))
+    (unit,) = plan_scan(made.compact().table, ["id"], "_row_created_at_version = 3")
+    assert (unit.start, unit.stop) == (10, 20)
+    (unit,) = plan_scan(made.compact().table, ["id"], "NOT (_row_created_at_version >= 3)")
+    assert (unit.start, unit.stop) == (0, 10)
+    (unit,) = plan_scan(made.compact().table, ["id"], "_row_created_at_version <> 3")
+    assert (unit.start, unit.stop) == (0, None)
+
+
+def test_of_a_long_range_of_ids_a_part_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
+    made = made.append(rows(0, 30_000))
+    evaluated: list[int] = []
+    before = fragment.evaluate_predicate
+
+    def counting(predicate: Expression, batch: pa.RecordBatch) -> pa.BooleanArray:
+        evaluated.append(batch.num_rows)
+        return before(predicate, batch)
+
+    monkeypatch.setattr(fragment, "evaluate_predicate", counting)
+    assert made.to_table(["id"], "_rowid = 9000")["id"].to_pylist() == [9000]
+    assert made.to_table(["id"], "_rowaddr IN (1, 29999)")["id"].to_pylist() == [1, 29_999]
+    assert sorted(evaluated) == [30_000 % 4096, 4096, 4096]
+
+
+def test_verbs_choose_rows_so_too(ds: Dataset) -> None:
+    made = history().delete("_row_created_at_version = 4 AND id < 25")
+    assert 20 not in made.to_table()["id"].to_pylist()
+    made = made.update({"name": "'old'"}, "_row_created_at_version <= 2")
+    assert made.count_rows("name = 'old'") == 8
+
+
+def test_without_stable_row_ids_a_row_id_is_an_address() -> None:
+    plain = history(stable_row_ids=False)
+    (row,) = plain.to_table(filter="id = 33", with_row_id=True).to_pylist()
+    assert plain.to_table(["id"], f"_rowid = {row['_rowid']}")["id"].to_pylist() == [33]
+
+
+NUMBERS = st.integers(0, 60)
+
+
+def comparisons() -> st.SearchStrategy[str]:
+    ids = st.tuples(st.sampled_from(["_rowid", "id"]), NUMBERS)
+    versions = st.tuples(st.sampled_from(LINEAGE[2:]), st.integers(0, 11))
+    addresses = st.tuples(
+        st.just("_rowaddr"), st.tuples(st.integers(0, 7), st.integers(0, 12)).map(_address)
+    )
+    compared = st.tuples(
+        st.one_of(ids, versions, addresses),
+        st.sampled_from(["<", "<=", "=", ">", ">=", "<>"]),
+        st.booleans(),
+    ).map(
+        lambda drawn: (
+            f"{drawn[0][1]} {drawn[1]} {drawn[0][0]}"
+            if drawn[2]
+            else f"{drawn[0][0]} {drawn[1]} {drawn[0][1]}"
+        )
+    )
+    between = st.tuples(st.sampled_from(LINEAGE), NUMBERS, NUMBERS).map(
+        lambda drawn: f"{drawn[0]} BETWEEN {drawn[1]} AND {drawn[2]}"
+    )
+    among = st.tuples(st.sampled_from(LINEAGE), NUMBERS, NUMBERS).map(
+        lambda drawn: f"{drawn[0]} IN ({drawn[1]}, {drawn[2]})"
+    )
+    return st.one_of(compared, between, among)
+
+
+def _address(place: tuple[int, int]) -> int:
+    return place[0] << 32 | place[1]
+
+
+FILTERS = st.recursive(
+    comparisons(),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from(["AND", "OR"]), inner).map(
+            lambda drawn: f"({drawn[0]} {drawn[1]} {drawn[2]})"
+        ),
+        inner.map(lambda each: f"NOT ({each})"),
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=25)
+@given(text=FILTERS)
+def test_no_row_is_missed_and_none_is_too_many(ds: Dataset, text: str) -> None:
+    (rows_there,) = everything(ds).combine_chunks().to_batches()
+    chosen = rows_there.filter(evaluate_predicate(parse_expression(text), rows_there))
+    assert ds.to_table(["id"], text)["id"].to_pylist() == chosen["id"].to_pylist()
+
+
+@pytest.mark.oracle
+def test_the_reference_chooses_the_same(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    lance.write_dataset(rows(0, 20), uri, enable_stable_row_ids=True, max_rows_per_file=6)
+    theirs = lance.write_dataset(rows(20, 30), uri, mode="append")
+    theirs.update({"name": "'x'"}, where="id % 4 = 0")
+    theirs.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(
+        rows(25, 35)
+    )
+    theirs = lance.dataset(uri)
+    theirs.delete("id = 7")
+    theirs.optimize.compact_files()
+    theirs = lance.dataset(uri)
+    ours = lance_stream.open_dataset(uri)
+    for b, e in ((0, 1), (1, 4), (2, 3), (3, 4), (4, 9)):
+        for text in (CREATED, UPDATED):
+            query = text.format(b=b, e=e)
+            asked = theirs.to_table(["id", "_rowid"], filter=query)
+            assert ours.to_table(["id"], query, with_row_id=True).equals(
+                asked.cast(pa.schema([("id", pa.int64()), pa.field("_rowid", pa.uint64(), False)]))
+            )
+        delta = theirs.delta(begin_version=b, end_version=e)
+        inserted = [each for batch in delta.get_inserted_rows() for each in batch["id"].to_pylist()]
+        assert ours.to_table(["id"], CREATED.format(b=b, e=e))["id"].to_pylist() == inserted
+
+
+def test_many_fragments_are_asked_at_once() -> None:
+    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
+    for first in range(30):
+        made = made.append(rows(first, first + 1))
+    asked: list[int] = []
+    before = page_skipping.evaluate_node
+
+    def counting(node: Any, batch: pa.RecordBatch) -> Any:
+        asked.append(batch.num_rows)
+        return before(node, batch)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(page_skipping, "evaluate_node", counting)
+        units = plan_scan(made.table, ["id"], CREATED.format(b=10, e=12))
+    assert len(units) == 2
+    assert asked == [30, 30]
+
+
+def test_a_damaged_message_is_left_to_who_reads_it(ds: Dataset) -> None:
+    fragments = ds.table.manifest.fragments
+    broken = replace(fragments[1], created_at_versions=b"\xff\xff")
+    manifest = replace(ds.table.manifest, fragments=fragments.replaced({1: broken}))
+    table = replace(ds.table, manifest=manifest)
+    units = plan_scan(table, ["id"], "_row_created_at_version = 2")
+    assert fragments.raws[0] in [each.fragment for each in units]
+    assert encode_fragment(broken) in [each.fragment for each in units]
+    with pytest.raises(lance_stream.CorruptDataError):
+        Dataset(table).to_table(["id"], "_row_created_at_version = 2")

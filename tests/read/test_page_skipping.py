@@ -1,0 +1,174 @@
+"""Pages of old files that a filter cannot choose from are not read; the rows stay the same."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.byte_ranges import Buffer, ByteRange
+from lance_stream.read.fragment import read_unit
+from lance_stream.read.page_skipping import RowRanges
+from lance_stream.read.scan import plan_scan
+from lance_stream.snapshot.open_files import OpenFiles
+
+NUM_ROWS = 40_960  # five pages
+PAGE = 8192
+
+
+def rows() -> pa.Table:
+    numbers = np.arange(NUM_ROWS)
+    random = np.random.default_rng(0)
+    return pa.table(
+        {
+            "i": numbers,
+            "f": np.where(numbers % 11 == 0, np.nan, numbers / 2),
+            "s": pa.array([None if n % 9 == 0 else f"s{n:06d}" for n in range(NUM_ROWS)]),
+            "part": pa.StructArray.from_arrays([pa.array(numbers % 10_000)], names=["a"]),
+            "d": pa.array(numbers // 100, pa.int32()).cast(pa.date32()),
+            "b": numbers >= 2 * PAGE,
+            "big": random.standard_normal(NUM_ROWS),
+        }
+    )
+
+
+ROWS = rows()
+
+
+@pytest.fixture(scope="module")
+def ds() -> Dataset:
+    made = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/table", ROWS.schema, file_version="0.1"
+    )
+    return made.append(ROWS)
+
+
+@pytest.fixture(scope="module")
+def plain() -> Dataset:
+    """The same rows in a file that knows no bounds."""
+    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", ROWS.schema)
+    return made.append(ROWS)
+
+
+class CountingStore:
+    """Counts the bytes that are read from another store."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.num_bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        self.num_bytes += sum(each.size_bytes for each in ranges)
+        found: list[Buffer] = self._inner.read_ranges(path, ranges)
+        return found
+
+
+def bytes_read(ds: Dataset, predicate: str, columns: list[str]) -> int:
+    """Return how much is read for a filter, the end of the file and the page table aside."""
+    (unit,) = plan_scan(ds.table, columns, filter=predicate)
+    store: Any = CountingStore(ds.table.store)
+    unit = replace(unit, files=OpenFiles(store))
+    list(read_unit(replace(unit, filter="i < 0")))
+    list(read_unit(replace(unit, start=0, stop=1, filter=f"({predicate}) OR TRUE")))
+    store.num_bytes = 0
+    list(read_unit(unit))
+    return int(store.num_bytes)
+
+
+@pytest.mark.parametrize(
+    ("predicate", "num_pages"),
+    [
+        ("i < 0", 0),
+        ("i < 5", 1),
+        ("5 > i", 1),
+        ("i >= 32768", 1),
+        ("i = 10000", 1),
+        ("i IN (3, 40000)", 2),
+        ("i BETWEEN 8000 AND 8200", 2),
+        ("i < 5 AND i > 40000", 0),
+        ("i < 5 OR i > 40000", 2),
+        ("(i < 5 OR i > 40000) AND i + 1 > 0", 2),
+        ("i < 100 OR i % 2 = 0", 5),
+        ("NOT (i < 100)", 5),
+        ("i <> 5", 5),
+        ("i < 0 OR i IS NULL", 5),
+    ],
+)
+def test_only_pages_that_may_match_are_read(ds: Dataset, predicate: str, num_pages: int) -> None:
+    read = bytes_read(ds, predicate, ["i"])
+    assert num_pages * PAGE * 8 <= read <= num_pages * PAGE * 8 + 2000
+
+
+def test_other_columns_of_pages_left_out_are_not_read_either(ds: Dataset) -> None:
+    assert bytes_read(ds, "i >= 32768", ["i", "big"]) <= 2 * PAGE * 8 + 2000
+
+
+PREDICATES = [
+    "i < 5",
+    "f > 20000.5",
+    "f <= 3 OR f >= 20400",
+    "s = 's000100'",
+    "s > 's040000'",
+    "s < 's000005'",
+    "s IS NULL AND i < 30",
+    "part.a = 777",
+    "part.a > 9990 AND i < 20000",
+    "d >= DATE '1971-02-01'",
+    "b = FALSE AND i > 16000",
+    "b AND i < 16500",
+    "NOT b AND i > 16380",
+    "i IN (1, 9000, 99999999)",
+    "i = 10000.0",
+    "i > 1e4 AND i < 10010",
+    "CAST(i AS double) = 9.0",
+    "i = 5 OR s LIKE 's00001%'",
+    "i NOT IN (1, 2) AND i < 5",
+    "i NOT BETWEEN 3 AND 40950",
+]
+
+
+@pytest.mark.parametrize("predicate", PREDICATES)
+def test_rows_are_the_same_as_without_bounds(ds: Dataset, plain: Dataset, predicate: str) -> None:
+    found = ds.to_table(filter=predicate)
+    assert found.num_rows
+    expected = plain.to_table(filter=predicate)
+    np.testing.assert_array_equal(found["f"].to_numpy(), expected["f"].to_numpy())
+    assert found.drop_columns(["f"]) == expected.drop_columns(["f"])
+
+
+def test_a_null_that_became_a_value_is_found_by_that_value(tmp_path: Any) -> None:
+    lance = pytest.importorskip("lance")
+    table = pa.table({"i": pa.array([7, None, 9])})
+    lance.write_dataset(table, str(tmp_path / "t"), data_storage_version="legacy")
+    opened = lance_stream.open_dataset(str(tmp_path / "t"))
+    assert opened.to_table()["i"].to_pylist() == [7, 0, 9]
+    assert opened.to_table(filter="i = 0").num_rows == 1
+
+
+ranges_of = st.sets(st.integers(0, 60)).map(
+    lambda chosen: RowRanges.of_pages(
+        np.arange(62), np.isin(np.arange(61), np.array(sorted(chosen), np.int64))
+    )
+)
+
+
+def rows_of(ranges: RowRanges) -> set[int]:
+    return {row for start, stop in ranges.ranges for row in range(start, stop)}
+
+
+@settings(deadline=None)
+@given(ranges_of, ranges_of, st.sets(st.integers(0, 60)))
+def test_ranges_are_sets_of_rows(one: RowRanges, other: RowRanges, places: set[int]) -> None:
+    assert rows_of(one.intersection(other)) == rows_of(one) & rows_of(other)
+    offsets = np.array(sorted(places), np.int64)
+    assert set(one.choose(offsets).tolist()) == rows_of(one) & places

@@ -1,0 +1,212 @@
+"""Work units, random access, and how many requests they cost."""
+
+import pickle
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import BadDataError, CorruptDataError, Dataset
+from lance_stream.byte_ranges import Buffer, ByteRange
+from lance_stream.read.fragment import read_unit
+from lance_stream.read.scan import plan_scan
+from lance_stream.read.selections import Selection
+from lance_stream.read.take import take
+from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.store import Store
+from tests.contracts.watched_stores import WatchedStore
+
+NUM_ROWS = 20_000
+VERSIONS = ["0.1", "2.0", "2.1", "2.2"]
+
+
+def make_rows(num_rows: int = NUM_ROWS) -> pa.Table:
+    numbers = np.arange(num_rows)
+    return pa.table(
+        {
+            "id": numbers,
+            "x": numbers / 3,
+            "name": pa.array([f"name {each}" for each in range(num_rows)]),
+            "part": pa.array([{"a": each, "b": -each} for each in range(num_rows)]),
+            "vector": pa.FixedSizeListArray.from_arrays(
+                pa.array(np.arange(4 * num_rows, dtype=np.float32)), 4
+            ),
+        }
+    )
+
+
+ROWS = make_rows()
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def ds(request: pytest.FixtureRequest) -> Dataset:
+    """Two fragments, with one row in a hundred dead."""
+    made = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/table", ROWS.schema, file_version=request.param
+    )
+    half = NUM_ROWS // 2
+    made = made.append(ROWS.slice(0, half)).append(ROWS.slice(half))
+    return made.delete("id % 100 = 7")
+
+
+LIVE = ROWS.filter(pa.array(np.arange(NUM_ROWS) % 100 != 7))
+
+
+def watched(ds: Dataset) -> tuple[TableVersion, WatchedStore]:
+    store = WatchedStore(ds.table.store)
+    return replace(ds.table, store=store), store
+
+
+def test_a_scan_gives_the_live_rows_in_order(ds: Dataset) -> None:
+    assert ds.to_table() == LIVE
+    assert ds.count_rows() == LIVE.num_rows
+
+
+@pytest.mark.parametrize("batch_size", [1000, 4097])
+def test_batches_of_any_size_make_the_same_table(ds: Dataset, batch_size: int) -> None:
+    table = ds.to_table(columns=["id", "part.b"], batch_size=batch_size)
+    assert table["id"].to_pylist() == LIVE["id"].to_pylist()
+    assert table["part"].combine_chunks().field(0).to_pylist() == [
+        -each for each in LIVE["id"].to_pylist()
+    ]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["id % 2 = 0", "id > 19000", "id = 4711", "x < 0", "name LIKE 'name 1%' AND part.a < 50"],
+)
+def test_a_filter_leaves_the_rows_for_which_it_is_true(ds: Dataset, condition: str) -> None:
+    """Dense ones and sparse ones, whose other columns are taken by offset."""
+    ids = LIVE["id"].to_numpy()
+    names = np.array(LIVE["name"].to_pylist())
+    mask = {
+        "id % 2 = 0": ids % 2 == 0,
+        "id > 19000": ids > 19000,
+        "id = 4711": ids == 4711,
+        "x < 0": ids < 0,
+        "name LIKE 'name 1%' AND part.a < 50": np.char.startswith(names, "name 1") & (ids < 50),
+    }[condition]
+    assert ds.to_table(filter=condition) == LIVE.filter(pa.array(mask))
+
+
+def test_a_work_unit_survives_pickling_and_needs_nothing_else(ds: Dataset) -> None:
+    units = plan_scan(ds.table, ["name"], "id % 5 = 0", system_columns=["_rowid"])
+    batches = [batch for unit in units for batch in read_unit(pickle.loads(pickle.dumps(unit)))]
+    table = pa.Table.from_batches(batches)
+    expected = ds.to_table(columns=["name"], filter="id % 5 = 0", with_row_id=True)
+    assert table == expected
+    assert batches[0].schema.equals(units[0].arrow_schema)
+
+
+def test_a_work_unit_reads_part_of_a_fragment(ds: Dataset) -> None:
+    (unit, _) = plan_scan(ds.table, ["id"])
+    part = pa.Table.from_batches(read_unit(replace(unit, start=95, stop=110)))
+    assert part["id"].to_pylist() == [each for each in range(95, 110) if each != 107]
+    chosen = replace(unit, offsets=np.array([3, 7, 9000], np.uint32))
+    assert pa.Table.from_batches(read_unit(chosen))["id"].to_pylist() == [3, 7, 9000]
+    with pytest.raises(CorruptDataError, match="row offset 99999"):
+        list(read_unit(replace(unit, offsets=np.array([99999], np.uint32))))
+
+
+def test_rows_are_taken_from_all_fragments_in_any_order(ds: Dataset) -> None:
+    random = np.random.default_rng(3)
+    places = random.integers(0, LIVE.num_rows, 500)
+    assert ds.take(row_offsets=places) == LIVE.take(pa.array(places)).combine_chunks()
+    ids = LIVE["id"].to_numpy()[places]  # a row's id is its number: rows were appended in order
+    assert ds.take(row_ids=ids, columns=["x", "name"]) == (
+        LIVE.select(["x", "name"]).take(pa.array(places)).combine_chunks()
+    )
+
+
+def test_opening_a_file_and_taking_a_row_cost_three_requests_at_most(ds: Dataset) -> None:
+    table, store = watched(ds)
+    take(table, row_offsets=[12_345], columns=["id", "x", "name", "vector"])
+    data = [path for call, path in store.calls if call == "read_ranges"]
+    assert len(set(data)) == 1, "one file has the row"
+    assert len(data) <= 3, "one to open it, two for the row"
+
+
+def test_a_second_row_of_an_open_file_costs_two_requests_at_most(ds: Dataset) -> None:
+    table, store = watched(ds)
+    take(table, row_offsets=[12_345])
+    store.calls.clear()
+    take(table, row_offsets=[15_000, 12_346])
+    assert len(store.calls) <= 2
+
+
+class CountedStore:
+    """Counts the bytes that are read from another store."""
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+        self.num_bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        answers = self._inner.read_ranges(path, ranges)
+        self.num_bytes += sum(len(each) for each in answers)
+        return answers
+
+
+def test_a_projection_reads_only_its_columns(ds: Dataset) -> None:
+    read = {}
+    for name, columns in {"one": ["id"], "two": ["id", "vector"], "all": None}.items():
+        store: Any = CountedStore(ds.table.store)
+        for unit in plan_scan(replace(ds.table, store=store), columns):
+            list(read_unit(unit))
+        read[name] = store.num_bytes
+    besides = 2 * (64 << 10) + 20_000  # the ends of two files, chunk tables, padding
+    assert read["one"] <= 8 * NUM_ROWS + besides
+    assert read["two"] <= 24 * NUM_ROWS + besides
+    assert read["all"] > read["two"]
+
+
+def test_scanning_without_deletions_or_row_ids_reads_each_file_once_opened(ds: Dataset) -> None:
+    table, store = watched(ds)
+    for unit in plan_scan(table, ["id"]):
+        list(read_unit(unit))
+    store.calls.clear()
+    for unit in plan_scan(table, ["id"]):
+        list(read_unit(unit))
+    assert [call for call, _ in store.calls] in ([], ["read_ranges"] * 2), "files stay open"
+
+
+def test_counting_rows_opens_no_data_file(ds: Dataset) -> None:
+    from lance_stream.read.scan import count_rows
+
+    table, store = watched(ds)
+    assert count_rows(table) == LIVE.num_rows
+    assert store.calls == []
+
+
+def test_a_file_that_is_shorter_than_said_is_named(ds: Dataset) -> None:
+    fragment = ds.table.manifest.fragments[0]
+    files = OpenFiles(ds.table.store)
+    wrong = replace(fragment.files[0], size_bytes=fragment.files[0].size_bytes + 8)
+    if ds.file_version == "0.1":  # writers noted wrong sizes of these, so their size is asked
+        (array,) = files.read(wrong, ds.table.schema.fields[:1], 0, 5)
+        assert array.to_pylist() == [0, 1, 2, 3, 4]
+        return
+    with pytest.raises(BadDataError) as caught:
+        files.read(wrong, ds.table.schema.fields[:1], 0, 5)
+    assert any(wrong.path in note for note in caught.value.__notes__)
+
+
+def test_rows_of_a_selection_are_joined_to_a_range_where_they_can_be() -> None:
+    every = Selection(10, 20)
+    assert every.where(np.ones(10, np.bool_)) is every
+    middle = every.where(np.array([0, 0, 1, 1, 1, 0, 0, 0, 0, 0], np.bool_))
+    assert (middle.start, middle.stop, middle.offsets) == (12, 15, None)
+    ends = every.where(np.array([1, 0, 0, 0, 0, 0, 0, 0, 0, 1], np.bool_))
+    assert ends.offsets is not None
+    assert ends.offsets.tolist() == [10, 19]
+    none = every.where(np.zeros(10, np.bool_))
+    assert none.num_rows == 0

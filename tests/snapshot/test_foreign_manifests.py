@@ -1,0 +1,239 @@
+"""Manifests of other programs that ask for care: features that we may not write, row ids that would
+be given twice, what stands beside the table."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream._proto import table_pb2
+from lance_stream.dataset import Dataset
+from lance_stream.errors import (
+    BadDataError,
+    CorruptDataError,
+    InvalidInputError,
+    UnsupportedFeatureError,
+)
+from lance_stream.table import wire
+from tests.dataset.manifest_edits import add_bytes_to_manifest, edit_manifest
+
+ROWS = {"id": [1, 2, 3], "x": [1.0, 2.0, 3.0]}
+
+
+def make(path: Path, **options: Any) -> Dataset:
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64())])
+    ds = lance_stream.create_dataset(path, schema, **options)
+    return ds.append(pa.table(ROWS)).append(pa.table({"id": [4], "x": [4.0]}))
+
+
+def files_of(path: Path) -> set[str]:
+    """Return the table's files but those of transactions, which a commit writes before it looks."""
+    return {
+        str(each.relative_to(path))
+        for each in path.rglob("*")
+        if each.is_file() and "_transactions" not in each.parts
+    }
+
+
+def by_another_program(change: Callable[[table_pb2.Manifest], object]) -> Any:
+    def edit(manifest: table_pb2.Manifest) -> None:
+        manifest.writer_version.library = "lance"
+        change(manifest)
+
+    return edit
+
+
+WRITES = {
+    "append": lambda ds: ds.append(pa.table(ROWS)),
+    "append of a reader": lambda ds: ds.append(ds.scan()),
+    "overwrite": lambda ds: ds.overwrite(pa.table(ROWS)),
+    "upsert": lambda ds: ds.upsert(pa.table({"id": [1, 9], "x": [0.0, 0.0]}), on="id"),
+    "update": lambda ds: ds.update({"x": "x + 1"}),
+    "delete": lambda ds: ds.delete("id = 1"),
+    "add_columns": lambda ds: ds.add_columns({"y": "x + 1"}),
+    "add_nulls": lambda ds: ds.add_columns(pa.field("y", pa.int64())),
+    "compact": lambda ds: ds.compact(),
+    "drop_columns": lambda ds: ds.drop_columns(["x"]),
+    "update_config": lambda ds: ds.update_config({"a": "b"}),
+    "restore": lambda ds: ds.restore(1),
+}
+
+
+@pytest.mark.parametrize("verb", WRITES)
+def test_a_feature_that_we_may_not_write_is_noticed_before_a_file_is_written(
+    verb: str, tmp_path: Path
+) -> None:
+    ds = make(tmp_path / "t")
+    edit_manifest(
+        tmp_path / "t", lambda manifest: setattr(manifest, "writer_feature_flags", 1 << 40 | 2)
+    )
+    ds = lance_stream.open_dataset(tmp_path / "t")
+    before = files_of(tmp_path / "t")
+    with pytest.raises(UnsupportedFeatureError, match="cannot be written"):
+        WRITES[verb](ds)
+    assert files_of(tmp_path / "t") == before
+    assert ds.checkout(None).version == 3
+
+
+@pytest.mark.parametrize("verb", ["append", "append of a reader", "upsert", "update", "overwrite"])
+def test_row_ids_are_not_given_twice(verb: str, tmp_path: Path) -> None:
+    make(tmp_path / "t").upsert(pa.table({"id": [2], "x": [0.5]}), on="id")
+    change = by_another_program(lambda manifest: setattr(manifest, "next_row_id", 3))
+    edit_manifest(tmp_path / "t", change)
+    ds = lance_stream.open_dataset(tmp_path / "t")
+    before = files_of(tmp_path / "t")
+    with pytest.raises(CorruptDataError, match="the next row id is 3, but a row has the id 3"):
+        WRITES[verb](ds)
+    assert files_of(tmp_path / "t") == before
+    assert "row ids" in {each.rule for each in ds.verify()}
+
+
+@pytest.mark.parametrize("verb", ["append", "upsert", "update", "add_columns", "compact"])
+def test_fragment_ids_are_not_given_twice(verb: str, tmp_path: Path) -> None:
+    make(tmp_path / "t").append(pa.table({"id": [5], "x": [5.0]}))
+    edit_manifest(tmp_path / "t", lambda manifest: setattr(manifest, "max_fragment_id", 0))
+    ds = lance_stream.open_dataset(tmp_path / "t")
+    assert {each.rule for each in ds.verify()} == {"fragment ids"}
+    made = WRITES[verb](ds)
+    assert made.verify() == []
+    assert set(made.to_table(columns=["id"])["id"].to_pylist()) >= {1, 2, 3, 4, 5}
+
+
+def test_a_table_that_lost_its_columns_is_left_alone_by_compaction(tmp_path: Path) -> None:
+    make(tmp_path / "t")
+    edit_manifest(tmp_path / "t", lambda manifest: manifest.ClearField("fields"))
+    ds = lance_stream.open_dataset(tmp_path / "t")
+    assert ds.compact().version == ds.version
+
+
+def test_a_name_of_two_columns_names_none(tmp_path: Path) -> None:
+    make(tmp_path / "t")
+    edit_manifest(tmp_path / "t", lambda manifest: setattr(manifest.fields[1], "name", "id"))
+    ds = lance_stream.open_dataset(tmp_path / "t")
+    for ask in (
+        lambda: ds.delete("id = 1"),
+        lambda: ds.count_rows("id = 1"),
+        lambda: ds.upsert(pa.table({"id": [1]}), on="id"),
+    ):
+        with pytest.raises(InvalidInputError, match="two columns that are called 'id'"):
+            ask()
+    assert ds.rename_columns({"id": "key"}).delete("id = 4 AND key = 4").count_rows() == 3
+
+
+def test_the_largest_row_id_is_found_once_for_a_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lance_stream.table import given_row_ids
+
+    asked: list[int] = []
+    real = given_row_ids.largest_row_id
+
+    def counted(fragments: Any) -> int:
+        asked.append(len(fragments))
+        return real(fragments)
+
+    monkeypatch.setattr(given_row_ids, "largest_row_id", counted)
+    ds = make(tmp_path / "t")
+    assert not asked  # all versions are ours
+    edit_manifest(tmp_path / "t", by_another_program(lambda _: None))
+    ds = lance_stream.open_dataset(tmp_path / "t").append(pa.table(ROWS)).append(pa.table(ROWS))
+    assert asked == [2]
+    assert ds.verify() == []
+
+
+@pytest.mark.parametrize("column", ["_row_created_at_version", "_row_last_updated_at_version"])
+def test_when_rows_were_changed_cannot_be_asked_of_a_table_that_does_not_keep_it(
+    column: str, tmp_path: Path
+) -> None:
+    ds = make(tmp_path / "t", stable_row_ids=False)
+    for ask in (
+        lambda: ds.to_table(filter=f"{column} > 2"),
+        lambda: ds.to_table(filter=f"id = 1 OR {column} IS NULL"),
+        lambda: ds.count_rows(f"{column} > 2"),
+        lambda: ds.delete(f"{column} > 2"),
+        lambda: ds.update({"x": "0"}, where=f"{column} > 2"),
+    ):
+        with pytest.raises(InvalidInputError, match="has no stable row ids"):
+            ask()
+    assert ds.count_rows("_rowid > 0") == 3  # a row id is an address there
+    assert make(tmp_path / "stable").count_rows(f"{column} > 2") == 1
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [wire.encode_varint(17 << 3) + b"\x01", wire.frame(22, b"\x08\x01")],
+    ids=["a blob dataset", "a fragment tree"],
+)
+def test_what_would_be_read_wrong_is_refused_at_every_door(stated: bytes, tmp_path: Path) -> None:
+    make(tmp_path / "t")
+    add_bytes_to_manifest(tmp_path / "t", stated)
+    ds = lance_stream.open_dataset(tmp_path / "t", 2)
+    for opening in (
+        lambda: lance_stream.open_dataset(tmp_path / "t"),
+        lambda: lance_stream.open_dataset(tmp_path / "t", 3),
+        lambda: ds.checkout(3),
+        lambda: ds.append(pa.table(ROWS)),
+        lambda: ds.changes(0, 3).read_all(),
+    ):
+        with pytest.raises(UnsupportedFeatureError, match="of its manifest states"):
+            opening()
+    assert ds.count_rows() == 3
+    assert [each.version for each in ds.versions()] == [1, 2, 3]
+
+
+def test_a_field_of_a_release_to_come_is_passed_over_and_left_out(tmp_path: Path) -> None:
+    make(tmp_path / "t")
+    add_bytes_to_manifest(tmp_path / "t", wire.encode_varint(99 << 3) + b"\x07")
+    ds = lance_stream.open_dataset(tmp_path / "t")
+    assert ds.count_rows() == 4
+    assert ds.table.manifest.unknown
+    assert not ds.append(pa.table(ROWS)).table.manifest.unknown
+
+
+def rows_of_no_file(manifest: table_pb2.Manifest) -> None:
+    del manifest.fragments[0].files[:]
+
+
+def more_rows_than_the_file(manifest: table_pb2.Manifest) -> None:
+    manifest.fragments[0].physical_rows = 4
+
+
+def fewer_rows_than_the_file(manifest: table_pb2.Manifest) -> None:
+    manifest.fragments[0].physical_rows = 2
+
+
+def one_column_twice(manifest: table_pb2.Manifest) -> None:
+    manifest.fragments[0].files[0].column_indices[:] = [0, 0]
+
+
+def one_field_twice_in_a_file(manifest: table_pb2.Manifest) -> None:
+    manifest.fragments[0].files[0].fields[:] = [1, 1]
+
+
+def an_overlay_without_its_flag(manifest: table_pb2.Manifest) -> None:
+    manifest.fragments[0].overlays.add(committed_version=2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        rows_of_no_file,
+        more_rows_than_the_file,
+        fewer_rows_than_the_file,
+        one_column_twice,
+        one_field_twice_in_a_file,
+        an_overlay_without_its_flag,
+    ],
+)
+def test_a_fragment_that_would_be_read_wrong_is_refused(
+    change: Callable[[table_pb2.Manifest], object], tmp_path: Path
+) -> None:
+    make(tmp_path / "t", stable_row_ids=False)
+    edit_manifest(tmp_path / "t", change)
+    ds = lance_stream.open_dataset(tmp_path / "t")
+    for read in (lambda: ds.to_table(), lambda: ds.to_table(["x"], "id > 0"), lambda: ds.take([0])):
+        with pytest.raises(BadDataError):
+            read()

@@ -1,0 +1,291 @@
+"""A table of 10,000 versions and 10,000 fragments asks as little as a small one does.
+
+Its history is forged: thousands of versions of one fragment, one of 10,000 fragments that share a
+data file, and a few that were committed behind it. On a service that counts without a server, and
+on moto; there of 2,500 versions, and in `make soak` of 10,000.
+"""
+
+import http.client
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.commit import manifest_files
+from lance_stream.commit.manifest_memory import ManifestMemory
+from lance_stream.feed.change_units import read_changes
+from lance_stream.feed.following import Following, FollowingRules
+from lance_stream.feed.positions import Position
+from lance_stream.feed.rules import FeedRules
+from lance_stream.snapshot.opening import open_table
+from lance_stream.storage import locations
+from lance_stream.table.fragment_list import FragmentNumbers
+from lance_stream.table.manifest import FragmentList, Manifest, encode_manifest
+from lance_stream.table.paths import manifest_path
+from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
+from lance_stream.verbs.append import append_fragments
+from lance_stream.write.fragments import write_fragments, write_target
+from lance_stream.write.micro_batches import MicroBatch, find_taken_in
+from tests.contracts.object_service import ObjectService
+from tests.sampling import ALL_CASES
+from tests.servers.fault_proxy import FaultProxy
+from tests.servers.moto import MotoServer
+
+pytestmark = pytest.mark.xdist_group("long histories")  # one process forges what all look at
+
+NUM_VERSIONS = NUM_FRAGMENTS = 10_000
+NUM_VERSIONS_ON_MOTO = NUM_VERSIONS if ALL_CASES else 2_500
+NUM_COMMITTED = 5
+ROWS = 10
+FEW_BYTES = 20_000
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+def rows(first: int) -> pa.Table:
+    ids = list(range(first, first + ROWS))
+    return pa.table({"id": ids, "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+
+
+@dataclass
+class Place:
+    """Where the table lies, and what was asked there since the last look.
+
+    Attributes:
+        uri: Its location.
+        options: Settings of its store.
+        put: Writes many objects at once, by their paths below the table's.
+        look: Returns how many requests there were of each kind, and how many bytes went and came.
+        num_versions: How many versions the forged history has.
+    """
+
+    uri: str
+    options: dict[str, str]
+    put: Callable[[dict[str, bytes]], None]
+    look: Callable[[], tuple[dict[str, int], int]]
+    num_versions: int
+    size: int = field(default=0)
+
+    def asked(self, act: Callable[[], object]) -> tuple[dict[str, int], int]:
+        self.look()
+        act()
+        return self.look()
+
+    def open(self) -> Dataset:
+        return lance_stream.open_dataset(self.uri, storage_options=self.options)
+
+
+@pytest.fixture(
+    scope="module",
+    params=["counted", pytest.param("moto", marks=[pytest.mark.slow, pytest.mark.server("moto")])],
+)
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest_files, "MANIFESTS", ManifestMemory())
+        where = counted(patch) if request.param == "counted" else on_moto(request)
+        for each in where:
+            forge(each)
+            yield each
+
+
+def counted(patch: pytest.MonkeyPatch) -> Iterator[Place]:
+    service = ObjectService()
+    patch.setitem(locations.BACKENDS, "test", lambda _rest, _options: service.store("t"))
+
+    def look() -> tuple[dict[str, int], int]:
+        found = service.kinds(), sum(each.num_bytes for each in service.asked)
+        service.clear()
+        return found
+
+    def put(files: dict[str, bytes]) -> None:
+        service.objects.update({f"t/{path}": data for path, data in files.items()})
+
+    yield Place("test://bucket/t", {}, put, look, NUM_VERSIONS)
+
+
+def on_moto(request: pytest.FixtureRequest) -> Iterator[Place]:
+    moto: MotoServer = request.getfixturevalue("moto")
+    bucket = moto.new_bucket()
+    with FaultProxy(moto.endpoint) as proxy:
+
+        def look() -> tuple[dict[str, int], int]:
+            found = proxy.kinds(), sum(proxy.num_bytes())
+            proxy.clear()
+            return found
+
+        def put_some(files: list[tuple[str, bytes]]) -> None:
+            connection = http.client.HTTPConnection(urlsplit(moto.endpoint).netloc)
+            for path, data in files:
+                connection.request("PUT", f"/{bucket.name}/t/{path}", data)
+                answer = connection.getresponse()
+                answer.read()
+                assert answer.status == 200
+
+        def put(files: dict[str, bytes]) -> None:
+            some = list(files.items())
+            with ThreadPoolExecutor(4) as threads:
+                list(threads.map(put_some, [some[each::4] for each in range(4)]))
+
+        options = {**bucket.storage_options, "aws_endpoint": proxy.url}
+        yield Place(f"{bucket.uri}/t", options, put, look, NUM_VERSIONS_ON_MOTO)
+
+
+def forge(place: Place) -> None:
+    """Make the table's history, but for its last versions, which are committed."""
+    made = lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
+    made = made.append(rows(0))
+    small = made.table.manifest
+    last = place.num_versions - NUM_COMMITTED
+    history = {
+        manifest_path(version): encode_manifest(_at(small, version)) for version in range(3, last)
+    }
+    (fragment,) = small.fragments
+    fragments = (
+        replace(
+            fragment,
+            id=number,
+            row_ids=encode_row_ids(RowIdSequence.from_range(number * ROWS, (number + 1) * ROWS)),
+        )
+        for number in range(NUM_FRAGMENTS - NUM_COMMITTED)
+    )
+    large = replace(
+        _at(small, last),
+        fragments=FragmentList.of(fragments),
+        max_fragment_id=NUM_FRAGMENTS - NUM_COMMITTED - 1,
+        next_row_id=(NUM_FRAGMENTS - NUM_COMMITTED) * ROWS,
+    )
+    data = encode_manifest(large)
+    place.size = len(data)
+    place.put({**history, manifest_path(last): data})
+    ds = place.open()
+    assert ds.version == last
+    for _ in range(NUM_COMMITTED):
+        ds = ds.append(rows(1_000_000))
+    assert (ds.version, len(ds.table.manifest.fragments)) == (place.num_versions, NUM_FRAGMENTS)
+
+
+def _at(manifest: Manifest, version: int) -> Manifest:
+    assert manifest.timestamp_nanos is not None
+    nanos = manifest.timestamp_nanos + version * 1_000_000
+    return replace(manifest, version=version, timestamp_nanos=nanos)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestMemory())
+
+
+def test_opening_costs_a_few_names_and_a_manifest(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget(monkeypatch)
+    asked, num_bytes = place.asked(place.open)
+    assert asked == {"list": 1, "get": 1}
+    assert place.size < num_bytes < 1.01 * place.size + FEW_BYTES
+    asked, num_bytes = place.asked(place.open)
+    assert asked == {"list": 1}
+    assert num_bytes < FEW_BYTES
+
+
+def test_a_version_is_opened_by_its_number(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget(monkeypatch)
+    asked, num_bytes = place.asked(
+        lambda: lance_stream.open_dataset(place.uri, 1711, place.options)
+    )
+    assert asked == {"get": 1}
+    assert num_bytes < FEW_BYTES
+
+
+def test_an_append_sends_a_manifest_and_little_else(place: Place) -> None:
+    ds = place.open()
+    asked, num_bytes = place.asked(lambda: ds.append(rows(2_000_000)))
+    assert asked == {"put": 1, "put once": 2, "list": 1}
+    assert num_bytes < 1.01 * place.size + FEW_BYTES
+
+
+def test_a_batch_is_taken_in_once(place: Place) -> None:
+    batch = MicroBatch("app", 0, "query")
+    table = open_table(place.uri, None, place.options)
+    append_fragments(table, write_fragments(rows(0).to_batches(), write_target(table)), batch)
+    found = []
+
+    def find() -> None:
+        found.append(find_taken_in(open_table(place.uri, None, place.options), batch))
+
+    asked, num_bytes = place.asked(find)
+    assert asked == {"list": 1}
+    assert num_bytes < FEW_BYTES
+    assert found != [None]
+
+
+def test_a_row_by_its_id_costs_one_request(place: Place) -> None:
+    ds = place.open()
+    taken = []
+    asked, num_bytes = place.asked(lambda: taken.append(ds.take(row_ids=[43_217])))
+    assert asked == {"get": 1}
+    assert num_bytes < FEW_BYTES
+    assert taken[0]["id"].to_pylist() == [7]
+
+
+def test_a_row_is_deleted_by_its_id(place: Place) -> None:
+    ds = place.open()
+    asked, num_bytes = place.asked(lambda: ds.delete("_rowid = 43219"))
+    assert asked == {"list": 2, "put": 1, "put once": 2}
+    assert num_bytes < 1.01 * place.size + FEW_BYTES
+
+
+def test_all_versions_are_listed_by_pages_of_a_thousand(place: Place) -> None:
+    table = open_table(place.uri, None, place.options)
+    versions: list[int] = []
+    asked, _ = place.asked(lambda: versions.extend(table.log.versions()))
+    assert len(versions) >= place.num_versions
+    assert asked == {"list": -(-len(versions) // 1000)}
+
+
+def test_following_costs_a_small_request_and_for_a_version_a_manifest(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed = Following(place.uri, place.options, FollowingRules(FeedRules()))
+
+    def batch(start: Position) -> Position:
+        end = followed.advance(start)
+        followed.behind(end)
+        units = followed.units(start, end)
+        assert sum(each.num_rows for each in read_changes(units)) == ROWS
+        return end
+
+    ds = place.open().append(rows(3_000_000))
+    position = batch(followed.after(ds.version - 1))
+    for _ in range(3):
+        asked, num_bytes = place.asked(lambda: followed.advance(position))
+        assert asked == {"get": 1}
+        assert num_bytes < FEW_BYTES
+    mine = manifest_files.MANIFESTS
+    forget(monkeypatch)  # another process's
+    place.open().append(rows(4_000_000))
+    monkeypatch.setattr(manifest_files, "MANIFESTS", mine)
+    asked, num_bytes = place.asked(lambda: batch(position))
+    assert asked == {"get": 2, "list": 1}
+    assert num_bytes < 1.01 * place.size + FEW_BYTES
+
+
+def test_versions_ask_each_fragment_once_for_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", pa.schema([("id", pa.int64())]))
+    for number in range(20):
+        ds = ds.append(pa.table({"id": [number, -number]}))
+    ds = ds.delete("id = -3")
+    asked: list[bytes] = []
+    real = FragmentNumbers.of
+    monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestMemory())
+    ds = lance_stream.open_dataset(tmp_path / "t")
+    monkeypatch.setattr(
+        FragmentNumbers, "of", classmethod(lambda _cls, raws: asked.extend(raws) or real(raws))
+    )
+    assert [each.num_rows for each in ds.versions()] == [*range(0, 41, 2), 39]
+    assert len(asked) == len(set(asked)) == 20 + 1

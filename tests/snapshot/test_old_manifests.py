@@ -1,0 +1,182 @@
+"""Manifests that old releases of Lance left without row counts, with wrong ones, or with a field
+in two files: read right, told by `verify`, and mended by the next commit."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream._proto import table_pb2
+from lance_stream.dataset import Dataset
+from lance_stream.table.appended import appended_fragments
+from tests.dataset.manifest_edits import edit_manifest
+
+pytestmark = pytest.mark.oracle
+
+ROWS = {"id": [place for place in range(30) if place % 7 != 3]}
+
+
+def old_table(path: Path, change: Callable[[table_pb2.Manifest], object]) -> Path:
+    """Make a table of file version 0.1, two fragments and dead rows, and change its manifest."""
+    for first, stop in ((0, 20), (20, 30)):
+        rows = pa.table({"id": list(range(first, stop))})
+        lance.write_dataset(rows, path, mode="append", data_storage_version="legacy")
+    lance.dataset(path).delete("id % 7 = 3")
+    edit_manifest(path, change)
+    return path
+
+
+def without_counts(manifest: table_pb2.Manifest) -> None:
+    """State what Lance 0.7 stated."""
+    manifest.ClearField("writer_version")
+    manifest.ClearField("data_format")
+    manifest.ClearField("max_fragment_id")
+    for fragment in manifest.fragments:
+        fragment.ClearField("physical_rows")
+        fragment.deletion_file.ClearField("num_deleted_rows")
+
+
+def with_wrong_counts(manifest: table_pb2.Manifest) -> None:
+    """State what Lance 0.8 stated after a delete: dead rows were taken off twice."""
+    without_counts(manifest)
+    for fragment, rows, dead in zip(manifest.fragments, (17, 9), (3, 1), strict=True):
+        fragment.physical_rows = rows
+        fragment.deletion_file.num_deleted_rows = dead
+
+
+OLD = pytest.mark.parametrize("change", [without_counts, with_wrong_counts])
+
+
+@OLD
+def test_rows_are_counted_in_the_files(
+    change: Callable[[table_pb2.Manifest], object], tmp_path: Path
+) -> None:
+    ds = lance_stream.open_dataset(old_table(tmp_path / "t", change))
+    assert ds.to_table().to_pydict() == ROWS
+    assert ds.count_rows() == ds.count_rows("id >= 0") == 26
+    assert ds.take([0, 25]).to_pydict() == {"id": [0, 29]}
+    told = [each.rule for each in ds.verify()]
+    assert ("row counts" in told) == (change is with_wrong_counts)
+
+
+@OLD
+@pytest.mark.parametrize(
+    ("verb", "expected"),
+    [
+        (lambda ds: ds.append(pa.table({"id": [100]})), [*ROWS["id"], 100]),
+        (lambda ds: ds.delete("id < 20"), [each for each in ROWS["id"] if each >= 20]),
+        (lambda ds: ds.update({"id": "id + 1"}, where="id = 29"), [*ROWS["id"][:-1], 30]),
+        (
+            lambda ds: ds.upsert(pa.table({"id": [29, 31]}), on="id"),
+            [*ROWS["id"][:-1], 29, 31],
+        ),
+        (lambda ds: ds.compact(), ROWS["id"]),
+        (lambda ds: ds.update_config({"key": "value"}), ROWS["id"]),
+        (lambda ds: ds.rename_columns({"id": "id2"}).rename_columns({"id2": "id"}), ROWS["id"]),
+    ],
+    ids=["append", "delete", "update", "upsert", "compact", "configure", "rename"],
+)
+def test_the_next_commit_states_how_many_rows_there_are(
+    change: Callable[[table_pb2.Manifest], object],
+    verb: Callable[[Dataset], Dataset],
+    expected: list[int],
+    tmp_path: Path,
+) -> None:
+    path = old_table(tmp_path / "t", change)
+    ds = verb(lance_stream.open_dataset(path))
+    assert ds.to_table().to_pydict() == {"id": expected}
+    assert ds.count_rows() == len(expected)
+    assert ds.verify() == []
+    numbers = ds.table.manifest.fragments.numbers
+    assert int(numbers.physical_rows.sum()) - int(numbers.dead_rows.sum()) == len(expected)
+    theirs = lance.dataset(path)
+    assert theirs.count_rows() == len(expected)
+    assert theirs.to_table().to_pydict() == {"id": expected}
+    assert ds.versions()[-1].num_rows == len(expected)
+
+
+def test_a_restore_of_an_old_version_states_how_many_rows_there_are(tmp_path: Path) -> None:
+    path = old_table(tmp_path / "t", with_wrong_counts)
+    ds = lance_stream.open_dataset(path)
+    old = ds.version
+    ds = ds.append(pa.table({"id": [100]})).restore(old)
+    assert ds.to_table().to_pydict() == ROWS
+    assert None not in ds.table.manifest.fragments.live_rows
+    assert lance.dataset(path).count_rows() == 26
+
+
+def test_versions_are_listed_where_the_data_files_are_gone(tmp_path: Path) -> None:
+    path = old_table(tmp_path / "t", without_counts)
+    shutil.rmtree(path / "data")
+    shutil.rmtree(path / "_deletions")
+    told = lance_stream.open_dataset(path).versions()
+    assert [each.num_rows for each in told] == [20, 30, None]
+
+
+def test_a_stream_of_appended_rows_goes_on_past_the_mending(tmp_path: Path) -> None:
+    path = old_table(tmp_path / "t", without_counts)
+    before = lance_stream.open_dataset(path)
+    after = before.append(pa.table({"id": [100]}))
+    found = appended_fragments(before.table.manifest, after.table.manifest, None)
+    assert found.changes is None
+    assert [each.physical_rows for each in found.fragments] == [1]
+
+
+def field_twice(path: Path) -> Path:
+    """Make a table of which two files of each fragment hold fields 1 and 2, as 0.10.5 did."""
+    for first, stop in ((0, 4), (4, 6)):
+        rows = pa.table(
+            {
+                "id": list(range(first, stop)),
+                "b": [-each for each in range(first, stop)],
+                "c": [0] * (stop - first),
+            }
+        )
+        lance.write_dataset(rows, path, mode="append", data_storage_version="legacy")
+    other = path.parent / "other"
+    for first, stop in ((0, 4), (4, 6)):
+        rows = pa.table(
+            {"b": [each * 10 for each in range(first, stop)], "c": list(range(first, stop))}
+        )
+        lance.write_dataset(rows, other, mode="append", data_storage_version="legacy")
+    new = [each.metadata.files[0].path for each in lance.dataset(other).get_fragments()]
+    for each in new:
+        shutil.copy(other / "data" / each, path / "data" / each)
+
+    def change(manifest: table_pb2.Manifest) -> None:
+        manifest.writer_version.version = "0.10.5"
+        for fragment, name in zip(manifest.fragments, new, strict=True):
+            file = fragment.files.add()
+            file.CopyFrom(fragment.files[0])
+            file.path = name
+            del file.fields[:]
+            file.fields.extend([1, 2])
+
+    edit_manifest(path, change)
+    return path
+
+
+def test_of_a_field_in_two_files_the_last_one_is_read_and_the_next_commit_mends_it(
+    tmp_path: Path,
+) -> None:
+    path = field_twice(tmp_path / "t")
+    ds = lance_stream.open_dataset(path)
+    ids = list(range(6))
+    expected = {"id": ids, "b": [10 * each for each in ids], "c": ids}
+    assert ds.to_table().to_pydict() == expected
+    # the bounds of the old file's pages would leave these rows out
+    assert ds.to_table(filter="b >= 40").to_pydict() == {"id": [4, 5], "b": [40, 50], "c": [4, 5]}
+    assert {each.rule for each in ds.verify()} == {"fields of files"}
+    ds = ds.append(pa.table({"id": [6], "b": [60], "c": [6]}))
+    expected = {
+        name: [*column, column[-1] + step]
+        for (name, column), step in zip(expected.items(), (1, 10, 1), strict=True)
+    }
+    assert ds.to_table().to_pydict() == expected
+    assert ds.verify() == []
+    assert lance.dataset(path).to_table().to_pydict() == expected
+    assert ds.compact().to_table().to_pydict() == expected

@@ -1,0 +1,272 @@
+"""A table is the one that was planned on: made anew, or put back, before a commit is an error."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import TableReplacedError
+from lance_stream.commit import same_table
+from lance_stream.maintenance.compaction import compact
+from lance_stream.snapshot.opening import open_table
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.upsert import upsert
+from lance_stream.verbs.append import append_fragments
+from lance_stream.verbs.jobs import commit_job, plan_job
+from lance_stream.verbs.overwrite import overwrite
+from lance_stream.write import planning
+from lance_stream.write.fragments import write_fragments, write_target
+from lance_stream.write.micro_batches import MicroBatch
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+BATCH = MicroBatch("app", 7, "query")
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": list(ids), "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+
+
+def others(*values: int) -> pa.Table:
+    """Rows of columns with other names, which have the same field ids."""
+    return pa.table({"place": list(values), "who": [f"w{each}" for each in values]})
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """Four versions: two files of rows, and a dead one."""
+    uri = str(tmp_path / "table")
+    lance_stream.create_dataset(uri, SCHEMA).append(rows(1, 2, 3)).append(rows(4, 5)).delete("id=2")
+    return uri
+
+
+# --- what is done
+
+
+def append_once(uri: str) -> object:
+    return lance_stream.open_dataset(uri).append(
+        pa.RecordBatchReader.from_batches(SCHEMA, rows(8, 9).to_batches())
+    )
+
+
+def append_fragments_of_a_batch(uri: str) -> object:
+    table = open_table(uri)
+    written = write_fragments(rows(8, 9).to_batches(), write_target(table))
+    return append_fragments(table, written, BATCH)
+
+
+def upsert_a_batch(uri: str) -> object:
+    return upsert(open_table(uri), rows(1, 8), UpsertRules(("id",)), BATCH)
+
+
+def run_a_job(overwrites: bool) -> Callable[[str], object]:
+    def run(uri: str) -> object:
+        job = plan_job(uri, SCHEMA, overwrite=overwrites)
+        return commit_job(job, write_fragments(rows(8, 9).to_batches(), job.target))
+
+    return run
+
+
+VERBS: dict[str, Callable[[str], object]] = {
+    "append": lambda uri: lance_stream.open_dataset(uri).append(rows(8, 9)),
+    "append once": append_once,
+    "append of a batch": append_fragments_of_a_batch,
+    "overwrite": lambda uri: lance_stream.open_dataset(uri).overwrite(rows(8)),
+    "overwrite of a batch": lambda uri: overwrite(open_table(uri), rows(8), BATCH),
+    "delete": lambda uri: lance_stream.open_dataset(uri).delete("id = 1"),
+    "update": lambda uri: lance_stream.open_dataset(uri).update({"name": "'x'"}, where="id = 1"),
+    "upsert": lambda uri: lance_stream.open_dataset(uri).upsert(rows(1, 8), on="id"),
+    "upsert of a batch": upsert_a_batch,
+    "restore": lambda uri: lance_stream.open_dataset(uri).restore(2),
+    "add a column": lambda uri: lance_stream.open_dataset(uri).add_columns(
+        pa.field("more", pa.int64())
+    ),
+    "add a computed column": lambda uri: lance_stream.open_dataset(uri).add_columns(
+        {"more": "id + 1"}
+    ),
+    "drop a column": lambda uri: lance_stream.open_dataset(uri).drop_columns(["name"]),
+    "rename a column": lambda uri: lance_stream.open_dataset(uri).rename_columns({"name": "what"}),
+    "configure": lambda uri: lance_stream.open_dataset(uri).update_config({"a": "b"}),
+    "compact": lambda uri: lance_stream.open_dataset(uri).compact(),
+    "job": run_a_job(overwrites=False),
+    "overwriting job": run_a_job(overwrites=True),
+}
+
+
+# --- what becomes of the table meanwhile
+
+
+def make_anew(num_versions: int) -> Callable[[str], None]:
+    def make(uri: str) -> None:
+        shutil.rmtree(uri)
+        table = lance_stream.create_dataset(uri, others(1).schema)
+        for number in range(1, num_versions):
+            table = table.append(others(number, number + 10))
+
+    return make
+
+
+def make_anew_by_pylance(uri: str) -> None:
+    shutil.rmtree(uri)
+    for number in range(4):
+        lance.write_dataset(others(number), uri, mode="append" if number else "create")
+
+
+def put_back(num_versions: int) -> Callable[[str], None]:
+    """Put a copy of version 3 back, and go on from there."""
+
+    def put(uri: str) -> None:
+        shutil.rmtree(uri)
+        shutil.copytree(f"{uri} copy", uri)
+        table = lance_stream.open_dataset(uri)
+        for number in range(num_versions):
+            table = table.append(rows(100 + number))
+
+    return put
+
+
+REPLACEMENTS: dict[str, Callable[[str], None]] = {
+    "anew, fewer versions": make_anew(2),
+    "anew, as many versions": make_anew(4),
+    "anew, more versions": make_anew(6),
+    "anew, by pylance": make_anew_by_pylance,
+    "put back, fewer versions": put_back(0),
+    "put back, as many versions": put_back(1),
+    "put back, more versions": put_back(3),
+}
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], None]]]:
+    """What happens once, when the next commit begins."""
+    due: list[Callable[[], None]] = []
+
+    def before(module: Any) -> None:
+        real = module.commit
+
+        def commit(*args: Any, **kwargs: Any) -> Any:
+            while due:
+                due.pop()()
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(module, "commit", commit)
+
+    before(planning)
+    before(compact)
+    yield due
+    assert not due, "nothing was committed"
+
+
+def files_of(uri: str) -> set[str]:
+    """Return the files of rows and of deletions."""
+    return {
+        str(each.relative_to(uri))
+        for folder in ("data", "_deletions")
+        for each in (Path(uri) / folder).glob("*")
+    }
+
+
+@pytest.mark.parametrize("replacement", REPLACEMENTS)
+@pytest.mark.parametrize("verb", VERBS)
+def test_nothing_is_committed_to_another_table_than_was_planned_on(
+    uri: str, verb: str, replacement: str, meanwhile: list[Callable[[], None]]
+) -> None:
+    old = lance_stream.open_dataset(uri)
+    shutil.copytree(uri, f"{uri} copy")
+    Path(f"{uri} copy/{old.table.log.manifest_path(4)}").unlink()
+    stands: list[Any] = []
+
+    def take_its_place() -> None:
+        REPLACEMENTS[replacement](uri)
+        ds = lance_stream.open_dataset(uri)
+        stands.extend((ds.version, ds.to_table(), files_of(uri)))
+
+    meanwhile.append(take_its_place)
+    with pytest.raises(TableReplacedError, match="made anew meanwhile, or put back from a copy"):
+        VERBS[verb](uri)
+    ds = lance_stream.open_dataset(uri)
+    assert [ds.version, ds.to_table(), files_of(uri)] == stands
+    assert ds.verify() == []
+    VERBS["append"](uri) if ds.schema == SCHEMA else ds.append(others(5))
+    assert lance_stream.open_dataset(uri).verify() == []
+
+
+@pytest.mark.parametrize("verb", ["append", "overwrite", "update", "delete", "upsert", "compact"])
+def test_files_that_went_with_the_old_directory_are_missed(
+    uri: str, verb: str, meanwhile: list[Callable[[], None]]
+) -> None:
+    """The copy has the very version that was planned on, but none of the files written since."""
+    lance_stream.open_dataset(uri).append(rows(6))
+    shutil.copytree(uri, f"{uri} copy")
+    before = lance_stream.open_dataset(uri)
+    before, version = before.to_table(), before.version
+    meanwhile.append(lambda: put_back(0)(uri))
+    with pytest.raises(TableReplacedError, match=r"is not in .* any more"):
+        VERBS[verb](uri)
+    ds = lance_stream.open_dataset(uri)
+    assert (ds.to_table(), ds.version) == (before, version)
+    assert ds.verify() == []
+
+
+@pytest.mark.parametrize("is_like", [True, False])
+def test_a_version_that_was_cleaned_up_is_judged_by_those_that_are_left(
+    uri: str, is_like: bool, meanwhile: list[Callable[[], None]]
+) -> None:
+    def go_on() -> None:
+        if is_like:
+            table = lance_stream.open_dataset(uri).append(rows(6)).append(rows(7))
+        else:
+            make_anew(6)(uri)
+            table = lance_stream.open_dataset(uri)
+        (Path(uri) / table.table.log.manifest_path(4)).unlink()
+
+    meanwhile.append(go_on)
+    if is_like:
+        append_fragments_of_a_batch(uri)
+        found = lance_stream.open_dataset(uri).to_table()["id"].to_pylist()
+        assert sorted(found) == [1, 3, 4, 5, 6, 7, 8, 9]
+    else:
+        with pytest.raises(TableReplacedError):
+            append_fragments_of_a_batch(uri)
+    assert lance_stream.open_dataset(uri).verify() == []
+
+
+def test_a_replay_after_the_table_was_made_anew_goes_into_the_new_one(
+    uri: str, meanwhile: list[Callable[[], None]]
+) -> None:
+    """As Spark does when the query is started again: what fits is taken in once."""
+
+    def take_its_place() -> None:
+        shutil.rmtree(uri)
+        lance_stream.create_dataset(uri, SCHEMA).append(rows(1)).append(rows(2)).append(rows(3))
+
+    meanwhile.append(take_its_place)
+    with pytest.raises(TableReplacedError):
+        append_fragments_of_a_batch(uri)
+    append_fragments_of_a_batch(uri)
+    append_fragments_of_a_batch(uri)
+    assert lance_stream.open_dataset(uri).to_table()["id"].to_pylist() == [1, 2, 3, 8, 9]
+
+
+def test_a_handle_of_a_table_that_was_made_anew_appends_nothing(uri: str) -> None:
+    ds = lance_stream.open_dataset(uri)
+    make_anew(6)(uri)
+    with pytest.raises(TableReplacedError, match="open it again"):
+        ds.append(rows(8))
+    assert lance_stream.open_dataset(uri).version == 6
+
+
+def test_manifests_that_say_neither_time_nor_transaction_are_told_apart_by_what_they_hold(
+    uri: str,
+) -> None:
+    one = open_table(uri).manifest
+    silent = replace(one, timestamp_nanos=None, transaction_file="")
+    older = open_table(uri, 3).manifest
+    other = replace(older, version=4, timestamp_nanos=None, transaction_file="")
+    assert same_table.is_same_version(silent, replace(silent))
+    assert not same_table.is_same_version(silent, other)

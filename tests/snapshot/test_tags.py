@@ -1,0 +1,159 @@
+"""Tags: names for versions."""
+
+import json
+import uuid
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import CorruptDataError, Dataset, InvalidInputError, NotFoundError
+from lance_stream.snapshot import tag_files
+from lance_stream.snapshot.timestamps import as_rfc3339
+from tests.commit.tables import make_environment
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    """Three versions: none, one, two rows."""
+    made = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/t", pa.schema([pa.field("a", pa.int64())])
+    )
+    return made.append(pa.table({"a": [1]})).append(pa.table({"a": [2]}))
+
+
+def test_a_tag_stands_for_a_version_wherever_one_is_asked_for(ds: Dataset) -> None:
+    made = ds.tags.create("gold", 2)
+    assert (made.name, made.version) == ("gold", 2)
+    assert ds.checkout("gold").version == 2
+    assert lance_stream.open_dataset(ds.uri, "gold").count_rows() == 1
+    ds.tags.create("silver", "gold")
+    ds.tags.create("now")
+    listed = ds.tags.list()
+    assert {name: tag.version for name, tag in listed.items()} == {"gold": 2, "now": 3, "silver": 2}
+    assert list(listed) == ["gold", "now", "silver"]
+
+
+def test_a_tag_is_moved_and_keeps_when_it_was_made_and_what_was_noted(ds: Dataset) -> None:
+    first, then = 1_763_740_000_123_456_789, 1_763_740_001_000_000_000
+    tag_files.create_tag(ds.table.refs, "gold", 1, make_environment(now_nanos=lambda: first))
+    path = "_refs/tags/gold.json"
+    content = json.loads(ds.table.store.read(path))
+    noted = {**content, "metadata": {"by": "Zoë"}, "future": [1]}
+    ds.table.store.write(path, json.dumps(noted).encode())
+    moved = tag_files.move_tag(ds.table.refs, "gold", 3, make_environment(now_nanos=lambda: then))
+    assert moved.created_at == datetime(2025, 11, 21, 15, 46, 40, 123456, UTC)
+    assert moved.updated_at == datetime(2025, 11, 21, 15, 46, 41, tzinfo=UTC)
+    assert moved.metadata == {"by": "Zoë"}
+    after = json.loads(ds.table.store.read(path))
+    assert after["future"] == [1]
+    assert after["manifestSize"] == ds.table.store.size("_versions/18446744073709551612.manifest")
+
+
+def test_a_tag_is_created_once(ds: Dataset) -> None:
+    ds.tags.create("gold", 2)
+    with pytest.raises(InvalidInputError, match="stands for version 2"):
+        ds.tags.create("gold", 3)
+    assert ds.tags.list()["gold"].version == 2
+    assert ds.tags.update("gold", 3).version == 3
+
+
+def test_a_tag_that_is_not_there_is_neither_moved_nor_deleted(ds: Dataset) -> None:
+    ds.tags.create("gold", 2)
+    for attempt in (lambda: ds.tags.update("god", 1), lambda: ds.tags.delete("god")):
+        with pytest.raises(NotFoundError, match="no tag 'god'; there are: gold"):
+            attempt()
+    ds.tags.delete("gold")
+    assert ds.tags.list() == {}
+
+
+@pytest.mark.parametrize("version", [0, -1, 1.5, True, None])
+def test_a_tag_stands_for_a_version_that_can_be(ds: Dataset, version: object) -> None:
+    if version is None:
+        with pytest.raises(NotFoundError, match="has no version 99"):
+            ds.tags.create("gold", 99)
+    else:
+        with pytest.raises(InvalidInputError, match="a whole number from 1"):
+            ds.tags.create("gold", version)  # type: ignore[arg-type]  # what the test is about
+    assert ds.tags.list() == {}
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../x", ".x", "x.", "a..b", "x.lock", "a b", "größe"])
+def test_a_name_that_a_tag_cannot_have_is_refused(ds: Dataset, name: str) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be the name of a"):
+        ds.tags.create(name, 1)
+    assert ds.tags.list() == {}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"version": 0}',
+        b'{"version": true}',
+        b'{"version": 1, "branch": 3}',
+        b'{"version": 1, "metadata": []}',
+        b'{"version": 1, "createdAt": "yesterday"}',
+        b'{"version": 1, "updatedAt": "0000-01-01T00:00:00+14:00"}',
+        b"[" * 5000,
+    ],
+)
+def test_a_damaged_tag_is_told(ds: Dataset, content: bytes) -> None:
+    ds.table.store.write("_refs/tags/gold.json", content)
+    for attempt in (lambda: ds.checkout("gold"), lambda: ds.tags.update("gold", 1)):
+        with pytest.raises(CorruptDataError, match="'gold'"):
+            attempt()
+
+
+def test_a_tag_of_the_first_moment_is_a_tag(ds: Dataset) -> None:
+    content = b'{"version": 1, "updatedAt": "0001-01-01T00:00:00+14:00"}'
+    ds.table.store.write("_refs/tags/gold.json", content)
+    assert ds.checkout("gold").version == 1
+    assert tag_files.get_tag(ds.table.refs, "gold").updated_at == datetime.min.replace(tzinfo=UTC)
+
+
+def test_a_file_that_is_no_tag_is_named_and_hides_no_other(
+    ds: Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    ds.tags.create("gold", 1)
+    for name in ("a b", "silver", "below/gold"):
+        ds.table.store.write(f"_refs/tags/{name}.json", b"{}")
+    assert list(ds.tags.list()) == ["gold"]
+    assert all(f"_refs/tags/{name}.json" in caplog.text for name in ("a b", "silver", "below/gold"))
+    with pytest.raises(CorruptDataError, match=r"_refs/tags/.*\.json looks like a tag"):
+        ds.cleanup(retain_versions=1)
+
+
+def test_a_tag_on_the_branch_main_is_one_of_the_table(ds: Dataset) -> None:
+    ds.table.store.write("_refs/tags/gold.json", b'{"branch": "main", "version": 1}')
+    assert ds.checkout("gold").version == 1
+    assert 1 not in ds.cleanup(retain_versions=1).versions
+
+
+def test_names_that_consumers_need_are_no_users(ds: Dataset) -> None:
+    for name in ("lance_stream.consumer.x", "lance_stream.hold.x", "lance_stream.x"):
+        with pytest.raises(InvalidInputError, match="cannot be the name of a tag of yours"):
+            ds.tags.create(name, 1)
+
+
+def test_files_beside_the_tags_are_none(ds: Dataset) -> None:
+    ds.tags.create("gold", 1)
+    for name in (".gold.json.0123456789abcdef.tmp", ".json", "notes.txt"):
+        ds.table.store.write(f"_refs/tags/{name}", b"?")
+    assert list(ds.tags.list()) == ["gold"]
+
+
+@pytest.mark.parametrize(
+    ("nanos", "text"),
+    [
+        (0, "1970-01-01T00:00:00Z"),
+        (1_500_000_000, "1970-01-01T00:00:01.500Z"),
+        (1_000_001_000, "1970-01-01T00:00:01.000001Z"),
+        (1_000_000_001, "1970-01-01T00:00:01.000000001Z"),
+    ],
+)
+def test_a_moment_is_told_in_as_few_digits_as_it_takes(nanos: int, text: str) -> None:
+    assert as_rfc3339(nanos) == text

@@ -1,0 +1,47 @@
+"""Small batches are joined, large ones left as they are."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_stream.spark.feed.batch_sizes import SMALL_BATCH_BYTES, SMALL_BATCH_ROWS, join_small
+
+
+def batch(num_rows: int, first: int = 0) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array(range(first, first + num_rows), pa.int64())})
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from([0, 1, 3000, SMALL_BATCH_ROWS - 1, SMALL_BATCH_ROWS, 9000])))
+def test_rows_stay_in_order_and_no_two_small_batches_are_neighbours(sizes: list[int]) -> None:
+    firsts = [sum(sizes[:place]) for place in range(len(sizes))]
+    given_batches = [batch(size, first) for size, first in zip(sizes, firsts, strict=True)]
+    joined = list(join_small(given_batches))
+    rows = [row for each in joined for row in each["n"].to_pylist()]
+    assert rows == list(range(sum(sizes)))
+    small = [each.num_rows < SMALL_BATCH_ROWS for each in joined]
+    assert not any(one and two for one, two in pairwise(small))
+    large = [each for each in given_batches if each.num_rows >= SMALL_BATCH_ROWS]
+    assert all(any(each is other for other in joined) for each in large)
+    assert all(each.num_rows < 2 * SMALL_BATCH_ROWS or each.num_rows == 9000 for each in joined)
+
+
+def test_few_large_rows_are_not_gathered_without_end() -> None:
+    wide = pa.record_batch({"text": pa.array(["x" * (SMALL_BATCH_BYTES // 3)])})
+    assert [each.num_rows for each in join_small([wide] * 8)] == [3, 3, 2]
+
+
+def test_batches_are_taken_one_by_one() -> None:
+    taken: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for size in (SMALL_BATCH_ROWS, SMALL_BATCH_ROWS):
+            taken.append(size)
+            yield batch(size)
+
+    joined = join_small(batches())
+    assert next(joined).num_rows == SMALL_BATCH_ROWS
+    assert len(taken) == 1

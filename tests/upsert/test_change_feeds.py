@@ -1,0 +1,211 @@
+"""The changes of one table applied to another: by key, in the feed's order, in any batches."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lance_stream
+from lance_stream.errors import InvalidInputError
+from lance_stream.upsert.change_feeds import BRINGS, last_changes
+from lance_stream.upsert.keys import KeyLookup
+
+SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.string())])
+
+
+def rows(values: dict[int, str]) -> pa.Table:
+    return pa.table({"id": list(values), "x": list(values.values())}, schema=SCHEMA)
+
+
+def content(ds: lance_stream.Dataset, filter: str | None = None) -> list[dict[str, Any]]:
+    return ds.to_table(filter=filter).sort_by("id").to_pylist()
+
+
+NUMBERS = itertools.count()
+
+
+def new_table() -> lance_stream.Dataset:
+    return lance_stream.create_dataset(f"memory://followed-{next(NUMBERS)}", SCHEMA)
+
+
+def changes_of(*changes: tuple[int, str, int]) -> pa.RecordBatch:
+    """Return a feed's rows, each of a version, a type of change, and a key."""
+    versions, types, keys = zip(*changes, strict=True)
+    return pa.record_batch(
+        {"id": list(keys), "_commit_version": list(versions), "_change_type": list(types)}
+    )
+
+
+def last(batch: pa.RecordBatch) -> dict[int, tuple[int, bool]]:
+    """Return for each key the row of the change that counts, and whether it takes it away."""
+    lookup = KeyLookup([batch.column("id")])
+    places, takes_away = last_changes(batch, ["id"], lookup)
+    keys = batch.column("id").take(pa.array(places)).to_pylist()
+    return dict(zip(keys, zip(places.tolist(), takes_away.tolist(), strict=True), strict=True))
+
+
+# --- which change counts
+
+
+def test_every_type_of_change_of_the_feed_can_be_applied(empty_table: lance_stream.Dataset) -> None:
+    table = empty_table.append(rows({1: "a", 2: "b"})).update({"x": "'c'"}, where="id = 1")
+    types = set(table.delete("id = 2").changes(0).read_all()["_change_type"].to_pylist())
+    assert types == set(BRINGS)
+
+
+def test_of_a_keys_changes_the_last_version_counts_in_any_order_of_rows() -> None:
+    batch = changes_of(
+        (9, "delete", 1), (3, "insert", 1), (5, "insert", 2), (4, "update_postimage", 3)
+    )
+    assert last(batch) == {1: (0, True), 2: (2, False), 3: (3, False)}
+
+
+def test_within_a_version_what_takes_away_comes_before_what_brings() -> None:
+    batch = changes_of(
+        (7, "insert", 1), (7, "delete", 1), (7, "update_postimage", 2), (7, "update_preimage", 2)
+    )
+    assert last(batch) == {1: (0, False), 2: (2, False)}
+
+
+def test_a_pre_image_alone_takes_its_key_away() -> None:
+    assert last(changes_of((7, "update_preimage", 1))) == {1: (0, True)}
+
+
+@pytest.mark.parametrize("change", BRINGS)
+def test_two_rows_of_a_key_that_a_version_treats_alike_are_refused(change: str) -> None:
+    batch = changes_of((6, "insert", 3), (7, change, 5), (7, change, 5), (8, "delete", 5))
+    with pytest.raises(InvalidInputError, match=r"1 keys .* \(id=5\).*version 7.*no key"):
+        last(batch)
+
+
+def test_an_unknown_type_of_change_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"'truncate' is no type of change"):
+        last(changes_of((6, "insert", 3), (7, "truncate", 5)))
+
+
+def test_rows_that_are_no_changes_are_refused(empty_table: lance_stream.Dataset) -> None:
+    with pytest.raises(InvalidInputError, match=r"no column '_change_type'.*readChangeFeed"):
+        empty_table.apply_changes(rows({1: "a"}), on="id")
+    no_version = changes_of((6, "insert", 3)).drop_columns(["_commit_version"])
+    with pytest.raises(InvalidInputError, match=r"no column '_commit_version'"):
+        empty_table.apply_changes(no_version, on="id")
+    nothing = changes_of((6, "insert", 3)).set_column(1, "_commit_version", pa.nulls(1, pa.int64()))
+    with pytest.raises(InvalidInputError, match=r"1 rows have no '_commit_version'"):
+        empty_table.apply_changes(nothing, on="id")
+    assert empty_table.checkout(1).version == lance_stream.open_dataset(empty_table.uri).version
+
+
+@pytest.fixture
+def empty_table(tmp_path: Any) -> lance_stream.Dataset:
+    return lance_stream.create_dataset(str(tmp_path / "table"), SCHEMA)
+
+
+# --- tables that follow
+
+
+def test_the_feeds_own_columns_and_those_left_out_are_not_stored(
+    empty_table: lance_stream.Dataset, tmp_path: Any
+) -> None:
+    source = empty_table.append(rows({1: "a", 2: "b"}))
+    ids = pa.schema([pa.field("id", pa.int64())])
+    replica = lance_stream.create_dataset(str(tmp_path / "ids"), ids)
+    replica = replica.apply_changes(source.changes(0), on="id", except_columns="x")
+    assert lance.dataset(replica.uri).to_table().to_pydict() == {"id": [1, 2]}
+
+
+def test_a_key_that_is_deleted_and_inserted_again_keeps_its_row_in_the_replica(
+    empty_table: lance_stream.Dataset, tmp_path: Any
+) -> None:
+    source = empty_table.append(rows({1: "a", 2: "b"}))
+    replica = lance_stream.create_dataset(str(tmp_path / "replica"), SCHEMA)
+    replica = replica.apply_changes(source.changes(0), on="id")
+    source = source.delete("id = 1").append(rows({1: "c"}))
+    replica = replica.apply_changes(source.changes(2), on="id")
+    types = replica.changes(2).read_all()["_change_type"].to_pylist()
+    assert types == ["update_preimage", "update_postimage"]
+    assert content(replica) == content(source)
+
+
+def test_rows_that_would_stay_the_same_can_be_left_alone(
+    empty_table: lance_stream.Dataset, tmp_path: Any
+) -> None:
+    source = empty_table.append(rows({1: "a", 2: "b"}))
+    replica = lance_stream.create_dataset(str(tmp_path / "replica"), SCHEMA)
+    replica = replica.apply_changes(source.changes(0), on="id")
+    again = replica.apply_changes(source.changes(0), on="id", skip_unchanged=True)
+    assert again.version == replica.version
+
+
+Step = tuple[str, int, int]
+
+STEPS: st.SearchStrategy[list[Step]] = st.lists(
+    st.tuples(
+        st.sampled_from(["append", "update", "move", "delete", "upsert", "overwrite", "restore"]),
+        st.integers(0, 9),
+        st.integers(0, 9),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def do(ds: lance_stream.Dataset, step: Step) -> lance_stream.Dataset:
+    """Change a table, whose ids stay a key."""
+    verb, one, other = step
+    known = {row["id"]: row["x"] for row in content(ds)}
+    top = max(known, default=0) + 1
+    if verb == "append":
+        return ds.append(rows({top + n: f"new {other}" for n in range(one)}))
+    if verb == "update":
+        return ds.update({"x": f"'updated {other}'"}, where=f"id % 3 = {one % 3}")
+    if verb == "move":  # every key becomes another row's
+        return ds.update({"id": f"id + {1 + one % 2}"})
+    if verb == "delete":
+        return ds.delete(f"id % 4 = {one % 4}")
+    if verb == "upsert":
+        return ds.upsert(rows({top - one: "upserted", top + other: "upserted"} | {top: "t"}), "id")
+    if verb == "overwrite":
+        return ds.overwrite(rows(dict.fromkeys(range(one), "overwritten")))
+    return ds.restore(1 + other % ds.version)
+
+
+@settings(max_examples=30)
+@given(steps=STEPS, data=st.data())
+def test_a_replica_is_equal_after_each_batch_however_versions_are_batched(
+    steps: Sequence[Step], data: st.DataObject
+) -> None:
+    source = new_table()
+    for step in steps:
+        source = do(source, step)
+    replica = new_table()
+    inner = range(1, source.version)
+    ends = sorted(data.draw(st.sets(st.sampled_from(inner)))) if inner else []
+    after = 0
+    for through in [*ends, source.version]:
+        replica = replica.apply_changes(source.changes(after, through), on="id")
+        assert content(replica) == content(source.checkout(through))
+        after = through
+    at_once = new_table()
+    assert content(at_once.apply_changes(source.changes(0), on="id")) == content(source)
+
+
+@settings(max_examples=25)
+@given(steps=STEPS)
+def test_the_changes_that_a_filter_lets_through_keep_a_replica_of_what_it_lets_through(
+    steps: Sequence[Step],
+) -> None:
+    source, replica = new_table(), new_table()
+    for step in steps:
+        source = do(source, step)
+    wanted = "x <> 'updated 1' AND id < 12"
+    for through in range(1, source.version + 1):
+        feed = source.changes(through - 1, through).read_all()
+        passes = pc.and_(pc.not_equal(feed["x"], "updated 1"), pc.less(feed["id"], 12))
+        replica = replica.apply_changes(feed.filter(passes), on="id")
+        assert content(replica) == content(source.checkout(through), wanted)

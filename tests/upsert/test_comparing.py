@@ -1,0 +1,135 @@
+"""Values are compared by one order and one equality, whatever their type."""
+
+import math
+import random
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.upsert.comparing import (
+    are_less,
+    check_can_order,
+    dense_ranks,
+    same_values,
+    show_value,
+)
+
+FLOATS = [0.0, -0.0, 1.5, -1.5, math.nan, math.inf, -math.inf, None]
+NUMBERS = [None, 0, 1, -1, 2]
+TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "float64": (pa.float64(), FLOATS),
+    "float32": (pa.float32(), FLOATS),
+    "float16": (pa.float16(), [None if x is None else np.float16(x) for x in FLOATS]),
+    "int8": (pa.int8(), NUMBERS),
+    "uint64": (pa.uint64(), [None, 0, 2**63, 2**64 - 1]),
+    "decimal128": (pa.decimal128(30, 2), [None, Decimal("-1.50"), Decimal("1e20"), Decimal(0)]),
+    "decimal256": (pa.decimal256(60, 0), [None, Decimal(10**50), Decimal(-(10**50)), Decimal(1)]),
+    "bool": (pa.bool_(), [None, True, False]),
+    "text": (pa.string(), [None, "", "a", "b", "ab", "é", "z", "￿", "\U0001f600"]),
+    "large text": (pa.large_string(), [None, "", "a", "ab"]),
+    "text in a dictionary": (pa.dictionary(pa.int8(), pa.string()), [None, "b", "a"]),
+    "bytes": (pa.binary(), [None, b"", b"\0", b"\xff", b"a"]),
+    "bytes of one size": (pa.binary(2), [None, b"ab", b"\0\xff", b"\xff\0"]),
+    "date": (pa.date32(), [None, 0, -1, 2**31 - 1]),
+    "timestamp": (pa.timestamp("us", "UTC"), [None, 0, -1, 2**63 - 1, -(2**63)]),
+    "time": (pa.time64("ns"), [None, 0, 1]),
+    "duration": (pa.duration("us"), [None, 0, -1, 2**63 - 1]),
+    "struct": (
+        pa.struct([("a", pa.int8()), ("b", pa.float64())]),
+        [None, *({"a": a, "b": b} for a in (None, 1, 2) for b in (None, math.nan, 0.0, -0.0))],
+    ),
+    "list": (
+        pa.list_(pa.int8()),
+        [None, [], [None], [1], [1, None], [1, 1], [2], [None, 5], [1, 2, 3]],
+    ),
+    "large list of structs": (
+        pa.large_list(pa.struct([("x", pa.string())])),
+        [None, [], [None], [{"x": None}], [{"x": "a"}], [{"x": "a"}, {"x": "b"}]],
+    ),
+    "list of fixed size": (pa.list_(pa.int8(), 2), [None, [1, 2], [1, None], [None, 1]]),
+}
+MAPS = pa.map_(pa.string(), pa.float64())
+ONLY_EQUAL: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "map": (MAPS, [None, [], [("a", 1.0)], [("a", math.nan)], [("a", None), ("b", 1.0)]]),
+    "null": (pa.null(), [None]),
+}
+
+
+def order_of(value: Any) -> tuple[Any, ...]:
+    """Return what Python orders values by, as Spark does; nulls come first."""
+    if value is None:
+        return (0,)
+    if isinstance(value, dict):
+        return (1, *map(order_of, value.values()))
+    if isinstance(value, list):
+        return (1, *map(order_of, value))
+    if isinstance(value, tuple):
+        return tuple(map(order_of, value))
+    if isinstance(value, float | np.float16) and math.isnan(value):
+        return (2,)
+    return (1, value.encode() if isinstance(value, str) else value)
+
+
+def pairs_of(
+    kind: pa.DataType, values: list[Any]
+) -> tuple[list[Any], pa.Array, list[Any], pa.Array]:
+    left = [one for one in values for _ in values]
+    right = values * len(values)
+    chance = random.Random(1)
+    # a slice, with neighbours that must not be looked at
+    pad = [chance.choice(values) for _ in range(3)]
+    return left, _array(pad + left, kind)[3:], right, _array(right + pad, kind)[: len(right)]
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(kind):
+        return pa.array(values, kind.value_type).dictionary_encode().cast(kind)
+    return pa.array(values, kind)
+
+
+@pytest.mark.parametrize("name", [*TYPES, *ONLY_EQUAL])
+def test_values_are_the_same_where_python_says_so(name: str) -> None:
+    kind, values = {**TYPES, **ONLY_EQUAL}[name]
+    left, one, right, other = pairs_of(kind, values)
+    expected = [order_of(a) == order_of(b) for a, b in zip(left, right, strict=True)]
+    assert same_values(one, other).tolist() == expected
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_values_have_the_order_of_spark(name: str) -> None:
+    kind, values = TYPES[name]
+    check_can_order("x", kind)
+    left, one, right, other = pairs_of(kind, values)
+    expected = [
+        a is not None and b is not None and order_of(a) < order_of(b)
+        for a, b in zip(left, right, strict=True)
+    ]
+    assert are_less(one, other).tolist() == expected
+    distinct = sorted({order_of(each) for each in left if each is not None})
+    ranks = [0 if each is None else distinct.index(order_of(each)) + 1 for each in left]
+    assert dense_ranks(one).tolist() == ranks
+
+
+@pytest.mark.parametrize("kind", [MAPS, pa.struct([("m", MAPS)]), pa.list_(MAPS), pa.struct([])])
+def test_what_has_no_order_is_refused(kind: pa.DataType) -> None:
+    with pytest.raises(InvalidInputError, match="'x' cannot order rows"):
+        check_can_order("x", kind)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (pa.scalar(2**31 - 1, pa.date32()), "out of range: 2147483647"),
+        (pa.scalar(2**63 - 1, pa.timestamp("us")), "out of range: 9223372036854775807"),
+        (pa.scalar(1, pa.timestamp("ns")), "1970-01-01 00:00:00.000000001"),
+        (pa.scalar([2**63 - 1], pa.list_(pa.timestamp("us"))), "list"),
+        (pa.scalar("a"), "'a'"),
+    ],
+    ids=["date", "timestamp", "nanosecond", "list", "text"],
+)
+def test_values_beyond_python_are_shown(value: pa.Scalar, shown: str) -> None:
+    assert shown in show_value(value)

@@ -1,0 +1,283 @@
+"""An upsert in parts means by a key what an upsert by one process means."""
+
+import dataclasses
+import math
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.errors import InvalidInputError
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.upsert import comparing, keys
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.upsert import Upserted, upsert
+from tests.upsert.running_parts import upsert_by_parts
+
+Way = Callable[[TableVersion, pa.Table, UpsertRules], Upserted]
+BY_ID = UpsertRules(("id",))
+
+
+@pytest.fixture(params=[upsert, upsert_by_parts], ids=["by one process", "in parts"])
+def way(request: Any) -> Way:
+    chosen: Way = request.param
+    return chosen
+
+
+def table_of(rows: pa.Table) -> TableVersion:
+    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", rows.schema)
+    return made.append(rows).table
+
+
+def content(table: TableVersion) -> list[tuple[Any, ...]]:
+    """Return the rows by their ids, each with its row id."""
+    found = lance_stream.Dataset(table).scan(with_row_id=True).read_all()
+    return sorted(tuple(row) for row in zip(*(each.to_pylist() for each in found), strict=True))
+
+
+def test_a_decimal_with_more_digits_than_the_key_is_refused(way: Way) -> None:
+    table = table_of(
+        pa.table({"id": pa.array([Decimal("-1.50")], pa.decimal128(10, 2)), "x": ["old"]})
+    )
+    finer = pa.table({"id": pa.array([Decimal("-1.504")], pa.decimal128(10, 3)), "x": ["new"]})
+    with pytest.raises(InvalidInputError, match="column 'id' holds a value that does not fit"):
+        way(table, finer, BY_ID)
+    assert lance_stream.Dataset(table).to_table()["x"].to_pylist() == ["old"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "incoming"),
+    [
+        (pa.array([Decimal("-1.50")], pa.decimal128(10, 2)), pa.decimal128(12, 3)),
+        (pa.array([7], pa.uint32()), pa.int64()),
+        (pa.array([2**64 - 1], pa.uint64()), pa.decimal128(20, 0)),
+        (pa.array(["é"], pa.large_string()), pa.string()),
+        (pa.array(["é"]), pa.string_view()),
+        (pa.array([b"a"]), pa.binary_view()),
+        (pa.array([b"ab"], pa.binary(2)), pa.binary()),
+        (pa.array([10**9], pa.timestamp("ns")), pa.timestamp("us")),
+        (pa.array([5], pa.timestamp("us", "UTC")), pa.timestamp("us", "Asia/Kolkata")),
+        (pa.array([86_400_000], pa.date64()), pa.date32()),
+    ],
+    ids=str,
+)
+def test_equal_keys_of_other_types_meet(way: Way, stored: pa.Array, incoming: pa.DataType) -> None:
+    table = table_of(pa.table({"id": stored, "x": ["old"]}))
+    done = way(table, pa.table({"id": stored.cast(incoming), "x": ["new"]}), BY_ID)
+    assert (done.num_updated, done.num_inserted) == (1, 0)
+    assert content(done.table) == [(stored[0].as_py(), "new", 0)]
+
+
+def test_keys_that_differ_by_a_nanosecond_are_two(way: Way) -> None:
+    ids = pa.array([1, 2, 3], pa.timestamp("ns"))
+    table = table_of(pa.table({"id": ids, "x": ["a", "b", "c"]}))
+    done = way(table, pa.table({"id": ids.slice(1, 1), "x": ["B"]}), BY_ID)
+    rows = lance_stream.Dataset(done.table).to_table()
+    pairs = zip(rows["id"].cast(pa.int64()).to_pylist(), rows["x"].to_pylist(), strict=True)
+    assert sorted(pairs) == [(1, "a"), (2, "B"), (3, "c")]
+
+
+def test_a_row_that_is_late_by_a_nanosecond_is_late(way: Way) -> None:
+    rules = UpsertRules(("id",), sequence_by="at")
+    times = pa.array([1_000_000_002, 1_000_000_001], pa.timestamp("ns"))
+    table = table_of(pa.table({"id": [1], "at": times.slice(0, 1), "x": ["new"]}))
+    done = way(table, pa.table({"id": [1], "at": times.slice(1, 1), "x": ["old"]}), rules)
+    assert (done.num_late, done.num_updated) == (1, 0)
+    assert lance_stream.Dataset(done.table).to_table()["x"].to_pylist() == ["new"]
+
+
+def test_stored_rows_without_a_key_stay(way: Way) -> None:
+    table = table_of(pa.table({"id": [1, None], "x": ["a", "b"]}))
+    done = way(table, pa.table({"id": [1, 2], "x": ["A", "c"]}), BY_ID)
+    assert lance_stream.Dataset(done.table).to_table().sort_by("x").to_pylist() == [
+        {"id": 1, "x": "A"},
+        {"id": None, "x": "b"},
+        {"id": 2, "x": "c"},
+    ]
+
+
+def test_a_part_that_fails_leaves_no_file_of_the_others(tmp_path: Any) -> None:
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("x", pa.string(), nullable=False)])
+    table = lance_stream.create_dataset(str(tmp_path / "t"), schema).table
+    rows = pa.table({"id": range(20), "x": [None if i == 13 else "a" for i in range(20)]})
+    with pytest.raises(InvalidInputError, match="'x' must not be null"):
+        upsert_by_parts(table, rows, BY_ID, num_parts=8)
+    assert not list((tmp_path / "t").rglob("*.lance"))
+
+
+# --- sequences
+
+BY_SEQUENCE = UpsertRules(("id",), sequence_by="seq")
+
+
+def winner_of(way: Way, sequences: pa.Array, *batches: list[int]) -> int:
+    """Return which of some rows of one key stays, if they come in batches, by their places."""
+    rows = pa.table(
+        {"id": pa.array([1] * len(sequences)), "seq": sequences, "n": range(len(sequences))}
+    )
+    table = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", rows.schema).table
+    for places in batches:
+        table = way(table, rows.take(pa.array(places)), BY_SEQUENCE).table
+    found: list[int] = lance_stream.Dataset(table).to_table()["n"].to_pylist()
+    assert len(found) == 1
+    return found[0]
+
+
+NESTED = pa.struct([("at", pa.int64()), ("lsn", pa.float64())])
+ASCENDING = {
+    "NaN": pa.array([-math.inf, 0.0, math.inf, math.nan]),
+    "infinite timestamps": pa.array([-(2**63), 0, 2**62, 2**63 - 1], pa.timestamp("us", "UTC")),
+    "infinite dates": pa.array([-(2**31), 0, 2**30, 2**31 - 1], pa.date32()),
+    "structs": pa.array(
+        [{"at": None, "lsn": 9}, {"at": 1, "lsn": None}, {"at": 1, "lsn": 2}, {"at": 2, "lsn": 0}],
+        NESTED,
+    ),
+    "lists": pa.array([[], [None], [1], [1, 0]], pa.list_(pa.int64())),
+    "bytes": pa.array([b"", b"\0", b"a", b"\xff"]),
+    "booleans": pa.array([False, True]),
+}
+
+
+@pytest.mark.parametrize("name", ASCENDING)
+def test_the_greatest_sequence_stays_whatever_order_rows_arrive_in(way: Way, name: str) -> None:
+    sequences = ASCENDING[name]
+    last = len(sequences) - 1
+    places = list(range(len(sequences)))
+    assert winner_of(way, sequences, places) == last
+    assert winner_of(way, sequences, places[::-1]) == last
+    assert winner_of(way, sequences, *([each] for each in places)) == last
+    assert winner_of(way, sequences, *([each] for each in places[::-1])) == last
+
+
+def test_a_struct_that_orders_rows_counts_in_the_order_of_the_stored_parts(way: Way) -> None:
+    table = table_of(
+        pa.table({"id": [1], "seq": pa.array([{"at": 2, "lsn": 1.0}], NESTED), "x": ["new"]})
+    )
+    turned = pa.struct([("lsn", pa.float64()), ("at", pa.int64())])
+    late = pa.table({"id": [1], "seq": pa.array([{"lsn": 9.0, "at": 1}], turned), "x": ["old"]})
+    assert way(table, late, BY_SEQUENCE).num_late == 1
+    without = late.set_column(1, "seq", pa.array([{"at": 9}], pa.struct([("at", pa.int64())])))
+    with pytest.raises(InvalidInputError, match="without all of its parts"):
+        way(table, without, BY_SEQUENCE)
+
+
+def test_maps_do_not_order_rows(way: Way) -> None:
+    kind = pa.map_(pa.string(), pa.int64())
+    rows = pa.table({"id": [1], "seq": pa.array([[("a", 1)]], kind)})
+    with pytest.raises(InvalidInputError, match="'seq' cannot order rows"):
+        way(table_of(rows), rows, BY_SEQUENCE)
+
+
+def test_nested_sequences_are_not_remembered(way: Way) -> None:
+    rows = pa.table({"id": [1], "seq": pa.array([{"at": 2, "lsn": 1.0}], NESTED), "d": [True]})
+    rules = UpsertRules(("id",), "seq", "d", tombstones=timedelta(days=7))
+    with pytest.raises(InvalidInputError, match="leave tombstones out"):
+        way(table_of(rows), rows, rules)
+
+
+@pytest.mark.parametrize("infinite", [2**63 - 1, 0])
+def test_the_same_row_may_come_twice(way: Way, infinite: int) -> None:
+    nested = pa.list_(pa.struct([("at", pa.timestamp("us")), ("x", pa.float64())]))
+    rows = pa.table(
+        {
+            "id": [1, 1],
+            "seq": pa.array([infinite] * 2, pa.timestamp("us")),
+            "x": pa.array([[{"at": infinite, "x": math.nan}]] * 2, nested),
+        }
+    )
+    table = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", rows.schema).table
+    done = way(table, rows, BY_SEQUENCE)
+    assert (done.num_inserted, done.num_late) == (1, 1)
+    other = rows.set_column(2, "x", pa.array([[{"at": infinite, "x": 1.0}], []], nested))
+    with pytest.raises(InvalidInputError, match="which one is newer cannot be told"):
+        way(table, other, BY_SEQUENCE)
+
+
+def test_repeated_rows_are_compared_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def counted(left: pa.RecordBatch, right: pa.RecordBatch) -> Any:
+        calls.append(left.num_rows)
+        return comparing.same_rows(left, right)
+
+    monkeypatch.setattr(keys, "same_rows", counted)
+    rows = pa.table({"id": [1, 2] * 500, "seq": [1] * 1000, "s": [{"a": None}] * 1000})
+    done = upsert(table_of(rows.slice(0, 2)), rows, BY_SEQUENCE)
+    assert calls == [998]
+    assert done.num_late == 998
+
+
+# --- structs that come without some of their parts
+
+INNER = pa.struct([("x", pa.int64()), ("y", pa.string())])
+WHOLE = pa.struct([("a", pa.int64()), ("b", INNER), ("c", pa.list_(pa.int64()))])
+STORED = [
+    {"a": 1, "b": {"x": 2, "y": "y"}, "c": [3]},
+    {"a": 1, "b": None, "c": None},
+    None,
+    {"a": 9, "b": {"x": 9, "y": "9"}, "c": [9]},
+]
+
+
+@pytest.mark.parametrize("applies_changes", [False, True])
+def test_parts_of_structs_that_do_not_come_stay(way: Way, applies_changes: bool) -> None:
+    table = table_of(pa.table({"id": range(4), "s": pa.array(STORED, WHOLE)}))
+    partial = pa.struct([("b", pa.struct([("x", pa.int32())]))])
+    values = [{"b": {"x": 7}}, {"b": {"x": 7}}, {"b": {"x": 7}}, None, {"b": {"x": 7}}]
+    data = pa.table({"id": range(5), "s": pa.array(values, partial)})
+    rules = BY_ID
+    if applies_changes:
+        data = data.append_column("_change_type", pa.array(["insert"] * 5))
+        data = data.append_column("_commit_version", pa.array([3] * 5))
+        names = ("_change_type", "_commit_version")
+        rules = UpsertRules(("id",), except_columns=names, applies_changes=True)
+    done = way(table, data, rules)
+    assert (done.num_updated, done.num_inserted) == (4, 1)
+    found = lance_stream.Dataset(done.table).to_table().sort_by("id")["s"].to_pylist()
+    assert found == [
+        {"a": 1, "b": {"x": 7, "y": "y"}, "c": [3]},
+        {"a": 1, "b": {"x": 7, "y": None}, "c": None},
+        {"a": None, "b": {"x": 7, "y": None}, "c": None},
+        None,
+        {"a": None, "b": {"x": 7, "y": None}, "c": None},
+    ]
+    again = way(done.table, data, dataclasses.replace(rules, skip_unchanged=True))
+    assert (again.num_unchanged, again.is_new) == (5, False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.list_(INNER), pa.array([[{"x": 1}]], pa.list_(pa.struct([("x", pa.int64())])))),
+        (
+            pa.map_(pa.string(), INNER),
+            pa.array([[("k", {"x": 1})]], pa.map_(pa.string(), pa.struct([("x", pa.int64())]))),
+        ),
+        (
+            pa.struct([("l", pa.list_(INNER, 1))]),
+            pa.array(
+                [{"l": [{"x": 1}]}], pa.struct([("l", pa.list_(pa.struct([("x", pa.int64())])))])
+            ),
+        ),
+    ],
+    ids=["list", "map", "list in a struct"],
+)
+def test_parts_that_an_item_lacks_are_refused(way: Way, kind: pa.DataType, value: pa.Array) -> None:
+    table = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/t", pa.schema([("id", pa.int64()), ("s", kind)])
+    ).table
+    with pytest.raises(InvalidInputError, match="come without 'y'"):
+        way(table, pa.table({"id": [1], "s": value}), BY_ID)
+
+
+def test_no_column_is_left_out_by_none() -> None:
+    rows = pa.table({"id": [1], "x": [1]})
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", rows.schema)
+    ds = ds.upsert(rows, on="id", except_columns=None)
+    feed = ds.changes(0).read_all()
+    assert ds.apply_changes(feed, on="id", except_columns=None).count_rows() == 1

@@ -1,0 +1,281 @@
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_stream.schema.arrow_schemas import from_arrow
+from lance_stream.schema.field_ids import assign_ids
+from lance_stream.schema.fields import Field
+from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.manifest import FragmentList
+from lance_stream.table.paths import data_file_name
+from lance_stream.upsert.key_bounds import (
+    UNKNOWN,
+    BoundsLearner,
+    ColumnBounds,
+    FileBounds,
+    KeyBounds,
+    file_column,
+    joined_bounds,
+)
+from lance_stream.upsert.keys import KeyLookup
+
+OVERLAY = b"\x5a\x00"
+
+
+def key_fields(*types: pa.DataType) -> tuple[Field, ...]:
+    schema = pa.schema([pa.field(f"k{at}", each) for at, each in enumerate(types)])
+    return assign_ids(from_arrow(schema)).fields
+
+
+def fragment_of(number: int, fields: tuple[Field, ...], num_rows: int) -> Fragment:
+    file = DataFile(
+        path=data_file_name(number.to_bytes(16, "big")),
+        field_ids=tuple(each.id for each in fields),
+        column_indices=tuple(range(len(fields))),
+        file_version=(2, 1),
+    )
+    return Fragment(id=number, files=(file,), physical_rows=num_rows)
+
+
+values: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.int64(): st.integers(-20, 20),
+    pa.uint8(): st.integers(0, 20),
+    pa.string(): st.text("abc", max_size=2) | st.just("a" * 70) | st.just("a" * 70 + "b"),
+    pa.binary(2): st.binary(min_size=2, max_size=2),
+}
+
+
+@st.composite
+def tables_and_keys(
+    draw: st.DrawFn,
+) -> tuple[tuple[pa.DataType, ...], list[list[tuple[Any, ...]]], list[tuple[Any, ...]]]:
+    types = tuple(draw(st.lists(st.sampled_from(list(values)), min_size=1, max_size=3)))
+    key = st.tuples(*[values[each] for each in types])
+    row = key | st.tuples(*[st.none() | values[each] for each in types])
+    fragments = draw(st.lists(st.lists(row, min_size=1, max_size=3), max_size=6))
+    return types, fragments, draw(st.lists(key, max_size=5))
+
+
+def arrays(types: tuple[pa.DataType, ...], rows: list[tuple[Any, ...]]) -> list[pa.Array]:
+    return [pa.array([row[at] for row in rows], each) for at, each in enumerate(types)]
+
+
+def learnt_bounds(
+    types: tuple[pa.DataType, ...], rows_of: list[list[tuple[Any, ...]]]
+) -> tuple[KeyBounds, FragmentList, list[FileBounds]]:
+    fields = key_fields(*types)
+    fragments = [fragment_of(at, fields, len(rows)) for at, rows in enumerate(rows_of)]
+    told: list[FileBounds] = []
+    for fragment, rows in zip(fragments, rows_of, strict=True):
+        learner = BoundsLearner(fragment, fields)
+        learner.see(arrays(types, rows))
+        told += learner.learnt()
+    return KeyBounds([ColumnBounds(each) for each in fields]), FragmentList.of(fragments), told
+
+
+def cut(value: Any) -> Any:
+    return value.encode()[:64] if isinstance(value, str) else value
+
+
+def lies_in_box(key: tuple[Any, ...], rows: list[tuple[Any, ...]]) -> bool:
+    for at, value in enumerate(key):
+        own = [cut(row[at]) for row in rows if row[at] is not None]
+        if not own or not min(own) <= cut(value) <= max(own):
+            return False
+    return True
+
+
+@settings(deadline=None)
+@given(tables_and_keys(), st.integers(0, 6), st.sampled_from([1, 2, 512]))
+def test_fragments_whose_bounds_no_key_fits_are_left_out_and_no_others(
+    drawn: tuple[tuple[pa.DataType, ...], list[list[tuple[Any, ...]]], list[tuple[Any, ...]]],
+    num_told: int,
+    sample_keys: int,
+) -> None:
+    types, rows_of, keys = drawn
+    bounds, fragments, told = learnt_bounds(types, rows_of)
+    told = told[: num_told * len(types)]
+    bounds.learn(told)
+    with patch("lance_stream.upsert.key_bounds._SAMPLE_KEYS", sample_keys):
+        may = bounds.may_hold(fragments, KeyLookup(arrays(types, keys)))
+    expected = [
+        bool(keys) and (at >= num_told or any(lies_in_box(key, rows) for key in keys))
+        for at, rows in enumerate(rows_of)
+    ]
+    assert may.tolist() == expected
+    assert bounds.are_unknown(fragments).tolist() == [at >= num_told for at in range(len(rows_of))]
+
+
+def test_a_fragment_seen_before_is_not_decoded() -> None:
+    bounds, fragments, told = learnt_bounds((pa.int64(),), [[(1,)], [(2,)]])
+    bounds.learn(told)
+    bounds.may_hold(fragments, KeyLookup([pa.array([1])]))
+    again = FragmentList(fragments.raws)
+    assert bounds.may_hold(again, KeyLookup([pa.array([2])])).tolist() == [False, True]
+    assert again.num_decoded == 0
+
+
+def test_bounds_stay_true_when_a_fragment_gets_another_id_or_loses_rows() -> None:
+    bounds, fragments, told = learnt_bounds((pa.int64(),), [[(1,), (5,)], [(9,)]])
+    bounds.learn(told)
+    moved = FragmentList.of([replace(fragments[1], id=7), replace(fragments[0], id=8)])
+    assert bounds.may_hold(moved, KeyLookup([pa.array([4])])).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"unknown": OVERLAY},
+        {"files": ()},
+        {"files": "twice"},
+        {"files": "named by hand"},
+        {"files": "void"},
+        {"files": "no column"},
+    ],
+)
+def test_what_may_be_otherwise_is_looked_into_and_never_learnt(changes: dict[str, Any]) -> None:
+    fields = key_fields(pa.int64())
+    fragment = fragment_of(1, fields, 1)
+    (file,) = fragment.files
+    files = {
+        "twice": (file, replace(file, path=data_file_name(bytes(16)))),
+        "named by hand": (replace(file, path="part-0.lance"),),
+        "void": (replace(file, field_ids=(-2,), column_indices=(0,)),),
+        "no column": (replace(file, column_indices=(-1,)),),
+    }
+    wanted = changes.get("files")
+    changed = replace(
+        fragment, **({"files": files[wanted]} if isinstance(wanted, str) else changes)
+    )
+    assert file_column(fragment, fields[0].id) is not None
+    assert file_column(changed, fields[0].id) is None
+    learner = BoundsLearner(changed, fields)
+    learner.see([pa.array([1])])
+    assert learner.learnt() == []
+    bounds = KeyBounds([ColumnBounds(fields[0])])
+    listed = FragmentList.of([changed])
+    assert bounds.may_hold(listed, KeyLookup([pa.array([5])])).tolist() == [True]
+    assert not bounds.are_unknown(listed).any()
+
+
+def test_files_of_older_writers_are_known_by_their_names_too() -> None:
+    fields = key_fields(pa.int64())
+    fragment = fragment_of(1, fields, 1)
+    old = replace(fragment.files[0], path="6f1c0d3e-2b7a-4b6e-9b55-0c2f7d1f4a90.lance")
+    place = file_column(replace(fragment, files=(old,)), fields[0].id)
+    assert place is not None
+    assert place.file.hex() == "6f1c0d3e2b7a4b6e9b550c2f7d1f4a90"
+    not_a_uuid = replace(old, path="x" * 36 + ".lance")
+    assert file_column(replace(fragment, files=(not_a_uuid,)), fields[0].id) is None
+
+
+def test_bounds_of_a_part_say_nothing_until_all_parts_are_told() -> None:
+    fields = key_fields(pa.int64())
+    fragment = fragment_of(1, fields, 4)
+    parts = []
+    for keys in ([5, 7], [None, None], [1, 1]):
+        learner = BoundsLearner(fragment, fields)
+        learner.see([pa.array(keys, pa.int64())])
+        parts += learner.learnt()
+    listed = FragmentList.of([fragment])
+    column = ColumnBounds(fields[0])
+    bounds = KeyBounds([column])
+    bounds.learn(parts[:1])
+    assert column.rows_of(listed).tolist() == [UNKNOWN]
+    bounds.learn([parts[0], parts[2]])
+    found = [
+        bounds.may_hold(listed, KeyLookup([pa.array([key])])).tolist()[0] for key in (0, 1, 6, 7, 8)
+    ]
+    assert found == [False, True, True, True, False]
+    assert [each.bounds for each in joined_bounds([parts[1]])] == [None]
+
+
+def test_columns_without_bounds_leave_it_to_the_others() -> None:
+    fields = key_fields(pa.dictionary(pa.int8(), pa.string()), pa.int64())
+    fragment = fragment_of(1, fields, 1)
+    learner = BoundsLearner(fragment, fields)
+    text = pa.array(["a"]).dictionary_encode()
+    learner.see([text, pa.array([5])])
+    bounds = KeyBounds([None, ColumnBounds(fields[1])])
+    bounds.learn(learner.learnt())
+    listed = FragmentList.of([fragment])
+    for key, may in ((5, True), (6, False)):
+        lookup = KeyLookup([text, pa.array([key])])
+        assert bounds.may_hold(listed, lookup).tolist() == [may]
+
+
+@pytest.mark.parametrize(
+    ("rows_of", "may"),
+    [
+        ([[5], [9], None], [True] * 4),
+        ([[5], [9], [2]], [False, True, True, False]),
+        ([[5], [None], [None]], [False, False, True, False]),
+        ([[None], [None], [None]], [False] * 4),
+    ],
+)
+def test_new_files_lie_between_the_bounds_of_all_old_ones(
+    rows_of: list[list[Any] | None], may: list[bool]
+) -> None:
+    (field,) = key_fields(pa.int64())
+    column = ColumnBounds(field)
+    old = [fragment_of(at, (field,), 1) for at in range(3)]
+    for fragment, keys in zip(old, rows_of, strict=True):
+        if keys is not None:
+            learner = BoundsLearner(fragment, [field])
+            learner.see([pa.array(keys, pa.int64())])
+            column.add(learner.learnt())
+    new = fragment_of(9, (field,), 3)
+    column.inherit(old, [new])
+    column.inherit([], [fragment_of(10, (field,), 3)])
+    listed = FragmentList.of([new])
+    found = [
+        KeyBounds([column]).may_hold(listed, KeyLookup([pa.array([key])])).tolist()
+        for key in (1, 2, 5, 10)
+    ]
+    is_known = rows_of[2] is not None
+    assert KeyBounds([column]).are_unknown(listed).tolist() == [not is_known]
+    assert [each for (each,) in found] == may
+    assert column.num_known == sum(each is not None for each in rows_of) + is_known
+
+
+def many_files(num_files: int) -> Iterator[Fragment]:
+    fields = key_fields(pa.int64())
+    return (fragment_of(at, fields, 1) for at in range(num_files))
+
+
+def test_files_that_the_table_has_no_more_are_forgotten() -> None:
+    (field,) = key_fields(pa.int64())
+    column = ColumnBounds(field)
+    fragments = FragmentList.of(many_files(5000))
+    told = []
+    for fragment in fragments:
+        learner = BoundsLearner(fragment, [field])
+        learner.see([pa.array([fragment.id])])
+        told += learner.learnt()
+    column.add(told)
+    column.forget_others(fragments)
+    assert column.num_known == 5000
+    left = fragments[4990:]
+    column.forget_others(left)
+    assert column.num_known == 10
+    lookup = KeyLookup([pa.array([4995])])
+    assert np.flatnonzero(KeyBounds([column]).may_hold(left, lookup)).tolist() == [5]
+
+
+def test_boxes_with_many_keys_within_are_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where looking closely would take long, what each column says by itself has to do."""
+    rows: list[list[tuple[Any, ...]]] = [[(0, 0), (9, 9)], [(0, 5), (9, 5)]]
+    keys = [(at, 0) for at in range(5)] + [(20, 5)]
+    bounds, fragments, told = learnt_bounds((pa.int64(), pa.int64()), rows)
+    bounds.learn(told)
+    lookup = KeyLookup(arrays((pa.int64(), pa.int64()), keys))
+    assert bounds.may_hold(fragments, lookup).tolist() == [True, False]
+    monkeypatch.setattr("lance_stream.upsert.key_bounds._MOST_PAIRS", 0)
+    assert bounds.may_hold(fragments, lookup).tolist() == [True, True]

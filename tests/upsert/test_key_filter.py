@@ -1,0 +1,58 @@
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_stream.upsert.key_filter import KeyFilter, are_exact, key_words
+
+
+def test_no_key_is_missed_and_few_others_are_taken_for_one() -> None:
+    dice = np.random.default_rng(1)
+    keys = dice.choice(1 << 40, 5000, replace=False)
+    others = dice.choice(1 << 40, 100_000)
+    rows = np.concatenate([others, keys])
+    found, words = KeyFilter(key_words([pa.array(keys)])).candidates([pa.array(rows)])
+    assert words.tolist() == rows[found].tolist()
+    assert np.isin(np.arange(100_000, 105_000), found).all()
+    assert len(found) < 5000 + 100_000 // 64
+    assert bool((np.diff(found) > 0).all())
+
+
+def test_without_keys_there_are_no_candidates() -> None:
+    nothing = KeyFilter(key_words([pa.array([], pa.int8())]))
+    rows, words = nothing.candidates([pa.array([1, 2], pa.int8())])
+    assert (rows.tolist(), words.tolist()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("columns", "exact"),
+    [
+        ([pa.array([1], pa.int64())], True),
+        ([pa.array([1], pa.uint8())], True),
+        ([pa.array([True])], True),
+        ([pa.array([1], pa.timestamp("us"))], True),
+        ([pa.array([1], pa.int8()), pa.array([1], pa.int8())], False),
+        ([pa.array(["a"])], False),
+        ([pa.array([b"12345678"], pa.binary(8))], False),
+        ([pa.array([1], pa.decimal128(9, 0))], False),
+    ],
+)
+def test_a_word_says_all_of_a_number_of_eight_bytes(columns: list[pa.Array], exact: bool) -> None:
+    assert are_exact(columns) is exact
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["12345678", "12345679", "22345678"],
+        ["1234567", "123456", "", "\0", "\0\0", "x1234567"],
+        ["short", "12345678 and more", "12345678 and m0re", "1"],
+        ["12345678", "1234567812345678", "123456781234567812345678"],
+        [f"user-{at:07d}" for at in range(50)],
+    ],
+)
+def test_words_of_texts_tell_them_apart_wherever_they_stand(texts: list[str]) -> None:
+    words = key_words([pa.array(texts)])
+    assert len(np.unique(words)) == len(texts)
+    among_others = pa.array(["before", *texts, "behind it", None])
+    moved = key_words([among_others.slice(1, len(texts)).cast(pa.large_binary())])
+    assert moved.tolist() == words.tolist()

@@ -1,0 +1,197 @@
+import datetime
+import decimal
+import pickle
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.upsert.keys import (
+    KeyLookup,
+    check_key_type,
+    check_no_null_keys,
+    hash_keys,
+    newest_rows,
+    only_rows,
+)
+
+# The first and the last eight bytes are the same.
+TWINS = ("12345678--middle--12345678", "12345678++middle++12345678")
+
+values = {
+    pa.int64(): st.integers(-3, 3),
+    pa.uint8(): st.integers(0, 3),
+    pa.string(): st.sampled_from(["", "a", "b", "\0", *TWINS]),
+    pa.large_binary(): st.sampled_from([b"", b"a", b"\xff", *(each.encode() for each in TWINS)]),
+    pa.binary(8): st.sampled_from([b"12345678", b"\0" * 8]),
+    pa.binary(26): st.sampled_from([each.encode() for each in TWINS]),
+    pa.binary(2): st.sampled_from([b"aa", b"\0\0"]),
+    pa.bool_(): st.booleans(),
+    pa.date32(): st.dates(datetime.date(2024, 1, 1), datetime.date(2024, 1, 3)),
+    pa.timestamp("us", "UTC"): st.sampled_from(
+        [datetime.datetime(2024, 1, day, tzinfo=datetime.UTC) for day in (1, 2)]
+    ),
+    pa.decimal128(9, 2): st.sampled_from([decimal.Decimal("1.00"), decimal.Decimal("-2.50")]),
+    pa.decimal256(50, 2): st.sampled_from([decimal.Decimal("1.00"), decimal.Decimal("-2.50")]),
+    pa.dictionary(pa.int8(), pa.string()): st.sampled_from(["x", "y"]),
+}
+
+
+@st.composite
+def keys_and_rows(draw: st.DrawFn) -> tuple[list[pa.Array], list[pa.Array]]:
+    types = draw(st.lists(st.sampled_from(list(values)), min_size=1, max_size=3))
+
+    def rows(*, nulls: bool) -> list[pa.Array]:
+        columns = [st.none() | values[each] if nulls else values[each] for each in types]
+        drawn = draw(st.lists(st.tuples(*columns), max_size=12))
+        return [pa.array([row[at] for row in drawn], each) for at, each in enumerate(types)]
+
+    return rows(nulls=False), rows(nulls=True)
+
+
+def rows_of(keys: list[pa.Array]) -> list[tuple[Any, ...]]:
+    return list(zip(*(each.to_pylist() for each in keys), strict=True))
+
+
+@given(keys_and_rows())
+def test_a_row_is_found_by_all_columns_of_its_key(
+    given_keys: tuple[list[pa.Array], list[pa.Array]],
+) -> None:
+    batch, table = given_keys
+    lookup = KeyLookup(batch)
+    distinct = list(dict.fromkeys(rows_of(batch)))
+    assert lookup.num_keys == len(distinct)
+    assert [distinct[each] for each in lookup.key_of_row.tolist()] == rows_of(batch)
+    number_of = {key: number for number, key in enumerate(distinct)}
+    wanted = [number_of.get(key, -1) for key in rows_of(table)]
+    assert lookup.find(table).tolist() == wanted
+
+
+@given(keys_and_rows(), st.integers(0, 3), st.booleans())
+def test_however_few_or_many_rows_there_are_each_is_found(
+    given_keys: tuple[list[pa.Array], list[pa.Array]], start: int, through_a_pickle: bool
+) -> None:
+    batch, table = given_keys
+    lookup = KeyLookup(batch)
+    sliced = [each.slice(start) for each in table]
+    wanted = lookup.find(sliced)
+    many = [pa.concat_arrays([each] * 20) for each in sliced]
+    if through_a_pickle:
+        lookup = pickle.loads(pickle.dumps(lookup))
+    rows, numbers = lookup.find_rows(many)
+    assert lookup.find(many).tolist() == wanted.tolist() * 20
+    assert rows.tolist() == [at for at, number in enumerate(wanted.tolist() * 20) if number >= 0]
+    assert numbers.tolist() == [each for each in wanted.tolist() * 20 if each >= 0]
+
+
+def test_twins_are_told_apart_whichever_the_batch_has() -> None:
+    rows = pa.array([*TWINS, None, TWINS[0]])
+    assert KeyLookup([pa.array(TWINS[:1])]).find([rows]).tolist() == [0, -1, -1, 0]
+    assert KeyLookup([pa.array(TWINS)]).find([rows]).tolist() == [0, 1, -1, 0]
+
+
+def test_a_batch_of_too_many_keys_for_the_filter_finds_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lance_stream.upsert.keys.MAX_KEYS", 3)
+    keys = [pa.array([5, 6, 7, 8]), pa.array(list("aabb"))]
+    lookup = KeyLookup(keys)
+    assert lookup._search is None
+    assert lookup.find([each[::-1] for each in keys]).tolist() == [3, 2, 1, 0]
+    assert KeyLookup([pa.array([], pa.int64())]).find([pa.array([1])]).tolist() == [-1]
+
+
+@given(keys_and_rows(), st.integers(0, 3))
+def test_equal_keys_have_equal_hashes_and_others_others(
+    given_keys: tuple[list[pa.Array], list[pa.Array]], start: int
+) -> None:
+    batch, _ = given_keys
+    sliced = [each.slice(start) for each in batch]
+    pairs = set(zip(hash_keys(sliced).tolist(), rows_of(sliced), strict=True))
+    assert len({hashed for hashed, _ in pairs}) == len({key for _, key in pairs}) == len(pairs)
+    assert hash_keys(batch)[start:].tolist() == hash_keys(sliced).tolist()
+
+
+def test_hashes_never_change() -> None:
+    # They stand in transactions: writers of several releases have to agree on them.
+    keys = [pa.array([1, -5]), pa.array(["", "a longer key than eight bytes"])]
+    assert hash_keys(keys).tolist() == [3268114855643547390, 13674178207171167827]
+
+
+def test_many_columns_of_many_values_do_not_overflow() -> None:
+    dice = np.random.default_rng(1)
+    columns = [pa.array(dice.permutation(5000)) for _ in range(6)]
+    lookup = KeyLookup(columns)
+    assert lookup.find([each.slice(4000) for each in columns]).tolist() == list(range(4000, 5000))
+
+
+def test_the_bounds_of_the_keys_are_known() -> None:
+    lookup = KeyLookup([pa.array([3, 1, 2]), pa.array(["b", "c", "a"])])
+    assert [(low.as_py(), high.as_py()) for low, high in lookup.bounds()] == [(1, 3), ("a", "c")]
+
+
+@pytest.mark.parametrize("arrow_type", list(values))
+def test_these_types_can_be_keys(arrow_type: pa.DataType) -> None:
+    check_key_type("k", arrow_type)
+
+
+@pytest.mark.parametrize(
+    "arrow_type", [pa.float64(), pa.list_(pa.int8()), pa.null(), pa.time32("s")]
+)
+def test_these_types_cannot(arrow_type: pa.DataType) -> None:
+    with pytest.raises(InvalidInputError, match="'k' cannot be a key: it is a"):
+        check_key_type("k", arrow_type)
+
+
+def test_null_keys_are_refused_with_their_number_and_one_of_them() -> None:
+    keys = [pa.array([1, 2, None, None]), pa.array(["a", None, "c", "d"])]
+    with pytest.raises(InvalidInputError, match=r"3 of 4 rows .* \(a=2, b=None\)"):
+        check_no_null_keys(["a", "b"], keys)
+    check_no_null_keys(["a"], [pa.array([1, 2])])
+
+
+def test_without_an_order_a_key_occurs_once() -> None:
+    keys = [pa.array([5, 6, 5, 6, 6, 7])]
+    with pytest.raises(InvalidInputError, match=r"2 keys .* \(k=5\) 2 times.*sequence_by"):
+        only_rows(["k"], keys, KeyLookup(keys))
+    assert only_rows(["k"], [pa.array([2, 1])], KeyLookup([pa.array([2, 1])])).rows.tolist() == [
+        0,
+        1,
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-9, 9)), unique=True, max_size=20))
+def test_the_newest_row_of_a_key_counts(rows: list[tuple[int, int]]) -> None:
+    batch = pa.record_batch(
+        [
+            pa.array([row[0] for row in rows], pa.int64()),
+            pa.array([row[1] for row in rows], pa.int8()),
+        ],
+        ["k", "seq"],
+    )
+    winners = newest_rows(batch, ["k"], KeyLookup([batch.column("k")]), "seq")
+    found = [rows[each] for each in winners.rows.tolist()]
+    newest = {key: max(seq for other, seq in rows if other == key) for key, _ in rows}
+    assert dict(found) == newest
+    assert winners.num_late == len(rows) - len(newest)
+
+
+def test_equal_sequences_are_refused_unless_the_rows_are_equal() -> None:
+    batch = pa.record_batch(
+        {"k": [1, 1, 1, 2], "seq": [3, 3, 1, 1], "x": [float("nan"), float("nan"), 0.0, 0.0]}
+    )
+    lookup = KeyLookup([batch.column("k")])
+    assert newest_rows(batch, ["k"], lookup, "seq").num_late == 2
+    differs = batch.set_column(2, "x", pa.array([1.0, 2.0, 0.0, 0.0]))
+    with pytest.raises(InvalidInputError, match=r"\(k=1\) have the same 'seq', 3"):
+        newest_rows(differs, ["k"], lookup, "seq")
+
+
+def test_a_row_without_a_sequence_is_refused() -> None:
+    batch = pa.record_batch({"k": [1, 2], "seq": pa.array([1, None])})
+    with pytest.raises(InvalidInputError, match=r"1 rows have no 'seq'.*\(k=2\)"):
+        newest_rows(batch, ["k"], KeyLookup([batch.column("k")]), "seq")

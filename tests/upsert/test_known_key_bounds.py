@@ -1,0 +1,167 @@
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.schema.fields import Field
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.upsert import known_key_bounds
+from lance_stream.upsert.key_bounds import (
+    BoundsLearner,
+    ColumnBounds,
+    FileBounds,
+    KeyBounds,
+)
+from lance_stream.upsert.keys import KeyLookup
+from lance_stream.upsert.known_key_bounds import (
+    bounds_path,
+    key_bounds,
+    read_bounds,
+    save_key_bounds,
+    write_bounds,
+)
+from tests.contracts.watched_stores import WatchedStore
+
+
+def table_of(*keys: list[Any], arrow_type: pa.DataType | None = None) -> TableVersion:
+    schema = pa.schema([pa.field("id", arrow_type or pa.int64())])
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema)
+    for each in keys:
+        ds = ds.append(pa.table([pa.array(each, schema.field(0).type)], schema))
+    return ds.table
+
+
+def key_field(table: TableVersion) -> Field:
+    return table.schema.fields[0]
+
+
+def learnt(table: TableVersion, *keys: list[Any]) -> list[FileBounds]:
+    told = []
+    for fragment, each in zip(table.manifest.fragments, keys, strict=True):
+        learner = BoundsLearner(fragment, [key_field(table)])
+        learner.see([pa.array(each, table.arrow_schema.field(0).type)])
+        told += learner.learnt()
+    return told
+
+
+def saved(table: TableVersion, *keys: list[Any]) -> ColumnBounds:
+    column = ColumnBounds(key_field(table))
+    column.add(learnt(table, *keys))
+    write_bounds(table.store, column, table.manifest.fragments)
+    return column
+
+
+@pytest.mark.parametrize(
+    ("arrow_type", "keys"),
+    [
+        (pa.int64(), [[256, 512], [-1, 0], [None]]),
+        (pa.string(), [["", "a\0"], ["é" * 70], [None]]),
+        (pa.decimal128(20, 0), [[256], [-1, 0], [None]]),
+    ],
+)
+def test_what_was_saved_is_read_again(arrow_type: pa.DataType, keys: list[list[Any]]) -> None:
+    table = table_of(*keys, arrow_type=arrow_type)
+    column = saved(table, *keys)
+    again = ColumnBounds(key_field(table))
+    again.add(read_bounds(table.store, key_field(table)))
+    fragments = table.manifest.fragments
+    assert again.num_known == 3
+    assert again.known_files(fragments) == column.known_files(fragments)
+    for number, key in enumerate(keys[:2]):
+        lookup = KeyLookup([pa.array(key, arrow_type)])
+        may = KeyBounds([again]).may_hold(fragments, lookup)
+        assert may.tolist() == [number == 0, number == 1, False]
+
+
+def test_damage_is_noticed_wherever_it_is() -> None:
+    table = table_of([1, 2], [3])
+    saved(table, [1, 2], [3])
+    path = bounds_path(key_field(table))
+    data = table.store.read(path)
+    assert len(read_bounds(table.store, key_field(table))) == 2
+    damaged = [data[:stop] for stop in (0, 10, 40, len(data) - 1)] + [data + b"\0"]
+    for place in range(0, len(data), 7):
+        damaged.append(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+    for each in damaged:
+        table.store.write(path, each)
+        assert read_bounds(table.store, key_field(table)) == []
+
+
+def test_the_bounds_of_another_type_or_release_are_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table, other = table_of([1]), table_of(["1"], arrow_type=pa.string())
+    saved(table, [1])
+    assert len(read_bounds(table.store, key_field(table))) == 1
+    assert read_bounds(table.store, key_field(other)) == []
+    monkeypatch.setattr(known_key_bounds, "_RELEASE", b"2")
+    assert read_bounds(table.store, key_field(table)) == []
+
+
+def test_a_file_that_is_too_large_is_not_used_and_not_read_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = table_of([1])
+    saved(table, [1])
+    monkeypatch.setattr(known_key_bounds, "MAX_FILE_BYTES", 100)
+    store = WatchedStore(table.store)
+    assert read_bounds(store, key_field(table)) == []
+    assert [call for call, _ in store.calls] == ["read_end"]
+
+
+def test_of_too_many_files_the_newest_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_key_bounds, "MAX_FILE_ENTRIES", 2)
+    table = table_of([1], [2], [3])
+    column = saved(table, [1], [2], [3])
+    again = ColumnBounds(key_field(table))
+    again.add(read_bounds(table.store, key_field(table)))
+    fragments = table.manifest.fragments
+    assert again.known_files(fragments) == column.known_files(fragments)[1:]
+
+
+def test_a_store_that_fails_is_no_error() -> None:
+    def fail(call: str, path: str) -> None:
+        raise RuntimeError("the store does not answer")
+
+    table = table_of([1])
+    store = WatchedStore(table.store, before=fail)
+    column = ColumnBounds(key_field(table))
+    column.add(learnt(table, [1]))
+    write_bounds(store, column, table.manifest.fragments)
+    assert read_bounds(store, key_field(table)) == []
+    assert [call for call, _ in store.calls] == ["write", "read_end"]
+
+
+def test_a_process_reads_what_was_saved_once() -> None:
+    table = table_of([1], [5])
+    saved(table, [1], [5])
+    store = WatchedStore(table.store)
+    watched = TableVersion(table.uri, {}, store, table.log, table.manifest)
+    first, then = key_bounds(watched, ["id"]), key_bounds(watched, ["id"])
+    assert first.columns == then.columns
+    assert [path for _, path in store.calls] == [bounds_path(key_field(table))]
+    may = then.may_hold(table.manifest.fragments, KeyLookup([pa.array([5])]))
+    assert may.tolist() == [False, True]
+
+
+def test_it_is_saved_only_where_much_would_have_to_be_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = table_of([1], [5])
+    bounds = key_bounds(table, ["id"])
+    bounds.learn(learnt(table, [1], [5]))
+    save_key_bounds(table, bounds)
+    assert not table.store.exists(bounds_path(key_field(table)))
+    monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1000)
+    save_key_bounds(table, bounds)
+    assert len(read_bounds(table.store, key_field(table))) == 2
+    table.store.delete(bounds_path(key_field(table)))
+    save_key_bounds(table, bounds)  # nothing new
+    assert not table.store.exists(bounds_path(key_field(table)))
+
+
+def test_a_floating_point_column_has_no_bounds() -> None:
+    table = table_of([1.0], arrow_type=pa.float64())
+    assert key_bounds(table, ["id"]).columns == []

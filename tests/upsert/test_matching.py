@@ -1,0 +1,65 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.read.units import unit_of
+from lance_stream.schema.system_columns import ROW_ADDRESS
+from lance_stream.snapshot.opening import open_table
+from lance_stream.upsert.keys import KeyLookup
+from lance_stream.upsert.matching import find_matches
+
+ROWS = 1000
+
+
+@pytest.mark.parametrize("where", ["false", "key % 5 = 0", "key % 5 > 0", "key < 990"])
+@pytest.mark.parametrize("batch_size", [None, 64])
+def test_all_live_rows_with_a_key_are_found_and_no_dead_one(
+    tmp_path: Path, where: str, batch_size: int | None
+) -> None:
+    keys = np.random.default_rng(0).permutation(ROWS)
+    rows = pa.table({"sequence": np.arange(ROWS), "key": keys})
+    uri = str(tmp_path / "table.lance")
+    before = lance_stream.create_dataset(uri, rows.schema).append(rows[:10])
+    dataset = before.append(rows[10:]).delete(where)
+    live = set(dataset.to_table()["key"].to_pylist())
+
+    table = open_table(uri)
+    fragment_id, place = max((each, at) for at, each in enumerate(table.manifest.fragments.ids))
+    unit = unit_of(table, place, columns=("key", "sequence"), system_columns=(ROW_ADDRESS,))
+    lookup = KeyLookup([pa.array(np.arange(5, ROWS))])
+    found = find_matches(replace(unit, batch_size=batch_size), lookup, num_keys=1)
+
+    offsets = [int(each) - (fragment_id << 32) for each in found.addresses]
+    assert [each for each in range(10, ROWS) if keys[each] >= 5 and keys[each] in live] == [
+        10 + each for each in offsets
+    ]
+    assert [keys[10 + each] for each in offsets] == [5 + each for each in found.keys]
+    assert found.sequence is not None
+    assert found.sequence.to_pylist() == [10 + each for each in offsets]
+
+
+@pytest.mark.parametrize("keys", [[], [-1], [4, 998], list(range(0, 2000, 2))])
+@pytest.mark.parametrize("learns", [False, True])
+def test_the_sequence_of_matches_is_read_and_no_other(
+    tmp_path: Path, keys: list[int], learns: bool
+) -> None:
+    rows = pa.table({"key": np.arange(ROWS) * 2, "sequence": np.arange(ROWS) % 7})
+    uri = str(tmp_path / "table.lance")
+    lance_stream.create_dataset(uri, rows.schema).append(rows).delete("key % 3 = 0")
+    columns = ("key", "sequence" if set(keys) - {-1} else "no such column")
+    unit = unit_of(
+        open_table(uri), 0, columns=columns, system_columns=(ROW_ADDRESS,), with_dead_rows=learns
+    )
+    found = find_matches(unit, KeyLookup([pa.array(keys, pa.int64())]), num_keys=1)
+    live = [each // 2 for each in keys if each >= 0 and each % 3]
+    assert (found.addresses & np.uint64(0xFFFFFFFF)).tolist() == live
+    assert len(found.learnt) == learns
+    if live:
+        assert found.sequence is not None
+        assert found.sequence.to_pylist() == [each % 7 for each in live]
+    else:
+        assert found.sequence is None

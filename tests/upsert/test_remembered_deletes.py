@@ -1,0 +1,394 @@
+import random
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.errors import CommitConflictError, CommitUncertainError, InvalidInputError
+from lance_stream.maintenance.verify import verify
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.paths import TOMBSTONES_DIRECTORY, VERSIONS_DIRECTORY
+from lance_stream.table.tombstones import CONFIG_KEY, read_tombstones
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.upsert import Upserted, upsert
+from lance_stream.verbs.append import append
+from lance_stream.write.micro_batches import MicroBatch
+from tests.commit.tables import make_environment
+from tests.contracts.watched_stores import WatchedStore
+
+SCHEMA = pa.schema(
+    [pa.field("id", pa.int64(), False), pa.field("seq", pa.int64()), pa.field("x", pa.string())]
+)
+INCOMING = SCHEMA.append(pa.field("op", pa.string()))
+WEEK = timedelta(days=7)
+RULES = UpsertRules(
+    ("id",),
+    sequence_by="seq",
+    delete_when="op = 'd'",
+    except_columns=("op",),
+    tombstones=WEEK,
+)
+FORGETFUL = replace(RULES, tombstones=None)
+
+Event = tuple[int, int, str]
+"""Key, sequence, and "u" or "d"."""
+
+
+def new_table(schema: pa.Schema = SCHEMA) -> TableVersion:
+    return lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema).table
+
+
+def batch(*events: Event) -> pa.Table:
+    rows = [{"id": key, "seq": at, "x": f"{key}@{at}", "op": op} for key, at, op in events]
+    return pa.Table.from_pylist(rows, INCOMING)
+
+
+def take_in(table: TableVersion, *events: Event, **options: Any) -> Upserted:
+    return upsert(table, batch(*events), options.pop("rules", RULES), **options)
+
+
+def content(table: TableVersion) -> dict[int, str]:
+    newest = Dataset(table).checkout(None)
+    return dict(sorted(zip(*newest.to_table(["id", "x"]).to_pydict().values(), strict=True)))
+
+
+def tombstone_files(table: TableVersion) -> set[str]:
+    return {each.path for each in table.store.list(TOMBSTONES_DIRECTORY)}
+
+
+def named_files(table: TableVersion) -> set[str]:
+    known = read_tombstones(Dataset(table).checkout(None).config)
+    return {f"{TOMBSTONES_DIRECTORY}/{each.name}" for each in known.files} if known else set()
+
+
+events = st.lists(
+    st.tuples(st.integers(0, 4), st.integers(0, 30), st.sampled_from("uud")),
+    unique_by=lambda event: event[:2],
+    min_size=1,
+    max_size=12,
+)
+
+
+def last_state(happened: Sequence[Event]) -> dict[int, str]:
+    state: dict[int, str] = {}
+    for key, at, op in sorted(happened, key=lambda event: event[1]):
+        state.pop(key, None)
+        if op == "u":
+            state[key] = f"{key}@{at}"
+    return dict(sorted(state.items()))
+
+
+@settings(max_examples=15, deadline=None)
+@given(events, st.randoms(use_true_random=False))
+def test_whatever_the_order_in_which_events_arrive_the_table_ends_up_the_same(
+    happened: list[Event], dice: random.Random
+) -> None:
+    table = new_table()
+    arriving = list(happened)
+    dice.shuffle(arriving)
+    while arriving:
+        size = dice.randint(1, 6)
+        done = take_in(table, *arriving[:size])
+        again = take_in(done.table, *arriving[:size])
+        assert again.num_inserted == again.num_deleted == again.num_remembered == 0
+        table, arriving = again.table, arriving[size:]
+    assert content(table) == last_state(happened)
+    assert named_files(table) <= tombstone_files(table)
+    assert verify(table) == []
+
+
+def on_publication(table: TableVersion, act: Callable[[], object]) -> TableVersion:
+    """Return the table as a writer sees it whom another one overtakes at its first publication."""
+    store = WatchedStore(table.store)
+
+    def overtake(call: str, path: str) -> None:
+        if call == "create_once" and path.startswith(VERSIONS_DIRECTORY):
+            store.before = lambda _call, _path: None
+            act()
+
+    store.before = overtake
+    return replace(table, store=store, log=ObjectStoreLog(store))
+
+
+@settings(max_examples=15, deadline=None)
+@given(events, events, events)
+def test_two_writers_at_once_end_up_where_one_would(
+    before: list[Event], ours: list[Event], theirs: list[Event]
+) -> None:
+    order = {event: at for at, event in enumerate([*before, *ours, *theirs])}
+    # One sequence for each event: two of a key that are equally new have no order.
+    before, ours, theirs = (
+        [(key, at * 100 + order[key, at, op], op) for key, at, op in each]
+        for each in (before, ours, theirs)
+    )
+    table = take_in(new_table(), *before).table
+    done: list[Upserted] = []
+    stale = on_publication(table, lambda: done.append(take_in(table, *theirs)))
+    take_in(stale, *ours)
+    if not done:  # nothing of ours was to be published
+        take_in(table, *theirs)
+    assert content(table) == last_state([*before, *ours, *theirs])
+    assert named_files(table) <= tombstone_files(table)
+
+
+@pytest.mark.parametrize("ours", [(1, 5, "d"), (1, 4, "u")])
+def test_a_delete_and_an_older_insert_at_once_leave_no_row(ours: Event) -> None:
+    theirs = (1, 9 - ours[1], "u" if ours[2] == "d" else "d")
+    table = take_in(new_table(), (7, 1, "u")).table
+    stale = on_publication(table, lambda: take_in(table, theirs))
+    done = take_in(stale, ours)
+    assert content(table) == {7: "7@1"}
+    assert (done.num_deleted, done.num_late) == ((1, 0) if ours[2] == "d" else (0, 1))
+    assert tombstone_files(table) == named_files(table)
+
+
+def test_without_tombstones_a_late_row_brings_a_deleted_one_back() -> None:
+    table = append(new_table(), pa.table({"id": [1], "seq": [1], "x": ["1@1"]})).table
+    for rules, left in ((FORGETFUL, {1: "1@2"}), (RULES, {})):
+        table = take_in(table, (1, 9, "d"), rules=rules).table
+        done = take_in(table, (1, 2, "u"), rules=rules)
+        assert (content(done.table), done.num_late) == (left, 1 - len(left))
+        table = done.table
+
+
+def test_a_delete_that_arrives_before_its_insert_wins() -> None:
+    table = new_table()
+    done = take_in(table, (1, 5, "d"))
+    assert (done.is_new, done.num_deleted, done.num_remembered) == (True, 0, 1)
+    assert Dataset(done.table).changes(table.version).read_all().num_rows == 0
+    assert verify(done.table) == []
+    late = take_in(done.table, (1, 4, "u"), (2, 4, "u"))
+    assert (late.num_inserted, late.num_late, content(late.table)) == (1, 1, {2: "2@4"})
+    newer = take_in(late.table, (1, 6, "u"))
+    assert (newer.num_inserted, content(newer.table)) == (1, {1: "1@6", 2: "2@4"})
+
+
+def test_a_row_that_is_as_new_as_the_delete_is_late() -> None:
+    table = take_in(new_table(), (1, 5, "d")).table
+    done = take_in(table, (1, 5, "u"))
+    assert (done.num_late, done.is_new) == (1, False)
+
+
+def test_a_batch_of_late_deletes_makes_no_version() -> None:
+    table = take_in(new_table(), (1, 5, "d"), (2, 7, "u")).table
+    done = take_in(table, (1, 5, "d"), (2, 6, "d"))
+    assert (done.is_new, done.num_late, done.num_remembered) == (False, 2, 0)
+    assert tombstone_files(table) == named_files(table)
+
+
+def test_an_upsert_that_remembers_nothing_minds_what_others_remember() -> None:
+    table = take_in(new_table(), (1, 5, "d")).table
+    done = take_in(table, (1, 4, "u"), (2, 4, "d"), rules=FORGETFUL)
+    assert (done.num_late, done.num_remembered, content(done.table)) == (1, 0, {})
+    unordered = upsert(table, pa.table({"id": [1], "x": ["new"]}), UpsertRules(("id",)))
+    assert content(unordered.table) == {1: "new"}
+
+
+def test_a_sequence_that_is_not_stored_is_remembered_all_the_same() -> None:
+    rules = replace(RULES, except_columns=("op", "seq"))
+    table = new_table(pa.schema([SCHEMA.field("id"), SCHEMA.field("x")]))
+    table = take_in(table, (1, 5, "d"), rules=rules).table
+    assert take_in(table, (1, 4, "u"), rules=rules).num_late == 1
+    back = take_in(table, (1, 9, "u"), rules=rules)
+    assert content(back.table) == {1: "1@9"}
+    late = take_in(back.table, (1, 4, "d"), rules=rules)
+    assert (late.num_late, content(late.table)) == (1, {1: "1@9"})
+
+
+def test_a_table_without_stable_row_ids_remembers_as_well() -> None:
+    uri = f"memory://{uuid.uuid4()}/t"
+    table = lance_stream.create_dataset(uri, SCHEMA, stable_row_ids=False).table
+    table = take_in(table, (1, 1, "u"), (2, 1, "u"), (9, 5, "d")).table
+    table = take_in(table, (1, 5, "d")).table
+    done = take_in(table, (1, 4, "u"), (9, 4, "u"), (2, 2, "u"))
+    assert (done.num_late, content(done.table)) == (2, {2: "2@2"})
+    assert verify(done.table) == []
+
+
+def test_keys_of_several_columns_are_told_apart_whatever_their_order() -> None:
+    schema = pa.schema(
+        [pa.field("a", pa.string(), False), pa.field("b", pa.int32(), False), SCHEMA.field("seq")]
+    )
+    table = new_table(schema)
+    incoming = schema.append(INCOMING.field("op"))
+    rows = {"a": ["x", "x"], "b": [1, 2], "seq": [5, 5], "op": ["d", "u"]}
+    table = upsert(table, pa.table(rows, incoming), replace(RULES, on=("b", "a"))).table
+    late = pa.table({"a": ["x", "y"], "b": [1, 1], "seq": [4, 4], "op": ["u", "u"]}, incoming)
+    done = upsert(table, late, replace(RULES, on=("a", "b")))
+    assert (done.num_late, done.num_inserted) == (1, 1)
+    keys = Dataset(done.table).to_table(["a", "b"]).to_pylist()
+    assert keys == [{"a": "x", "b": 2}, {"a": "y", "b": 1}]
+
+
+def test_deletes_are_forgotten_after_a_while() -> None:
+    now = [0]
+    environment = make_environment(now_nanos=lambda: now[0])
+    table = take_in(new_table(), (1, 5, "d"), environment=environment).table
+    now[0] = WEEK // timedelta(microseconds=1) * 1000
+    assert take_in(table, (1, 4, "u"), environment=environment).num_late == 1
+    now[0] += 1_000_000
+    done = take_in(table, (1, 4, "u"), environment=environment)
+    assert (done.num_inserted, named_files(done.table)) == (1, set())
+    assert len(tombstone_files(done.table)) == 1  # the versions before name it
+
+
+def test_what_is_remembered_and_the_ledger_go_in_with_one_version() -> None:
+    table = new_table()
+    first = take_in(table, (1, 5, "d"), micro_batch=MicroBatch("app", 0))
+    assert first.table.version == table.version + 1
+    assert set(first.table.manifest.config) == {CONFIG_KEY, "lance_stream.ledger.app"}
+    again = take_in(table, (1, 5, "d"), micro_batch=MicroBatch("app", 0))
+    assert (again.was_known, again.table.version) == (True, first.table.version)
+    assert tombstone_files(table) == named_files(table)
+
+
+def test_a_second_driver_of_a_batch_leaves_no_file_behind() -> None:
+    table = take_in(new_table(), (9, 1, "d")).table
+    micro_batch = MicroBatch("app", 0)
+    stale = on_publication(table, lambda: take_in(table, (1, 5, "d"), micro_batch=micro_batch))
+    done = take_in(stale, (1, 5, "d"), micro_batch=micro_batch)
+    assert done.was_known
+    assert tombstone_files(table) == named_files(table)
+    assert len(named_files(table)) == 2
+
+
+def test_a_commit_that_is_known_to_have_failed_leaves_no_file_behind() -> None:
+    table = take_in(new_table(), (1, 5, "d")).table
+    stale = on_publication(table, lambda: Dataset(table).restore(1))
+    with pytest.raises(CommitConflictError):
+        take_in(stale, (2, 5, "d"))
+    assert len(tombstone_files(table)) == 1
+
+
+def test_a_restore_brings_back_what_was_remembered_then() -> None:
+    first = take_in(new_table(), (1, 5, "d")).table
+    second = take_in(first, (2, 5, "d")).table
+    restored = Dataset(second).restore(first.version).table
+    done = take_in(restored, (1, 4, "u"), (2, 4, "u"))
+    assert (done.num_late, content(done.table)) == (1, {2: "2@4"})
+
+
+def test_deletes_by_other_columns_are_refused_and_nothing_is_written() -> None:
+    table = take_in(new_table(), (1, 5, "d")).table
+    files = [each.path for each in table.store.list()]
+    rows = batch((1, 6, "d")).append_column("at", pa.array([1]))
+    with pytest.raises(InvalidInputError, match=r"by the key \(id\) in the order of 'seq'"):
+        upsert(table, rows, replace(RULES, sequence_by="at", except_columns=("op", "at")))
+    assert [each.path for each in table.store.list()] == files
+
+
+def test_another_writer_who_remembers_by_other_columns_meanwhile_is_noticed() -> None:
+    table = new_table()
+    other = replace(RULES, sequence_by="at", except_columns=("op", "at"))
+    rows = batch((2, 6, "d")).append_column("at", pa.array([1]))
+    stale = on_publication(table, lambda: upsert(table, rows, other))
+    with pytest.raises(InvalidInputError, match="in the order of 'at'"):
+        take_in(stale, (1, 5, "d"))
+    assert tombstone_files(table) == named_files(table)
+
+
+def test_the_verb_of_a_dataset_takes_an_age() -> None:
+    ds = Dataset(new_table())
+    how: dict[str, Any] = {
+        "sequence_by": "seq",
+        "delete_when": "op = 'd'",
+        "except_columns": ["op"],
+    }
+    ds = ds.upsert(batch((1, 5, "d")), on=["id"], tombstones="7 days", **how)
+    assert ds.upsert(batch((1, 4, "u")), on=["id"], **how).count_rows() == 0
+    with pytest.raises(InvalidInputError, match="is no age"):
+        ds.upsert(batch((1, 5, "d")), on=["id"], tombstones="a week", **how)
+
+
+def watched(table: TableVersion, at: int, act: Callable[[], object]) -> TableVersion:
+    """Return the table as a writer sees it for whom something happens before one of its calls.
+
+    A commit's last call is the one that publishes; one more is what comes after it.
+    """
+    store = WatchedStore(table.store)
+
+    def look(_call: str, _path: str) -> None:
+        if len(store.calls) == at:
+            act()
+
+    def look_after(call: str, path: str) -> None:
+        if call == "create_once" and path.endswith(".manifest") and len(store.calls) + 1 == at:
+            act()
+
+    store.before, store.after = look, look_after
+    return replace(table, store=store, log=ObjectStoreLog(store))
+
+
+def number_of_calls(*happened: Event, before: Sequence[Event]) -> int:
+    store = watched(take_in(new_table(), *before).table, 0, lambda: None)
+    take_in(store, *happened, micro_batch=MicroBatch("app", 0))
+    assert isinstance(store.store, WatchedStore)
+    return len(store.store.calls)
+
+
+BEFORE: list[Event] = [(1, 1, "u"), (2, 1, "u"), (3, 5, "d")]
+OURS: list[Event] = [(1, 6, "d"), (3, 4, "u"), (4, 6, "d"), (5, 3, "u"), (6, 7, "u")]
+THEIRS: list[Event] = [(1, 5, "u"), (4, 5, "u"), (5, 4, "d"), (6, 6, "d"), (2, 2, "d")]
+
+
+def test_wherever_another_writer_comes_in_the_table_ends_up_the_same() -> None:
+    wanted = last_state([*BEFORE, *OURS, *THEIRS])
+    num_calls = number_of_calls(*OURS, before=BEFORE)
+    assert num_calls > 8
+    for at in range(1, num_calls + 1):
+        table = take_in(new_table(), *BEFORE).table
+        stale = watched(table, at, lambda table=table: take_in(table, *THEIRS))
+        take_in(stale, *OURS, micro_batch=MicroBatch("app", 0))
+        assert content(table) == wanted
+        assert named_files(table) == tombstone_files(table)
+
+
+class KilledError(BaseException):
+    """The process is gone: nothing is tidied up."""
+
+
+def test_wherever_a_writer_dies_its_successor_does_the_batch_once() -> None:
+    def die() -> None:
+        raise KilledError
+
+    num_calls = number_of_calls(*OURS, before=BEFORE)
+    versions = set()
+    for at in range(1, num_calls + 2):
+        table = take_in(new_table(), *BEFORE).table
+        with pytest.raises(KilledError):
+            take_in(watched(table, at, die), *OURS, micro_batch=MicroBatch("app", 0))
+        versions.add(table.log.latest() - table.version)
+        take_in(table, *OURS, micro_batch=MicroBatch("app", 0))
+        assert table.log.latest() == table.version + 1
+        assert content(table) == last_state([*BEFORE, *OURS])
+        assert named_files(table) <= tombstone_files(table)
+        assert verify(Dataset(table).checkout(None).table) == []
+    assert versions == {0, 1}  # some died before, some after the version was there
+
+
+def test_a_file_stays_when_it_is_not_known_whether_its_commit_landed() -> None:
+    table = take_in(new_table(), (1, 5, "d")).table
+    store = WatchedStore(table.store)
+
+    def lose_the_answer(call: str, path: str) -> None:
+        if call == "create_once" and path.startswith(VERSIONS_DIRECTORY):
+            store.before = fail
+            raise OSError("no answer")
+
+    def fail(_call: str, _path: str) -> None:
+        raise OSError("no connection")
+
+    store.after = lose_the_answer
+    with pytest.raises(CommitUncertainError):
+        take_in(replace(table, store=store, log=ObjectStoreLog(store)), (2, 5, "d"))
+    assert take_in(table, (2, 4, "u")).num_late == 1
+    assert len(named_files(table)) == 2

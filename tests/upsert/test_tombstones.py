@@ -1,0 +1,342 @@
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lance_stream
+from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.paths import tombstone_path
+from lance_stream.table.tombstones import CONFIG_KEY, TombstoneFile, Tombstones, config_entries
+from lance_stream.upsert.keys import KeyLookup
+from lance_stream.upsert.tombstone_files import (
+    Deletes,
+    KeptFiles,
+    cast_deletes,
+    decode_deletes,
+    encode_deletes,
+)
+from lance_stream.upsert.tombstones import (
+    PlannedTombstones,
+    RememberedDeletes,
+    open_remembered,
+    plan_tombstones,
+)
+from tests.commit.tables import make_environment
+from tests.contracts.watched_stores import WatchedStore
+from tests.upsert.test_keys import values
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("seq", pa.int64())])
+WEEK = timedelta(days=7)
+
+
+def new_table(schema: pa.Schema = SCHEMA) -> TableVersion:
+    return lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema).table
+
+
+def remember(
+    table: TableVersion,
+    keys: Sequence[pa.Array],
+    sequence: pa.Array,
+    now_ms: int = 0,
+    age: timedelta | None = WEEK,
+) -> TableVersion:
+    """Return the table with the deletes of a batch, as if a commit had taken them in."""
+    on = [name for name in table.arrow_schema.names if name != "seq"]
+    known = open_remembered(table, on, "seq", sequence.type, age=age, now_ms=now_ms)
+    return taken_in(
+        table, plan_tombstones(known, [known.new_deletes(keys, sequence)], make_environment())
+    )
+
+
+def taken_in(table: TableVersion, plan: PlannedTombstones) -> TableVersion:
+    entries = plan.entries(table.manifest, table.version + 1)
+    return table.at(replace(table.manifest, config={**table.manifest.config, **entries}))
+
+
+def late(
+    table: TableVersion,
+    keys: Sequence[pa.Array],
+    sequence: pa.Array,
+    now_ms: int = 0,
+    age: timedelta | None = WEEK,
+) -> list[bool]:
+    on = [name for name in table.arrow_schema.names if name != "seq"]
+    known = open_remembered(table, on, "seq", sequence.type, age=age, now_ms=now_ms)
+    lookup = KeyLookup(keys)
+    assert lookup.num_keys == len(sequence)
+    found: list[bool] = known.are_late(lookup, keys, sequence).tolist()
+    return found
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[list[pa.DataType], list[dict[tuple[Any, ...], int]]]:
+    """Types of key columns, and batches of distinct keys with sequences."""
+    types = draw(st.lists(st.sampled_from(list(values)), min_size=1, max_size=2))
+    keys = st.tuples(*(values[each] for each in types))
+    batches = draw(
+        st.lists(
+            st.dictionaries(keys, st.integers(0, 6), min_size=1, max_size=5),
+            min_size=1,
+            max_size=12,
+        )
+    )
+    return types, batches
+
+
+def columns_of(
+    batch: dict[tuple[Any, ...], int], types: list[pa.DataType]
+) -> tuple[list[pa.Array], pa.Array]:
+    keys = [pa.array([key[at] for key in batch], each) for at, each in enumerate(types)]
+    return keys, pa.array(list(batch.values()), pa.int64())
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories())
+def test_a_row_is_late_unless_it_is_newer_than_every_delete_of_its_key(
+    history: tuple[list[pa.DataType], list[dict[tuple[Any, ...], int]]],
+) -> None:
+    types, batches = history
+    fields = [pa.field(f"k{at}", each, False) for at, each in enumerate(types)]
+    table = new_table(pa.schema([*fields, pa.field("seq", pa.int64())]))
+    model: dict[tuple[Any, ...], int] = {}
+    for batch in batches:
+        keys, sequence = columns_of(batch, types)
+        wanted = [each <= model.get(key, -1) for key, each in batch.items()]
+        assert late(table, keys, sequence) == wanted
+        table = remember(table, keys, sequence)
+        model = {key: max(batch.get(key, -1), model.get(key, -1)) for key in {*batch, *model}}
+    keys, sequence = columns_of(dict.fromkeys(model, 0), types)
+    known = open_remembered(
+        table, [each.name for each in fields], "seq", pa.int64(), age=WEEK, now_ms=0
+    )
+    last = known.last_sequences(KeyLookup(keys), keys)
+    assert last.to_pylist() == list(model.values())
+
+
+@pytest.mark.parametrize("num_asked", [1, 50, 3000])
+def test_many_deletes_are_found_by_few_keys_and_few_by_many(num_asked: int) -> None:
+    dice = np.random.default_rng(num_asked)
+    table = new_table()
+    model: dict[int, int] = {}
+    for _ in range(5):
+        keys = dice.choice(2000, 300, replace=False)
+        sequence = dice.integers(0, 1000, 300)
+        table = remember(table, [pa.array(keys)], pa.array(sequence))
+        for key, each in zip(keys.tolist(), sequence.tolist(), strict=True):
+            model[key] = max(each, model.get(key, -1))
+    asked = dice.choice(4000, num_asked, replace=False)
+    sequence = dice.integers(0, 1000, num_asked)
+    pairs = zip(asked.tolist(), sequence.tolist(), strict=True)
+    assert late(table, [pa.array(asked)], pa.array(sequence)) == [
+        each <= model.get(key, -1) for key, each in pairs
+    ]
+
+
+def ids(*numbers: int) -> list[pa.Array]:
+    return [pa.array(numbers, pa.int64())]
+
+
+def test_deletes_are_forgotten_when_they_are_too_old() -> None:
+    day = 24 * 3600 * 1000
+    table = remember(new_table(), ids(1), pa.array([5]), now_ms=0)
+    table = remember(table, ids(2), pa.array([5]), now_ms=6 * day)
+    asked = ids(1, 2), pa.array([4, 4])
+    assert late(table, *asked, now_ms=7 * day) == [True, True]
+    assert late(table, *asked, now_ms=7 * day + 1) == [False, True]
+    assert late(table, *asked, now_ms=99 * day) == [False, False]
+    assert late(table, *asked, now_ms=99 * day, age=None) == [True, True]
+    table = remember(table, ids(3), pa.array([5]), now_ms=8 * day)
+    assert late(table, *asked, now_ms=0, age=None) == [False, True]
+
+
+def test_old_deletes_in_a_file_that_is_kept_for_younger_ones_are_forgotten_too() -> None:
+    table = new_table()
+    for number in range(8):  # the eighth file takes in the seven before
+        table = remember(table, ids(number), pa.array([5]), now_ms=number * 1000)
+    assert len(config_files(table)) == 1
+    asked = ids(*range(8)), pa.array([5] * 8)
+    assert late(table, *asked, now_ms=9000, age=timedelta(seconds=5)) == [False] * 4 + [True] * 4
+    for number in range(8, 15):
+        table = remember(table, ids(number), pa.array([5]), 9000, timedelta(seconds=5))
+    assert [each.num_rows for each in config_files(table)] == [8, *[1] * 7]
+
+
+def config_files(table: TableVersion) -> tuple[TombstoneFile, ...]:
+    known = lance_stream.table.tombstones.read_tombstones(table.manifest.config)
+    assert known is not None
+    return known.files
+
+
+def test_the_newest_delete_of_a_key_is_kept_when_files_become_one() -> None:
+    table = new_table()
+    for sequence in (3, 9, 4, 1, 1, 1, 1, 1):
+        table = remember(table, ids(1), pa.array([sequence]))
+    assert [each.num_rows for each in config_files(table)] == [1]
+    assert late(table, ids(1), pa.array([9])) == [True]
+    assert late(table, ids(1), pa.array([10])) == [False]
+
+
+def test_what_two_writers_remember_at_once_is_remembered_of_both() -> None:
+    table = new_table()
+    for number in range(7):
+        table = remember(table, ids(number), pa.array([5]))
+    known = open_remembered(table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
+    ours = plan_tombstones(known, [known.new_deletes(ids(50), pa.array([5]))], make_environment())
+    theirs = plan_tombstones(known, [known.new_deletes(ids(60), pa.array([5]))], make_environment())
+    assert len(ours.joined) == len(theirs.joined) == 7
+    both = taken_in(taken_in(table, theirs), ours)
+    assert len(config_files(both)) == 2
+    assert all(late(both, ids(*range(7), 50, 60), pa.array([5] * 9)))
+
+
+def test_nothing_is_written_where_nothing_is_deleted() -> None:
+    table = new_table()
+    known = open_remembered(table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
+    plan = plan_tombstones(known, [known.new_deletes(ids(), pa.array([], pa.int64()))])
+    assert plan.entries(table.manifest, 2) == {}
+    assert table.store.list("_lance_stream") == []
+
+
+def test_a_file_is_read_once_by_a_process_and_not_at_all_by_who_wrote_it() -> None:
+    table = remember(new_table(), ids(1), pa.array([5]))
+    watched = WatchedStore(table.store)
+    here = replace(table, store=watched)
+    assert late(here, ids(1), pa.array([5])) == [True]
+    assert watched.calls == []
+    kept = KeptFiles(1 << 20)
+    known = open_remembered(here, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
+    for _ in range(3):
+        assert kept.get(known.place, known.files[0], known.schema).rows.num_rows == 1
+    assert watched.calls == [("read", tombstone_path(known.files[0].name))]
+
+
+def test_no_more_is_kept_than_may_be() -> None:
+    table = new_table()
+    for number in range(3):
+        table = remember(
+            table, [pa.array(np.arange(100 * 8**number))], pa.array(np.arange(100 * 8**number))
+        )
+    watched = WatchedStore(table.store)
+    known = open_remembered(
+        replace(table, store=watched), ["id"], "seq", pa.int64(), age=WEEK, now_ms=0
+    )
+    kept = KeptFiles((24 + 16) * 900)
+    for place in (0, 1, 0, 1, 2, 1):
+        deletes = kept.get(known.place, known.files[place], known.schema)
+        assert deletes.rows.num_rows == known.files[place].num_rows
+    # The third is larger than what may be kept, and leaves room for nothing else.
+    assert [path for _, path in watched.calls] == [
+        tombstone_path(known.files[place].name) for place in (0, 1, 2, 1)
+    ]
+
+
+def by(
+    table: TableVersion, on: Sequence[str], sequence: pa.DataType, age: timedelta | None = WEEK
+) -> RememberedDeletes:
+    return open_remembered(table, on, "seq", sequence, age=age, now_ms=0)
+
+
+def test_other_columns_are_refused_when_deletes_are_to_be_remembered_and_else_ignored() -> None:
+    table = remember(new_table(), ids(1), pa.array([5]))
+    with pytest.raises(InvalidInputError, match="the table remembers deletes by the key"):
+        open_remembered(table, ["seq"], "id", pa.int64(), age=WEEK, now_ms=0)
+    assert open_remembered(table, ["seq"], "id", pa.int64(), age=None, now_ms=0).files == ()
+    assert len(by(table, ["id"], pa.int64(), None).files) == 1
+
+
+def test_sequences_that_are_not_stored_are_compared_in_the_wider_type() -> None:
+    table = remember(new_table(), ids(1), pa.array([5], pa.int32()))
+    assert late(table, ids(1), pa.array([5], pa.int64())) == [True]
+    assert late(table, ids(1), pa.array([1 << 40], pa.int64())) == [False]
+    table = remember(table, ids(2), pa.array([1 << 40], pa.int64()))
+    assert late(table, ids(1, 2), pa.array([6, 6], pa.int32())) == [False, True]
+    with pytest.raises(InvalidInputError, match=r"'seq' as int64, but here it is string.*Cast"):
+        by(table, ["id"], pa.string())
+
+
+@pytest.mark.parametrize(
+    "sequence",
+    [
+        pa.array([1, 2], pa.timestamp("us", "UTC")),
+        pa.array(["a", "b"]),
+        pa.array([0.5, 1.5]),
+        pa.array([1, 2], pa.decimal128(9, 2)),
+        pa.array([1, 2], pa.date32()),
+        pa.array([False, True]),
+        pa.array([b"a", b"b"], pa.large_binary()),
+        pa.array(["a", "b"]).dictionary_encode(),
+    ],
+    ids=lambda each: str(each.type),
+)
+def test_any_type_that_has_an_order_can_be_a_sequence(sequence: pa.Array) -> None:
+    table = remember(new_table(), ids(1, 2), sequence)
+    assert late(table, ids(2, 1), sequence) == [True, False]
+
+
+def test_the_keys_of_a_clone_are_looked_up_where_it_was_cloned() -> None:
+    table = remember(new_table(), ids(1), pa.array([5]))
+    base = lance_stream.table.manifest.BasePath(0, table.store.uri, None, is_dataset_root=True)
+    clone = new_table()
+    manifest = replace(clone.manifest, base_paths=(base,), config=table.manifest.config)
+    assert late(replace(clone, manifest=manifest), ids(1, 2), pa.array([5, 5])) == [True, False]
+
+
+def test_a_file_that_is_not_there_is_an_error_with_a_way_out() -> None:
+    known = Tombstones(("id",), "seq", "int64", (TombstoneFile("0" * 32 + ".arrow", 0, 1),))
+    table = new_table()
+    table = table.at(replace(table.manifest, config=config_entries(known)))
+    with pytest.raises(CorruptDataError, match=f"put it back.*{CONFIG_KEY}"):
+        late(table, ids(1), pa.array([5]))
+
+
+DELETES = pa.record_batch(
+    [pa.array([1, 2]), pa.array([5, 6]), pa.array([0, 0])],
+    schema=by(new_table(), ["id"], pa.int64()).schema,
+)
+
+
+NAMES = DELETES.schema.names
+
+
+def test_every_damaged_file_is_told_to_be_so_or_holds_deletes() -> None:
+    data = encode_deletes(Deletes(DELETES))
+    assert decode_deletes(data, NAMES, 2).equals(DELETES)
+    dice = np.random.default_rng(3)
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(data[: dice.integers(len(data))] if dice.random() < 0.2 else data)
+        for place in dice.integers(0, max(len(damaged), 1), 3):
+            damaged[place : place + 1] = bytes([dice.integers(256)])
+        try:
+            assert decode_deletes(bytes(damaged), NAMES, 2).num_rows == 2
+        except CorruptDataError:
+            refused += 1
+    assert refused > 100
+
+
+@pytest.mark.parametrize(
+    ("rows", "match"),
+    [
+        (DELETES.slice(1), "holds 1 of them, but the table's config says 2"),
+        (DELETES.rename_columns(["key:x", "sequence", "deleted_at"]), "expected is one of key:id"),
+        (DELETES.drop_columns(["sequence"]), "expected is one of key:id, sequence, deleted_at"),
+        (pa.record_batch({"key:id": [1, None], "sequence": [5, 6], "deleted_at": [0, 0]}), "nulls"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_refused(rows: pa.RecordBatch, match: str) -> None:
+    with pytest.raises(CorruptDataError, match=match):
+        decode_deletes(encode_deletes(Deletes(rows)), NAMES, 2)
+
+
+def test_keys_of_another_type_are_refused_with_a_way_out() -> None:
+    texts = DELETES.set_column(0, "key:id", pa.array(["a", "b"]))
+    with pytest.raises(InvalidInputError, match=f"of other types.*{CONFIG_KEY}"):
+        cast_deletes(texts, DELETES.schema)

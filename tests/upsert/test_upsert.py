@@ -1,0 +1,240 @@
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lance_stream
+from lance_stream.errors import InvalidInputError
+from lance_stream.maintenance.verify import verify
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.upsert import upsert
+from lance_stream.verbs.append import append
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("seq", pa.int64()),
+        pa.field("x", pa.float64()),
+        pa.field("tags", pa.list_(pa.string())),
+    ]
+)
+CDC = UpsertRules(("id",), sequence_by="seq", delete_when="op = 'd'", except_columns=("op",))
+
+changes = st.lists(
+    st.fixed_dictionaries(
+        {
+            "id": st.integers(0, 9),
+            "seq": st.integers(0, 20),
+            "x": st.sampled_from([None, 0.0, 1.5, float("nan")]),
+            "tags": st.sampled_from([None, [], ["a"], ["a", None]]),
+            "op": st.sampled_from(["u", "u", "d", None]),
+        }
+    ),
+    min_size=1,
+    max_size=8,
+    unique_by=lambda row: (row["id"], row["seq"]),
+)
+WITH_OP = SCHEMA.append(pa.field("op", pa.string()))
+
+
+def new_table() -> TableVersion:
+    return lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA).table
+
+
+def content(table: TableVersion) -> list[dict[str, Any]]:
+    found = lance_stream.Dataset(table).to_table().to_pylist()
+    return sorted(found, key=lambda row: row["id"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(changes, min_size=1, max_size=4), st.booleans())
+def test_cdc_batches_do_what_a_dictionary_does(
+    batches: list[list[dict[str, Any]]], skip_unchanged: bool
+) -> None:
+    table = new_table()
+    model: dict[int, dict[str, Any]] = {}
+    rules = UpsertRules(**{**CDC.__dict__, "skip_unchanged": skip_unchanged})
+    for rows in batches:
+        newest = {}
+        for row in sorted(rows, key=lambda row: row["seq"]):
+            newest[row["id"]] = row
+        late = len(rows) - len(newest)
+        inserted = deleted = 0
+        for key, row in newest.items():
+            stored = {name: row[name] for name in SCHEMA.names}
+            if key in model and row["seq"] < model[key]["seq"]:
+                late += 1
+            elif row["op"] == "d":
+                deleted += model.pop(key, None) is not None
+            else:
+                inserted += key not in model
+                model[key] = stored
+        done = upsert(table, pa.Table.from_pylist(rows, WITH_OP), rules)
+        assert (done.num_inserted, done.num_deleted, done.num_late) == (inserted, deleted, late)
+        table = done.table
+        assert repr(content(table)) == repr([model[key] for key in sorted(model)])
+    assert verify(table) == []
+
+
+def small() -> TableVersion:
+    rows = {"id": [1, 2, 3], "seq": [5, 5, None], "x": [1.0, float("nan"), None]}
+    return append(new_table(), pa.table({**rows, "tags": [["a"], None, []]})).table
+
+
+def test_rows_that_stay_the_same_are_left_alone() -> None:
+    table = small()
+    same = pa.Table.from_pylist(content(table), SCHEMA)
+    rules = UpsertRules(("id",), skip_unchanged=True)
+    done = upsert(table, same, rules)
+    assert (done.num_updated, done.table.version) == (0, table.version)
+    changed = same.set_column(2, "x", pa.array([1.0, 2.0, None]))
+    done = upsert(table, changed, rules)
+    assert (done.num_updated, done.table.version) == (1, table.version + 1)
+
+
+def test_a_column_that_is_missing_keeps_its_values_and_is_null_in_new_rows() -> None:
+    done = upsert(small(), pa.table({"id": [9, 2], "x": [9.0, 8.0]}), UpsertRules(("id",)))
+    assert repr(content(done.table)) == repr(
+        [
+            {"id": 1, "seq": 5, "x": 1.0, "tags": ["a"]},
+            {"id": 2, "seq": 5, "x": 8.0, "tags": None},
+            {"id": 3, "seq": None, "x": None, "tags": []},
+            {"id": 9, "seq": None, "x": 9.0, "tags": None},
+        ]
+    )
+
+
+def test_a_stored_row_without_a_sequence_is_older_than_any() -> None:
+    rows = pa.table({"id": [3], "seq": [-7], "x": [1.0]})
+    done = upsert(small(), rows, UpsertRules(("id",), sequence_by="seq"))
+    assert (done.num_updated, done.num_late) == (1, 0)
+
+
+def test_rows_that_delete_need_no_more_than_their_key() -> None:
+    rows = pa.table({"id": [1, 7], "op": ["d", "d"]})
+    rules = UpsertRules(("id",), delete_when="op = 'd'", except_columns=("op",))
+    done = upsert(small(), rows, rules)
+    assert (done.num_deleted, [row["id"] for row in content(done.table)]) == (1, [2, 3])
+    again = upsert(done.table, rows, rules)
+    assert again.table.version == done.table.version
+
+
+def test_a_key_that_several_rows_have_changes_all_of_them() -> None:
+    table = append(small(), pa.table({"id": [1], "x": [0.0]})).table
+    done = upsert(table, pa.table({"id": [1], "x": [4.0]}), UpsertRules(("id",)))
+    assert [row["x"] for row in content(done.table)][:2] == [4.0, 4.0]
+    assert done.num_updated == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "rules", "match"),
+    [
+        ({"id": [1, 1]}, UpsertRules(("id",)), "1 keys occur more than once"),
+        ({"id": [1, None]}, UpsertRules(("id",)), "1 of 2 rows have no key"),
+        ({"id": [1]}, UpsertRules(()), "at least one key column"),
+        ({"id": [1]}, UpsertRules(("key",)), "'key', is not in the table"),
+        ({"x": [1.0]}, UpsertRules(("id",)), "'id', is not in the data"),
+        ({"x": [1.0]}, UpsertRules(("x",)), "'x' cannot be a key"),
+        ({"id": [1]}, UpsertRules(("id",), sequence_by="at"), "'at', is not in the data"),
+        ({"id": [1]}, UpsertRules(("id",), except_columns=("op",)), "'op', is not in the data"),
+        ({"id": [1]}, UpsertRules(("id",), except_columns=("id",)), "cannot be left out"),
+        ({"id": [1], "op": ["d"]}, UpsertRules(("id",)), "no column 'op'"),
+        ({"id": [1], "x": ["one"]}, UpsertRules(("id",)), "'x' is string"),
+        ({"id": [1]}, UpsertRules(("id",), delete_when="op = 'd'"), "op"),
+        (
+            {"id": [1], "seq": [1]},
+            UpsertRules(("id",), sequence_by="seq", tombstones=timedelta(days=1)),
+            "delete_when",
+        ),
+        (
+            {"id": [1], "seq": [1]},
+            UpsertRules(("id",), delete_when="seq = 1", tombstones=timedelta(days=1)),
+            "sequence_by",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_nothing_is_changed(
+    rows: dict[str, Any], rules: UpsertRules, match: str
+) -> None:
+    table = small()
+    with pytest.raises((InvalidInputError, lance_stream.NotFoundError), match=match):
+        upsert(table, pa.table(rows), rules)
+    assert open_newest(table) == table.version
+
+
+def open_newest(table: TableVersion) -> int:
+    return table.log.latest()
+
+
+def test_two_who_change_the_same_row_do_so_one_after_the_other() -> None:
+    table = small()
+    stale = table
+    upsert(table, pa.table({"id": [1], "x": [2.0]}), UpsertRules(("id",)))
+    done = upsert(stale, pa.table({"id": [1, 2], "x": [3.0, 3.0]}), UpsertRules(("id",)))
+    assert [row["x"] for row in content(done.table)][:2] == [3.0, 3.0]
+    assert done.table.version == table.version + 2
+
+
+def test_the_verbs_of_a_dataset_lead_here() -> None:
+    ds = lance_stream.Dataset(small())
+    changed = ds.upsert(pa.table({"id": [3, 4], "x": [3.5, 4.5]}), on=["id"])
+    assert changed.update({"x": "x + 1"}, where="id > 2").version == ds.version + 2
+    assert changed.compact().version == ds.version + 3
+    final = changed.restore(ds.version)
+    assert final.version == ds.version + 4
+    assert repr(content(final.table)) == repr(content(ds.table))
+    feed = final.changes(ds.version, pre_images=False).read_all().to_pydict()
+    assert feed["_change_type"] == [
+        "update_postimage", "insert", "update_postimage", "update_postimage",
+        "delete", "update_postimage",
+    ]  # fmt: skip
+    assert feed["_commit_version"] == [3, 3, 4, 4, 6, 6]
+    with pytest.raises(lance_stream.NotFoundError, match="99"):
+        final.restore(99)
+
+
+def test_one_key_column_and_one_that_is_not_stored_may_be_named_alone() -> None:
+    rows = pa.table({"id": [1, 7], "x": [9.0, 8.0], "op": ["u", "u"]})
+    ds = lance_stream.Dataset(small()).upsert(rows, on="id", except_columns="op")
+    assert {row["id"]: row["x"] for row in content(ds.table)}[7] == 8.0
+    assert ds.to_table(filter="id = 1")["x"].to_pylist() == [9.0]
+
+
+@pytest.mark.parametrize("tombstones", [None, "7 days"])
+def test_of_two_batches_with_equal_sequences_the_later_counts_unless_a_delete_is_remembered(
+    tombstones: str | None,
+) -> None:
+    def batch(x: float, op: str = "u") -> pa.Table:
+        row = {"id": 1, "seq": 5, "x": x, "tags": None, "op": op}
+        return pa.Table.from_pylist([row], WITH_OP)
+
+    def put(ds: lance_stream.Dataset, data: pa.Table) -> lance_stream.Dataset:
+        return ds.upsert(
+            data,
+            on="id",
+            sequence_by="seq",
+            delete_when="op = 'd'",
+            except_columns="op",
+            tombstones=tombstones,
+        )
+
+    ds = put(put(lance_stream.Dataset(new_table()), batch(1.0)), batch(2.0))
+    assert ds.to_table()["x"].to_pylist() == [2.0]
+    ds = put(ds, batch(3.0, op="d"))
+    assert ds.to_table()["x"].to_pylist() == []
+    ds = put(ds, batch(4.0))
+    assert ds.to_table()["x"].to_pylist() == ([4.0] if tombstones is None else [])
+
+
+def test_of_two_calls_that_apply_changes_the_later_counts_whatever_its_versions() -> None:
+    def change(x: float, version: int) -> pa.Table:
+        row = {"id": 1, "seq": 5, "x": x, "_change_type": "insert", "_commit_version": version}
+        return pa.Table.from_pylist([row])
+
+    ds = lance_stream.Dataset(new_table()).apply_changes(change(1.0, 7), on="id")
+    assert ds.apply_changes(change(2.0, 6), on="id").to_table()["x"].to_pylist() == [2.0]

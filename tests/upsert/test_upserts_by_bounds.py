@@ -1,0 +1,258 @@
+"""Upserts that leave fragments unread whose keys are known to lie elsewhere."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.upsert import known_key_bounds
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.keys import KeyLookup
+from lance_stream.upsert.known_key_bounds import bounds_path, key_bounds
+from lance_stream.upsert.upsert import upsert
+from tests.contracts.watched_stores import WatchedStore
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.float64())])
+ON_ID = UpsertRules(("id",))
+NUM_FRAGMENTS, ROWS = 12, 100
+
+
+@pytest.fixture(autouse=True)
+def _a_process_that_knows_nothing() -> Iterator[None]:
+    known_key_bounds._known.clear()
+    yield
+    known_key_bounds._known.clear()
+
+
+def rows(start: int, stop: int, x: float = 0.0) -> pa.Table:
+    return pa.table({"id": np.arange(start, stop), "x": np.full(stop - start, x)}, SCHEMA)
+
+
+def ordered_by_time() -> TableVersion:
+    """A table to which 100 rows after the other were appended."""
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
+    for number in range(NUM_FRAGMENTS):
+        ds = ds.append(rows(number * ROWS, (number + 1) * ROWS))
+    return ds.table
+
+
+def watched(table: TableVersion) -> tuple[TableVersion, WatchedStore]:
+    store = WatchedStore(table.store)
+    return replace(table, store=store), store
+
+
+def data_files_read(store: WatchedStore) -> set[str]:
+    return {path for call, path in store.calls if call == "read_ranges" and "data/" in path}
+
+
+def path_of(table: TableVersion, place: int) -> str:
+    return f"data/{table.manifest.fragments[place].files[0].path}"
+
+
+def values(table: TableVersion) -> dict[int, float]:
+    found = lance_stream.Dataset(table).to_table().to_pydict()
+    assert len(set(found["id"])) == len(found["id"])
+    return dict(zip(found["id"], found["x"], strict=True))
+
+
+def test_an_upsert_of_recent_keys_opens_only_the_fragments_that_can_hold_them() -> None:
+    table = ordered_by_time()
+    first, store = watched(table)
+    done = upsert(first, rows(550, 560, 1.0), ON_ID)
+    assert data_files_read(store) == {path_of(table, place) for place in range(NUM_FRAGMENTS)}
+    now, store = watched(done.table)
+    done = upsert(now, rows(1150, 1250, 2.0), ON_ID)
+    assert data_files_read(store) == {path_of(table, 11)}
+    assert (done.num_updated, done.num_inserted) == (50, 50)
+    now, store = watched(done.table)
+    done = upsert(now, rows(1200, 1210, 3.0), ON_ID)
+    written = path_of(now, len(now.manifest.fragments) - 1)
+    assert data_files_read(store) == {written}
+    found = values(done.table)
+    assert [found[key] for key in (549, 550, 1149, 1150, 1199, 1200, 1209, 1210)] == [
+        0, 1, 0, 2, 2, 3, 3, 2
+    ]  # fmt: skip
+    assert len(found) == 1250
+
+
+def test_keys_far_apart_open_only_the_fragments_between_whose_bounds_they_lie() -> None:
+    table = upsert(ordered_by_time(), rows(-1, 0), ON_ID).table
+    now, store = watched(table)
+    keys = pa.table({"id": [5, 1105, 5000], "x": [1.0, 1.0, 1.0]}, SCHEMA)
+    done = upsert(now, keys, ON_ID)
+    assert data_files_read(store) == {path_of(table, place) for place in (0, 11)}
+    assert (done.num_updated, done.num_inserted) == (2, 1)
+
+
+def test_new_keys_only_open_nothing() -> None:
+    table = upsert(ordered_by_time(), rows(-1, 0), ON_ID).table
+    now, store = watched(table)
+    done = upsert(now, rows(9000, 9010), ON_ID)
+    assert data_files_read(store) == set()
+    assert (done.num_updated, done.num_inserted) == (0, 10)
+
+
+def test_what_another_writer_adds_is_looked_into() -> None:
+    table = upsert(ordered_by_time(), rows(-1, 0), ON_ID).table
+    theirs = lance_stream.Dataset(table).append(rows(9000, 9010))
+    done = upsert(table, rows(9005, 9006, 1.0), ON_ID)
+    assert (done.num_updated, done.num_inserted) == (1, 0)
+    assert done.table.version == theirs.version + 1
+
+
+def test_rows_that_a_restore_brings_back_are_found() -> None:
+    """The bounds of a file are those of its dead rows, too."""
+    ds = lance_stream.Dataset(ordered_by_time())
+    deleted = ds.delete("id % 100 < 90")
+    done = upsert(deleted.table, rows(95, 96, 1.0), ON_ID)
+    assert done.num_updated == 1
+    restored = lance_stream.Dataset(done.table).restore(ds.version)
+    now, store = watched(restored.table)
+    done = upsert(now, rows(205, 206, 1.0), ON_ID)
+    assert (done.num_updated, done.num_inserted) == (1, 0)
+    assert data_files_read(store) == {path_of(now, 2)}
+
+
+def test_compacted_files_have_the_bounds_of_those_they_were_made_of() -> None:
+    table = upsert(ordered_by_time(), rows(9000, 9001), ON_ID).table
+    ds = lance_stream.Dataset(table).delete("id >= 300 and id < 350").compact(target_rows=300)
+    assert len(ds.table.manifest.fragments) < NUM_FRAGMENTS // 2
+    now, store = watched(ds.table)
+    done = upsert(now, rows(340, 360, 1.0), ON_ID)
+    assert (done.num_updated, done.num_inserted) == (10, 10)
+    assert len(data_files_read(store)) == 1
+
+
+def test_dead_rows_are_not_matched_while_their_bounds_are_learnt() -> None:
+    deleted = lance_stream.Dataset(ordered_by_time()).delete("id < 5")
+    done = upsert(deleted.table, rows(3, 7, 1.0), ON_ID)
+    assert (done.num_updated, done.num_inserted) == (2, 2)
+    assert len(values(done.table)) == 1197
+
+
+def test_another_process_goes_on_from_what_was_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
+    table = upsert(ordered_by_time(), rows(-1, 0), ON_ID).table
+    assert table.store.exists(bounds_path(table.schema.fields[0]))
+    known_key_bounds._known.clear()
+    now, store = watched(table)
+    upsert(now, rows(700, 710, 1.0), ON_ID)
+    # and the one that was written since it was saved
+    assert data_files_read(store) == {path_of(table, 7), path_of(table, NUM_FRAGMENTS)}
+
+
+def test_the_saved_bounds_of_no_table_lead_to_wrong_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table made anew in the same place has other files, whose names nobody knows."""
+    monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
+    old, new = ordered_by_time(), ordered_by_time()
+    old = upsert(old, rows(-1, 0), ON_ID).table
+    path = bounds_path(old.schema.fields[0])
+    new.store.write(path, old.store.read(path))
+    bounds = key_bounds(new, ["id"])
+    assert bounds.columns[0].num_known == NUM_FRAGMENTS
+    assert bounds.are_unknown(new.manifest.fragments).all()
+    assert upsert(new, rows(0, 1200, 1.0), ON_ID).num_updated == 1200
+
+
+def test_a_store_that_cannot_be_written_beside_the_table_is_no_obstacle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
+
+    def refuse(call: str, path: str) -> None:
+        if "_lance_stream/key_bounds" in path:
+            raise PermissionError(path)
+
+    table = ordered_by_time()
+    store = WatchedStore(table.store, before=refuse)
+    done = upsert(replace(table, store=store), rows(0, 10, 1.0), ON_ID)
+    assert done.num_updated == 10
+    assert ("write", bounds_path(table.schema.fields[0])) in store.calls
+
+
+LONG = "https://example.com/a/path/that/is/longer/than/what/is/looked/at/of/a/text/"
+KEYS: dict[str, tuple[pa.Schema, Callable[[int], tuple[Any, ...]]]] = {
+    "numbers": (pa.schema([("a", pa.int16())]), lambda key: (key - 20,)),
+    "texts": (pa.schema([("a", pa.string())]), lambda key: (f"{key:03d}",)),
+    "long texts": (pa.schema([("a", pa.large_string())]), lambda key: (f"{LONG}{key}",)),
+    "pairs": (
+        pa.schema([("a", pa.uint8()), ("b", pa.binary(2))]),
+        lambda key: (key % 3, bytes([key // 3, 0])),
+    ),
+    "a pair with a dictionary": (
+        pa.schema([("a", pa.dictionary(pa.int8(), pa.string())), ("b", pa.date32())]),
+        lambda key: (str(key % 3), key // 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", list(KEYS))
+@pytest.mark.parametrize("seed", range(2))
+def test_whatever_happens_to_a_table_an_upsert_finds_what_a_dictionary_has(
+    kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 20_000)
+    schema, key_of = KEYS[kind]
+    rules = UpsertRules(tuple(schema.names))
+    schema = schema.append(pa.field("n", pa.int64())).append(pa.field("x", pa.int64()))
+
+    def batch(keys: list[int], x: int) -> pa.Table:
+        columns = list(zip(*((*key_of(key), key, x) for key in keys), strict=True))
+        return pa.table(
+            [pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)],
+            schema,
+        )
+
+    dice = np.random.default_rng(seed)
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema)
+    model: dict[int, int] = {}
+    history = {ds.version: model}
+    num_left_out = 0
+    for step in range(25):
+        around = int(dice.integers(0, 40))
+        keys = dice.choice(np.arange(around, around + 8), int(dice.integers(1, 6)), replace=False)
+        action = dice.choice(["upsert"] * 6 + ["append", "delete", "restore", "compact", "forget"])
+        if action == "upsert":
+            lookup = KeyLookup(
+                batch(keys.tolist(), step).combine_chunks().to_batches()[0].columns[:-2]
+            )
+            may = key_bounds(ds.table, rules.on).may_hold(ds.table.manifest.fragments, lookup)
+            num_left_out += int(np.count_nonzero(~may))
+            done = upsert(ds.table, batch(keys.tolist(), step), rules)
+            assert done.num_updated == len(model.keys() & set(keys.tolist()))
+            ds = lance_stream.Dataset(done.table)
+            model = {**model, **dict.fromkeys(keys.tolist(), step)}
+        elif action == "append":
+            new = [key for key in keys.tolist() if key not in model]
+            if new:
+                ds = ds.append(batch(new, step))
+                model = {**model, **dict.fromkeys(new, step)}
+        elif action == "delete":
+            ds = ds.delete(f"n % 4 = {step % 4}")
+            model = {key: x for key, x in model.items() if key % 4 != step % 4}
+        elif action == "restore":
+            version = int(dice.choice(list(history)))
+            ds, model = ds.restore(version), history[version]
+        elif action == "compact":
+            ds = ds.compact()
+        else:
+            known_key_bounds._known.clear()
+        history[ds.version] = model
+        found = ds.to_table().to_pydict()
+        assert dict(zip(found["n"], found["x"], strict=True)) == model
+        assert len(found["n"]) == len(model)
+    assert num_left_out > 0 or kind == "long texts"
+
+
+def test_readers_are_not_shared_with_the_watched_store() -> None:
+    """What the tests above count would else be read from memory."""
+    table, store = watched(ordered_by_time())
+    assert isinstance(table.files, OpenFiles)
+    assert table.files.store is store

@@ -1,0 +1,202 @@
+"""Columns that go: out of the schema, without a file touched; and those that must stay."""
+
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset, InvalidInputError, NotFoundError
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.verbs.drop_columns import drop_columns
+from tests.contracts.watched_stores import WatchedStore
+from tests.verbs.test_add_columns import in_the_way
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("name", pa.string()),
+        ("place", pa.struct([("city", pa.string()), ("zip", pa.int32())])),
+        ("orders", pa.list_(pa.struct([("price", pa.float64()), ("n", pa.int32())]))),
+        ("tags", pa.map_(pa.string(), pa.string())),
+    ]
+)
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table(
+        {
+            "id": ids,
+            "name": [f"n{each}" for each in ids],
+            "place": [{"city": "c", "zip": each} if each % 2 else None for each in ids],
+            "orders": [[{"price": 1.0, "n": each}] for each in ids],
+            "tags": [[("a", "b")] for _ in ids],
+        },
+        SCHEMA,
+    )
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    """Four rows in two fragments, with a key."""
+    uri = f"memory://{uuid.uuid4()}/table"
+    made = lance_stream.create_dataset(uri, SCHEMA, primary_key=["id"])
+    return made.append(rows(1, 2)).append(rows(3, 4))
+
+
+def test_a_column_is_gone_and_no_row_changes(ds: Dataset) -> None:
+    before = ds.to_table(with_row_id=True, with_row_versions=True)
+    left = ds.drop_columns(["name", "orders"])
+    assert left.version == ds.version + 1
+    after = left.to_table(with_row_id=True, with_row_versions=True)
+    assert after.equals(before.drop_columns(["name", "orders"]))
+    assert left.changes(ds.version).read_all().num_rows == 0
+    assert left.verify() == []
+    assert ds.checkout(ds.version).to_table().equals(ds.to_table())
+
+
+def test_one_name_may_stand_for_itself(ds: Dataset) -> None:
+    assert ds.drop_columns("name").schema.names == ["id", "place", "orders", "tags"]
+
+
+def test_a_part_of_a_struct_is_gone_and_null_structs_stay_null(ds: Dataset) -> None:
+    left = ds.drop_columns(["place.city"])
+    assert left.to_table()["place"].to_pylist() == [{"zip": 1}, None, {"zip": 3}, None]
+    assert left.drop_columns(["place"]).schema.names == ["id", "name", "orders", "tags"]
+
+
+def test_a_struct_that_goes_takes_its_parts_along(ds: Dataset) -> None:
+    assert "place" not in ds.drop_columns(["place.zip", "place"]).schema.names
+
+
+def test_no_data_file_is_read_or_written(ds: Dataset) -> None:
+    store = WatchedStore(ds.table.store)
+    drop_columns(replace(ds.table, store=store, log=ObjectStoreLog(store)), ["name", "place.city"])
+    assert store.calls
+    assert not [path for _, path in store.calls if path.startswith("data/")]
+
+
+def test_values_go_with_a_compaction(ds: Dataset) -> None:
+    left = ds.drop_columns(["name"]).compact()
+    held = [file.field_ids for each in left.table.manifest.fragments for file in each.files]
+    assert len(held) == 1
+    assert ds.table.schema.fields[1].id not in held[0]
+    assert left.to_table().equals(ds.to_table().drop_columns("name"))
+
+
+def test_a_file_without_a_column_left_is_named_no_more(ds: Dataset) -> None:
+    left = ds.add_columns({"double": "id * 2"}).drop_columns(["double"])
+    assert [len(each.files) for each in left.table.manifest.fragments] == [1, 1]
+    assert left.to_table().equals(ds.to_table())
+
+
+def test_a_column_that_takes_the_number_of_one_that_went_has_no_past(ds: Dataset) -> None:
+    first = ds.add_columns({"double": "id * 2"})
+    last = first.drop_columns(["double"]).add_columns({"triple": "id * 3"})
+    assert first.table.schema.fields[-1].id == last.table.schema.fields[-1].id
+    feed = last.changes(first.version - 1, columns=["id", "triple"]).read_all().to_pylist()
+    told = [(each["_commit_version"] - first.version, each["id"], each["triple"]) for each in feed]
+    assert [each for each in told if each[2] is not None] == [(2, n, 3 * n) for n in (1, 2, 3, 4)]
+    assert len(told) == 16  # two columns with values, four rows, before and after
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "match"),
+    [
+        (["nope"], NotFoundError, "no column 'nope'; there are: id, name"),
+        (["place.nope"], NotFoundError, "no column 'nope' in 'place'"),
+        (["name", "nope"], NotFoundError, "'nope'"),
+        (
+            ["id"],
+            InvalidInputError,
+            "'id' cannot be dropped, for it is part of the table's primary",
+        ),
+        (["orders.price"], InvalidInputError, "part of a list, 'orders'"),
+        (["tags.key"], NotFoundError, "'key' in 'tags'"),
+        (["place.city", "place.zip"], InvalidInputError, "the struct 'place'; drop it as a whole"),
+        (["_rowid"], NotFoundError, "'_rowid'"),
+    ],
+)
+def test_what_cannot_go_stays_and_makes_no_version(
+    ds: Dataset, columns: Any, error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        ds.drop_columns(columns)
+    assert ds.checkout(None).version == ds.version
+
+
+def test_a_table_keeps_a_column() -> None:
+    made = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/table", pa.schema([("a", pa.int64()), ("b", pa.int64())])
+    )
+    with pytest.raises(InvalidInputError, match="left of the table; keep one"):
+        made.drop_columns(["a", "b"])
+
+
+def test_no_column_is_no_version(ds: Dataset) -> None:
+    assert ds.drop_columns([]).version == ds.version
+
+
+def test_a_column_of_remembered_deletes_stays_until_they_are_forgotten() -> None:
+    schema = pa.schema([("k", pa.int64()), ("seq", pa.int64()), ("gone", pa.bool_())])
+    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
+    for gone in (False, True):
+        made = made.upsert(
+            pa.table({"k": [1], "seq": [1 + gone], "gone": [gone]}),
+            on="k",
+            sequence_by="seq",
+            delete_when="gone",
+            tombstones="7 days",
+        )
+    for column in ("k", "seq"):
+        with pytest.raises(InvalidInputError, match="remembers deletes by k and seq"):
+            made.drop_columns([column])
+        with pytest.raises(InvalidInputError, match="cannot be renamed"):
+            made.rename_columns({column: "other"})
+    made = made.drop_columns(["gone"]).update_config({"lance_stream.tombstones": None})
+    assert made.drop_columns(["seq"]).schema.names == ["k"]
+
+
+@pytest.mark.oracle
+def test_a_column_with_an_index_stays(tmp_path: Any) -> None:
+    theirs = lance.write_dataset(pa.table({"id": [1, 2], "x": [1, 2]}), tmp_path / "t")
+    theirs.create_scalar_index("x", "BTREE")
+    ds = lance_stream.open_dataset(theirs.uri)
+    with pytest.raises(InvalidInputError, match="the index 'x_idx' is on it; drop the index first"):
+        ds.drop_columns(["x"])
+    ds.drop_columns(["id"])
+    theirs.checkout_latest()
+    assert theirs.to_table(filter="x = 2").num_rows == 1
+
+
+@pytest.mark.oracle
+def test_an_index_that_comes_meanwhile_is_seen(tmp_path: Any) -> None:
+    theirs = lance.write_dataset(pa.table({"id": [1, 2], "x": [1, 2]}), tmp_path / "t")
+    ds = lance_stream.open_dataset(theirs.uri)
+    with pytest.raises(InvalidInputError, match="the index 'x_idx' is on it"):
+        in_the_way(ds, lambda: theirs.create_scalar_index("x", "BTREE")).drop_columns(["x"])
+
+
+def test_rows_and_columns_that_come_meanwhile_stay(ds: Dataset) -> None:
+    def meanwhile() -> None:
+        ds.append(rows(5)).add_columns(pa.field("price", pa.float64())).delete("id = 1")
+
+    left = in_the_way(ds, meanwhile).drop_columns(["name"])
+    assert left.schema.names == ["id", "place", "orders", "tags", "price"]
+    assert left.to_table()["id"].to_pylist() == [2, 3, 4, 5]
+
+
+def test_two_at_once_drop_two_columns(ds: Dataset) -> None:
+    left = in_the_way(ds, lambda: ds.drop_columns(["tags"])).drop_columns(["name"])
+    assert left.schema.names == ["id", "place", "orders"]
+
+
+def test_a_new_name_that_comes_meanwhile_stays(ds: Dataset) -> None:
+    def meanwhile() -> None:
+        ds.rename_columns({"tags": "labels"})
+
+    left = in_the_way(ds, meanwhile).drop_columns(["name"])
+    assert left.schema.names == ["id", "place", "orders", "labels"]

@@ -1,0 +1,256 @@
+"""Jobs of many writers: planned once, written anywhere, committed once."""
+
+import pickle
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset, InvalidInputError, NotFoundError
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.errors import (
+    CommitConflictError,
+    CommitUncertainError,
+    TableReplacedError,
+)
+from lance_stream.snapshot.opening import open_table
+from lance_stream.storage.locations import open_store
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.paths import NamingScheme, manifest_path
+from lance_stream.verbs import jobs
+from lance_stream.verbs.jobs import WriteJob, commit_job, discard, plan_job
+from lance_stream.write.fragments import write_fragments
+from lance_stream.write.micro_batches import MicroBatch
+from tests.contracts.watched_stores import WatchedStore
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": list(ids), "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+
+
+@pytest.fixture
+def uri() -> str:
+    return f"memory://{uuid.uuid4()}/table"
+
+
+def write(job: WriteJob, *ids: int) -> list[Fragment]:
+    """Do what a worker does, which gets the job in a pickle."""
+    return write_fragments(rows(*ids).to_batches(), pickle.loads(pickle.dumps(job)).target)
+
+
+def ids_of(uri: str) -> list[int]:
+    found: list[int] = lance_stream.open_dataset(uri).to_table(["id"])["id"].to_pylist()
+    return sorted(found)
+
+
+def files_of(uri: str) -> list[str]:
+    return sorted(open_store(uri).list_names("data"))
+
+
+def files_named(uri: str) -> list[str]:
+    fragments = open_table(uri).manifest.fragments
+    return sorted(file.path for each in fragments for file in each.files)
+
+
+def test_the_first_commit_makes_the_table_with_its_rows(uri: str) -> None:
+    job = plan_job(uri, SCHEMA, file_version="2.1", primary_key=["id"])
+    with pytest.raises(NotFoundError):
+        open_table(uri)
+    done = commit_job(job, write(job, 1, 2) + write(job, 3))
+    made = Dataset(done.table)
+    assert (done.is_new, made.version, made.file_version) == (True, 1, "2.1")
+    assert made.has_stable_row_ids
+    assert made.schema.field("id").metadata[b"lance-schema:unenforced-primary-key"] == b"true"
+    assert made.to_table(with_row_id=True, with_row_versions=True).to_pydict() == {
+        **rows(1, 2, 3).to_pydict(),
+        "_rowid": [0, 1, 2],
+        "_row_created_at_version": [1, 1, 1],
+        "_row_last_updated_at_version": [1, 1, 1],
+    }
+    assert made.verify() == []
+    assert made.append(rows(4)).verify() == []
+
+
+def test_a_job_without_rows_makes_the_table_and_no_version_after_it(uri: str) -> None:
+    assert commit_job(plan_job(uri, SCHEMA), []).is_new
+    assert not commit_job(plan_job(uri, SCHEMA), []).is_new
+    assert lance_stream.open_dataset(uri).version == 1
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_of_two_jobs_that_make_one_table_the_second_follows(uri: str, overwrite: bool) -> None:
+    first, second = plan_job(uri, SCHEMA), plan_job(uri, SCHEMA, overwrite=overwrite)
+    commit_job(first, write(first, 1, 2))
+    done = commit_job(second, write(second, 3))
+    assert (done.is_new, done.table.version) == (True, 2)
+    assert ids_of(uri) == ([3] if overwrite else [1, 2, 3])
+    assert Dataset(done.table).verify() == []
+
+
+def test_a_table_that_was_made_with_other_columns_meanwhile_is_not_written(uri: str) -> None:
+    job = plan_job(uri, SCHEMA)
+    fragments = write(job, 1, 2)
+    lance_stream.create_dataset(uri, pa.schema([("other", pa.int64())]))
+    with pytest.raises(InvalidInputError, match="with other columns or another file version"):
+        commit_job(job, fragments)
+    assert files_of(uri) == []
+    assert lance_stream.open_dataset(uri).version == 1
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_micro_batch_is_in_once_whoever_commits_it(
+    uri: str, overwrite: bool, exists: bool
+) -> None:
+    if exists:
+        lance_stream.create_dataset(uri, SCHEMA).append(rows(0))
+    batch = MicroBatch("app", 0, "query")
+    jobs = [plan_job(uri, SCHEMA, overwrite=overwrite) for _ in range(2)]
+    written = [write(job, 7, 8) for job in jobs]
+    outcomes = [commit_job(*each, batch) for each in zip(jobs, written, strict=True)]
+    assert [each.is_new for each in outcomes] == [True, False]
+    version = outcomes[0].table.version
+    assert outcomes[1].taken_in_before == version
+    assert lance_stream.open_dataset(uri).version == version
+    assert ids_of(uri) == ([0] if exists and not overwrite else []) + [7, 8]
+    late = plan_job(uri, SCHEMA, overwrite=overwrite)
+    assert late.has_taken_in(batch)
+    assert not late.has_taken_in(MicroBatch("app", 1, "query"))
+    with pytest.raises(InvalidInputError, match="comes from the streaming query other"):
+        late.has_taken_in(MicroBatch("app", 0, "other"))
+    if not overwrite:
+        assert files_of(uri) == files_named(uri)
+
+
+def test_rows_of_a_job_go_behind_what_others_did_meanwhile(uri: str) -> None:
+    table = lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 1))
+    job = plan_job(uri, SCHEMA)
+    fragments = write(job, 2)
+    table.append(rows(5)).delete("id = 0").add_columns(pa.field("price", pa.float64()))
+    done = commit_job(job, fragments)
+    assert ids_of(uri) == [1, 2, 5]
+    assert Dataset(done.table).verify() == []
+
+
+def test_rows_written_for_columns_that_were_replaced_are_refused(uri: str) -> None:
+    table = lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 1))
+    job = plan_job(uri, SCHEMA)
+    fragments = write(job, 2)
+    before = files_of(uri)
+    table.overwrite(pa.table({"other": [1]}))
+    with pytest.raises((InvalidInputError, CommitConflictError)):
+        commit_job(job, fragments)
+    written = {file.path for each in fragments for file in each.files}
+    assert written <= set(before)
+    assert not written & set(files_of(uri))
+
+
+def test_rows_written_for_a_table_that_is_gone_are_refused(uri: str) -> None:
+    lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 1))
+    job = plan_job(uri, SCHEMA)
+    fragments = write(job, 2)
+    store = open_store(uri)
+    for each in store.list():
+        if not each.path.startswith("data/"):
+            store.delete(each.path)
+    with pytest.raises(TableReplacedError, match="the table was deleted meanwhile"):
+        commit_job(job, fragments)
+    assert len(files_of(uri)) == 1  # that of the first rows, which nobody deletes
+
+
+def test_a_version_that_was_cleaned_up_meanwhile_is_not_missed(uri: str) -> None:
+    table = lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 1))
+    job = plan_job(uri, SCHEMA)
+    fragments = write(job, 2)
+    table.append(rows(5))
+    store = open_store(uri)
+    store.delete(manifest_path(job.version, NamingScheme.V2))
+    assert [each.version for each in table.checkout(None).versions()] == [1, 3]
+    commit_job(job, fragments)
+    assert ids_of(uri) == [0, 1, 2, 5]
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_files_stay_when_nobody_knows_whether_the_table_was_made(
+    uri: str, landed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(call: str, path: str) -> None:
+        if path.startswith("_versions/") and call in ("create_once", "read"):
+            raise ConnectionError("the wire is cut")
+
+    job = plan_job(uri, SCHEMA)
+    fragments = write(job, 1, 2)
+    watch = {"after": fail} if landed else {"before": fail}
+    broken = WatchedStore(job.target.store, **watch)
+    monkeypatch.setattr(jobs, "open_log", lambda *_: ObjectStoreLog(broken))
+    with pytest.raises(CommitUncertainError):
+        commit_job(job, fragments)
+    assert len(files_of(uri)) == 1
+    if landed:
+        assert ids_of(uri) == [1, 2]
+
+
+def test_what_a_job_wrote_can_be_thrown_away(uri: str) -> None:
+    job = plan_job(uri, SCHEMA)
+    discard(job, write(job, 1) + write(job, 2))
+    assert files_of(uri) == []
+
+
+def test_columns_are_added_when_the_job_is_planned(uri: str) -> None:
+    lance_stream.create_dataset(uri, SCHEMA).append(rows(0))
+    wider = SCHEMA.append(pa.field("price", pa.float64()))
+    with pytest.raises(InvalidInputError, match="no column 'price'"):
+        plan_job(uri, wider)
+    job = plan_job(uri, wider, add_columns=True)
+    data = rows(1).append_column("price", pa.array([1.5]))
+    commit_job(job, write_fragments(data.to_batches(), job.target))
+    assert lance_stream.open_dataset(uri).to_table()["price"].to_pylist() == [None, 1.5]
+
+
+def test_no_column_is_added_for_rows_that_lack_another(uri: str) -> None:
+    required = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    lance_stream.create_dataset(uri, required)
+    with pytest.raises(InvalidInputError, match="'id' must not be null in the table, but is miss"):
+        plan_job(uri, pa.schema([("new", pa.int64())]), add_columns=True)
+    assert lance_stream.open_dataset(uri).version == 1
+
+
+@pytest.mark.parametrize(
+    ("incoming", "kept"),
+    [
+        (SCHEMA, True),
+        (pa.schema([("name", pa.large_string()), ("id", pa.int32())]), True),
+        (pa.schema([("id", pa.float64()), ("name", pa.string())]), False),
+        (pa.schema([("id", pa.int64())]), False),
+        (pa.schema([("id", pa.int64()), ("other", pa.string())]), False),
+    ],
+)
+def test_an_overwrite_keeps_columns_that_the_rows_can_be_cast_to(
+    uri: str, incoming: pa.Schema, kept: bool
+) -> None:
+    table = lance_stream.create_dataset(uri, SCHEMA).append(rows(0))
+    job = plan_job(uri, incoming, overwrite=True)
+    ids = {each.id for each in table.table.schema.walk()}
+    assert (job.target.schema == table.table.schema) is kept
+    assert ids.isdisjoint(each.id for each in job.target.schema.walk()) is not kept
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"file_version": "2.1"}, r"has files of version 2\.2, not 2\.1"),
+        ({"primary_key": ["name"]}, "has the primary key id, not name"),
+        ({"file_version": "9.9"}, "9.9"),
+    ],
+)
+def test_a_table_that_is_not_made_as_asked_for_is_refused(
+    uri: str, options: dict[str, Any], match: str
+) -> None:
+    lance_stream.create_dataset(uri, SCHEMA, primary_key=["id"])
+    assert plan_job(uri, SCHEMA, file_version="2.2", primary_key=["id"]).version == 1
+    with pytest.raises((InvalidInputError, lance_stream.UnsupportedFeatureError), match=match):
+        plan_job(uri, SCHEMA, **options)

@@ -1,0 +1,106 @@
+"""Columns under other names: they stay the same columns."""
+
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset, InvalidInputError, NotFoundError
+from tests.verbs.test_add_columns import in_the_way
+from tests.verbs.test_drop_columns import SCHEMA, rows
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    """Four rows in two fragments, with a key."""
+    uri = f"memory://{uuid.uuid4()}/table"
+    made = lance_stream.create_dataset(uri, SCHEMA, primary_key=["id"])
+    return made.append(rows(1, 2)).append(rows(3, 4))
+
+
+def test_rows_read_the_same_under_another_name(ds: Dataset) -> None:
+    before = ds.to_table(with_row_id=True, with_row_versions=True)
+    made = ds.rename_columns({"name": "title", "id": "key"})
+    assert made.version == ds.version + 1
+    after = made.to_table(with_row_id=True, with_row_versions=True)
+    names = {"id": "key", "name": "title"}
+    assert after.equals(
+        before.rename_columns([names.get(each, each) for each in before.schema.names])
+    )
+    assert made.changes(ds.version).read_all().num_rows == 0
+    assert made.verify() == []
+
+
+def test_a_key_stays_one(ds: Dataset) -> None:
+    made = ds.rename_columns({"id": "key"})
+    assert made.table.schema.fields[0].primary_key_position is not None
+    made = made.upsert(pa.table({"key": [1, 9], "name": ["new", "nine"]}), on="key")
+    assert made.to_table(["key", "name"], filter="key IN (1, 9)").num_rows == 2
+    assert made.count_rows() == 5
+
+
+def test_parts_of_structs_also_in_lists(ds: Dataset) -> None:
+    made = ds.rename_columns({"place.city": "town", "orders.n": "count"})
+    assert made.schema.field("place").type == pa.struct(
+        [("town", pa.string()), ("zip", pa.int32())]
+    )
+    assert made.to_table()["place"].to_pylist()[0] == {"town": "c", "zip": 1}
+    assert made.to_table()["orders"].to_pylist()[2] == [{"price": 1.0, "count": 3}]
+
+
+def test_two_columns_change_names(ds: Dataset) -> None:
+    made = ds.rename_columns({"id": "name", "name": "id"})
+    assert made.to_table(["id", "name"]).to_pydict() == {
+        "id": ["n1", "n2", "n3", "n4"],
+        "name": [1, 2, 3, 4],
+    }
+
+
+def test_the_feed_follows_a_column_through_its_names(ds: Dataset) -> None:
+    made = ds.rename_columns({"name": "title"}).update({"title": "'new'"}, "id = 1")
+    feed = made.changes(0, columns=["title"]).read_all()
+    assert feed["title"].to_pylist() == ["n1", "n2", "n3", "n4", "n1", "new"]
+
+
+def test_the_same_names_are_no_version(ds: Dataset) -> None:
+    assert ds.rename_columns({}).version == ds.version
+    assert ds.rename_columns({"name": "name"}).version == ds.version
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "match"),
+    [
+        ({"nope": "a"}, NotFoundError, "no column 'nope'"),
+        ({"name": "id"}, InvalidInputError, "two columns would be called 'id'"),
+        ({"name": "x", "place": "x"}, InvalidInputError, "two columns would be called 'x'"),
+        ({"place.city": "zip"}, InvalidInputError, "two columns would be called 'zip'"),
+        ({"name": ""}, InvalidInputError, "cannot be called ''"),
+        ({"name": "a.b"}, InvalidInputError, "cannot be called 'a.b'"),
+        ({"name": None}, InvalidInputError, "cannot be called None"),
+        ({"name": "_rowid"}, InvalidInputError, "must not be called '_rowid'"),
+        ({"name": "_change_type"}, InvalidInputError, "must not be called '_change_type'"),
+        ({"place.city": "a", "place.`city`": "b"}, InvalidInputError, "renamed twice"),
+        (["name"], InvalidInputError, "a mapping"),
+    ],
+)
+def test_what_cannot_be_named_so_keeps_its_name(
+    ds: Dataset, names: Any, error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        ds.rename_columns(names)
+    assert ds.checkout(None).version == ds.version
+
+
+def test_a_column_that_went_meanwhile_is_not_there(ds: Dataset) -> None:
+    def meanwhile() -> None:
+        ds.drop_columns(["name"])
+
+    with pytest.raises(NotFoundError, match="'name'"):
+        in_the_way(ds, meanwhile).rename_columns({"name": "title"})
+
+
+def test_rows_that_are_written_meanwhile_are_read_under_the_new_name(ds: Dataset) -> None:
+    made = in_the_way(ds, lambda: ds.append(rows(5))).rename_columns({"name": "title"})
+    assert made.to_table(["title"], filter="id = 5")["title"].to_pylist() == ["n5"]

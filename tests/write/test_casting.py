@@ -1,0 +1,282 @@
+"""What is cast to a table's types, and what is refused instead of being changed."""
+
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.write.casting import cast_batch, check_castable
+
+
+def sent(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return what a batch is on the other side of an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    with pa.ipc.open_stream(sink.getvalue()) as reader:
+        return reader.read_next_batch()
+
+
+def cast(values: list[Any], incoming: pa.DataType, wanted: pa.DataType) -> pa.Array:
+    array = pa.array(values, incoming)
+    table = pa.schema([("a", wanted)])
+    batch = pa.RecordBatch.from_arrays([array], names=["a"])
+    check_castable(batch.schema, table)
+    whole = cast_batch(batch, table)
+    whole.validate(full=True)
+    assert whole.schema.equals(table, check_metadata=True)
+    for start in range(len(values)):  # a slice is cast like the whole, also as Spark sends it
+        for part in (batch.slice(start), sent(batch.slice(start))):
+            made = cast_batch(part, table)
+            made.validate(full=True)
+            assert made.column(0).to_pylist() == whole.column(0).to_pylist()[start:]
+    return whole.column(0)
+
+
+FLOAT = pa.float32()
+VECTORS = pa.list_(FLOAT)
+LISTS_OF_INT8 = pa.list_(pa.list_(pa.int8()))
+STRUCT_OF_INT8 = pa.struct([("p", pa.list_(pa.int8()))])
+
+KEPT = [
+    ([1, None, 127], pa.int8(), pa.int64()),
+    ([1, None, 200], pa.int16(), pa.uint8()),
+    ([1, None, 2**32 - 1], pa.int64(), pa.uint32()),
+    ([1, None, 5], pa.int32(), pa.float64()),
+    ([1, None, 2**60], pa.int64(), pa.decimal128(38, 2)),
+    ([1, None, -(10**8) + 1], pa.int64(), pa.decimal128(10, 2)),
+    ([2**64 - 1, None, 0], pa.uint64(), pa.decimal256(22, 1)),
+    ([Decimal(2**64 - 1), None, Decimal(0)], pa.decimal128(20, 0), pa.uint64()),
+    ([1.5, None, -0.25], pa.float32(), pa.float16()),
+    ([np.float16(1.5), None, np.float16(-0.25)], pa.float16(), pa.float64()),
+    ([Decimal("1.50"), None], pa.decimal128(38, 18), pa.decimal128(10, 2)),
+    (["a", None, "bc"], pa.string(), pa.large_string()),
+    (["a", None, "bc"], pa.string_view(), pa.string()),
+    (["a", None, "bc"], pa.string(), pa.dictionary(pa.int8(), pa.string())),
+    (["a", None, "bc"], pa.dictionary(pa.int32(), pa.string()), pa.string()),
+    (
+        ["a", None, "a"],
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.dictionary(pa.uint8(), pa.large_string()),
+    ),
+    ([b"ab", None, b"cd"], pa.binary(), pa.binary(2)),
+    ([b"ab", None, b"cd"], pa.large_binary(), pa.binary(2)),
+    ([b"ab", None, b"cd"], pa.binary(2), pa.binary()),
+    ([date(2020, 1, 1), None], pa.date32(), pa.date64()),
+    ([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32()), pa.list_(pa.float32(), 2)),
+    ([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32()), pa.list_(pa.float16(), 2)),
+    ([None, None], pa.list_(pa.float32()), pa.list_(pa.float32(), 2)),
+    (
+        [{"v": None}, {"v": None}],
+        pa.struct([("v", VECTORS)]),
+        pa.struct([("v", pa.list_(FLOAT, 2))]),
+    ),
+    ([None, [None, None]], pa.list_(VECTORS), pa.list_(pa.list_(pa.float32(), 2))),
+    ([[1.0, 2.0], None, [3.0, None]], pa.list_(pa.float32(), 2), pa.list_(pa.float64())),
+    ([[1], None, [], [2, None]], pa.list_(pa.int8()), pa.large_list(pa.int64())),
+    # slices that begin behind lists without items: their first offset is 0, too
+    ([None, [1, 2], None, [3]], pa.list_(pa.int8()), pa.list_(pa.int64())),
+    ([[], [[], [1]], None, [[2], None]], LISTS_OF_INT8, pa.large_list(pa.list_(pa.int64()))),
+    (
+        [{"p": []}, {"p": [1]}, {"p": None}],
+        STRUCT_OF_INT8,
+        pa.struct([("p", pa.list_(pa.int16()))]),
+    ),
+    (
+        [[("a", [1])], None, [], [("b", None), ("c", [])]],
+        pa.map_(pa.string(), pa.list_(pa.int8())),
+        pa.map_(pa.large_string(), pa.large_list(pa.int64())),
+    ),
+    (
+        [[{"x": 1}, {"x": None}], None, [{"x": 2}, None]],
+        pa.list_(pa.struct([("x", pa.int32())])),
+        pa.list_(pa.struct([("x", pa.int64())]), 2),
+    ),
+    ([[1], None, [], [2, None]], pa.large_list(pa.int16()), pa.list_(pa.uint8())),
+    (
+        [[{"x": 1}], None, [], [None, {"x": None}]],
+        pa.list_(pa.struct([("x", pa.int32())])),
+        pa.list_(pa.struct([("x", pa.int64())])),
+    ),
+    ([None, None], pa.null(), pa.list_(pa.int32(), 3)),
+    (
+        [[[1], [2, 3]], None, [None, []]],
+        pa.list_(pa.list_(pa.int32())),
+        pa.large_list(pa.large_list(pa.int64())),
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "incoming", "wanted"), KEPT, ids=str)
+def test_a_cast_keeps_every_value(
+    values: list[Any], incoming: pa.DataType, wanted: pa.DataType
+) -> None:
+    assert cast(values, incoming, wanted).to_pylist() == values
+
+
+def test_an_instant_stays_the_same_in_another_zone_and_unit() -> None:
+    source = pa.timestamp("us", "America/New_York")
+    result = cast([0, None, 1_000_000], source, pa.timestamp("ms", "UTC"))
+    assert result.cast(pa.int64()).to_pylist() == [0, None, 1000]
+
+
+def test_parts_of_a_struct_are_matched_by_name_and_missing_ones_are_null() -> None:
+    incoming = pa.struct([("b", pa.int16()), ("a", pa.string())])
+    wanted = pa.struct([("a", pa.large_string()), ("c", pa.int8()), ("b", pa.int64())])
+    result = cast([{"b": 1, "a": "x"}, None, {"b": None, "a": None}], incoming, wanted)
+    assert result.to_pylist() == [
+        {"a": "x", "c": None, "b": 1},
+        None,
+        {"a": None, "c": None, "b": None},
+    ]
+
+
+REFUSED_BY_TYPE = [
+    (pa.int64(), pa.int32()),
+    (pa.int64(), pa.uint16()),
+    (pa.uint64(), pa.int64()),
+    (pa.float64(), pa.float32()),
+    (pa.float64(), pa.int64()),
+    (pa.string(), pa.int64()),
+    (pa.int64(), pa.string()),
+    (pa.binary(), pa.string()),
+    (pa.binary(3), pa.binary(2)),
+    (pa.bool_(), pa.int8()),
+    (pa.timestamp("us"), pa.timestamp("us", "UTC")),
+    (pa.timestamp("us", "UTC"), pa.timestamp("us")),
+    (pa.timestamp("us"), pa.date32()),
+    (pa.list_(pa.int8(), 2), pa.list_(pa.int8(), 3)),
+    (pa.list_(pa.float64()), pa.list_(pa.float32())),
+    (pa.int8(), pa.list_(pa.int8())),
+    (pa.list_(pa.int8()), pa.struct([("x", pa.int8())])),
+]
+
+
+@pytest.mark.parametrize(("incoming", "wanted"), REFUSED_BY_TYPE, ids=str)
+def test_a_type_that_narrows_is_refused_before_any_value_is_seen(
+    incoming: pa.DataType, wanted: pa.DataType
+) -> None:
+    with pytest.raises(InvalidInputError, match="column 'a"):
+        check_castable(pa.schema([("a", incoming)]), pa.schema([("a", wanted)]))
+
+
+REFUSED_BY_VALUE = [
+    ([-1], pa.int16(), pa.uint8()),
+    ([2**53 + 1], pa.int64(), pa.float64()),
+    ([70000.0], pa.float32(), pa.float16()),
+    ([1, None, 2049], pa.int64(), pa.float16()),
+    ([-70000], pa.int32(), pa.float16()),
+    ([2**24 + 1], pa.int32(), pa.float16()),
+    ([Decimal("1.25")], pa.decimal128(10, 2), pa.decimal128(10, 1)),
+    ([1500], pa.timestamp("us"), pa.timestamp("ms")),
+    ([b"abc"], pa.binary(), pa.binary(2)),
+    ([[1, 2, 3]], pa.list_(pa.int8()), pa.list_(pa.int8(), 2)),
+    ([[], None], pa.list_(pa.int8()), pa.list_(pa.int8(), 2)),
+    ([[-1]], pa.list_(pa.int16()), pa.list_(pa.uint8())),
+    ([str(i) for i in range(200)], pa.string(), pa.dictionary(pa.int8(), pa.string())),
+]
+
+
+@pytest.mark.parametrize(("values", "incoming", "wanted"), REFUSED_BY_VALUE, ids=str)
+def test_a_value_that_does_not_fit_is_refused(
+    values: list[Any], incoming: pa.DataType, wanted: pa.DataType
+) -> None:
+    with pytest.raises(InvalidInputError, match="column 'a"):
+        cast(values, incoming, wanted)
+
+
+def test_columns_are_matched_by_name_and_missing_nullable_ones_are_null() -> None:
+    table = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())])
+    batch = pa.RecordBatch.from_pydict({"a": pa.array([1, 2], pa.int32())})
+    assert cast_batch(batch, table).to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": None}]
+
+
+def test_an_unknown_column_is_refused_by_name() -> None:
+    with pytest.raises(InvalidInputError, match=r"no column 'c'; it has: a"):
+        check_castable(
+            pa.schema([("a", pa.int64()), ("c", pa.int8())]), pa.schema([("a", pa.int64())])
+        )
+    with pytest.raises(InvalidInputError, match=r"no column 'a\.y'"):
+        check_castable(
+            pa.schema([("a", pa.struct([("y", pa.int8())]))]),
+            pa.schema([("a", pa.struct([("x", pa.int8())]))]),
+        )
+
+
+def test_a_missing_column_that_must_not_be_null_is_refused_by_name() -> None:
+    table = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())])
+    with pytest.raises(InvalidInputError, match="column 'a' must not be null"):
+        check_castable(pa.schema([("b", pa.string())]), table)
+
+
+NOT_NULL = pa.field("item", pa.int64(), nullable=False)
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted", "named"),
+    [
+        ([1, None], pa.field("a", pa.int64(), nullable=False), "'a'"),
+        ([[1], [None]], pa.field("a", pa.list_(NOT_NULL)), r"'a\.item'"),
+        (
+            [{"item": 1}, {"item": None}],
+            pa.field("a", pa.struct([NOT_NULL])),
+            r"'a\.item'",
+        ),
+    ],
+)
+def test_a_null_where_none_may_be_is_refused_by_name(
+    values: list[Any], wanted: pa.Field, named: str
+) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array(values)], names=["a"])
+    with pytest.raises(InvalidInputError, match=f"column {named} must not be null"):
+        cast_batch(batch, pa.schema([wanted]))
+
+
+def test_nulls_below_a_null_are_nobodys_nulls() -> None:
+    wanted = pa.schema([("a", pa.struct([NOT_NULL])), ("b", pa.list_(NOT_NULL))])
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([{"item": 1}, None]), pa.array([[1], None])], names=["a", "b"]
+    )
+    assert cast_batch(batch, wanted).to_pylist() == batch.to_pylist()
+
+
+def test_what_fits_already_is_not_copied() -> None:
+    batch = pa.RecordBatch.from_pydict({"a": [1, 2, 3]})
+    result = cast_batch(batch, batch.schema)
+    assert result.column(0).buffers()[1].address == batch.column(0).buffers()[1].address
+
+
+def test_a_list_of_pairs_becomes_a_map() -> None:
+    wanted = pa.map_(pa.string(), pa.int64())
+    pair = pa.struct([("k", pa.string()), ("v", pa.int8())])
+    rows = [[{"k": "a", "v": 1}], None, [], [{"k": "b", "v": None}]]
+    array = cast(rows, pa.list_(pair), wanted)
+    assert array.to_pylist() == [[("a", 1)], None, [], [("b", None)]]
+    for bad in ([[None]], [[{"k": None, "v": 1}]]):
+        with pytest.raises(InvalidInputError, match=r"'a'.*null"):
+            cast(bad, pa.list_(pair), wanted)
+
+
+def test_a_map_is_refused_where_its_values_would_narrow_or_must_not_be_null() -> None:
+    wide, narrow = pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int8())
+    with pytest.raises(InvalidInputError, match=r"'a\.value'"):
+        cast([[("k", 1)]], wide, narrow)
+    with pytest.raises(InvalidInputError, match="'a'"):
+        cast([[1]], pa.list_(pa.int64()), wide)
+    there = pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))
+    with pytest.raises(InvalidInputError, match=r"'a\.value' must not be null"):
+        cast([[], None, [("k", None)]], wide, there)
+
+
+def test_extension_types_are_cast_as_what_they_are_made_of() -> None:
+    storage = pa.array([b"0123456789abcdef", None], pa.binary(16))
+    named = pa.ExtensionArray.from_storage(pa.uuid(), storage)
+    incoming = pa.record_batch({"a": named, "l": pa.ListArray.from_arrays([0, 2, 2], named)})
+    table = pa.schema([("a", pa.binary(16)), ("l", pa.list_(pa.binary(16)))])
+    batch = cast_batch(incoming, table)
+    assert batch.column("a").equals(storage)
+    assert batch.column("l").to_pylist() == [storage.to_pylist(), []]

@@ -1,0 +1,174 @@
+"""A table comes to be with its first rows, in one commit, or not at all."""
+
+import threading
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import InvalidInputError, TableReplacedError
+from lance_stream.snapshot.opening import checkout, open_table
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.tombstones import read_tombstones
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.upsert import upsert
+from lance_stream.verbs.append import append_fragments
+from lance_stream.verbs.create import check_types_known, plan_table
+from lance_stream.verbs.jobs import plan_job
+from lance_stream.verbs.overwrite import overwrite_fragments
+from lance_stream.write.fragments import write_fragments, write_target
+from lance_stream.write.micro_batches import MicroBatch, find_taken_in
+from lance_stream.write.planning import Outcome
+
+SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("gone", pa.bool_())])
+
+
+def rows(*ids: int, gone: bool = False) -> pa.Table:
+    num = len(ids)
+    return pa.table({"id": list(ids), "at": [5] * num, "gone": [gone] * num}, schema=SCHEMA)
+
+
+def batch(number: int = 0) -> MicroBatch:
+    return MicroBatch("app", number, "query")
+
+
+@pytest.fixture
+def uri() -> str:
+    return f"memory://{uuid.uuid4()}/table"
+
+
+Take = Callable[[TableVersion, pa.Table, MicroBatch], object]
+
+
+def by_append(table: TableVersion, data: pa.Table, number: MicroBatch) -> Outcome:
+    return append_fragments(table, write_fragments(data.to_batches(), write_target(table)), number)
+
+
+def by_overwrite(table: TableVersion, data: pa.Table, number: MicroBatch) -> Outcome:
+    written = write_fragments(data.to_batches(), write_target(table))
+    return overwrite_fragments(table, written, table.schema, number)
+
+
+def by_upsert(table: TableVersion, data: pa.Table, number: MicroBatch) -> object:
+    return upsert(table, data, UpsertRules(("id",), sequence_by="at"), number)
+
+
+WAYS: dict[str, Take] = {"append": by_append, "overwrite": by_overwrite, "upsert": by_upsert}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_first_version_has_rows_and_ledger(uri: str, way: str) -> None:
+    planned = plan_table(uri, SCHEMA, config={"a": "b"}, primary_key=["id"], file_version="2.1")
+    assert planned.store.list() == []
+    WAYS[way](planned, rows(1, 2), batch())
+    ds = lance_stream.open_dataset(uri)
+    assert (ds.version, ds.file_version, ds.table.manifest.config["a"]) == (1, "2.1", "b")
+    assert ds.to_table(with_row_id=True)["_rowid"].to_pylist() == [0, 1]
+    assert ds.schema.field("id").metadata[b"lance-schema:unenforced-primary-key"] == b"true"
+    entry = find_taken_in(ds.table, batch())
+    assert entry is not None
+    assert entry.version == 1
+    assert ds.verify() == []
+    WAYS[way](planned, rows(1, 2), batch())
+    assert lance_stream.open_dataset(uri).version == 1, "a replay"
+    changes = ds.changes(0).read_all()
+    assert changes["_change_type"].to_pylist() == ["insert", "insert"]
+
+
+@pytest.mark.parametrize("stable_row_ids", [True, False])
+def test_what_the_table_is_to_be_is_kept(uri: str, stable_row_ids: bool) -> None:
+    planned = plan_table(uri, SCHEMA, stable_row_ids=stable_row_ids)
+    by_append(planned, rows(1), batch())
+    assert lance_stream.open_dataset(uri).has_stable_row_ids == stable_row_ids
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_first_batch_that_fails_leaves_no_table(tmp_path: Path, way: str) -> None:
+    uri = str(tmp_path / "t")
+    too_large = pa.table({"id": [1], "at": [1], "gone": ["no bool"]})
+    with pytest.raises(InvalidInputError):
+        WAYS[way](plan_table(uri, SCHEMA), too_large, batch())
+    with pytest.raises(lance_stream.NotFoundError):
+        lance_stream.open_dataset(uri)
+    assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
+    other = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("gone", pa.string())])
+    WAYS[way](plan_table(uri, other), too_large, batch())
+    assert lance_stream.open_dataset(uri).count_rows() == 1
+
+
+def test_a_first_batch_of_deletes_only_makes_no_table_unless_they_are_remembered(uri: str) -> None:
+    forgetful = UpsertRules(("id",), sequence_by="at", delete_when="gone")
+    assert not upsert(plan_table(uri, SCHEMA), rows(1, gone=True), forgetful, batch()).is_new
+    with pytest.raises(lance_stream.NotFoundError):
+        open_table(uri)
+    rules = UpsertRules(("id",), sequence_by="at", delete_when="gone", tombstones=timedelta(days=7))
+    done = upsert(plan_table(uri, SCHEMA), rows(1, gone=True), rules, batch(1))
+    assert (done.is_new, done.table.version) == (True, 1)
+    remembered = read_tombstones(done.table.manifest.config)
+    assert remembered is not None
+    assert remembered.files
+    late = upsert(checkout(done.table, None), rows(1), rules, batch(2))
+    assert (late.num_late, lance_stream.open_dataset(uri).count_rows()) == (1, 0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_of_two_drivers_that_make_the_table_the_second_goes_on_in_it(uri: str, way: str) -> None:
+    ours, theirs = plan_table(uri, SCHEMA), plan_table(uri, SCHEMA)
+    WAYS[way](theirs, rows(1), MicroBatch("theirs", 0, "other"))
+    WAYS[way](ours, rows(2), batch())
+    ds = lance_stream.open_dataset(uri)
+    assert ds.version == 2
+    assert ds.to_table()["id"].to_pylist() == ([2] if way == "overwrite" else [1, 2])
+    assert ds.verify() == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_many_drivers_make_one_table(uri: str, way: str) -> None:
+    tables = [plan_table(uri, SCHEMA) for _ in range(6)]
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            WAYS[way](tables[number], rows(number), MicroBatch(f"app {number}", 0, "q"))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert errors == []
+    ds = lance_stream.open_dataset(uri)
+    assert ds.version == 6
+    assert ds.verify() == []
+    if way != "overwrite":
+        assert sorted(ds.to_table()["id"].to_pylist()) == list(range(6))
+
+
+@pytest.mark.parametrize("way", ["append", "overwrite"])
+def test_files_for_other_columns_than_the_table_was_made_with_are_not_committed(
+    tmp_path: Path, way: str
+) -> None:
+    uri = str(tmp_path / "t")
+    planned = plan_table(uri, SCHEMA)
+    lance_stream.create_dataset(uri, pa.schema([("x", pa.int64()), ("y", pa.int64())]))
+    with pytest.raises(TableReplacedError, match="with other columns"):
+        WAYS[way](planned, rows(1), batch())
+    assert list((tmp_path / "t" / "data").glob("*")) == []
+    assert lance_stream.open_dataset(uri).version == 1
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.null(), pa.list_(pa.null()), pa.struct([("a", pa.int8()), ("b", pa.null())])]
+)
+def test_a_column_of_nulls_only_makes_no_table(uri: str, kind: pa.DataType) -> None:
+    schema = pa.schema([("id", pa.int64()), ("x", kind)])
+    with pytest.raises(InvalidInputError, match="'x' has nulls only"):
+        check_types_known(schema)
+    with pytest.raises(InvalidInputError, match="cast it to the type"):
+        plan_job(uri, schema)

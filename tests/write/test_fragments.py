@@ -1,0 +1,111 @@
+"""Data files: how rows are cut into them, and that none is left where writing failed."""
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import InvalidInputError
+from lance_stream.file.versions import FileVersion
+from lance_stream.schema.arrow_schemas import from_arrow
+from lance_stream.schema.field_ids import assign_ids
+from lance_stream.storage.locations import open_store
+from lance_stream.table.fragments import decode_fragment, encode_fragment
+from lance_stream.verbs.append import append_fragments
+from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.float32())])
+
+
+def target(folder: Path, **limits: int) -> WriteTarget:
+    schema = assign_ids(from_arrow(SCHEMA))
+    return WriteTarget(open_store(folder), schema, FileVersion.V2_2, **limits)
+
+
+def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
+    start = 0
+    for size in sizes:
+        yield pa.RecordBatch.from_pydict({"id": range(start, start + size)})
+        start += size
+
+
+@pytest.mark.parametrize(
+    ("sizes", "files"),
+    [
+        ((10,), [10]),
+        ((25,), [10, 10, 5]),
+        ((4, 4, 4, 4), [10, 6]),
+        ((10, 10), [10, 10]),
+        ((0, 3, 0), [3]),
+        ((0,), []),
+        ((), []),
+    ],
+)
+def test_a_file_holds_so_many_rows_and_the_next_goes_on(
+    tmp_path: Path, sizes: tuple[int, ...], files: list[int]
+) -> None:
+    fragments = write_fragments(batches(*sizes), target(tmp_path, max_rows_per_file=10))
+    assert [each.physical_rows for each in fragments] == files
+    stored = sorted(path.stat().st_size for path in tmp_path.glob("data/*.lance"))
+    assert stored == sorted(each.files[0].size_bytes for each in fragments)
+
+
+def test_a_file_is_closed_when_it_is_large_enough(tmp_path: Path) -> None:
+    rows = (
+        pa.RecordBatch.from_pydict({"id": range(1 << 20), "x": pa.nulls(1 << 20, pa.float32())})
+        for _ in range(3)
+    )
+    fragments = write_fragments(rows, target(tmp_path, max_bytes_per_file=1 << 20))
+    assert len(fragments) == 3
+
+
+@pytest.mark.parametrize("limit", [{"max_rows_per_file": 0}, {"max_bytes_per_file": 0}])
+def test_a_limit_is_at_least_one(tmp_path: Path, limit: dict[str, int]) -> None:
+    with pytest.raises(InvalidInputError, match="at least 1"):
+        target(tmp_path, **limit)
+
+
+def test_files_written_before_a_failure_are_deleted(tmp_path: Path) -> None:
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from batches(10, 10)
+        yield pa.RecordBatch.from_pydict({"id": pa.array([1, None], pa.int64())})
+
+    with pytest.raises(InvalidInputError, match="'id' must not be null"):
+        write_fragments(rows(), target(tmp_path, max_rows_per_file=10))
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_columns_that_do_not_fit_are_refused_before_a_file_is_begun(tmp_path: Path) -> None:
+    rows = [pa.RecordBatch.from_pydict({"id": [1], "y": [2]})]
+    with pytest.raises(InvalidInputError, match="no column 'y'"):
+        write_fragments(rows, target(tmp_path))
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_worker_writes_and_the_driver_commits(tmp_path: Path) -> None:
+    """Target and fragments travel as bytes; row ids are given by the commit."""
+    table = lance_stream.create_dataset(tmp_path / "t", SCHEMA).table
+    sent = pickle.dumps(write_target(table))
+
+    def work(first: int) -> list[bytes]:
+        rows = [pa.RecordBatch.from_pydict({"id": [first, first + 1]})]
+        return [encode_fragment(each) for each in write_fragments(rows, pickle.loads(sent))]
+
+    fragments = [decode_fragment(each) for first in (0, 10) for each in work(first)]
+    assert [(each.id, each.row_ids) for each in fragments] == [(0, None), (0, None)]
+    done = lance_stream.Dataset(append_fragments(table, fragments).table)
+    assert done.to_table(with_row_id=True).to_pylist() == [
+        {"id": each, "x": None, "_rowid": row_id} for row_id, each in enumerate([0, 1, 10, 11])
+    ]
+    assert done.verify() == []
+
+
+def test_deleting_files_that_are_gone_is_no_error(tmp_path: Path) -> None:
+    to = target(tmp_path)
+    fragments = write_fragments(batches(3), to)
+    delete_files(to.store, fragments)
+    delete_files(to.store, fragments)
+    assert list((tmp_path / "data").iterdir()) == []

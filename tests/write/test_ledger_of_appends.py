@@ -1,0 +1,342 @@
+"""A micro-batch is in the table once, whoever brings it, how often, and whatever came between."""
+
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import CommitUncertainError, InvalidInputError
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.snapshot.opening import checkout, open_table
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.ledger import config_key
+from lance_stream.table.manifest import encode_manifest
+from lance_stream.table.operations import Restore
+from lance_stream.table.paths import manifest_path
+from lance_stream.table.transaction import Transaction, encode_transaction
+from lance_stream.verbs.append import append, append_fragments
+from lance_stream.verbs.configure import update_config
+from lance_stream.verbs.delete import delete
+from lance_stream.verbs.overwrite import overwrite
+from lance_stream.verbs.restore import restore
+from lance_stream.write.fragments import write_fragments, write_target
+from lance_stream.write.micro_batches import LOOKED_AT, MicroBatch, find_taken_in
+from lance_stream.write.planning import Outcome
+from tests.contracts.watched_stores import WatchedStore
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": list(ids)}, schema=SCHEMA)
+
+
+def ids_of(table: TableVersion) -> list[int]:
+    found: list[int] = lance_stream.Dataset(checkout(table, None)).to_table()["id"].to_pylist()
+    return found
+
+
+@pytest.fixture
+def table() -> TableVersion:
+    return lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA).table
+
+
+def batch(number: int, query: str = "query") -> MicroBatch:
+    return MicroBatch("app", number, query)
+
+
+def test_a_replayed_micro_batch_changes_nothing(table: TableVersion) -> None:
+    first = append(table, rows(1), batch(0))
+    assert (first.is_new, first.taken_in_before) == (True, None)
+    again = append(table, rows(1), batch(0))
+    assert (again.is_new, again.taken_in_before) == (False, 2)
+    assert again.table.version == 2
+    assert ids_of(table) == [1]
+
+
+def test_an_older_micro_batch_changes_nothing_either(table: TableVersion) -> None:
+    append(table, rows(1), batch(5))
+    assert not append(table, rows(0), batch(3)).is_new
+    assert ids_of(table) == [1]
+
+
+def test_streams_of_different_names_do_not_know_each_other(table: TableVersion) -> None:
+    append(table, rows(1), batch(0))
+    append(table, rows(2), replace(batch(0), app_id="other"))
+    assert ids_of(table) == [1, 2]
+
+
+def test_another_query_with_an_old_batch_number_is_told_what_happened(table: TableVersion) -> None:
+    append(table, rows(1), batch(4))
+    with pytest.raises(InvalidInputError, match="checkpoint was deleted"):
+        append(table, rows(2), batch(0, query="another"))
+    assert append(table, rows(3), batch(5, query="another")).is_new
+
+
+def write(table: TableVersion, *ids: int) -> list:
+    return write_fragments(rows(*ids).to_batches(), write_target(table))
+
+
+def test_files_of_a_batch_that_is_in_already_are_deleted(tmp_path: Path) -> None:
+    """The second driver found nothing when it looked first; on the attempt to commit it does."""
+    table = lance_stream.create_dataset(tmp_path / "t", SCHEMA).table
+    ours, theirs = write(table, 1), write(table, 1)
+    assert append_fragments(table, theirs, batch(0)).is_new
+    done = append_fragments(table, ours, batch(0))
+    assert (done.is_new, done.taken_in_before) == (False, 2)
+    left = [each.name for each in (tmp_path / "t" / "data").iterdir()]
+    assert left == [theirs[0].files[0].path]
+
+
+def test_files_that_an_earlier_call_committed_are_not_deleted(tmp_path: Path) -> None:
+    """A caller who does not know what became of his commit may try the same fragments again."""
+    table = lance_stream.create_dataset(tmp_path / "t", SCHEMA).table
+    fragments = write(table, 1)
+    assert append_fragments(table, fragments, batch(0)).is_new
+    overwrite(table, rows(5))
+    assert not append_fragments(table, fragments, batch(0)).is_new
+    with pytest.raises(lance_stream.IncompatibleConflictError):
+        append_fragments(table, fragments)
+    assert lance_stream.open_dataset(tmp_path / "t", version=2).to_table() == rows(1)
+
+
+def test_of_drivers_with_the_same_batch_one_succeeds(table: TableVersion) -> None:
+    done: list[Outcome] = []
+    gate = threading.Barrier(4)
+
+    def drive() -> None:
+        fragments = write(table, 7)
+        gate.wait()
+        done.append(append_fragments(table, fragments, batch(0)))
+
+    threads = [threading.Thread(target=drive) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert sorted(each.is_new for each in done) == [False, False, False, True]
+    assert ids_of(table) == [7]
+    assert open_table(table.uri).version == 2
+
+
+BETWEEN: dict[str, Callable[[TableVersion], object]] = {
+    "another append": lambda table: append(table, rows(100)),
+    "a delete": lambda table: delete(table, "id = 0"),
+    "a config": lambda table: update_config(table, {"a": "b"}),
+    "another stream": lambda table: append(table, rows(100), MicroBatch("other", 9)),
+}
+
+
+@pytest.mark.parametrize("between", list(BETWEEN))
+def test_what_comes_between_plan_and_commit_does_not_hinder(
+    table: TableVersion, between: str
+) -> None:
+    table = append(table, rows(0)).table
+    fragments = write(table, 1)
+    BETWEEN[between](table)
+    assert append_fragments(table, fragments, batch(0)).is_new
+    assert 1 in ids_of(table)
+    assert not append_fragments(table, write(table, 1), batch(0)).is_new
+
+
+def test_an_overwrite_between_plan_and_commit_refuses_an_append_of_no_stream(
+    tmp_path: Path,
+) -> None:
+    table = lance_stream.create_dataset(tmp_path / "t", SCHEMA).table
+    fragments = write(table, 1)
+    overwrite(table, rows(5))
+    with pytest.raises(lance_stream.IncompatibleConflictError):
+        append_fragments(table, fragments)
+    assert ids_of(table) == [5]
+    assert len(list((tmp_path / "t" / "data").iterdir())) == 1, "the refused file is deleted"
+    assert append(table, rows(6), batch(0)).is_new
+
+
+def test_an_overwrite_between_plan_and_commit_comes_before_the_micro_batch(
+    table: TableVersion,
+) -> None:
+    fragments = write(table, 1)
+    overwrite(table, rows(5))
+    assert append_fragments(table, fragments, batch(0)).is_new
+    assert sorted(ids_of(table)) == [1, 5]
+
+
+def test_an_overwrite_with_other_columns_refuses_the_micro_batch(table: TableVersion) -> None:
+    fragments = write(table, 1)
+    overwrite(table, pa.table({"other": [1.5]}))
+    with pytest.raises(lance_stream.InvalidInputError, match="write them again"):
+        append_fragments(table, fragments, batch(0))
+    assert find_taken_in(checkout(table, None), batch(0)) is None
+
+
+def test_the_ledger_outlives_the_version_that_took_the_batch_in(table: TableVersion) -> None:
+    append(table, rows(1), batch(0))
+    for number in range(5):
+        append(table, rows(10 + number))
+    newest = checkout(table, None)
+    for version in range(1, newest.version):
+        table.store.delete(manifest_path(version))
+    assert not append(table, rows(1), batch(0)).is_new
+
+
+def test_a_batch_without_rows_makes_no_version_and_no_entry(table: TableVersion) -> None:
+    done = append(table, rows(), batch(0))
+    assert (done.is_new, done.table.version) == (False, 1)
+    assert find_taken_in(done.table, batch(0)) is None
+
+
+def test_a_version_whose_answer_was_lost_is_found_to_have_landed(table: TableVersion) -> None:
+    def lose(call: str, path: str) -> None:
+        if call == "create_once" and path.startswith("_versions/"):
+            raise TimeoutError("the answer was lost")
+
+    fragments = write(table, 1)
+    store = WatchedStore(table.store, after=lose)
+    watched = replace(table, store=store, log=ObjectStoreLog(store))
+    assert append_fragments(watched, fragments, batch(0)).is_new
+    assert ids_of(table) == [1]
+    assert not append(table, rows(1), batch(0)).is_new
+
+
+def test_files_of_an_uncertain_commit_are_never_deleted(tmp_path: Path) -> None:
+    table = lance_stream.create_dataset(tmp_path / "t", SCHEMA).table
+
+    def break_down(call: str, path: str) -> None:
+        if call == "create_once" and path.startswith("_versions/"):
+            raise TimeoutError("no answer at all")
+
+    fragments = write(table, 1)
+    store = WatchedStore(table.store, before=break_down)
+    watched = replace(table, store=store, log=ObjectStoreLog(store))
+    with pytest.raises(CommitUncertainError):
+        append_fragments(watched, fragments, batch(0))
+    assert len(list((tmp_path / "t" / "data").iterdir())) == 1
+    assert append(table, rows(1), batch(0)).is_new
+    assert ids_of(table) == [1]
+
+
+def restore_as_another_program(table: TableVersion, version: int) -> None:
+    """Bring an older version back with its config, and so with its ledger; and with its writer."""
+    newest, old = table.log.read_latest(), table.log.read(version)
+    transaction = Transaction(newest.version, str(uuid.uuid4()), Restore(version))
+    restored = replace(
+        old,
+        version=newest.version + 1,
+        transaction_file="",
+        inline_transaction=encode_transaction(transaction),
+        next_row_id=newest.next_row_id,
+        max_fragment_id=newest.max_fragment_id,
+    )
+    assert table.log.publish(restored.version, encode_manifest(restored))
+
+
+def test_a_batch_taken_in_before_a_foreign_restore_is_not_written_again(
+    table: TableVersion,
+) -> None:
+    append(table, rows(1), batch(0))
+    append(table, rows(2), batch(1))
+    restore_as_another_program(table, 2)
+    assert ids_of(table) == [1]
+    again = append(table, rows(2), batch(1))
+    assert (again.is_new, again.taken_in_before) == (False, 3)
+    assert append(table, rows(3), batch(2)).is_new
+    assert ids_of(table) == [1, 3]
+
+
+def test_a_first_batch_taken_in_before_a_foreign_restore_is_not_written_again(
+    table: TableVersion,
+) -> None:
+    append(table, rows(9))
+    append(table, rows(1), batch(0))
+    restore_as_another_program(table, 2)
+    again = append(table, rows(1), batch(0))
+    assert (again.is_new, again.taken_in_before) == (False, 3)
+    assert append(table, rows(2), batch(1)).is_new
+    assert ids_of(table) == [9, 2]
+
+
+def test_a_stream_that_was_forgotten_after_a_restore_begins_anew(table: TableVersion) -> None:
+    append(table, rows(1), batch(0))
+    append(table, rows(2), batch(1))
+    restore_as_another_program(table, 2)
+    update_config(table, {config_key("app"): None})
+    assert append(table, rows(7), batch(0)).is_new
+    assert append(table, rows(8), batch(1)).is_new
+    assert ids_of(table) == [1, 7, 8]
+
+
+def test_a_restore_of_ours_leaves_nothing_to_look_for(table: TableVersion) -> None:
+    append(table, rows(1), batch(0))
+    append(table, rows(2), batch(1))
+    restore(table, 2)
+    table.store.delete(manifest_path(3))
+    assert not append(table, rows(2), batch(1)).is_new
+    assert append(table, rows(3), batch(2)).is_new
+    assert ids_of(table) == [1, 3]
+
+
+def test_a_stream_that_begins_looks_at_no_version_but_the_newest(table: TableVersion) -> None:
+    for number in range(5):
+        append(table, rows(number))
+    store = WatchedStore(table.store)
+    watched = replace(checkout(table, None), store=store, log=ObjectStoreLog(store))
+    assert find_taken_in(watched, batch(0)) is None
+    assert store.calls == [("list_names", "_transactions")]
+
+
+@pytest.mark.parametrize("has_entry", [True, False])
+def test_many_versions_of_others_are_not_read_for_a_batch(
+    table: TableVersion, has_entry: bool
+) -> None:
+    """The ledger is in the newest manifest; whether the batch was ever tried is one listing."""
+    if has_entry:
+        append(table, rows(0), batch(0))
+    for number in range(LOOKED_AT + 5):
+        append(table, rows(number))
+    store = WatchedStore(table.store)
+    newest = replace(checkout(table, None), store=store, log=ObjectStoreLog(store))
+    assert find_taken_in(newest, batch(1)) is None
+    assert store.calls == [("list_names", "_transactions")]
+    store.calls.clear()
+    assert find_taken_in(newest, batch(1)) is None
+    assert store.calls == [], "the outcome is remembered for the next attempt"
+    append(table, rows(99))
+    assert find_taken_in(checkout(newest, None), batch(2)) is None
+    assert [call for call, _ in store.calls] == ["list_files", "read_ranges"], "one look"
+
+
+def test_a_batch_that_a_foreign_restore_took_back_long_ago_stays_away(table: TableVersion) -> None:
+    append(table, rows(0), batch(0))
+    append(table, rows(1), batch(1))
+    restore_as_another_program(table, 2)
+    for number in range(LOOKED_AT + 5):
+        append(table, rows(10 + number))
+    again = append(table, rows(1), batch(1))
+    assert (again.is_new, again.taken_in_before) == (False, 3)
+    assert append(table, rows(2), batch(2)).is_new
+    assert 1 not in ids_of(table)
+
+
+def test_a_search_holds_for_later_batches_only(table: TableVersion) -> None:
+    append(table, rows(0), batch(0))
+    append(table, rows(1), batch(1))
+    restore_as_another_program(table, 2)
+    assert find_taken_in(checkout(table, None), batch(2)) is None
+    assert not append(table, rows(1), batch(1)).is_new
+
+
+def test_where_history_is_gone_after_a_foreign_restore_the_stream_stops(
+    table: TableVersion,
+) -> None:
+    append(table, rows(1), batch(0))
+    append(table, rows(2), batch(1))
+    restore_as_another_program(table, 2)
+    table.store.delete(manifest_path(3))
+    with pytest.raises(InvalidInputError, match="version 4 restored an older version"):
+        append(table, rows(2), batch(1))
+    assert ids_of(table) == [1]

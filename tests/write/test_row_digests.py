@@ -1,0 +1,264 @@
+"""Digests of rows: the same for the same rows, and as the note defines them."""
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.write.row_digests import (
+    NO_ROWS,
+    ROWS_AT_ONCE,
+    DigestingBatches,
+    RowsDigest,
+    add_up,
+    digest_of,
+)
+from tests.oracle.type_cases import COLUMNS, SHAPES, Column
+from tests.write.digest_by_definition import digest
+
+ROWS = 16
+
+
+def digest_of_column(values: Any, arrow: pa.DataType | None = None, name: str = "x") -> str:
+    array = values if isinstance(values, pa.Array) else pa.array(values, arrow)
+    return digest_of(pa.record_batch([array], [name])).text
+
+
+def table_of_many_types() -> pa.Table:
+    return pa.table(
+        {
+            "id": pa.array([1, 2, 3, None], pa.int64()),
+            "value": pa.array([0.5, -0.0, float("nan"), 0.1], pa.float64()),
+            "name": pa.array(["", "a", "Straße", "longer than eight bytes"]),
+            "vector": pa.array([[1.0, 2.0], [3.0, 4.0], None, [5.0, 6.0]], pa.list_(pa.float32())),
+            "price": pa.array([Decimal("1.50"), Decimal("-3.00"), None, Decimal("0.01")]),
+            "at": pa.array([0, 1, -1, 10**15], pa.timestamp("us", "UTC")),
+            "day": pa.array([dt.date(1970, 1, 1), None, dt.date(2024, 2, 29), dt.date(1, 1, 1)]),
+            "point": pa.array([{"x": 1, "y": None}, {"x": None, "y": None}, None, {"x": 2}]),
+            "tags": pa.array([[("a", 1)], [], None, [("b", 2), ("c", 3)]], pa.map_("str", "i8")),
+        }
+    )
+
+
+def test_a_digest_never_changes() -> None:
+    """Ledgers and users keep digests: if this fails, the definition was changed."""
+    found = digest_of(table_of_many_types())
+    assert str(found) == "4 rows, b9e75fa3f93d7084d404bf673cc8dc20"
+    assert digest(table_of_many_types()) == (4, found.text)
+    assert digest_of_column([1, 2, 3]) == "32520ceef98ce47d75fe11c7b59c60cf"
+    assert digest_of_column(["abc", None]) == "8c78058ebca638fdc428e07da0d42092"
+    assert (
+        digest_of_column([[0.1, 0.2]], pa.list_(pa.float32())) == "a341e395fa23516ce2eb72488f456ff2"
+    )
+
+
+PLAIN = [each for each in COLUMNS.values() if not any("encoding" in key for key in each.metadata)]
+
+
+@pytest.mark.parametrize("column", PLAIN, ids=lambda each: each.name)
+def test_values_of_every_type_have_the_digest_of_the_definition(column: Column) -> None:
+    for shape in SHAPES:
+        if not column.suits(shape):
+            continue
+        array = column.array(shape, np.random.default_rng(1))
+        table = pa.table({"x": array.slice(3, ROWS) if len(array) > ROWS else array})
+        found = digest_of(table)
+        assert (found.num_rows, found.text) == digest(table), shape.name
+
+
+def test_the_order_of_rows_and_columns_does_not_count() -> None:
+    table = table_of_many_types()
+    others = table.take(pa.array([2, 0, 3, 1])).select(sorted(table.column_names))
+    assert digest_of(others) == digest_of(table)
+
+
+def test_digests_of_parts_add_up() -> None:
+    table = table_of_many_types()
+    parts = [digest_of(table.slice(start, 1)) for start in range(4)]
+    assert add_up(parts) == digest_of(table)
+    assert add_up([]) == NO_ROWS == digest_of(table.slice(0, 0))
+
+
+def test_rows_beyond_one_portion_count() -> None:
+    ids = pa.array(range(ROWS_AT_ONCE + 5))
+    whole = pa.record_batch([ids], ["id"])
+    assert digest_of(whole) == digest_of(whole.slice(0, 7)) + digest_of(whole.slice(7))
+
+
+def test_a_repeated_row_counts_each_time() -> None:
+    once, twice = (digest_of(pa.table({"x": [7] * count})) for count in (1, 2))
+    assert twice == once + once != once
+
+
+def test_values_that_change_places_make_other_rows() -> None:
+    one = pa.table({"x": [1, 2], "y": [3, 4]})
+    assert digest_of(pa.table({"x": [2, 1], "y": [3, 4]})) != digest_of(one)
+    assert digest_of(pa.table({"x": [3, 2], "y": [1, 4]})) != digest_of(one)
+    assert digest_of(pa.table({"y": [1, 2], "x": [3, 4]})) != digest_of(one)
+    nested = [[[1, 2], [3, 4]], [[1, 3], [2, 4]], [[1, 2, 3], [4]], [[2, 1], [3, 4]]]
+    assert len({digest_of_column([each]) for each in nested}) == 4
+    words = ["aaaaaaaabbbbbbbb", "bbbbbbbbaaaaaaaa", "aaaaaaaabbbbbbbb\0", "\0aaaaaaaabbbbbbb"]
+    assert len({digest_of_column([each]) for each in words}) == 4
+
+
+def test_a_column_that_is_null_throughout_equals_one_that_is_missing() -> None:
+    one = pa.table({"x": [1, 2]})
+    for arrow in (pa.null(), pa.string(), pa.list_(pa.int8()), pa.struct([("a", pa.int8())])):
+        assert digest_of(one.append_column("y", pa.nulls(2, arrow))) == digest_of(one)
+    part = [{"x": 1, "y": None}, {"x": 2, "y": None}]
+    assert digest_of_column(part) == digest_of_column([{"x": 1}, {"x": 2}])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ([None], [0]),
+        ([None], [{"a": None}]),
+        ([None], [[]]),
+        ([[]], [[None]]),
+        ([[0]], [[None]]),
+        ([[0, None]], [[None, 0]]),
+        ([""], [None]),
+        (["1"], [b"1"]),
+        ([1], [True]),
+        ([0], [dt.date(1970, 1, 1)]),
+        ([dt.datetime(2024, 1, 1)], [dt.datetime(2024, 1, 1, tzinfo=dt.UTC)]),
+        ([1], [-1]),
+        ([1 << 62], [-(1 << 62)]),
+        ([Decimal("1.5")], [Decimal("15")]),
+        ([Decimal("1.5")], [Decimal("-1.5")]),
+        ([0.1], [float(np.float32(0.1))]),
+        ([float("inf")], [float("nan")]),
+    ],
+)
+def test_other_values_have_another_digest(one: list[Any], other: list[Any]) -> None:
+    assert digest_of_column(one) != digest_of_column(other)
+
+
+def test_a_name_is_part_of_a_value() -> None:
+    assert digest_of_column([1], name="x") != digest_of_column([1], name="y")
+    assert digest_of_column([{"x": 1}]) != digest_of_column([{"y": 1}])
+
+
+NUMBERS = [0, 1, 100, 127]
+SAME_VALUES: dict[str, list[pa.Array]] = {
+    "numbers": [
+        *(pa.array(NUMBERS, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)),
+        *(
+            pa.array(map(Decimal, NUMBERS), arrow)
+            for arrow in (pa.decimal128(5, 2), pa.decimal128(38, 20), pa.decimal256(76, 30))
+        ),
+        pa.array(NUMBERS, pa.int64()).dictionary_encode(),
+    ],
+    "large numbers": [
+        pa.array([(1 << 64) - 1, 1 << 63], pa.uint64()),
+        pa.array([Decimal((1 << 64) - 1), Decimal(1 << 63)], pa.decimal128(20, 0)),
+        pa.array([Decimal((1 << 64) - 1), Decimal(1 << 63)], pa.decimal256(40, 5)),
+    ],
+    "large decimals": [
+        pa.array([Decimal(10**30), Decimal(-(10**30)) / 4], pa.decimal128(38, 6)),
+        pa.array([Decimal(10**30), Decimal(-(10**30)) / 4], pa.decimal256(70, 9)),
+    ],
+    "powers of ten": [
+        pa.array([Decimal(500), Decimal(-1200)], pa.decimal128(5, 1)),
+        pa.array([Decimal(500), Decimal(-1200)], pa.decimal128(5, -2)),
+    ],
+    "floats": [
+        pa.array(np.array([0.5, -0.0, np.nan, np.inf], dtype)) for dtype in ("f2", "f4", "f8")
+    ]
+    + [pa.array(np.array([0.5, 0.0, -np.nan, np.inf], "f8"))],
+    "texts": [
+        pa.array(["a", "", "a longer text"], arrow)
+        for arrow in (pa.string(), pa.large_string(), pa.string_view())
+    ]
+    + [pa.array(["a", "", "a longer text"]).dictionary_encode()],
+    "bytes": [
+        pa.array([b"abc", b"def"], arrow)
+        for arrow in (pa.binary(), pa.large_binary(), pa.binary(3), pa.binary_view())
+    ],
+    "lists": [
+        pa.array([[1.0, 2.5], [3.0, None], [0.1, 0.1]], arrow).cast(wide)
+        for arrow, wide in (
+            (pa.list_(pa.float32()), pa.list_(pa.float32())),
+            (pa.list_(pa.float32()), pa.large_list(pa.float64())),
+            (pa.list_(pa.float32(), 2), pa.list_(pa.float32(), 2)),
+        )
+    ],
+    "dates": [
+        pa.array([0, -1, 19000], pa.date32()),
+        pa.array([0, -1, 19000], pa.date32()).cast("date64"),
+    ],
+    "times": [
+        pa.array([0, 86_399], pa.time32("s")),
+        pa.array([0, 86_399_000], pa.time32("ms")),
+        pa.array([0, 86_399 * 10**6], pa.time64("us")),
+        pa.array([0, 86_399 * 10**9], pa.time64("ns")),
+    ],
+    "timestamps": [
+        pa.array([-1, 0, 10**9], pa.timestamp("s")).cast(pa.timestamp(unit))
+        for unit in ("s", "ms", "us", "ns")
+    ],
+    "instants": [
+        pa.array([-1, 0, 10**9], pa.timestamp("s", zone)).cast(pa.timestamp(unit, zone))
+        for unit, zone in (("s", "UTC"), ("us", "UTC"), ("ns", "Asia/Kolkata"))
+    ],
+    "durations": [
+        pa.array([-1, 0, 10**9], pa.duration("s")).cast(pa.duration(unit))
+        for unit in ("s", "ms", "us", "ns")
+    ],
+    "structs": [
+        pa.array([{"a": 1, "b": "x"}, {"a": None, "b": "y"}, None]),
+        pa.array(
+            [{"b": "x", "a": 1}, {"b": "y", "a": None}, None],
+            pa.struct([("b", pa.large_string()), ("a", pa.int8())]),
+        ),
+    ],
+    "maps": [
+        pa.array([[("a", 1), ("b", None)], []], pa.map_(pa.string(), pa.int8())),
+        pa.array([[("b", None), ("a", 1)], []], pa.map_(pa.large_string(), pa.int64())),
+    ],
+}
+
+
+@pytest.mark.parametrize("arrays", SAME_VALUES.values(), ids=SAME_VALUES.keys())
+def test_a_value_has_one_digest_in_all_types_that_hold_it(arrays: list[pa.Array]) -> None:
+    assert len({digest_of_column(each) for each in arrays}) == 1
+
+
+def test_texts_and_lists_of_any_length_have_the_digest_of_the_definition() -> None:
+    lengths = [0, 7, 8, 9, 63, 64, 65, 500, 65_537]
+    random = np.random.default_rng(2)
+    texts = pa.table({"x": [random.bytes(each) for each in lengths]})
+    assert digest_of(texts).text == digest(texts)[1]
+    for lengths in ([0, 3, 8192, 8193], [8193, 8193]):
+        lists = pa.table({"x": [random.integers(0, 99, each).tolist() for each in lengths]})
+        assert digest_of(lists).text == digest(lists)[1]
+
+
+def test_what_is_under_a_null_does_not_count() -> None:
+    hidden = pa.array([1, 2, 3]).to_numpy()
+    mask = np.array([False, True, False])
+    assert digest_of_column(pa.array(hidden, mask=mask)) == digest_of_column([1, None, 3])
+    lists = pa.ListArray.from_arrays(
+        pa.array([0, 1, 2]), pa.array([5, 6]), mask=pa.array([False, True])
+    )
+    assert digest_of_column(lists) == digest_of_column([[5], None])
+
+
+def test_batches_are_digested_while_they_are_read() -> None:
+    table = table_of_many_types().drop_columns(["value"])  # NaN is not equal to itself
+    batches = DigestingBatches(table.to_batches(max_chunksize=3))
+    assert pa.Table.from_batches(list(batches)) == table
+    assert batches.digest == digest_of(table)
+
+
+def test_a_digest_is_read_from_its_text() -> None:
+    found = digest_of(table_of_many_types())
+    assert RowsDigest.parse(found.num_rows, found.text) == found
+    for text in ("", "0" * 31, "G" * 32, "A" * 32):
+        with pytest.raises(InvalidInputError, match="no digest"):
+            RowsDigest.parse(1, text)
