@@ -29,6 +29,7 @@ from lance_stream.errors import (
     RetryableConflictError,
     TableReplacedError,
     UnsupportedFeatureError,
+    UntrustedLocationError,
 )
 from lance_stream.maintenance.manifest_store_moves import (
     claim_versions,
@@ -53,6 +54,7 @@ __all__ = [
     "RowsDigest",
     "TableReplacedError",
     "UnsupportedFeatureError",
+    "UntrustedLocationError",
     "claim_versions",
     "create_dataset",
     "digest_rows",

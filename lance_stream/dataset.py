@@ -28,6 +28,7 @@ from lance_stream.schema.extension_types import (
 from lance_stream.snapshot import history, opening
 from lance_stream.snapshot.opening import VersionSpec
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.trust import with_trusted
 from lance_stream.table.ledger import LedgerEntry, read_entries
 from lance_stream.upsert import upsert
 from lance_stream.upsert.change_feeds import is_change_column
@@ -666,6 +667,8 @@ def open_dataset(
     uri: str | os.PathLike[str],
     version: VersionSpec = None,
     storage_options: Mapping[str, Any] | None = None,
+    *,
+    trusted_locations: Sequence[str] | None = None,
 ) -> Dataset:
     """Open a table.
 
@@ -675,6 +678,10 @@ def open_dataset(
             that was committed at or before it), or None for the newest version; or a branch and
             one of its versions, `("dev", 3)`, or `("dev", None)` for its newest.
         storage_options: What the store takes.
+        trusted_locations: URIs, or absolute paths, below which the table may name files on other
+            services, in other accounts, or, as values of its rows, on this machine. By default a
+            table that names any is not read (SECURITY.md says what is opened without asking). It
+            may also be given as a storage option.
 
     Raises:
         NotFoundError: There is no table, or no such version; the message lists those that are.
@@ -682,7 +689,8 @@ def open_dataset(
         UnsupportedFeatureError: The table has a feature that we do not know, or the location a
             protocol.
     """
-    return Dataset(opening.open_table(uri, version, storage_options))
+    options = with_trusted(storage_options, trusted_locations)
+    return Dataset(opening.open_table(uri, version, options))
 
 
 def migrate_to_stable_row_ids(

@@ -4,6 +4,7 @@
         BadDataError                     the bytes are not what the format promises
             CorruptDataError             a value is wrong: damaged or cut short
             UnsupportedFeatureError      a value is right, but we do not know it
+                UntrustedLocationError       it leads where the reader did not say to go
         CommitError                      a transaction did not become a version
             CommitConflictError          another writer's version stands in the way
                 RetryableConflictError       plan the operation again on it
@@ -40,6 +41,10 @@ class CorruptDataError(BadDataError):
 
 class UnsupportedFeatureError(BadDataError):
     """A value is right, but this version of lance-stream does not know it."""
+
+
+class UntrustedLocationError(UnsupportedFeatureError):
+    """A table names a location that is not opened unless its reader trusts it."""
 
 
 class CommitError(LanceStreamError):

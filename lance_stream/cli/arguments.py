@@ -3,11 +3,13 @@
 import argparse
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from lance_stream.dataset import Dataset, open_dataset
 from lance_stream.errors import InvalidInputError
 from lance_stream.snapshot.opening import VersionSpec
 from lance_stream.snapshot.timestamps import parse_moment
+from lance_stream.storage.trust import with_trusted
 
 
 def add_table(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +22,14 @@ def add_table(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="an option of the table's store; may be given again",
+    )
+    parser.add_argument(
+        "--trusted-location",
+        metavar="URI",
+        action="append",
+        default=[],
+        help="below it the table may name files on other services or in other accounts; may be "
+        "given again",
     )
 
 
@@ -66,10 +76,11 @@ def whole_number(text: str) -> int:
     return number
 
 
-def storage_options(arguments: argparse.Namespace) -> Mapping[str, str]:
+def storage_options(arguments: argparse.Namespace) -> Mapping[str, Any]:
     """Return the options of the table's store that a command was given."""
     pairs = [each.partition("=") for each in arguments.storage_option]
     for key, equals, _ in pairs:
         if not key or not equals:
             raise InvalidInputError(f"a storage option is KEY=VALUE, not {key!r}")
-    return {key: value for key, _, value in pairs}
+    options = {key: value for key, _, value in pairs}
+    return with_trusted(options, arguments.trusted_location or None) or {}

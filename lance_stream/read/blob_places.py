@@ -6,8 +6,8 @@
     external     bytes of a file that a URI names, or a path below a base path of the table
 
 Everything a description says is checked against the size of a file that is there before memory is
-set aside. A URI to a local disk is followed only for a table that lies on one itself: else whoever
-can write a table could have a worker read its own files.
+set aside. Where a blob's bytes may come from, outside of the table's own files, is the business of
+`storage.trust`.
 
 Source: lance, dataset/blob; files that the reference wrote.
 """
@@ -24,9 +24,8 @@ from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import CorruptDataError, NotFoundError, UnsupportedFeatureError
 from lance_stream.schema.blobs import DEDICATED, EXTERNAL, INLINE, PACKED
 from lance_stream.snapshot.open_files import OpenFiles
-from lance_stream.storage.local_store import LocalStore
-from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
+from lance_stream.storage.trust import check_is_no_link
 from lance_stream.table.fragments import DataFile
 from lance_stream.table.paths import blob_file_path, check_stored_path
 
@@ -211,6 +210,7 @@ def _file_of(key: tuple[int, int, str], file: DataFile, open_files: OpenFiles) -
         return FileOfBlobs(store, path, open_files.reader(file).metadata.size_bytes)
     if kind in (PACKED, DEDICATED):
         path = blob_file_path(path, number)
+        check_is_no_link(store, path)
     elif kind == EXTERNAL:
         store, path = _external(number, uri, open_files)
     else:
@@ -223,16 +223,15 @@ def _file_of(key: tuple[int, int, str], file: DataFile, open_files: OpenFiles) -
 
 def _external(base_id: int, uri: str, open_files: OpenFiles) -> tuple[Store, str]:
     if base_id:
-        return open_files.store_of_base(base_id), check_stored_path(uri)
-    folder, slash, name = uri.rpartition("/")
-    if not _URI.match(uri) or not slash or not name:
-        raise CorruptDataError(f"an external blob is said to be {uri!r}, which is no absolute URI")
-    store = open_store(folder, open_files.storage_options)
-    if isinstance(store, LocalStore) and not isinstance(open_files.store, LocalStore):
-        raise UnsupportedFeatureError(
-            f"the external blob {uri!r} lies on a local disk, but the table does not; it is not "
-            "read. Copy it to where the table is"
-        )
+        store, name = open_files.store_of_base(base_id), check_stored_path(uri)
+    else:
+        folder, slash, name = uri.rpartition("/")
+        if not _URI.match(uri) or not slash or name in ("", ".", "..") or "\0" in name:
+            raise CorruptDataError(
+                f"an external blob is said to be {uri[:200]!r}, which is no absolute URI"
+            )
+        store = open_files.store_of(folder)
+    open_files.check_raw_file(store, name)
     return store, name
 
 

@@ -7,7 +7,9 @@ are let go. Nothing that is kept survives pickling: a worker opens for itself wh
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -17,13 +19,14 @@ import pyarrow as pa
 from lance_stream.byte_ranges import ReadRanges, answer
 from lance_stream.commit.manifest_stores.choice import place_of_files
 from lance_stream.commit.mending import read_external
-from lance_stream.errors import BadDataError, CorruptDataError
+from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError
 from lance_stream.file.reader import FileReader, open_file
 from lance_stream.file.v0_1.statistics import PageBounds
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
-from lance_stream.storage.locations import as_absolute, open_store
+from lance_stream.storage.locations import as_absolute
 from lance_stream.storage.store import Store
+from lance_stream.storage.trust import check_raw_file, open_named
 from lance_stream.table.deletion_vectors import decode_deletion_vector
 from lance_stream.table.fragments import (
     LINEAGE_FIELD_IDS,
@@ -52,7 +55,8 @@ class OpenFiles:
         base_paths: The places outside of it that its manifest declares. Relative ones, as the
             reference writes them for a table that was opened by a relative path, are taken from
             the directory of the process that makes this, also on workers.
-        storage_options: What opening a base path's store takes.
+        storage_options: The reader's, for the table; `storage.trust` says what of them a base
+            path's store gets.
     """
 
     def __init__(
@@ -62,11 +66,12 @@ class OpenFiles:
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.store = store
-        self.base_paths = tuple(replace(each, path=as_absolute(each.path)) for each in base_paths)
+        self.base_paths = tuple(map(_absolute, base_paths))
         self.storage_options = dict(storage_options or {})
         self._readers = _Kept(MAX_OPEN_FILES)
         self._dead = _Kept(MAX_OPEN_FILES)
         self._sizes = _Kept(MAX_KNOWN_SIZES)
+        self._stores = _Kept(MAX_OPEN_FILES)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OpenFiles, (self.store, self.base_paths, self.storage_options)
@@ -180,6 +185,14 @@ class OpenFiles:
         """Return the store of a base path that the manifest declares."""
         return self._store_of(base_id)[0]
 
+    def store_of(self, location: str) -> Store:
+        """Return the store of a location that a row names; see `storage.trust.open_named`."""
+        return open_named(self.store, location, self.storage_options)
+
+    def check_raw_file(self, store: Store, path: str) -> None:
+        """Check that a file's bytes may become a value; see `storage.trust.check_raw_file`."""
+        check_raw_file(self.store, store, path, self.storage_options)
+
     def known_size(self, store: Store, path: str) -> int:
         """Return how large a file beside the data files is; asked for once.
 
@@ -214,11 +227,26 @@ class OpenFiles:
             if base.id == base_id:
                 if not base.path:
                     raise CorruptDataError(f"the base path {base_id} of the manifest is empty")
-                return open_store(place_of_files(base.path), self.storage_options), base
+                return self._stores.get(base_id, make=partial(self._open_base, base)), base
         raise CorruptDataError(
             f"a file is said to lie below the base path {base_id}, but the manifest declares "
             f"{[each.id for each in self.base_paths]}"
         )
+
+    def _open_base(self, base: BasePath) -> Store:
+        try:
+            return open_named(self.store, place_of_files(base.path), self.storage_options)
+        except BadDataError as error:
+            error.add_note(f"base path {base.id}")
+            raise
+        except InvalidInputError as error:
+            raise CorruptDataError(f"the base path {base.id} is no location: {error}") from error
+
+
+def _absolute(base: BasePath) -> BasePath:
+    with suppress(InvalidInputError):  # it is refused when it is opened
+        return replace(base, path=as_absolute(base.path))
+    return base
 
 
 class _Kept:

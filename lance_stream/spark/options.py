@@ -13,6 +13,7 @@ value stands a word that it takes for a secret's. So `secretStorageOptions` are 
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -22,6 +23,7 @@ from lance_stream.feed.rules import DEDUPLICATION_MODES, EACH_VERSION
 from lance_stream.snapshot.timestamps import parse_moment
 from lance_stream.storage.locations import check_is_shared
 from lance_stream.storage.options.names import is_known
+from lance_stream.storage.trust import with_trusted
 
 LATEST = "latest"
 
@@ -214,7 +216,7 @@ def _read(
 
 
 def _join_storage_options(values: dict[str, Any]) -> None:
-    """Put the two options of the store together."""
+    """Put the options of the store together."""
     secret = values.pop("secret_storage_options", {})
     doubled = secret.keys() & values.get("storage_options", {}).keys()
     if doubled:
@@ -224,6 +226,9 @@ def _join_storage_options(values: dict[str, Any]) -> None:
         )
     if secret:
         values["storage_options"] = {**values.get("storage_options", {}), **secret}
+    if "trusted_locations" in values:
+        trusted = values.pop("trusted_locations")
+        values["storage_options"] = with_trusted(values.get("storage_options"), trusted)
 
 
 def check_for_batch(options: SourceOptions) -> None:
@@ -397,6 +402,20 @@ _HOLDS_A_SECRET = re.compile(
 """Secrets in a JSON object without any of those words: by their options' names, or in a URI."""
 
 
+def _locations(name: str, text: str) -> list[str]:
+    """Read locations: a JSON list of them, or one."""
+    if not text.lstrip().startswith("["):
+        return [text]
+    with suppress(ValueError):
+        value = json.loads(text)
+        if isinstance(value, list) and all(isinstance(each, str) for each in value):
+            return value
+    raise InvalidInputError(
+        f"the option {name!r} must be a location or a JSON list of them, such as "
+        f'["s3://bucket/blobs"], not {text!r}'
+    )
+
+
 def _secret_json_object(name: str, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
@@ -468,6 +487,7 @@ _OPTIONS = _by_name(
     _Option("paths", None, _one_path),
     _Option("storageOptions", "storage_options", _json_object),
     _Option("secretStorageOptions", "secret_storage_options", _secret_json_object),
+    _Option("trustedLocations", "trusted_locations", _locations),
     _Option("columns", "columns", _columns),
     _Option("filter", "filter", _text),
     _Option("withRowId", "with_row_id", _boolean),
@@ -496,6 +516,7 @@ _WRITE_OPTIONS = _by_name(
     _Option("path", "uri", _location),
     _Option("storageOptions", "storage_options", _json_object),
     _Option("secretStorageOptions", "secret_storage_options", _secret_json_object),
+    _Option("trustedLocations", "trusted_locations", _locations),
     _Option("appId", "app_id", _text),
     _Option("replaysMayDiffer", "replays_may_differ", _boolean),
     _Option("txnAppId", "txn_app_id", _text),

@@ -136,7 +136,7 @@ def test_external_blobs_of_pylance_are_read(tmp_path: Path) -> None:
         data_storage_version="2.2",
         allow_external_blob_outside_bases=True,
     )
-    ours = lance_stream.open_dataset(tmp_path / "t")
+    ours = lance_stream.open_dataset(tmp_path / "t", trusted_locations=[str(tmp_path)])
     assert ours.to_table()["b"].to_pylist() == [b"0123456789", b"3456", b"inside", None]
     files = ours.take_blobs("b", [0, 1])
     assert [each and (each.size, each.read()) for each in files] == [

@@ -12,7 +12,11 @@ import pytest
 import lance_stream
 from lance_stream import InvalidInputError, NotFoundError
 from lance_stream.byte_ranges import ByteRange
-from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
+from lance_stream.errors import (
+    BadDataError,
+    CorruptDataError,
+    UntrustedLocationError,
+)
 from lance_stream.read import blob_places
 from lance_stream.read.fragment import BATCH_BYTES
 from lance_stream.schema.blobs import DESCRIPTION_V2, PREPARED_V2, as_v1, as_v2
@@ -385,6 +389,7 @@ def test_many_blobs_over_the_same_bytes_are_bad_data(tmp_path: Path) -> None:
 def test_an_external_blob_is_read_where_its_uri_says(tmp_path: Path) -> None:
     ds = table_of(tmp_path, "2.2")
     (tmp_path / "outside.bin").write_bytes(b"0123456789")
+    ds = lance_stream.open_dataset(ds.uri, trusted_locations=[str(tmp_path)])
     file = next(iter(ds.table.manifest.fragments)).files[0]
     uri = (tmp_path / "outside.bin").as_uri()
     for changed, wanted in (
@@ -397,11 +402,42 @@ def test_an_external_blob_is_read_where_its_uri_says(tmp_path: Path) -> None:
         assert blob_places.read_blobs(places).to_pylist()[1] == wanted
 
 
+def test_an_external_blob_on_this_machine_has_to_be_trusted(tmp_path: Path) -> None:
+    """Else a downloaded table could read its reader's keys into its rows."""
+    ds = table_of(tmp_path, "2.2")
+    file = next(iter(ds.table.manifest.fragments)).files[0]
+    (tmp_path / "t-2").mkdir()
+    for place in ("key.pem", "t-2/key.pem", "t/key.pem"):
+        (tmp_path / place).write_bytes(b"0123456789")
+    (tmp_path / "t" / "link.pem").symlink_to("../key.pem")
+    cases = ("key.pem", "t-2/key.pem", "t/link.pem")
+    for place in cases:
+        rows = descriptions(kind=3, blob_uri=(tmp_path / place).as_uri(), size=5)
+        with pytest.raises(UntrustedLocationError, match=r"trusted_locations=\['/"):
+            blob_places.blob_places(rows, file, ds.table.files)
+    inside = descriptions(kind=3, blob_uri=(tmp_path / "t" / "key.pem").as_uri(), size=5)
+    places = blob_places.blob_places(inside, file, ds.table.files)
+    assert blob_places.read_blobs(places).to_pylist()[1] == b"01234"
+
+
+def test_a_link_is_no_file_of_blobs(tmp_path: Path) -> None:
+    ds = table_of(tmp_path, "2.2")
+    file = next(iter(ds.table.manifest.fragments)).files[0]
+    (tmp_path / "key.pem").write_bytes(b"0123456789")
+    link = tmp_path / "t" / blob_file_path(f"data/{file.path}", 77)
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(tmp_path / "key.pem")
+    for kind in (1, 2):
+        rows = descriptions(kind=kind, blob_id=77, size=10)
+        with pytest.raises(UntrustedLocationError, match="is a link"):
+            blob_places.blob_places(rows, file, ds.table.files)
+
+
 def test_a_table_elsewhere_names_no_local_files() -> None:
     ds = lance_stream.create_dataset("memory://blobs-elsewhere/t", schema_of(), "2.2")
     ds = ds.append(rows_of(VALUES))
     assert ds.to_table()["b"].to_pylist() == VALUES
     file = next(iter(ds.table.manifest.fragments)).files[0]
     rows = descriptions(kind=3, blob_uri="file:///etc/hostname")
-    with pytest.raises(UnsupportedFeatureError, match="local disk"):
+    with pytest.raises(UntrustedLocationError, match="the reader's own disk"):
         blob_places.blob_places(rows, file, ds.table.files)

@@ -25,6 +25,7 @@ from lance_stream.spark.sink.reports import SinkCommit, log_commit
 from lance_stream.spark.sink.running_queries import run_of, running_query
 from lance_stream.spark.sink.runs import CALLS, Call
 from lance_stream.storage.options.names import as_options
+from lance_stream.storage.trust import with_trusted
 from lance_stream.table.apply import check_may_write
 from lance_stream.write.micro_batches import find_taken_in
 from lance_stream.write.phases import Phases
@@ -48,6 +49,7 @@ def lance_sink(
     tombstones: str | timedelta | None = None,
     any_output_mode: bool = False,
     replays_may_differ: bool = False,
+    trusted_locations: Sequence[str] | None = None,
 ) -> "LanceSink":
     """Return a function for `writeStream.foreachBatch` that puts a stream into a Lance table.
 
@@ -107,6 +109,9 @@ def lance_sink(
         replays_may_differ: Skip a batch whose number is in the table even if it comes with other
             rows than were taken in. By default that is an error, unless Spark says that the query's
             plan may give other rows each time.
+        trusted_locations: URIs or absolute paths below which the table may name files on other
+            services, in other accounts, or, as values of its rows, on this machine; see
+            `open_dataset`.
 
     In an upsert, columns that the batch does not have keep their values, and so do parts of
     structs, at any depth; structs in lists and maps have to come with all parts. In an append they
@@ -129,7 +134,9 @@ def lance_sink(
             app_id=app_id,
             compact_every=compact_every,
             file_version=file_version,
-            storage_options=as_options(storage_options),
+            storage_options=as_options(
+                with_trusted(as_options(storage_options), trusted_locations)
+            ),
             create_options=as_creation(create_options),
             any_output_mode=any_output_mode,
             replays_may_differ=replays_may_differ,

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lance_stream.storage.options.hadoop import store_of
-from lance_stream.storage.options.names import LOCAL, MANIFEST_STORES, REQUESTS, STORES
+from lance_stream.storage.options.names import LOCAL, MANIFEST_STORES, REQUESTS, STORES, TRUST
 
-_BY_THEMSELVES: Final = {*REQUESTS, *LOCAL, *MANIFEST_STORES}
+_BY_THEMSELVES: Final = {*REQUESTS, *LOCAL, *MANIFEST_STORES, *TRUST}
 
 
 def layer_options(location: str, *layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,5 +39,5 @@ def layer_options(location: str, *layers: Mapping[str, Any]) -> dict[str, Any]:
 
 def _settings_of(location: str) -> dict[str, str]:
     """Return the setting that each option's name means at a location."""
-    tables = (STORES[store_of(location)], MANIFEST_STORES)
+    tables = (STORES[store_of(location)], MANIFEST_STORES, TRUST)
     return {name: each for table in tables for each, names in table.items() for name in names}

@@ -157,6 +157,11 @@ WEBHDFS: Final[_Names] = {
 }
 """Names of fsspec's WebHDFS."""
 
+AZURE_ACCOUNT: Final = (
+    "account_name", "account_key", "connection_string", "sas_token", "endpoint", "account_host",
+)  # fmt: skip
+"""Settings of Azure that belong to one account, and mean nothing in another."""
+
 LOCAL: Final[_Names] = {"durable": ("durable",)}
 """Names for local disks."""
 
@@ -166,6 +171,9 @@ MANIFEST_STORES: Final[_Names] = {
 }
 """Names for external manifest stores, which are read beside any store's."""
 
+TRUST: Final[_Names] = {"trusted_locations": ("trusted_locations",)}
+"""Names of what `storage.trust` goes by, whatever store there is."""
+
 STORES: Final[Mapping[str, _Names]] = {
     "local": LOCAL,
     "s3": S3,
@@ -173,6 +181,7 @@ STORES: Final[Mapping[str, _Names]] = {
     "azure": AZURE,
     "webhdfs": WEBHDFS,
     "manifest store": MANIFEST_STORES,
+    "trust": TRUST,
 }
 """Each store's settings, and the names that they go by, in lower case."""
 
@@ -183,6 +192,7 @@ _CALLED: Final[Mapping[str, str]] = {
     "azure": "Azure Blob Storage",
     "webhdfs": "HDFS",
     "manifest store": "external manifest stores",
+    "trust": "trusted locations",
 }
 _TIMES: Final[Mapping[str, str]] = {
     "retry_timeout": "total_seconds",

@@ -1,0 +1,307 @@
+"""Which of the locations that a table names are opened, and with which of the reader's options.
+
+A table names places outside its directory: base paths (of clones, branches and tables over several
+buckets) and the URIs of external blobs. Its author chose them, not its reader, so opening them
+with the reader's credentials could hand these to a stranger's host, and opening them on the
+reader's machine could show a stranger the reader's files.
+
+    the table lies on   it names                        opened
+    ------------------  ------------------------------  --------------------------------------------
+    S3, Google          the same service                yes: the endpoint is the reader's choice
+    Azure               the same account and endpoint   yes
+    any                 another service or account      only where `trusted_locations` says so
+    a local disk        a local path                    yes; for raw bytes see `check_raw_file`
+    memory              memory                          yes
+    any but local       a local path                    never
+    any but memory      memory                          never
+
+A trusted location on another service gets none of the options that the table's own service knows,
+for a name such as `token` means another secret there; one in another account of Azure gets none
+that belong to the table's account.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+from lance_stream.errors import CorruptDataError, InvalidInputError, UntrustedLocationError
+from lance_stream.storage.local_store import LocalStore
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.options.names import (
+    AZURE_ACCOUNT,
+    REQUESTS,
+    STORES,
+    TRUST,
+    take_settings,
+)
+from lance_stream.storage.store import Store
+
+_FAMILIES: Final[Mapping[str, str]] = {
+    "": "local",
+    "file": "local",
+    "memory": "memory",
+    **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
+    **dict.fromkeys(("az", "abfs", "abfss", "wasb", "wasbs", "adl", "azure"), "azure"),
+    **dict.fromkeys(("gs", "gcs"), "google"),
+}
+"""The service that the protocol of a URI belongs to; any other protocol is one of its own."""
+
+_OF_ONE_MACHINE: Final = ("local", "memory")
+_CALLED: Final = {"local": "the reader's own disk", "memory": "the memory of the reader's process"}
+
+# A protocol has two letters at least, as in `locations`.
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)(.*)", re.DOTALL)
+# What stands between "://" and the next "/" becomes part of a host name: it may hold nothing that
+# ends one.
+_BUCKET = re.compile(r"[A-Za-z0-9$_][A-Za-z0-9$._ -]{0,254}")
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:\d{1,5})?")
+_SHOWN: Final = 200
+
+
+class _Place(NamedTuple):
+    """A location taken apart.
+
+    Attributes:
+        family: The service.
+        container: The bucket, container or namenode, with the account's host if the URI names it.
+        parts: The path.
+    """
+
+    family: str
+    container: str
+    parts: tuple[str, ...]
+
+    def is_below(self, other: "_Place") -> bool:
+        same = (self.family, self.container) == (other.family, other.container)
+        return same and self.parts[: len(other.parts)] == other.parts
+
+
+def open_named(own: Store, location: str, options: Mapping[str, Any]) -> Store:
+    """Return the store of a location that a table names.
+
+    Args:
+        own: Where the table lies.
+        location: What it names: a path or URI.
+        options: The reader's storage options for the table, with its `trusted_locations`.
+
+    Raises:
+        UntrustedLocationError: It may not be opened: nothing was asked of it.
+        CorruptDataError: It is not the location of files.
+    """
+    try:
+        place = _place_of(location)
+        family = _place_of(own.uri).family
+        if place.family in _OF_ONE_MACHINE and place.family != family:
+            raise UntrustedLocationError(_of_this_machine(own, location, place))
+        if place.family == family:
+            if family in _OF_ONE_MACHINE:
+                return open_store(location, options)
+            _check_container(place)
+            named = _same_service(own, location, options)
+            if named is not None:
+                return named
+        _check_container(place)
+        if not _is_trusted(place, options):
+            raise UntrustedLocationError(_of_others(own, location))
+        return open_store(location, _options_for(place, family, options))
+    except InvalidInputError as error:
+        raise CorruptDataError(
+            f"the table at {own.uri} names the location {location[:_SHOWN]!r}, which cannot be "
+            f"opened: {error}"
+        ) from error
+
+
+def check_raw_file(own: Store, store: Store, path: str, options: Mapping[str, Any]) -> None:
+    """Check that the raw bytes of a file that a table names may become values of its rows.
+
+    On a local disk every file that the reader may read could be named, a key or a list of
+    passwords too; so it has to lie in the table's own directory, with all links followed, or
+    below a trusted location. Other stores hold no files of the reader's machine.
+
+    Args:
+        own: Where the table lies.
+        store: Where the file lies, as `open_named` gave it.
+        path: Its path there.
+        options: The reader's storage options for the table.
+
+    Raises:
+        UntrustedLocationError: The file lies elsewhere on the disk.
+    """
+    if not isinstance(store, LocalStore):
+        return
+    file = Path(os.path.realpath(Path(store.root, path)))
+    if isinstance(own, LocalStore) and file.is_relative_to(os.path.realpath(own.root)):
+        return
+    if not _is_trusted(_Place("local", "", file.parts), options):
+        raise UntrustedLocationError(
+            f"the table at {own.uri} names the file {str(file)[:_SHOWN]!r} as a value of a row, "
+            "which lies outside of the table's directory: a table that somebody else made could "
+            "read any file of yours in this way. It was not opened. " + _way_out(str(file.parent))
+        )
+
+
+def check_is_no_link(store: Store, path: str) -> None:
+    """Check that a file of raw bytes beside a data file is one, and no link to another.
+
+    Folders may be links: of a table whose `data` lies on another disk, say. In them a file has to
+    have the very name that a writer of blobs gives.
+
+    Raises:
+        UntrustedLocationError: It is a link.
+    """
+    if isinstance(store, LocalStore) and Path(store.root, path).is_symlink():
+        raise UntrustedLocationError(
+            f"the file of blobs {path[:_SHOWN]!r} of the table at {store.uri} is a link, and a "
+            "table that somebody else made could have any file of yours read by one. Put the file "
+            "itself in its place"
+        )
+
+
+def with_trusted(
+    options: Mapping[str, Any] | None, trusted: str | Sequence[str] | None
+) -> Mapping[str, Any] | None:
+    """Return storage options that say which locations a table may name.
+
+    Raises:
+        InvalidInputError: One is none, or the options say so already.
+    """
+    if trusted is None:
+        return options
+    if options and any(each.lower() == _OPTION for each in options if isinstance(each, str)):
+        raise InvalidInputError(
+            f"{_OPTION} is given twice, by itself and as a storage option: leave one of them out"
+        )
+    joined = {**(options or {}), _OPTION: tuple(_as_list(trusted))}
+    trusted_places(joined)
+    return joined
+
+
+def trusted_places(options: Mapping[str, Any]) -> list[_Place]:
+    """Return the locations that the reader trusts, as storage options state them.
+
+    Raises:
+        InvalidInputError: One is none.
+    """
+    given = take_settings(options, "trust").get(_OPTION)
+    return [] if given is None else [_trusted_place(each) for each in _as_list(given)]
+
+
+_OPTION: Final = next(iter(TRUST))
+
+
+def _as_list(given: Any) -> list[str]:
+    texts = given.split(",") if isinstance(given, str) else given
+    if not isinstance(texts, list | tuple) or not all(isinstance(each, str) for each in texts):
+        raise InvalidInputError(
+            f"{_OPTION} is a list of URIs or absolute paths, such as ['s3://bucket/blobs'], not "
+            f"{type(given).__name__}"
+        )
+    return [each.strip() for each in texts]
+
+
+def _trusted_place(text: str) -> _Place:
+    place = None
+    if text and not _is_relative(text):
+        place = _place_of(text)
+    if place is None or (place.family != "local" and not place.container):
+        raise InvalidInputError(
+            f"{text!r:.200} cannot be trusted: {_OPTION} are URIs with a bucket, or absolute "
+            "paths, such as 's3://bucket/blobs' or 'file:///data/blobs'"
+        )
+    if place.family == "local":
+        return place._replace(parts=Path(os.path.realpath(Path(*place.parts))).parts)
+    return place
+
+
+def _is_relative(text: str) -> bool:
+    return _URI.fullmatch(text) is None and not Path(text).is_absolute()
+
+
+def _place_of(location: str) -> _Place:
+    """Take a location apart.
+
+    Raises:
+        InvalidInputError: It climbs with "..".
+    """
+    match = _URI.fullmatch(location)
+    protocol, rest = (match[1].lower(), match[2]) if match else ("", location)
+    family = _FAMILIES.get(protocol, protocol)
+    if family == "local":
+        path = unquote(rest.removeprefix("//localhost").removeprefix("//")) if protocol else rest
+        return _Place(family, "", Path(path).parts)
+    container, _, path = rest.removeprefix("//").partition("/")
+    parts = tuple(part for part in unquote(path).split("/") if part)
+    if {".", ".."} & set(parts):
+        raise InvalidInputError('its path has a part "." or ".."')
+    name, at, host = container.rpartition("@")
+    host = host.lower().replace(".dfs.", ".blob.", 1) if at and family == "azure" else host
+    return _Place(family, f"{name}{at}{host}", parts)
+
+
+def _check_container(place: _Place) -> None:
+    """Refuse a bucket's name that could make the address of another host."""
+    bucket, at, host = place.container.partition("@")
+    by_host = place.family not in _FAMILIES.values()
+    is_one = (_HOST if by_host else _BUCKET).fullmatch(bucket)
+    if not is_one or (at and not (place.family == "azure" and _HOST.fullmatch(host))):
+        raise InvalidInputError(f"{place.container[:_SHOWN]!r} is not the name of a bucket")
+
+
+def _same_service(own: Store, location: str, options: Mapping[str, Any]) -> Store | None:
+    """Return the store of a location if it is asked of the same host in the same account."""
+    try:
+        named = open_store(location, options)
+    except InvalidInputError:
+        return None  # the URI names another account than the options: opened if it is trusted
+    return named if _service_of(named) == _service_of(own) else None
+
+
+def _service_of(store: Store) -> tuple[Any, ...]:
+    """Return which host is asked, in whose account.
+
+    Of a bucket's name nothing is said: all buckets of a service are asked at one endpoint.
+    """
+    place = _place_of(store.uri)
+    if place.family not in _FAMILIES.values():
+        return place.family, place.container
+    settings: Any = store.settings  # type: ignore[attr-defined]  # as each object store has
+    return place.family, getattr(settings, "account", None), settings.endpoint
+
+
+def _is_trusted(place: _Place, options: Mapping[str, Any]) -> bool:
+    return any(place.is_below(each) for each in trusted_places(options))
+
+
+def _options_for(place: _Place, family: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the reader that are meant for another service, or account."""
+    table = STORES.get(family, {})
+    own = AZURE_ACCOUNT if family == place.family else table.keys() - REQUESTS.keys()
+    names = {name for setting in own if setting in table for name in table[setting]}
+    return {name: value for name, value in options.items() if name.lower() not in names}
+
+
+def _of_this_machine(own: Store, location: str, place: _Place) -> str:
+    return (
+        f"the table at {own.uri} names the location {location[:_SHOWN]!r}, which is on "
+        f"{_CALLED[place.family]}, but the table is not: it was not opened, for a table could have "
+        "any file of its reader's read in this way. Copy what it names to where the table is, and "
+        "write the table anew"
+    )
+
+
+def _of_others(own: Store, location: str) -> str:
+    return (
+        f"the table at {own.uri} names the location {location[:_SHOWN]!r}, which is another "
+        "service or account than the table's own: it was not opened, for that would send your "
+        "credentials where the table's author chose. " + _way_out(location)
+    )
+
+
+def _way_out(location: str) -> str:
+    return (
+        f"If you trust it, say so by trusted_locations=[{location[:_SHOWN]!r}] (in Spark by the "
+        "option trustedLocations, on the command line by --trusted-location)"
+    )
