@@ -26,6 +26,7 @@ Offsets: TypeAlias = npt.NDArray[np.signedinteger]
 
 INT32: np.dtype[np.signedinteger] = np.dtype(np.int32)
 INT64: np.dtype[np.signedinteger] = np.dtype(np.int64)
+INT32_MAX = 2**31 - 1
 
 WORDS: dict[int, np.dtype[np.unsignedinteger]] = {
     8: np.dtype("<u1"),
@@ -163,6 +164,13 @@ def word_of(bits_per_value: int) -> np.dtype[np.unsignedinteger]:
             f"a word of {bits_per_value} bits is asked for; only 8, 16, 32 and 64 are known"
         )
     return word
+
+
+def offsets_of(lengths: npt.NDArray[np.integer], *, as_int32: bool) -> Offsets:
+    """Return the (num_values + 1,) offsets of values of these lengths."""
+    offsets = np.zeros(len(lengths) + 1, dtype=INT32 if as_int32 else INT64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
 
 
 def fixed_width_block(bits_per_value: int, num_values: int, data: Bytes) -> FixedWidthBlock:

@@ -13,7 +13,7 @@ BitpackedForNonNeg, values in the FastLanes order, the last 1,024 filled up:
 
     buffer      ceil(num_values / 1024) * 128 * W bytes
 
-Source: encodings_v2_0.proto, messages Bitpacked and BitpackedForNonNeg; v2_1.codecs.fastlanes.
+Source: encodings_v2_0.proto, messages Bitpacked and BitpackedForNonNeg; compression.fastlanes.
 """
 
 from typing import Any
@@ -25,11 +25,11 @@ import pyarrow as pa
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking, ByteRange
 from lance_stream.errors import CorruptDataError
+from lance_stream.file.compression import fastlanes
 from lance_stream.file.data_blocks import WORDS
 from lance_stream.file.v2_0.flat import as_bytes, has_fixed_width, read_slices, read_values
 from lance_stream.file.v2_0.pages import Decode, PageBuffers
 from lance_stream.file.v2_0.rows import MAX_PLACE, Rows
-from lance_stream.file.v2_1.codecs import fastlanes
 
 _BYTES_PER_BLOCK_AND_BIT = fastlanes.VALUES // 8
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.v2_1.codecs import general
+from lance_stream.file.compression import zstd_lz4
 
 PLAIN_SCHEMES: Final = frozenset({"", "none"})
 """What stands for a buffer that is not compressed."""
@@ -30,7 +30,7 @@ _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 def max_raw_bytes_of(stored_bytes: int) -> int:
     """Return to how many bytes a buffer may decompress, at most."""
-    return min(max(LEAST_RAW_LIMIT, 256 * stored_bytes), general.MAX_RAW_BYTES)
+    return min(max(LEAST_RAW_LIMIT, 256 * stored_bytes), zstd_lz4.MAX_RAW_BYTES)
 
 
 def decompress(stored: memoryview, scheme: str) -> memoryview:
@@ -45,9 +45,9 @@ def decompress(stored: memoryview, scheme: str) -> memoryview:
         UnsupportedFeatureError: The scheme is another one; the message names it.
     """
     limit = max_raw_bytes_of(len(stored))
-    if scheme == general.ZSTD and _is_frame_of_unknown_size(stored):
+    if scheme == zstd_lz4.ZSTD and _is_frame_of_unknown_size(stored):
         return _decompress_to_its_end(stored, limit)
-    raw: memoryview = general.decode(np.frombuffer(stored, np.uint8), scheme, limit).data
+    raw: memoryview = zstd_lz4.decode(np.frombuffer(stored, np.uint8), scheme, limit).data
     return raw
 
 
@@ -63,7 +63,7 @@ def compress(parts: Sequence[memoryview], scheme: str, level: int | None) -> mem
         InvalidInputError: They are more than an lz4 block can be.
     """
     raw = parts[0] if len(parts) == 1 else b"".join(parts)
-    compressed: memoryview = general.encode(np.frombuffer(raw, np.uint8), scheme, level).data
+    compressed: memoryview = zstd_lz4.encode(np.frombuffer(raw, np.uint8), scheme, level).data
     return compressed
 
 

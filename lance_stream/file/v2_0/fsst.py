@@ -6,7 +6,7 @@
 Each page has a table of its own; pages of less than 32 KiB have one that is switched off, and
 plain values. Codes and table are those of later file versions.
 
-Source:  encodings_v2_0.proto, message Fsst; file.v2_1.codecs.fsst.
+Source:  encodings_v2_0.proto, message Fsst; file.compression.fsst.
 Differs: The reference cannot read large strings back that it stores in this way; we can.
 """
 
@@ -19,13 +19,13 @@ import pyarrow as pa
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking
 from lance_stream.errors import CorruptDataError
+from lance_stream.file.compression import fsst
+from lance_stream.file.compression.fsst_symbols import decode_symbol_table, encode_symbol_table
 from lance_stream.file.data_blocks import VariableWidthBlock
 from lance_stream.file.v2_0.binary import check_text, encode_ends_and_bytes, is_binary_like
 from lance_stream.file.v2_0.end_offsets import arrow_offsets, has_wide_offsets, offsets_of
 from lance_stream.file.v2_0.pages import Decode, NewPage, PageBuffers
 from lance_stream.file.v2_0.rows import Rows
-from lance_stream.file.v2_1.codecs import fsst
-from lance_stream.file.v2_1.codecs.fsst_symbols import decode_symbol_table, encode_symbol_table
 
 
 def decode_fsst(

@@ -4,7 +4,7 @@ Read `codecs` first: it has the table of them and what the layouts call. Each mo
 knows the bytes of one codec, in both directions where we write it. May import `data_blocks`.
 """
 
-from lance_stream.file.v2_1.codecs.chunks import ChunkedBuffer
+from lance_stream.file.chunked_buffers import ChunkedBuffer
 from lance_stream.file.v2_1.codecs.codecs import (
     EncodedBlock,
     EncodedMiniBlock,

@@ -23,9 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.data_blocks import Bytes, FixedWidthBlock, Words, word_of
-from lance_stream.file.v2_1.codecs import fastlanes
-from lance_stream.file.v2_1.codecs.chunks import (
+from lance_stream.file.chunked_buffers import (
     ChunkedBuffer,
     Counts,
     chosen,
@@ -33,7 +31,9 @@ from lance_stream.file.v2_1.codecs.chunks import (
     joined,
     starts_of,
 )
-from lance_stream.file.v2_1.codecs.fastlanes import VALUES
+from lance_stream.file.compression import fastlanes
+from lance_stream.file.compression.fastlanes import VALUES
+from lance_stream.file.data_blocks import Bytes, FixedWidthBlock, Words, word_of
 
 _MOST_STRETCHES = 64
 """So many stretches of chunks of one width are packed one by one; if there are more, all chunks

@@ -12,8 +12,8 @@ Source:  encodings21.ByteStreamSplit in the proto; 32 and 64-bit values.
 import numpy as np
 
 from lance_stream.errors import CorruptDataError
+from lance_stream.file.chunked_buffers import ChunkedBuffer, Counts
 from lance_stream.file.data_blocks import FixedWidthBlock
-from lance_stream.file.v2_1.codecs.chunks import ChunkedBuffer, Counts
 from lance_stream.file.v2_1.codecs.flat import decode_chunks as decode_flat_chunks
 from lance_stream.file.v2_1.codecs.flat import encode_chunks as encode_flat_chunks
 

@@ -36,6 +36,17 @@ from lance_stream._proto.encodings_v2_1_pb2 import (
     VariablePackedStruct,
 )
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.file.chunked_buffers import (
+    ChunkedBuffer,
+    Counts,
+    check_chunks,
+    joined,
+)
+from lance_stream.file.compression import fsst, zstd_lz4
+from lance_stream.file.compression.fsst_symbols import (
+    decode_symbol_table,
+    encode_symbol_table,
+)
 from lance_stream.file.data_blocks import (
     WORDS,
     Bytes,
@@ -51,23 +62,11 @@ from lance_stream.file.v2_1.codecs import (
     constant,
     fixed_size_list,
     flat,
-    fsst,
-    general,
     packed_struct,
     rle,
     variable,
 )
-from lance_stream.file.v2_1.codecs.chunks import (
-    ChunkedBuffer,
-    Counts,
-    check_chunks,
-    joined,
-)
 from lance_stream.file.v2_1.codecs.fixed_size_list import ListLayer, ListLayout
-from lance_stream.file.v2_1.codecs.fsst_symbols import (
-    decode_symbol_table,
-    encode_symbol_table,
-)
 
 MAX_CHUNK_VALUES = 4096
 """Values of a mini-block chunk at most, as the reference writes them (it reads 32,768)."""
@@ -307,7 +306,7 @@ def compress_mini_block(
     first, *others = encoded.buffers
     return EncodedMiniBlock(
         _general(encoded.encoding, scheme, level),
-        (general.encode_chunks(first, scheme, level), *others),
+        (zstd_lz4.encode_chunks(first, scheme, level), *others),
         encoded.num_values,
     )
 
@@ -316,7 +315,7 @@ def compress_block(encoded: EncodedBlock, scheme: str, level: int | None = None)
     """Put general compression around a block; arguments as in `compress_mini_block`."""
     return EncodedBlock(
         _general(encoded.encoding, scheme, level),
-        general.encode(encoded.data, scheme, level),
+        zstd_lz4.encode(encoded.data, scheme, level),
         encoded.num_values,
     )
 
@@ -327,7 +326,7 @@ def compress_per_value(
     """Put general compression around each value; arguments as in `compress_mini_block`."""
     return EncodedValues(
         _general(_encoding_of(block), scheme, level),
-        general.encode_per_value(block, scheme, level),
+        zstd_lz4.encode_per_value(block, scheme, level),
     )
 
 
@@ -656,7 +655,7 @@ def _block_that_tells(encoding: CompressiveEncoding, buffer: Bytes) -> FixedWidt
     if _name_of(encoding) == "general":
         message = encoding.general
         return _block_that_tells(
-            message.values, general.decode(buffer, _scheme_of(message), general.MAX_RAW_BYTES)
+            message.values, zstd_lz4.decode(buffer, _scheme_of(message), zstd_lz4.MAX_RAW_BYTES)
         )
     bits = _plain_bits(_inner(encoding, "flat", "rle"))
     flat.check_bits_per_value(bits)
@@ -711,7 +710,7 @@ def _split_mini_block(
 def _general_mini_block(
     message: General, buffers: Sequence[ChunkedBuffer], num_values: Counts
 ) -> DataBlock:
-    raw = general.decode_chunks(buffers[0], _scheme_of(message), MAX_RAW_CHUNK_BYTES)
+    raw = zstd_lz4.decode_chunks(buffers[0], _scheme_of(message), MAX_RAW_CHUNK_BYTES)
     return decode_mini_block(message.values, [raw, *buffers[1:]], num_values)
 
 
@@ -720,7 +719,7 @@ def _general_pick(
 ) -> DataBlock | None:
     if not _can_pick(message.values):
         return None
-    raw = general.decode_chunks(buffers[0], _scheme_of(message), MAX_RAW_CHUNK_BYTES)
+    raw = zstd_lz4.decode_chunks(buffers[0], _scheme_of(message), MAX_RAW_CHUNK_BYTES)
     return pick_mini_block(message.values, [raw, *buffers[1:]], num_values, places)
 
 
@@ -733,13 +732,13 @@ def _can_pick(encoding: CompressiveEncoding) -> bool:
 
 
 def _general_block(message: General, buffer: Bytes, num_values: int) -> DataBlock:
-    raw = general.decode(buffer, _scheme_of(message), general.MAX_RAW_BYTES)
+    raw = zstd_lz4.decode(buffer, _scheme_of(message), zstd_lz4.MAX_RAW_BYTES)
     return decode_block(message.values, raw, num_values)
 
 
 def _general_per_value(message: General, block: ValueBlock) -> DataBlock:
     _offset_bits(_inner(message.values, "variable", "general"))
-    return general.decode_per_value(_variable(block, "general"), _scheme_of(message))
+    return zstd_lz4.decode_per_value(_variable(block, "general"), _scheme_of(message))
 
 
 def _num_general_buffers(message: General) -> int:
@@ -905,7 +904,7 @@ def _general(inner: CompressiveEncoding, scheme: str, level: int | None) -> Comp
     compression = BufferCompression(
         scheme=_SCHEME_NUMBERS[scheme]  # type: ignore[arg-type]  # an int is one
     )
-    if level is not None and scheme == general.ZSTD:
+    if level is not None and scheme == zstd_lz4.ZSTD:
         compression.level = level
     return CompressiveEncoding(general=General(compression=compression, values=inner))
 
@@ -914,8 +913,8 @@ MAX_RAW_CHUNK_BYTES = 1 << 28
 """More than a mini-block chunk can need: its size is counted in 28 bits."""
 
 SCHEMES: dict[int, str] = {
-    COMPRESSION_ALGORITHM_LZ4: general.LZ4,
-    COMPRESSION_ALGORITHM_ZSTD: general.ZSTD,
+    COMPRESSION_ALGORITHM_LZ4: zstd_lz4.LZ4,
+    COMPRESSION_ALGORITHM_ZSTD: zstd_lz4.ZSTD,
 }
 
 _SCHEME_NUMBERS = {name: number for number, name in SCHEMES.items()}

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.file.chunked_buffers import ChunkedBuffer, Counts, consecutive
 from lance_stream.file.data_blocks import (
     Bytes,
     ConstantBlock,
@@ -35,7 +36,6 @@ from lance_stream.file.data_blocks import (
     FixedWidthBlock,
 )
 from lance_stream.file.v2_1.codecs import flat
-from lance_stream.file.v2_1.codecs.chunks import ChunkedBuffer, Counts, consecutive
 
 MAX_BITS_PER_ROW = 1 << 34
 

@@ -12,6 +12,14 @@ Source:  encodings21.Flat in the proto.
 import numpy as np
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.file.chunked_buffers import (
+    ChunkedBuffer,
+    Counts,
+    consecutive,
+    holders,
+    joined,
+    words_at,
+)
 from lance_stream.file.data_blocks import (
     WORDS,
     Bytes,
@@ -19,14 +27,6 @@ from lance_stream.file.data_blocks import (
     fixed_width_block,
     size_in_bytes,
     word_of,
-)
-from lance_stream.file.v2_1.codecs.chunks import (
-    ChunkedBuffer,
-    Counts,
-    consecutive,
-    holders,
-    joined,
-    words_at,
 )
 
 MAX_BITS_PER_VALUE = 1 << 34

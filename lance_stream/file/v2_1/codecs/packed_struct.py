@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.file.chunked_buffers import slices_joined
 from lance_stream.file.data_blocks import (
     INT32,
     INT64,
@@ -35,7 +36,6 @@ from lance_stream.file.data_blocks import (
     VariableWidthBlock,
 )
 from lance_stream.file.v2_1.codecs import variable
-from lance_stream.file.v2_1.codecs.chunks import slices_joined
 
 Places = npt.NDArray[np.int64]
 

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream.errors import CorruptDataError
+from lance_stream.file.chunked_buffers import ChunkedBuffer, Counts, consecutive, starts_of
 from lance_stream.file.data_blocks import Bytes, FixedWidthBlock, Words
-from lance_stream.file.v2_1.codecs.chunks import ChunkedBuffer, Counts, consecutive, starts_of
 
 LENGTH_BITS = (8, 16, 32)
 

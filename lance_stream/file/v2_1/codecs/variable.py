@@ -25,20 +25,9 @@ Differs: Writers of 2.1 before it was stable put one byte for the bits and the n
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
-from lance_stream.file.data_blocks import (
-    INT32,
-    INT64,
-    Bytes,
-    Offsets,
-    VariableWidthBlock,
-    Words,
-    word_of,
-)
-from lance_stream.file.scattered_bytes import gather
-from lance_stream.file.v2_1.codecs.chunks import (
+from lance_stream.file.chunked_buffers import (
     ChunkedBuffer,
     Counts,
     consecutive,
@@ -47,9 +36,18 @@ from lance_stream.file.v2_1.codecs.chunks import (
     starts_of,
     words_at,
 )
+from lance_stream.file.data_blocks import (
+    INT32_MAX,
+    Bytes,
+    Offsets,
+    VariableWidthBlock,
+    Words,
+    offsets_of,
+    word_of,
+)
+from lance_stream.file.scattered_bytes import gather
 
 PADDING = 0x48
-INT32_MAX = 2**31 - 1
 
 
 def decode_chunks(
@@ -218,13 +216,6 @@ def check_offsets(offsets: Offsets, num_bytes: int) -> None:
             f"offsets from {offsets[0]} to {offsets[-1]} into {num_bytes} bytes of values "
             "do not ascend from 0"
         )
-
-
-def offsets_of(lengths: npt.NDArray[np.integer], *, as_int32: bool) -> Offsets:
-    """Return the (num_values + 1,) offsets of values of these lengths."""
-    offsets = np.zeros(len(lengths) + 1, dtype=INT32 if as_int32 else INT64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
 
 
 def _checked_heads(

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from lance_stream.file.compression import zstd_lz4
 from lance_stream.file.data_blocks import VariableWidthBlock
 from lance_stream.file.encoding_options import (
     FSST,
@@ -37,7 +38,6 @@ from lance_stream.file.v2_1.codecs import (
     encode_fsst,
     encode_mini_block,
     encode_per_value,
-    general,
 )
 from lance_stream.file.v2_1.layouts.choose_fixed import encode_indices, live_values
 from lance_stream.file.v2_1.layouts.encoded_layouts import EncodedLayout
@@ -168,7 +168,7 @@ def _compressed_part(block: VariableWidthBlock) -> float:
     size = min(total, _SAMPLE_BYTES)
     starts = np.unique(np.linspace(0, total - size, _NUM_SAMPLES).astype(np.int64))
     samples = ChunkedBuffer(block.data, starts, np.full(len(starts), size, np.int64))
-    left = int(general.encode_chunks(samples, ZSTD, None).sizes.sum())
+    left = int(zstd_lz4.encode_chunks(samples, ZSTD, None).sizes.sum())
     return left / (size * len(starts))
 
 

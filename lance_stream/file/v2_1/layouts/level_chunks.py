@@ -22,6 +22,8 @@ import numpy.typing as npt
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError
+from lance_stream.file.chunked_buffers import check_chunks, consecutive, joined, starts_of
+from lance_stream.file.compression import fastlanes
 from lance_stream.file.data_blocks import DataBlock, FixedWidthBlock
 from lance_stream.file.levels import LevelArray, Places
 from lance_stream.file.v2_1.codecs import (
@@ -31,10 +33,8 @@ from lance_stream.file.v2_1.codecs import (
     decode_block,
     decode_mini_block,
     encode_block,
-    fastlanes,
     rle,
 )
-from lance_stream.file.v2_1.codecs.chunks import check_chunks, consecutive, joined, starts_of
 from lance_stream.file.v2_1.codecs.codecs import (
     encode_block_of_runs,
     encode_packed_block,

@@ -41,6 +41,7 @@ from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.byte_ranges import Asking, ByteRange
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.arrow_blocks import array_from_block, look_up
+from lance_stream.file.chunked_buffers import starts_of
 from lance_stream.file.columns import Page
 from lance_stream.file.data_blocks import Bytes, DataBlock, FixedWidthBlock
 from lance_stream.file.levels import (
@@ -63,7 +64,6 @@ from lance_stream.file.v2_1.codecs import (
     num_mini_block_buffers,
     pick_mini_block,
 )
-from lance_stream.file.v2_1.codecs.chunks import starts_of
 from lance_stream.file.v2_1.layouts.encoded_layouts import EncodedLayout, part
 from lance_stream.file.v2_1.layouts.leaf_rows import (
     LeafColumn,

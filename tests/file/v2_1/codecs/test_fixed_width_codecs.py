@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_stream.errors import BadDataError, CorruptDataError
+from lance_stream.file.chunked_buffers import ChunkedBuffer
 from lance_stream.file.data_blocks import FixedWidthBlock
 from lance_stream.file.v2_1.codecs import (
     EncodedMiniBlock,
@@ -15,7 +16,6 @@ from lance_stream.file.v2_1.codecs import (
     decode_mini_block,
     pick_mini_block,
 )
-from lance_stream.file.v2_1.codecs.chunks import ChunkedBuffer
 from lance_stream.file.v2_1.codecs.codecs import (
     encode_bitpacked,
     encode_block_of_runs,

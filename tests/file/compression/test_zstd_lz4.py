@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.file.chunked_buffers import ChunkedBuffer, consecutive
+from lance_stream.file.compression import zstd_lz4
 from lance_stream.file.data_blocks import VariableWidthBlock
-from lance_stream.file.v2_1.codecs import general
-from lance_stream.file.v2_1.codecs.chunks import ChunkedBuffer, consecutive
 
 RAW = [b"hello" * 100, b"", b"x", bytes(100_000), b"hello world" * 7]
 
@@ -39,31 +39,31 @@ def values_of(block: VariableWidthBlock) -> list[bytes]:
 def test_pieces_decompress_one_by_one(scheme: str, compress: object) -> None:
     assert callable(compress)
     pieces = [compress(raw) for raw in RAW]
-    assert values_of(general.decode_per_value(block_of(pieces), scheme)) == RAW
+    assert values_of(zstd_lz4.decode_per_value(block_of(pieces), scheme)) == RAW
     for piece, raw in zip(pieces, RAW, strict=True):
-        assert general.decode(np.frombuffer(piece, np.uint8), scheme, 10**6).tobytes() == raw
+        assert zstd_lz4.decode(np.frombuffer(piece, np.uint8), scheme, 10**6).tobytes() == raw
 
 
 @pytest.mark.parametrize(("scheme", "compress"), SCHEMES)
 def test_an_empty_piece_is_an_empty_value(scheme: str, compress: object) -> None:
     assert callable(compress)
     pieces = [b"", compress(b"one"), b"", b"", compress(b"two"), b""]
-    decoded = general.decode_per_value(block_of(pieces), scheme)
+    decoded = zstd_lz4.decode_per_value(block_of(pieces), scheme)
     assert values_of(decoded) == [b"", b"one", b"", b"", b"two", b""]
-    assert general.decode_per_value(block_of([b"", b""]), scheme).data.tobytes() == b""
+    assert zstd_lz4.decode_per_value(block_of([b"", b""]), scheme).data.tobytes() == b""
 
 
 def test_a_bare_frame_that_says_its_size_decompresses() -> None:
     pieces = [zstd(raw)[8:] if place % 2 == 0 else zstd(raw) for place, raw in enumerate(RAW)]
-    assert values_of(general.decode_per_value(block_of(pieces), "zstd")) == RAW
+    assert values_of(zstd_lz4.decode_per_value(block_of(pieces), "zstd")) == RAW
 
 
 @pytest.mark.parametrize("size", [1, 255, 256, 257, 65_791, 65_792, 200_000])
 def test_the_size_in_the_head_of_a_frame_is_read_at_each_width(size: int) -> None:
     raw = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8).tobytes()
-    assert values_of(general.decode_per_value(block_of([zstd(raw)[8:]]), "zstd")) == [raw]
+    assert values_of(zstd_lz4.decode_per_value(block_of([zstd(raw)[8:]]), "zstd")) == [raw]
     with pytest.raises(CorruptDataError):
-        general.decode_per_value(block_of([zstd(raw, prefix=size + 1)]), "zstd")
+        zstd_lz4.decode_per_value(block_of([zstd(raw, prefix=size + 1)]), "zstd")
 
 
 @pytest.mark.parametrize("prefix", [0, 499, 501, 2**31, 2**32 - 1])
@@ -75,13 +75,13 @@ def test_a_wrong_size_is_bad_data(scheme: str, compress: object, prefix: int) ->
         if prefix == 0 and scheme == "lz4":
             continue  # nothing is asked of the block then
         with pytest.raises(CorruptDataError):
-            general.decode_per_value(block_of(pieces), scheme)
+            zstd_lz4.decode_per_value(block_of(pieces), scheme)
 
 
 @pytest.mark.parametrize("prefix", [2**33, 2**62, 2**63, 2**64 - 1])
 def test_a_huge_size_is_bad_data_before_anything_is_allocated(prefix: int) -> None:
     with pytest.raises(CorruptDataError, match="say that they decompress to"):
-        general.decode_per_value(block_of([zstd(RAW[0], prefix=prefix)]), "zstd")
+        zstd_lz4.decode_per_value(block_of([zstd(RAW[0], prefix=prefix)]), "zstd")
 
 
 @pytest.mark.parametrize(("scheme", "compress"), SCHEMES)
@@ -89,9 +89,9 @@ def test_a_bomb_is_bad_data_where_the_need_is_known(scheme: str, compress: objec
     assert callable(compress)
     bomb = np.frombuffer(compress(bytes(3_000_000)), np.uint8)
     chunks = consecutive(bomb, np.array([len(bomb)]))
-    assert len(general.decode_chunks(chunks, scheme, 3_000_000).data) == 3_000_000
+    assert len(zstd_lz4.decode_chunks(chunks, scheme, 3_000_000).data) == 3_000_000
     with pytest.raises(CorruptDataError, match="say that they decompress to 3000000"):
-        general.decode_chunks(chunks, scheme, 2_999_999)
+        zstd_lz4.decode_chunks(chunks, scheme, 2_999_999)
 
 
 @pytest.mark.parametrize(("scheme", "compress"), SCHEMES)
@@ -100,12 +100,12 @@ def test_every_prefix_of_a_piece_is_bad_data(scheme: str, compress: object) -> N
     piece = compress(RAW[4])
     for size in range(1, len(piece)):
         with pytest.raises(CorruptDataError):
-            general.decode(np.frombuffer(piece[:size], np.uint8), scheme, 10**6)
+            zstd_lz4.decode(np.frombuffer(piece[:size], np.uint8), scheme, 10**6)
 
 
 def test_another_scheme_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedFeatureError, match="brotli"):
-        general.decode(np.zeros(9, np.uint8), "brotli", 100)
+        zstd_lz4.decode(np.zeros(9, np.uint8), "brotli", 100)
 
 
 @pytest.mark.parametrize("level", [None, -3, 0, 9])
@@ -114,24 +114,24 @@ def test_another_scheme_is_refused_by_name() -> None:
 def test_decoding_undoes_encoding(scheme: str, level: int | None, offsets: type) -> None:
     raw = block_of(RAW)
     raw = VariableWidthBlock(raw.num_values, raw.offsets.astype(offsets), raw.data)
-    encoded = general.encode_per_value(raw, scheme, level)
+    encoded = zstd_lz4.encode_per_value(raw, scheme, level)
     assert encoded.offsets.dtype == offsets
     assert int(encoded.offsets[-1]) < len(raw.data) / 50
-    assert values_of(general.decode_per_value(encoded, scheme)) == RAW
-    whole = general.encode(raw.data, scheme, level)
-    assert general.decode(whole, scheme, len(raw.data)).tobytes() == raw.data.tobytes()
+    assert values_of(zstd_lz4.decode_per_value(encoded, scheme)) == RAW
+    whole = zstd_lz4.encode(raw.data, scheme, level)
+    assert zstd_lz4.decode(whole, scheme, len(raw.data)).tobytes() == raw.data.tobytes()
 
 
 def test_sizes_stand_before_the_pieces() -> None:
     for scheme, width in (("zstd", 8), ("lz4", 4)):
-        encoded = values_of(general.encode_per_value(block_of([b"abc" * 100]), scheme, None))
+        encoded = values_of(zstd_lz4.encode_per_value(block_of([b"abc" * 100]), scheme, None))
         assert int.from_bytes(encoded[0][:width], "little") == 300
 
 
 def test_a_piece_too_large_for_lz4_is_invalid_input() -> None:
-    sizes = np.array([general.MAX_LZ4_BYTES + 1])
+    sizes = np.array([zstd_lz4.MAX_LZ4_BYTES + 1])
     with pytest.raises(InvalidInputError, match="zstd"):
-        general.encode_chunks(ChunkedBuffer(np.zeros(0, np.uint8), sizes * 0, sizes), "lz4", None)
+        zstd_lz4.encode_chunks(ChunkedBuffer(np.zeros(0, np.uint8), sizes * 0, sizes), "lz4", None)
 
 
 def test_small_pieces_that_say_they_are_gigabytes_together_are_bad_data() -> None:
@@ -139,4 +139,4 @@ def test_small_pieces_that_say_they_are_gigabytes_together_are_bad_data() -> Non
     assert len(piece) < 200
     whole = block_of([piece] * 513)
     with pytest.raises(CorruptDataError, match="over 536870912"):
-        general.decode_per_value(whole, "zstd")
+        zstd_lz4.decode_per_value(whole, "zstd")

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.v2_1.codecs import bitpacking, fastlanes
-from lance_stream.file.v2_1.codecs.chunks import consecutive
+from lance_stream.file.chunked_buffers import consecutive
+from lance_stream.file.compression import fastlanes
+from lance_stream.file.v2_1.codecs import bitpacking
 
 WIDTHS = [(bits, width) for bits in (8, 16, 32, 64) for width in range(bits + 1)]
 

@@ -11,7 +11,7 @@ Differs: All of the sample is used in every round, as counting it takes no loop.
 
 import numpy as np
 
-from lance_stream.file.v2_1.codecs.fsst_matching import (
+from lance_stream.file.compression.fsst_matching import (
     ESCAPE,
     MAX_SYMBOL_BYTES,
     LaidOut,

@@ -1,12 +1,12 @@
-"""FSST codec: byte strings in which frequent pieces are replaced by 1-byte codes.
+"""FSST: byte strings in which frequent pieces are replaced by 1-byte codes.
 
 A value is a sequence of
 
     code          u8, less than num_symbols   stands for the symbol's 1 to 8 bytes
     255 | byte    2 u8                        stands for the byte (which can be 255)
 
-The encoded values are themselves stored by the variable codec; the symbol table, one a page, in
-the encoding. Values stay apart, so the codec serves mini-block and full-zip pages alike.
+The encoded values are byte strings again; the symbol table, one a page, stands in the encoding.
+Values stay apart, so that they can be stored in chunks or one by one.
 
 Decoding is one gather for all values: Arrow's `take` looks the codes up in a table of byte strings,
 and the offsets of its result say where each value ends. Escapes (every second of a run of 255s is
@@ -28,9 +28,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.data_blocks import INT32, INT64, Bytes, Offsets, VariableWidthBlock, Words
-from lance_stream.file.v2_1.codecs.chunks import slices_joined
-from lance_stream.file.v2_1.codecs.fsst_matching import (
+from lance_stream.file.chunked_buffers import slices_joined
+from lance_stream.file.compression.fsst_matching import (
     ESCAPE,
     MAX_SYMBOL_BYTES,
     LaidOut,
@@ -38,9 +37,17 @@ from lance_stream.file.v2_1.codecs.fsst_matching import (
     Places,
     lay_out,
 )
-from lance_stream.file.v2_1.codecs.fsst_symbols import SymbolTable
-from lance_stream.file.v2_1.codecs.fsst_training import train
-from lance_stream.file.v2_1.codecs.variable import INT32_MAX
+from lance_stream.file.compression.fsst_symbols import SymbolTable
+from lance_stream.file.compression.fsst_training import train
+from lance_stream.file.data_blocks import (
+    INT32,
+    INT32_MAX,
+    INT64,
+    Bytes,
+    Offsets,
+    VariableWidthBlock,
+    Words,
+)
 
 LEAST_CODES_FOR_PAIRS = 1 << 19
 """From here on the table of pairs, which costs 2 milliseconds, is worth it."""

@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.data_blocks import VariableWidthBlock
-from lance_stream.file.v2_1.codecs import fsst
-from lance_stream.file.v2_1.codecs.fsst_symbols import (
+from lance_stream.file.compression import fsst
+from lance_stream.file.compression.fsst_symbols import (
     SIZE_BYTES,
     SymbolTable,
     decode_symbol_table,
     encode_symbol_table,
 )
+from lance_stream.file.data_blocks import VariableWidthBlock
 
 
 def stored_table(symbols: list[bytes], is_on: bool = True) -> bytes:

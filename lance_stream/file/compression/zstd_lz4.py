@@ -1,7 +1,6 @@
-"""General codec: zstd or lz4 around the bytes of another codec.
+"""zstd and lz4: pieces of bytes, each compressed by itself, with its raw size in front.
 
-What is compressed by itself: in a mini-block chunk its first value buffer, the others stay as they
-are; in a block the whole of it; per value each value. Each compressed piece is
+A piece is a buffer of a mini-block chunk, a whole buffer, or one value:
 
     zstd   raw size u64 | frame      or, by early writers, a bare frame that says its raw size
     lz4    raw size u32 | block
@@ -15,7 +14,8 @@ A stored size is believed only as far as the pieces could grow at most (zstd: 12
 bytes; lz4: 255 times), and as what is encoded in them can need; all pieces together, as
 `MAX_TOTAL_RATIO` says.
 
-Source:  encodings21.General in the proto; RFC 8878 for the head of a zstd frame.
+Source:  encodings21.General and encodings_v2_0.proto, message Compression; RFC 8878 for the head
+         of a zstd frame.
 Differs: We write an empty piece of zstd as one, the reference as a frame of nothing; it reads both,
          but wants lz4's size in any case.
 """
@@ -25,14 +25,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
-from lance_stream.file.data_blocks import Bytes, VariableWidthBlock
-from lance_stream.file.v2_1.codecs.chunks import (
+from lance_stream.file.chunked_buffers import (
     ChunkedBuffer,
     Counts,
     consecutive,
     slices_joined,
 )
-from lance_stream.file.v2_1.codecs.variable import INT32_MAX, offsets_of
+from lance_stream.file.data_blocks import INT32_MAX, Bytes, VariableWidthBlock, offsets_of
 
 ZSTD = "zstd"
 LZ4 = "lz4"
