@@ -46,6 +46,9 @@ T = TypeVar("T")
 MAX_OPEN_FILES: Final = 256
 MAX_KNOWN_SIZES: Final = 1 << 14
 
+MOST_UNCHECKED_ROWS: Final = 1 << 22
+"""Up to so many rows of a fragment are taken on trust: what is made of them needs little memory."""
+
 
 class OpenFiles:
     """Reads data files, deletion files and stored sequences of one table.
@@ -121,6 +124,27 @@ class OpenFiles:
         """Return how many rows a data file says it has."""
         return self.reader(file).metadata.num_rows
 
+    def check_num_rows(self, fragment: Fragment) -> None:
+        """Check that the data files have as many rows as the manifest says a fragment has.
+
+        For whoever sets memory aside by the manifest's number alone, before any row is read.
+
+        Raises:
+            CorruptDataError: They have not: the manifest is damaged, or made to do harm.
+        """
+        for file in fragment.files[:1]:
+            found = self.num_rows(file)
+            if fragment.physical_rows not in (0, found):
+                raise CorruptDataError(
+                    f"the data file {file.path!r} has {found} rows, but fragment {fragment.id} is "
+                    f"said to have {fragment.physical_rows}"
+                )
+        if not fragment.files and fragment.physical_rows:
+            raise CorruptDataError(
+                f"fragment {fragment.id} is said to have {fragment.physical_rows} rows, but has no "
+                "data file"
+            )
+
     def dead_offsets(self, fragment: Fragment, num_rows: int) -> npt.NDArray[np.uint32]:
         """Return the row offsets of a fragment's dead rows, ascending.
 
@@ -131,6 +155,8 @@ class OpenFiles:
         file = fragment.deletion_file
         if file is None:
             return np.empty(0, np.uint32)
+        if num_rows > MOST_UNCHECKED_ROWS:
+            self.check_num_rows(fragment)
         path = deletion_file_path(fragment.id, file)
 
         def load() -> npt.NDArray[np.uint32]:

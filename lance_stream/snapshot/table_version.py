@@ -17,7 +17,7 @@ from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.missing_files import told_why_missing
-from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.snapshot.open_files import MOST_UNCHECKED_ROWS, OpenFiles
 from lance_stream.snapshot.references import Refs
 from lance_stream.snapshot.timestamps import timestamp_of
 from lance_stream.storage.store import NUM_READERS, Store
@@ -148,7 +148,10 @@ class TableVersion:
             raise CorruptDataError(
                 f"fragment {fragment.id} has no row ids, but the table has stable row ids"
             )
-        return decode_row_ids(self.files.sequence(fragment.row_ids), self.physical_rows(fragment))
+        num_rows = self.physical_rows(fragment)
+        if num_rows > MOST_UNCHECKED_ROWS:
+            self.files.check_num_rows(fragment)
+        return decode_row_ids(self.files.sequence(fragment.row_ids), num_rows)
 
     @cached_property
     def row_id_index(self) -> RowIdIndex:
@@ -156,7 +159,14 @@ class TableVersion:
         return self.index_of(self.manifest.fragments)
 
     def index_of(self, fragments: Sequence[Fragment]) -> RowIdIndex:
-        """Return where each live row of some fragments is, by its stable id."""
+        """Return where each live row of some fragments is, by its stable id.
+
+        Raises:
+            CorruptDataError: Two have one id; or the manifest promises more rows than there are.
+        """
+        if sum(each.physical_rows for each in fragments) > 4 * MOST_UNCHECKED_ROWS:
+            for each in fragments:
+                self.files.check_num_rows(each)
         dead = self.dead_offsets_of(fragments)
         return RowIdIndex(
             FragmentRows(each.id, self.row_ids(each), offsets)

@@ -30,6 +30,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.table.arrow_messages import read_only_batch
 from lance_stream.table.ascending import distinct
 from lance_stream.table.fragments import DeletionFileType
 from lance_stream.table.row_ids import MAX_MATERIALIZED
@@ -40,6 +41,9 @@ BITMAP_THRESHOLD = 5000
 """From how many dead rows on a deletion file is a bitmap."""
 
 _SCHEMA = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
+_BYTES_PER_ROW = 5
+"""Of an offset and its place in a bitmap of nulls."""
+
 _U32, _U16 = struct.Struct("<I"), struct.Struct("<H")
 _COOKIE, _COOKIE_WITH_RUNS = 12346, 12347
 _MIN_CONTAINERS_WITH_OFFSETS = 4
@@ -108,21 +112,14 @@ def decode_deletion_vector(
 
 def _decode_arrow(data: bytes, physical_rows: int) -> Offsets:
     try:
-        with pa.ipc.open_file(pa.BufferReader(data)) as reader:
-            if reader.schema != _SCHEMA or reader.num_record_batches != 1:
-                raise CorruptDataError(
-                    f"a deletion file has {reader.num_record_batches} batches of {reader.schema}; "
-                    f"expected is one of {_SCHEMA}"
-                )
-            batch = reader.get_batch(0)
-        _check_count(batch.num_rows, physical_rows)
-        batch.validate(full=True)
-        column = batch.column(0)
-        if column.null_count:
-            raise CorruptDataError("a deletion file holds nulls")
-        return distinct(column.to_numpy(zero_copy_only=False))
-    except (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError) as error:
-        raise CorruptDataError(f"a deletion file is not an Arrow file: {error}") from error
+        batch = read_only_batch(data, _SCHEMA, physical_rows, _BYTES_PER_ROW)
+    except CorruptDataError as error:
+        raise CorruptDataError(f"a deletion file is damaged: {error}") from error
+    _check_count(batch.num_rows, physical_rows)
+    column = batch.column(0)
+    if column.null_count:
+        raise CorruptDataError("a deletion file holds nulls")
+    return distinct(column.to_numpy(zero_copy_only=False))
 
 
 def decode_bitmap(data: bytes, most: int) -> Offsets:

@@ -19,10 +19,12 @@ from typing import Final
 
 import pyarrow as pa
 
+from lance_stream.errors import CorruptDataError
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
+from lance_stream.table.arrow_messages import read_only_batch
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import FragmentList
 from lance_stream.table.paths import key_bounds_path
@@ -160,16 +162,33 @@ def read_bounds(store: Store, field: Field) -> list[FileBounds]:
     data, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if _digest(data) != digest:
         return []
-    with pa.ipc.open_stream(data) as reader:
-        schema = reader.schema
-        if not schema.equals(_SCHEMA) or schema.metadata != _metadata(field):
-            return []
-        table = reader.read_all()
-    files, columns, lows, highs = (each.to_pylist() for each in table.columns)
+    try:
+        batch = read_only_batch(data, None, MAX_FILE_ENTRIES)
+    except CorruptDataError:
+        return []
+    if not batch.schema.equals(_SCHEMA) or batch.schema.metadata != _metadata(field):
+        return []
+    return _bounds_in(batch, field)
+
+
+def _bounds_in(batch: pa.RecordBatch, field: Field) -> list[FileBounds]:
+    """Return the bounds that a batch holds; none if one of them is none of the column's."""
+    files, columns, lows, highs = (each.to_pylist() for each in batch.columns)
+    width = width_of(field_to_arrow(field).type)
+    is_sound = not batch.column(0).null_count and not batch.column(1).null_count
+    pairs = zip(lows, highs, strict=True)
+    if not is_sound or not all(_are_bounds(low, high, width) for low, high in pairs):
+        return []
     return [
         FileBounds(field.id, FileColumn(file, column), None if low is None else (low, high), 1, 1)
         for file, column, low, high in zip(files, columns, lows, highs, strict=True)
     ]
+
+
+def _are_bounds(low: bytes | None, high: bytes | None, width: int | None) -> bool:
+    if low is None or high is None:
+        return low is high
+    return max(len(low), len(high)) <= (width or 0) and low <= high
 
 
 def _metadata(field: Field) -> dict[bytes, bytes]:

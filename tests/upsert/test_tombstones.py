@@ -326,8 +326,8 @@ def test_every_damaged_file_is_told_to_be_so_or_holds_deletes() -> None:
     ("rows", "match"),
     [
         (DELETES.slice(1), "holds 1 of them, but the table's config says 2"),
-        (DELETES.rename_columns(["key:x", "sequence", "deleted_at"]), "expected is one of key:id"),
-        (DELETES.drop_columns(["sequence"]), "expected is one of key:id, sequence, deleted_at"),
+        (DELETES.rename_columns(["key:x", "sequence", "deleted_at"]), "expected are key:id"),
+        (DELETES.drop_columns(["sequence"]), "expected are key:id, sequence, deleted_at"),
         (pa.record_batch({"key:id": [1, None], "sequence": [5, 6], "deleted_at": [0, 0]}), "nulls"),
     ],
 )

@@ -1,0 +1,187 @@
+"""Small Arrow files beside the data, read without believing what they say of their own size.
+
+An Arrow file holds a stream of messages between two magic words. A message is a flatbuffer, which
+says how long the buffers of its body are, and the body. Buffers may be compressed: then each begins
+with the number of bytes that it stands for, i64, and Arrow sets so many aside before it looks at
+the rest. So the header of a batch is read here first, and what it claims is compared with what may
+be there.
+
+    flatbuffer      u32 place of the root table
+    table           i32 distance back to its vtable; values
+    vtable          u16 size of itself, u16 size of the table, then u16 a field: where its value
+                    stands in the table, 0 for a field that has none
+    Message         fields: version, header_type, header, bodyLength
+    RecordBatch     fields: length i64, nodes, buffers (of i64 offset, i64 length), compression
+
+Source:  Arrow's columnar format, "Serialization and Interprocess Communication"; Message.fbs.
+"""
+
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from lance_stream.errors import CorruptDataError
+
+_MAGIC: Final = b"ARROW1\0\0"
+_U16, _I32, _U32, _I64 = (struct.Struct(f"<{code}") for code in "HiIq")
+_HEADER, _LENGTH, _BUFFERS, _COMPRESSION = 2, 0, 2, 3
+_BUFFER_BYTES: Final = 16
+_MOST_PADDED: Final = 256
+_ROOM_BYTES: Final = 64
+"""What a buffer may be longer than its values, for padding."""
+
+_PLAIN: Final = -1
+"""Stands in a compressed batch before a buffer that is not compressed."""
+
+_ERRORS = (
+    StopIteration,
+    pa.ArrowException,
+    OSError,
+    MemoryError,
+    ValueError,
+    OverflowError,
+    struct.error,
+)
+
+
+class BatchHeader(NamedTuple):
+    """What the header of a batch says.
+
+    Attributes:
+        num_rows: How many rows there are.
+        buffers: The place and the size of each buffer in the body.
+        is_compressed: Whether buffers may be compressed.
+    """
+
+    num_rows: int
+    buffers: list[tuple[int, int]]
+    is_compressed: bool
+
+
+def read_only_batch(
+    data: bytes, schema: pa.Schema | None, most_rows: int, bytes_per_row: int = 0
+) -> pa.RecordBatch:
+    """Return the batch of an Arrow file, or stream, that has one.
+
+    Args:
+        data: All of it.
+        schema: What it has to have; None for any.
+        most_rows: How many rows it may have.
+        bytes_per_row: To how many bytes a row its buffers may decompress; 0 where they may not be
+            compressed.
+
+    Raises:
+        CorruptDataError: It is not such a file, has other or more rows, or its buffers claim more
+            bytes than they may.
+    """
+    try:
+        reader = pa.ipc.MessageReader.open_stream(pa.BufferReader(_stream_of(data)))
+        first, *batches = _messages_of(reader)
+        found = pa.ipc.read_schema(first)
+        if len(batches) != 1 or (schema is not None and found != schema):
+            raise CorruptDataError(
+                f"it has {len(batches)} batches of {found}; expected is one of "
+                f"{'them' if schema is None else schema}"
+            )
+        (message,) = batches
+        header = parse_batch_header(bytes(message.metadata))
+        _check_claims(header, message.body, most_rows, bytes_per_row)
+        batch = pa.ipc.read_record_batch(message, found)
+        batch.validate(full=True)
+        _check_names(found)
+    except CorruptDataError:
+        raise
+    except _ERRORS as error:
+        raise CorruptDataError(f"it is not an Arrow file of one batch: {error}") from error
+    return batch
+
+
+def _check_names(fields: Iterable[pa.Field]) -> None:
+    """Look at every name: Arrow raises a ValueError where one is no UTF-8."""
+    for each in fields:
+        _ = each.name
+        _check_names(each.type.field(at) for at in range(each.type.num_fields))
+
+
+def _stream_of(data: bytes) -> pa.Buffer:
+    """Return the messages, which begin after the magic word; the reference pads it to 64 bytes."""
+    start = 0
+    if data[: len(_MAGIC)] == _MAGIC:
+        start = next(at for at in range(8, _MOST_PADDED, 8) if any(data[at : at + 8] or b"1"))
+    return pa.py_buffer(data).slice(start)
+
+
+def _messages_of(reader: pa.ipc.MessageReader) -> list[pa.Message]:
+    """Return the messages up to the end of the stream, and no more than three."""
+    found: list[pa.Message] = []
+    while len(found) < 3:
+        try:
+            found.append(reader.read_next_message())
+        except StopIteration:
+            break
+    return found
+
+
+def parse_batch_header(metadata: bytes) -> BatchHeader:
+    """Return what the flatbuffer of a batch's message says.
+
+    Raises:
+        CorruptDataError: It is none, or is cut short.
+    """
+    try:
+        message = _U32.unpack_from(metadata, 0)[0]
+        batch = _pointer(metadata, message, _HEADER)
+        if batch is None:
+            raise CorruptDataError("a message of an Arrow file has no header")
+        at = _place_of(metadata, batch, _LENGTH)
+        num_rows = 0 if at is None else _I64.unpack_from(metadata, at)[0]
+        start = _pointer(metadata, batch, _BUFFERS)
+        count = 0 if start is None else _U32.unpack_from(metadata, start)[0]
+        if start is None or count * _BUFFER_BYTES > len(metadata):
+            raise CorruptDataError(f"a batch of an Arrow file claims {count} buffers")
+        pairs = struct.iter_unpack("<qq", metadata[start + 4 : start + 4 + count * _BUFFER_BYTES])
+        is_compressed = _place_of(metadata, batch, _COMPRESSION) is not None
+        return BatchHeader(num_rows, list(pairs), is_compressed)
+    except struct.error as error:
+        raise CorruptDataError(f"the header of an Arrow batch is cut short: {error}") from error
+
+
+def _place_of(data: bytes, table: int, field: int) -> int | None:
+    """Return where the value of a field of a table stands; None if it has none."""
+    vtable = table - _I32.unpack_from(data, table)[0]
+    if vtable < 0:
+        raise CorruptDataError("the header of an Arrow batch points before its beginning")
+    (size,) = _U16.unpack_from(data, vtable)
+    slot = 4 + 2 * field
+    if slot + 2 > size:
+        return None
+    (offset,) = _U16.unpack_from(data, vtable + slot)
+    return table + offset if offset else None
+
+
+def _pointer(data: bytes, table: int, field: int) -> int | None:
+    """Return the place that a field of a table points to."""
+    at = _place_of(data, table, field)
+    return None if at is None else at + _U32.unpack_from(data, at)[0]
+
+
+def _check_claims(header: BatchHeader, body: pa.Buffer, most_rows: int, per_row: int) -> None:
+    if not 0 <= header.num_rows <= most_rows:
+        raise CorruptDataError(f"it holds {header.num_rows} rows, but may have {most_rows}")
+    if not header.is_compressed:
+        return
+    room = header.num_rows * per_row + _ROOM_BYTES * len(header.buffers) if per_row else 0
+    view = memoryview(body)
+    for place, size in header.buffers:
+        if not 0 <= place <= place + size <= len(view):
+            raise CorruptDataError(f"a buffer of {size} bytes is said to stand at byte {place}")
+        if size == 0:
+            continue
+        (claimed,) = _I64.unpack_from(view, place)
+        room -= size if claimed == _PLAIN else claimed
+        if claimed < _PLAIN or room < 0:
+            raise CorruptDataError(
+                f"its {header.num_rows} rows are said to decompress to more bytes than they have"
+            )
