@@ -3,7 +3,6 @@
 PYTHON      ?= python3
 VENV        ?= .venv
 BIN         := $(VENV)/bin
-INSTALLED   := $(VENV)/.installed
 FLOORS      := .venv-floors
 RIVALS      := .venv-rivals
 SERVERS     := .servers
@@ -12,7 +11,14 @@ JOBS        ?= $(shell n=$$((2 * $(CORES))); [ $$n -lt 4 ] && n=4; [ $$n -gt 8 ]
 SPARK_JOBS  ?= $(shell n=$(CORES); [ $$n -lt 2 ] && n=2; [ $$n -gt 4 ] && n=4; echo $$n)
 WITH_SPARK   = $$(grep -rl mark.spark tests --include='test_*.py')
 ON_FLOORS   := $(addprefix tests/,schema table file storage dataset snapshot expressions read write verbs maintenance upsert feed spark golden commit/test_manifest_stores_on_servers.py)
+ALL_FLOORS   = --spark-processes $(SPARK_JOBS) -m "not slow" $(ON_FLOORS) $(WITH_SPARK)
+MARKED_FLOORS = $$(grep -rl mark.floors tests --include='test_*.py') tests/storage tests/commit
 comma       := ,
+# Where nothing that it is made of has changed, an environment is left as it is.
+KEY          = $(shell { $(PYTHON) -V; cat pyproject.toml $(1); } 2>/dev/null | cksum | cut -d ' ' -f 1)
+INSTALLED   := $(VENV)/.installed-$(call KEY)
+ON_FLOORS_INSTALLED := $(FLOORS)/.installed-$(call KEY,floors.txt)
+RIVALS_INSTALLED := $(RIVALS)/.installed-$(call KEY)
 PROTOS      := file file2 table rowids transaction encodings_v2_0 encodings_v2_1 outlines
 export SPARK_LOCAL_IP := 127.0.0.1
 # The tests start hundreds of processes: each would compile all modules anew.
@@ -22,9 +28,10 @@ unexport PYTHONDONTWRITEBYTECODE
 define environment
 	$(PYTHON) -m venv $(1)
 	$(1)/bin/pip install -q --disable-pip-version-check 'uv>=0.8' && \
-		$(1)/bin/uv pip install -q --compile-bytecode --python $(1)/bin/python $(2) || \
+		$(1)/bin/uv pip install -q --python $(1)/bin/python $(2) || \
 		$(1)/bin/pip install -q --disable-pip-version-check $(2)
-	@touch $(1)/.installed
+	@rm -f $(1)/.installed*
+	@touch $@
 endef
 
 .DEFAULT_GOAL := help
@@ -35,25 +42,23 @@ help: java-hint  ## list the targets
 demo: install java  ## the main job on real data: flights stream in, their changes stream out, a SIGKILL between
 	$(BIN)/python examples/flights.py
 
-test: SAMPLE := --quick
-test: FLOOR_SAMPLE := --quick --sample-cases 6 --sample-tests 4
-test: tests  ## the tests: of those that are slow one case each, and a sample once more on the oldest dependencies
+test: SAMPLE := --quick --spark-processes $(shell echo $$((($(SPARK_JOBS) + 1) / 2)))
+test: FLOOR_TESTS = --quick --most-cases 8 -m floors $(MARKED_FLOORS)
+test: export KILL_ROUNDS := 1
+test: tests  ## the tests, in a quarter of an hour: those marked floors once more on the oldest dependencies
 
-test-all: FLOOR_SAMPLE := --sample-cases 2
-test-all: tests  ## every test, and all that call dependencies once more on the oldest of them
+test-all: SAMPLE := --spark-processes $(SPARK_JOBS)
+test-all: FLOOR_TESTS = $(ALL_FLOORS)
+test-all: tests  ## before a release: every test, and all that call dependencies once more on the oldest of them
 
-test-floors: FLOOR_SAMPLE := --sample-cases 2
-test-floors: floors  ## what calls dependencies, on PySpark 4.1 and the oldest of all else
+test-floors: FLOOR_TESTS = $(ALL_FLOORS)
+test-floors: $(ON_FLOORS_INSTALLED) java servers  ## what calls dependencies, on PySpark 4.1 and the oldest of all else
+	$(FLOORS)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup --costs $(FLOOR_TESTS)
 
-tests: java
-	@$(MAKE) --no-print-directory -j 3 install servers $(FLOORS)/.installed
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --costs $(SAMPLE) -m "not spark"
-	$(BIN)/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile --costs $(SAMPLE) -m spark $(WITH_SPARK)
-	$(MAKE) --no-print-directory floors FLOOR_SAMPLE="$(FLOOR_SAMPLE)"
-
-floors: $(FLOORS)/.installed java servers
-	$(FLOORS)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup --costs $(FLOOR_SAMPLE) -m "not spark and not slow" $(ON_FLOORS)
-	$(FLOORS)/bin/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile --costs $(FLOOR_SAMPLE) -m "spark and not slow" $(WITH_SPARK)
+tests: java  # all that is installed side by side; then one run, and one more on the oldest dependencies
+	@$(MAKE) --no-print-directory -j 3 install servers $(ON_FLOORS_INSTALLED)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --costs $(SAMPLE)
+	$(FLOORS)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup --costs $(FLOOR_TESTS)
 
 soak: export ALL_CASES := 1
 soak: export KILL_ROUNDS := 30
@@ -68,7 +73,7 @@ soak: install java servers  ## the long proofs: all cases of all tests, 30 round
 	$(BIN)/python -m tests.oracle.column_histories --minutes 10
 	$(BIN)/python -m tests.oracle.cleanup_histories --minutes 10
 
-$(FLOORS)/.installed: pyproject.toml floors.txt
+$(ON_FLOORS_INSTALLED):
 	$(call environment,$(FLOORS),-e '.[dev]' -c floors.txt)
 
 check-style: install  ## format, lint, types, layers
@@ -92,10 +97,10 @@ bench: install java servers  ## ratios of speed against pylance and parquet, in 
 	$(BIN)/python -m benchmarks.feed
 	$(BIN)/python -m benchmarks.stores
 
-bench-rivals: install java $(RIVALS)/.installed  ## the same against Delta and Iceberg, on the PySpark that they have
+bench-rivals: install java $(RIVALS_INSTALLED)  ## the same against Delta and Iceberg, on the PySpark that they have
 	$(BIN)/python -m benchmarks.rivals --rivals-python $(RIVALS)/bin/python $(RIVALS_ARGUMENTS)
 
-$(RIVALS)/.installed: pyproject.toml
+$(RIVALS_INSTALLED):
 	$(call environment,$(RIVALS),-e '.[dev]' 'pyspark>=4.1$(comma)<4.2')
 
 protos: install  ## generate lance_stream/_proto from protos/
@@ -104,7 +109,7 @@ protos: install  ## generate lance_stream/_proto from protos/
 
 install: $(INSTALLED)  ## make the environment in .venv
 
-$(INSTALLED): pyproject.toml
+$(INSTALLED):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "lance-stream needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) -V). Set PYTHON=..."; exit 1; }
 	$(call environment,$(VENV),-e '.[dev]')
@@ -122,4 +127,4 @@ clean:  ## remove environments, caches and what the demo made
 	rm -rf $(VENV) $(FLOORS) $(RIVALS) $(SERVERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
 	find checkpoints -mindepth 1 ! -name README.md -delete
 
-.PHONY: help demo test test-all test-floors tests floors check check-style fix bench bench-rivals soak protos install servers java java-hint clean
+.PHONY: help demo test test-all test-floors tests check check-style fix bench bench-rivals soak protos install servers java java-hint clean

@@ -4,12 +4,13 @@ Examples of Hypothesis have no deadline: how busy the machine is says nothing ab
 """
 
 import logging
+import math
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,64 +22,74 @@ from tests.sampling import ALL_CASES, places_of_some
 settings.register_profile("without a deadline", deadline=None)
 settings.load_profile("without a deadline")
 
-pytest_plugins = ["tests.servers.fixtures", "tests.costs"]
-
-_MANY_CASES = 8
+pytest_plugins = ["tests.servers.fixtures", "tests.costs", "tests.memory"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--sample-cases",
+        "--most-cases",
         type=int,
-        default=1,
         metavar="N",
-        help=f"of a test with more than {_MANY_CASES} cases run each N-th: for a second round on "
-        "other versions of the dependencies",
-    )
-    parser.addoption(
-        "--sample-tests",
-        type=int,
-        default=1,
-        metavar="N",
-        help="of the tests of each file run each N-th, for the same",
+        help="of each test run so many cases at most: for a second round on other versions of the "
+        "dependencies",
     )
     parser.addoption(
         "--quick",
         action="store_true",
-        help="of a test whose cases are all slow run the first, no slow case of others, nothing "
-        "nightly",
+        help="of a test whose cases are all slow run the first, no slow case of others, of those "
+        "marked with quick_cases some, nothing nightly",
+    )
+    parser.addoption(
+        "--spark-processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="so many of the processes of -n run the tests with Spark, with one session each",
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose tests and cases; with ALL_CASES=1 it is all of them."""
-    case_step, test_step = (
-        1 if ALL_CASES else config.getoption(name) for name in ("--sample-cases", "--sample-tests")
-    )
     is_quick = config.getoption("--quick") and not ALL_CASES
-    num_tests: Counter[str] = Counter()
+    most = config.getoption("--most-cases")
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
         tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     chosen = set()
     for name, cases in tests.items():
-        file = name.partition("::")[0]
-        num_tests[file] += 1
-        if (num_tests[file] - 1) % test_step:
-            continue
-        left = cases
-        mark = cases[0].get_closest_marker("some_cases")
-        if mark is not None:
-            places = places_of_some(list(map(_values, cases)), mark.kwargs["one_in"], name)
-            left = [cases[place] for place in sorted(places)]
+        left = _some(cases, "some_cases", name)
         if is_quick:
             left = [each for each in left if not _has(each, "nightly")]
             left = [each for each in left if not _has(each, "slow")] or left[:1]
-        chosen.update(left[::case_step] if len(left) > _MANY_CASES else left)
+            left = _some(left, "quick_cases", name)
+        if most is not None and not ALL_CASES:
+            left = _one_in(math.ceil(len(left) / most), left, name)
+        chosen.update(left)
+    _share_sessions(items, config.getoption("--spark-processes"))
     left_out = [each for each in items if each not in chosen]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [each for each in items if each in chosen]
+
+
+def _some(cases: list[pytest.Item], marker: str, seed: str) -> list[pytest.Item]:
+    """Return those of a test's cases that stand for all, if it has such a mark."""
+    mark = cases[0].get_closest_marker(marker) if cases else None
+    return cases if mark is None else _one_in(mark.kwargs["one_in"], cases, seed)
+
+
+def _one_in(number: int, cases: list[pytest.Item], seed: str) -> list[pytest.Item]:
+    places = places_of_some(list(map(_values, cases)), number, seed) if number > 1 else ()
+    return [cases[place] for place in sorted(places)] or cases
+
+
+def _share_sessions(items: list[pytest.Item], num_processes: int) -> None:
+    """Let tests with Spark run in few processes, those of one file in one."""
+    for item in items:
+        if _has(item, "spark"):
+            number = crc32(item.nodeid.partition("::")[0].encode()) % num_processes
+            item.add_marker(pytest.mark.xdist_group(f"spark-{number}"))
 
 
 def _has(item: pytest.Item, marker: str) -> bool:

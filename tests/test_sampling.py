@@ -1,13 +1,15 @@
-"""Which cases stand for all, and what tests are said to cost."""
+"""Which cases stand for all, and what tests are said to cost and may take."""
 
 import math
 import subprocess
 import sys
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests import sampling
+from tests import memory, sampling
 from tests.costs import cpu_seconds, of_folders
 from tests.sampling import places_of_some
 
@@ -51,3 +53,12 @@ def test_costs_are_added_up_by_folders() -> None:
         "tests/test_z.py": 4.0,
     }
     assert of_folders(costs) == {"tests/a": 3.0, "tests": 4.0}
+
+
+def test_the_test_that_takes_too_much_memory_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    item: Any = SimpleNamespace(config=SimpleNamespace(stash=pytest.Stash()))
+    assert list(memory.pytest_runtest_teardown(item)) == [None]
+    monkeypatch.setattr(memory, "LIMIT_BYTES", 1_000_000)
+    with pytest.raises(pytest.fail.Exception, match="1 MB is the most"):
+        list(memory.pytest_runtest_teardown(item))
+    assert list(memory.pytest_runtest_teardown(item)) == [None]  # the next ones are not to blame

@@ -57,6 +57,7 @@ class TestPostgresql(ManifestStoreContract):
         return in_postgresql(postgresql_url)
 
 
+@pytest.mark.floors
 def test_16_threads_make_the_table_at_once(postgresql_url: str) -> None:
     for each in range(5):
         line, won = threading.Barrier(NUM_RACERS), []
@@ -97,6 +98,7 @@ def test_a_user_who_may_not_make_tables_is_told_what_to_ask_for(postgresql_url: 
     assert "test-secret" not in str(caught.value)
 
 
+@pytest.mark.floors
 def test_a_wrong_password_is_refused_at_once_and_not_shown(postgresql_url: str) -> None:
     wrong = postgresql_url.replace("test-secret-of-postgresql", "test-secret-wrong")
     with pytest.raises(StoreRefusedError, match="password authentication failed") as caught:
@@ -120,6 +122,7 @@ def test_the_password_may_come_from_libpq_s_environment_or_its_file(
     assert in_postgresql(bare, f"?passfile={file}").latest(URI) is None
 
 
+@pytest.mark.floors
 def test_a_connection_that_the_server_has_closed_is_made_anew(postgresql_url: str) -> None:
     manifests = in_postgresql(postgresql_url)
     assert manifests.put_if_not_exists(URI, item(1))
@@ -208,6 +211,7 @@ def test_an_item_is_as_the_reference_writes_it(dynamodb_table: DynamoTable) -> N
     ]
 
 
+@pytest.mark.floors
 def test_requests_are_the_reference_s(dynamodb_table: DynamoTable) -> None:
     with FaultProxy(dynamodb_table.endpoint) as proxy:
         manifests = in_dynamodb(dynamodb_table, proxy.url)
@@ -305,6 +309,7 @@ def test_a_request_that_did_not_arrive_is_sent_again(
         assert manifests.put_if_not_exists(URI, item(1))
 
 
+@pytest.mark.floors
 def test_a_lost_answer_looks_like_a_lost_race(
     any_dynamodb: DynamoTable, few_attempts: None
 ) -> None:

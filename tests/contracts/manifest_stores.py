@@ -36,11 +36,13 @@ class ManifestStoreContract:
         assert manifests.latest(URI) is None
         assert manifests.items(URI) == []
 
+    @pytest.mark.floors
     def test_an_item_is_put_once(self, manifests: ManifestStore) -> None:
         assert manifests.put_if_not_exists(URI, item(1, "ours"))
         assert not manifests.put_if_not_exists(URI, item(1, "theirs", 9))
         assert manifests.get(URI, 1) == item(1, "ours")
 
+    @pytest.mark.floors
     def test_an_item_that_is_there_is_replaced(self, manifests: ManifestStore) -> None:
         assert manifests.put_if_not_exists(URI, item(1, "staged"))
         assert manifests.put_if_exists(URI, item(1, "final", 8))
@@ -50,6 +52,7 @@ class ManifestStoreContract:
         assert not manifests.put_if_exists(URI, item(1))
         assert manifests.get(URI, 1) is None
 
+    @pytest.mark.floors
     def test_the_newest_item_is_the_one_of_the_greatest_number(
         self, manifests: ManifestStore
     ) -> None:
@@ -68,6 +71,7 @@ class ManifestStoreContract:
         assert manifests.put_if_not_exists(URI, item(1, size_bytes=None))
         assert manifests.get(URI, 1) == item(1, size_bytes=None)
 
+    @pytest.mark.floors
     def test_items_are_deleted_by_version(self, manifests: ManifestStore) -> None:
         for version in range(1, 61):
             assert manifests.put_if_not_exists(URI, item(version))

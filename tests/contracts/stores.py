@@ -21,6 +21,7 @@ class StoreContract:
     def store(self) -> Store:
         raise NotImplementedError
 
+    @pytest.mark.floors
     def test_what_was_written_is_read(self, store: Store) -> None:
         store.write("data/a b%20c.lance", DATA)
         assert store.read("data/a b%20c.lance") == DATA
@@ -54,6 +55,7 @@ class StoreContract:
             buffer[:] = b"after!"
         assert store.read("a") == b"before"
 
+    @pytest.mark.floors
     def test_ranges_come_back_in_the_order_they_were_asked_for(self, store: Store) -> None:
         store.write("a", DATA)
         ranges = [ByteRange(*each) for each in [(9000, 9100), (0, 5), (3, 7), (7, 7), (5000, 9050)]]
@@ -75,6 +77,7 @@ class StoreContract:
         assert [bytes(each) for each in buffers] == [DATA[3:9], DATA[64:128]]
         assert np.frombuffer(buffers[1], np.uint8).ctypes.data % 8 == 0
 
+    @pytest.mark.floors
     def test_the_end_of_a_file_comes_with_its_size(self, store: Store) -> None:
         store.write("a", DATA)
         for num_bytes in (1, 100, len(DATA), len(DATA) + 9):
@@ -86,6 +89,7 @@ class StoreContract:
         with pytest.raises(NotFoundError, match="missing"):
             store.read_end("missing", 10)
 
+    @pytest.mark.floors
     def test_a_copy_is_a_file_of_its_own(self, store: Store) -> None:
         store.write("v/1-staged", DATA)
         store.write("v/2", b"older")
@@ -113,6 +117,7 @@ class StoreContract:
         with pytest.raises(NotFoundError):
             store.read_ranges("b", [])
 
+    @pytest.mark.floors
     @pytest.mark.parametrize("path", ["b", "folder/b", "folder", "folder/a/b"])
     def test_a_missing_file_is_named(self, store: Store, path: str) -> None:
         store.write("folder/a", DATA)
@@ -163,6 +168,7 @@ class StoreContract:
         assert store.size("a") == 0
         assert [bytes(each) for each in store.read_ranges("a", [ByteRange(0, 4)])] == [b""]
 
+    @pytest.mark.floors
     def test_a_listing_has_every_file_below_a_folder_with_its_size(self, store: Store) -> None:
         for path in ("data/b", "data/a", "data/x/c", "other/d", "top"):
             store.write(path, path.encode())
@@ -211,12 +217,14 @@ class StoreContract:
         assert store.list_names("v") == []
         assert not store.exists("v/1")
 
+    @pytest.mark.floors
     def test_deleting_twice_is_deleting_once(self, store: Store) -> None:
         store.write("a", DATA)
         store.delete("a")
         store.delete("a")
         assert not store.exists("a")
 
+    @pytest.mark.floors
     def test_a_name_is_created_once(self, store: Store) -> None:
         assert store.create_once("v/1", b"first")
         assert not store.create_once("v/1", b"second")

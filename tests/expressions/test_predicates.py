@@ -147,6 +147,7 @@ NULLS = [
 ]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize(("text", "value", "expected"), NULLS)
 def test_nulls_follow_sqls_three_values(text: str, value: Any, expected: bool | None) -> None:
     assert one(text, value, pa.int64()) is expected
@@ -236,6 +237,7 @@ TYPED = [
 ]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize(("text", "value", "arrow", "expected"), TYPED)
 def test_a_value_is_compared_exactly(
     text: str, value: Any, arrow: pa.DataType, expected: bool

@@ -136,6 +136,7 @@ def test_any_part_of_the_rows_can_be_read_by_itself(made: Any) -> None:
             assert len(list(step.units(start, stop))) <= len(step.appended.fragments)
 
 
+@pytest.mark.floors
 def test_the_first_version_that_is_left_gives_its_live_rows(made: Any) -> None:
     """As a table that came whole from elsewhere: its first version has dead rows."""
     made.delete("id = 0")

@@ -262,6 +262,7 @@ def test_a_cast_updates_every_row_and_is_no_backfill(uri: str) -> None:
     assert events(uri, 4, column_backfills=False) == updates([*range(6)], 0, 0)
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_dropped_column_that_a_restore_brings_back_updates_every_row(
     uri: str, moved: bool

@@ -82,6 +82,7 @@ CASES: list[tuple[pa.DataType, list[Any], pa.DataType, list[Any], Source]] = [
 ]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize(("before", "values", "now", "expected", "source"), CASES)
 def test_a_value_is_the_same_under_another_type_or_null(
     before: pa.DataType, values: list[Any], now: pa.DataType, expected: list[Any], source: Source

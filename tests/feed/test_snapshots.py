@@ -93,6 +93,7 @@ def test_a_piece_is_about_as_large_as_allowed() -> None:
     assert snapshot.stop_within(0, rows=10, size_bytes=sum(sizes)) == 10
 
 
+@pytest.mark.floors
 def test_a_piece_has_one_row_at_least() -> None:
     snapshot = Snapshot(open_table(table_of([10], [])[0]))
     assert snapshot.stop_within(3, size_bytes=1) == 4

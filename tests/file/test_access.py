@@ -37,6 +37,7 @@ def short_tail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "TAIL_BYTES", 64)
 
 
+@pytest.mark.floors
 @pytest.mark.usefixtures("short_tail")
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("shape", [each for each in SHAPES if each.name in SHAPES_READ], ids=str)

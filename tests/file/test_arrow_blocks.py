@@ -38,6 +38,7 @@ ARRAYS = [
 ]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("array", ARRAYS, ids=lambda array: str(array.type))
 def test_an_array_goes_through_a_block_and_back(array: pa.Array) -> None:
     for part in (array, array.slice(1), array.slice(len(array) // 2, 1)):
@@ -116,6 +117,7 @@ def test_an_index_that_is_too_large_for_the_columns_own_is_corrupt() -> None:
         look_up(pa.array([150], pa.uint8()), items, pa.dictionary(pa.int8(), pa.int64()))
 
 
+@pytest.mark.floors
 def test_a_dictionary_block_reads_as_its_items() -> None:
     block = DictionaryBlock(
         FixedWidthBlock(8, 3, np.array([1, 0, 1], np.uint8)),
@@ -133,6 +135,7 @@ def test_one_value_stands_for_many() -> None:
         scalar_from_bytes(b"abc", pa.int16())
 
 
+@pytest.mark.floors
 def test_strings_that_do_not_fit_into_an_array_are_refused_before_memory_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -176,6 +176,7 @@ def test_more_items_than_32_bits_can_count_need_a_large_list() -> None:
         arrow_offsets(offsets, wide=False)
 
 
+@pytest.mark.floors
 def test_levels_without_rows_have_no_lists() -> None:
     offsets, valid = LayerReader(
         Levels(layers_of((ALL_VALID_ITEM, ALL_VALID_LIST)), None, None, 0)

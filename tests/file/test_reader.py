@@ -147,6 +147,7 @@ def test_part_of_a_struct_is_read_without_the_rest(files: Any) -> None:
     assert opened.bytes_read == 8 * 2000
 
 
+@pytest.mark.floors
 def test_a_part_that_the_file_lacks_reads_as_nulls(files: Any) -> None:
     opened = files.written(pa.table({"s": [{"a": 1}, {"a": 2}]}))
     (field,) = opened.schema.fields

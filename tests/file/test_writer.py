@@ -125,6 +125,7 @@ def test_dictionaries_too_many_for_one_index_type_make_pages_of_their_own(files:
         opened.read(0, 300)
 
 
+@pytest.mark.floors
 def test_what_lies_below_null_lists_is_not_stored(files: Any) -> None:
     lists = pa.ListArray.from_arrays(
         pa.array([0, 2, 4, 5], pa.int32()),

@@ -15,6 +15,7 @@ import lance_stream
 ARCHIVES: Final = sorted((Path(__file__).parent / "early_2_0").glob("*.tar.xz"))
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda each: each.name.removesuffix(".tar.xz"))
 def test_tables_of_an_early_writer_are_read_exactly(archive: Path, tmp_path: Path) -> None:
     with tarfile.open(archive) as tar:

@@ -23,6 +23,7 @@ def extracted(archive: Path, folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda each: each.name.removesuffix(".tar.xz"))
 def test_tables_of_an_old_writer_are_read_exactly(archive: Path, tmp_path: Path) -> None:
     folders = extracted(archive, tmp_path)

@@ -50,6 +50,7 @@ def test_every_batch_of_a_recorded_checkpoint_can_be_done_again(recorded: Path) 
         assert shown(query.batches[0]) == batch
 
 
+@pytest.mark.floors
 def test_a_recorded_checkpoint_is_gone_on_from(recorded: Path) -> None:
     offsets = offsets_of(recorded)
     query = Query(str(recorded / "table"), {}, offsets=offsets, num_done=len(offsets))

@@ -31,6 +31,7 @@ def use(uri: str, options: dict[str, str]) -> None:
         assert found.verify() == []
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize(
     "kind",
     ["sqlite", pytest.param("postgresql", marks=pytest.mark.server("moto", "postgresql"))],

@@ -76,6 +76,7 @@ class Counted:
         return sum(each.size_bytes for _, each in self.ranges)
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_was_written_comes_back_in_each_way(tmp_path: Path, version: str) -> None:
     ds = table_of(tmp_path, version)
@@ -135,6 +136,7 @@ def test_blobs_as_files_read_just_what_is_asked(
     assert empty.read() == b""
 
 
+@pytest.mark.floors
 def test_a_file_of_a_blob_keeps_the_promises_of_files(tmp_path: Path) -> None:
     ds = table_of(tmp_path, "2.2", [b"0123456789"])
     (blob,) = ds.take_blobs("b", [0])
@@ -167,6 +169,7 @@ def test_descriptors_are_read_without_the_bytes(
     assert {path.rpartition(".")[2] for path, _ in counted.ranges} == {"lance"}
 
 
+@pytest.mark.floors
 def test_batches_end_where_their_blobs_become_many_bytes(tmp_path: Path) -> None:
     schema = schema_of({"lance-encoding:blob": "true"})
     ds = lance_stream.create_dataset(tmp_path / "t", schema, "2.2")
@@ -185,6 +188,7 @@ def test_a_changed_blob_shows_in_the_feed(tmp_path: Path, version: str) -> None:
     assert ds.to_table()["b"].to_pylist() == VALUES[:5] + VALUES[6:]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("form", ["binary", "struct"])
 def test_bytes_come_in_other_forms_too(tmp_path: Path, form: str) -> None:
     ds = lance_stream.create_dataset(tmp_path / "t", schema_of(), "2.2")
@@ -433,6 +437,7 @@ def test_a_link_is_no_file_of_blobs(tmp_path: Path) -> None:
             blob_places.blob_places(rows, file, ds.table.files)
 
 
+@pytest.mark.floors
 def test_a_table_elsewhere_names_no_local_files() -> None:
     ds = lance_stream.create_dataset("memory://blobs-elsewhere/t", schema_of(), "2.2")
     ds = ds.append(rows_of(VALUES))

@@ -63,6 +63,7 @@ def test_rows_keep_ids_and_versions_that_stand_outside(tmp_path: Path, names: li
     assert ds.verify() == []
 
 
+@pytest.mark.floors
 def test_a_file_of_sequences_that_is_too_short_is_damage(tmp_path: Path) -> None:
     ds = table_with(str(tmp_path / "t"), EACH)
     for path in (tmp_path / "t" / "_rows").iterdir():

@@ -88,6 +88,7 @@ def test_a_struct_in_several_files_is_read_as_one(
     ]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("lists", [[[{"x": 1}], None, []], [[{"x": 1}, None], [], []]])
 def test_lists_whose_files_disagree_on_their_lengths_are_refused(
     ds: Dataset, lists: list[object]
@@ -104,6 +105,7 @@ def test_lists_whose_files_disagree_on_their_lengths_are_refused(
         odd.to_table()
 
 
+@pytest.mark.floors
 def test_what_no_file_has_is_null(ds: Dataset) -> None:
     ds = fragment_in_files(ds, ["id", "part.a", "list.x"])
     assert ds.to_table().to_pylist() == [
@@ -135,6 +137,7 @@ def test_a_part_in_no_file_is_null_but_what_is_around_it_is_not(
     assert taken.to_pydict() == {name: [each[2], each[0]] for name, each in expected.items()}
 
 
+@pytest.mark.floors
 def test_a_part_of_fixed_size_lists_in_no_file_is_null_but_the_lists_are_there() -> None:
     point = pa.struct([("x", pa.int8()), ("y", pa.int8())])
     schema = pa.schema([("id", pa.int64()), ("p", pa.list_(point, 2))])

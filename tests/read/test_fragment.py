@@ -34,6 +34,7 @@ def test_rows_that_lie_far_apart_are_not_read_as_one_batch(
     assert [each.num_rows for each in FragmentReader(many).selections()] == [500] * 20
 
 
+@pytest.mark.floors
 def test_texts_take_together_about_what_a_stored_row_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,6 +137,7 @@ def test_a_fragment_is_read_from_the_first_such_row_to_the_last() -> None:
     assert (unit.start, unit.stop) == (0, None)
 
 
+@pytest.mark.floors
 def test_of_a_long_range_of_ids_a_part_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
     made = made.append(rows(0, 30_000))

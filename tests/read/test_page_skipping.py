@@ -137,6 +137,7 @@ PREDICATES = [
 ]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("predicate", PREDICATES)
 def test_rows_are_the_same_as_without_bounds(ds: Dataset, plain: Dataset, predicate: str) -> None:
     found = ds.to_table(filter=predicate)

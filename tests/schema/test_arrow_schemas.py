@@ -155,6 +155,7 @@ def test_an_extension_name_of_an_old_writer_stands_in_the_metadata() -> None:
     assert field.metadata == {b"ARROW:extension:name": b"my.type"}
 
 
+@pytest.mark.floors
 def test_items_of_bfloat16_keep_their_name() -> None:
     item = pa.field("item", pa.binary(2), metadata={"ARROW:extension:name": "lance.bfloat16"})
     (stored,) = arrow_schemas.from_arrow(pa.schema([("v", pa.list_(item, 4))])).fields
@@ -164,6 +165,7 @@ def test_items_of_bfloat16_keep_their_name() -> None:
     assert found.value_field.metadata[b"ARROW:extension:name"] == b"lance.bfloat16"
 
 
+@pytest.mark.floors
 def test_binary_json_has_a_type_of_its_own() -> None:
     schema = pa.schema(
         [pa.field("j", pa.large_binary(), metadata={"ARROW:extension:name": "lance.json"})]
@@ -179,6 +181,7 @@ def test_json_text_is_refused_with_a_way_out() -> None:
         arrow_schemas.from_arrow(pa.schema([text]))
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize(
     "arrow",
     [

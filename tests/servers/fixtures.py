@@ -63,7 +63,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for name in SERVERS:
             if name in getattr(item, "fixturenames", ()) and name not in marked:
                 item.add_marker(pytest.mark.server(name))
-        for name in _ONE_A_MACHINE & servers_of(item):
+        is_grouped = item.get_closest_marker("spark") is not None  # by its session
+        for name in () if is_grouped else _ONE_A_MACHINE & servers_of(item):
             item.add_marker(pytest.mark.xdist_group(name))
         unknown = servers_of(item) - set(SERVERS)
         if unknown:

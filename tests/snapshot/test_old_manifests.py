@@ -109,6 +109,7 @@ def test_a_restore_of_an_old_version_states_how_many_rows_there_are(tmp_path: Pa
     assert lance.dataset(path).count_rows() == 26
 
 
+@pytest.mark.floors
 def test_versions_are_listed_where_the_data_files_are_gone(tmp_path: Path) -> None:
     path = old_table(tmp_path / "t", without_counts)
     shutil.rmtree(path / "data")
@@ -160,6 +161,7 @@ def field_twice(path: Path) -> Path:
     return path
 
 
+@pytest.mark.floors
 def test_of_a_field_in_two_files_the_last_one_is_read_and_the_next_commit_mends_it(
     tmp_path: Path,
 ) -> None:

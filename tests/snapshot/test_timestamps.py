@@ -43,6 +43,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return ds.append(pa.table({"id": [1]}))
 
 
+@pytest.mark.floors
 def test_every_door_takes_a_time_without_a_zone_for_utc(
     table: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,6 +70,7 @@ def test_every_door_takes_a_time_without_a_zone_for_utc(
         assert ds.count_rows(f"at = {literal}") == 1
 
 
+@pytest.mark.floors
 def test_a_timestamp_ntz_of_the_sql_function_is_in_utc(table: Any) -> None:
     times = [each.timestamp for each in table.versions()]
     without_zone = times[1].replace(tzinfo=None)
@@ -115,6 +117,7 @@ def test_a_moment_beyond_the_years_is_shown_as_the_nearest() -> None:
         parse_options({"path": "x", "timestampAsOf": "yesterday"})
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "UTC"])
 def test_times_of_any_unit_are_compared_where_one_does_not_reach(
@@ -133,6 +136,7 @@ def test_times_of_any_unit_are_compared_where_one_does_not_reach(
     assert ds.count_rows("day > '2024-01-01 00:00:00.0000001'") == 1
 
 
+@pytest.mark.floors
 def test_times_that_python_has_not_are_printed_as_text() -> None:
     far = pa.array([2**59, None], pa.timestamp("us", "UTC"))
     nested = pa.StructArray.from_arrays([far], names=["at"])

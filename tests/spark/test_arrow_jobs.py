@@ -82,6 +82,7 @@ def test_a_module_of_an_archive_can_be_imported_after_its_reader_was_forgotten(
         assert [row.pid for row in rows] == [3]
 
 
+@pytest.mark.floors
 @pytest.mark.spark
 def test_rows_are_collected_in_order_up_to_a_limit(spark: Any) -> None:
     df = spark.range(0, 1000, 1, 5)

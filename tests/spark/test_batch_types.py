@@ -177,6 +177,7 @@ def test_an_empty_batch_of_types_that_no_table_has_makes_no_table(
     assert rows_of(uri) == [(1, "a")]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("condition", ["op", "'true'", "DATE'2026-01-01'", "array(true)"])
 @pytest.mark.parametrize("ansi", ["true", "false"])
 def test_a_condition_of_another_type_is_refused(

@@ -116,6 +116,7 @@ def names(batch: Any) -> Any:
     return batch.sparkSession.range(3).selectExpr("id AS k", "'a' AS name")
 
 
+@pytest.mark.floors
 def test_groups_that_a_batch_loses_on_its_way_to_the_sink_are_noticed(file_stream: Any) -> None:
     file_stream.add(pa.table({"k": pa.array([1, 1, 2], pa.int64())}))
     found = {}

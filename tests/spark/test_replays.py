@@ -85,6 +85,7 @@ def test_a_second_dataframe_is_an_error_until_its_sink_has_a_name(
     assert ids_of(uri) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.floors
 def test_the_second_dataframe_is_found_if_the_sinks_changed_places(
     file_stream: Any, uri: str
 ) -> None:

@@ -48,6 +48,7 @@ def versions_of(uri: str) -> int:
     return len(lance_stream.open_dataset(uri).versions())
 
 
+@pytest.mark.floors
 def test_each_file_becomes_a_version(file_stream: Any, uri: str) -> None:
     batches = [rows(0, 1, 2), rows(3), rows(4, 5)]
     for batch in batches:
@@ -84,6 +85,7 @@ def test_last_commit_says_what_became_of_the_batch(file_stream: Any, uri: str) -
     assert set(commits[-1].seconds) == {"plan", "write", "commit"}
 
 
+@pytest.mark.floors
 def test_a_replayed_micro_batch_changes_nothing(file_stream: Any, uri: str) -> None:
     file_stream.add(rows(0, 1))
     file_stream.add(rows(2, 3))
@@ -232,6 +234,7 @@ def test_an_older_batch_is_held_against_what_the_table_took_in(spark: Any, uri: 
     assert ids_of(uri) == [1, 2]
 
 
+@pytest.mark.floors
 def test_settings_of_the_session_are_put_back(spark: Any, uri: str) -> None:
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(name)
@@ -285,6 +288,7 @@ def test_little_data_is_written_by_the_driver_where_it_is_on_the_same_machine(
     assert lance_stream.open_dataset(uri).verify() == []
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("by_driver", [False, True])
 def test_rows_are_the_same_whoever_writes_them(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch, by_driver: bool
@@ -571,6 +575,7 @@ def test_a_type_that_cannot_be_stored_is_refused_before_anything_is_made(
     assert not Path(uri).exists()
 
 
+@pytest.mark.floors
 def test_maps_are_stored_and_read_again(spark: Any, uri: str) -> None:
     rows = "SELECT 1L AS id, map('a', named_struct('n', array(1, NULL)), 'b', NULL) AS m"
     sink_rows(spark, uri, f"{rows} UNION ALL SELECT 2L, NULL UNION ALL SELECT 3L, map()", 0)
@@ -591,6 +596,7 @@ def test_maps_are_stored_and_read_again(spark: Any, uri: str) -> None:
     ]
 
 
+@pytest.mark.floors
 def test_extension_types_are_fed_by_what_they_are_made_of(spark: Any, uri: str) -> None:
     schema = pa.schema([("id", pa.int64()), ("key", pa.uuid()), ("flag", pa.bool8())])
     lance_stream.create_dataset(uri, schema)

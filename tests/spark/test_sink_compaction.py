@@ -146,6 +146,7 @@ def test_a_stream_has_few_fragments_and_its_feed_shows_the_rows_alone(
     assert verify(table.table) == []
 
 
+@pytest.mark.floors
 def test_upserts_beside_it_change_what_they_change_without_it(
     spark: Any, tmp_path: Path, way: str
 ) -> None:

@@ -118,6 +118,7 @@ def cdc_sink(uri: str, **more: Any) -> LanceSink:
     return lance_sink(uri, mode="upsert", app_id="a", **{**arguments, **more})
 
 
+@pytest.mark.floors
 @pytest.mark.usefixtures("way")
 def test_one_batch_of_changes_is_one_version(spark: Any, uri: str) -> None:
     sink = cdc_sink(uri)
@@ -211,6 +212,7 @@ def test_rows_that_would_stay_the_same_are_left_alone(spark: Any, uri: str) -> N
     assert sink.last_commit.version is None
 
 
+@pytest.mark.floors
 @pytest.mark.usefixtures("way")
 def test_composite_keys_of_many_types(spark: Any, uri: str) -> None:
     schema = pa.schema(
@@ -412,6 +414,7 @@ def test_rows_that_are_no_changes_are_not_applied(spark: Any, uri: str) -> None:
 # --- overwrite
 
 
+@pytest.mark.floors
 def test_the_rows_of_a_complete_output_take_the_place_of_all(file_stream: Any, uri: str) -> None:
     file_stream.add(pa.table({"k": [1, 1, 2]}))
     file_stream.add(pa.table({"k": [2, 2, 3]}))

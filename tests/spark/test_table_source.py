@@ -73,6 +73,7 @@ def test_a_version_can_be_named_by_tag_and_by_time(session: Any, uri: str) -> No
     assert ids(load(session, uri, timestampAsOf=elsewhere)) == list(range(10))
 
 
+@pytest.mark.floors
 def test_columns_and_filter_are_options(session: Any, uri: str) -> None:
     df = load(session, uri, columns="x,id", filter="id > 5 AND name IS NOT NULL")
     assert df.columns == ["x", "id"]
@@ -111,6 +112,7 @@ def test_one_dataframe_can_be_filtered_in_two_ways(session: Any, uri: str) -> No
     assert ids(df.where("id = 3").union(df.where("id = 4"))) == [3, 4]
 
 
+@pytest.mark.floors
 def test_a_temporary_view_can_be_made_of_a_table(session: Any, uri: str) -> None:
     session.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW v USING lance OPTIONS (path '{uri}', versionAsOf '2')"
@@ -182,6 +184,7 @@ TYPES = pa.table(
 )
 
 
+@pytest.mark.floors
 def test_every_type_reaches_spark(session: Any, tmp_path: Path) -> None:
     uri = str(tmp_path / "types")
     lance_stream.create_dataset(uri, TYPES.schema).append(TYPES)

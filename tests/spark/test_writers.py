@@ -63,6 +63,7 @@ def files_named(uri: str) -> set[str]:
 # --- batches
 
 
+@pytest.mark.floors
 def test_a_table_that_does_not_exist_is_made_in_one_version(session: Any, uri: str) -> None:
     save(numbers(session, 0, 10), uri)
     made = lance_stream.open_dataset(uri)
@@ -173,6 +174,7 @@ def test_new_columns_are_added_if_asked_for(session: Any, uri: str) -> None:
     }
 
 
+@pytest.mark.floors
 def test_a_task_that_fails_leaves_neither_table_nor_file(session: Any, uri: str) -> None:
     df = numbers(session, 0, 8).selectExpr(f"IF(id = 7, {FAILS}, id) AS id", "name")
     with pytest.raises(Exception, match="the rows cannot be computed"):
@@ -234,6 +236,7 @@ def test_another_name_of_the_format_writes_as_well(session: Any, uri: str) -> No
     assert ids_of(uri) == [0, 1, 2]
 
 
+@pytest.mark.floors
 def test_every_type_of_spark_comes_back(session: Any, uri: str) -> None:
     df = session.sql(
         "SELECT CAST(1 AS TINYINT) a, CAST(2 AS SMALLINT) b, 3 c, 4L d, CAST(5 AS FLOAT) e, 6D f,"
@@ -336,6 +339,7 @@ def test_each_micro_batch_becomes_a_version(session: Any, file_stream: Any, uri:
     assert files_of(uri) == files_named(uri)
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("options", [{}, {"appId": "mine"}])
 def test_a_replayed_micro_batch_writes_nothing(
     session: Any, file_stream: Any, uri: str, options: dict[str, str]

@@ -254,6 +254,7 @@ def test_a_restore_that_turns_an_update_back_gives_updates() -> None:
     assert ids(older, version(4, *FIRST.rows)) == expect(update=[2, 4])
 
 
+@pytest.mark.floors
 def test_rows_revived_and_stamped_in_one_fragment_are_told_together() -> None:
     older = version(3, Rows(0, range(6), [1, 1, 1, 5, 1, 1], dead=[0, 4]), Rows(1, [4], 3))
     newer = version(4, Rows(0, range(6), 1))
@@ -383,6 +384,7 @@ def test_far_versions_tell_rows_beside_those_that_were_stamped_in_place_by_histo
     assert (len(found.updates), [each.offsets.tolist() for each in found.deletes]) == (0, [[0]])
 
 
+@pytest.mark.floors
 def test_rows_that_only_got_values_in_a_new_column_can_be_left_out() -> None:
     older = version(
         1, Rows(0, range(4), files=(replace(FILE, field_ids=(0,), column_indices=(0,)),))

@@ -179,6 +179,7 @@ def test_an_id_that_comes_twice_is_seen_however_the_list_was_made() -> None:
             _ = made.place_of
 
 
+@pytest.mark.floors
 def test_fragments_are_sorted_by_id() -> None:
     fragments = FragmentList(map(encode_fragment, reversed(varied(MANY))))
     _ = fragments[0]

@@ -101,6 +101,7 @@ def test_every_operation_occurs_in_the_tests_below() -> None:
     assert {type(each) for each in OPERATIONS} == {*ops.OPERATIONS.values(), ops.UnknownOperation}
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("operation", OPERATIONS, ids=ops.operation_name)
 def test_an_operation_comes_back_from_its_transaction(operation: ops.Operation) -> None:
     assert decode_transaction(encode_transaction(transaction(operation))) == transaction(operation)

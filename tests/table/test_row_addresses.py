@@ -65,6 +65,7 @@ def test_an_updated_row_is_found_at_its_new_place() -> None:
     assert index.find([1, 2, 3])[0].tolist() == [1 << 32, 2 << 32, (1 << 32) + 2]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("far", [10, 1 << 50])
 def test_two_live_rows_with_one_id_are_corrupt(far: int) -> None:
     with pytest.raises(CorruptDataError, match="1 row ids stand for two live rows each"):

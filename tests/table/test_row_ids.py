@@ -160,6 +160,7 @@ def test_a_new_fragment_s_ids_are_written_without_making_them() -> None:
         sequence.to_array()
 
 
+@pytest.mark.floors
 def test_sequences_are_joined_in_order() -> None:
     parts = [RowIdSequence.from_range(5, 7), RowIdSequence.from_array([9, 1]), RowIdSequence()]
     joined = RowIdSequence.concat([*parts, RowIdSequence.from_range(0, 0)])

@@ -84,6 +84,7 @@ def test_two_rows_of_a_key_that_a_version_treats_alike_are_refused(change: str) 
         last(batch)
 
 
+@pytest.mark.floors
 def test_an_unknown_type_of_change_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"'truncate' is no type of change"):
         last(changes_of((6, "insert", 3), (7, "truncate", 5)))

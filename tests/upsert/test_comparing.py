@@ -99,6 +99,7 @@ def test_values_are_the_same_where_python_says_so(name: str) -> None:
     assert same_values(one, other).tolist() == expected
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("name", TYPES)
 def test_values_have_the_order_of_spark(name: str) -> None:
     kind, values = TYPES[name]

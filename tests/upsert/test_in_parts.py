@@ -50,6 +50,7 @@ def test_a_decimal_with_more_digits_than_the_key_is_refused(way: Way) -> None:
     assert lance_stream.Dataset(table).to_table()["x"].to_pylist() == ["old"]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize(
     ("stored", "incoming"),
     [
@@ -154,6 +155,7 @@ def test_the_greatest_sequence_stays_whatever_order_rows_arrive_in(way: Way, nam
     assert winner_of(way, sequences, *([each] for each in places[::-1])) == last
 
 
+@pytest.mark.floors
 def test_a_struct_that_orders_rows_counts_in_the_order_of_the_stored_parts(way: Way) -> None:
     table = table_of(
         pa.table({"id": [1], "seq": pa.array([{"at": 2, "lsn": 1.0}], NESTED), "x": ["new"]})
@@ -180,6 +182,7 @@ def test_nested_sequences_are_not_remembered(way: Way) -> None:
         way(table_of(rows), rows, rules)
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("infinite", [2**63 - 1, 0])
 def test_the_same_row_may_come_twice(way: Way, infinite: int) -> None:
     nested = pa.list_(pa.struct([("at", pa.timestamp("us")), ("x", pa.float64())]))
@@ -224,6 +227,7 @@ STORED = [
 ]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("applies_changes", [False, True])
 def test_parts_of_structs_that_do_not_come_stay(way: Way, applies_changes: bool) -> None:
     table = table_of(pa.table({"id": range(4), "s": pa.array(STORED, WHOLE)}))

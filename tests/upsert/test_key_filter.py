@@ -17,6 +17,7 @@ def test_no_key_is_missed_and_few_others_are_taken_for_one() -> None:
     assert bool((np.diff(found) > 0).all())
 
 
+@pytest.mark.floors
 def test_without_keys_there_are_no_candidates() -> None:
     nothing = KeyFilter(key_words([pa.array([], pa.int8())]))
     rows, words = nothing.candidates([pa.array([1, 2], pa.int8())])

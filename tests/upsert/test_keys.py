@@ -129,6 +129,7 @@ def test_many_columns_of_many_values_do_not_overflow() -> None:
     assert lookup.find([each.slice(4000) for each in columns]).tolist() == list(range(4000, 5000))
 
 
+@pytest.mark.floors
 def test_the_bounds_of_the_keys_are_known() -> None:
     lookup = KeyLookup([pa.array([3, 1, 2]), pa.array(["b", "c", "a"])])
     assert [(low.as_py(), high.as_py()) for low, high in lookup.bounds()] == [(1, 3), ("a", "c")]
@@ -147,6 +148,7 @@ def test_these_types_cannot(arrow_type: pa.DataType) -> None:
         check_key_type("k", arrow_type)
 
 
+@pytest.mark.floors
 def test_null_keys_are_refused_with_their_number_and_one_of_them() -> None:
     keys = [pa.array([1, 2, None, None]), pa.array(["a", None, "c", "d"])]
     with pytest.raises(InvalidInputError, match=r"3 of 4 rows .* \(a=2, b=None\)"):
@@ -154,6 +156,7 @@ def test_null_keys_are_refused_with_their_number_and_one_of_them() -> None:
     check_no_null_keys(["a"], [pa.array([1, 2])])
 
 
+@pytest.mark.floors
 def test_without_an_order_a_key_occurs_once() -> None:
     keys = [pa.array([5, 6, 5, 6, 6, 7])]
     with pytest.raises(InvalidInputError, match=r"2 keys .* \(k=5\) 2 times.*sequence_by"):
@@ -180,6 +183,7 @@ def test_the_newest_row_of_a_key_counts(rows: list[tuple[int, int]]) -> None:
     assert winners.num_late == len(rows) - len(newest)
 
 
+@pytest.mark.floors
 def test_equal_sequences_are_refused_unless_the_rows_are_equal() -> None:
     batch = pa.record_batch(
         {"k": [1, 1, 1, 2], "seq": [3, 3, 1, 1], "x": [float("nan"), float("nan"), 0.0, 0.0]}
@@ -191,6 +195,7 @@ def test_equal_sequences_are_refused_unless_the_rows_are_equal() -> None:
         newest_rows(differs, ["k"], lookup, "seq")
 
 
+@pytest.mark.floors
 def test_a_row_without_a_sequence_is_refused() -> None:
     batch = pa.record_batch({"k": [1, 2], "seq": pa.array([1, None])})
     with pytest.raises(InvalidInputError, match=r"1 rows have no 'seq'.*\(k=2\)"):

@@ -146,6 +146,7 @@ def test_a_process_reads_what_was_saved_once() -> None:
     assert may.tolist() == [False, True]
 
 
+@pytest.mark.floors
 def test_it_is_saved_only_where_much_would_have_to_be_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -42,6 +42,7 @@ def test_all_live_rows_with_a_key_are_found_and_no_dead_one(
     assert found.sequence.to_pylist() == [10 + each for each in offsets]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("keys", [[], [-1], [4, 998], list(range(0, 2000, 2))])
 @pytest.mark.parametrize("learns", [False, True])
 def test_the_sequence_of_matches_is_read_and_no_other(

@@ -262,6 +262,7 @@ def test_sequences_that_are_not_stored_are_compared_in_the_wider_type() -> None:
         by(table, ["id"], pa.string())
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize(
     "sequence",
     [

@@ -51,6 +51,7 @@ def test_old_rows_read_null_in_a_new_column_and_stay_who_they_are(ds: Dataset) -
     assert added.changes(ds.version).read_all().num_rows == 0
 
 
+@pytest.mark.floors
 def test_rows_that_come_later_have_values(ds: Dataset) -> None:
     added = ds.add_columns(PRICE).append(pa.table({"id": [6], "name": ["n6"], "price": [1.5]}))
     added = added.upsert(pa.table({"id": [0], "price": [2.5]}), on=["id"])
@@ -156,6 +157,7 @@ def test_of_two_who_add_one_column_the_second_finds_it_there(ds: Dataset) -> Non
     assert added.schema.names == ["id", "name", "price"]
 
 
+@pytest.mark.floors
 def test_of_two_who_add_one_column_with_two_types_the_second_is_told(ds: Dataset) -> None:
     watched = in_the_way(ds, lambda: ds.add_columns(pa.field("price", pa.string())))
     with pytest.raises(InvalidInputError, match="which is string and not double"):

@@ -42,6 +42,7 @@ def data_files(ds: Dataset) -> set[str]:
     return set(ds.table.store.list_names("data"))
 
 
+@pytest.mark.floors
 def test_a_value_is_computed_from_its_own_row(ds: Dataset) -> None:
     made = ds.add_columns(
         {

@@ -35,6 +35,7 @@ def celsius() -> Any:
     pa.unregister_extension_type("test.celsius")
 
 
+@pytest.mark.floors
 def test_registered_extension_types_come_back_as_such(celsius: Celsius) -> None:
     degrees = pa.ExtensionArray.from_storage(celsius, pa.array([36.6, None]))
     table = pa.table(

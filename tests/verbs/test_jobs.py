@@ -75,6 +75,7 @@ def test_the_first_commit_makes_the_table_with_its_rows(uri: str) -> None:
     assert made.append(rows(4)).verify() == []
 
 
+@pytest.mark.floors
 def test_a_job_without_rows_makes_the_table_and_no_version_after_it(uri: str) -> None:
     assert commit_job(plan_job(uri, SCHEMA), []).is_new
     assert not commit_job(plan_job(uri, SCHEMA), []).is_new
@@ -200,6 +201,7 @@ def test_what_a_job_wrote_can_be_thrown_away(uri: str) -> None:
     assert files_of(uri) == []
 
 
+@pytest.mark.floors
 def test_columns_are_added_when_the_job_is_planned(uri: str) -> None:
     lance_stream.create_dataset(uri, SCHEMA).append(rows(0))
     wider = SCHEMA.append(pa.field("price", pa.float64()))

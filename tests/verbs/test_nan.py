@@ -24,6 +24,7 @@ QUERIES = [
 ]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("arrow", [pa.float32(), pa.float64()], ids=str)
 @pytest.mark.parametrize("version", ["0.1", "2.0", "2.2"])
 @pytest.mark.oracle

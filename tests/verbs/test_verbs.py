@@ -416,6 +416,7 @@ def test_a_scan_that_is_not_read_to_its_end_is_no_harm(ds: Dataset) -> None:
     assert ids_of(ds) == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.floors
 def test_rows_are_taken_in_the_order_asked_for(ds: Dataset) -> None:
     ds = ds.delete("id = 1")
     assert ds.take(row_offsets=[4, 0, 1, 4])["id"].to_pylist() == [5, 0, 2, 5]
@@ -450,6 +451,7 @@ def test_a_row_that_is_not_there_is_not_taken(
         ds.delete("id = 1").take(**arguments)
 
 
+@pytest.mark.floors
 def test_without_stable_row_ids_an_address_is_the_row_id(uri: str) -> None:
     made = lance_stream.create_dataset(uri, SCHEMA, stable_row_ids=False)
     ds = made.append(rows(0, 1)).append(rows(2, 3)).delete("id = 2")

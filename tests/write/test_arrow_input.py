@@ -19,6 +19,7 @@ class SpeaksArrow:
         return TABLE.__arrow_c_stream__(requested_schema)
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize(
     "data",
     [
@@ -35,6 +36,7 @@ def test_whatever_has_rows_and_columns_becomes_batches(data: Any) -> None:
     assert read_input(data).read_all() == TABLE
 
 
+@pytest.mark.floors
 def test_the_index_of_a_pandas_frame_is_no_column() -> None:
     frame = pd.DataFrame({"a": [1, 2]}, index=["x", "y"])
     assert read_input(frame).read_all().column_names == ["a"]

@@ -111,6 +111,7 @@ KEPT = [
 ]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize(("values", "incoming", "wanted"), KEPT, ids=str)
 def test_a_cast_keeps_every_value(
     values: list[Any], incoming: pa.DataType, wanted: pa.DataType
@@ -181,6 +182,7 @@ REFUSED_BY_VALUE = [
 ]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize(("values", "incoming", "wanted"), REFUSED_BY_VALUE, ids=str)
 def test_a_value_that_does_not_fit_is_refused(
     values: list[Any], incoming: pa.DataType, wanted: pa.DataType
@@ -250,6 +252,7 @@ def test_what_fits_already_is_not_copied() -> None:
     assert result.column(0).buffers()[1].address == batch.column(0).buffers()[1].address
 
 
+@pytest.mark.floors
 def test_a_list_of_pairs_becomes_a_map() -> None:
     wanted = pa.map_(pa.string(), pa.int64())
     pair = pa.struct([("k", pa.string()), ("v", pa.int8())])

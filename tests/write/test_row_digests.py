@@ -44,6 +44,7 @@ def table_of_many_types() -> pa.Table:
     )
 
 
+@pytest.mark.floors
 def test_a_digest_never_changes() -> None:
     """Ledgers and users keep digests: if this fails, the definition was changed."""
     found = digest_of(table_of_many_types())
@@ -59,6 +60,7 @@ def test_a_digest_never_changes() -> None:
 PLAIN = [each for each in COLUMNS.values() if not any("encoding" in key for key in each.metadata)]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("column", PLAIN, ids=lambda each: each.name)
 def test_values_of_every_type_have_the_digest_of_the_definition(column: Column) -> None:
     for shape in SHAPES:
@@ -224,6 +226,7 @@ SAME_VALUES: dict[str, list[pa.Array]] = {
 }
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("arrays", SAME_VALUES.values(), ids=SAME_VALUES.keys())
 def test_a_value_has_one_digest_in_all_types_that_hold_it(arrays: list[pa.Array]) -> None:
     assert len({digest_of_column(each) for each in arrays}) == 1

@@ -166,6 +166,7 @@ def test_text_becomes_less_than_half() -> None:
     assert len(encoded.data) < 0.42 * sum(map(len, values))
 
 
+@pytest.mark.floors
 def test_random_bytes_and_few_bytes_are_left_as_they_are() -> None:
     random = np.random.default_rng(1)
     for values in ([random.bytes(100) for _ in range(1000)], [b"few bytes"] * 9):

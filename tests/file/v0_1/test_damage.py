@@ -84,6 +84,7 @@ def test_every_prefix_of_a_file_is_found_to_be_cut_short(files: Any, sound: byte
     assert not any(read_everything(files, sound[:size]) for size in range(len(sound)))
 
 
+@pytest.mark.floors
 def test_flipped_bits_do_no_other_harm(files: Any, sound: bytes) -> None:
     chance = random.Random(1)
     refused = 0

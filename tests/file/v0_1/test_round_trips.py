@@ -99,6 +99,7 @@ def test_batches_have_one_size_but_for_the_last(files: Any, data: bytes) -> None
     ]
 
 
+@pytest.mark.floors
 def test_a_small_file_is_read_by_the_request_that_opens_it(files: Any) -> None:
     opened = files.written(table_of(20), version=V0_1)
     opened.read(0, 20)
@@ -152,12 +153,14 @@ def test_a_column_that_is_not_there_is_named(files: Any, data: bytes) -> None:
         opened.reader.read([Field("unheard", "int8", id=99)], opened.column_of(), 0, 1).send(None)
 
 
+@pytest.mark.floors
 def test_a_file_without_rows_is_read(files: Any) -> None:
     opened = files.written(table_of(5).slice(0, 0), version=V0_1)
     assert opened.num_rows == 0
     assert [len(each) for each in opened.read(0, 0)] == [0] * 11
 
 
+@pytest.mark.floors
 def test_dictionaries_of_a_file_grow_together(files: Any) -> None:
     chunks = [["a", "b"], ["b", None, "c"], ["d", "a"]]
     table = pa.table({"d": pa.chunked_array([pa.array(c).dictionary_encode() for c in chunks])})

@@ -16,6 +16,7 @@ from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize(
     ("array", "least", "most"),
     [
@@ -65,6 +66,7 @@ def test_cut_bounds_of_bytes_stay_bounds(data: bytes) -> None:
     assert most is not None or data.startswith(b"\xff" * 64)
 
 
+@pytest.mark.floors
 def test_bounds_over_nulls_are_not_believed_except_of_byte_strings() -> None:
     counts, least, most = pa.array([0, 1]), pa.array([1, 5]), pa.array([2, 9])
     bounds = known_bounds(Field("x", "int64"), counts, least, most)

@@ -67,6 +67,7 @@ def test_a_null_string_is_an_end_beyond_the_adjustment() -> None:
     assert decode(binary(4), pa.large_binary(), stored, scattered).to_pylist() == [None, b"c"]
 
 
+@pytest.mark.floors
 def test_strings_of_one_length_need_no_offsets() -> None:
     encoding = pb.ArrayEncoding(
         fixed_size_binary=pb.FixedSizeBinary(bytes=no_nulls(flat(8)), byte_width=2)

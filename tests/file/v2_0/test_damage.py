@@ -92,6 +92,7 @@ def read_everything(files: Any, data: bytes) -> bool:
     return True
 
 
+@pytest.mark.floors
 def test_the_sound_file_reads(files: Any, sound: bytes) -> None:
     assert read_everything(files, sound)
 

@@ -50,6 +50,7 @@ def at(values: list[Any], rows: Rows) -> list[Any]:
     return [values[place] for place in offsets]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("bits", INTEGERS)
 def test_packed_values_of_every_width_read_as_unsigned_or_signed_numbers(bits: int) -> None:
     chance = random.Random(bits)
@@ -71,6 +72,7 @@ def test_packed_values_of_every_width_read_as_unsigned_or_signed_numbers(bits: i
             assert array.to_pylist() == at(unsigned, rows), (width, rows)
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("bits", INTEGERS)
 def test_values_in_fastlanes_order_read_in_blocks(bits: int) -> None:
     word = np.dtype(f"<u{bits // 8}")
@@ -281,6 +283,7 @@ def fixed_size_list(dimension: int, items: pb.ArrayEncoding) -> pb.ArrayEncoding
 POINT_PARTS = (no_nulls(flat(32)), fixed_size_list(2, no_nulls(flat(32))), no_nulls(flat(8)))
 
 
+@pytest.mark.floors
 def test_parts_of_a_packed_struct_stand_side_by_side() -> None:
     stored = [b"".join(struct.pack("<iffB", n, n / 2, -n, n + 1) for n in range(5))]
     expected = [{"id": n, "at": [n / 2, -n], "kind": n + 1} for n in range(5)]

@@ -111,6 +111,7 @@ def test_one_column_of_a_hundred_reads_only_its_bytes(files: Any) -> None:
     assert opened.bytes_read == 8 * 2000
 
 
+@pytest.mark.floors
 def test_pages_of_lists_end_where_enough_indices_stand_below_them(files: Any) -> None:
     def num_pages(column: pa.Array) -> list[int]:
         opened = files.written(pa.table({"c": column}))

@@ -83,6 +83,7 @@ def test_any_rows_of_any_pages_of_any_batches_read_the_same(
         assert array.to_pylist() == table[name].take(pa.array(offsets, pa.int64())).to_pylist()
 
 
+@pytest.mark.floors
 def test_a_file_of_no_rows_has_empty_columns_of_the_right_types(files: Any) -> None:
     table = TABLES[0].slice(0, 0)
     opened = files.written(table)

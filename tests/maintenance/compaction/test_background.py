@@ -277,6 +277,7 @@ def test_it_is_pickled_without_its_thread() -> None:
     assert (copy.every, copy.rules, copy.last_round) == (2, compaction.rules, None)
 
 
+@pytest.mark.floors
 def test_no_race_of_two_streams_and_a_compaction_loses_a_change() -> None:
     """Each stream changes keys of its own, which lie in the same fragments as the other's."""
     ds = new_table().append(rows(*range(20))).append(rows(*range(20, 40)))

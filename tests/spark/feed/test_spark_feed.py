@@ -116,6 +116,7 @@ def tail(session: Any, uri: str, tmp_path: Path) -> Any:
 # --- as a batch
 
 
+@pytest.mark.floors
 def test_a_batch_gives_the_changes_of_an_interval_with_both_ends(session: Any, uri: str) -> None:
     df = feed(session, uri, 0)
     assert dict(df.dtypes) == {
@@ -219,6 +220,7 @@ def test_a_table_without_stable_row_ids_is_refused_with_the_way_out(
 # --- as a stream
 
 
+@pytest.mark.floors
 def test_a_stream_gives_every_change_from_its_starting_version(tail: Any) -> None:
     stream = tail(readChangeFeed="true", startingVersion=3)
     stream.run()
@@ -227,6 +229,7 @@ def test_a_stream_gives_every_change_from_its_starting_version(tail: Any) -> Non
     assert found[("update_postimage", 5, 2)] == 1
 
 
+@pytest.mark.floors
 def test_without_a_starting_version_a_snapshot_comes_first(tail: Any, uri: str) -> None:
     stream = tail(readChangeFeed="true")
     stream.run()
@@ -366,6 +369,7 @@ def test_a_stream_with_a_wrong_option_ends_in_an_error_of_ours(
 # --- the SQL function
 
 
+@pytest.mark.floors
 def test_the_sql_function_gives_the_changes_of_the_feed(session: Any, uri: str) -> None:
     found = session.sql(f"SELECT * FROM lance_changes('{uri}', 3, 4)")
     loaded = feed(session, uri, 3, 4)

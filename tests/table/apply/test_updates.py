@@ -98,6 +98,7 @@ def test_rows_from_a_write_ahead_log_are_refused() -> None:
         then(table(3), Update(compacted_sstables=(b"x",)))
 
 
+@pytest.mark.floors
 def test_columns_rewritten_in_place_stamp_the_rows_that_are_named() -> None:
     old = table(4)
     planned = replace(old.fragments[0], files=(new_fragment(4).files[0],))
@@ -116,6 +117,7 @@ def test_columns_rewritten_in_place_stamp_the_rows_that_are_named() -> None:
         then(old, replace(named, updated_fragment_offset_bitmaps={0: b"no bitmap"}))
 
 
+@pytest.mark.floors
 def test_an_index_follows_rows_that_it_knew_all_of() -> None:
     old = with_index(
         table(3, 2), index("all", X, 0, 1), index("some", X, 0), index("key", ID, 0, 1)
@@ -180,6 +182,7 @@ def test_rows_that_died_while_they_were_rewritten_are_dead_in_the_new_fragment()
         then(dying, Rewrite((group,)))
 
 
+@pytest.mark.floors
 def test_indices_that_say_addresses_do_not_follow_a_rewrite() -> None:
     zones = ("/lance.table.ZoneMapIndexDetails", b"")
     old = with_index(
@@ -250,6 +253,7 @@ def test_a_dropped_column_takes_its_files_and_indices_with_it() -> None:
     assert [stamps(each)[1] for each in made.fragments] == [[1, 1, 1], [1, 1]]
 
 
+@pytest.mark.floors
 def test_data_is_replaced_as_a_whole_file_or_beside_it() -> None:
     old = with_index(table(3, 2), index("ids", ID, 0, 1), index("xs", X, 0, 1))
     (file,) = old.fragments[0].files

@@ -278,6 +278,7 @@ def test_bit_packed_chunks_decode_to_what_was_packed(bits: int, count: int, seed
     assert plain(decoded) == plain(block)
 
 
+@pytest.mark.floors
 def test_no_chunks_are_no_values() -> None:
     none = ChunkedBuffer(np.zeros(0, np.uint8), NO_VALUES, NO_VALUES)
     flat = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=32))

@@ -54,6 +54,7 @@ def check_chunks(encoded: EncodedMiniBlock, count: int) -> None:
     assert 0 < encoded.num_values[-1] <= 4096
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize(("bits", "width"), WIDTHS)
 def test_packed_values_of_every_width_come_back(bits: int, width: int) -> None:
     words = below(width, bits, 2500)

@@ -121,6 +121,7 @@ def test_damaged_bytes_decode_or_are_bad_data(name: str) -> None:
         assert block.num_values == case["num_values"].sum()
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("name", WITH_SIZES)
 def test_a_cut_buffer_is_bad_data(name: str) -> None:
     case = load(name)

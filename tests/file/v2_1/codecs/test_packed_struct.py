@@ -108,6 +108,7 @@ def test_parts_that_do_not_fill_their_value_are_bad_data(value: bytes) -> None:
         packed_struct.split_variable(strings([b"ab\0\0\0\0", value]), [16, 32], [False, True])
 
 
+@pytest.mark.floors
 def test_a_length_of_64_bits_that_is_absurd_is_bad_data() -> None:
     rows = strings([b"\xff" * 8 + b"x"])
     with pytest.raises(CorruptDataError, match="18446744073709551615 bytes"):

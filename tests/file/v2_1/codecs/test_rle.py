@@ -64,6 +64,7 @@ def test_a_huge_length_gives_no_more_values_than_its_chunk_has() -> None:
     assert decode_chunks([[(7, 2**32 - 1)]] * 3, [2, 2, 2], "<u4") == [7] * 6
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize(
     ("runs", "count"), [([(7, 3), (8, 1)], 5), ([(7, 0), (8, 4)], 4), ([], 1), ([(7, 255)], 256)]
 )
@@ -91,6 +92,7 @@ def test_a_block_with_a_wrong_size_of_values_is_bad_data(size: int) -> None:
         decode_block(rle(flat(32), flat(8)), stored, 4)
 
 
+@pytest.mark.floors
 def test_lengths_or_values_can_be_encoded_themselves() -> None:
     packed = pb.CompressiveEncoding(
         out_of_line_bitpacking=pb.OutOfLineBitpacking(uncompressed_bits_per_value=8, values=flat(4))

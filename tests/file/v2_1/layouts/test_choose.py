@@ -78,6 +78,7 @@ def test_chunks_are_compressed_if_it_is_asked_for(
     assert column.take([5, 600, 5999]).equals(values.take([5, 600, 5999]))
 
 
+@pytest.mark.floors
 def test_floats_of_few_distinct_bytes_are_split_by_themselves(columns: Any) -> None:
     values = pa.array(np.arange(6000, dtype=np.float32) / 16)
     column = columns.write(values, metadata={PREFIX + "compression": "lz4"})
@@ -136,6 +137,7 @@ def test_a_dictionary_is_written_within_its_limits(
     assert column.read(0, 6000).equals(values)
 
 
+@pytest.mark.floors
 def test_null_values_are_not_stored_as_they_were(columns: Any) -> None:
     secret = np.full(6000, 12345678, np.int64)
     secret[::2] = np.arange(3000)

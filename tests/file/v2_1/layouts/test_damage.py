@@ -68,6 +68,7 @@ def test_buffers_that_are_cut_short_read_right_or_are_bad(columns: Any, name: st
         column.pages[leaf] = pages
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("version", [FileVersion.V2_1, FileVersion.V2_2])
 def test_flipped_bits_read_as_something_or_are_bad(
@@ -97,6 +98,7 @@ def test_flipped_bits_of_a_layout_read_as_something_or_are_bad(columns: Any, nam
         assert_reads_or_is_bad(column, len(SHAPES[name]))
 
 
+@pytest.mark.floors
 def test_pages_of_a_wrong_length_read_as_something_or_are_bad(columns: Any) -> None:
     for values in SHAPES.values():
         column = columns.write(values)

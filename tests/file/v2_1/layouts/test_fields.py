@@ -80,6 +80,7 @@ def test_what_stands_in_the_place_of_a_null_is_not_written(columns: Any) -> None
     assert column.read(0, 4).to_pylist() == [None, {"a": [3]}, {"a": [4, 5, 6]}, None]
 
 
+@pytest.mark.floors
 def test_slices_of_nested_vectors_behind_null_lists_are_written_as_they_are(columns: Any) -> None:
     """Arrow itself takes the wrong items from such slices."""
     inner = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(60.0)), 3)
@@ -128,6 +129,7 @@ def test_dictionaries_that_differ_between_batches_make_one_array(columns: Any) -
         assert column.read(0, 5).to_pylist() == ["a", "b", "b", "c", None]
 
 
+@pytest.mark.floors
 def test_dictionaries_that_together_are_too_large_for_their_index_stay_pages_apart(
     columns: Any,
 ) -> None:
@@ -262,6 +264,7 @@ def test_structs_without_fields_that_are_null_or_in_lists_are_refused(
         columns.write(values)
 
 
+@pytest.mark.floors
 def test_a_struct_without_fields_says_nothing_of_the_struct_around_it(columns: Any) -> None:
     """So the reference writes it, and misreads the parts beside it."""
     values = pa.array([{"a": {}, "b": 1}, {"a": {}, "b": 2}], EMPTY_AND_NUMBER)
@@ -402,6 +405,7 @@ def test_absurd_lengths_of_fixed_size_lists_are_bad_data_before_memory_is_asked_
             column.read(0, 3)
 
 
+@pytest.mark.floors
 def test_neighbouring_pages_of_several_kinds_are_read_as_one(columns: Any) -> None:
     """Some share an encoding, some have nulls, one has a dictionary, one is constant."""
     parts = [

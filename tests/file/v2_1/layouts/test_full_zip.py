@@ -89,6 +89,7 @@ def test_lists_of_wide_values_are_found_by_the_row_index(
     assert column.take(places).equals(values.take(places))
 
 
+@pytest.mark.floors
 def test_of_a_large_row_index_only_the_rows_asked_for_are_read(
     columns: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +106,7 @@ def test_of_a_large_row_index_only_the_rows_asked_for_are_read(
     assert [each.size_bytes for each in column.rounds[2]] == [11 * width]
 
 
+@pytest.mark.floors
 def test_a_row_of_many_items_among_few_is_followed_to_its_end(columns: Any) -> None:
     rows: list[Any] = [[LONG]] * 100 + [[str(n) for n in range(3000)]] + [[None, LONG], []]
     values = pa.array(rows)
@@ -168,6 +170,7 @@ def test_a_claim_of_absurdly_many_rows_is_refused_at_once(columns: Any) -> None:
         column.with_layout(layout, length=2**31).read(0, 2**31)
 
 
+@pytest.mark.floors
 def test_booleans_in_bytes_are_read(columns: Any) -> None:
     message = pb.FullZipLayout(
         bits_per_value=8,

@@ -153,6 +153,7 @@ def test_skewed_strings_are_cut_into_chunks_that_fit(columns: Any, version: File
     assert column.read(2990, 3030).equals(values[2990:3030])
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("version", BOTH)
 @pytest.mark.parametrize("items", [[1, 2, 3], [True, False], ["x", None]], ids=str)
 def test_lists_too_sparse_for_chunks_go_full_zip(
