@@ -26,7 +26,7 @@ class Environment:
 
 MACHINE = Environment(
     now_nanos=time.time_ns,
-    sleep=time.sleep,
+    sleep=lambda seconds: time.sleep(seconds),
     chance=random.random,
     random_id=lambda: secrets.randbits(64),
 )

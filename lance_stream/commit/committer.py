@@ -25,11 +25,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from typing import Final
 
+from lance_stream.backoff import Backoff
 from lance_stream.commit.mending import with_counts, with_sequences
 from lance_stream.commit.publishing import publish_and_know
 from lance_stream.commit.rebasing import delete_deletion_files, rebase_transaction
-from lance_stream.commit.retries import RETRIES, Retries
 from lance_stream.commit.same_table import check_files_are_there, check_is_still_there, replaced
 from lance_stream.commit.version_log import Look, VersionLog
 from lance_stream.environment import MACHINE, Environment
@@ -82,6 +83,10 @@ class Skipped:
     reason: str
 
 
+BACKOFF: Final = Backoff(max_attempts=30, first_delay_seconds=0.02, max_delay_seconds=2.0)
+"""What a commit does by default. Each attempt loses only to a commit that succeeded meanwhile, so
+many writers together always make progress; random waits keep them from meeting again at once."""
+
 BeforeAttempt = Callable[[Manifest | None], str | None]
 """Looks at the newest version (None: no table yet) before each attempt. A reason skips the commit;
 an error stops it."""
@@ -100,7 +105,7 @@ def commit(
     creation: Creation | None = None,
     before_attempt: BeforeAttempt | None = None,
     config_entries: ConfigEntries | None = None,
-    retries: Retries = RETRIES,
+    backoff: Backoff = BACKOFF,
     environment: Environment = MACHINE,
 ) -> Committed | Skipped:
     """Make a transaction the next version of a table.
@@ -115,7 +120,7 @@ def commit(
         before_attempt: Asked on every attempt, of the newest version, whether there is still
             something to do.
         config_entries: Asked on every attempt for the config entries that go in with the version.
-        retries: How often and how soon to try again after losing to another writer.
+        backoff: How often and how soon to try again after losing to another writer.
         environment: The clock and randomness.
 
     Returns:
@@ -142,7 +147,7 @@ def commit(
             creation,
             before_attempt,
             config_entries,
-            retries,
+            backoff,
             environment,
             rebased,
         )
@@ -170,7 +175,7 @@ def _attempt(
     creation: Creation | None,
     before_attempt: BeforeAttempt | None,
     config_entries: ConfigEntries | None,
-    retries: Retries,
+    backoff: Backoff,
     environment: Environment,
     rebased: list[Fragment],
 ) -> Committed | Skipped:
@@ -183,14 +188,14 @@ def _attempt(
         creation: What a new table is.
         before_attempt: Whether there is still something to do.
         config_entries: Config entries that go in with the version.
-        retries: How often and how soon.
+        backoff: How often and how soon.
         environment: The clock and randomness.
         rebased: Takes the fragments with each deletion file that a rebase has written.
     """
     checked = transaction.read_version
     known = planned_on if planned_on is not None and planned_on.version else None
     file = _write_transaction(log, transaction, environment)
-    for attempt in range(1, retries.max_attempts + 1):
+    for attempt in range(1, backoff.max_attempts + 1):
         look = _look(log, transaction)
         newest = look.newest if look else None
         if look is not None and known is not None:
@@ -219,13 +224,13 @@ def _attempt(
             made.version,
             data,
             file.name,
-            lambda tries: environment.sleep(retries.delay_seconds(tries, environment.chance())),
+            lambda tries: backoff.wait(tries, environment),
         ):
             log.remember(made, data)
             return Committed(made, attempt)
-        environment.sleep(retries.delay_seconds(attempt, environment.chance()))
+        backoff.wait(attempt, environment)
     raise RetryableConflictError(
-        f"{retries.max_attempts} times in a row another writer was faster than this "
+        f"{backoff.max_attempts} times in a row another writer was faster than this "
         f"{operation_name(transaction.operation)}. Try again, or let fewer writers commit at once",
         checked + 1,
     )

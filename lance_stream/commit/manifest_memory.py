@@ -12,11 +12,10 @@ the version was made, to the nanosecond, and the name of its transaction's file,
 once. A manifest that says neither there is not remembered.
 """
 
-import threading
-from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from lance_stream.byte_ranges import ByteRange
+from lance_stream.caches import Cache
 from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest, own_marks
 
@@ -34,6 +33,7 @@ MAX_OF_TABLE: Final = 2
 
 
 class _Remembered(NamedTuple):
+    path: str
     manifest: Manifest
     size_bytes: int
     tail: bytes
@@ -50,10 +50,10 @@ class ManifestMemory:
 
     def __init__(self, max_bytes: int = MAX_BYTES, max_tables: int = MAX_TABLES) -> None:
         self._max_bytes = max_bytes
-        self._max_tables = max_tables
-        self._size_bytes = 0
-        self._known: OrderedDict[str, OrderedDict[str, _Remembered]] = OrderedDict()
-        self._lock = threading.Lock()
+        least = max_bytes / max_tables  # what a table counts as, so that they are not too many
+        self._known: Cache[str, tuple[_Remembered, ...]] = Cache(
+            max_bytes, lambda of_table: max(least, _size_of(of_table))
+        )
 
     def remember(
         self, store: Store, path: str, manifest: Manifest, data: bytes, etag: str = ""
@@ -71,17 +71,14 @@ class ManifestMemory:
         marks = own_marks(manifest)
         if len(data) > self._max_bytes or not marks or any(each not in tail for each in marks):
             return
-        with self._lock:
-            self._forget(store.uri, path)
-            of_table = self._known.setdefault(store.uri, OrderedDict())
-            of_table[path] = _Remembered(manifest, len(data), tail, etag)
-            self._known.move_to_end(store.uri)
-            self._size_bytes += len(data)
-            while len(of_table) > MAX_OF_TABLE:
-                self._forget(store.uri, next(iter(of_table)))
-            while self._size_bytes > self._max_bytes or len(self._known) > self._max_tables:
-                uri, oldest = next(iter(self._known.items()))
-                self._forget(uri, next(iter(oldest)))
+        met = _Remembered(path, manifest, len(data), tail, etag)
+
+        def with_it(of_table: tuple[_Remembered, ...] | None) -> tuple[_Remembered, ...]:
+            others = tuple(each for each in of_table or () if each.path != path)
+            kept = (*others[1 - MAX_OF_TABLE :], met)
+            return kept if _size_of(kept) <= self._max_bytes else (met,)
+
+        self._known.change(store.uri, with_it)
 
     def recall(self, store: Store, path: str, etag: str = "") -> Manifest | None:
         """Return what a manifest states, if it was among the last met and is the same; else None.
@@ -94,33 +91,32 @@ class ManifestMemory:
         Raises:
             NotFoundError: It was met before, and is gone.
         """
-        with self._lock:
-            known = self._of(store.uri).get(path)
+        of_table = self._known.get(store.uri) or ()
+        known = next((each for each in of_table if each.path == path), None)
         if known is None:
             return None
-        if not etag or etag != known.etag:
-            start = known.size_bytes - len(known.tail)
-            # One byte more than there was: a file that has grown is another one.
-            (tail,) = store.read_ranges(path, [ByteRange(start, known.size_bytes + 1)])
-            if bytes(tail) != known.tail:
-                return None
-        with self._lock:
-            of_table = self._of(store.uri)
-            if path in of_table:
-                of_table[path] = known._replace(etag=etag or known.etag)
-                self._known.move_to_end(store.uri)
+        if etag and etag == known.etag:
+            return known.manifest
+        start = known.size_bytes - len(known.tail)
+        # One byte more than there was: a file that has grown is another one.
+        (tail,) = store.read_ranges(path, [ByteRange(start, known.size_bytes + 1)])
+        if bytes(tail) != known.tail:
+            return None
+        if etag:
+            self._note_etag(store.uri, known, etag)
         return known.manifest
 
-    def _of(self, uri: str) -> OrderedDict[str, _Remembered]:
-        return self._known.get(uri) or OrderedDict()
+    def _note_etag(self, uri: str, known: _Remembered, etag: str) -> None:
+        noted = known._replace(etag=etag)
+        if self._known.get(uri):
+            self._known.change(
+                uri,
+                lambda of_table: tuple(noted if each is known else each for each in of_table or ()),
+            )
 
-    def _forget(self, uri: str, path: str) -> None:
-        of_table = self._of(uri)
-        known = of_table.pop(path, None)
-        if known is not None:
-            self._size_bytes -= known.size_bytes
-        if not of_table:
-            self._known.pop(uri, None)
+
+def _size_of(of_table: tuple[_Remembered, ...]) -> int:
+    return sum(each.size_bytes for each in of_table)
 
 
 MANIFESTS: Final = ManifestMemory()

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from lance_stream.arguments import as_number
+from lance_stream.caches import Cache
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.timestamps import moment_at, nanos_of, with_zone
@@ -20,7 +21,7 @@ _LOOK_BACK: Final = 16
 _MICROSECOND: Final = 1000
 _MAX_KNOWN: Final = 1024
 
-_commit_times: dict[tuple[str, int, int], datetime] = {}
+_commit_times: Final[Cache[tuple[str, int, int], datetime]] = Cache(_MAX_KNOWN)
 
 
 def checked_interval(table: TableVersion, after: object, through: object) -> tuple[int, int]:
@@ -115,9 +116,8 @@ def commit_time(table: TableVersion) -> datetime:
 
 def remember_commit_time(table: TableVersion, shown: datetime) -> None:
     """Keep what a version's changes showed, so that those of the next one need not look back."""
-    while len(_commit_times) >= _MAX_KNOWN:
-        _commit_times.pop(next(iter(_commit_times)), None)
-    _commit_times[table.uri, table.version, table.manifest.timestamp_nanos or 0] = shown
+    key = table.uri, table.version, table.manifest.timestamp_nanos or 0
+    _commit_times.put(key, shown)
 
 
 def _first_place(table: TableVersion, versions: Sequence[int], nanos: int) -> int:

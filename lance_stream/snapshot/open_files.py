@@ -4,19 +4,18 @@ A data file's footer and metadata are read once: readers are kept, the least rec
 are let go. Nothing that is kept survives pickling: a worker opens for itself what it needs.
 """
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.byte_ranges import ReadRanges, answer
+from lance_stream.caches import Cache
 from lance_stream.commit.manifest_stores.choice import place_of_files
 from lance_stream.commit.mending import read_external
 from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError
@@ -40,8 +39,6 @@ from lance_stream.table.manifest import BasePath
 from lance_stream.table.paths import data_file_path, deletion_file_path
 from lance_stream.table.row_ids import encode_row_ids
 from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
-
-T = TypeVar("T")
 
 MAX_OPEN_FILES: Final = 256
 MAX_KNOWN_SIZES: Final = 1 << 14
@@ -71,10 +68,10 @@ class OpenFiles:
         self.store = store
         self.base_paths = tuple(map(_absolute, base_paths))
         self.storage_options = dict(storage_options or {})
-        self._readers = _Kept(MAX_OPEN_FILES)
-        self._dead = _Kept(MAX_OPEN_FILES)
-        self._sizes = _Kept(MAX_KNOWN_SIZES)
-        self._stores = _Kept(MAX_OPEN_FILES)
+        self._readers: Cache[tuple[str, int | None], FileReader] = Cache(MAX_OPEN_FILES)
+        self._dead: Cache[tuple[str, int | None], npt.NDArray[np.uint32]] = Cache(MAX_OPEN_FILES)
+        self._sizes: Cache[tuple[str, str], int] = Cache(MAX_KNOWN_SIZES)
+        self._stores: Cache[int, Store] = Cache(MAX_OPEN_FILES)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OpenFiles, (self.store, self.base_paths, self.storage_options)
@@ -86,7 +83,7 @@ class OpenFiles:
             BadDataError: The file is damaged, or not supported.
             NotFoundError: The file is not there.
         """
-        return self._readers.get(file.path, file.base_id, make=lambda: self._open(file))
+        return self._readers.get_or_make((file.path, file.base_id), lambda: self._open(file))
 
     def read(
         self, file: DataFile, fields: Sequence[Field], start: int, stop: int
@@ -169,7 +166,7 @@ class OpenFiles:
                 error.add_note(f"deletion file {path!r}")
                 raise
 
-        return self._dead.get(path, file.base_id, make=load)
+        return self._dead.get_or_make((path, file.base_id), load)
 
     def sequence(self, stored: StoredSequence) -> bytes:
         """Return the bytes of a row id or row version sequence, wherever they stand.
@@ -225,7 +222,7 @@ class OpenFiles:
         Raises:
             NotFoundError: It is not there.
         """
-        return self._sizes.get(store.uri, path, make=lambda: store.size(path))
+        return self._sizes.get_or_make((store.uri, path), lambda: store.size(path))
 
     def _open(self, file: DataFile) -> FileReader:
         try:
@@ -253,7 +250,7 @@ class OpenFiles:
             if base.id == base_id:
                 if not base.path:
                     raise CorruptDataError(f"the base path {base_id} of the manifest is empty")
-                return self._stores.get(base_id, make=partial(self._open_base, base)), base
+                return self._stores.get_or_make(base_id, partial(self._open_base, base)), base
         raise CorruptDataError(
             f"a file is said to lie below the base path {base_id}, but the manifest declares "
             f"{[each.id for each in self.base_paths]}"
@@ -273,25 +270,3 @@ def _absolute(base: BasePath) -> BasePath:
     with suppress(InvalidInputError):  # it is refused when it is opened
         return replace(base, path=as_absolute(base.path))
     return base
-
-
-class _Kept:
-    """The most recently used values, safe for several threads."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._values: OrderedDict[Hashable, Any] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, *key: Hashable, make: Callable[[], T]) -> T:
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-                known: T = self._values[key]
-                return known
-        made = make()
-        with self._lock:
-            self._values[key] = made
-            while len(self._values) > self._size:
-                self._values.popitem(last=False)
-        return made

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from lance_stream.storage.backoff import Backoff
+from lance_stream.backoff import Backoff
 
 Data = bytes | memoryview
 

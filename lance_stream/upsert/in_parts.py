@@ -278,7 +278,7 @@ def upsert_in_parts(
             return Upserted(done.table, taken_in_before=done.taken_in_before, was_known=True)
         return replace(result, table=done.table, is_new=True, attempts=attempts)
 
-    return planning_again(attempt, micro_batch)
+    return planning_again(attempt, micro_batch, environment)
 
 
 def _done(table: TableVersion, outcomes: Sequence[Part | LanceStreamError]) -> list[Part]:

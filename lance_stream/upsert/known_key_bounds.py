@@ -12,13 +12,12 @@ damaged, of another column or of another release is ignored, and so is every err
 """
 
 import hashlib
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
 
+from lance_stream.caches import Cache
 from lance_stream.errors import CorruptDataError
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
@@ -59,8 +58,7 @@ _SCHEMA: Final = pa.schema(
     ]
 )
 
-_known: OrderedDict[tuple[str, int, str], ColumnBounds] = OrderedDict()
-_known_lock: Final = threading.Lock()
+_known: Final[Cache[tuple[str, int, str], ColumnBounds]] = Cache(MAX_COLUMNS)
 
 
 def key_bounds(table: TableVersion, on: Sequence[str]) -> KeyBounds:
@@ -78,19 +76,14 @@ def _column_bounds(store: Store, field: Field) -> ColumnBounds | None:
     if width_of(arrow_type) is None:
         return None
     key = (store.uri, field.id, str(arrow_type))
-    with _known_lock:
-        known = _known.get(key)
-        if known is not None:
-            _known.move_to_end(key)
-            return known
+    return _known.get_or_make(key, lambda: _saved_bounds(store, field))
+
+
+def _saved_bounds(store: Store, field: Field) -> ColumnBounds:
     made = ColumnBounds(field)
     made.add(read_bounds(store, field))
     made.note_saved()
-    with _known_lock:
-        known = _known.setdefault(key, made)
-        while len(_known) > MAX_COLUMNS:
-            _known.popitem(last=False)
-    return known
+    return made
 
 
 def inherit_key_bounds(
@@ -103,10 +96,9 @@ def inherit_key_bounds(
         old: Fragments of the table.
         new: Fragments with the new files, which are written.
     """
-    with _known_lock:
-        known = [each for (uri, _, _), each in _known.items() if uri == table.store.uri]
-    for each in known:
-        each.inherit(old, new)
+    for (uri, _, _), known in _known.items():
+        if uri == table.store.uri:
+            known.inherit(old, new)
 
 
 def save_key_bounds(table: TableVersion, bounds: KeyBounds) -> None:

@@ -11,8 +11,6 @@ the disk. Files never change: each is read once a process and kept, with its key
 that looking up a batch costs what the batch has, not what is remembered.
 """
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.caches import Cache
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
 from lance_stream.snapshot.open_files import OpenFiles
 from lance_stream.table.arrow_messages import read_only_batch
@@ -228,10 +227,9 @@ class KeptFiles:
     """Files of deletes by place and columns, as many as fit; those used last stay."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._size_bytes = 0
-        self._files: OrderedDict[tuple[str, str, str], Deletes] = OrderedDict()
-        self._lock = threading.Lock()
+        self._files: Cache[tuple[str, str, str], Deletes] = Cache(
+            max_bytes, lambda deletes: deletes.size_bytes
+        )
 
     def get(self, place: OpenFiles, file: TombstoneFile, schema: pa.Schema) -> Deletes:
         """Return the deletes of a file, of columns as `schema_of` says them.
@@ -241,23 +239,14 @@ class KeptFiles:
             InvalidInputError: It holds values of other types.
         """
         key = place.store.uri, file.name, str(schema)
-        with self._lock:
-            if key in self._files:
-                self._files.move_to_end(key)
-                return self._files[key]
-        found = cast_deletes(read_deletes(place, file, schema.names), schema)
-        self.add(place, file, found)
-        return found
+        return self._files.get_or_make(
+            key, lambda: cast_deletes(read_deletes(place, file, schema.names), schema)
+        )
 
     def add(self, place: OpenFiles, file: TombstoneFile, deletes: Deletes) -> None:
         """Keep the deletes of a file."""
         key = place.store.uri, file.name, str(deletes.rows.schema)
-        with self._lock:
-            if key not in self._files:
-                self._files[key] = deletes
-                self._size_bytes += deletes.size_bytes
-            while self._size_bytes > self._max_bytes:
-                self._size_bytes -= self._files.popitem(last=False)[1].size_bytes
+        self._files.get_or_make(key, lambda: deletes)
 
 
 KEPT: Final = KeptFiles(MAX_KEPT_BYTES)

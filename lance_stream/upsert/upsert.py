@@ -330,7 +330,7 @@ def upsert(
         return replace(result, table=done.table, is_new=True, attempts=attempts)
 
     try:
-        result = planning_again(attempt, micro_batch)
+        result = planning_again(attempt, micro_batch, environment)
     except (CommitConflictError, InvalidInputError):  # known to have failed
         if written is not None:
             delete_files(table.store, written.fragments)

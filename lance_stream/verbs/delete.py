@@ -36,4 +36,4 @@ def delete(table: TableVersion, predicate: str, environment: Environment = MACHI
         operation = Delete(updated, removed, predicate)
         return commit_planned(newest, operation, Staged(dying=updated)).table
 
-    return planning_again(attempt)
+    return planning_again(attempt, environment=environment)

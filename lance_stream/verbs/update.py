@@ -74,7 +74,7 @@ def update(
         )
         return commit_planned(newest, operation, Staged(tuple(new), updated)).table
 
-    return planning_again(attempt)
+    return planning_again(attempt, environment=environment)
 
 
 def _expressions(table: TableVersion, values: Mapping[str, str]) -> dict[str, Expression]:

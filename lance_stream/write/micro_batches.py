@@ -21,12 +21,11 @@ What was searched is remembered by this process, so that the next attempt, and t
 only at what has come since.
 """
 
-import threading
-from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from lance_stream.caches import Cache
 from lance_stream.commit.committer import ConfigEntries
 from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
 from lance_stream.snapshot.history import read_transaction
@@ -141,16 +140,14 @@ class _Searched:
     """Through which version this process has searched a table for the batches of a stream."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], tuple[int, int, str]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._known: Cache[tuple[str, str], tuple[int, int, str]] = Cache(MAX_STREAMS)
 
     def through(self, table: TableVersion, micro_batch: MicroBatch) -> int | None:
         """Return through which version nothing was found; None if that is not known.
 
         A search for one batch holds for those after it, which cannot have been taken in before.
         """
-        with self._lock:
-            known = self._known.get((table.store.uri, micro_batch.app_id))
+        known = self._known.get((table.store.uri, micro_batch.app_id))
         if known is None:
             return None
         version, batch_id, mark = known
@@ -163,11 +160,7 @@ class _Searched:
     def note(self, table: TableVersion, micro_batch: MicroBatch) -> None:
         """Take note that nothing was found through a version."""
         key = table.store.uri, micro_batch.app_id
-        with self._lock:
-            self._known[key] = table.version, micro_batch.batch_id, mark_of(table.manifest)
-            self._known.move_to_end(key)
-            while len(self._known) > MAX_STREAMS:
-                self._known.popitem(last=False)
+        self._known.put(key, (table.version, micro_batch.batch_id, mark_of(table.manifest)))
 
 
 _SEARCHED: Final = _Searched()

@@ -6,14 +6,13 @@ of a plan that is known to have come to nothing are deleted; those of one of whi
 stay, for a later cleanup.
 """
 
-import random
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from lance_stream.backoff import Backoff
 from lance_stream.commit.committer import (
     BeforeAttempt,
     Committed,
@@ -23,6 +22,7 @@ from lance_stream.commit.committer import (
 )
 from lance_stream.commit.rebasing import delete_deletion_files
 from lance_stream.commit.version_log import VersionLog
+from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
     CommitConflictError,
     CommitUncertainError,
@@ -52,6 +52,8 @@ T = TypeVar("T")
 
 MAX_PLANS: Final = 20
 """How often a verb plans its operation on the newest version before it gives up."""
+
+_BACKOFF: Final = Backoff(MAX_PLANS, first_delay_seconds=0.04, max_delay_seconds=1.0)
 
 
 def commit_operation(
@@ -265,7 +267,11 @@ def _joined(*callbacks: ConfigEntries | None) -> ConfigEntries | None:
     }
 
 
-def planning_again(attempt: Callable[[], T], micro_batch: MicroBatch | None = None) -> T:
+def planning_again(
+    attempt: Callable[[], T],
+    micro_batch: MicroBatch | None = None,
+    environment: Environment = MACHINE,
+) -> T:
     """Run an attempt, which plans on the newest version and commits, until nobody is in the way.
 
     A micro-batch has no opinion on what the table held before it: if others overwrote or restored
@@ -279,6 +285,7 @@ def planning_again(attempt: Callable[[], T], micro_batch: MicroBatch | None = No
     Args:
         attempt: Plans and commits.
         micro_batch: Which micro-batch it takes in, if its rows come from a stream.
+        environment: What sleeps between two attempts, and the randomness.
 
     Raises:
         RetryableConflictError: Others were in the way `MAX_PLANS` times.
@@ -294,7 +301,7 @@ def planning_again(attempt: Callable[[], T], micro_batch: MicroBatch | None = No
         except TableReplacedError:
             raise
         except in_the_way:
-            time.sleep(random.random() * min(0.02 * 2**plan, 1.0))  # not all at once again
+            _BACKOFF.wait(plan, environment)
         except NotFoundError as error:
             if str(error) == missing:
                 raise

@@ -3,9 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lance_stream.backoff import Backoff
 from lance_stream.commit.committer import MAX_INLINE_TRANSACTION_BYTES, ConfigEntries, commit
 from lance_stream.commit.object_store_log import ObjectStoreLog
-from lance_stream.commit.retries import Retries
 from lance_stream.errors import (
     IncompatibleConflictError,
     InvalidInputError,
@@ -249,7 +249,7 @@ def test_many_lost_attempts_end_in_an_error_that_says_so() -> None:
         commit(
             ObjectStoreLog(store),
             append(1, 4),
-            retries=Retries(max_attempts=4),
+            backoff=Backoff(4, 0.02, 2.0),
             environment=make_environment(sleep=waits.append),
         )
     assert log.latest() == 5
@@ -257,11 +257,11 @@ def test_many_lost_attempts_end_in_an_error_that_says_so() -> None:
 
 
 def test_waits_grow_up_to_a_limit() -> None:
-    retries = Retries(first_delay_seconds=0.1, max_delay_seconds=1.0)
-    assert [retries.delay_seconds(n, 1.0) for n in (1, 2, 3, 4, 5, 1000)] == [
+    backoff = Backoff(30, first_delay_seconds=0.1, max_delay_seconds=1.0)
+    assert [backoff.delay_seconds(n, 1.0) for n in (1, 2, 3, 4, 5, 1000)] == [
         0.1, 0.2, 0.4, 0.8, 1.0, 1.0,
     ]  # fmt: skip
-    assert retries.delay_seconds(3, 0.0) == 0.0
+    assert backoff.delay_seconds(3, 0.0) == 0.0
 
 
 def test_a_version_whose_transaction_is_not_stated_conflicts() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
+from lance_stream.caches import Cache
 from lance_stream.commit import manifest_files
 from lance_stream.commit.manifest_memory import ManifestMemory
 from lance_stream.errors import NotFoundError
@@ -324,12 +325,12 @@ def test_a_batch_that_is_planned_again_by_another_process(
 ) -> None:
     """The timestamps of the versions before it are looked at, too, as far as clocks may differ."""
     monkeypatch.setattr(intervals, "CLOCK_SKEW", 0)
-    monkeypatch.setattr(intervals, "_commit_times", {})
+    monkeypatch.setattr(intervals, "_commit_times", Cache(8))
     followed, position = following()
     ds.append(rows(100)).append(rows(101))
     end = followed.advance(position)
     forget(monkeypatch)
-    monkeypatch.setattr(intervals, "_commit_times", {})
+    monkeypatch.setattr(intervals, "_commit_times", Cache(8))
     another = Following(URI, None, FollowingRules(FeedRules()))
     plan = requests_of(service, lambda: another.units(position, end))
     assert plan == {"list": 1, "get": 3 + 1}

@@ -26,9 +26,9 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
 
-from lance_stream.commit.committer import BeforeAttempt, Committed, commit
+from lance_stream.backoff import Backoff
+from lance_stream.commit.committer import BACKOFF, BeforeAttempt, Committed, commit
 from lance_stream.commit.rebasing import delete_deletion_files, write_deletion_file
-from lance_stream.commit.retries import RETRIES, Retries
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
     CommitConflictError,
@@ -59,7 +59,7 @@ from lance_stream.write.planning import MAX_PLANS, planning_again
 MOST_DEAD_BEFORE_COMMIT: Final = 0.5
 """A group of which more than this part of the rows died before it was committed is given up."""
 
-_ONE_ATTEMPT = Retries(max_attempts=1, first_delay_seconds=0.0)
+_ONE_ATTEMPT = Backoff(max_attempts=1, first_delay_seconds=0.0, max_delay_seconds=0.0)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def commit_prepared(
     prepared: Prepared,
     turn: Callable[[], AbstractContextManager[object]] = nullcontext,
     environment: Environment = MACHINE,
-    retries: Retries = RETRIES,
+    backoff: Backoff = BACKOFF,
 ) -> Compacted:
     """Put what was prepared into the newest version, as far as it is still of use.
 
@@ -123,7 +123,7 @@ def commit_prepared(
         turn: Entered for each attempt, and left to wait for the next: who shares it is kept
             waiting for one commit at most.
         environment: The clock and randomness.
-        retries: How often, and how soon.
+        backoff: How often, and how soon.
 
     Returns:
         What became of it. Where nothing was of use, no version is made.
@@ -137,16 +137,16 @@ def commit_prepared(
         return Compacted(prepared.table)
     store = prepared.table.store
     try:
-        for attempt in range(1, retries.max_attempts + 1):
+        for attempt in range(1, backoff.max_attempts + 1):
             with turn():
                 followed = _follow(newest_of_same(prepared.table), prepared, environment)
                 committed = _try_to_commit(followed, environment) if followed.groups else None
             if committed is not None or not followed.groups:
                 break
-            environment.sleep(retries.delay_seconds(attempt, environment.chance()))
+            backoff.wait(attempt, environment)
         else:
             raise RetryableConflictError(
-                f"{retries.max_attempts} times in a row another writer was faster than this "
+                f"{backoff.max_attempts} times in a row another writer was faster than this "
                 "compaction. Try again, or let fewer writers commit at once",
                 followed.table.version,
             )
@@ -267,7 +267,7 @@ def _try_to_commit(followed: _Followed, environment: Environment) -> Committed |
             transaction,
             planned_on=table.manifest,
             before_attempt=_ids_are_free(table) if followed.has_deletion_files else None,
-            retries=_ONE_ATTEMPT,
+            backoff=_ONE_ATTEMPT,
             environment=environment,
         )
     except CommitUncertainError:

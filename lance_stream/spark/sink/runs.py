@@ -14,13 +14,13 @@ id (Spark Connect, threads of the user's own, calls outside of a query) nothing 
 
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from lance_stream.caches import Cache
 from lance_stream.write.row_digests import RowsDigest
 
 MAX_BATCHES: Final = 1024
@@ -74,7 +74,7 @@ class Call:
 class Calls:
     """The calls of this process."""
 
-    _known: "OrderedDict[_Key, list[Call]]" = field(default_factory=OrderedDict)
+    _known: "Cache[_Key, list[Call]]" = field(default_factory=lambda: Cache(MAX_BATCHES))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
@@ -92,12 +92,9 @@ class Calls:
             return
         key = run, _place(uri), batch_id
         with self._lock:
-            calls = self._known.setdefault(key, [])
+            calls = self._known.get_or_make(key, list)
             call = Call(name, tuple(calls))
             calls.append(call)
-            self._known.move_to_end(key)
-            while len(self._known) > MAX_BATCHES:
-                self._known.popitem(last=False)
         try:
             yield call
         finally:

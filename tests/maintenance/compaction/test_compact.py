@@ -10,7 +10,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
-from lance_stream.commit.retries import Retries
+from lance_stream.backoff import Backoff
 from lance_stream.errors import (
     CommitUncertainError,
     InvalidInputError,
@@ -292,7 +292,7 @@ def test_after_too_many_attempts_the_files_are_deleted() -> None:
         commit_prepared(
             Prepared(watched(table, store), prepared.groups),
             environment=make_environment(),
-            retries=Retries(3),
+            backoff=Backoff(3, 0.02, 2.0),
         )
     assert files_of_no_version(checkout(table, None)) == set()
 

@@ -1,11 +1,13 @@
-"""How soon to try again: after a random while, the longest of which doubles with each attempt."""
+"""Waiting before another attempt: a random time, whose upper bound doubles with each attempt."""
 
 from dataclasses import dataclass
+
+from lance_stream.environment import MACHINE, Environment
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How soon to try again.
+    """How often to try, and how long to wait in between.
 
     Attributes:
         max_attempts: How many attempts there are in all.
@@ -28,3 +30,12 @@ class Backoff:
             self.first_delay_seconds * 2.0 ** min(attempt - 1, 30), self.max_delay_seconds
         )
         return longest * chance
+
+    def wait(self, attempt: int, environment: Environment = MACHINE) -> None:
+        """Wait after an attempt.
+
+        Args:
+            attempt: The attempt's number, from 1.
+            environment: What sleeps, and the randomness.
+        """
+        environment.sleep(self.delay_seconds(attempt, environment.chance()))

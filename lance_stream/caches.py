@@ -1,0 +1,75 @@
+"""What a process keeps of what it has made or read: the values used last, for several threads."""
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from cachetools import LRUCache
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Cache(Generic[K, V]):
+    """The values used last, as many as fit; safe for several threads.
+
+    Args:
+        room: How many values fit; with `size_of`, the sum of their sizes.
+        size_of: Returns the size of a value. One that is larger than the room is not kept.
+    """
+
+    def __init__(self, room: int, size_of: Callable[[V], float] | None = None) -> None:
+        self._values: LRUCache[K, V] = LRUCache(room, getsizeof=size_of)
+        self._lock = threading.Lock()
+
+    def get(self, key: K) -> V | None:
+        """Return a value; None if it is not there."""
+        with self._lock:
+            return self._values.get(key)
+
+    def get_or_make(self, key: K, make: Callable[[], V]) -> V:
+        """Return a value, which is made if it is not there.
+
+        Threads that ask for it meanwhile may make it, too; all get the one that was there first.
+        """
+        known = self.get(key)
+        if known is not None:
+            return known
+        made = make()
+        with self._lock:
+            known = self._values.get(key)
+            if known is None:
+                self._keep(key, made)
+            return made if known is None else known
+
+    def put(self, key: K, value: V) -> None:
+        """Keep a value, in place of an older one."""
+        with self._lock:
+            self._keep(key, value)
+
+    def change(self, key: K, change: Callable[[V | None], V]) -> V:
+        """Put another value in place of the one that is there, while no other thread does.
+
+        Args:
+            key: Its key.
+            change: Returns the new value, given the old one; None if there is none.
+        """
+        with self._lock:
+            made = change(self._values.get(key))
+            self._keep(key, made)
+            return made
+
+    def items(self) -> list[tuple[K, V]]:
+        """Return all keys and values."""
+        with self._lock:
+            return list(self._values.items())
+
+    def clear(self) -> None:
+        """Forget all values."""
+        with self._lock:
+            self._values.clear()
+
+    def _keep(self, key: K, value: V) -> None:
+        self._values.pop(key, None)
+        if self._values.getsizeof(value) <= self._values.maxsize:
+            self._values[key] = value
