@@ -6,6 +6,7 @@ BIN         := $(VENV)/bin
 FLOORS      := .venv-floors
 RIVALS      := .venv-rivals
 SERVERS     := .servers
+QUICK_SERVERS := azurite fake_gcs
 CORES       := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 JOBS        ?= $(shell n=$$((2 * $(CORES))); [ $$n -lt 4 ] && n=4; [ $$n -gt 8 ] && n=8; echo $$n)
 SPARK_JOBS  ?= $(shell n=$(CORES); [ $$n -lt 2 ] && n=2; [ $$n -gt 4 ] && n=4; echo $$n)
@@ -13,6 +14,10 @@ WITH_SPARK   = $$(grep -rl mark.spark tests --include='test_*.py')
 ON_FLOORS   := $(addprefix tests/,schema table file storage dataset snapshot expressions read write verbs maintenance upsert feed spark golden commit/test_manifest_stores_on_servers.py)
 ALL_FLOORS   = --spark-processes $(SPARK_JOBS) -m "not slow" $(ON_FLOORS) $(WITH_SPARK)
 MARKED_FLOORS = $$(grep -rl mark.floors tests --include='test_*.py') tests/storage tests/commit
+HISTORIES   := oracle.three_writers faults.store_histories faults.replaced_histories \
+	faults.stateful_queries oracle.feed_histories upsert.key_histories \
+	oracle.column_histories oracle.cleanup_histories
+MINUTES     ?= 10
 comma       := ,
 # Where nothing that it is made of has changed, an environment is left as it is.
 KEY          = $(shell { $(PYTHON) -V; cat pyproject.toml $(1); } 2>/dev/null | cksum | cut -d ' ' -f 1)
@@ -44,6 +49,7 @@ demo: install java  ## the main job on real data: flights stream in, their chang
 
 test: SAMPLE := --quick --spark-processes $(shell echo $$((($(SPARK_JOBS) + 1) / 2)))
 test: FLOOR_TESTS = --quick --most-cases 8 -m floors $(MARKED_FLOORS)
+test: ASKED_SERVERS := $(QUICK_SERVERS)
 test: export KILL_ROUNDS := 1
 test: tests  ## the tests, in a quarter of an hour: those marked floors once more on the oldest dependencies
 
@@ -56,22 +62,20 @@ test-floors: $(ON_FLOORS_INSTALLED) java servers  ## what calls dependencies, on
 	$(FLOORS)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup --costs $(FLOOR_TESTS)
 
 tests: java  # all that is installed side by side; then one run, and one more on the oldest dependencies
-	@$(MAKE) --no-print-directory -j 3 install servers $(ON_FLOORS_INSTALLED)
+	@$(MAKE) --no-print-directory -j 3 install servers $(ON_FLOORS_INSTALLED) ASKED_SERVERS='$(ASKED_SERVERS)'
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --costs $(SAMPLE)
 	$(FLOORS)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup --costs $(FLOOR_TESTS)
 
 soak: export ALL_CASES := 1
 soak: export KILL_ROUNDS := 30
-soak: install java servers  ## the long proofs: all cases of all tests, 30 rounds of SIGKILL, three writers and the law of the feed for ten minutes each
+soak: install java servers  ## the long proofs: all cases of all tests, 30 rounds of SIGKILL, and random histories
 	$(MAKE) --no-print-directory test-all
-	$(BIN)/python -m tests.oracle.three_writers --minutes 10
-	$(BIN)/python -m tests.faults.store_histories --minutes 10
-	$(BIN)/python -m tests.faults.replaced_histories --minutes 10
-	$(BIN)/python -m tests.faults.stateful_queries --minutes 10
-	$(BIN)/python -m tests.oracle.feed_histories --minutes 10
-	$(BIN)/python -m tests.upsert.key_histories --minutes 10
-	$(BIN)/python -m tests.oracle.column_histories --minutes 10
-	$(BIN)/python -m tests.oracle.cleanup_histories --minutes 10
+	$(MAKE) --no-print-directory histories
+
+histories: install java servers  ## random histories of tables and queries, MINUTES=10 of each kind
+	@for each in $(HISTORIES); do \
+		echo "$$each"; $(BIN)/python -m tests.$$each --minutes $(MINUTES) || exit 1; \
+	done
 
 $(ON_FLOORS_INSTALLED):
 	$(call environment,$(FLOORS),-e '.[dev]' -c floors.txt)
@@ -82,8 +86,9 @@ check-style: install  ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+check: ASKED_SERVERS := $(QUICK_SERVERS)
 check: check-style servers  ## the fast door: format, lint, types, layers, and the tests without Spark that are quick
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not spark and not slow"
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --quick -m "not spark and not slow"
 
 fix: install  ## format the code and mend what ruff can mend
 	$(BIN)/ruff format .
@@ -115,7 +120,7 @@ $(INSTALLED):
 	$(call environment,$(VENV),-e '.[dev]')
 
 servers:  ## install the servers of the tests in .servers: S3, Google, Azure and DynamoDB on this machine
-	@$(PYTHON) scripts/install_servers.py $(SERVERS)
+	@$(PYTHON) scripts/install_servers.py $(SERVERS) $(ASKED_SERVERS)
 
 java:
 	@$(PYTHON) scripts/check_java.py
@@ -127,4 +132,4 @@ clean:  ## remove environments, caches and what the demo made
 	rm -rf $(VENV) $(FLOORS) $(RIVALS) $(SERVERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
 	find checkpoints -mindepth 1 ! -name README.md -delete
 
-.PHONY: help demo test test-all test-floors tests check check-style fix bench bench-rivals soak protos install servers java java-hint clean
+.PHONY: help demo test test-all test-floors tests check check-style fix bench bench-rivals soak histories protos install servers java java-hint clean

@@ -1,6 +1,6 @@
 """Puts the servers of the tests into .servers, each by its own language's package client.
 
-    python scripts/install_servers.py .servers
+    python scripts/install_servers.py .servers [NAME...]
 
     azurite          npm    tests/servers/azurite/package-lock.json
     fake_gcs         go     FAKE_GCS below
@@ -131,10 +131,10 @@ def install(root: Path, name: str) -> str | None:
 
 
 def main() -> int:
-    """Install all, side by side; return the exit status."""
-    root = Path(sys.argv[1]).resolve()
+    """Install all, or those that are named, side by side; return the exit status."""
+    root, names = Path(sys.argv[1]).resolve(), sys.argv[2:] or list(INSTALLERS)
     with ThreadPoolExecutor() as pool:
-        found = {name: pool.submit(install, root, name) for name in INSTALLERS}
+        found = {name: pool.submit(install, root, name) for name in names}
     missing = {name: problem.result() for name, problem in found.items() if problem.result()}
     for name, problem in missing.items():
         print(f"The server {name} is not installed: {problem}", file=sys.stderr)

@@ -33,6 +33,7 @@ def test_the_benchmark_of_tables_gives_a_ratio_for_a_version_in_every_direction(
     assert all(float(ratio) > 0 for pair in ratios for ratio in pair)
 
 
+@pytest.mark.nightly
 @pytest.mark.oracle
 @pytest.mark.slow
 def test_the_benchmark_of_files_gives_five_ratios_for_every_kind_and_version() -> None:
@@ -58,6 +59,7 @@ def test_a_kind_of_column_makes_sound_values(name: str) -> None:
     assert table.equals(KINDS[name].table(1000))
 
 
+@pytest.mark.nightly
 @pytest.mark.oracle
 @pytest.mark.slow
 def test_the_benchmark_of_growth_holds_commits_into_many_fragments_against_few() -> None:

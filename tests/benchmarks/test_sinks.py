@@ -76,6 +76,7 @@ def test_bars_are_as_long_as_what_they_tell() -> None:
     assert "a &lt;rival&gt;" in svg
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 @pytest.mark.oracle
 @pytest.mark.slow

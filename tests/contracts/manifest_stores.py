@@ -99,6 +99,7 @@ class ManifestStoreContract:
                 assert sum(won) == 1
                 assert manifests.get(URI, version) == item(version, str(won.index(True)))
 
+    @pytest.mark.quick_cases(one_in=2)
     @pytest.mark.parametrize("method", NUM_PROCESSES)
     def test_of_several_processes_one_puts_a_version(
         self, manifests: ManifestStore, method: str

@@ -31,6 +31,7 @@ def table(folder: Path, name: str) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("spark")
 def test_a_replica_follows_its_table(tmp_path: Path) -> None:
     load("replicate_table").main(str(tmp_path))
@@ -43,6 +44,7 @@ def test_a_replica_follows_its_table(tmp_path: Path) -> None:
     assert str(schema.field("taste").type) == "fixed_size_list<item: float>[4]"
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("spark")
 def test_an_aggregate_follows_its_table(tmp_path: Path) -> None:
     load("incremental_aggregate").main(str(tmp_path))
@@ -71,6 +73,7 @@ def test_captured_changes_reach_the_table_and_the_search_index(tmp_path: Path) -
     assert index.search("removed") == []
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("spark")
 def test_a_history_holds_every_state_of_its_table(tmp_path: Path) -> None:
     load("slowly_changing_dimension").main(str(tmp_path))
@@ -86,6 +89,7 @@ def test_a_history_holds_every_state_of_its_table(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.server("moto")
 @pytest.mark.usefixtures("spark")
 def test_a_stream_on_s3_is_followed(tmp_path: Path) -> None:

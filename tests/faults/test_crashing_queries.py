@@ -83,6 +83,7 @@ CASES = [
 ]
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize(("name", "kind"), [*CASES, *ON_STORES])
 def test_a_query_that_dies_at_any_step_gives_every_change_once(

@@ -154,6 +154,7 @@ def torture(uri: str, rounds: int, seed: int) -> tuple[int, int]:
     return read, refused
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.oracle
 @pytest.mark.parametrize("writer", ["we", "pylance"])
 @pytest.mark.parametrize("version", FILE_VERSIONS)

@@ -71,6 +71,7 @@ def check_whole(uri: str) -> None:
     assert named_files(table.table) <= {each.path for each in table.table.store.list()}
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_error_at_any_call_and_a_second_try_put_a_batch_in_once(
     mode: str, when: str, copy: Callable[[], str]
@@ -92,6 +93,7 @@ def test_an_error_at_any_call_and_a_second_try_put_a_batch_in_once(
     assert outcomes == {"in at once", "failed"}
 
 
+@pytest.mark.quick_cases(one_in=2)
 def test_a_store_that_goes_away_at_any_call_and_comes_back_has_the_batch_once(
     mode: str, copy: Callable[[], str]
 ) -> None:
@@ -144,6 +146,7 @@ def test_a_publication_that_arrives_after_the_driver_gave_up_is_found_by_the_nex
     check_sound(uri)
 
 
+@pytest.mark.quick_cases(one_in=2)
 def test_a_publication_that_arrives_at_any_step_of_the_next_driver_is_in_once(
     mode: str, copy: Callable[[], str]
 ) -> None:

@@ -18,7 +18,7 @@ import lance_stream
 from lance_stream.snapshot.opening import open_table
 from tests.faults import writing_process
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly]
 
 TESTS = Path(__file__).parent.parent
 

@@ -86,6 +86,7 @@ def test_two_drivers_of_one_batch_put_it_in_once_whichever_way_their_steps_fall(
         check_sound(uri)
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize(("ours", "theirs"), list(product(MODES, MODES)))
 def test_two_streams_are_both_taken_in_as_if_one_came_after_the_other(
     ours: str, theirs: str, copy: Callable[[], str]

@@ -116,6 +116,7 @@ def check_is_finished(place: Place, num_left: int = 0) -> None:
     assert len(names) == num_left
 
 
+@pytest.mark.quick_cases(one_in=4)
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("step", range(1, NUM_STEPS + 2))
 def test_a_writer_that_is_killed_at_a_step_leaves_all_or_nothing(place: Place, step: int) -> None:
@@ -130,6 +131,7 @@ def test_a_writer_that_is_killed_at_a_step_leaves_all_or_nothing(place: Place, s
     check_is_finished(place, num_left=1 if step in (2, 5) else 0)
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.some_cases(one_in=2)
 def test_two_readers_finish_at_once_what_a_killed_writer_left(place: Place) -> None:
     for row in range(1, 4 if ALL_CASES else 2):

@@ -159,6 +159,7 @@ def test_streams_killed_at_random_moments_lose_and_double_nothing(
     check_history(streams)
 
 
+@pytest.mark.nightly
 def test_a_zombie_that_was_stopped_while_its_successor_ran_changes_nothing(tmp_path: Path) -> None:
     streams = Streams(tmp_path, seed=8)
     for _ in range(10):
@@ -202,6 +203,7 @@ def check_log(folder: Path, writer: Writer) -> None:
     assert Counter(zip(*columns, strict=True)) == Counter(expected)
 
 
+@pytest.mark.nightly
 def test_killed_replicas_of_a_changing_table_get_every_change_once(tmp_path: Path) -> None:
     """They follow a table that is changed in every way, compacted and cleaned up beside them."""
     dice = random.Random(11)

@@ -138,6 +138,7 @@ def test_a_fault_at_any_request_of_a_commit_by_dynamodb_is_overcome_at_once(
     at_each_request(proxies, s3_bucket.endpoint, place_before, action, case, check, choose)
 
 
+@pytest.mark.nightly
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize(("action_name", "fault"), cases(FOR_EVER))
 def test_s3_and_dynamodb_that_fail_from_any_request_on_end_in_a_clear_error(

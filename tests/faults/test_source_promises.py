@@ -138,6 +138,7 @@ OPERATIONS: dict[str, Operation] = {
 }  # fmt: skip
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize(("do", "expected"), OPERATIONS.values(), ids=OPERATIONS)
 def test_each_operation_gives_its_changes_in_order_to_batches_and_streams(
     ds: Dataset, do: Callable[[Dataset], Dataset], expected: list[Change]
@@ -171,6 +172,7 @@ def test_a_table_without_rows_gives_nothing_and_then_what_comes(folder: str) -> 
         assert sink.changes == inserted(2, 1, 2)
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("limit", [{}, {"maxVersionsPerTrigger": 2}], ids=["all", "two versions"])
 def test_a_fast_writer_does_not_keep_available_now_from_its_end(
     ds: Dataset, limit: dict[str, Any]
@@ -196,6 +198,7 @@ def test_a_fast_writer_does_not_keep_available_now_from_its_end(
     assert sorted(sink.changes) == sorted(changes_in(ds.changes(0).read_all()))
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.skipif(not HAS_READ_LIMITS, reason="PySpark 4.1 takes all in a run's first batch")
 @pytest.mark.parametrize(
     ("limit", "batches"),

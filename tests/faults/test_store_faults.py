@@ -108,6 +108,7 @@ def bucket(request: pytest.FixtureRequest, store: str) -> Bucket:
     return made
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize(("store", "action_name", "fault"), cases(ONCE))
 def test_a_fault_at_any_request_of_a_commit_is_overcome_at_once(

@@ -11,6 +11,7 @@ from tests.servers.moto import DynamoTable, MotoServer
 SECONDS = float(os.environ.get("STORE_HISTORY_SECONDS", "12"))
 
 
+@pytest.mark.nightly
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.slow
 @pytest.mark.oracle

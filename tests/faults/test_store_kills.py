@@ -100,6 +100,7 @@ def test_a_writer_that_is_killed_at_any_request_leaves_nothing_half_done(
     assert found == {False, True}
 
 
+@pytest.mark.nightly
 def test_a_writer_that_is_killed_within_a_large_file_leaves_parts_that_nobody_sees(
     place: Place,
 ) -> None:

@@ -37,6 +37,7 @@ def short_tail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "TAIL_BYTES", 64)
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.floors
 @pytest.mark.usefixtures("short_tail")
 @pytest.mark.parametrize("version", VERSIONS, ids=str)

@@ -23,6 +23,7 @@ def extracted(archive: Path, folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.floors
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda each: each.name.removesuffix(".tar.xz"))
 def test_tables_of_an_old_writer_are_read_exactly(archive: Path, tmp_path: Path) -> None:

@@ -573,6 +573,7 @@ def test_a_stream_s_batch_is_known_after_its_history_is_gone() -> None:
 # --- over many histories
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("seed", range(12))
 def test_what_stays_reads_as_before_whatever_the_history(seed: int) -> None:
     dice = random.Random(seed)

@@ -8,7 +8,7 @@ from tests.contracts.shared_tables import Place, SharedTables, both_see, rows
 from tests.servers.azurite_blobs import ACCOUNT
 from tests.servers.buckets import Bucket
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.nightly]
 
 
 def in_full(container: Bucket, path: str) -> Place:

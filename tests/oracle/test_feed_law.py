@@ -19,6 +19,7 @@ def test_the_law_holds_in_short_histories(seed: int) -> None:
     assert run(seed, num_steps=6) > 5
 
 
+@pytest.mark.nightly
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [25, 28, 30, 53])

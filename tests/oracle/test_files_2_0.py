@@ -254,6 +254,7 @@ def test_pylance_reads_sliced_batches_of_any_size_and_pages_of_any_size(
         assert plain(column).equals(plain(table[name].take([0, 5, 100, 136]))), name
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_million_rows_of_many_pages_read_the_same(tmp_path: Path) -> None:
     random = np.random.default_rng(5)

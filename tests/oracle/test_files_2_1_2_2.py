@@ -347,6 +347,7 @@ def in_batches(table: pa.Table, rows: int | None = None) -> list[pa.RecordBatch]
     return table.combine_chunks().to_batches(max_chunksize=rows)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize(("count", "rate"), [(1, 0), (1, 1), (1025, 0), (1025, 0.1), (600, 1)])
@@ -364,6 +365,7 @@ SOME = [
 """One shape for each layout and codec."""
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("nesting", NESTINGS)
 def test_lists_and_structs_of_them_are_the_same_to_both(
@@ -372,6 +374,7 @@ def test_lists_and_structs_of_them_are_the_same_to_both(
     check_both_ways(tmp_path, version, in_batches(table_of(100, nesting, 0.3, SOME)))
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_files_of_many_small_pages_are_the_same_to_both(
     tmp_path: Path, version: FileVersion
@@ -415,6 +418,7 @@ def test_levels_of_a_page_that_pylance_cut_are_of_no_width(tmp_path: Path) -> No
         assert_we_read(tmp_path / "theirs.lance", pa.Table.from_batches(batches))
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_lists_that_are_nearly_all_empty_are_the_same_to_both(
     tmp_path: Path, version: FileVersion
@@ -500,6 +504,7 @@ def test_every_shape_in_every_nesting_is_the_same_to_both(
         check_both_ways(tmp_path, version, batches)
 
 
+@pytest.mark.nightly
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
@@ -510,6 +515,7 @@ def test_many_rows_are_the_same_to_both(tmp_path: Path, version: FileVersion) ->
         check_both_ways(tmp_path, version, batches, page=300_000)
 
 
+@pytest.mark.nightly
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS, ids=str)

@@ -14,7 +14,7 @@ from tests.servers.fault_proxy import FaultProxy
 from tests.servers.google_front import GoogleFront
 from tests.servers.store_faults import CutAfter
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.nightly]
 
 NUM_APPENDS = 12
 

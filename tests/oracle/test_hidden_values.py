@@ -160,6 +160,7 @@ def without_null_words(value: Any, arrow: pa.DataType) -> Any:
     return value
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("seed", range(120))
 def test_what_stands_behind_a_null_is_neither_cast_nor_written(seed: int, tmp_path: Path) -> None:
     case = Case(seed)

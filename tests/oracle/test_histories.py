@@ -232,6 +232,7 @@ def test_two_writers_agree_on_short_histories() -> None:
     check(examples=6, steps=8)
 
 
+@pytest.mark.nightly
 @pytest.mark.oracle
 @pytest.mark.slow
 def test_two_writers_agree_on_long_histories() -> None:

@@ -209,6 +209,7 @@ OTHERS: tuple[Callable[[IndexedTable], None], ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("act", ACTS, ids=lambda each: each.__name__)
 @pytest.mark.parametrize("stable_row_ids", [True, False], ids=["stable ids", "addresses"])

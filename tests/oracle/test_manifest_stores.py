@@ -132,6 +132,7 @@ READERS: dict[str, Callable[[Place], object]] = {
 }
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.some_cases(one_in=4)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("left", LEFT)
@@ -179,6 +180,7 @@ def test_the_items_of_both_are_alike(place: Place, dynamodb_table: DynamoTable) 
     assert theirs["committer"] == ours["committer"]
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", ["t.lance", "d/tüte.lance", "d/100%.lance", "a%20b", "x+y", "a~b"])
 def test_both_know_a_table_by_the_same_key(
     s3_bucket: Bucket, dynamodb_table: DynamoTable, name: str
@@ -231,6 +233,7 @@ def test_a_table_leaves_dynamodb(place: Place) -> None:
 # --- requests that go wrong, of one writer in a table that both write
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("fault", [CutBefore(), CutAfter(), Forge(503), Forge(500, landed=True)])
 def test_whatever_request_of_a_commit_goes_wrong_once_it_ends_in_one_version(

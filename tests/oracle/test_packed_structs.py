@@ -120,6 +120,7 @@ def test_pylance_reads_our_packed_structs(
     assert fragment.data_files()[0].fields == [0, 1]
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize(("version", "kind"), CASES)
 @pytest.mark.parametrize("writer", ["pylance", "ours"])
 def test_packed_structs_in_lists_go_both_ways(

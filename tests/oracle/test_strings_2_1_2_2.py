@@ -101,6 +101,7 @@ def metadata_of(compression: str | None, layout: str | None, **others: str) -> d
     return {PREFIX + key: value for key, value in asked.items() if value is not None}
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("compression", COMPRESSIONS)

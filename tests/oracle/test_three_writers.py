@@ -19,6 +19,7 @@ def test_three_writers_agree_in_short_histories(seed: int) -> None:
     assert run(seed, num_steps=3) > 3
 
 
+@pytest.mark.nightly
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [11, 12, 13])
@@ -31,6 +32,7 @@ def run_many(seeds: range) -> None:
         run(seed, num_steps=8)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_dead_rows_that_come_back_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     real = committer.check

@@ -248,6 +248,7 @@ ALONE = "fsl<struct, 2>"
 """The column that pylance's reader of bare files does not read beside others: it counts items."""
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda each: each.name)

@@ -68,6 +68,7 @@ def rows(keys: Any, value: float) -> pa.Table:
     )
 
 
+@pytest.mark.quick_cases(one_in=4)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("on", [("id",), ("group", "id")])
 def test_random_upserts(tmp_path: Path, seed: int, on: tuple[str, ...]) -> None:

@@ -45,7 +45,7 @@ SERVERS: dict[str, type[Server]] = {
 }
 
 _ONE_A_MACHINE = {"dynamodb_local", "hdfs"}
-"""Those that take long to start: all of their tests run in one process."""
+"""Those that take long to start: all of their tests run in one process, and not with --quick."""
 
 ServerT = TypeVar("ServerT", bound=Server)
 _running: dict[str, Server] = {}
@@ -66,6 +66,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_grouped = item.get_closest_marker("spark") is not None  # by its session
         for name in () if is_grouped else _ONE_A_MACHINE & servers_of(item):
             item.add_marker(pytest.mark.xdist_group(name))
+        if _ONE_A_MACHINE & servers_of(item):
+            item.add_marker(pytest.mark.nightly)
         unknown = servers_of(item) - set(SERVERS)
         if unknown:
             raise pytest.UsageError(f"{item.nodeid} needs {unknown}; servers are {set(SERVERS)}")

@@ -28,6 +28,7 @@ def filesystem(bucket: Bucket) -> Any:
     return fsspec.filesystem(protocol, **options)
 
 
+@pytest.mark.nightly
 def test_what_is_created_once_in_a_bucket_is_read_and_not_created_again(
     any_bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +76,7 @@ def test_each_database_is_empty_and_a_test_s_own(postgresql: Any, postgresql_url
         assert count.fetchone() == (0,)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.server(each)) for each in SERVERS]
 )
@@ -103,6 +105,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a program of a death")
 @pytest.mark.parametrize(

@@ -171,6 +171,7 @@ def files_of(uri: str) -> set[str]:
     }
 
 
+@pytest.mark.quick_cases(one_in=4)
 @pytest.mark.parametrize("replacement", REPLACEMENTS)
 @pytest.mark.parametrize("verb", VERBS)
 def test_nothing_is_committed_to_another_table_than_was_planned_on(

@@ -43,6 +43,7 @@ def found(uri: str, options: dict[str, str]) -> dict[int, str]:
     return {row["id"]: row["value"] for row in ds.to_table().to_pylist()}
 
 
+@pytest.mark.nightly
 def test_a_stream_goes_in_once_and_a_replica_follows(
     spark: Any, file_stream: Any, place: tuple[str, str, dict[str, str]]
 ) -> None:

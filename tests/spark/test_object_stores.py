@@ -141,6 +141,7 @@ def s3a_settings(spark: Any, s3_bucket: Bucket) -> Iterator[Bucket]:
         spark.conf.unset(name)
 
 
+@pytest.mark.nightly
 def test_sparks_own_settings_of_s3_are_enough(
     spark: Any, file_stream: Any, s3a_settings: Bucket
 ) -> None:
@@ -157,6 +158,7 @@ def test_sparks_own_settings_of_s3_are_enough(
     assert "aws" not in repr(theirs)
 
 
+@pytest.mark.nightly
 def test_settings_that_were_not_there_when_the_format_was_registered_come_with_the_next_time(
     spark: Any, s3_bucket: Bucket
 ) -> None:
@@ -223,6 +225,7 @@ def test_a_store_that_refuses_is_named_by_the_class_of_its_error(
         sink(spark.range(3), 0)
 
 
+@pytest.mark.nightly
 def test_a_stream_goes_into_a_table_whose_versions_stand_in_dynamodb(
     spark: Any, file_stream: Any, s3_bucket: Bucket, dynamodb_table: DynamoTable
 ) -> None:

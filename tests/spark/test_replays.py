@@ -61,6 +61,7 @@ def run(file_stream: Any, sink: Callable[[Any, int], None], df: Any = None) -> N
     query.awaitTermination()
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("is_settled", [True, False])
 def test_a_second_dataframe_is_an_error_until_its_sink_has_a_name(
     file_stream: Any, uri: str, is_settled: bool
@@ -103,6 +104,7 @@ def test_the_second_dataframe_is_found_if_the_sinks_changed_places(
     assert ids_of(uri) == [0]
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("names", [(None, "odd"), ("even", None), ("even", "odd")])
 def test_halves_of_an_unsettled_batch_by_two_names_are_both_in(
     file_stream: Any, uri: str, names: tuple[str | None, str | None]
@@ -170,6 +172,7 @@ def test_a_replay_is_known_whatever_job_group_the_program_sets(file_stream: Any,
     assert (sink.last_commit.skipped, sink.last_commit.rows_differ) == (True, False)
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("is_settled", [True, False])
 def test_an_app_id_that_is_given_before_a_replay_doubles_nothing(
     file_stream: Any, uri: str, is_settled: bool

@@ -69,6 +69,7 @@ def lineage_of(uri: str) -> dict[Any, tuple[int, int, int]]:
 
 
 @pytest.mark.usefixtures("way")
+@pytest.mark.quick_cases(one_in=3)
 def test_rows_are_changed_in_place_of_their_ids_and_others_are_inserted(
     spark: Any, uri: str
 ) -> None:
@@ -92,6 +93,7 @@ def test_rows_are_changed_in_place_of_their_ids_and_others_are_inserted(
 
 
 @pytest.mark.usefixtures("way")
+@pytest.mark.quick_cases(one_in=3)
 def test_a_batch_that_comes_again_is_left_out(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     feed(spark, sink, 0, "id long, x string", (1, "a"))
@@ -120,6 +122,7 @@ def cdc_sink(uri: str, **more: Any) -> LanceSink:
 
 @pytest.mark.floors
 @pytest.mark.usefixtures("way")
+@pytest.mark.quick_cases(one_in=3)
 def test_one_batch_of_changes_is_one_version(spark: Any, uri: str) -> None:
     sink = cdc_sink(uri)
     feed(spark, sink, 0, CDC, *[(i, "a", 1, "c") for i in range(5)])
@@ -148,6 +151,7 @@ def test_one_batch_of_changes_is_one_version(spark: Any, uri: str) -> None:
 
 
 @pytest.mark.usefixtures("way")
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("helpers", [["op"], ["op", "seq"]], ids=["stored order", "not stored"])
 def test_a_late_row_does_not_bring_a_deleted_one_back(
     spark: Any, uri: str, helpers: list[str]
@@ -189,6 +193,7 @@ def test_deletes_are_remembered_by_upserts_with_an_order(
 
 
 @pytest.mark.usefixtures("way")
+@pytest.mark.quick_cases(one_in=3)
 def test_columns_that_do_not_come_keep_their_values(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     feed(spark, sink, 0, "id long, x string, y int", (1, "a", 1), (2, "b", 2))
@@ -197,6 +202,7 @@ def test_columns_that_do_not_come_keep_their_values(spark: Any, uri: str) -> Non
 
 
 @pytest.mark.usefixtures("way")
+@pytest.mark.quick_cases(one_in=3)
 def test_rows_that_would_stay_the_same_are_left_alone(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a", skip_unchanged=True)
     feed(spark, sink, 0, "id long, x string", (1, "a"), (2, None), (3, "c"))
@@ -214,6 +220,7 @@ def test_rows_that_would_stay_the_same_are_left_alone(spark: Any, uri: str) -> N
 
 @pytest.mark.floors
 @pytest.mark.usefixtures("way")
+@pytest.mark.quick_cases(one_in=3)
 def test_composite_keys_of_many_types(spark: Any, uri: str) -> None:
     schema = pa.schema(
         [
@@ -251,6 +258,7 @@ def test_composite_keys_of_many_types(spark: Any, uri: str) -> None:
 
 
 @pytest.mark.usefixtures("way")
+@pytest.mark.quick_cases(one_in=3)
 def test_times_and_empty_arrays_are_upserted(spark: Any, uri: str) -> None:
     schema = pa.schema([("id", pa.int64()), ("at", pa.time64("ns")), ("n", pa.list_(pa.int32()))])
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a", create_options={"schema": schema})
@@ -295,6 +303,7 @@ REFUSED = {
 
 
 @pytest.mark.usefixtures("way")
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_has_no_meaning_is_refused_and_nothing_is_written(
     spark: Any, uri: str, case: str
@@ -354,6 +363,7 @@ CHANGES = "id long, x string, _change_type string, _commit_version long, _rowid 
 
 
 @pytest.mark.usefixtures("way")
+@pytest.mark.quick_cases(one_in=3)
 def test_the_changes_of_another_table_are_applied_in_their_order(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="apply_changes", on="id", app_id="a")
     inserts = [(key, "old", "insert", 2, key) for key in range(5)]

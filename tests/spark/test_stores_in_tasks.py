@@ -37,6 +37,7 @@ def rows_of(uri: str, options: dict[str, str]) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in ds.to_table().to_pylist())
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("mode", ["append", "overwrite", "upsert"])
 def test_a_batch_whose_tasks_lose_the_store_is_taken_in_once_when_it_is_back(
     spark: Any,
@@ -69,6 +70,7 @@ def test_a_batch_whose_tasks_lose_the_store_is_taken_in_once_when_it_is_back(
     assert rows_of(uri, options) == sorted(old[mode] + new)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_format_says_which_store_did_not_answer_its_tasks(
     spark: Any, s3_bucket: Bucket, proxy: FaultProxy, options: dict[str, str]

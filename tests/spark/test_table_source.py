@@ -145,6 +145,7 @@ def test_another_name_for_the_format(session: Any, uri: str) -> None:
     assert session.read.format("lance_stream").load(uri).count() == 9
 
 
+@pytest.mark.nightly
 def test_a_large_file_is_read_by_several_tasks(session: Any, tmp_path: Path) -> None:
     uri = str(tmp_path / "large")
     vectors = pa.FixedSizeListArray.from_arrays(pc.random(600_000 * 8), 8)  # 64 bytes each

@@ -84,6 +84,7 @@ def test_more_rows_than_memory_holds_are_refused_before_they_are_made() -> None:
         RowIdIndex([FragmentRows(0, RowIdSequence.from_range(0, 1 << 32))])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("factor", [1, 1000])
 def test_ten_million_ids_are_indexed_in_the_time_of_sorting_them(factor: int) -> None:

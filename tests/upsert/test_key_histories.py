@@ -7,6 +7,7 @@ import pytest
 from tests.upsert.key_histories import KEYS, SEQUENCES, Kind, run, values_as
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.floors
 @pytest.mark.parametrize("seed", range(8))
 def test_both_ways_of_an_upsert_do_what_a_model_does(seed: int) -> None:

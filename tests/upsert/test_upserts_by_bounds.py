@@ -193,6 +193,7 @@ KEYS: dict[str, tuple[pa.Schema, Callable[[int], tuple[Any, ...]]]] = {
 }
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("kind", list(KEYS))
 @pytest.mark.parametrize("seed", range(2))
 def test_whatever_happens_to_a_table_an_upsert_finds_what_a_dictionary_has(

@@ -60,6 +60,7 @@ def test_a_digest_never_changes() -> None:
 PLAIN = [each for each in COLUMNS.values() if not any("encoding" in key for key in each.metadata)]
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.floors
 @pytest.mark.parametrize("column", PLAIN, ids=lambda each: each.name)
 def test_values_of_every_type_have_the_digest_of_the_definition(column: Column) -> None:
