@@ -34,7 +34,7 @@ import pyarrow as pa
 import lance_stream
 from benchmarks.side_by_side import Worker
 from lance_stream.feed.change_units import read_changes
-from lance_stream.feed.following import Following, FollowingRules
+from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.positions import Position
 from lance_stream.feed.rules import FeedRules
 from lance_stream.snapshot.opening import open_table
@@ -81,8 +81,8 @@ class Ours(Contender):
         large = lance_stream.create_dataset(self.large, SCHEMA, storage_options=self.options)
         for number in range(NUM_FRAGMENTS):
             large = large.append(rows_from(number * ROWS_PER_FRAGMENT, ROWS_PER_FRAGMENT))
-        rules = FollowingRules(FeedRules())
-        self.following = Following(self.small, self.options, rules)
+        rules = FollowerRules(FeedRules())
+        self.following = TableFollower(self.small, self.options, rules)
         self.position = self.read(Position(0))
 
     def open(self, uri: str) -> lance_stream.Dataset:

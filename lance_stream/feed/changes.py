@@ -13,7 +13,7 @@ nothing, and fragments whose bytes are the same in both versions are not opened.
 
 "netChanges" compares the two ends: a row that was changed often shows once, one that came and went
 not at all. Their commit version is the last one of the interval. The versions between are asked
-only for what the ends do not show; see `past`.
+only for what the ends do not show; see `row_differences`.
 
 Every row has the columns of the interval's last version, all of them nullable; see
 `columns_of_versions` for how an older version has them.

@@ -27,7 +27,7 @@ from lance_stream.table.diff import (
 )
 
 
-class Past:
+class RowDifferences:
     """Compares versions of one table, and remembers what it found in between.
 
     Args:

@@ -28,7 +28,7 @@ from lance_stream.feed.intervals import (
     remember_commit_time,
     version_of_interval,
 )
-from lance_stream.feed.row_differences import Past
+from lance_stream.feed.row_differences import RowDifferences
 from lance_stream.feed.rules import FeedRules
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.timestamps import LONG_AGO
@@ -147,7 +147,7 @@ def walk(
     """
     if after == through:
         return
-    past = Past(table)
+    differences = RowDifferences(table)
     older = version_of_interval(table, after, after, through) if after else None
     timestamp = commit_time(older) if older else LONG_AGO
     for version in range(through if rules.is_net else after + 1, through + 1):
@@ -155,7 +155,7 @@ def walk(
         said = commit_time(newer) if rules.is_net else newer.timestamp
         timestamp = max(timestamp, said or timestamp)
         remember_commit_time(newer, timestamp)
-        changed = past.changes(older, newer, column_backfills=rules.column_backfills)
+        changed = differences.changes(older, newer, column_backfills=rules.column_backfills)
         yield VersionChanges(older, newer, changed, timestamp, columns, rules)
         older = newer
 

@@ -50,7 +50,7 @@ class FileOfBlobs(NamedTuple):
     size_bytes: int
 
 
-class Places(NamedTuple):
+class BlobSpans(NamedTuple):
     """Where the blobs of some rows lie.
 
     Attributes:
@@ -68,7 +68,7 @@ class Places(NamedTuple):
     sizes: npt.NDArray[np.int64]
 
 
-def blob_places(descriptions: pa.StructArray, file: DataFile, open_files: OpenFiles) -> Places:
+def blob_places(descriptions: pa.StructArray, file: DataFile, open_files: OpenFiles) -> BlobSpans:
     """Return where blobs lie.
 
     Args:
@@ -117,12 +117,12 @@ def blob_places(descriptions: pa.StructArray, file: DataFile, open_files: OpenFi
                 str(uris[row]) if kind == EXTERNAL else "",
             )
             file_of[row] = keys[key]
-    places = Places(valid, files, file_of, positions, sizes)
+    places = BlobSpans(valid, files, file_of, positions, sizes)
     _check(places, kinds)
     return places
 
 
-def read_blobs(places: Places) -> pa.Array:
+def read_blobs(places: BlobSpans) -> pa.Array:
     """Return the bytes of blobs, as large_binary."""
     offsets = np.zeros(len(places.valid) + 1, np.int64)
     np.cumsum(places.sizes, out=offsets[1:])
@@ -235,7 +235,7 @@ def _external(base_id: int, uri: str, open_files: OpenFiles) -> tuple[Store, str
     return store, name
 
 
-def _check(places: Places, kinds: npt.NDArray[np.int64]) -> None:
+def _check(places: BlobSpans, kinds: npt.NDArray[np.int64]) -> None:
     """Raise unless all blobs lie inside of their files, those of the table's own apart."""
     for which, file in enumerate(places.files):
         rows = np.flatnonzero(places.file_of == which)

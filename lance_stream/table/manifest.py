@@ -151,7 +151,7 @@ class Manifest:
     dictionaries: Mapping[int, pa.Array] = field(default_factory=dict)
     distrusted_fragments: FragmentList | None = None
 
-    def heir(self) -> "Manifest":
+    def successor(self) -> "Manifest":
         """Return a copy for the next version to start from, without what is this version's own.
 
         Transaction, tag, timestamp, writer and auxiliary data are not inherited; neither is an

@@ -21,7 +21,7 @@ from lance_stream.table.row_ids import MAX_MATERIALIZED, Ids, RowIdSequence
 Addresses: TypeAlias = npt.NDArray[np.uint64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-NOWHERE = np.uint64((1 << 64) - 1)
+NO_ADDRESS = np.uint64((1 << 64) - 1)
 """Stands for an address where there is none; no row can have it."""
 
 _OFFSET_BITS = np.uint64(32)
@@ -104,9 +104,9 @@ class RowIdIndex:
         span = last - first + 1
         if span <= _MAX_PLACES_PER_ROW * len(ids):
             self._first = first
-            self._addresses = np.full(span, NOWHERE, np.uint64)
+            self._addresses = np.full(span, NO_ADDRESS, np.uint64)
             self._addresses[(ids - np.uint64(first)).astype(np.int64)] = addresses
-            if int(np.count_nonzero(self._addresses != NOWHERE)) != len(ids):
+            if int(np.count_nonzero(self._addresses != NO_ADDRESS)) != len(ids):
                 self._refuse_twins(np.sort(ids))
             return
         if bool((ids[1:] < ids[:-1]).any()):
@@ -133,7 +133,7 @@ class RowIdIndex:
 
         Returns:
             (n,) addresses in the order of the ids, and (n,) whether there is such a live row;
-            where there is none, the address is `NOWHERE`.
+            where there is none, the address is `NO_ADDRESS`.
         """
         wanted = np.asarray(row_ids, np.uint64)
         places: npt.NDArray[np.int64]
@@ -147,9 +147,9 @@ class RowIdIndex:
             places[places == len(self._ids)] = 0
             is_there = self._ids[places] == wanted
         if not len(self._addresses):
-            return np.full(len(wanted), NOWHERE), np.zeros(len(wanted), np.bool_)
-        found = np.where(is_there, self._addresses[places], NOWHERE)
-        return found, found != NOWHERE
+            return np.full(len(wanted), NO_ADDRESS), np.zeros(len(wanted), np.bool_)
+        found = np.where(is_there, self._addresses[places], NO_ADDRESS)
+        return found, found != NO_ADDRESS
 
     def __len__(self) -> int:
         return self.num_rows

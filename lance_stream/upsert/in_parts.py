@@ -38,7 +38,7 @@ from lance_stream.upsert.incoming import (
     key_rows,
     prepare,
 )
-from lance_stream.upsert.keys import NOWHERE, hash_keys
+from lance_stream.upsert.keys import NOT_FOUND, hash_keys
 from lance_stream.upsert.matching import Matches, join_matches
 from lance_stream.upsert.tombstones import RememberedDeletes, remembered_by
 from lance_stream.upsert.upsert import (
@@ -189,7 +189,7 @@ class PartedUpsert:
         name = self._stored_sequence
         for batch in stored:
             numbers = incoming.lookup.find(batch.select(list(self.rules.on)).columns)
-            hit = np.flatnonzero(numbers != NOWHERE)
+            hit = np.flatnonzero(numbers != NOT_FOUND)
             addresses = batch.column(ROW_ADDRESS).to_numpy()[hit]
             sequence = None if name is None else batch.column(name).take(pa.array(hit))
             found.append(Matches(addresses, numbers[hit], sequence))

@@ -25,7 +25,7 @@ from lance_stream.expressions.rules import said_twice
 from lance_stream.upsert.change_feeds import last_changes
 from lance_stream.upsert.comparing import check_can_order
 from lance_stream.upsert.keys import (
-    NOWHERE,
+    NOT_FOUND,
     KeyLookup,
     Places,
     Winners,
@@ -134,7 +134,7 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
         winners = newest_rows(batch, rules.on, lookup, by)
         deletes = _deletes(batch, rules)[winners.rows]
     upserts = winners.rows[~deletes]
-    row_of_key = np.full(lookup.num_keys, NOWHERE, np.int64)
+    row_of_key = np.full(lookup.num_keys, NOT_FOUND, np.int64)
     row_of_key[~deletes] = np.arange(len(upserts))
     return Incoming(
         rules=rules,

@@ -39,7 +39,7 @@ from lance_stream.upsert.key_filter import (
 
 Places: TypeAlias = npt.NDArray[np.int64]
 
-NOWHERE = -1
+NOT_FOUND = -1
 """Stands for a place where there is none."""
 
 # From so many rows a key on, making a hash table of the keys pays.
@@ -140,7 +140,7 @@ class KeyLookup:
         Returns:
             (n,) i64; -1 where the batch does not have the key.
         """
-        numbers = np.full(len(keys[0]), NOWHERE, np.int64)
+        numbers = np.full(len(keys[0]), NOT_FOUND, np.int64)
         rows, found = self.find_rows(keys)
         numbers[rows] = found
         return numbers
@@ -195,7 +195,7 @@ class KeyLookup:
         ):
             own = _index_in(values, distinct)
             is_there = (found >= 0) & (own >= 0)
-            pairs = np.where(is_there, found * factor + own, NOWHERE)
+            pairs = np.where(is_there, found * factor + own, NOT_FOUND)
             found = _index_in(pa.array(pairs), known)
         return found
 
@@ -373,7 +373,7 @@ def newest_rows(
     best = np.zeros(lookup.num_keys, np.int64)
     np.maximum.at(best, lookup.key_of_row, ranks)
     wins = np.flatnonzero(ranks == best[lookup.key_of_row])
-    rows = np.full(lookup.num_keys, NOWHERE, np.int64)
+    rows = np.full(lookup.num_keys, NOT_FOUND, np.int64)
     rows[lookup.key_of_row[wins]] = wins
     twins = wins[rows[lookup.key_of_row[wins]] != wins]
     if len(twins):
@@ -402,9 +402,9 @@ def _plain(values: pa.Array) -> pa.Array:
 
 def _index_in(values: pa.Array, distinct: pa.Array) -> Places:
     """Return where each value stands among distinct ones, or -1."""
-    found = pc.fill_null(pc.index_in(values, value_set=distinct), NOWHERE)
+    found = pc.fill_null(pc.index_in(values, value_set=distinct), NOT_FOUND)
     if values.null_count:
-        found = pc.if_else(pc.is_null(values), NOWHERE, found)
+        found = pc.if_else(pc.is_null(values), NOT_FOUND, found)
     places: Places = found.to_numpy(zero_copy_only=False).astype(np.int64)
     return places
 

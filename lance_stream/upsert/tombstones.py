@@ -43,7 +43,7 @@ from lance_stream.table.tombstones import (
 )
 from lance_stream.upsert.comparing import are_less, dense_ranks
 from lance_stream.upsert.incoming import Incoming, UpsertRules
-from lance_stream.upsert.keys import NOWHERE, KeyLookup, Places, hash_keys
+from lance_stream.upsert.keys import NOT_FOUND, KeyLookup, Places, hash_keys
 from lance_stream.upsert.tombstone_files import (
     FORGET,
     KEPT,
@@ -140,10 +140,10 @@ class RememberedDeletes:
                 chosen.append(deletes.rows.take(pa.array(rows)))
         found = Deletes(_one_batch(chosen))
         numbers = lookup.find(found.keys)
-        hit = np.flatnonzero(numbers != NOWHERE)
+        hit = np.flatnonzero(numbers != NOT_FOUND)
         sequence = found.sequence.take(pa.array(hit))
         best = rows_of_greatest(numbers[hit], sequence, lookup.num_keys)
-        return sequence.take(pa.array(best, mask=best == NOWHERE))
+        return sequence.take(pa.array(best, mask=best == NOT_FOUND))
 
     def are_late(
         self, lookup: KeyLookup, keys: Sequence[pa.Array], sequence: pa.Array
@@ -192,7 +192,7 @@ def rows_of_greatest(numbers: Places, values: pa.Array, count: int) -> Places:
     best = np.zeros(count, np.int64)
     np.maximum.at(best, numbers, ranks)
     greatest = np.flatnonzero(ranks == best[numbers])
-    rows: Places = np.full(count, NOWHERE, np.int64)
+    rows: Places = np.full(count, NOT_FOUND, np.int64)
     rows[numbers[greatest]] = greatest
     return rows
 

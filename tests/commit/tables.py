@@ -132,7 +132,9 @@ def publish_foreign(
     """Publish a next version as another program might: with any operation, or with none stated."""
 
     newest = log.read_latest()
-    made = replace(newest.heir(), writer_version=WriterVersion("other", "1"), **(changes or {}))
+    made = replace(
+        newest.successor(), writer_version=WriterVersion("other", "1"), **(changes or {})
+    )
     if operation is not None:
         data = encode_transaction(transaction(newest.version, operation))
         made = replace(made, inline_transaction=data)

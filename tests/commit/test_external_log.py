@@ -534,7 +534,7 @@ def manifest_like(writer: Writer, version: int) -> bytes:
     """What another program makes of the newest version: the same rows, another version."""
     newest = writer.others().read_latest()
     made = replace(
-        newest.heir(),
+        newest.successor(),
         inline_transaction=encode_transaction(transaction(newest.version, Append(()))),
     )
     assert made.version == version

@@ -19,7 +19,7 @@ from lance_stream.errors import NotFoundError
 from lance_stream.feed import intervals
 from lance_stream.feed.change_units import read_changes
 from lance_stream.feed.columns_of_versions import FeedColumns
-from lance_stream.feed.following import Following, FollowingRules
+from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.newest_version import LOOKS_PER_LISTING
 from lance_stream.feed.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
@@ -256,13 +256,13 @@ def test_counting_rows(service: ObjectService, ds: Dataset) -> None:
 # --- following
 
 
-def following() -> tuple[Following, Position]:
+def following() -> tuple[TableFollower, Position]:
     """Return who follows the table, and has read everything."""
-    followed = Following(URI, None, FollowingRules(FeedRules()))
+    followed = TableFollower(URI, None, FollowerRules(FeedRules()))
     return followed, batch(followed, Position(0))[0]
 
 
-def batch(followed: Following, start: Position, limits: Limits | None = None) -> Any:
+def batch(followed: TableFollower, start: Position, limits: Limits | None = None) -> Any:
     """Plan a batch as Spark does, and return where it ends and its work units."""
     end = followed.advance(start, limits or Limits())
     followed.behind(end)
@@ -331,7 +331,7 @@ def test_a_batch_that_is_planned_again_by_another_process(
     end = followed.advance(position)
     forget(monkeypatch)
     monkeypatch.setattr(intervals, "_commit_times", Cache(8))
-    another = Following(URI, None, FollowingRules(FeedRules()))
+    another = TableFollower(URI, None, FollowerRules(FeedRules()))
     plan = requests_of(service, lambda: another.units(position, end))
     assert plan == {"list": 1, "get": 3 + 1}
 
@@ -342,7 +342,7 @@ def test_columns_are_followed_in_leaps_where_files_stay(
     for number in range(70):
         ds = ds.append(rows(100 + number))
     forget(monkeypatch)
-    followed = Following(URI, None, FollowingRules(FeedRules()))
+    followed = TableFollower(URI, None, FollowerRules(FeedRules()))
     columns = FeedColumns(followed.table(), None)
     end = followed.advance(Position(1), Limits(versions=1))
     service.clear()
@@ -356,7 +356,7 @@ def test_columns_are_followed_by_reads_side_by_side_where_files_are_rewritten(
     for number in range(35):
         ds = ds.append(rows(100 + number)).compact()
     forget(monkeypatch)
-    followed = Following(URI, None, FollowingRules(FeedRules()))
+    followed = TableFollower(URI, None, FollowerRules(FeedRules()))
     columns = FeedColumns(followed.table(), None)
     end = followed.advance(Position(1), Limits(versions=1))
     service.clear()

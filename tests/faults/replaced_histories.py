@@ -38,7 +38,7 @@ import pyarrow as pa
 from lance_stream import TableReplacedError, create_dataset, open_dataset
 from lance_stream.errors import NotFoundError
 from lance_stream.feed.change_units import read_changes
-from lance_stream.feed.following import Following, FollowingRules
+from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
 from lance_stream.snapshot.opening import open_table
@@ -301,7 +301,7 @@ class History:
         """Take some batches, each by somebody who was started again; hold what was given."""
         limits = Limits(rows=self.random.randrange(1, 7))
         for _ in range(self.random.choice([1, 3, 1000])):
-            followed = Following(self.uri, None, FollowingRules(FeedRules()))
+            followed = TableFollower(self.uri, None, FollowerRules(FeedRules()))
             try:
                 end = followed.advance(self.position, limits)
                 units = followed.units(self.position, end)

@@ -12,7 +12,7 @@ from lance_stream import Dataset
 from lance_stream.commit import manifest_files
 from lance_stream.commit.manifest_memory import ManifestMemory
 from lance_stream.feed.change_units import read_changes
-from lance_stream.feed.following import Following, FollowingRules
+from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.positions import Position
 from lance_stream.feed.rules import FeedRules
 from lance_stream.snapshot.opening import open_table
@@ -115,7 +115,7 @@ def test_a_commit_of_files_that_were_written_before(beside: Beside) -> None:
 
 
 def test_polls(beside: Beside) -> None:
-    followed = Following(beside.our_uri, beside.options, FollowingRules(FeedRules()))
+    followed = TableFollower(beside.our_uri, beside.options, FollowerRules(FeedRules()))
     position = followed.advance(Position(0))
     theirs = beside.theirs()
     for _ in range(3):

@@ -272,7 +272,7 @@ def test_pylance_reads_a_deletion_file_that_we_wrote(tmp_path: Path, num_dead: i
     path.parent.mkdir()
     path.write_bytes(data)
     fragment = replace(manifest.fragments[0], deletion_file=file)
-    newer = replace(manifest.heir(), fragments=FragmentList.of([fragment]))
+    newer = replace(manifest.successor(), fragments=FragmentList.of([fragment]))
     reader, writer = feature_flags.flags_for(newer)
     newer = replace(newer, reader_feature_flags=reader, writer_feature_flags=writer)
     ds = publish(folder, newer)
@@ -305,7 +305,7 @@ def test_pylance_reads_row_ids_and_versions_that_we_wrote(tmp_path: Path, ids: l
         last_updated_at_versions=encode_row_versions(RowVersionSequence.from_array(updated)),
     )
     newer = replace(
-        manifest.heir(), fragments=FragmentList.of([fragment]), next_row_id=max(ids) + 1
+        manifest.successor(), fragments=FragmentList.of([fragment]), next_row_id=max(ids) + 1
     )
     table = publish(folder, newer).to_table(columns=LINEAGE)
     assert table["_rowid"].to_pylist() == list(ids)
@@ -323,7 +323,7 @@ def test_versions_that_no_one_stated_read_as_1(tmp_path: Path, stable: bool) -> 
     fragment = replace(
         manifest.fragments[0], created_at_versions=None, last_updated_at_versions=None
     )
-    ds = publish(folder, replace(manifest.heir(), fragments=FragmentList.of([fragment])))
+    ds = publish(folder, replace(manifest.successor(), fragments=FragmentList.of([fragment])))
     assert ds.to_table(columns=LINEAGE[2:]).to_pydict() == dict.fromkeys(LINEAGE[2:], [1] * 5)
     assert decode_row_versions(None, 5).to_array().tolist() == [1] * 5
     assert feature_flags.has_stable_row_ids(manifest) == stable

@@ -20,7 +20,7 @@ from lance_stream import Dataset
 from lance_stream.commit import manifest_files
 from lance_stream.commit.manifest_memory import ManifestMemory
 from lance_stream.feed.change_units import read_changes
-from lance_stream.feed.following import Following, FollowingRules
+from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.positions import Position
 from lance_stream.feed.rules import FeedRules
 from lance_stream.snapshot.opening import open_table
@@ -249,7 +249,7 @@ def test_all_versions_are_listed_by_pages_of_a_thousand(place: Place) -> None:
 def test_following_costs_a_small_request_and_for_a_version_a_manifest(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    followed = Following(place.uri, place.options, FollowingRules(FeedRules()))
+    followed = TableFollower(place.uri, place.options, FollowerRules(FeedRules()))
 
     def batch(start: Position) -> Position:
         end = followed.advance(start)

@@ -54,7 +54,7 @@ def through_sink(spark: Any, batch_ids: dict[str, int], limit: int) -> Way:
         )
         batch_id = batch_ids[table.uri] = batch_ids.get(table.uri, -1) + 1
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(modes, "COLLECTED_ROWS", limit)
+            patch.setattr(modes, "MAX_ROWS_ON_DRIVER", limit)
             patch.setattr(large_upserts, "number_of_parts", lambda *_: num_parts)
             sink(spark.createDataFrame(data), batch_id)
         done = sink.last_commit

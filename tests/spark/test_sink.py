@@ -245,7 +245,7 @@ def test_settings_of_the_session_are_put_back(spark: Any, uri: str) -> None:
 def test_little_data_is_written_by_one_task_after_the_first_batch(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lance_stream.spark.sink.batch_writing.COLLECTED_ROWS", 0)
+    monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_BATCH_ROWS", 0)
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SLOW_SECONDS", 600.0)
     sink = lance_sink(uri, app_id="a")
     files = []
@@ -271,7 +271,7 @@ def count_jobs_of_tasks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_little_data_is_written_by_the_driver_where_it_is_on_the_same_machine(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lance_stream.spark.sink.batch_writing.COLLECTED_ROWS", 100)
+    monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_BATCH_ROWS", 100)
     jobs = count_jobs_of_tasks(monkeypatch)
     sink = lance_sink(uri, app_id="a")
     stop, by_tasks = 0, []
@@ -295,7 +295,7 @@ def test_rows_are_the_same_whoever_writes_them(
 ) -> None:
     jobs = count_jobs_of_tasks(monkeypatch)
     if not by_driver:
-        monkeypatch.setattr("lance_stream.spark.sink.batch_writing.COLLECTED_ROWS", 0)
+        monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_BATCH_ROWS", 0)
     sink = lance_sink(uri, app_id="a")
     query = """SELECT id, CAST(id AS STRING) AS `a-b`, TIMESTAMP'2026-07-02 05:30:00' AS at,
                       TIMESTAMP_NTZ'2026-01-02 03:04:05' AS naive, DATE'2026-01-02' AS day,
@@ -380,7 +380,7 @@ def test_a_result_larger_than_spark_allows_is_not_collected(
 def test_a_batch_that_takes_long_to_compute_keeps_its_tasks(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lance_stream.spark.sink.batch_writing.COLLECTED_ROWS", 0)
+    monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_BATCH_ROWS", 0)
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SLOW_SECONDS", 0.0)
     sink = lance_sink(uri, app_id="a")
     for batch_id in range(3):

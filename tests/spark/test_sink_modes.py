@@ -28,7 +28,7 @@ def uri(tmp_path: Path) -> str:
 @contextmanager
 def driver_that_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
-        patch.setattr(modes, "COLLECTED_ROWS", 0)
+        patch.setattr(modes, "MAX_ROWS_ON_DRIVER", 0)
         yield
 
 
@@ -287,7 +287,7 @@ def test_a_first_batch_larger_than_the_driver_is_to_hold_is_never_collected(
         return rows
 
     monkeypatch.setattr(modes, "collect_rows", collect)
-    monkeypatch.setattr(modes, "COLLECTED_BYTES", 100_000)
+    monkeypatch.setattr(modes, "MAX_BYTES_ON_DRIVER", 100_000)
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     wide = "id", "repeat('x', 1000) x"
     sink(spark.range(10).selectExpr(*wide), 0)

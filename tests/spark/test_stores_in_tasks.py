@@ -47,7 +47,7 @@ def test_a_batch_whose_tasks_lose_the_store_is_taken_in_once_when_it_is_back(
     mode: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(modes, "COLLECTED_ROWS", 0)  # upserts go by tasks, too
+    monkeypatch.setattr(modes, "MAX_ROWS_ON_DRIVER", 0)  # upserts go by tasks, too
     uri = f"{s3_bucket.uri}/table"
     on = {"on": "id"} if mode == "upsert" else {}
     sink = lance_sink(uri, mode=mode, app_id="a", storage_options=options, **on)

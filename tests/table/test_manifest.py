@@ -126,15 +126,19 @@ def test_a_manifest_without_a_data_format_means_what_old_writers_meant(
     assert decode_manifest(file_of(message)).data_format == DataFormat("lance", expected)
 
 
-def test_an_heir_leaves_out_what_is_a_version_s_own() -> None:
-    heir = full_manifest().heir()
-    assert heir.version == 8
-    assert (heir.timestamp_nanos, heir.tag, heir.transaction_file) == (None, "", "")
-    assert (heir.writer_version, heir.inline_transaction, heir.version_aux_data) == (None, None, 0)
-    message = table_pb2.Manifest.FromString(body_of(encode_manifest(heir)))
+def test_a_successor_leaves_out_what_is_a_version_s_own() -> None:
+    successor = full_manifest().successor()
+    assert successor.version == 8
+    assert (successor.timestamp_nanos, successor.tag, successor.transaction_file) == (None, "", "")
+    assert (successor.writer_version, successor.inline_transaction, successor.version_aux_data) == (
+        None,
+        None,
+        0,
+    )
+    message = table_pb2.Manifest.FromString(body_of(encode_manifest(successor)))
     assert not message.HasField("transaction_section")
-    assert (heir.config, heir.unknown) == (full_manifest().config, b"")
-    assert heir.index_section == full_manifest().index_section
+    assert (successor.config, successor.unknown) == (full_manifest().config, b"")
+    assert successor.index_section == full_manifest().index_section
 
 
 def body_of(data: bytes) -> bytes:
@@ -148,7 +152,7 @@ def test_twenty_thousand_fragments_are_opened_appended_to_and_written_without_de
     raws = tuple(encode_fragment(fragment(each)) for each in range(20_000))
     old = replace(full_manifest(), fragments=FragmentList(raws))
     opened = decode_manifest(encode_manifest(old))
-    newer = replace(opened.heir(), fragments=opened.fragments.appended([fragment(20_000)]))
+    newer = replace(opened.successor(), fragments=opened.fragments.appended([fragment(20_000)]))
     again = decode_manifest(encode_manifest(newer))
     differing = [
         place

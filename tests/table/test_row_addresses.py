@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.table.row_addresses import (
-    NOWHERE,
+    NO_ADDRESS,
     FragmentRows,
     RowIdIndex,
     pack_addresses,
@@ -75,7 +75,7 @@ def test_two_live_rows_with_one_id_are_corrupt(far: int) -> None:
 
 def test_an_index_of_no_rows_finds_nothing() -> None:
     addresses, found = index_of((1, [3], [0])).find([0, 3])
-    assert (addresses.tolist(), found.tolist()) == ([NOWHERE, NOWHERE], [False, False])
+    assert (addresses.tolist(), found.tolist()) == ([NO_ADDRESS, NO_ADDRESS], [False, False])
     assert index_of().find([])[0].tolist() == []
 
 

@@ -25,7 +25,7 @@ from lance_stream.feed.change_units import (
     without_change_columns,
 )
 from lance_stream.feed.columns_of_versions import FeedColumns, columns_named
-from lance_stream.feed.following import Following, FollowingRules
+from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.intervals import first_version_since, last_version_until
 from lance_stream.feed.positions import Position
 from lance_stream.feed.resumed_columns import resumed_columns
@@ -112,7 +112,7 @@ def schema_of_changes(table: TableVersion, asked: SourceOptions) -> pa.Schema:
 
 
 def plan_stream(
-    following: Following,
+    follower: TableFollower,
     start: Position,
     end: Position,
     columns: FeedColumns,
@@ -120,7 +120,7 @@ def plan_stream(
     """Return the tasks that read what lies between two positions of a stream.
 
     Args:
-        following: Who follows the table.
+        follower: What follows the table.
         start: Everything up to here has been read.
         end: Everything up to here is to be read.
         columns: Those that Spark was told of when the query was started.
@@ -136,7 +136,7 @@ def plan_stream(
         check_columns(columns, last)
         return columns
 
-    return tasks_of(following.units(start, end, columns_of))
+    return tasks_of(follower.units(start, end, columns_of))
 
 
 def stream_columns(
@@ -164,9 +164,9 @@ def stream_columns(
     return resumed_columns(told, columns, resumed, names)
 
 
-def following_rules(asked: SourceOptions) -> FollowingRules:
+def follower_rules(asked: SourceOptions) -> FollowerRules:
     """Return what a user asked of a stream."""
-    return FollowingRules(
+    return FollowerRules(
         rules_of(asked, None),
         only_appended=not asked.read_change_feed,
         skip_change_commits=asked.skip_change_commits,

@@ -1,4 +1,4 @@
-"""The change feed as a stream: Spark's questions, answered by `feed.following`.
+"""The change feed as a stream: Spark's questions, answered by `feed.follower`.
 
 An offset is a position in the table's history (`offsets`). Spark asks how far the next batch goes,
 writes the answer down, and asks for the tasks between two offsets; after a restart it asks the
@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.feed.columns_of_versions import FeedColumns
-from lance_stream.feed.following import Following
+from lance_stream.feed.follower import TableFollower
 from lance_stream.feed.intervals import first_version_since
 from lance_stream.feed.positions import NO_LIMITS, Limits, Position
 from lance_stream.snapshot.opening import open_table
@@ -32,7 +32,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.feed.kept_progress import KeptProgress
 from lance_stream.spark.feed.offsets import parse_offset, to_offset
 from lance_stream.spark.feed.planning import (
-    following_rules,
+    follower_rules,
     plan_stream,
     read_portion,
     stream_columns,
@@ -73,24 +73,24 @@ class _FeedStream(DataSourceStreamReader):
         self.carried = carried
         self.version = version
         self._columns: FeedColumns | None = None
-        self._made: Following | None = None
+        self._made: TableFollower | None = None
         self._initial: Position | None = None
         self._begins_now = False
         self._progress = KeptProgress(asked.consumer)
 
     @property
-    def following(self) -> Following:
-        """Who follows the table; only the driver needs one."""
+    def follower(self) -> TableFollower:
+        """What follows the table; only the driver needs it."""
         if self._made is None:
             asked = self.asked
-            self._made = Following(asked.uri, asked.storage_options, following_rules(asked))
+            self._made = TableFollower(asked.uri, asked.storage_options, follower_rules(asked))
         return self._made
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins; the same each time in a run."""
         if self._initial is None:
             self._initial = self._beginning()
-            self._progress.note(self.following.refs, self._initial)
+            self._progress.note(self.follower.refs, self._initial)
         return to_offset(self._initial)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -99,7 +99,7 @@ class _FeedStream(DataSourceStreamReader):
         columns = self.columns(first if last.columns is None else last)
         if first == last:
             return []
-        return plan_stream(self.following, first, last, columns)
+        return plan_stream(self.follower, first, last, columns)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the changes of one task."""
@@ -107,17 +107,17 @@ class _FeedStream(DataSourceStreamReader):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Take note that Spark has finished with a batch."""
-        self._progress.note(self.following.refs, parse_offset(end))
+        self._progress.note(self.follower.refs, parse_offset(end))
 
     def advance(self, start: Position, limits: Limits, through: int | None = None) -> Position:
         """Return how far the next batch goes."""
         if self._begins_now and start == self._initial:
             self._begins_now = False
             return start
-        end = self.following.advance(start, limits, through)
+        end = self.follower.advance(start, limits, through)
         if end == start:
             return start
-        self._progress.hold(self.following.refs, start, end)
+        self._progress.hold(self.follower.refs, start, end)
         return self.with_columns(end, self.columns(start))
 
     def columns(self, position: Position) -> FeedColumns:
@@ -126,7 +126,7 @@ class _FeedStream(DataSourceStreamReader):
             resumed = None
             if position.columns is not None:
                 with suppress(NotFoundError):  # cleaned up
-                    resumed = self.following.table(max(position.version, 1))
+                    resumed = self.follower.table(max(position.version, 1))
             told = self._told()
             self._columns = stream_columns(
                 told, self.asked, self.carried, resumed, position.columns
@@ -135,15 +135,15 @@ class _FeedStream(DataSourceStreamReader):
 
     def with_columns(self, position: Position, columns: FeedColumns) -> Position:
         """Return a position with what its version calls the columns."""
-        table = self.following.table(max(position.version, 1))
+        table = self.follower.table(max(position.version, 1))
         return replace(position, columns=columns.names_in(table))
 
     def _told(self) -> TableVersion:
         """Return the version whose columns Spark was told of."""
         if self.version is not None:
             with suppress(NotFoundError):  # cleaned up
-                return self.following.table(self.version)
-        return self.following.table()
+                return self.follower.table(self.version)
+        return self.follower.table()
 
     @property
     def limits(self) -> Limits:
@@ -161,18 +161,18 @@ class _FeedStream(DataSourceStreamReader):
             return self._since(asked.starting_timestamp)
         first = asked.starting_version
         if first is None:
-            done = self._progress.read(self.following.refs)
+            done = self._progress.read(self.follower.refs)
             if done is None:
                 return Position(0, is_snapshot=True)
-            newest = self.following.newest_listed()
+            newest = self.follower.newest_listed()
             if done > newest:
                 raise InvalidInputError(
                     f"the consumer {asked.consumer!r} has finished with version {done} of "
                     f"{asked.uri}, but the newest version there is {newest}: the table was put "
                     "back. Drop the consumer, or begin with startingVersion"
                 )
-            return self.following.after(done)
-        newest = self.following.newest_listed()
+            return self.follower.after(done)
+        newest = self.follower.newest_listed()
         if first == LATEST:
             self._begins_now = True
             return self._now(newest)
@@ -182,7 +182,7 @@ class _FeedStream(DataSourceStreamReader):
                 f"startingVersion is {first}, but the newest version of {asked.uri} is "
                 f"{newest}; a stream can begin at version {newest + 1} at the latest"
             )
-        return self.following.after(max(first - 1, 0))
+        return self.follower.after(max(first - 1, 0))
 
     def _since(self, moment: datetime) -> Position:
         """Return the position before the first version committed at or after a moment."""
@@ -194,11 +194,11 @@ class _FeedStream(DataSourceStreamReader):
         table = open_table(self.asked.uri, None, self.asked.storage_options)
         first = first_version_since(table, moment)
         self._begins_now = first > table.version
-        return self._now(first - 1) if self._begins_now else self.following.after(first - 1)
+        return self._now(first - 1) if self._begins_now else self.follower.after(first - 1)
 
     def _now(self, version: int) -> Position:
         """Return the position after a version as one that is written down: its batch is empty."""
-        position = self.following.after(version)
+        position = self.follower.after(version)
         return self.with_columns(position, self.columns(position))
 
 
@@ -226,14 +226,14 @@ if HAS_READ_LIMITS:
 
         def prepareForTriggerAvailableNow(self) -> None:
             """Fix the version at which the run ends."""
-            self._last_available = self.following.newest_listed()
+            self._last_available = self.follower.newest_listed()
 
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
             """Return how far the next batch goes. What is before it, Spark has finished with."""
             position = parse_offset(start)
             if position != self._initial:
                 # `commit` comes one batch later, and after the last batch of a run not at all
-                self._progress.note(self.following.refs, position)
+                self._progress.note(self.follower.refs, position)
             limits = NO_LIMITS if isinstance(limit, ReadAllAvailable) else self.limits
             self._position = self.advance(position, limits, self._last_available)
             # as it was stored, perhaps by an older release: another text would be a new batch
@@ -243,9 +243,9 @@ if HAS_READ_LIMITS:
             """Return how far the stream will be behind, for the query's progress report."""
             if self._position is None:
                 return None
-            seen = self._position, self.following.newest_seen
+            seen = self._position, self.follower.newest_seen
             if self._report is None or self._report[0] != seen:
-                behind = self.following.behind(self._position)
+                behind = self.follower.behind(self._position)
                 report = {
                     "version": behind.newest,
                     "versionsBehind": behind.versions,

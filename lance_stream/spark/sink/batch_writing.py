@@ -32,10 +32,10 @@ from lance_stream.write.row_digests import DigestingBatches, RowsDigest, add_up,
 BYTES_PER_TASK: Final = 32 << 20
 """Less data than this is not worth a second task: each costs a round through Python."""
 
-COLLECTED_ROWS: Final = 125_000
+SMALL_BATCH_ROWS: Final = 125_000
 """A batch is written by the driver only if the last one had no more rows than this, and ..."""
 
-COLLECTED_BYTES: Final = 16 << 20
+SMALL_BATCH_BYTES: Final = 16 << 20
 """... no larger data files."""
 
 SLOW_SECONDS: Final = 1.0
@@ -78,8 +78,8 @@ class TaskCount:
         return (
             last is not None
             and last.num_files > 0
-            and last.rows_in <= COLLECTED_ROWS
-            and last.bytes_written <= COLLECTED_BYTES
+            and last.rows_in <= SMALL_BATCH_ROWS
+            and last.bytes_written <= SMALL_BATCH_BYTES
             and driver_is_alone(spark)
         )
 

@@ -51,10 +51,10 @@ from lance_stream.write.row_digests import RowsDigest, digest_of
 DELETES: Final = "_lance_stream_deletes"
 """A column of an upsert's batch that is not stored: whether the row deletes."""
 
-COLLECTED_ROWS: Final = 1_000_000
+MAX_ROWS_ON_DRIVER: Final = 1_000_000
 """The driver collects an upsert of so many rows at most, ..."""
 
-COLLECTED_BYTES: Final = 256 << 20
+MAX_BYTES_ON_DRIVER: Final = 256 << 20
 """... and of so many bytes; larger ones go through `large_upserts`."""
 
 
@@ -268,18 +268,18 @@ def _size_of_large(df: DataFrame, last: SinkCommit | None) -> Size | None:
     """
     if last is None or last.skipped:
         return None
-    if 2 * last.rows_in > COLLECTED_ROWS or 2 * last.bytes_written > COLLECTED_BYTES:
+    if 2 * last.rows_in > MAX_ROWS_ON_DRIVER or 2 * last.bytes_written > MAX_BYTES_ON_DRIVER:
         return measure(df)
     return None
 
 
 def _is_too_large(size: Size) -> bool:
-    return size.num_rows > COLLECTED_ROWS or size.num_bytes > COLLECTED_BYTES
+    return size.num_rows > MAX_ROWS_ON_DRIVER or size.num_bytes > MAX_BYTES_ON_DRIVER
 
 
 def _collect(df: DataFrame) -> pa.Table | None:
     """Return the rows of a batch; None if they are more than the driver is to hold."""
-    return collect_rows(df, Size(COLLECTED_ROWS, COLLECTED_BYTES))
+    return collect_rows(df, Size(MAX_ROWS_ON_DRIVER, MAX_BYTES_ON_DRIVER))
 
 
 def _upserted(commit: SinkCommit, done: Upserted) -> SinkCommit:

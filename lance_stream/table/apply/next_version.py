@@ -128,7 +128,7 @@ def apply(
         start = _first_version(operation, creation)
     else:
         check_may_write(manifest)
-        start = manifest.heir()
+        start = manifest.successor()
     made = APPLY[type(operation)](start, operation, _Given(creation, restored))
     if any(map(field_twice.may_have_field_twice, (manifest, restored))):
         made = field_twice.with_fields_once(made)

@@ -47,7 +47,7 @@ def restore(start: Manifest, operation: Restore, restored: Manifest | None) -> M
         )
     used = [each for each in map(max_fragment_id, (start, restored)) if each is not None]
     return replace(
-        restored.heir(),
+        restored.successor(),
         version=start.version,
         max_fragment_id=max(used, default=None),
         next_row_id=max(start.next_row_id, restored.next_row_id),

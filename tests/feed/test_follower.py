@@ -16,9 +16,9 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
-from lance_stream.feed import following
+from lance_stream.feed import follower
 from lance_stream.feed.change_units import read_changes
-from lance_stream.feed.following import Following, FollowingRules
+from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.positions import NO_LIMITS, Limits, Position
 from lance_stream.feed.rules import NET_CHANGES, FeedRules
 from lance_stream.feed.steps import walk
@@ -28,7 +28,7 @@ from lance_stream.table.paths import NamingScheme, manifest_path
 from tests.contracts.watched_stores import WatchedStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-EVERYTHING = FollowingRules(FeedRules())
+EVERYTHING = FollowerRules(FeedRules())
 FROM_SNAPSHOT = Position(0, is_snapshot=True)
 
 Change = tuple[int, str, int]  # its version, its type, the row's id
@@ -56,11 +56,11 @@ def stored(tmp_path: Path) -> Dataset:
     return make_history(str(tmp_path / "table"))
 
 
-def follow(ds: Dataset, rules: FollowingRules = EVERYTHING) -> Following:
-    return Following(ds.uri, None, rules)
+def follow(ds: Dataset, rules: FollowerRules = EVERYTHING) -> TableFollower:
+    return TableFollower(ds.uri, None, rules)
 
 
-def read(followed: Following, start: Position, end: Position) -> list[Change]:
+def read(followed: TableFollower, start: Position, end: Position) -> list[Change]:
     units = followed.units(start, end)
     return [
         (row["_commit_version"], row["_change_type"], row["id"])
@@ -70,7 +70,7 @@ def read(followed: Following, start: Position, end: Position) -> list[Change]:
 
 
 def steps_from(
-    followed: Following, start: Position, limits: Limits = NO_LIMITS, through: int | None = None
+    followed: TableFollower, start: Position, limits: Limits = NO_LIMITS, through: int | None = None
 ) -> list[Position]:
     """Return the positions at which batches end, until there is nothing new."""
     positions = [start]
@@ -80,7 +80,7 @@ def steps_from(
 
 
 def batches_from(
-    followed: Following, start: Position, limits: Limits = NO_LIMITS, through: int | None = None
+    followed: TableFollower, start: Position, limits: Limits = NO_LIMITS, through: int | None = None
 ) -> list[list[Change]]:
     positions = steps_from(followed, start, limits, through)
     return [read(followed, *positions[place : place + 2]) for place in range(len(positions) - 1)]
@@ -122,7 +122,7 @@ def test_each_change_comes_once_whatever_the_limits(
     versions: int | None, num_rows: int | None, size_bytes: int | None, with_pre_images: bool
 ) -> None:
     ds = HISTORY
-    rules = FollowingRules(FeedRules(pre_images=with_pre_images))
+    rules = FollowerRules(FeedRules(pre_images=with_pre_images))
     limits = Limits(versions, num_rows, size_bytes)
     batches = batches_from(follow(ds, rules), Position(0), limits)
     expected = [each for each in all_changes(ds) if with_pre_images or each[1] != "update_preimage"]
@@ -196,7 +196,7 @@ def test_a_look_without_news_is_one_small_read(
     ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = WatchedStore(open_store(ds.uri))
-    monkeypatch.setattr(following, "open_log", lambda *_: ObjectStoreLog(store))
+    monkeypatch.setattr(follower, "open_log", lambda *_: ObjectStoreLog(store))
     followed = follow(ds)
     position = followed.advance(followed.after(0))
     store.calls.clear()
@@ -225,7 +225,7 @@ def test_a_version_that_is_read_in_parts_is_compared_once(
         walked.append((after, through))
         return walk(table, after, through, *rest)
 
-    monkeypatch.setattr(following, "walk", watched_walk)
+    monkeypatch.setattr(follower, "walk", watched_walk)
     followed, position = follow(ds), follow(ds).after(1)
     for _ in range(6):
         end = followed.advance(position, Limits(rows=1), through=2)
@@ -241,7 +241,7 @@ def test_a_batch_reads_each_manifest_once_and_lists_a_few_times(
     stored: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = WatchedStore(open_store(stored.uri))
-    monkeypatch.setattr(following, "open_log", lambda *_: ObjectStoreLog(store))
+    monkeypatch.setattr(follower, "open_log", lambda *_: ObjectStoreLog(store))
     monkeypatch.setattr(opening, "open_log", lambda *_: ObjectStoreLog(store))
     followed = follow(stored)
     position = followed.advance(followed.after(0))
@@ -295,7 +295,7 @@ def test_a_snapshot_whose_version_has_gone_is_an_error_or_begun_anew(
     forget(stored, 5)
     with pytest.raises(NotFoundError, match=r"version 5.*failOnDataLoss"):
         follow(stored).advance(first, Limits(rows=2))
-    lenient = follow(stored, FollowingRules(FeedRules(), fail_on_data_loss=False))
+    lenient = follow(stored, FollowerRules(FeedRules(), fail_on_data_loss=False))
     with caplog.at_level(logging.WARNING):
         batches = batches_from(lenient, first, Limits(rows=100))
     assert sorted(each[2] for each in joined(batches)) == [0, 2, 3, 5, 6, 7, 8]
@@ -321,7 +321,7 @@ def test_a_loss_can_be_passed_over_and_is_said(
     stored: Dataset, caplog: pytest.LogCaptureFixture
 ) -> None:
     forget(stored, 1, 2, 3)
-    lenient = follow(stored, FollowingRules(FeedRules(), fail_on_data_loss=False))
+    lenient = follow(stored, FollowerRules(FeedRules(), fail_on_data_loss=False))
     with caplog.at_level(logging.WARNING):
         found = joined(batches_from(lenient, Position(2), Limits(rows=1)))
     assert found == [(5, "insert", 6), (5, "insert", 7)]
@@ -335,7 +335,7 @@ def test_a_gap_after_a_consumers_version_is_bridged_by_net_changes(
     forget(stored, 3, 4, 5)
     with pytest.raises(NotFoundError, match="versions 3 to 5 gone"):
         read(follow(stored), Position(2), Position(6))
-    consumer = follow(stored, FollowingRules(FeedRules(pre_images=False), is_consumer=True))
+    consumer = follow(stored, FollowerRules(FeedRules(pre_images=False), is_consumer=True))
     with caplog.at_level(logging.WARNING):
         (batch,) = batches_from(consumer, Position(2), Limits(rows=1))  # a bridge is never cut
     assert by_event(batch) == by_event(
@@ -347,7 +347,7 @@ def test_a_gap_after_a_consumers_version_is_bridged_by_net_changes(
 
 def test_a_gap_in_the_middle_is_bridged_when_losses_are_no_error(stored: Dataset) -> None:
     forget(stored, 3)
-    rules = FollowingRules(FeedRules(pre_images=False), fail_on_data_loss=False)
+    rules = FollowerRules(FeedRules(pre_images=False), fail_on_data_loss=False)
     batches = batches_from(follow(stored, rules), Position(1), Limits(versions=1))
     assert [{each[0] for each in batch} for batch in batches] == [{2}, {4}, {5}]
     assert by_event(batches[1]) == by_event(
@@ -362,8 +362,8 @@ def test_a_version_that_goes_while_it_is_half_read_is_an_error_or_comes_again(
     assert (half.version, half.events) == (1, 4)
     forget(stored, 2)
     with pytest.raises(NotFoundError, match="4 changes of version 2 have been read"):
-        follow(stored, FollowingRules(FeedRules(), is_consumer=True)).advance(half, Limits(rows=4))
-    lenient = follow(stored, FollowingRules(FeedRules(), fail_on_data_loss=False))
+        follow(stored, FollowerRules(FeedRules(), is_consumer=True)).advance(half, Limits(rows=4))
+    lenient = follow(stored, FollowerRules(FeedRules(), fail_on_data_loss=False))
     found = joined(batches_from(lenient, half))
     assert sorted(each[2] for each in found if each[:2] == (3, "insert")) == [0, 2, 3, 5]
 
@@ -374,7 +374,7 @@ def test_a_batch_whose_versions_went_before_it_was_done_is_planned_with_what_is_
     """The one who follows ends at version 3, which goes; what stands for it is given once."""
     stored.append(rows(8))
     forget(stored, 3, 4)
-    lenient = follow(stored, FollowingRules(FeedRules(), fail_on_data_loss=False))
+    lenient = follow(stored, FollowerRules(FeedRules(), fail_on_data_loss=False))
     first = read(lenient, Position(2), Position(3))
     rest = read(lenient, Position(3), Position(6))
     assert {each[0] for each in first} == {5}
@@ -389,7 +389,7 @@ def test_after_the_references_cleanup_nothing_is_lost_that_a_tag_held(stored: Da
         datetime.timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
     )
     assert [each.version for each in stored.versions()] == [2, 5]
-    consumer = follow(stored, FollowingRules(FeedRules(pre_images=False), is_consumer=True))
+    consumer = follow(stored, FollowerRules(FeedRules(pre_images=False), is_consumer=True))
     found = joined(batches_from(consumer, consumer.after(2)))
     before, after = {0, 1, 2, 3, 4, 5}, {0, 2, 3, 5, 6, 7}
     assert {each[2] for each in found if each[1] == "delete"} == before - after
@@ -427,7 +427,7 @@ def test_a_running_reader_notices_it_too(stored: Dataset) -> None:
         look_often()
 
 
-def inside_version_2(followed: Following) -> Position:
+def inside_version_2(followed: TableFollower) -> Position:
     """Return a position after some of the inserts of version 2."""
     position = followed.advance(Position(0), Limits(rows=4))
     assert (position.version, position.events) == (1, 4)
@@ -443,19 +443,19 @@ def test_a_table_put_back_from_a_copy_is_noticed_inside_a_version(
     lance_stream.create_dataset(uri, SCHEMA)
     shutil.copytree(uri, copy)
     lance_stream.open_dataset(uri).append(rows(*range(6))).append(rows(6))
-    followed = Following(uri, None, EVERYTHING)
+    followed = TableFollower(uri, None, EVERYTHING)
     position = inside_version_2(followed)
     shutil.rmtree(uri)
     shutil.copytree(copy, uri)
     lance_stream.open_dataset(uri).append(rows(*range(100, 106))).append(rows(106))
     if not is_running:
-        followed = Following(uri, None, EVERYTHING)
+        followed = TableFollower(uri, None, EVERYTHING)
     with pytest.raises(NotFoundError, match=r"version 2 of .* put back from a copy"):
         followed.advance(position)
     with pytest.raises(NotFoundError, match=r"version 2 of .* put back from a copy"):
         read(followed, position, Position(3))
     with pytest.raises(NotFoundError, match=r"version 2 of .* put back from a copy"):
-        read(Following(uri, None, EVERYTHING), Position(0), position)
+        read(TableFollower(uri, None, EVERYTHING), Position(0), position)
 
 
 @pytest.mark.parametrize("num_appends", [0, 1], ids=["fewer", "as many"])
@@ -467,15 +467,15 @@ def test_a_position_inside_a_version_that_was_put_back_is_no_loss(
     lance_stream.create_dataset(uri, SCHEMA)
     shutil.copytree(uri, copy)
     lance_stream.open_dataset(uri).append(rows(*range(6)))
-    lenient = FollowingRules(FeedRules(), fail_on_data_loss=False)
-    position = inside_version_2(Following(uri, None, lenient))
+    lenient = FollowerRules(FeedRules(), fail_on_data_loss=False)
+    position = inside_version_2(TableFollower(uri, None, lenient))
     shutil.rmtree(uri)
     shutil.copytree(copy, uri)
     for number in range(num_appends):
         lance_stream.open_dataset(uri).append(rows(100 + number))
     for ask in (
-        lambda: Following(uri, None, lenient).advance(position),
-        lambda: read(Following(uri, None, lenient), Position(0), position),
+        lambda: TableFollower(uri, None, lenient).advance(position),
+        lambda: read(TableFollower(uri, None, lenient), Position(0), position),
     ):
         with pytest.raises(NotFoundError, match="put back from a copy"):
             ask()
@@ -486,7 +486,7 @@ def test_what_is_known_of_a_version_is_not_taken_for_another_of_its_number(tmp_p
     lance_stream.create_dataset(uri, SCHEMA)
     shutil.copytree(uri, copy)
     lance_stream.open_dataset(uri).append(rows(*range(6)))
-    followed = Following(uri, None, EVERYTHING)
+    followed = TableFollower(uri, None, EVERYTHING)
     start = followed.after(1)
     followed.advance(start, Limits(rows=4))
     shutil.rmtree(uri)
@@ -513,7 +513,7 @@ def test_a_position_of_an_older_release_has_no_mark_and_is_believed(ds: Dataset)
 
 
 def test_net_changes_are_those_of_each_batch(ds: Dataset) -> None:
-    rules = FollowingRules(FeedRules(deduplication_mode=NET_CHANGES, pre_images=False))
+    rules = FollowerRules(FeedRules(deduplication_mode=NET_CHANGES, pre_images=False))
     (batch,) = batches_from(follow(ds, rules), Position(0))
     assert sorted(batch) == [(5, "insert", each) for each in (0, 2, 3, 5, 6, 7)]
     by_two = batches_from(follow(ds, rules), Position(1), Limits(versions=2))
@@ -524,7 +524,7 @@ def test_net_changes_are_those_of_each_batch(ds: Dataset) -> None:
 
 
 def test_net_changes_of_a_version_that_is_too_large_come_in_parts(ds: Dataset) -> None:
-    rules = FollowingRules(FeedRules(deduplication_mode=NET_CHANGES, pre_images=False))
+    rules = FollowerRules(FeedRules(deduplication_mode=NET_CHANGES, pre_images=False))
     batches = batches_from(follow(ds, rules), Position(1), Limits(rows=4))
     assert [len(each) for each in batches] == [4, 2, 2, 3, 2]
     assert sorted(each[2] for each in joined(batches) if each[0] == 2) == [0, 1, 2, 3, 4, 5]
@@ -536,8 +536,8 @@ def test_rows_appended_are_given_of_a_table_without_stable_row_ids(tmp_path: Pat
     lance.write_dataset(rows(4), uri, mode="append")
     lance.dataset(uri).optimize.compact_files()
     lance.write_dataset(rows(5), uri, mode="append")
-    rules = FollowingRules(FeedRules(), only_appended=True)
-    followed = Following(uri, None, rules)
+    rules = FollowerRules(FeedRules(), only_appended=True)
+    followed = TableFollower(uri, None, rules)
     batches = batches_from(followed, followed.after(0), Limits(rows=2))
     assert [[each[2] for each in batch] for batch in batches if batch] == [[1, 2], [3, 4], [5]]
     snapshot = joined(batches_from(followed, FROM_SNAPSHOT, Limits(rows=2)))
@@ -545,10 +545,10 @@ def test_rows_appended_are_given_of_a_table_without_stable_row_ids(tmp_path: Pat
 
 
 def test_rows_appended_stop_at_a_version_that_changes_others(ds: Dataset) -> None:
-    followed = follow(ds, FollowingRules(FeedRules(), only_appended=True))
+    followed = follow(ds, FollowerRules(FeedRules(), only_appended=True))
     with pytest.raises(InvalidInputError, match=r"version 3 .*skipChangeCommits"):
         read(followed, Position(1), Position(5))
-    rules = FollowingRules(FeedRules(), only_appended=True, skip_change_commits=True)
+    rules = FollowerRules(FeedRules(), only_appended=True, skip_change_commits=True)
     found = joined(batches_from(follow(ds, rules), Position(1), Limits(rows=3)))
     assert [each[2] for each in found] == [0, 1, 2, 3, 4, 5, 6, 7]
 
@@ -578,9 +578,9 @@ def test_versions_and_rows_that_are_yet_to_be_read_are_counted(ds: Dataset) -> N
 
 def test_rows_of_a_long_history_are_counted_a_few_versions_at_a_time() -> None:
     table = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
-    for number in range(following.COUNTED_PER_REPORT + 2):
+    for number in range(follower.COUNTED_PER_REPORT + 2):
         table = table.append(rows(number))
     followed = follow(table)
     end = followed.advance(Position(1), Limits(versions=1))
     assert followed.behind(end).rows is None
-    assert followed.behind(end).rows == following.COUNTED_PER_REPORT + 1
+    assert followed.behind(end).rows == follower.COUNTED_PER_REPORT + 1

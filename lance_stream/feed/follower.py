@@ -57,7 +57,7 @@ COUNTED_PER_REPORT: Final = 8
 
 
 @dataclass(frozen=True)
-class FollowingRules:
+class FollowerRules:
     """What somebody who follows a table asks for.
 
     Attributes:
@@ -120,8 +120,8 @@ def all_columns_of(last: TableVersion) -> FeedColumns:
     return FeedColumns(last, None)
 
 
-class Following:
-    """Somebody who follows a table.
+class TableFollower:
+    """Follows the changes of a table, from position to position.
 
     What is kept between two calls saves work, and never changes an answer.
 
@@ -132,7 +132,7 @@ class Following:
     """
 
     def __init__(
-        self, uri: str, storage_options: Mapping[str, Any] | None, rules: FollowingRules
+        self, uri: str, storage_options: Mapping[str, Any] | None, rules: FollowerRules
     ) -> None:
         self.uri = uri
         self._storage_options = storage_options
