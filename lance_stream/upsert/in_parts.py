@@ -44,6 +44,7 @@ from lance_stream.upsert.tombstones import RememberedDeletes, remembered_by
 from lance_stream.upsert.upsert import (
     Upserted,
     Written,
+    commit_plan,
     decide_changes,
     one_batch,
     plan_update,
@@ -268,15 +269,8 @@ def upsert_in_parts(
             except LanceStreamError:
                 delete_files(newest.store, fragments)
                 raise
-        result = _summed(newest, parts, fragments)
-        if not plan.changes_anything:
-            return replace(result, attempts=attempts)
-        with phases("commit"):
-            done = plan.commit(newest, known, fragments)
-        attempts += done.attempts - 1
-        if not done.is_new:
-            return Upserted(done.table, taken_in_before=done.taken_in_before, was_known=True)
-        return replace(result, table=done.table, is_new=True, attempts=attempts)
+        result = replace(_summed(newest, parts, fragments), attempts=attempts)
+        return commit_plan(plan, result, known, phases, fragments)
 
     return planning_again(attempt, micro_batch, environment)
 

@@ -60,7 +60,7 @@ from lance_stream.write.arrow_input import ArrowInput, read_input
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
 from lance_stream.write.micro_batches import MicroBatch, find_taken_in
 from lance_stream.write.phases import Phases
-from lance_stream.write.planning import Outcome, Staged, commit_planned, planning_again
+from lance_stream.write.planning import Staged, commit_planned, planning_again
 
 MAX_KEY_HASHES: Final = 1 << 18
 """So many inserted keys are listed by their hashes; more stand for any key."""
@@ -173,30 +173,6 @@ class PlannedUpdate:
             own.new_fragments or own.updated_fragments or own.removed_fragment_ids
         )
 
-    def commit(
-        self,
-        table: TableVersion,
-        micro_batch: MicroBatch | None,
-        fragments: tuple[Fragment, ...] = (),
-    ) -> Outcome:
-        """Commit it; see `commit_planned`.
-
-        Args:
-            table: The version that it was planned on.
-            micro_batch: Which micro-batch it is, if it comes from a stream.
-            fragments: New fragments whose files are deleted, too, where it is known that no
-                version names them.
-        """
-        remembering = self.tombstones
-        return commit_planned(
-            table,
-            self.operation,
-            replace(self.staged, fragments=fragments),
-            micro_batch,
-            properties=remembering.properties if remembering else None,
-            config_entries=remembering.entries if remembering else None,
-        )
-
 
 @dataclass(frozen=True)
 class Upserted:
@@ -233,6 +209,41 @@ class Upserted:
     num_remembered: int = 0
     fragments: tuple[Fragment, ...] = ()
     was_known: bool = False
+
+
+def commit_plan(
+    plan: PlannedUpdate,
+    result: Upserted,
+    micro_batch: MicroBatch | None,
+    phases: Phases,
+    fragments: tuple[Fragment, ...] = (),
+) -> Upserted:
+    """Commit what an upsert has planned, if it changes anything; see `commit_planned`.
+
+    Args:
+        plan: The operation.
+        result: What the upsert does; its table is the version that was planned on.
+        micro_batch: Which micro-batch it is, if it comes from a stream.
+        phases: Told how long the "commit" takes.
+        fragments: New fragments whose files are deleted, too, where it is known that no version
+            names them.
+    """
+    if not plan.changes_anything:
+        return result
+    remembering = plan.tombstones
+    with phases("commit"):
+        done = commit_planned(
+            result.table,
+            plan.operation,
+            replace(plan.staged, fragments=fragments),
+            micro_batch,
+            properties=remembering.properties if remembering else None,
+            config_entries=remembering.entries if remembering else None,
+        )
+    if not done.is_new:
+        return Upserted(done.table, taken_in_before=done.taken_in_before, was_known=True)
+    attempts = result.attempts + done.attempts - 1
+    return replace(result, table=done.table, is_new=True, attempts=attempts)
 
 
 def upsert(
@@ -320,14 +331,7 @@ def upsert(
             num_remembered=0 if written.deletes is None else written.deletes.rows.num_rows,
             fragments=written.fragments,
         )
-        if not plan.changes_anything:
-            return result
-        with phases("commit"):
-            done = plan.commit(newest, micro_batch)
-        attempts += done.attempts - 1
-        if not done.is_new:
-            return Upserted(done.table, taken_in_before=done.taken_in_before, was_known=True)
-        return replace(result, table=done.table, is_new=True, attempts=attempts)
+        return commit_plan(plan, result, micro_batch, phases)
 
     try:
         result = planning_again(attempt, micro_batch, environment)
