@@ -71,6 +71,16 @@ def chosen(buffer: ChunkedBuffer, places: npt.NDArray[np.intp]) -> ChunkedBuffer
     return ChunkedBuffer(buffer.data, buffer.starts[places], buffer.sizes[places])
 
 
+def one_by_one(buffer: ChunkedBuffer) -> list[ChunkedBuffer]:
+    """Return the chunks, each as a buffer of one."""
+    return [
+        ChunkedBuffer(
+            buffer.data, buffer.starts[place : place + 1], buffer.sizes[place : place + 1]
+        )
+        for place in range(len(buffer.sizes))
+    ]
+
+
 def holders(num_values: Counts, places: Counts) -> tuple[Counts, Counts]:
     """Return which chunk holds each of some values, and as which of its own.
 

@@ -4,7 +4,7 @@ import pytest
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.chunked_buffers import consecutive
 from lance_stream.file.compression import fastlanes
-from lance_stream.file.v2_1.codecs import bitpacking
+from lance_stream.file.v2_1.codecs.bitpacking import InlineBitpacking, OutOfLineBitpacking
 
 WIDTHS = [(bits, width) for bits in (8, 16, 32, 64) for width in range(bits + 1)]
 
@@ -58,23 +58,23 @@ def test_an_out_of_line_tail_is_read_packed_or_as_it_is(num_full: int, num_rest:
     )
     packed_tail = blocks[: num_full + (num_rest > 0)].reshape(-1)
     for stored in [raw_tail] if num_rest == 64 else [raw_tail, packed_tail]:
-        block = bitpacking.decode_out_of_line(stored, count, bits_per_word=16, bits_per_packed=1)
+        block = OutOfLineBitpacking(16, 1).decode_block(stored, count)
         assert (block.words() == values).all()
     for num_surplus in (1, 6):
         wrong = np.append(raw_tail, np.zeros(num_surplus, np.uint8))
         with pytest.raises(CorruptDataError):
-            bitpacking.decode_out_of_line(wrong, count, bits_per_word=16, bits_per_packed=1)
+            OutOfLineBitpacking(16, 1).decode_block(wrong, count)
 
 
 def test_a_width_that_the_chunk_has_not_is_bad_data() -> None:
     chunk = np.zeros(4 + 128 * 3, np.uint8)
     chunk[0] = 3
     sizes, counts = np.array([len(chunk)]), np.array([1024])
-    bitpacking.decode_inline_chunks(consecutive(chunk, sizes), counts, 32)
+    InlineBitpacking(32).decode_mini_block([consecutive(chunk, sizes)], counts)
     for wrong in (2, 4, 33, 255):
         chunk[0] = wrong
         with pytest.raises(CorruptDataError, match=f"packed in {wrong} of 32 bits"):
-            bitpacking.decode_inline_chunks(consecutive(chunk, sizes), counts, 32)
+            InlineBitpacking(32).decode_mini_block([consecutive(chunk, sizes)], counts)
 
 
 def test_chunks_that_are_not_full_can_stand_anywhere() -> None:
@@ -83,5 +83,5 @@ def test_chunks_that_are_not_full_can_stand_anywhere() -> None:
     head = np.frombuffer((12).to_bytes(4, "little"), np.uint8)
     data = np.concatenate([part for row in packed for part in (head, row)])
     chunks = consecutive(data, np.full(3, 4 + 128 * 12))
-    block = bitpacking.decode_inline_chunks(chunks, np.array([10, 1024, 3]), 32)
+    block = InlineBitpacking(32).decode_mini_block([chunks], np.array([10, 1024, 3]))
     assert block.words().tolist() == [*range(10), *range(1024, 2048), *range(2048, 2051)]

@@ -17,12 +17,16 @@ Which of the two a tail is, the length of the buffer tells.
 Source:  encodings21.InlineBitpacking, encodings21.OutOfLineBitpacking in the proto.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from lance_stream.errors import CorruptDataError
+from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.chunked_buffers import (
     ChunkedBuffer,
     Counts,
@@ -34,6 +38,15 @@ from lance_stream.file.chunked_buffers import (
 from lance_stream.file.compression import fastlanes
 from lance_stream.file.compression.fastlanes import VALUES
 from lance_stream.file.data_blocks import Bytes, FixedWidthBlock, Words, word_of
+from lance_stream.file.v2_1.codecs.codec import (
+    BlockCodec,
+    EncodedBlock,
+    EncodedMiniBlock,
+    MiniBlockCodec,
+    Parse,
+    only,
+)
+from lance_stream.file.v2_1.codecs.flat import Flat
 
 _MOST_STRETCHES = 64
 """So many stretches of chunks of one width are packed one by one; if there are more, all chunks
@@ -48,121 +61,137 @@ _RARE_CHUNKS = 32
 """We write no width for fewer chunks if another one costs little."""
 
 
-def decode_inline_chunks(
-    buffer: ChunkedBuffer, num_values: Counts, bits_per_word: int
-) -> FixedWidthBlock:
-    """Decode the chosen chunks of a page: all those of one width at once.
-
-    Raises:
-        CorruptDataError: A chunk says a width that its bytes do not have, or has over 1,024 values.
-    """
-    word = word_of(bits_per_word)
-    if len(num_values) and num_values.max() > VALUES:
-        raise CorruptDataError(f"a bit-packed chunk has {num_values.max()} values, over {VALUES}")
-    widths = _widths(buffer, num_values, word)
-    values = np.empty((len(num_values), VALUES), dtype=word)
-    by_width, counts = np.unique(widths, return_counts=True)
-    is_aligned = not (buffer.starts % word.itemsize).any() and len(buffer.data) % word.itemsize == 0
-    rare = by_width[counts <= _FEW_CHUNKS] if is_aligned else by_width[:0]
-    if len(rare) > 1:
-        places = np.flatnonzero(np.isin(widths, rare))
-        values[places] = fastlanes.pick(
-            buffer.data.view(word),
-            (buffer.starts[places] // word.itemsize + 1)[:, None],
-            widths[places].astype(np.int64)[:, None],
-            np.arange(VALUES)[None],
-        )
-        by_width = by_width[counts > _FEW_CHUNKS]
-    for width in by_width.tolist():
-        places = np.flatnonzero(widths == width)
-        first, stop = int(places[0]), int(places[-1]) + 1
-        words = joined(chosen(buffer, places)).view(word).reshape(len(places), -1)[:, 1:]
-        if stop - first == len(places):
-            fastlanes.unpack(words, width, values[first:stop])
-        else:
-            values[places] = fastlanes.unpack(words, width)
-    return _block(_first_of_each(values, num_values), bits_per_word)
-
-
-def pick_inline_chunks(
-    buffer: ChunkedBuffer, num_values: Counts, bits_per_word: int, places: Counts
-) -> FixedWidthBlock | None:
-    """Decode single values of the chosen chunks of a page.
+@dataclass(frozen=True, slots=True)
+class InlineBitpacking(MiniBlockCodec, BlockCodec):
+    """Words packed 1,024 at a time, each time with their width.
 
     Args:
-        buffer: The chunks.
-        num_values: (num_chunks,) how many values each has.
         bits_per_word: T.
-        places: Which values, counted over all chunks.
-
-    Returns:
-        None if words do not lie at multiples of their size.
-
-    Raises:
-        CorruptDataError: As in `decode_inline_chunks`.
     """
-    word = word_of(bits_per_word)
-    if len(num_values) and num_values.max() > VALUES:
-        raise CorruptDataError(f"a bit-packed chunk has {num_values.max()} values, over {VALUES}")
-    widths = _widths(buffer, num_values, word).astype(np.int64)
-    if (buffer.starts % word.itemsize).any() or len(buffer.data) % word.itemsize:
-        return None
-    firsts = starts_of(num_values)
-    chunks = np.searchsorted(firsts, places, side="right") - 1
-    words = fastlanes.pick(
-        buffer.data.view(word),
-        buffer.starts[chunks] // word.itemsize + 1,
-        widths[chunks],
-        places - firsts[chunks],
-    )
-    return _block(words, bits_per_word)
 
+    name = "inline_bitpacking"
 
-def decode_inline(buffer: Bytes, num_values: int, bits_per_word: int) -> FixedWidthBlock:
-    """Decode one buffer that is read whole.
+    bits_per_word: int
 
-    Raises:
-        CorruptDataError: It says a width that its bytes do not have, or has over 1,024 values.
-    """
-    counts = np.array([num_values] if num_values else [], dtype=np.int64)
-    sizes = np.array([len(buffer)] if num_values else [], dtype=np.int64)
-    return decode_inline_chunks(consecutive(buffer, sizes), counts, bits_per_word)
+    @classmethod
+    def from_proto(cls, message: pb.InlineBitpacking, parse: Parse) -> Self:
+        del parse  # nothing stands inside
+        if message.HasField("values"):
+            raise UnsupportedFeatureError("bit-packed values that are compressed once more")
+        return cls(message.uncompressed_bits_per_value)
 
+    def to_proto(self) -> pb.CompressiveEncoding:
+        inner = pb.InlineBitpacking(uncompressed_bits_per_value=self.bits_per_word)
+        return pb.CompressiveEncoding(inline_bitpacking=inner)
 
-def decode_out_of_line(
-    buffer: Bytes, num_values: int, *, bits_per_word: int, bits_per_packed: int
-) -> FixedWidthBlock:
-    """Decode one buffer that is read whole.
+    def decode_mini_block(
+        self, buffers: Sequence[ChunkedBuffer], num_values: Counts
+    ) -> FixedWidthBlock:
+        """Decode chunks: all those of one width at once."""
+        (buffer,) = buffers
+        word = word_of(self.bits_per_word)
+        widths = _widths(buffer, num_values, word)
+        values = np.empty((len(num_values), VALUES), dtype=word)
+        by_width, counts = np.unique(widths, return_counts=True)
+        rare = by_width[counts <= _FEW_CHUNKS] if _is_aligned(buffer, word) else by_width[:0]
+        if len(rare) > 1:
+            places = np.flatnonzero(np.isin(widths, rare))
+            values[places] = fastlanes.pick(
+                buffer.data.view(word),
+                (buffer.starts[places] // word.itemsize + 1)[:, None],
+                widths[places].astype(np.int64)[:, None],
+                np.arange(VALUES)[None],
+            )
+            by_width = by_width[counts > _FEW_CHUNKS]
+        for width in by_width.tolist():
+            places = np.flatnonzero(widths == width)
+            first, stop = int(places[0]), int(places[-1]) + 1
+            words = joined(chosen(buffer, places)).view(word).reshape(len(places), -1)[:, 1:]
+            if stop - first == len(places):
+                fastlanes.unpack(words, width, values[first:stop])
+            else:
+                values[places] = fastlanes.unpack(words, width)
+        return _block(_first_of_each(values, num_values), self.bits_per_word)
 
-    Raises:
-        CorruptDataError: Its size is not what so many values of that width need.
-    """
-    word = word_of(bits_per_word)
-    if not 0 < bits_per_packed <= bits_per_word:
-        raise CorruptDataError(f"{bits_per_word}-bit words cannot be packed in {bits_per_packed}")
-    words_per_block = VALUES * bits_per_packed // bits_per_word
-    num_full, num_rest = divmod(num_values, VALUES)
-    num_words, surplus = divmod(len(buffer), word.itemsize)
-    raw_tail = num_words - num_full * words_per_block
-    if surplus or raw_tail not in ((num_rest, words_per_block) if num_rest else (0,)):
-        raise CorruptDataError(
-            f"{num_values} values packed in {bits_per_packed} bits cannot be "
-            f"{len(buffer)} bytes of {bits_per_word}-bit words"
+    def pick(
+        self, buffers: Sequence[ChunkedBuffer], num_values: Counts, places: Counts
+    ) -> FixedWidthBlock | None:
+        """Decode single values; None if words do not lie at multiples of their size."""
+        (buffer,) = buffers
+        word = word_of(self.bits_per_word)
+        widths = _widths(buffer, num_values, word).astype(np.int64)
+        if not _is_aligned(buffer, word):
+            return None
+        firsts = starts_of(num_values)
+        chunks = np.searchsorted(firsts, places, side="right") - 1
+        words = fastlanes.pick(
+            buffer.data.view(word),
+            buffer.starts[chunks] // word.itemsize + 1,
+            widths[chunks],
+            places - firsts[chunks],
         )
-    words = buffer.view(word)
-    num_packed = num_full if raw_tail == num_rest else num_full + 1
-    packed = words[: num_packed * words_per_block].reshape(num_packed, words_per_block)
-    values = fastlanes.unpack(packed, bits_per_packed).reshape(-1)[:num_values]
-    if num_packed == num_full and num_rest:
-        values = np.concatenate([values, words[num_full * words_per_block :]])
-    return _block(values, bits_per_word)
+        return _block(words, self.bits_per_word)
+
+    def decode_block(self, buffer: Bytes, num_values: int) -> FixedWidthBlock:
+        counts = np.array([num_values] if num_values else [], dtype=np.int64)
+        sizes = np.array([len(buffer)] if num_values else [], dtype=np.int64)
+        return self.decode_mini_block([consecutive(buffer, sizes)], counts)
 
 
-def encode_inline_chunks(block: FixedWidthBlock) -> tuple[ChunkedBuffer, Counts]:
-    """Pack values into chunks of 1,024, each about as narrow as its largest value.
+@dataclass(frozen=True, slots=True)
+class OutOfLineBitpacking(BlockCodec):
+    """Words packed 1,024 at a time, all in the same width.
 
-    Returns:
-        The bytes of the chunks, and how many values each has.
+    Args:
+        bits_per_word: T.
+        bits_per_packed: The width.
+    """
+
+    name = "out_of_line_bitpacking"
+
+    bits_per_word: int
+    bits_per_packed: int
+
+    @classmethod
+    def from_proto(cls, message: pb.OutOfLineBitpacking, parse: Parse) -> Self:
+        packed = only(parse(message.values), Flat, cls.name)
+        return cls(message.uncompressed_bits_per_value, packed.bits_per_value)
+
+    def to_proto(self) -> pb.CompressiveEncoding:
+        inner = pb.OutOfLineBitpacking(
+            uncompressed_bits_per_value=self.bits_per_word,
+            values=Flat(self.bits_per_packed).to_proto(),
+        )
+        return pb.CompressiveEncoding(out_of_line_bitpacking=inner)
+
+    def decode_block(self, buffer: Bytes, num_values: int) -> FixedWidthBlock:
+        word = word_of(self.bits_per_word)
+        if not 0 < self.bits_per_packed <= self.bits_per_word:
+            raise CorruptDataError(
+                f"{self.bits_per_word}-bit words cannot be packed in {self.bits_per_packed}"
+            )
+        words_per_block = VALUES * self.bits_per_packed // self.bits_per_word
+        num_full, num_rest = divmod(num_values, VALUES)
+        num_words, surplus = divmod(len(buffer), word.itemsize)
+        raw_tail = num_words - num_full * words_per_block
+        if surplus or raw_tail not in ((num_rest, words_per_block) if num_rest else (0,)):
+            raise CorruptDataError(
+                f"{num_values} values packed in {self.bits_per_packed} bits cannot be "
+                f"{len(buffer)} bytes of {self.bits_per_word}-bit words"
+            )
+        words = buffer.view(word)
+        num_packed = num_full if raw_tail == num_rest else num_full + 1
+        packed = words[: num_packed * words_per_block].reshape(num_packed, words_per_block)
+        values = fastlanes.unpack(packed, self.bits_per_packed).reshape(-1)[:num_values]
+        if num_packed == num_full and num_rest:
+            values = np.concatenate([values, words[num_full * words_per_block :]])
+        return _block(values, self.bits_per_word)
+
+
+def encode_mini_block(block: FixedWidthBlock) -> EncodedMiniBlock:
+    """Pack words of 8, 16, 32 or 64 bits in-line, each chunk about as narrow as its largest value.
+
+    Whether that saves anything is for the caller to know (`chunk_widths`).
     """
     words = block.words()
     word_bytes = words.itemsize
@@ -193,7 +222,7 @@ def encode_inline_chunks(block: FixedWidthBlock) -> tuple[ChunkedBuffer, Counts]
             packed[to] = words_of_width
     num_values = np.full(len(widths), VALUES, dtype=np.int64)
     num_values[-1:] = block.num_values - VALUES * (len(widths) - 1)
-    return chunks, num_values
+    return EncodedMiniBlock(InlineBitpacking(block.bits_per_value), (chunks,), num_values)
 
 
 def _levelled(widths: Counts) -> Counts:
@@ -218,14 +247,22 @@ def _levelled(widths: Counts) -> Counts:
     return levelled
 
 
-def encode_out_of_line(words: Words, width: int) -> Bytes:
-    """Pack values of a block, each less than 2 to the `width`."""
+def encode_block(block: FixedWidthBlock, width: int) -> EncodedBlock:
+    """Pack words of 8, 16, 32 or 64 bits, all less than 2 to the `width`, out of line.
+
+    Args:
+        block: The values.
+        width: From 1 to one less than their bits.
+    """
+    words = block.words()
     words_per_block = VALUES * width // (words.itemsize * 8)
     num_full, num_rest = divmod(len(words), VALUES)
     packs_tail = num_rest > words_per_block
     num_packed = len(words) if packs_tail else num_full * VALUES
     packed = fastlanes.pack(_filled(words[:num_packed]), width).reshape(-1)
-    return np.concatenate([packed, words[num_packed:]]).view(np.uint8)
+    data = np.concatenate([packed, words[num_packed:]]).view(np.uint8)
+    codec = OutOfLineBitpacking(block.bits_per_value, width)
+    return EncodedBlock(codec, data, block.num_values)
 
 
 def out_of_line_size(num_values: int, width: int, word_bytes: int) -> int:
@@ -269,7 +306,9 @@ def widths_of(values: Words) -> Counts:
 
 
 def _widths(buffer: ChunkedBuffer, num_values: Counts, word: np.dtype[np.unsignedinteger]) -> Words:
-    """Return the width that each chunk says, once its bytes have it."""
+    """Return the width that each chunk says, once its bytes have it and it holds its values."""
+    if len(num_values) and num_values.max() > VALUES:
+        raise CorruptDataError(f"a bit-packed chunk has {num_values.max()} values, over {VALUES}")
     if (buffer.sizes < word.itemsize).any():
         raise CorruptDataError(
             f"a bit-packed chunk of {buffer.sizes.min()} bytes is too short for its width"
@@ -286,6 +325,12 @@ def _widths(buffer: ChunkedBuffer, num_values: Counts, word: np.dtype[np.unsigne
             f"says that each is packed in {widths[place]} of {word.itemsize * 8} bits"
         )
     return widths
+
+
+def _is_aligned(buffer: ChunkedBuffer, word: np.dtype[np.unsignedinteger]) -> bool:
+    """Tell whether all words lie at multiples of their size."""
+    is_apart = bool((buffer.starts % word.itemsize).any())
+    return not is_apart and len(buffer.data) % word.itemsize == 0
 
 
 def _first_of_each(values: Words, num_values: Counts) -> Words:

@@ -9,13 +9,19 @@ It saves nothing by itself: a general codec around it does.
 Source:  encodings21.ByteStreamSplit in the proto; 32 and 64-bit values.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
 import numpy as np
 
+from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.chunked_buffers import ChunkedBuffer, Counts
 from lance_stream.file.data_blocks import FixedWidthBlock
-from lance_stream.file.v2_1.codecs.flat import decode_chunks as decode_flat_chunks
-from lance_stream.file.v2_1.codecs.flat import encode_chunks as encode_flat_chunks
+from lance_stream.file.v2_1.codecs import flat
+from lance_stream.file.v2_1.codecs.codec import EncodedMiniBlock, MiniBlockCodec, Parse, only
+from lance_stream.file.v2_1.codecs.flat import Flat
 
 BITS_PER_VALUE = (32, 64)
 
@@ -23,40 +29,51 @@ MAX_CHUNK_BYTES = 4096
 """Bytes of a chunk that we write, as in the reference."""
 
 
-def decode_chunks(
-    buffer: ChunkedBuffer, num_values: Counts, bits_per_value: int
-) -> FixedWidthBlock:
-    """Decode the chosen chunks of a page: neighbours of one size at once.
+@dataclass(frozen=True, slots=True)
+class ByteStreamSplit(MiniBlockCodec):
+    """Words taken apart into their bytes.
 
-    Raises:
-        CorruptDataError: A chunk has not the bytes that its values need.
+    Args:
+        values: The words; of 32 or 64 bits, anything else is damage.
     """
-    if bits_per_value not in BITS_PER_VALUE:
-        raise CorruptDataError(f"values of {bits_per_value} bits cannot be split into bytes")
-    flat = decode_flat_chunks(buffer, num_values, bits_per_value)
-    width = bits_per_value // 8
-    data = np.empty_like(flat.data)
-    borders = np.flatnonzero(np.diff(num_values, prepend=-1, append=-1))
-    stops = np.cumsum(num_values * width)
-    for first, stop in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
-        count = int(num_values[first])
-        part = slice(int(stops[first]) - count * width, int(stops[stop - 1]))
-        streams = flat.data[part].reshape(stop - first, width, count)
-        data[part].reshape(stop - first, count, width)[...] = streams.transpose(0, 2, 1)
-    return FixedWidthBlock(bits_per_value, flat.num_values, data)
+
+    name = "byte_stream_split"
+
+    values: Flat
+
+    @classmethod
+    def from_proto(cls, message: pb.ByteStreamSplit, parse: Parse) -> Self:
+        return cls(only(parse(message.values), Flat, cls.name))
+
+    def to_proto(self) -> pb.CompressiveEncoding:
+        inner = pb.ByteStreamSplit(values=self.values.to_proto())
+        return pb.CompressiveEncoding(byte_stream_split=inner)
+
+    def decode_mini_block(
+        self, buffers: Sequence[ChunkedBuffer], num_values: Counts
+    ) -> FixedWidthBlock:
+        """Decode chunks: neighbours of one size at once."""
+        bits = self.values.bits_per_value
+        if bits not in BITS_PER_VALUE:
+            raise CorruptDataError(f"values of {bits} bits cannot be split into bytes")
+        split = self.values.decode_mini_block(buffers, num_values)
+        width = bits // 8
+        data = np.empty_like(split.data)
+        borders = np.flatnonzero(np.diff(num_values, prepend=-1, append=-1))
+        stops = np.cumsum(num_values * width)
+        for first, stop in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
+            count = int(num_values[first])
+            part = slice(int(stops[first]) - count * width, int(stops[stop - 1]))
+            streams = split.data[part].reshape(stop - first, width, count)
+            data[part].reshape(stop - first, count, width)[...] = streams.transpose(0, 2, 1)
+        return FixedWidthBlock(bits, split.num_values, data)
 
 
-def encode_chunks(block: FixedWidthBlock) -> tuple[ChunkedBuffer, Counts]:
-    """Split values of 32 or 64 bits.
-
-    Returns:
-        The bytes of the chunks, and how many values each has.
-    """
+def encode_mini_block(block: FixedWidthBlock) -> EncodedMiniBlock:
+    """Cut words of 32 or 64 bits into chunks, split into their bytes."""
     width = block.bits_per_value // 8
     per_chunk = MAX_CHUNK_BYTES // width
-    chunks, num_values = encode_flat_chunks(
-        block, max_chunk_values=per_chunk, max_chunk_bytes=MAX_CHUNK_BYTES
-    )
+    cut = flat.encode_mini_block(block, max_chunk_values=per_chunk, max_chunk_bytes=MAX_CHUNK_BYTES)
     data = np.empty_like(block.data)
     num_full = block.num_values // per_chunk * MAX_CHUNK_BYTES
     for part in (slice(0, num_full), slice(num_full, None)):
@@ -64,4 +81,5 @@ def encode_chunks(block: FixedWidthBlock) -> tuple[ChunkedBuffer, Counts]:
         if count:
             values = block.data[part].reshape(-1, count, width)
             data[part].reshape(-1, width, count)[...] = values.transpose(0, 2, 1)
-    return ChunkedBuffer(data, chunks.starts, chunks.sizes), num_values
+    codec = ByteStreamSplit(Flat(block.bits_per_value))
+    return EncodedMiniBlock(codec, (cut.buffers[0]._replace(data=data),), cut.num_values)

@@ -2,19 +2,39 @@
 
     value   bytes of the value, little-endian; absent: every value is null
 
-Source:  encodings21.Constant in the proto.
+Source:  encodings21.Constant in the proto. Read only: we write constants as a layout.
 """
 
+from dataclasses import dataclass
+from typing import Self
+
+from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.data_blocks import Bytes, ConstantBlock
+from lance_stream.file.v2_1.codecs.codec import BlockCodec, Parse
 
 
-def decode(buffer: Bytes, num_values: int, value: bytes | None) -> ConstantBlock:
-    """Decode a block.
+@dataclass(frozen=True, slots=True)
+class Constant(BlockCodec):
+    """One value, again and again.
 
-    Raises:
-        CorruptDataError: There are bytes.
+    Args:
+        value: Its bytes; None: every value is null.
     """
-    if len(buffer):
-        raise CorruptDataError(f"a constant has {len(buffer)} bytes of values")
-    return ConstantBlock(value, num_values)
+
+    name = "constant"
+
+    value: bytes | None
+
+    @classmethod
+    def from_proto(cls, message: pb.Constant, parse: Parse) -> Self:
+        del parse  # nothing stands inside
+        return cls(message.value if message.HasField("value") else None)
+
+    def to_proto(self) -> pb.CompressiveEncoding:
+        return pb.CompressiveEncoding(constant=pb.Constant(value=self.value))
+
+    def decode_block(self, buffer: Bytes, num_values: int) -> ConstantBlock:
+        if len(buffer):
+            raise CorruptDataError(f"a constant has {len(buffer)} bytes of values")
+        return ConstantBlock(self.value, num_values)

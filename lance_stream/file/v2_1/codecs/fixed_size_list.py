@@ -22,10 +22,12 @@ Source:  encodings21.FixedSizeList in the proto.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import numpy as np
 
+from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.chunked_buffers import ChunkedBuffer, Counts, consecutive
 from lance_stream.file.data_blocks import (
@@ -36,6 +38,20 @@ from lance_stream.file.data_blocks import (
     FixedWidthBlock,
 )
 from lance_stream.file.v2_1.codecs import flat
+from lance_stream.file.v2_1.codecs.codec import (
+    BlockCodec,
+    EncodedBlock,
+    EncodedMiniBlock,
+    EncodedValues,
+    MiniBlockCodec,
+    Parse,
+    PerValueCodec,
+    ValueBlock,
+    fixed_width,
+    only,
+)
+from lance_stream.file.v2_1.codecs.constant import Constant
+from lance_stream.file.v2_1.codecs.flat import Flat
 
 MAX_BITS_PER_ROW = 1 << 34
 
@@ -52,16 +68,59 @@ class ListLayer(NamedTuple):
     has_validity: bool
 
 
-class ListLayout(NamedTuple):
-    """How lists are stored.
+@dataclass(frozen=True, slots=True)
+class FixedSizeList(MiniBlockCodec, BlockCodec, PerValueCodec):
+    """Lists of one length, or lists of such lists.
 
     Args:
         layers: Outermost first.
         bits_per_item: Of the innermost items; 0: they are all null and not stored.
     """
 
+    name = "fixed_size_list"
+
     layers: tuple[ListLayer, ...]
     bits_per_item: int
+
+    @classmethod
+    def of(cls, block: FixedSizeListBlock) -> Self:
+        """Return the codec of lists as we write them.
+
+        Raises:
+            UnsupportedFeatureError: Their items are not of a fixed width.
+        """
+        layers = []
+        inner: DataBlock = block
+        while isinstance(inner, FixedSizeListBlock):
+            layers.append(ListLayer(inner.items_per_value, inner.validity is not None))
+            inner = inner.items
+        if not isinstance(inner, FixedWidthBlock):
+            raise UnsupportedFeatureError("fixed-size lists of items without a fixed width")
+        return cls(tuple(layers), inner.bits_per_value)
+
+    @classmethod
+    def from_proto(cls, message: pb.FixedSizeList, parse: Parse) -> Self:
+        layer = ListLayer(message.items_per_value, message.has_validity)
+        inner = parse(message.values)
+        if isinstance(inner, FixedSizeList):
+            return cls((layer, *inner.layers), inner.bits_per_item)
+        if inner == Constant(None):
+            return cls((layer,), bits_per_item=0)
+        items = only(inner, Flat, cls.name)
+        items.check()
+        return cls((layer,), items.bits_per_value)
+
+    def to_proto(self) -> pb.CompressiveEncoding:
+        items = Flat(self.bits_per_item) if self.bits_per_item else Constant(None)
+        encoding = items.to_proto()
+        for layer in reversed(self.layers):
+            lists = pb.FixedSizeList(
+                items_per_value=layer.items_per_value,
+                values=encoding,
+                has_validity=layer.has_validity,
+            )
+            encoding = pb.CompressiveEncoding(fixed_size_list=lists)
+        return encoding
 
     @property
     def bits_per_row(self) -> int:
@@ -73,122 +132,127 @@ class ListLayout(NamedTuple):
             validity_bytes += (items + 7) // 8 * layer.has_validity
         return validity_bytes * 8 + items * self.bits_per_item
 
+    @property
+    def num_buffers(self) -> int:
+        return 1 + sum(layer.has_validity for layer in self.layers)
 
-def check_layout(layout: ListLayout) -> None:
-    """Check the stored description of lists.
+    def decode_mini_block(
+        self, buffers: Sequence[ChunkedBuffer], num_values: Counts
+    ) -> FixedSizeListBlock:
+        self._check()
+        remaining = list(buffers)
+        counts = num_values
+        validities: list[Bytes | None] = []
+        for layer in self.layers:
+            counts = counts * layer.items_per_value
+            validities.append(
+                Flat(1).decode_mini_block([remaining.pop(0)], counts).data
+                if layer.has_validity
+                else None
+            )
+        if not self.bits_per_item:
+            raise CorruptDataError("lists of nothing but null items are not stored in mini-blocks")
+        items = Flat(self.bits_per_item).decode_mini_block([remaining.pop(0)], counts)
+        return _nested(items, self.layers, validities, int(num_values.sum()))
 
-    Raises:
-        CorruptDataError: A list has no items, or more than can be.
-    """
-    if any(layer.items_per_value < 1 for layer in layout.layers):
-        raise CorruptDataError("a fixed-size list of no items is stored")
-    if not 0 < layout.bits_per_row <= MAX_BITS_PER_ROW:
-        raise CorruptDataError(f"fixed-size lists of {layout.bits_per_row} bits cannot be")
+    def decode_block(self, buffer: Bytes, num_values: int) -> FixedSizeListBlock:
+        self._check()
+        rows = Flat(self.bits_per_row).decode_block(buffer, num_values)
+        num_items = num_values
+        if not any(layer.has_validity for layer in self.layers):
+            for layer in self.layers:
+                num_items *= layer.items_per_value
+            whole = FixedWidthBlock(self.bits_per_item, num_items, rows.data)
+            return _nested(whole, self.layers, [None] * len(self.layers), num_values)
+        if self.bits_per_row % 8:
+            raise UnsupportedFeatureError(
+                f"rows of {self.bits_per_row} bits with a validity bitmap are not whole bytes"
+            )
+        row_bytes = rows.data.reshape(num_values, self.bits_per_row // 8)
+        validities: list[Bytes | None] = []
+        items_per_row = 1
+        used = 0
+        for layer in self.layers:
+            items_per_row *= layer.items_per_value
+            validities.append(None)
+            if layer.has_validity:
+                size = (items_per_row + 7) // 8
+                bits = np.unpackbits(row_bytes[:, used : used + size], axis=1, bitorder="little")
+                validities[-1] = np.packbits(bits[:, :items_per_row].reshape(-1), bitorder="little")
+                used += size
+        num_items = num_values * items_per_row
+        items: DataBlock = ConstantBlock(None, num_items)
+        if self.bits_per_item:
+            data = np.ascontiguousarray(row_bytes[:, used:]).reshape(-1)
+            items = FixedWidthBlock(self.bits_per_item, num_items, data)
+        return _nested(items, self.layers, validities, num_values)
 
+    def decode_per_value(self, block: ValueBlock) -> FixedSizeListBlock:
+        rows = fixed_width(block, self.name)
+        if rows.bits_per_value != self.bits_per_row:
+            raise CorruptDataError(
+                f"lists of {self.bits_per_row} bits in a page of {rows.bits_per_value}-bit values"
+            )
+        return self.decode_block(rows.data, rows.num_values)
 
-def decode_chunks(
-    buffers: Sequence[ChunkedBuffer], num_values: Counts, layout: ListLayout
-) -> FixedSizeListBlock:
-    """Decode the chosen chunks of a page.
-
-    Raises:
-        CorruptDataError: A chunk has not the bytes that its lists need.
-    """
-    check_layout(layout)
-    remaining = list(buffers)
-    counts = num_values
-    validities: list[Bytes | None] = []
-    for layer in layout.layers:
-        counts = counts * layer.items_per_value
-        validities.append(
-            flat.decode_chunks(remaining.pop(0), counts, 1).data if layer.has_validity else None
-        )
-    if not layout.bits_per_item:
-        raise CorruptDataError("lists of nothing but null items are not stored in mini-blocks")
-    items = flat.decode_chunks(remaining.pop(0), counts, layout.bits_per_item)
-    return _nested(items, layout.layers, validities, int(num_values.sum()))
-
-
-def decode(buffer: Bytes, num_values: int, layout: ListLayout) -> FixedSizeListBlock:
-    """Decode rows that are kept together, of a block or a full-zip page.
-
-    Raises:
-        CorruptDataError: There are not the bytes that the rows need.
-    """
-    check_layout(layout)
-    rows = flat.decode(buffer, num_values, layout.bits_per_row)
-    num_items = num_values
-    if not any(layer.has_validity for layer in layout.layers):
-        for layer in layout.layers:
-            num_items *= layer.items_per_value
-        whole = FixedWidthBlock(layout.bits_per_item, num_items, rows.data)
-        return _nested(whole, layout.layers, [None] * len(layout.layers), num_values)
-    if layout.bits_per_row % 8:
-        raise UnsupportedFeatureError(
-            f"rows of {layout.bits_per_row} bits with a validity bitmap are not whole bytes"
-        )
-    row_bytes = rows.data.reshape(num_values, layout.bits_per_row // 8)
-    validities: list[Bytes | None] = []
-    items_per_row = 1
-    used = 0
-    for layer in layout.layers:
-        items_per_row *= layer.items_per_value
-        validities.append(None)
-        if layer.has_validity:
-            size = (items_per_row + 7) // 8
-            bits = np.unpackbits(row_bytes[:, used : used + size], axis=1, bitorder="little")
-            validities[-1] = np.packbits(bits[:, :items_per_row].reshape(-1), bitorder="little")
-            used += size
-    num_items = num_values * items_per_row
-    items: DataBlock = ConstantBlock(None, num_items)
-    if layout.bits_per_item:
-        data = np.ascontiguousarray(row_bytes[:, used:]).reshape(-1)
-        items = FixedWidthBlock(layout.bits_per_item, num_items, data)
-    return _nested(items, layout.layers, validities, num_values)
+    def _check(self) -> None:
+        """Check the stored description of lists."""
+        if any(layer.items_per_value < 1 for layer in self.layers):
+            raise CorruptDataError("a fixed-size list of no items is stored")
+        if not 0 < self.bits_per_row <= MAX_BITS_PER_ROW:
+            raise CorruptDataError(f"fixed-size lists of {self.bits_per_row} bits cannot be")
 
 
-def encode_chunks(
+def encode_mini_block(
     block: FixedSizeListBlock, *, max_chunk_values: int, max_chunk_bytes: int
-) -> tuple[tuple[ChunkedBuffer, ...], Counts]:
+) -> EncodedMiniBlock:
     """Cut lists into chunks, all of one size but for the last; no list is cut.
-
-    Returns:
-        The buffers of the chunks, and how many lists each has.
 
     Raises:
         InvalidInputError: Two lists are larger than a chunk.
     """
-    layout = layout_of(block)
+    codec = FixedSizeList.of(block)
     items, validities = _flattened(block)
     num_values = flat.chunk_counts(
         block.num_values,
-        bits_per_value=layout.bits_per_row,
+        bits_per_value=codec.bits_per_row,
         max_chunk_values=max_chunk_values,
         max_chunk_bytes=max_chunk_bytes,
     )
     buffers = []
     counts = num_values
-    for layer, validity in zip(layout.layers, validities, strict=True):
+    for layer, validity in zip(codec.layers, validities, strict=True):
         counts = counts * layer.items_per_value
         if validity is not None:
             buffers.append(_bitmap_chunks(validity, counts))
     buffers.append(consecutive(items.data, (counts * items.bits_per_value + 7) // 8))
-    return tuple(buffers), num_values
+    return EncodedMiniBlock(codec, tuple(buffers), num_values)
 
 
-def encode(block: FixedSizeListBlock) -> FixedWidthBlock:
+def encode_block(block: FixedSizeListBlock) -> EncodedBlock:
+    """Keep each row together, in one buffer."""
+    rows = _rows(block)
+    return EncodedBlock(FixedSizeList.of(block), rows.data, block.num_values)
+
+
+def encode_per_value(block: FixedSizeListBlock) -> EncodedValues:
     """Keep each row together, for a full-zip page; no copy if no item can be null."""
-    layout = layout_of(block)
+    return EncodedValues(FixedSizeList.of(block), _rows(block))
+
+
+def _rows(block: FixedSizeListBlock) -> FixedWidthBlock:
+    """Return lists as values of one width; no copy if no item can be null."""
+    codec = FixedSizeList.of(block)
     items, validities = _flattened(block)
     if all(validity is None for validity in validities):
-        return FixedWidthBlock(layout.bits_per_row, block.num_values, items.data)
-    if layout.bits_per_row % 8:
+        return FixedWidthBlock(codec.bits_per_row, block.num_values, items.data)
+    if codec.bits_per_row % 8:
         raise UnsupportedFeatureError(
-            f"rows of {layout.bits_per_row} bits with a validity bitmap are not whole bytes"
+            f"rows of {codec.bits_per_row} bits with a validity bitmap are not whole bytes"
         )
     parts = []
     items_per_row = 1
-    for layer, validity in zip(layout.layers, validities, strict=True):
+    for layer, validity in zip(codec.layers, validities, strict=True):
         items_per_row *= layer.items_per_value
         if validity is not None:
             bits = np.unpackbits(
@@ -201,23 +265,7 @@ def encode(block: FixedSizeListBlock) -> FixedWidthBlock:
             )
     parts.append(items.data.reshape(block.num_values, -1))
     rows = np.concatenate(parts, axis=1).reshape(-1)
-    return FixedWidthBlock(layout.bits_per_row, block.num_values, rows)
-
-
-def layout_of(block: FixedSizeListBlock) -> ListLayout:
-    """Return how lists are to be stored.
-
-    Raises:
-        UnsupportedFeatureError: Their items are not of a fixed width.
-    """
-    layers = []
-    inner: DataBlock = block
-    while isinstance(inner, FixedSizeListBlock):
-        layers.append(ListLayer(inner.items_per_value, inner.validity is not None))
-        inner = inner.items
-    if not isinstance(inner, FixedWidthBlock):
-        raise UnsupportedFeatureError("fixed-size lists of items without a fixed width")
-    return ListLayout(tuple(layers), inner.bits_per_value)
+    return FixedWidthBlock(codec.bits_per_row, block.num_values, rows)
 
 
 def _nested(

@@ -9,9 +9,14 @@ One buffer, in each position (mini-block chunk, block, per value):
 Source:  encodings21.Flat in the proto.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
 import numpy as np
 
-from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.chunked_buffers import (
     ChunkedBuffer,
     Counts,
@@ -28,80 +33,109 @@ from lance_stream.file.data_blocks import (
     size_in_bytes,
     word_of,
 )
+from lance_stream.file.v2_1.codecs.codec import (
+    BlockCodec,
+    EncodedBlock,
+    EncodedMiniBlock,
+    EncodedValues,
+    MiniBlockCodec,
+    Parse,
+    PerValueCodec,
+    ValueBlock,
+    fixed_width,
+)
 
 MAX_BITS_PER_VALUE = 1 << 34
 """Far more than any value has; a page's description that says more is damaged."""
 
 
-def check_bits_per_value(bits_per_value: int) -> None:
-    """Check a stored width.
-
-    Raises:
-        CorruptDataError: No value is so wide.
-    """
-    if not 0 < bits_per_value <= MAX_BITS_PER_VALUE:
-        raise CorruptDataError(f"values of {bits_per_value} bits cannot be")
-
-
-def decode_chunks(
-    buffer: ChunkedBuffer, num_values: Counts, bits_per_value: int
-) -> FixedWidthBlock:
-    """Decode the chosen chunks of a page.
-
-    Raises:
-        CorruptDataError: A chunk has not the bytes that its values need.
-    """
-    bits = _checked_bits(buffer, num_values, bits_per_value)
-    total = int(num_values.sum())
-    data = joined(buffer)
-    if bits_per_value % 8 and (bits[:-1] % 8).any():
-        data = _without_gaps(data, buffer.sizes * 8, bits)
-    return FixedWidthBlock(bits_per_value, total, data)
-
-
-def pick_chunks(
-    buffer: ChunkedBuffer, num_values: Counts, bits_per_value: int, places: Counts
-) -> FixedWidthBlock | None:
-    """Return single values of the chosen chunks of a page.
+@dataclass(frozen=True, slots=True)
+class Flat(MiniBlockCodec, BlockCodec, PerValueCodec):
+    """Values as they are.
 
     Args:
-        buffer: The chunks.
-        num_values: (num_chunks,) how many values each has.
         bits_per_value: Their width.
-        places: Which values, counted over all chunks.
-
-    Returns:
-        None if values are no words of 8, 16, 32 or 64 bits.
-
-    Raises:
-        CorruptDataError: As in `decode_chunks`.
     """
-    _checked_bits(buffer, num_values, bits_per_value)
-    if bits_per_value not in WORDS:
-        return None
-    word = word_of(bits_per_value)
-    chunks, inside = holders(num_values, places)
-    words = words_at(buffer.data, buffer.starts[chunks] + inside * word.itemsize, word)
-    return FixedWidthBlock(bits_per_value, len(words), words.view(np.uint8))
+
+    name = "flat"
+
+    bits_per_value: int
+
+    @classmethod
+    def from_proto(cls, message: pb.Flat, parse: Parse) -> Self:
+        del parse  # nothing stands inside
+        if message.HasField("data"):
+            raise UnsupportedFeatureError("flat values that are compressed once more")
+        return cls(message.bits_per_value)
+
+    def to_proto(self) -> pb.CompressiveEncoding:
+        return pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=self.bits_per_value))
+
+    @property
+    def always_picks(self) -> bool:
+        return self.bits_per_value in WORDS
+
+    def decode_mini_block(
+        self, buffers: Sequence[ChunkedBuffer], num_values: Counts
+    ) -> FixedWidthBlock:
+        (buffer,) = buffers
+        bits = self._checked_bits(buffer, num_values)
+        total = int(num_values.sum())
+        data = joined(buffer)
+        if self.bits_per_value % 8 and (bits[:-1] % 8).any():
+            data = _without_gaps(data, buffer.sizes * 8, bits)
+        return FixedWidthBlock(self.bits_per_value, total, data)
+
+    def pick(
+        self, buffers: Sequence[ChunkedBuffer], num_values: Counts, places: Counts
+    ) -> FixedWidthBlock | None:
+        (buffer,) = buffers
+        self._checked_bits(buffer, num_values)
+        if self.bits_per_value not in WORDS:
+            return None
+        word = word_of(self.bits_per_value)
+        chunks, inside = holders(num_values, places)
+        words = words_at(buffer.data, buffer.starts[chunks] + inside * word.itemsize, word)
+        return FixedWidthBlock(self.bits_per_value, len(words), words.view(np.uint8))
+
+    def decode_block(self, buffer: Bytes, num_values: int) -> FixedWidthBlock:
+        self.check()
+        return fixed_width_block(self.bits_per_value, num_values, buffer)
+
+    def decode_per_value(self, block: ValueBlock) -> FixedWidthBlock:
+        rows = fixed_width(block, self.name)
+        if rows.bits_per_value != self.bits_per_value:
+            raise CorruptDataError(
+                f"values of {self.bits_per_value} bits in a page of {rows.bits_per_value}-bit ones"
+            )
+        return self.decode_block(rows.data, rows.num_values)
+
+    def check(self) -> None:
+        """Check the stored width.
+
+        Raises:
+            CorruptDataError: No value is so wide.
+        """
+        if not 0 < self.bits_per_value <= MAX_BITS_PER_VALUE:
+            raise CorruptDataError(f"values of {self.bits_per_value} bits cannot be")
+
+    def _checked_bits(self, buffer: ChunkedBuffer, num_values: Counts) -> Counts:
+        """Return the bits of each chunk's values, if it has as many."""
+        self.check()
+        bits = num_values * self.bits_per_value
+        if (buffer.sizes != (bits + 7) // 8).any():
+            place = int(np.argmax(buffer.sizes != (bits + 7) // 8))
+            raise CorruptDataError(
+                f"a chunk of {num_values[place]} values of {self.bits_per_value} bits "
+                f"has {buffer.sizes[place]} bytes"
+            )
+        return bits
 
 
-def decode(buffer: Bytes, num_values: int, bits_per_value: int) -> FixedWidthBlock:
-    """Decode one buffer that is read whole.
-
-    Raises:
-        CorruptDataError: It has not the bytes that its values need.
-    """
-    check_bits_per_value(bits_per_value)
-    return fixed_width_block(bits_per_value, num_values, buffer)
-
-
-def encode_chunks(
+def encode_mini_block(
     block: FixedWidthBlock, *, max_chunk_values: int, max_chunk_bytes: int
-) -> tuple[ChunkedBuffer, Counts]:
+) -> EncodedMiniBlock:
     """Cut values into chunks, all of one size but for the last, without a copy.
-
-    Returns:
-        The bytes of the chunks, and how many values each has.
 
     Raises:
         InvalidInputError: Two values (or eight, if they do not fill bytes) are larger than a chunk.
@@ -113,7 +147,19 @@ def encode_chunks(
         max_chunk_bytes=max_chunk_bytes,
     )
     sizes = (num_values * block.bits_per_value + 7) // 8
-    return consecutive(block.data, sizes), num_values
+    return EncodedMiniBlock(
+        Flat(block.bits_per_value), (consecutive(block.data, sizes),), num_values
+    )
+
+
+def encode_block(block: FixedWidthBlock) -> EncodedBlock:
+    """Encode values as one buffer, without a copy."""
+    return EncodedBlock(Flat(block.bits_per_value), block.data, block.num_values)
+
+
+def encode_per_value(block: FixedWidthBlock) -> EncodedValues:
+    """Encode each value by itself, without a copy."""
+    return EncodedValues(Flat(block.bits_per_value), block)
 
 
 def chunk_counts(
@@ -142,19 +188,6 @@ def chunk_counts(
         count *= 2
     num_full, rest = divmod(num_values, count)
     return np.array([count] * num_full + [rest] * (rest > 0), dtype=np.int64)
-
-
-def _checked_bits(buffer: ChunkedBuffer, num_values: Counts, bits_per_value: int) -> Counts:
-    """Return the bits of each chunk's values, if it has as many."""
-    check_bits_per_value(bits_per_value)
-    bits = num_values * bits_per_value
-    if (buffer.sizes != (bits + 7) // 8).any():
-        place = int(np.argmax(buffer.sizes != (bits + 7) // 8))
-        raise CorruptDataError(
-            f"a chunk of {num_values[place]} values of {bits_per_value} bits "
-            f"has {buffer.sizes[place]} bytes"
-        )
-    return bits
 
 
 def _without_gaps(data: Bytes, stored_bits: Counts, used_bits: Counts) -> Bytes:

@@ -16,15 +16,18 @@ Differs: Some writers gave a part 1 bit (booleans). No reader ever understood su
          refused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
-from lance_stream.file.chunked_buffers import slices_joined
+from lance_stream.file.chunked_buffers import ChunkedBuffer, Counts, slices_joined
 from lance_stream.file.data_blocks import (
     INT32,
     INT64,
@@ -35,15 +38,189 @@ from lance_stream.file.data_blocks import (
     StructBlock,
     VariableWidthBlock,
 )
-from lance_stream.file.v2_1.codecs import variable
+from lance_stream.file.v2_1.codecs import flat, variable
+from lance_stream.file.v2_1.codecs.codec import (
+    EncodedMiniBlock,
+    EncodedValues,
+    MiniBlockCodec,
+    Parse,
+    PerValueCodec,
+    ValueBlock,
+    byte_strings,
+    fixed_width,
+    in_full_zip,
+    only,
+)
+from lance_stream.file.v2_1.codecs.flat import Flat
 
 Places = npt.NDArray[np.int64]
+
+EncodePart: TypeAlias = Callable[[DataBlock], EncodedValues]
+"""What encodes a part value by value: `registry.encode_per_value`, handed in."""
 
 MAX_PARTS = 1 << 16
 """Far more than a struct has; a page's description that says more is damaged."""
 
 
-def check_widths(bits_of_parts: Sequence[int], bits_per_value: int) -> None:
+@dataclass(frozen=True, slots=True)
+class PackedStruct(MiniBlockCodec, PerValueCodec):
+    """Structs all of whose parts have a fixed width.
+
+    Args:
+        bits_of_parts: The width of each part.
+        values: The structs as values of one width.
+    """
+
+    name = "packed_struct"
+
+    bits_of_parts: tuple[int, ...]
+    values: Flat
+
+    @classmethod
+    def from_proto(cls, message: pb.PackedStruct, parse: Parse) -> Self:
+        values = only(parse(message.values), Flat, cls.name)
+        values.check()
+        _check_widths(message.bits_per_value, values.bits_per_value)
+        return cls(tuple(message.bits_per_value), values)
+
+    def to_proto(self) -> pb.CompressiveEncoding:
+        inner = pb.PackedStruct(bits_per_value=self.bits_of_parts, values=self.values.to_proto())
+        return pb.CompressiveEncoding(packed_struct=inner)
+
+    def decode_mini_block(
+        self, buffers: Sequence[ChunkedBuffer], num_values: Counts
+    ) -> StructBlock:
+        return _split(self.values.decode_mini_block(buffers, num_values), self.bits_of_parts)
+
+    def decode_per_value(self, block: ValueBlock) -> StructBlock:
+        rows = fixed_width(block, self.name)
+        if rows.bits_per_value != self.values.bits_per_value:
+            raise CorruptDataError(
+                f"structs of {self.values.bits_per_value} bits in a page of "
+                f"{rows.bits_per_value}-bit values"
+            )
+        return _split(rows, self.bits_of_parts)
+
+
+class VariablePart(NamedTuple):
+    """A part of a struct that need not have a fixed width.
+
+    Args:
+        codec: How its values are encoded, one by one.
+        bits: The width of an encoded value, or of its length.
+        has_length: Whether it is a length and so many bytes.
+    """
+
+    codec: PerValueCodec
+    bits: int
+    has_length: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VariablePackedStruct(PerValueCodec):
+    """Structs of which a part has no fixed width."""
+
+    name = "variable_packed_struct"
+
+    parts: tuple[VariablePart, ...]
+
+    @classmethod
+    def from_proto(cls, message: pb.VariablePackedStruct, parse: Parse) -> Self:
+        parts = []
+        for field in message.fields:
+            layout = field.WhichOneof("layout")
+            if layout is None:
+                raise CorruptDataError("a part of a packed struct has no width")
+            codec = in_full_zip(parse(field.value))
+            parts.append(VariablePart(codec, getattr(field, layout), layout == "bits_per_length"))
+        return cls(tuple(parts))
+
+    def to_proto(self) -> pb.CompressiveEncoding:
+        fields = []
+        for part in self.parts:
+            field = pb.VariablePackedStruct.FieldEncoding(value=part.codec.to_proto())
+            if part.has_length:
+                field.bits_per_length = part.bits
+            else:
+                field.bits_per_value = part.bits
+            fields.append(field)
+        inner = pb.VariablePackedStruct(fields=fields)
+        return pb.CompressiveEncoding(variable_packed_struct=inner)
+
+    def decode_per_value(self, block: ValueBlock) -> StructBlock:
+        encoded = split_variable(
+            byte_strings(block, self.name),
+            [part.bits for part in self.parts],
+            [part.has_length for part in self.parts],
+        )
+        parts = [
+            part.codec.decode_per_value(each)
+            for part, each in zip(self.parts, encoded, strict=True)
+        ]
+        return StructBlock(tuple(parts), block.num_values)
+
+
+def encode_mini_block(
+    block: StructBlock, *, max_chunk_values: int, max_chunk_bytes: int
+) -> EncodedMiniBlock:
+    """Cut structs all of whose parts have a fixed width into chunks.
+
+    Raises:
+        InvalidInputError: A part has none or is not of whole bytes, or two structs are larger than
+            a chunk.
+    """
+    codec, rows = _packed(block, _fixed_parts(block))
+    cut = flat.encode_mini_block(
+        rows, max_chunk_values=max_chunk_values, max_chunk_bytes=max_chunk_bytes
+    )
+    return cut._replace(codec=codec)
+
+
+def encode_per_value(block: StructBlock, encode_part: EncodePart) -> EncodedValues:
+    """Encode structs value by value; those without a part of variable width have a width.
+
+    Args:
+        block: The structs.
+        encode_part: What encodes one part.
+
+    Raises:
+        InvalidInputError: A part is not of whole bytes.
+    """
+    fixed = _fixed_parts(block)
+    if len(fixed) == len(block.parts):
+        return EncodedValues(*_packed(block, fixed))
+    encoded = [encode_part(each) for each in block.parts]
+    parts = tuple(VariablePart(codec, *_width_of(values)) for codec, values in encoded)
+    return EncodedValues(
+        VariablePackedStruct(parts), _zip_variable([values for _, values in encoded])
+    )
+
+
+def _packed(
+    block: StructBlock, parts: Sequence[FixedWidthBlock]
+) -> tuple[PackedStruct, FixedWidthBlock]:
+    if len(parts) != len(block.parts):
+        raise InvalidInputError("structs with a part of no fixed width cannot be cut into chunks")
+    rows = _zipped(parts)
+    widths = tuple(each.bits_per_value for each in parts)
+    return PackedStruct(widths, Flat(rows.bits_per_value)), rows
+
+
+def _fixed_parts(block: StructBlock) -> list[FixedWidthBlock]:
+    """Return the parts of fixed width; all parts are of whole bytes."""
+    for each in block.parts:
+        _check_whole_bytes(each)
+    return [each for each in block.parts if isinstance(each, FixedWidthBlock)]
+
+
+def _width_of(values: ValueBlock) -> tuple[int, bool]:
+    """Return the width of encoded values, or of their lengths; and whether they have these."""
+    if isinstance(values, FixedWidthBlock):
+        return values.bits_per_value, False
+    return values.offsets.itemsize * 8, True
+
+
+def _check_widths(bits_of_parts: Sequence[int], bits_per_value: int) -> None:
     """Raise unless parts of these widths make up values of that width.
 
     Raises:
@@ -61,8 +238,8 @@ def check_widths(bits_of_parts: Sequence[int], bits_per_value: int) -> None:
         )
 
 
-def split(rows: FixedWidthBlock, bits_of_parts: Sequence[int]) -> StructBlock:
-    """Return the parts of values of fixed width; `check_widths` has passed."""
+def _split(rows: FixedWidthBlock, bits_of_parts: Sequence[int]) -> StructBlock:
+    """Return the parts of values of fixed width; their widths have been checked."""
     row_bytes = rows.bits_per_value // 8
     parts: list[DataBlock] = []
     start = 0
@@ -78,7 +255,7 @@ def split(rows: FixedWidthBlock, bits_of_parts: Sequence[int]) -> StructBlock:
     return StructBlock(tuple(parts), rows.num_values)
 
 
-def zipped(parts: Sequence[FixedWidthBlock]) -> FixedWidthBlock:
+def _zipped(parts: Sequence[FixedWidthBlock]) -> FixedWidthBlock:
     """Return values of fixed width from their parts, each of whole bytes; the way back."""
     widths = [each.bits_per_value // 8 for each in parts]
     num_values = parts[0].num_values
@@ -145,7 +322,7 @@ def split_variable(
     return parts
 
 
-def zip_variable(parts: Sequence[FixedWidthBlock | VariableWidthBlock]) -> VariableWidthBlock:
+def _zip_variable(parts: Sequence[FixedWidthBlock | VariableWidthBlock]) -> VariableWidthBlock:
     """Return values without a fixed width from their encoded parts; the way back."""
     num_values = parts[0].num_values
     pieces: list[pa.Array] = []
@@ -153,7 +330,7 @@ def zip_variable(parts: Sequence[FixedWidthBlock | VariableWidthBlock]) -> Varia
 
     def flush() -> None:
         if fixed:
-            rows = zipped(fixed)
+            rows = _zipped(fixed)
             offsets = np.arange(num_values + 1, dtype=np.int64) * (rows.bits_per_value // 8)
             pieces.append(_binary(offsets, rows.data))
             fixed.clear()
@@ -178,7 +355,7 @@ def zip_variable(parts: Sequence[FixedWidthBlock | VariableWidthBlock]) -> Varia
     )
 
 
-def check_whole_bytes(part: DataBlock) -> None:
+def _check_whole_bytes(part: DataBlock) -> None:
     """Raise unless a part can stand in a packed struct.
 
     Raises:

@@ -11,8 +11,8 @@ A run that is too long for its length's width is cut. A block is both in one buf
     values
     lengths
 
-Either may itself be encoded as a block (general, out-of-line bit-packing); the layers above have
-decoded that already.
+Either may itself be encoded as a block (general, out-of-line bit-packing). How many runs there are
+says the one of them whose bytes tell it: flat ones, perhaps compressed.
 
 Source:  encodings21.Rle in the proto.
 Differs: The lengths of a mini-block chunk may add up to more than its values: some writers cut the
@@ -20,19 +20,140 @@ Differs: The lengths of a mini-block chunk may add up to more than its values: s
          block's must add up exactly.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.chunked_buffers import ChunkedBuffer, Counts, consecutive, starts_of
+from lance_stream.file.chunked_buffers import (
+    ChunkedBuffer,
+    Counts,
+    consecutive,
+    joined,
+    one_by_one,
+    starts_of,
+)
 from lance_stream.file.data_blocks import Bytes, FixedWidthBlock, Words
+from lance_stream.file.v2_1.codecs import flat
+from lance_stream.file.v2_1.codecs.bitpacking import OutOfLineBitpacking
+from lance_stream.file.v2_1.codecs.codec import (
+    BlockCodec,
+    Codec,
+    EncodedBlock,
+    EncodedMiniBlock,
+    MiniBlockCodec,
+    Parse,
+    fixed_width,
+    in_block,
+    only,
+)
+from lance_stream.file.v2_1.codecs.flat import Flat
+from lance_stream.file.v2_1.codecs.general import General
 
 LENGTH_BITS = (8, 16, 32)
 
 MAX_RUN = 255
 """We write lengths of 8 bits, the only ones that all readers of 2.1 and 2.2 know."""
+
+MAX_CHUNK_VALUES = 4096
+
+ValuesAndLengths: TypeAlias = tuple[FixedWidthBlock, FixedWidthBlock]
+"""The value of each run, and how often it repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rle(MiniBlockCodec, BlockCodec):
+    """Runs of equal words.
+
+    Args:
+        values: How the value of each run is stored.
+        run_lengths: How the lengths are.
+    """
+
+    name = "rle"
+
+    values: Codec
+    run_lengths: Codec
+
+    @classmethod
+    def of(cls, bits_per_value: int) -> Self:
+        """Return the codec of runs of words of one width, as we write them."""
+        return cls(Flat(bits_per_value), Flat(8))
+
+    @classmethod
+    def from_proto(cls, message: pb.Rle, parse: Parse) -> Self:
+        return cls(parse(message.values), parse(message.run_lengths))
+
+    def to_proto(self) -> pb.CompressiveEncoding:
+        return pb.CompressiveEncoding(
+            rle=pb.Rle(values=self.values.to_proto(), run_lengths=self.run_lengths.to_proto())
+        )
+
+    @property
+    def num_buffers(self) -> int:
+        return 2
+
+    def decode_mini_block(
+        self, buffers: Sequence[ChunkedBuffer], num_values: Counts
+    ) -> FixedWidthBlock:
+        if isinstance(self.values, Flat) and isinstance(self.run_lengths, Flat):
+            return decode_chunks(*self._flat_runs(buffers), num_values)
+        values, lengths = buffers
+        runs = [
+            self._runs(joined(one_value), joined(one_length))
+            for one_value, one_length in zip(one_by_one(values), one_by_one(lengths), strict=True)
+        ]
+        return decode_chunks(
+            _concatenated([each[0] for each in runs], _bits_of(self.values)),
+            _concatenated([each[1] for each in runs], _bits_of(self.run_lengths)),
+            np.array([each[1].num_values for each in runs], dtype=np.int64),
+            num_values,
+        )
+
+    def pick(
+        self, buffers: Sequence[ChunkedBuffer], num_values: Counts, places: Counts
+    ) -> FixedWidthBlock | None:
+        if isinstance(self.values, Flat) and isinstance(self.run_lengths, Flat):
+            return _pick_chunks(*self._flat_runs(buffers), num_values, places)
+        return None
+
+    def decode_block(self, buffer: Bytes, num_values: int) -> FixedWidthBlock:
+        values, lengths = self._runs(*_parted(buffer))
+        repeats = _checked_lengths(values, lengths)
+        total = int(repeats.sum(dtype=np.uint64))
+        if total != num_values:
+            raise CorruptDataError(f"runs add up to {total}, but there are {num_values} values")
+        return _repeated(values, repeats)
+
+    def _flat_runs(
+        self, buffers: Sequence[ChunkedBuffer]
+    ) -> tuple[FixedWidthBlock, FixedWidthBlock, Counts]:
+        """Return values and lengths of the runs of chunks, and how many each has."""
+        values, lengths = _flat(self.values), _flat(self.run_lengths)
+        num_runs = buffers[1].sizes * 8 // lengths.bits_per_value
+        if (num_runs * values.bits_per_value != buffers[0].sizes * 8).any():
+            raise CorruptDataError("a run-length chunk has not as many values as lengths")
+        return (
+            values.decode_mini_block(buffers[:1], num_runs),
+            lengths.decode_mini_block(buffers[1:], num_runs),
+            num_runs,
+        )
+
+    def _runs(self, values: Bytes, lengths: Bytes) -> ValuesAndLengths:
+        """Decode runs, as many as the one of the two says whose bytes tell it."""
+        if _tells_count(self.run_lengths):
+            lengths_block = _block_that_tells(self.run_lengths, lengths)
+            num_runs = lengths_block.num_values
+            decoded = in_block(self.values).decode_block(values, num_runs)
+            return fixed_width(decoded, self.name), lengths_block
+        values_block = _block_that_tells(self.values, values)
+        num_runs = values_block.num_values
+        decoded = in_block(self.run_lengths).decode_block(lengths, num_runs)
+        return values_block, fixed_width(decoded, self.name)
 
 
 class Runs(NamedTuple):
@@ -76,7 +197,37 @@ def find_runs(words: Words, chunk_starts: Counts) -> Runs:
     return Runs(values, lengths.astype(np.uint8), np.diff(firsts))
 
 
-def encode_chunks(words: Words, num_values: Counts) -> tuple[ChunkedBuffer, ChunkedBuffer]:
+def encode_mini_block(block: FixedWidthBlock, max_chunk_bytes: int) -> EncodedMiniBlock:
+    """Cut words of 8, 16, 32 or 64 bits into mini-block chunks of one size, as runs.
+
+    Args:
+        block: The values.
+        max_chunk_bytes: A chunk's bytes at most; at least those of two values and their lengths.
+    """
+    most = MAX_CHUNK_VALUES
+    while True:
+        num_values = flat.chunk_counts(
+            block.num_values,
+            bits_per_value=block.bits_per_value,
+            max_chunk_values=most,
+            max_chunk_bytes=most * block.bits_per_value // 8,
+        )
+        buffers = _encode_chunks(block.words(), num_values)
+        if most == 2 or int((buffers[0].sizes + buffers[1].sizes).max()) <= max_chunk_bytes:
+            break
+        most //= 2
+    return EncodedMiniBlock(Rle.of(block.bits_per_value), buffers, num_values)
+
+
+def encode_block(block: FixedWidthBlock) -> EncodedBlock:
+    """Encode words of 8, 16, 32 or 64 bits as one buffer."""
+    runs = find_runs(block.words(), np.zeros(1, np.int64))
+    size = np.array([runs.values.nbytes], "<u8")
+    data = np.concatenate([size.view(np.uint8), runs.values.view(np.uint8), runs.lengths])
+    return EncodedBlock(Rle.of(block.bits_per_value), data, block.num_values)
+
+
+def _encode_chunks(words: Words, num_values: Counts) -> tuple[ChunkedBuffer, ChunkedBuffer]:
     """Encode values for chunks of a page.
 
     Args:
@@ -91,13 +242,6 @@ def encode_chunks(words: Words, num_values: Counts) -> tuple[ChunkedBuffer, Chun
         consecutive(runs.values.view(np.uint8), runs.per_chunk * words.itemsize),
         consecutive(runs.lengths, runs.per_chunk),
     )
-
-
-def encode(words: Words) -> Bytes:
-    """Encode values as a block."""
-    runs = find_runs(words, np.zeros(1, np.int64))
-    size = np.array([runs.values.nbytes], "<u8")
-    return np.concatenate([size.view(np.uint8), runs.values.view(np.uint8), runs.lengths])
 
 
 def encode_blocks(words: Words, starts: Counts) -> ChunkedBuffer:
@@ -145,25 +289,14 @@ def decode_chunks(
     return _repeated(values, np.diff(stops, prepend=0))
 
 
-def pick_chunks(
+def _pick_chunks(
     values: FixedWidthBlock,
     lengths: FixedWidthBlock,
     num_runs: Counts,
     num_values: Counts,
     places: Counts,
 ) -> FixedWidthBlock:
-    """Decode single values of the chosen chunks of a page.
-
-    Args:
-        values: As in `decode_chunks`.
-        lengths: As in `decode_chunks`.
-        num_runs: As in `decode_chunks`.
-        num_values: As in `decode_chunks`.
-        places: Which values, counted over all chunks.
-
-    Raises:
-        CorruptDataError: As in `decode_chunks`.
-    """
+    """Decode single values of chunks; arguments and errors as in `decode_chunks`."""
     stops, sums = _stops_of(values, lengths, num_runs, num_values)
     firsts = starts_of(num_values)
     chunks = np.searchsorted(firsts + num_values, places, side="right")
@@ -188,25 +321,8 @@ def _stops_of(
     return stops, sums
 
 
-def decode(values: FixedWidthBlock, lengths: FixedWidthBlock, num_values: int) -> FixedWidthBlock:
-    """Decode the runs of a block.
-
-    Raises:
-        CorruptDataError: A length is 0, or they do not add up to the number of values.
-    """
-    repeats = _checked_lengths(values, lengths)
-    total = int(repeats.sum(dtype=np.uint64))
-    if total != num_values:
-        raise CorruptDataError(f"runs add up to {total}, but there are {num_values} values")
-    return _repeated(values, repeats)
-
-
-def parted(buffer: Bytes) -> tuple[Bytes, Bytes]:
-    """Part a block into its values and its lengths.
-
-    Raises:
-        CorruptDataError: The values are said to be longer than the block.
-    """
+def _parted(buffer: Bytes) -> tuple[Bytes, Bytes]:
+    """Part a block into its values and its lengths, if it is long enough."""
     size = int(buffer[:8].view("<u8")[0]) if len(buffer) >= 8 else -1
     if not 0 <= size <= len(buffer) - 8:
         raise CorruptDataError(
@@ -231,3 +347,39 @@ def _checked_lengths(
 def _repeated(values: FixedWidthBlock, repeats: npt.NDArray[np.integer]) -> FixedWidthBlock:
     repeated = np.repeat(values.words(), repeats.astype(np.int64, copy=False))
     return FixedWidthBlock(values.bits_per_value, len(repeated), repeated.view(np.uint8))
+
+
+def _flat(codec: Codec) -> Flat:
+    """Return the codec of words that stand as they are."""
+    words = only(codec, Flat, Rle.name)
+    words.check()
+    return words
+
+
+def _tells_count(codec: Codec) -> bool:
+    return isinstance(codec.values if isinstance(codec, General) else codec, Flat)
+
+
+def _block_that_tells(codec: Codec, buffer: Bytes) -> FixedWidthBlock:
+    """Decode flat values, perhaps compressed, as many as the bytes hold."""
+    if isinstance(codec, General):
+        return _block_that_tells(codec.values, codec.raw_block(buffer))
+    words = _flat(codec)
+    return words.decode_block(buffer, len(buffer) * 8 // words.bits_per_value)
+
+
+def _bits_of(codec: Codec) -> int:
+    """Return the width of the words that values or lengths decode to."""
+    if isinstance(codec, General):
+        return _bits_of(codec.values)
+    if isinstance(codec, OutOfLineBitpacking):
+        return codec.bits_per_word
+    return _flat(codec).bits_per_value
+
+
+def _concatenated(blocks: Sequence[FixedWidthBlock], bits_per_value: int) -> FixedWidthBlock:
+    """Join blocks of whole bytes."""
+    if any(block.bits_per_value != bits_per_value for block in blocks) or bits_per_value % 8:
+        raise CorruptDataError(f"runs of other than {bits_per_value}-bit values")
+    data = np.concatenate([np.empty(0, dtype=np.uint8), *(block.data for block in blocks)])
+    return FixedWidthBlock(bits_per_value, sum(block.num_values for block in blocks), data)

@@ -24,8 +24,13 @@ Differs: Writers of 2.1 before it was stable put one byte for the bits and the n
          after the first: those are 0 in the later head.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
 import numpy as np
 
+from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.chunked_buffers import (
     ChunkedBuffer,
@@ -46,117 +51,139 @@ from lance_stream.file.data_blocks import (
     word_of,
 )
 from lance_stream.file.scattered_bytes import gather
+from lance_stream.file.v2_1.codecs.codec import (
+    BlockCodec,
+    EncodedBlock,
+    EncodedMiniBlock,
+    EncodedValues,
+    MiniBlockCodec,
+    Parse,
+    PerValueCodec,
+    ValueBlock,
+    byte_strings,
+    only,
+)
+from lance_stream.file.v2_1.codecs.flat import Flat
 
 PADDING = 0x48
 
 
-def decode_chunks(
-    buffer: ChunkedBuffer, num_values: Counts, bits_per_offset: int
-) -> VariableWidthBlock:
-    """Decode the chosen chunks of a page.
-
-    Returns:
-        The values; offsets are int32 where the chunks' are u32 and all bytes together allow it.
-
-    Raises:
-        CorruptDataError: A chunk's offsets leave the chunk, fall, or are too few.
-    """
-    width, head_bytes = _checked_heads(buffer, num_values, bits_per_offset)
-    if len(num_values) == 0:
-        return VariableWidthBlock(0, np.zeros(1, dtype=np.int32), buffer.data[:0])
-    stored = slices_joined(buffer.data, buffer.starts, buffer.starts + head_bytes)
-    offsets = stored.view(word_of(bits_per_offset))
-    if offsets.max() > buffer.sizes.max():
-        raise CorruptDataError(
-            f"an offset of {offsets.max()} leaves its chunk of at most {buffer.sizes.max()} bytes"
-        )
-    places = starts_of(num_values + 1)
-    firsts = offsets[places].astype(np.int64)
-    lasts = offsets[places + num_values].astype(np.int64)
-    if (firsts < head_bytes).any() or (lasts > buffer.sizes).any():
-        raise CorruptDataError("a chunk's values lie over its offsets or leave the chunk")
-    lengths = np.diff(_signed(offsets))
-    lengths = np.delete(lengths, places[1:] - 1)
-    if len(lengths) and lengths.min() < 0:
-        raise CorruptDataError("a chunk's offsets fall")
-    num_bytes = int((lasts - firsts).sum())
-    return VariableWidthBlock(
-        int(num_values.sum()),
-        offsets_of(lengths, as_int32=width == 4 and num_bytes <= INT32_MAX),
-        slices_joined(buffer.data, buffer.starts + firsts, buffer.starts + lasts),
-    )
-
-
-def pick_chunks(
-    buffer: ChunkedBuffer, num_values: Counts, bits_per_offset: int, places: Counts
-) -> VariableWidthBlock:
-    """Return single values of the chosen chunks of a page.
+@dataclass(frozen=True, slots=True)
+class Variable(MiniBlockCodec, BlockCodec, PerValueCodec):
+    """Byte strings as offsets and bytes.
 
     Args:
-        buffer: The chunks.
-        num_values: (num_chunks,) how many values each has.
-        bits_per_offset: As the page says.
-        places: Which values, counted over all chunks; ascending.
-
-    Raises:
-        CorruptDataError: A value lies outside of its chunk, or ends before it begins.
+        bits_per_offset: 32 or 64; anything else is damage.
     """
-    width, head_bytes = _checked_heads(buffer, num_values, bits_per_offset)
-    word = word_of(bits_per_offset)
-    chunks, inside = holders(num_values, places)
-    at = buffer.starts[chunks] + inside * width
-    firsts, lasts = (
-        words_at(buffer.data, each, word).astype(np.int64) for each in (at, at + width)
-    )
-    if (
-        (firsts < head_bytes[chunks]).any()
-        or (lasts < firsts).any()
-        or (lasts > buffer.sizes[chunks]).any()
-    ):
-        raise CorruptDataError("a value of a chunk lies over its offsets or leaves the chunk")
-    starts = buffer.starts[chunks] + firsts
-    stops = buffer.starts[chunks] + lasts
-    if (starts[1:] < stops[:-1]).any():
-        raise CorruptDataError("the values of a chunk overlap")
-    _, data = gather(buffer.data, starts, stops)
-    as_int32 = width == 4 and len(data) <= INT32_MAX
-    return VariableWidthBlock(len(places), offsets_of(lasts - firsts, as_int32=as_int32), data)
 
+    name = "variable"
 
-def decode(buffer: Bytes, num_values: int) -> VariableWidthBlock:
-    """Decode one buffer that is read whole.
+    bits_per_offset: int
 
-    Raises:
-        CorruptDataError: Its head or its offsets do not fit to its size or number of values.
-    """
-    is_early = bool(buffer[1:4].any())
-    bits_per_offset = int(buffer[0]) if len(buffer) >= 4 else 0
-    width = check_bits_per_offset(bits_per_offset)
-    head_bytes = 1 + 2 * width if is_early else 2 * width
-    if len(buffer) < head_bytes:
-        raise CorruptDataError(f"a block of {len(buffer)} bytes is too short for its head")
-    stated = np.frombuffer(buffer[head_bytes - width : head_bytes].tobytes(), f"<u{width}")
-    start = int(stated[0])
-    if start != head_bytes + (num_values + 1) * width or start > len(buffer):
-        raise CorruptDataError(
-            f"a block of {len(buffer)} bytes with {num_values} values says that "
-            f"the values start at {start}"
+    @classmethod
+    def of(cls, block: VariableWidthBlock) -> Self:
+        """Return the codec of byte strings with offsets of the same width."""
+        return cls(block.offsets.itemsize * 8)
+
+    @classmethod
+    def from_proto(cls, message: pb.Variable, parse: Parse) -> Self:
+        if message.HasField("values"):
+            raise UnsupportedFeatureError("byte strings that are compressed as a whole")
+        return cls(only(parse(message.offsets), Flat, "offsets").bits_per_value)
+
+    def to_proto(self) -> pb.CompressiveEncoding:
+        offsets = Flat(self.bits_per_offset).to_proto()
+        return pb.CompressiveEncoding(variable=pb.Variable(offsets=offsets))
+
+    @property
+    def always_picks(self) -> bool:
+        return True
+
+    def decode_mini_block(
+        self, buffers: Sequence[ChunkedBuffer], num_values: Counts
+    ) -> VariableWidthBlock:
+        """Decode chunks; offsets are int32 where theirs are u32 and all bytes together allow it."""
+        (buffer,) = buffers
+        width, head_bytes = _checked_heads(buffer, num_values, self.bits_per_offset)
+        if len(num_values) == 0:
+            return VariableWidthBlock(0, np.zeros(1, dtype=np.int32), buffer.data[:0])
+        stored = slices_joined(buffer.data, buffer.starts, buffer.starts + head_bytes)
+        offsets = stored.view(word_of(self.bits_per_offset))
+        if offsets.max() > buffer.sizes.max():
+            raise CorruptDataError(
+                f"an offset of {offsets.max()} leaves its chunk of at most "
+                f"{buffer.sizes.max()} bytes"
+            )
+        places = starts_of(num_values + 1)
+        firsts = offsets[places].astype(np.int64)
+        lasts = offsets[places + num_values].astype(np.int64)
+        if (firsts < head_bytes).any() or (lasts > buffer.sizes).any():
+            raise CorruptDataError("a chunk's values lie over its offsets or leave the chunk")
+        lengths = np.diff(_signed(offsets))
+        lengths = np.delete(lengths, places[1:] - 1)
+        if len(lengths) and lengths.min() < 0:
+            raise CorruptDataError("a chunk's offsets fall")
+        num_bytes = int((lasts - firsts).sum())
+        return VariableWidthBlock(
+            int(num_values.sum()),
+            offsets_of(lengths, as_int32=width == 4 and num_bytes <= INT32_MAX),
+            slices_joined(buffer.data, buffer.starts + firsts, buffer.starts + lasts),
         )
-    offsets = np.ascontiguousarray(buffer[head_bytes:start]).view(f"<i{width}")
-    data = buffer[start:]
-    check_offsets(offsets, len(data))
-    return VariableWidthBlock(num_values, offsets, data[: int(offsets[-1])])
+
+    def pick(
+        self, buffers: Sequence[ChunkedBuffer], num_values: Counts, places: Counts
+    ) -> VariableWidthBlock:
+        (buffer,) = buffers
+        width, head_bytes = _checked_heads(buffer, num_values, self.bits_per_offset)
+        word = word_of(self.bits_per_offset)
+        chunks, inside = holders(num_values, places)
+        at = buffer.starts[chunks] + inside * width
+        firsts, lasts = (
+            words_at(buffer.data, each, word).astype(np.int64) for each in (at, at + width)
+        )
+        if (
+            (firsts < head_bytes[chunks]).any()
+            or (lasts < firsts).any()
+            or (lasts > buffer.sizes[chunks]).any()
+        ):
+            raise CorruptDataError("a value of a chunk lies over its offsets or leaves the chunk")
+        starts = buffer.starts[chunks] + firsts
+        stops = buffer.starts[chunks] + lasts
+        if (starts[1:] < stops[:-1]).any():
+            raise CorruptDataError("the values of a chunk overlap")
+        _, data = gather(buffer.data, starts, stops)
+        as_int32 = width == 4 and len(data) <= INT32_MAX
+        return VariableWidthBlock(len(places), offsets_of(lasts - firsts, as_int32=as_int32), data)
+
+    def decode_block(self, buffer: Bytes, num_values: int) -> VariableWidthBlock:
+        check_bits_per_offset(self.bits_per_offset)
+        is_early = bool(buffer[1:4].any())
+        bits_per_offset = int(buffer[0]) if len(buffer) >= 4 else 0
+        width = check_bits_per_offset(bits_per_offset)
+        head_bytes = 1 + 2 * width if is_early else 2 * width
+        if len(buffer) < head_bytes:
+            raise CorruptDataError(f"a block of {len(buffer)} bytes is too short for its head")
+        stated = np.frombuffer(buffer[head_bytes - width : head_bytes].tobytes(), f"<u{width}")
+        start = int(stated[0])
+        if start != head_bytes + (num_values + 1) * width or start > len(buffer):
+            raise CorruptDataError(
+                f"a block of {len(buffer)} bytes with {num_values} values says that "
+                f"the values start at {start}"
+            )
+        offsets = np.ascontiguousarray(buffer[head_bytes:start]).view(f"<i{width}")
+        data = buffer[start:]
+        check_offsets(offsets, len(data))
+        return VariableWidthBlock(num_values, offsets, data[: int(offsets[-1])])
+
+    def decode_per_value(self, block: ValueBlock) -> VariableWidthBlock:
+        check_bits_per_offset(self.bits_per_offset)
+        return byte_strings(block, self.name)
 
 
-def encode_chunks(
+def encode_mini_block(
     block: VariableWidthBlock, *, max_chunk_values: int, max_chunk_bytes: int
-) -> tuple[ChunkedBuffer, Counts]:
-    """Cut values into chunks.
-
-    Returns:
-        The bytes of the chunks, and how many values each has: powers of two, but for the last. A
-        chunk is larger than `max_chunk_bytes` only if it has two values.
-    """
+) -> EncodedMiniBlock:
+    """Cut values into chunks; one is larger than `max_chunk_bytes` only if it has two values."""
     width = block.offsets.itemsize
     starts = _chunk_starts(block, max_chunk_values, max_chunk_bytes)
     stops = np.append(starts[1:], block.num_values)
@@ -183,15 +210,22 @@ def encode_chunks(
         strict=True,
     ):
         pieces += [heads[head_start:head_stop], values[first:last], padding[:padding_bytes]]
-    return consecutive(np.frombuffer(b"".join(pieces), dtype=np.uint8), sizes), num_values
+    buffer = consecutive(np.frombuffer(b"".join(pieces), dtype=np.uint8), sizes)
+    return EncodedMiniBlock(Variable.of(block), (buffer,), num_values)
 
 
-def encode(block: VariableWidthBlock) -> Bytes:
+def encode_block(block: VariableWidthBlock) -> EncodedBlock:
     """Encode values into one buffer that is read whole."""
     width = block.offsets.itemsize
     head = np.array([8 * width, (block.num_values + 3) * width], dtype=f"<u{width}")
     used = block.data[: int(block.offsets[-1])]
-    return np.concatenate([head.view(np.uint8), block.offsets.view(np.uint8), used])
+    data = np.concatenate([head.view(np.uint8), block.offsets.view(np.uint8), used])
+    return EncodedBlock(Variable.of(block), data, block.num_values)
+
+
+def encode_per_value(block: VariableWidthBlock) -> EncodedValues:
+    """Encode each value by itself, without a copy."""
+    return EncodedValues(Variable.of(block), block)
 
 
 def check_bits_per_offset(bits_per_offset: int) -> int:

@@ -37,7 +37,7 @@ from lance_stream.file.encoding_options import (
 )
 from lance_stream.file.levels import Levels, Mask
 from lance_stream.file.v2_1.codecs import EncodedBlock
-from lance_stream.file.v2_1.codecs.fixed_size_list import layout_of
+from lance_stream.file.v2_1.codecs.fixed_size_list import FixedSizeList
 from lance_stream.file.v2_1.layouts.choose_fixed import (
     WIDE_BYTES,
     encode_fixed_values,
@@ -130,7 +130,7 @@ def encode_page(
 
 def _suits_chunks(block: DataBlock, options: EncodingOptions, *, has_levels: bool) -> bool:
     bits = (
-        layout_of(block).bits_per_row
+        FixedSizeList.of(block).bits_per_row
         if isinstance(block, FixedSizeListBlock)
         else _bits_per_value(block)
     )

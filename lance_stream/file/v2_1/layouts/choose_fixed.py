@@ -41,17 +41,12 @@ from lance_stream.file.v2_1.codecs import (
     EncodedBlock,
     EncodedMiniBlock,
     bitpacking,
+    byte_stream_split,
     compress_block,
     compress_mini_block,
     encode_block,
     encode_mini_block,
-)
-from lance_stream.file.v2_1.codecs.byte_stream_split import BITS_PER_VALUE as SPLIT_BITS
-from lance_stream.file.v2_1.codecs.codecs import (
-    encode_bitpacked,
-    encode_packed_block,
-    encode_runs,
-    encode_split,
+    rle,
 )
 from lance_stream.file.v2_1.layouts.mini_block import MAX_VALUE_BYTES
 from lance_stream.file.versions import FileVersion
@@ -123,7 +118,7 @@ def encode_fixed_values(
     if options.compression not in (ZSTD, LZ4):
         return _chosen(block, live, version, options)
     if _splits(block, options):
-        chosen = FixedEncoding(encode_split(block), None)
+        chosen = FixedEncoding(byte_stream_split.encode_mini_block(block), None)
     else:
         plain = FixedEncoding(encode_mini_block(block, max_chunk_bytes=MAX_VALUE_BYTES), None)
         chosen = _chosen(block, live, version, options) or plain
@@ -182,7 +177,7 @@ def _encode_words(
         runs = 1 + int(np.count_nonzero(filled[1:] != filled[:-1]))
         if options.rle_threshold is None or runs < options.rle_threshold * len(words):
             runs_block = replace(block, data=filled.view(np.uint8))
-            candidates.append(encode_runs(runs_block, MAX_VALUE_BYTES))
+            candidates.append(rle.encode_mini_block(runs_block, MAX_VALUE_BYTES))
             if _size_of(candidates[0]) <= SMALL_ENOUGH * raw_bytes:
                 return candidates[0]
     if sample.bits <= MOST_OF_RAW * bits:
@@ -191,7 +186,8 @@ def _encode_words(
         packed_bytes = int(bitpacking.inline_sizes(widths, words.itemsize).sum())
         least = min((_size_of(each) for each in candidates), default=raw_bytes)
         if packed_bytes < least:
-            return _if_saving(encode_bitpacked(replace(block, data=filled.view(np.uint8))), block)
+            packed = bitpacking.encode_mini_block(replace(block, data=filled.view(np.uint8)))
+            return _if_saving(packed, block)
     return _if_saving(candidates[0], block) if candidates else None
 
 
@@ -308,7 +304,7 @@ def encode_items(items: FixedWidthBlock, options: EncodingOptions) -> EncodedBlo
         width = int(np.bitwise_or.reduce(words)).bit_length()
         size = bitpacking.out_of_line_size(len(words), width, words.itemsize)
         if 0 < width < items.bits_per_value and size <= MOST_OF_RAW * raw_bytes:
-            return encode_packed_block(items, width)
+            return bitpacking.encode_block(items, width)
     encoded = encode_block(items)
     scheme = options.dict_values_compression
     if scheme != NONE and raw_bytes >= LEAST_BYTES:
@@ -320,7 +316,7 @@ def encode_items(items: FixedWidthBlock, options: EncodingOptions) -> EncodedBlo
 
 def _splits(block: FixedWidthBlock, options: EncodingOptions) -> bool:
     """Say whether values are to be split into their bytes before they are compressed."""
-    if block.bits_per_value not in SPLIT_BITS:
+    if block.bits_per_value not in byte_stream_split.BITS_PER_VALUE:
         return False
     if options.byte_stream_split != AUTO:
         return options.byte_stream_split == ON

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from lance_stream.file.chunked_buffers import ChunkedBuffer
 from lance_stream.file.compression import zstd_lz4
 from lance_stream.file.data_blocks import VariableWidthBlock
 from lance_stream.file.encoding_options import (
@@ -30,15 +31,15 @@ from lance_stream.file.encoding_options import (
 )
 from lance_stream.file.levels import Levels
 from lance_stream.file.v2_1.codecs import (
-    ChunkedBuffer,
     EncodedMiniBlock,
     EncodedValues,
     compress_mini_block,
     compress_per_value,
-    encode_fsst,
     encode_mini_block,
     encode_per_value,
+    fsst,
 )
+from lance_stream.file.v2_1.codecs.variable import Variable
 from lance_stream.file.v2_1.layouts.choose_fixed import encode_indices, live_values
 from lance_stream.file.v2_1.layouts.encoded_layouts import EncodedLayout
 from lance_stream.file.v2_1.layouts.full_zip import encode_full_zip_page
@@ -129,10 +130,10 @@ def _in_chunks(
     )
     if not large:
         most_bytes = min(most_bytes, MAX_SMALL_CHUNK_BYTES)
-    coded = encode_fsst(block) if scheme == FSST else encode_per_value(block)
+    codec, values = fsst.encode(block) if scheme == FSST else (Variable.of(block), block)
     for most in _CHUNK_VALUES:
-        cut = encode_mini_block(coded.values, max_chunk_values=most, max_chunk_bytes=most_bytes)
-        encoded = EncodedMiniBlock(coded.encoding, cut.buffers, cut.num_values)
+        cut = encode_mini_block(values, max_chunk_values=most, max_chunk_bytes=most_bytes)
+        encoded = cut._replace(codec=codec)
         if scheme in (LZ4, ZSTD):
             encoded = compress_mini_block(encoded, scheme, options.compression_level)
         yield encoded
@@ -143,7 +144,7 @@ def _one_by_one(block: VariableWidthBlock, scheme: str, options: EncodingOptions
     is_long = int(block.offsets[-1]) >= MIN_COMPRESSED_MEAN_BYTES * block.num_values
     if scheme in (LZ4, ZSTD) and (is_long or options.compression is not None):
         return compress_per_value(block, ZSTD, options.compression_level)
-    return encode_fsst(block) if scheme != NONE else encode_per_value(block)
+    return encode_per_value(block) if scheme == NONE else EncodedValues(*fsst.encode(block))
 
 
 def _suits_chunks(

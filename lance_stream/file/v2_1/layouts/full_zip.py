@@ -335,7 +335,8 @@ def encode_full_zip_page(levels: Levels, block: DataBlock | EncodedValues) -> En
         block: A value for each visible entry; at least one. Booleans must have been widened. What
             a codec has encoded is kept so; others are stored as they are.
     """
-    encoding, values = block if isinstance(block, EncodedValues) else encode_per_value(block)
+    encoded = block if isinstance(block, EncodedValues) else encode_per_value(block)
+    values = encoded.values
     layers = levels.layers
     bits_rep = layers.max_repetition.bit_length() if levels.repetition is not None else 0
     bits_def = layers.max_definition.bit_length() if levels.definition is not None else 0
@@ -344,7 +345,7 @@ def encode_full_zip_page(levels: Levels, block: DataBlock | EncodedValues) -> En
         bits_def=bits_def,
         num_items=levels.num_levels,
         num_visible_items=values.num_values,
-        value_compression=encoding,
+        value_compression=encoded.encoding,
         layers=layers.kinds,  # type: ignore[arg-type]  # an int is one
     )
     words = _control_words(levels, bits_rep, bits_def)

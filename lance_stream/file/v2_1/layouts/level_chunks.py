@@ -22,12 +22,17 @@ import numpy.typing as npt
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.chunked_buffers import check_chunks, consecutive, joined, starts_of
+from lance_stream.file.chunked_buffers import (
+    ChunkedBuffer,
+    check_chunks,
+    consecutive,
+    joined,
+    starts_of,
+)
 from lance_stream.file.compression import fastlanes
 from lance_stream.file.data_blocks import DataBlock, FixedWidthBlock
 from lance_stream.file.levels import LevelArray, Places
 from lance_stream.file.v2_1.codecs import (
-    ChunkedBuffer,
     EncodedBlock,
     bitpacking,
     decode_block,
@@ -35,16 +40,17 @@ from lance_stream.file.v2_1.codecs import (
     encode_block,
     rle,
 )
-from lance_stream.file.v2_1.codecs.codecs import (
-    encode_block_of_runs,
-    encode_packed_block,
-    out_of_line_encoding,
-    rle_encoding,
-)
+from lance_stream.file.v2_1.codecs.bitpacking import InlineBitpacking, OutOfLineBitpacking
+from lance_stream.file.v2_1.codecs.flat import Flat
+from lance_stream.file.v2_1.codecs.registry import parse
+from lance_stream.file.v2_1.codecs.rle import Rle
 
 BITS_PER_LEVEL = 16
 MAX_CUT_LEVELS = (2**16 - 1 - 8) // 3 * rle.MAX_RUN
 """What the runs in 65,535 bytes, as many as a chunk's levels can have, add up to at most."""
+
+PLAIN_RUNS = Rle.of(BITS_PER_LEVEL)
+"""How runs of levels are stored by all who write them."""
 
 _BYTES_PER_LEVEL = 2
 _RUN_BYTES = 3
@@ -68,15 +74,15 @@ def decode_level_chunks(
         UnsupportedFeatureError: The encoding is none that we know, by name.
     """
     check_chunks([buffer], np.zeros_like(num_levels))
-    kind = encoding.WhichOneof("compression")
-    if kind in ("flat", "inline_bitpacking"):
+    codec = parse(encoding)
+    if isinstance(codec, Flat | InlineBitpacking):
         levels = _words(decode_mini_block(encoding, [buffer], num_levels))
-    elif kind == "rle" and _is_plain_rle(encoding):
+    elif codec == PLAIN_RUNS:
         levels = _decode_runs(_parted_runs(buffer), num_levels)
-    elif kind == "rle":
+    elif isinstance(codec, Rle):
         levels = _words(decode_mini_block(encoding, _parted_runs(buffer), num_levels))
-    elif kind == "out_of_line_bitpacking":
-        levels = _decode_out_of_line(encoding.out_of_line_bitpacking, buffer, num_levels)
+    elif isinstance(codec, OutOfLineBitpacking):
+        levels = _decode_out_of_line(codec, buffer, num_levels)
     else:
         levels = _decode_each(encoding, buffer, num_levels)
     if len(levels) != int(num_levels.sum()):
@@ -98,7 +104,7 @@ def true_counts(encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, stored:
     Raises:
         CorruptDataError: The runs add up to another number.
     """
-    if encoding.WhichOneof("compression") != "rle" or not _is_plain_rle(encoding):
+    if parse(encoding) != PLAIN_RUNS:
         return stored
     check_chunks([buffer], np.zeros_like(stored))
     lengths = _parted_runs(buffer)[1]
@@ -138,13 +144,13 @@ def encode_level_chunks(
         changes = int(np.count_nonzero(levels[1:] != levels[:-1]))
         least = _RUN_BYTES * (len(starts) + changes + len(levels) // rle.MAX_RUN)
         if 8 * len(starts) + least < _BYTES_PER_LEVEL * int(packed_words.sum()):
-            return rle_encoding(BITS_PER_LEVEL), rle.encode_blocks(levels, starts)
+            return PLAIN_RUNS.to_proto(), rle.encode_blocks(levels, starts)
     if not num_full.any() and not (num_rest > words_per_block).any():
-        flat = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=BITS_PER_LEVEL))
-        return flat, consecutive(
+        return Flat(BITS_PER_LEVEL).to_proto(), consecutive(
             np.ascontiguousarray(levels).view(np.uint8), counts * _BYTES_PER_LEVEL
         )
-    return out_of_line_encoding(BITS_PER_LEVEL, width), _packed(levels, counts, width)
+    codec = OutOfLineBitpacking(BITS_PER_LEVEL, width)
+    return codec.to_proto(), _packed(levels, counts, width)
 
 
 def encode_level_block(levels: LevelArray) -> EncodedBlock:
@@ -154,9 +160,9 @@ def encode_level_block(levels: LevelArray) -> EncodedBlock:
     packed_bytes = bitpacking.out_of_line_size(len(levels), width, _BYTES_PER_LEVEL)
     runs = 1 + int(np.count_nonzero(levels[1:] != levels[:-1]))
     if 8 + _RUN_BYTES * (runs + len(levels) // rle.MAX_RUN) < min(packed_bytes, levels.nbytes):
-        return encode_block_of_runs(block)
+        return rle.encode_block(block)
     if packed_bytes < levels.nbytes:
-        return encode_packed_block(block, width)
+        return bitpacking.encode_block(block, width)
     return encode_block(block)
 
 
@@ -190,10 +196,6 @@ def _words(block: DataBlock) -> LevelArray:
     if not isinstance(block, FixedWidthBlock) or block.bits_per_value != BITS_PER_LEVEL:
         raise CorruptDataError("the levels of a page are not words of 16 bits")
     return block.data.view(np.uint16)
-
-
-def _is_plain_rle(encoding: pb.CompressiveEncoding) -> bool:
-    return encoding == rle_encoding(BITS_PER_LEVEL)
 
 
 def _decode_runs(parts: list[ChunkedBuffer], num_levels: Places) -> LevelArray:
@@ -241,14 +243,10 @@ def _parted_runs(buffer: ChunkedBuffer) -> list[ChunkedBuffer]:
 
 
 def _decode_out_of_line(
-    encoding: pb.OutOfLineBitpacking, buffer: ChunkedBuffer, num_levels: Places
+    codec: OutOfLineBitpacking, buffer: ChunkedBuffer, num_levels: Places
 ) -> LevelArray:
-    width = encoding.values.flat.bits_per_value
-    if (
-        encoding.uncompressed_bits_per_value != BITS_PER_LEVEL
-        or encoding.values.WhichOneof("compression") != "flat"
-        or not 0 <= width <= BITS_PER_LEVEL
-    ):
+    width = codec.bits_per_packed
+    if codec.bits_per_word != BITS_PER_LEVEL or not 0 <= width <= BITS_PER_LEVEL:
         raise CorruptDataError(f"levels cannot be packed in {width} bits")
     words_per_block = width * fastlanes.VALUES // BITS_PER_LEVEL
     num_full, num_rest = np.divmod(num_levels, fastlanes.VALUES)

@@ -41,7 +41,7 @@ from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.byte_ranges import Asking, ByteRange
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.arrow_blocks import array_from_block, look_up
-from lance_stream.file.chunked_buffers import starts_of
+from lance_stream.file.chunked_buffers import ChunkedBuffer, starts_of
 from lance_stream.file.columns import Page
 from lance_stream.file.data_blocks import Bytes, DataBlock, FixedWidthBlock
 from lance_stream.file.levels import (
@@ -54,7 +54,6 @@ from lance_stream.file.levels import (
 )
 from lance_stream.file.scattered_bytes import read_joined
 from lance_stream.file.v2_1.codecs import (
-    ChunkedBuffer,
     EncodedBlock,
     EncodedMiniBlock,
     decode_block,

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.file.chunked_buffers import ChunkedBuffer
+from lance_stream.file.compression.fsst_symbols import SymbolTable
 from lance_stream.file.data_blocks import (
     ConstantBlock,
     DataBlock,
@@ -16,24 +18,34 @@ from lance_stream.file.data_blocks import (
     size_in_bytes,
 )
 from lance_stream.file.v2_1.codecs import (
-    ChunkedBuffer,
+    bitpacking,
+    compress_mini_block,
     decode_block,
     decode_mini_block,
     decode_per_value,
     encode_block,
     encode_mini_block,
     encode_per_value,
+    fsst,
     num_mini_block_buffers,
     pick_mini_block,
 )
-from lance_stream.file.v2_1.codecs.codecs import (
-    CODECS,
-    REFUSED,
-    EncodedMiniBlock,
-    compress_mini_block,
-    encode_bitpacked,
-    encode_fsst,
+from lance_stream.file.v2_1.codecs.bitpacking import InlineBitpacking, OutOfLineBitpacking
+from lance_stream.file.v2_1.codecs.byte_stream_split import ByteStreamSplit
+from lance_stream.file.v2_1.codecs.codec import Codec
+from lance_stream.file.v2_1.codecs.constant import Constant
+from lance_stream.file.v2_1.codecs.fixed_size_list import FixedSizeList, ListLayer
+from lance_stream.file.v2_1.codecs.flat import Flat
+from lance_stream.file.v2_1.codecs.fsst import Fsst
+from lance_stream.file.v2_1.codecs.general import General
+from lance_stream.file.v2_1.codecs.packed_struct import (
+    PackedStruct,
+    VariablePackedStruct,
+    VariablePart,
 )
+from lance_stream.file.v2_1.codecs.registry import CODECS, REFUSED, parse
+from lance_stream.file.v2_1.codecs.rle import Rle
+from lance_stream.file.v2_1.codecs.variable import Variable
 
 ENCODINGS = {
     field.name for field in pb.CompressiveEncoding.DESCRIPTOR.oneofs_by_name["compression"].fields
@@ -116,6 +128,32 @@ def test_every_encoding_of_the_proto_is_either_decoded_or_refused() -> None:
     assert not CODECS.keys() & REFUSED.keys()
 
 
+EXAMPLES: list[Codec] = [
+    Flat(24),
+    Variable(64),
+    Constant(b"\1\2"),
+    OutOfLineBitpacking(32, 5),
+    InlineBitpacking(64),
+    Fsst(SymbolTable(is_on=True, symbols=(b"ab", b"c"), terminator=7), Variable(32)),
+    Rle(General(Flat(32), "lz4"), OutOfLineBitpacking(8, 2)),
+    ByteStreamSplit(Flat(32)),
+    General(Rle.of(16), "zstd", 9),
+    FixedSizeList((ListLayer(3, True), ListLayer(2, False)), 16),
+    PackedStruct((8, 16), Flat(24)),
+    VariablePackedStruct((VariablePart(Flat(8), 8, False), VariablePart(Variable(32), 32, True))),
+]
+
+
+@pytest.mark.parametrize("name", sorted(CODECS))
+def test_each_codec_reads_the_message_that_it_writes(name: str) -> None:
+    (example,) = [each for each in EXAMPLES if each.name == name]
+    encoding = example.to_proto()
+    assert encoding.WhichOneof("compression") == name
+    codec = parse(encoding)
+    assert codec == example
+    assert type(codec) is CODECS[name]
+
+
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_a_refused_encoding_is_named_with_its_reason(name: str) -> None:
     encoding = pb.CompressiveEncoding()
@@ -137,10 +175,10 @@ def test_an_encoding_that_came_later_is_refused() -> None:
 
 
 def test_a_codec_is_refused_where_it_cannot_stand() -> None:
-    fsst = pb.CompressiveEncoding(fsst=pb.Fsst())
-    with pytest.raises(UnsupportedFeatureError, match="'fsst' is not supported in a block"):
-        decode_block(fsst, b"", 0)
-    packed = pb.CompressiveEncoding(out_of_line_bitpacking=pb.OutOfLineBitpacking())
+    split = ByteStreamSplit(Flat(32)).to_proto()
+    with pytest.raises(UnsupportedFeatureError, match=r"'byte_stream_split' is not .* in a block"):
+        decode_block(split, b"", 0)
+    packed = OutOfLineBitpacking(16, 3).to_proto()
     with pytest.raises(UnsupportedFeatureError, match="not supported in a mini-block page"):
         num_mini_block_buffers(packed)
 
@@ -172,9 +210,8 @@ def test_picked_values_are_those_of_the_whole(
 ) -> None:
     page = encode_mini_block(block, max_chunk_values=max_values)
     if around == "fsst" and isinstance(block, VariableWidthBlock):
-        encoding, stored = encode_fsst(block)
-        page = encode_mini_block(stored, max_chunk_values=max_values)
-        page = EncodedMiniBlock(encoding, page.buffers, page.num_values)
+        codec, stored = fsst.encode(block)
+        page = encode_mini_block(stored, max_chunk_values=max_values)._replace(codec=codec)
     elif around in ("zstd", "lz4"):
         page = compress_mini_block(page, around)
     random = np.random.default_rng(seed)
@@ -233,9 +270,10 @@ def test_a_block_decodes_to_what_was_encoded(block: DataBlock) -> None:
         with pytest.raises(UnsupportedFeatureError, match="not whole bytes"):
             encode_block(block)
         return
-    encoding, data, count = encode_block(block)
-    assert count == block.num_values
-    assert plain(decode_block(encoding, data.tobytes(), block.num_values)) == plain(block)
+    encoded = encode_block(block)
+    assert encoded.num_values == block.num_values
+    decoded = decode_block(encoded.encoding, encoded.data.tobytes(), block.num_values)
+    assert plain(decoded) == plain(block)
 
 
 @settings(max_examples=40, deadline=None)
@@ -245,8 +283,8 @@ def test_values_decode_to_what_was_encoded_one_by_one(block: DataBlock) -> None:
         with pytest.raises(UnsupportedFeatureError, match="not whole bytes"):
             encode_per_value(block)
         return
-    encoding, values = encode_per_value(block)
-    assert plain(decode_per_value(encoding, values)) == plain(block)
+    encoded = encode_per_value(block)
+    assert plain(decode_per_value(encoded.encoding, encoded.values)) == plain(block)
 
 
 def row_bits_are_broken(block: FixedSizeListBlock) -> bool:
@@ -271,7 +309,7 @@ def test_bit_packed_chunks_decode_to_what_was_packed(bits: int, count: int, seed
     words = rng.integers(0, 2**63, count).astype(np.uint64) >> np.uint64(rng.integers(0, 64))
     words[: count // 2] >>= np.uint64(60)
     block = FixedWidthBlock(bits, count, words.astype(f"<u{bits // 8}").view(np.uint8))
-    page = encode_bitpacked(block)
+    page = bitpacking.encode_mini_block(block)
     decoded = decode_mini_block(
         page.encoding, [apart(each) for each in page.buffers], page.num_values
     )

@@ -12,16 +12,11 @@ from lance_stream.file.data_blocks import FixedWidthBlock
 from lance_stream.file.v2_1.codecs import (
     EncodedMiniBlock,
     bitpacking,
+    byte_stream_split,
     decode_block,
     decode_mini_block,
     pick_mini_block,
-)
-from lance_stream.file.v2_1.codecs.codecs import (
-    encode_bitpacked,
-    encode_block_of_runs,
-    encode_packed_block,
-    encode_runs,
-    encode_split,
+    rle,
 )
 
 WIDTHS = [(bits, width) for bits in (8, 16, 32, 64) for width in range(bits + 1)]
@@ -58,7 +53,7 @@ def check_chunks(encoded: EncodedMiniBlock, count: int) -> None:
 @pytest.mark.parametrize(("bits", "width"), WIDTHS)
 def test_packed_values_of_every_width_come_back(bits: int, width: int) -> None:
     words = below(width, bits, 2500)
-    encoded = encode_bitpacked(block_of(words))
+    encoded = bitpacking.encode_mini_block(block_of(words))
     check_chunks(encoded, 2500)
     assert np.array_equal(decoded(encoded), words)
     assert (
@@ -69,7 +64,7 @@ def test_packed_values_of_every_width_come_back(bits: int, width: int) -> None:
         assert isinstance(picked, FixedWidthBlock)
         assert np.array_equal(picked.words(), words[places])
     if 0 < width < bits:
-        packed = encode_packed_block(block_of(words), width)
+        packed = bitpacking.encode_block(block_of(words), width)
         whole = decode_block(packed.encoding, packed.data, packed.num_values)
         assert isinstance(whole, FixedWidthBlock)
         assert np.array_equal(whole.words(), words)
@@ -92,7 +87,7 @@ def test_chunks_of_many_widths_come_back(
     words = np.concatenate(
         [below(min(width, bits), bits, count, seed) for width, count in stretches]
     )
-    encoded = encode_bitpacked(block_of(words))
+    encoded = bitpacking.encode_mini_block(block_of(words))
     check_chunks(encoded, len(words))
     assert np.array_equal(decoded(encoded), words)
     places = np.random.default_rng(seed).integers(0, len(words), 50)
@@ -105,7 +100,7 @@ def test_rare_widths_are_widened_where_it_costs_little() -> None:
     """Ids from 0 on need all widths up to theirs; few of these are written."""
     words = np.arange(300_000, dtype=np.uint64)
     assert len(np.unique(bitpacking.chunk_widths(words))) == 10
-    encoded = encode_bitpacked(block_of(words))
+    encoded = bitpacking.encode_mini_block(block_of(words))
     heads = encoded.buffers[0].starts // 8
     widths = encoded.buffers[0].data.view(np.uint64)[heads]
     assert len(np.unique(widths)) <= 5
@@ -126,7 +121,7 @@ def test_runs_of_any_lengths_come_back(
     bits: int, lengths: list[int], most_bytes: int, seed: int
 ) -> None:
     words = np.repeat(below(min(bits, 3), bits, len(lengths), seed), lengths)
-    encoded = encode_runs(block_of(words), most_bytes)
+    encoded = rle.encode_mini_block(block_of(words), most_bytes)
     check_chunks(encoded, len(words))
     assert sum(int(each.sizes.max()) for each in encoded.buffers) <= max(most_bytes, 18)
     assert np.array_equal(decoded(encoded), words)
@@ -134,7 +129,7 @@ def test_runs_of_any_lengths_come_back(
     picked = pick_mini_block(encoded.encoding, encoded.buffers, encoded.num_values, places)
     assert isinstance(picked, FixedWidthBlock)
     assert np.array_equal(picked.words(), words[places])
-    whole = encode_block_of_runs(block_of(words))
+    whole = rle.encode_block(block_of(words))
     block = decode_block(whole.encoding, whole.data, whole.num_values)
     assert isinstance(block, FixedWidthBlock)
     assert np.array_equal(block.words(), words)
@@ -144,7 +139,7 @@ def test_runs_of_any_lengths_come_back(
 @pytest.mark.parametrize("count", COUNTS)
 def test_split_values_come_back(bits: int, count: int) -> None:
     words = below(bits, bits, count)
-    encoded = encode_split(block_of(words))
+    encoded = byte_stream_split.encode_mini_block(block_of(words))
     check_chunks(encoded, count)
     assert np.array_equal(decoded(encoded), words)
     first = int(encoded.num_values[0])
@@ -154,7 +149,7 @@ def test_split_values_come_back(bits: int, count: int) -> None:
 
 @pytest.mark.parametrize("width", [65, 255, 2**63])
 def test_widths_that_a_word_does_not_have_are_refused(width: int) -> None:
-    encoded = encode_bitpacked(block_of(below(20, 64, 1024)))
+    encoded = bitpacking.encode_mini_block(block_of(below(20, 64, 1024)))
     data = encoded.buffers[0].data.copy()
     data[:8] = np.array([width], "<u8").view(np.uint8)
     buffer = encoded.buffers[0]._replace(data=data)
@@ -177,9 +172,9 @@ def test_damaged_chunks_are_refused_or_give_as_many_values(
 ) -> None:
     words = np.repeat(below(9, bits, 800), 4)
     encode = {
-        "packed": encode_bitpacked,
-        "runs": lambda block: encode_runs(block, 16 * 1024),
-        "split": encode_split,
+        "packed": bitpacking.encode_mini_block,
+        "runs": lambda block: rle.encode_mini_block(block, 16 * 1024),
+        "split": byte_stream_split.encode_mini_block,
     }[kind]
     encoded = encode(block_of(words))
     buffers = []

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from lance_stream._proto.encodings_v2_1_pb2 import CompressiveEncoding
 from lance_stream.errors import BadDataError
+from lance_stream.file.chunked_buffers import ChunkedBuffer
 from lance_stream.file.data_blocks import (
     DataBlock,
     FixedSizeListBlock,
@@ -18,7 +19,6 @@ from lance_stream.file.data_blocks import (
     VariableWidthBlock,
 )
 from lance_stream.file.v2_1.codecs import (
-    ChunkedBuffer,
     decode_block,
     decode_mini_block,
     decode_per_value,

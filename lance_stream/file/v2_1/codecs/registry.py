@@ -1,0 +1,252 @@
+"""The codecs of file versions 2.1 and 2.2 by the names of their fields in CompressiveEncoding.
+
+An encoding is a tree: FSST over variable, general over anything. `parse` makes codecs of it, each
+of which asks for those inside of it in the same way; so codecs need not know this table.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lance_stream._proto.encodings_v2_1_pb2 import CompressiveEncoding
+from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.file.chunked_buffers import ChunkedBuffer, Counts, check_chunks
+from lance_stream.file.data_blocks import (
+    Bytes,
+    DataBlock,
+    FixedSizeListBlock,
+    FixedWidthBlock,
+    StructBlock,
+    VariableWidthBlock,
+)
+from lance_stream.file.v2_1.codecs import fixed_size_list, flat, packed_struct, variable
+from lance_stream.file.v2_1.codecs.bitpacking import InlineBitpacking, OutOfLineBitpacking
+from lance_stream.file.v2_1.codecs.byte_stream_split import ByteStreamSplit
+from lance_stream.file.v2_1.codecs.codec import (
+    Codec,
+    EncodedBlock,
+    EncodedMiniBlock,
+    EncodedValues,
+    ValueBlock,
+    in_block,
+    in_full_zip,
+    in_mini_block,
+)
+from lance_stream.file.v2_1.codecs.constant import Constant
+from lance_stream.file.v2_1.codecs.fixed_size_list import FixedSizeList
+from lance_stream.file.v2_1.codecs.flat import Flat
+from lance_stream.file.v2_1.codecs.fsst import Fsst
+from lance_stream.file.v2_1.codecs.general import General
+from lance_stream.file.v2_1.codecs.packed_struct import PackedStruct, VariablePackedStruct
+from lance_stream.file.v2_1.codecs.rle import Rle
+from lance_stream.file.v2_1.codecs.variable import Variable
+
+CODECS: dict[str, type[Codec]] = {
+    "flat": Flat,
+    "variable": Variable,
+    "constant": Constant,
+    "out_of_line_bitpacking": OutOfLineBitpacking,
+    "inline_bitpacking": InlineBitpacking,
+    "fsst": Fsst,
+    "rle": Rle,
+    "byte_stream_split": ByteStreamSplit,
+    "general": General,
+    "fixed_size_list": FixedSizeList,
+    "packed_struct": PackedStruct,
+    "variable_packed_struct": VariablePackedStruct,
+}
+"""The codecs that we decode."""
+
+REFUSED: dict[str, str] = {
+    "dictionary": "2.1 and 2.2 keep a dictionary in the layout; as a codec, 2.3 tries it out",
+    "range": "an experiment of file version 2.3, which is not stable yet",
+    "delta": "an experiment of file version 2.3, which is not stable yet",
+}
+"""The codecs that we do not decode, and why."""
+
+MAX_CHUNK_VALUES = 4096
+"""Values of a mini-block chunk at most, as the reference writes them (it reads 32,768)."""
+
+MAX_CHUNK_BYTES = 8 * 1024 - 6
+"""Bytes of values that the reference aims to stay below in a mini-block chunk."""
+
+
+def parse(encoding: CompressiveEncoding) -> Codec:
+    """Return the codec that an encoding describes.
+
+    Raises:
+        CorruptDataError: No such codec can be.
+        UnsupportedFeatureError: It, or one inside of it, is none that we know, by name.
+    """
+    name: str | None = encoding.WhichOneof("compression")
+    if name is None:
+        raise UnsupportedFeatureError(
+            "an encoding is missing, or is of a kind that was added after this version"
+        )
+    if name in REFUSED:
+        raise UnsupportedFeatureError(f"the encoding {name!r} is not supported: {REFUSED[name]}")
+    return CODECS[name].from_proto(getattr(encoding, name), parse)
+
+
+def num_mini_block_buffers(encoding: CompressiveEncoding) -> int:
+    """Return how many value buffers each mini-block chunk of this encoding has.
+
+    Raises:
+        BadDataError: No known encoding, or none that can stand in a mini-block.
+    """
+    return in_mini_block(parse(encoding)).num_buffers
+
+
+def decode_mini_block(
+    encoding: CompressiveEncoding, buffers: Sequence[ChunkedBuffer], num_values: Counts
+) -> DataBlock:
+    """Decode the chosen chunks of a mini-block page.
+
+    Args:
+        encoding: The page's value compression.
+        buffers: Its value buffers, `num_mini_block_buffers(encoding)` of them.
+        num_values: (num_chunks,) how many values each chunk holds.
+
+    Returns:
+        The values of all chunks, in order.
+
+    Raises:
+        CorruptDataError: The bytes do not hold so many values, or are damaged.
+        UnsupportedFeatureError: The encoding is none that we know, by name.
+    """
+    codec = in_mini_block(parse(encoding))
+    if len(buffers) != codec.num_buffers:
+        raise CorruptDataError(
+            f"a mini-block page encoded by {codec.name} needs {codec.num_buffers} value buffers, "
+            f"but has {len(buffers)}"
+        )
+    check_chunks(buffers, num_values)
+    return codec.decode_mini_block(buffers, num_values)
+
+
+def pick_mini_block(
+    encoding: CompressiveEncoding,
+    buffers: Sequence[ChunkedBuffer],
+    num_values: Counts,
+    places: Counts,
+) -> DataBlock | None:
+    """Decode single values of the chosen chunks of a mini-block page.
+
+    Args:
+        encoding: As in `decode_mini_block`.
+        buffers: As in `decode_mini_block`.
+        num_values: As in `decode_mini_block`.
+        places: Which values, counted over all chunks.
+
+    Returns:
+        None if the codec has no way that is shorter than to decode whole chunks.
+
+    Raises:
+        CorruptDataError: The bytes do not hold so many values, or are damaged.
+        UnsupportedFeatureError: The encoding is none that we know, by name.
+    """
+    codec = in_mini_block(parse(encoding))
+    if len(buffers) != codec.num_buffers:
+        return None
+    check_chunks(buffers, num_values)
+    return codec.pick(buffers, num_values, places)
+
+
+def decode_block(
+    encoding: CompressiveEncoding, buffer: Bytes | memoryview | bytes, num_values: int
+) -> DataBlock:
+    """Decode a buffer that is always read whole: a dictionary's items, a chunk's levels.
+
+    Args:
+        encoding: How it is encoded.
+        buffer: All its bytes and no others.
+        num_values: How many values it holds. The caller has checked it against something that
+            exists, if the encoding is a constant.
+
+    Raises:
+        CorruptDataError: The bytes do not hold so many values, or are damaged.
+        UnsupportedFeatureError: The encoding is none that we know, by name.
+    """
+    codec = in_block(parse(encoding))
+    if num_values < 0:
+        raise CorruptDataError(f"a block of {num_values} values")
+    return codec.decode_block(np.frombuffer(buffer, dtype=np.uint8), num_values)
+
+
+def decode_per_value(encoding: CompressiveEncoding, block: ValueBlock) -> DataBlock:
+    """Decode the values of a full-zip page, each of which was encoded by itself.
+
+    Args:
+        encoding: The page's value compression.
+        block: The encoded values: of `bits_per_value` of the layout, or variable ones, without
+            their length words. Its offsets have been checked.
+
+    Raises:
+        CorruptDataError: The bytes do not hold so many values, or are damaged.
+        UnsupportedFeatureError: The encoding is none that we know, by name.
+    """
+    return in_full_zip(parse(encoding)).decode_per_value(block)
+
+
+def encode_mini_block(
+    block: DataBlock,
+    *,
+    max_chunk_values: int = MAX_CHUNK_VALUES,
+    max_chunk_bytes: int = MAX_CHUNK_BYTES,
+) -> EncodedMiniBlock:
+    """Cut values into mini-block chunks, without compression.
+
+    Args:
+        block: Fixed width, variable width, fixed-size list, or structs of fixed width; at least
+            one value.
+        max_chunk_values: A chunk's values at most, from 2 on.
+        max_chunk_bytes: A chunk's bytes of values at most. A chunk of two byte strings may be
+            larger.
+
+    Raises:
+        InvalidInputError: Two values of fixed width are larger than a chunk.
+    """
+    if not 2 <= max_chunk_values <= 1 << 15:
+        raise InvalidInputError(f"a mini-block chunk cannot have {max_chunk_values} values")
+    limits = {"max_chunk_values": max_chunk_values, "max_chunk_bytes": max_chunk_bytes}
+    if isinstance(block, FixedWidthBlock):
+        return flat.encode_mini_block(block, **limits)
+    if isinstance(block, VariableWidthBlock):
+        return variable.encode_mini_block(block, **limits)
+    if isinstance(block, FixedSizeListBlock):
+        return fixed_size_list.encode_mini_block(block, **limits)
+    if isinstance(block, StructBlock):
+        return packed_struct.encode_mini_block(block, **limits)
+    raise InvalidInputError(f"a {type(block).__name__} cannot be cut into chunks")
+
+
+def encode_block(block: DataBlock) -> EncodedBlock:
+    """Encode values into one buffer that is always read whole, without compression.
+
+    Args:
+        block: Fixed width, variable width or fixed-size list.
+    """
+    if isinstance(block, FixedWidthBlock):
+        return flat.encode_block(block)
+    if isinstance(block, VariableWidthBlock):
+        return variable.encode_block(block)
+    if isinstance(block, FixedSizeListBlock):
+        return fixed_size_list.encode_block(block)
+    raise InvalidInputError(f"a {type(block).__name__} cannot be encoded as a block")
+
+
+def encode_per_value(block: DataBlock) -> EncodedValues:
+    """Encode each value by itself, for a full-zip page, without compression.
+
+    Args:
+        block: Fixed width, variable width, fixed-size list or structs.
+    """
+    if isinstance(block, FixedWidthBlock):
+        return flat.encode_per_value(block)
+    if isinstance(block, VariableWidthBlock):
+        return variable.encode_per_value(block)
+    if isinstance(block, FixedSizeListBlock):
+        return fixed_size_list.encode_per_value(block)
+    if isinstance(block, StructBlock):
+        return packed_struct.encode_per_value(block, encode_per_value)
+    raise InvalidInputError(f"a {type(block).__name__} cannot be encoded value by value")
