@@ -1,0 +1,33 @@
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+PATHS = re.compile(
+    r"(?<![\w./])(?:tests|lance_stream|benchmarks|examples|scripts|docs)/[\w./-]+\.(?:py|md|svg)"
+)
+LINKS = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
+
+
+def test_documents_name_files_that_exist() -> None:
+    """The history in CHANGELOG.md may name files that have moved since."""
+    named = {
+        (document, path)
+        for document in DOCUMENTS
+        if document.name != "CHANGELOG.md"
+        for path in PATHS.findall(document.read_text())
+    }
+    assert len(named) > 40
+    missing = [(document.name, path) for document, path in named if not (ROOT / path).is_file()]
+    assert missing == []
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    links = {
+        (document, link) for document in DOCUMENTS for link in LINKS.findall(document.read_text())
+    }
+    assert len(links) > 40
+    broken = [
+        (document.name, link) for document, link in links if not (document.parent / link).exists()
+    ]
+    assert broken == []
