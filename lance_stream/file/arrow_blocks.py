@@ -30,12 +30,12 @@ from lance_stream.file.data_blocks import (
     DictionaryBlock,
     FixedSizeListBlock,
     FixedWidthBlock,
+    Mask,
     Offsets,
     StructBlock,
     VariableWidthBlock,
     size_in_bytes,
 )
-from lance_stream.file.levels import Mask
 
 MAX_OFFSET = 2**31 - 1
 """What Arrow's 32-bit offsets can reach."""

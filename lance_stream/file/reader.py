@@ -14,13 +14,13 @@ Source: file format document, "Reading a file".
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.byte_ranges import Asking, Buffer, ByteRange, together
+from lance_stream.byte_ranges import Asking, ByteRange, together
 from lance_stream.errors import (
     BadDataError,
     CorruptDataError,
@@ -43,6 +43,7 @@ from lance_stream.file.footer import (
     decode_footer_version,
     decode_position_table,
 )
+from lance_stream.file.known_ranges import KnownRanges
 from lance_stream.file.packed_parts import with_whole_structs, without_parts
 from lance_stream.file.type_support import foreign_type
 from lance_stream.file.v0_1.file_tail import FOOTER_BYTES as FIRST_FOOTER_BYTES
@@ -62,8 +63,6 @@ TAIL_BYTES: Final = 64 << 10
 
 EAGER_METADATA_BYTES: Final = 1 << 20
 """Column metadata up to this size are read at once when a file is opened."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ class FileReader:
     Made by `open_file`.
     """
 
-    def __init__(self, metadata: FileMetadata, footer: Footer, known: "_KnownBytes") -> None:
+    def __init__(self, metadata: FileMetadata, footer: Footer, known: KnownRanges) -> None:
         self.metadata = metadata
         self._footer = footer
         self._known = known
@@ -347,7 +346,7 @@ def open_file(size_bytes: int, whole_below: int = 0) -> Asking[FileReader]:
     """
     tail_start = 0 if size_bytes <= whole_below else max(0, size_bytes - TAIL_BYTES)
     (tail,) = yield [ByteRange(tail_start, size_bytes)]
-    known = _KnownBytes(tail_start, tail)
+    known = KnownRanges([ByteRange(tail_start, size_bytes)], [tail])
     if decode_footer_version(tail[-FOOTER_BYTES:], size_bytes) is FileVersion.V0_1:
         first = yield from known.answering(open_v01_file(tail[-FIRST_FOOTER_BYTES:], size_bytes))
         return _FirstFileReader(first, size_bytes, known)
@@ -355,27 +354,24 @@ def open_file(size_bytes: int, whole_below: int = 0) -> Asking[FileReader]:
     return (yield from known.answering(_open(size_bytes, footer, known)))
 
 
-def _open(size_bytes: int, footer: Footer, known: "_KnownBytes") -> Asking[FileReader]:
+def _open(size_bytes: int, footer: Footer, known: KnownRanges) -> Asking[FileReader]:
     column_table, global_table = yield [footer.column_table, footer.global_table]
     column_ranges = decode_position_table(column_table, size_bytes)
     buffer_ranges = decode_position_table(global_table, size_bytes)
     eager = sum(each.size_bytes for each in column_ranges) <= EAGER_METADATA_BYTES
     descriptor, *columns = yield [buffer_ranges[0], *(column_ranges if eager else ())]
     schema, num_rows = decode_file_descriptor(descriptor)
-    reader = FileReader(
+    return FileReader(
         FileMetadata(footer.version, num_rows, schema, column_ranges, buffer_ranges, size_bytes),
         footer,
-        known,
+        known.and_also(column_ranges, columns) if eager else known,
     )
-    for start, column in zip(column_ranges, columns, strict=False):
-        known.keep(start.start, column)
-    return reader
 
 
 class _FirstFileReader(FileReader):
     """Reads rows of a file of version 0.1, which has a page table instead of column metadata."""
 
-    def __init__(self, first: V01File, size_bytes: int, known: "_KnownBytes") -> None:
+    def __init__(self, first: V01File, size_bytes: int, known: KnownRanges) -> None:
         tail, version = first.tail, FileVersion.V0_1
         nothing = ByteRange(0, 0)
         super().__init__(
@@ -402,47 +398,6 @@ class _FirstFileReader(FileReader):
 
     def _page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
         return self._first.bounds(fields)
-
-
-class _KnownBytes:
-    """Bytes of the file that were read already, and need no second request."""
-
-    def __init__(self, start: int, data: Buffer) -> None:
-        self._start = start
-        self._stop = start + len(data)
-        self._data = data
-        self._kept: dict[ByteRange, Buffer] = {}
-
-    def keep(self, start: int, data: Buffer) -> None:
-        """Remember the answer to a request for exactly these bytes."""
-        if start < self._start:
-            self._kept[ByteRange(start, start + len(data))] = data
-
-    def answering(self, asking: Asking[T]) -> Asking[T]:
-        """Run a generator, and pass on only the requests for bytes that are not known."""
-        try:
-            ranges = next(asking)
-            while True:
-                answers = [self._answer(each) for each in ranges]
-                missing = [
-                    each for each, answer in zip(ranges, answers, strict=True) if answer is None
-                ]
-                fetched = iter((yield missing) if missing else ())
-                ranges = asking.send(
-                    [next(fetched) if answer is None else answer for answer in answers]
-                )
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        finally:
-            asking.close()
-
-    def _answer(self, wanted: ByteRange) -> Buffer | None:
-        if wanted.size_bytes == 0:
-            return memoryview(b"")
-        if self._start <= wanted.start and wanted.stop <= self._stop:
-            return self._data[wanted.start - self._start : wanted.stop - self._start]
-        return self._kept.get(wanted)
 
 
 def _noting(field: Field, asking: Asking[Any]) -> Asking[Any]:

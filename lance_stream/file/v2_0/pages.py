@@ -4,66 +4,17 @@ An encoding refers to a buffer of its page, of its column or of the file (the gl
 latter two are shared by pages. No known writer makes them, but the reference reads them.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
-from lance_stream.byte_ranges import Asking, Buffer, ByteRange
+from lance_stream.byte_ranges import Asking, ByteRange
 from lance_stream.errors import CorruptDataError
+from lance_stream.file.known_ranges import NOTHING_KNOWN, KnownRanges
 from lance_stream.file.v2_0.rows import Rows
-
-T = TypeVar("T")
-
-
-class KnownRanges:
-    """Ranges of a file that were read already, and need no second request.
-
-    Args:
-        ranges: The ranges.
-        buffers: The bytes of each.
-    """
-
-    def __init__(self, ranges: Sequence[ByteRange], buffers: Sequence[Buffer]) -> None:
-        self._known = sorted(zip(ranges, buffers, strict=True), key=lambda each: each[0].start)
-        self._starts = [each.start for each, _ in self._known]
-
-    def and_also(self, ranges: Sequence[ByteRange], buffers: Sequence[Buffer]) -> "KnownRanges":
-        """Return these and some more."""
-        if not ranges:
-            return self
-        held = [each for each, _ in self._known], [each for _, each in self._known]
-        return KnownRanges([*held[0], *ranges], [*held[1], *buffers])
-
-    def answering(self, asking: Asking[T]) -> Asking[T]:
-        """Run a generator that asks for bytes, and pass on only what is not known."""
-        if not self._known:
-            return (yield from asking)
-        try:
-            asked = next(asking)
-            while True:
-                found = [self._find(each) for each in asked]
-                missing = [each for each, one in zip(asked, found, strict=True) if one is None]
-                fetched = iter((yield missing) if missing else ())
-                asked = asking.send([next(fetched) if one is None else one for one in found])
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        finally:
-            asking.close()
-
-    def _find(self, wanted: ByteRange) -> Buffer | None:
-        place = bisect_right(self._starts, wanted.start) - 1
-        if place < 0 or self._known[place][0].stop < wanted.stop:
-            return None
-        known, data = self._known[place]
-        return data[wanted.start - known.start : wanted.stop - known.start]
-
-
-NOTHING_KNOWN = KnownRanges((), ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.byte_ranges import Asking
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.columns import pack_encoding, unpack_encoding
-from lance_stream.file.levels import (
+from lance_stream.file.v2_1.layouts.leaf_rows import LeafColumn, LeafRows, RowsAsked
+from lance_stream.file.v2_1.layouts.levels import (
     ALL_VALID_ITEM,
     NULLABLE_ITEM,
     Levels,
@@ -29,7 +30,6 @@ from lance_stream.file.levels import (
     checked_levels,
     layers_of,
 )
-from lance_stream.file.v2_1.layouts.leaf_rows import LeafColumn, LeafRows, RowsAsked
 from lance_stream.file.v2_1.layouts.mini_block import ReadChunks, decode_pages
 
 NULL_POSITION = 1 << 16

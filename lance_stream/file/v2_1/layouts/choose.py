@@ -26,6 +26,7 @@ from lance_stream.file.data_blocks import (
     DataBlock,
     FixedSizeListBlock,
     FixedWidthBlock,
+    Mask,
     StructBlock,
     VariableWidthBlock,
 )
@@ -35,7 +36,6 @@ from lance_stream.file.encoding_options import (
     MINIBLOCK,
     EncodingOptions,
 )
-from lance_stream.file.levels import Levels, Mask
 from lance_stream.file.v2_1.codecs import EncodedBlock
 from lance_stream.file.v2_1.codecs.fixed_size_list import FixedSizeList
 from lance_stream.file.v2_1.layouts.choose_fixed import (
@@ -50,6 +50,7 @@ from lance_stream.file.v2_1.layouts.choose_strings import encode_string_page
 from lance_stream.file.v2_1.layouts.constant import encode_null_page, encode_value_page
 from lance_stream.file.v2_1.layouts.encoded_layouts import EncodedLayout
 from lance_stream.file.v2_1.layouts.full_zip import encode_full_zip_page
+from lance_stream.file.v2_1.layouts.levels import Levels
 from lance_stream.file.v2_1.layouts.mini_block import MAX_VALUE_BYTES, encode_mini_block_page
 from lance_stream.file.v2_1.layouts.string_dictionaries import encode_string_items
 from lance_stream.file.versions import FileVersion

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.file.data_blocks import WORDS, FixedWidthBlock, Words
+from lance_stream.file.data_blocks import WORDS, FixedWidthBlock, Mask, Words
 from lance_stream.file.encoding_options import (
     AUTO,
     LZ4,
@@ -36,7 +36,6 @@ from lance_stream.file.encoding_options import (
     ZSTD,
     EncodingOptions,
 )
-from lance_stream.file.levels import Levels, Mask
 from lance_stream.file.v2_1.codecs import (
     EncodedBlock,
     EncodedMiniBlock,
@@ -48,6 +47,7 @@ from lance_stream.file.v2_1.codecs import (
     encode_mini_block,
     rle,
 )
+from lance_stream.file.v2_1.layouts.levels import Levels
 from lance_stream.file.v2_1.layouts.mini_block import MAX_VALUE_BYTES
 from lance_stream.file.versions import FileVersion
 

@@ -10,9 +10,9 @@ Source: files that the reference wrote; it knows no packed strings before 2.2.
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.data_blocks import FixedWidthBlock, StructBlock
 from lance_stream.file.encoding_options import FULLZIP, EncodingOptions
-from lance_stream.file.levels import Levels
 from lance_stream.file.v2_1.layouts.encoded_layouts import EncodedLayout
 from lance_stream.file.v2_1.layouts.full_zip import encode_full_zip_page
+from lance_stream.file.v2_1.layouts.levels import Levels
 from lance_stream.file.v2_1.layouts.mini_block import MAX_VALUE_BYTES, encode_mini_block_page
 from lance_stream.file.versions import FileVersion
 

@@ -29,7 +29,6 @@ from lance_stream.file.encoding_options import (
     ZSTD,
     EncodingOptions,
 )
-from lance_stream.file.levels import Levels
 from lance_stream.file.v2_1.codecs import (
     EncodedMiniBlock,
     EncodedValues,
@@ -43,6 +42,7 @@ from lance_stream.file.v2_1.codecs.variable import Variable
 from lance_stream.file.v2_1.layouts.choose_fixed import encode_indices, live_values
 from lance_stream.file.v2_1.layouts.encoded_layouts import EncodedLayout
 from lance_stream.file.v2_1.layouts.full_zip import encode_full_zip_page
+from lance_stream.file.v2_1.layouts.levels import Levels
 from lance_stream.file.v2_1.layouts.mini_block import MAX_VALUE_BYTES, encode_mini_block_page
 from lance_stream.file.v2_1.layouts.string_dictionaries import encode_in_dictionary
 from lance_stream.file.versions import FileVersion

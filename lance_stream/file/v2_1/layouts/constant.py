@@ -34,15 +34,6 @@ from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.arrow_blocks import nulls, repeated, scalar_from_bytes
 from lance_stream.file.columns import Page
 from lance_stream.file.data_blocks import Bytes, DataBlock, FixedWidthBlock, VariableWidthBlock
-from lance_stream.file.levels import (
-    ALL_VALID_ITEM,
-    NULLABLE_ITEM,
-    LevelArray,
-    Levels,
-    check_layers,
-    checked_levels,
-    layers_of,
-)
 from lance_stream.file.v2_1.codecs import decode_block
 from lance_stream.file.v2_1.layouts.encoded_layouts import EncodedLayout, part
 from lance_stream.file.v2_1.layouts.leaf_rows import (
@@ -54,6 +45,15 @@ from lance_stream.file.v2_1.layouts.leaf_rows import (
     pick_rows,
 )
 from lance_stream.file.v2_1.layouts.level_chunks import encode_level_block
+from lance_stream.file.v2_1.layouts.levels import (
+    ALL_VALID_ITEM,
+    NULLABLE_ITEM,
+    LevelArray,
+    Levels,
+    check_layers,
+    checked_levels,
+    layers_of,
+)
 
 _ITEMS = {ALL_VALID_ITEM, NULLABLE_ITEM}
 

@@ -41,14 +41,6 @@ from lance_stream.file.data_blocks import (
     FixedWidthBlock,
     VariableWidthBlock,
 )
-from lance_stream.file.levels import (
-    LevelArray,
-    Levels,
-    Places,
-    check_layers,
-    checked_levels,
-    layers_of,
-)
 from lance_stream.file.scattered_bytes import gather, read_slices
 from lance_stream.file.v2_1.codecs import EncodedValues, decode_per_value, encode_per_value
 from lance_stream.file.v2_1.layouts.encoded_layouts import EncodedLayout, part
@@ -57,6 +49,14 @@ from lance_stream.file.v2_1.layouts.leaf_rows import (
     LeafRows,
     RowsAsked,
     as_bytes,
+)
+from lance_stream.file.v2_1.layouts.levels import (
+    LevelArray,
+    Levels,
+    Places,
+    check_layers,
+    checked_levels,
+    layers_of,
 )
 
 MAX_INDEX_BYTES = 1 << 20

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
-from lance_stream.file.levels import Levels, Places, join_levels
+from lance_stream.file.v2_1.layouts.levels import Levels, Places, join_levels
 
 RowsAsked: TypeAlias = range | Places
 """Rows of a page: all of a range (of step 1), or those at ascending places, each once."""

@@ -31,7 +31,6 @@ from lance_stream.file.chunked_buffers import (
 )
 from lance_stream.file.compression import fastlanes
 from lance_stream.file.data_blocks import DataBlock, FixedWidthBlock
-from lance_stream.file.levels import LevelArray, Places
 from lance_stream.file.v2_1.codecs import (
     EncodedBlock,
     bitpacking,
@@ -44,6 +43,7 @@ from lance_stream.file.v2_1.codecs.bitpacking import InlineBitpacking, OutOfLine
 from lance_stream.file.v2_1.codecs.flat import Flat
 from lance_stream.file.v2_1.codecs.registry import parse
 from lance_stream.file.v2_1.codecs.rle import Rle
+from lance_stream.file.v2_1.layouts.levels import LevelArray, Places
 
 BITS_PER_LEVEL = 16
 MAX_CUT_LEVELS = (2**16 - 1 - 8) // 3 * rle.MAX_RUN

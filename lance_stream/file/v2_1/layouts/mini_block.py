@@ -44,14 +44,6 @@ from lance_stream.file.arrow_blocks import array_from_block, look_up
 from lance_stream.file.chunked_buffers import ChunkedBuffer, starts_of
 from lance_stream.file.columns import Page
 from lance_stream.file.data_blocks import Bytes, DataBlock, FixedWidthBlock
-from lance_stream.file.levels import (
-    LevelArray,
-    Levels,
-    Places,
-    check_layers,
-    checked_levels,
-    layers_of,
-)
 from lance_stream.file.scattered_bytes import read_joined
 from lance_stream.file.v2_1.codecs import (
     EncodedBlock,
@@ -82,6 +74,14 @@ from lance_stream.file.v2_1.layouts.level_chunks import (
     decode_level_chunks,
     encode_level_chunks,
     true_counts,
+)
+from lance_stream.file.v2_1.layouts.levels import (
+    LevelArray,
+    Levels,
+    Places,
+    check_layers,
+    checked_levels,
+    layers_of,
 )
 
 MAX_LOG_VALUES = 15

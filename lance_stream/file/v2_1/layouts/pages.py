@@ -21,7 +21,6 @@ from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.byte_ranges import Asking, together
 from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.columns import Page, unpack_encoding
-from lance_stream.file.levels import NULLABLE_ITEM, Places
 from lance_stream.file.v2_1.layouts.blob import BlobPage, check_is_description
 from lance_stream.file.v2_1.layouts.constant import ConstantPage
 from lance_stream.file.v2_1.layouts.full_zip import FullZipPage
@@ -34,6 +33,7 @@ from lance_stream.file.v2_1.layouts.leaf_rows import (
     last_of,
     within,
 )
+from lance_stream.file.v2_1.layouts.levels import NULLABLE_ITEM, Places
 from lance_stream.file.v2_1.layouts.mini_block import (
     MiniBlockPage,
     ReadChunks,

@@ -21,13 +21,7 @@ from lance_stream.file.arrow_blocks import (
     struct_array,
     with_validity,
 )
-from lance_stream.file.levels import (
-    ALL_VALID_ITEM,
-    MAX_ARROW_ROWS,
-    LayerReader,
-    Mask,
-    arrow_offsets,
-)
+from lance_stream.file.data_blocks import Mask
 from lance_stream.file.v2_1.layouts.leaf_rows import (
     LeafColumn,
     LeafRows,
@@ -36,6 +30,8 @@ from lance_stream.file.v2_1.layouts.leaf_rows import (
     last_of,
     spread,
 )
+from lance_stream.file.v2_1.layouts.levels import ALL_VALID_ITEM
+from lance_stream.file.v2_1.layouts.nesting import MAX_ARROW_ROWS, LayerReader, arrow_offsets
 from lance_stream.file.v2_1.layouts.pages import MAX_ROWS, PagesOfColumn
 from lance_stream.schema.arrow_schemas import field_to_arrow, mixes_fixed_size_lists
 from lance_stream.schema.fields import Field

@@ -7,22 +7,20 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
-from lance_stream.file.levels import (
+from lance_stream.file.v2_1.layouts.levels import (
     ALL_VALID_ITEM,
     ALL_VALID_LIST,
     EMPTYABLE_LIST,
     NULL_AND_EMPTY_LIST,
     NULLABLE_ITEM,
     NULLABLE_LIST,
-    LayerReader,
-    LayerWriter,
     Levels,
-    arrow_offsets,
     check_layers,
     checked_levels,
     join_levels,
     layers_of,
 )
+from lance_stream.file.v2_1.layouts.nesting import LayerReader, LayerWriter, arrow_offsets
 
 
 def levels_of_list(rows: list[list[int | None] | None]) -> Levels:

@@ -36,10 +36,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
-from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.data_blocks import Mask
 
 LevelArray: TypeAlias = npt.NDArray[np.uint16]
-Mask: TypeAlias = npt.NDArray[np.bool_]
 Places: TypeAlias = npt.NDArray[np.int64]
 
 ALL_VALID_ITEM = int(pb.REPDEF_ALL_VALID_ITEM)
@@ -53,9 +53,6 @@ _HAS_NULLS = frozenset({NULLABLE_ITEM, NULLABLE_LIST, NULL_AND_EMPTY_LIST})
 _HAS_EMPTIES = frozenset({EMPTYABLE_LIST, NULL_AND_EMPTY_LIST})
 _LISTS = frozenset({ALL_VALID_LIST, NULLABLE_LIST, EMPTYABLE_LIST, NULL_AND_EMPTY_LIST})
 _ITEMS = frozenset({ALL_VALID_ITEM, NULLABLE_ITEM})
-
-MAX_ARROW_ROWS = 2**31 - 1
-"""What Arrow's 32-bit list offsets can count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,223 +262,6 @@ def join_levels(parts: Sequence[Levels]) -> Levels:
     )
 
 
-class LayerReader:
-    """Takes levels apart into what Arrow wants, layer by layer, from the leaf outwards.
-
-    Call `items`, `lists` or `fixed_size_lists` for each layer in order, as `layers.is_list` says.
-
-    Args:
-        levels: Checked levels of whole rows.
-    """
-
-    def __init__(self, levels: Levels) -> None:
-        self._layers = levels.layers
-        self._repetition = levels.repetition
-        self._definition = levels.definition
-        self._num_levels = levels.num_levels
-        self._place = 0
-
-    def items(self) -> Mask | None:
-        """Return which of this item layer's values are not null; None if all are."""
-        layers, place = self._layers, self._place
-        self._place += 1
-        definition = self._definition
-        if definition is None:
-            return None
-        limit = layers.limits[place]
-        if limit == layers.below[place]:
-            return None
-        if limit < layers.max_definition:
-            definition = definition[definition <= limit]
-        return definition <= layers.below[place]
-
-    def fixed_size_lists(self, size: int) -> Mask | None:
-        """Return which lists of a layer of fixed-size lists are not null; None if all are.
-
-        Args:
-            size: Items of each list.
-
-        Raises:
-            CorruptDataError: The items are no whole lists, or do not agree about what is null.
-        """
-        if self._num_levels % size:
-            raise CorruptDataError(f"{self._num_levels} items are no whole lists of {size}")
-        layers, place = self._layers, self._place
-        self._num_levels //= size
-        definition = self._definition
-        if definition is not None:
-            of_lists = np.where(definition > layers.below[place], definition, 0)
-            of_lists = of_lists.reshape(-1, size)
-            if (of_lists != of_lists[:, :1]).any():
-                raise CorruptDataError(
-                    "the items of a fixed-size list do not agree that it is null"
-                )
-            self._definition = np.ascontiguousarray(of_lists[:, 0])
-        return self.items()
-
-    def lists(self) -> tuple[Places, Mask | None]:
-        """Return a list layer.
-
-        Returns:
-            (num_lists + 1,) offsets into the values of the layer below, and which lists are not
-            null; None if all are.
-        """
-        layers, place = self._layers, self._place
-        self._place += 1
-        repetition, definition = self._repetition, self._definition
-        if repetition is None:
-            # No level at all: no row.
-            return np.zeros(1, np.int64), None
-        starts = np.flatnonzero(repetition != 0)
-        if definition is None:
-            offsets = np.append(starts, self._num_levels)
-            self._keep(starts)
-            return offsets, None
-        started = definition[starts]
-        without_items = started > layers.below[place]
-        num_without = int(np.count_nonzero(without_items))
-        if num_without != np.count_nonzero(definition > layers.below[place]):
-            raise CorruptDataError("a list is said to be null or empty in the midst of its items")
-        firsts = starts
-        if num_without:
-            firsts = starts - np.cumsum(without_items) + without_items
-        limit = layers.limits[place]
-        if limit < layers.max_definition:
-            seen = started <= limit
-            firsts, started = firsts[seen], started[seen]
-        offsets = np.append(firsts, self._num_levels - num_without)
-        valid: Mask | None = started <= layers.below[place]
-        if layers.empty_levels[place]:
-            valid |= started == layers.empty_levels[place]
-        if layers.below[place] == limit or bool(np.all(valid)):
-            valid = None
-        self._keep(starts)
-        return offsets, valid
-
-    def _keep(self, starts: Places) -> None:
-        if self._repetition is not None:
-            self._repetition = self._repetition[starts] - np.uint16(1)
-        if self._definition is not None:
-            self._definition = self._definition[starts]
-        self._num_levels = len(starts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    valid: Mask | None
-    lengths: Places | None = None  # of a list layer; 0 where it is null
-    items_per_value: int = 1  # of a layer of fixed-size lists
-
-
-class LayerWriter:
-    """Puts levels together, layer by layer, from the outermost inwards.
-
-    Immutable: the leaves of a struct go on from the same writer.
-
-    Args:
-        num_rows: The rows of the page.
-    """
-
-    def __init__(self, num_rows: int, _layers: tuple[_Layer, ...] = ()) -> None:
-        self._num_rows = num_rows
-        self._layers = _layers
-
-    def items(self, valid: Mask | None) -> "LayerWriter":
-        """Add an item layer.
-
-        Args:
-            valid: Which values are not null, one for each item of the layers so far (null ones
-                too, but none for lists that hold nothing); None if all are.
-        """
-        valid = None if valid is None or bool(valid.all()) else valid
-        return LayerWriter(self._num_rows, (*self._layers, _Layer(valid)))
-
-    def fixed_size_lists(self, size: int, valid: Mask | None) -> "LayerWriter":
-        """Add a layer of fixed-size lists; there must be no list layer.
-
-        Args:
-            size: Items of each list; null ones have as many.
-            valid: As in `items`.
-        """
-        valid = None if valid is None or bool(valid.all()) else valid
-        return LayerWriter(self._num_rows, (*self._layers, _Layer(valid, items_per_value=size)))
-
-    def lists(self, lengths: Places, valid: Mask | None) -> "LayerWriter":
-        """Add a list layer.
-
-        Args:
-            lengths: Items of each list; 0 where it or something around it is null.
-            valid: As in `items`.
-        """
-        valid = None if valid is None or bool(valid.all()) else valid
-        return LayerWriter(self._num_rows, (*self._layers, _Layer(valid, lengths)))
-
-    def finish(self) -> Levels:
-        """Return the levels, and the layers as this page declares them."""
-        kinds = [_kind(each) for each in self._layers]
-        layers = layers_of(tuple(reversed(kinds)))
-        has_definition = layers.max_definition > 0
-        num_levels = self._num_rows
-        definition = np.zeros(num_levels, np.uint16) if has_definition else None
-        repetition = np.zeros(num_levels, np.uint16) if layers.max_repetition else None
-        slots: Places | None = None  # entries that have an item in the layer at hand; None: all
-        list_level = layers.max_repetition
-        for depth, layer in enumerate(self._layers):
-            place = len(self._layers) - 1 - depth
-            if definition is not None and layer.valid is not None:
-                _mark(definition, slots, ~layer.valid, layers.null_levels[place])
-            if layer.items_per_value > 1:
-                num_levels *= layer.items_per_value
-                if definition is not None:
-                    definition = np.repeat(definition, layer.items_per_value)
-            if layer.lengths is None or repetition is None:
-                continue
-            if definition is not None and layers.empty_levels[place]:
-                _mark(definition, slots, layer.lengths == 0, layers.empty_levels[place])
-            at = slice(None) if slots is None else slots
-            started = repetition[at]
-            repetition[at] = np.where(started == 0, np.uint16(list_level), started)
-            list_level -= 1
-            counts = np.ones(num_levels, np.int64)
-            counts[at] = np.maximum(layer.lengths, 1)
-            firsts = np.cumsum(counts) - counts
-            total = int(counts.sum())
-            wider = np.zeros(total, np.uint16)
-            wider[firsts] = repetition
-            repetition = wider
-            if definition is not None:
-                holds_nothing = definition > layers.below[place]
-                wider = np.zeros(total, np.uint16)
-                wider[firsts] = definition
-                definition = wider
-                if holds_nothing.any():
-                    is_slot = np.ones(total, np.bool_)
-                    is_slot[firsts[holds_nothing]] = False
-                    slots = np.flatnonzero(is_slot)
-                else:
-                    slots = None
-            num_levels = total
-        return Levels(layers, repetition, definition, num_levels)
-
-
-def _mark(definition: LevelArray, slots: Places | None, gone: Mask, level: int) -> None:
-    """Set a level where something is gone and nothing around it is."""
-    if slots is None:
-        np.putmask(definition, gone & (definition == 0), level)
-    else:
-        hit = slots[gone]
-        definition[hit[definition[hit] == 0]] = level
-
-
-def _kind(layer: _Layer) -> int:
-    if layer.lengths is None:
-        return ALL_VALID_ITEM if layer.valid is None else NULLABLE_ITEM
-    gone = layer.lengths == 0
-    if layer.valid is None:
-        return EMPTYABLE_LIST if gone.any() else ALL_VALID_LIST
-    return NULL_AND_EMPTY_LIST if (gone & layer.valid).any() else NULLABLE_LIST
-
-
 def _renumber(levels: Levels, general: Layers) -> Levels:
     if levels.definition is None or levels.layers == general:
         return Levels(general, levels.repetition, levels.definition, levels.num_levels)
@@ -498,19 +278,3 @@ def _renumber(levels: Levels, general: Layers) -> Levels:
 
 def _spell(is_list: Sequence[bool]) -> str:
     return "(" + ", ".join("list" if each else "item" for each in is_list) + ")"
-
-
-def arrow_offsets(offsets: Places, *, wide: bool) -> npt.NDArray[np.int32] | Places:
-    """Return list offsets in the width that a list (32 bits) or large list (64) has.
-
-    Raises:
-        InvalidInputError: So many items do not fit into a list's 32-bit offsets.
-    """
-    if wide:
-        return offsets
-    if offsets[-1] > MAX_ARROW_ROWS:
-        raise InvalidInputError(
-            f"lists of {offsets[-1]} items together do not fit into one Arrow list array; "
-            "read fewer rows at a time"
-        )
-    return offsets.astype(np.int32)

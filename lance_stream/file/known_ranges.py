@@ -1,0 +1,63 @@
+"""Bytes of a file that were read already, and need no second request."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TypeVar
+
+from lance_stream.byte_ranges import Asking, Buffer, ByteRange
+
+T = TypeVar("T")
+
+
+class KnownRanges:
+    """Ranges of a file that were read already, and need no second request.
+
+    Args:
+        ranges: The ranges.
+        buffers: The bytes of each.
+    """
+
+    def __init__(self, ranges: Sequence[ByteRange], buffers: Sequence[Buffer]) -> None:
+        self._known = sorted(zip(ranges, buffers, strict=True), key=lambda each: each[0].start)
+        self._starts = [each.start for each, _ in self._known]
+
+    def and_also(self, ranges: Sequence[ByteRange], buffers: Sequence[Buffer]) -> "KnownRanges":
+        """Return these and some more."""
+        more = [
+            (each, data)
+            for each, data in zip(ranges, buffers, strict=True)
+            if self._find(each) is None
+        ]
+        if not more:
+            return self
+        known = [*self._known, *more]
+        return KnownRanges([each for each, _ in known], [data for _, data in known])
+
+    def answering(self, asking: Asking[T]) -> Asking[T]:
+        """Run a generator that asks for bytes, and pass on only what is not known."""
+        if not self._known:
+            return (yield from asking)
+        try:
+            asked = next(asking)
+            while True:
+                found = [self._find(each) for each in asked]
+                missing = [each for each, one in zip(asked, found, strict=True) if one is None]
+                fetched = iter((yield missing) if missing else ())
+                asked = asking.send([next(fetched) if one is None else one for one in found])
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            asking.close()
+
+    def _find(self, wanted: ByteRange) -> Buffer | None:
+        if wanted.size_bytes == 0:
+            return memoryview(b"")
+        place = bisect_right(self._starts, wanted.start) - 1
+        if place < 0 or self._known[place][0].stop < wanted.stop:
+            return None
+        known, data = self._known[place]
+        return data[wanted.start - known.start : wanted.stop - known.start]
+
+
+NOTHING_KNOWN = KnownRanges((), ())
