@@ -17,11 +17,13 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
 from lance_stream.cli import changes, cleanup, compact, consumers, log, show, verify
+from lance_stream.cli.output import Printable
 from lance_stream.errors import (
     BadDataError,
     CommitError,
@@ -70,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = make_parser().parse_args(arguments)
     _check_output()
     try:
-        code: int = VERBS[parsed.verb].run(parsed)
+        with redirect_stdout(Printable(sys.stdout)):
+            code: int = VERBS[parsed.verb].run(parsed)
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever reads the output has seen enough. Nothing may be written when Python exits.
@@ -80,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
     except tuple(EXIT_CODES) as error:
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
-        print(f"{PROGRAM} {parsed.verb}: {error}{notes}", file=sys.stderr)
+        print(f"{PROGRAM} {parsed.verb}: {error}{notes}", file=Printable(sys.stderr))
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     return code
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +19,36 @@ MAX_WIDTH: Final = 40
 """A longer value is cut in a table."""
 
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
+
+class Printable:
+    """A stream of text in which whatever a terminal would obey is written as an escape of JSON's.
+
+    Names of columns, tags and properties are a table's, and the table may be a stranger's: an
+    escape sequence in one could move the cursor, set a title, or hide what stands beside it. Within
+    JSON, the escapes mean the same as the letters.
+
+    Args:
+        stream: What is written to.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text; lines stay lines."""
+        if not text.isprintable():
+            text = "".join(map(_as_printable, text))
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _as_printable(letter: str) -> str:
+    if letter.isprintable() or letter == "\n":
+        return letter
+    return f"\\u{ord(letter):04x}" if ord(letter) < 1 << 16 else json.dumps(letter)[1:-1]
 
 
 def lines_of(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -8,6 +8,7 @@ such a writer changed. Where they are gone, stamps are believed.
 """
 
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 
@@ -144,6 +145,8 @@ class RowDifferences:
 def _diff(
     plan: DiffPlan, newer: TableVersion, history: History | None, *, column_backfills: bool
 ) -> tuple[TableChanges, Sequences]:
+    for each in (*plan.gone, *plan.come, *chain.from_iterable(plan.kept)):
+        newer.check_promise(each)
     dead = newer.dead_offsets_of(plan.dead_rows_of)
     dead_rows = {
         (each.id, each.deletion_file): offsets

@@ -43,6 +43,7 @@ Differs: Its cleanup deletes manifests and data files in no order, keeps of a co
          not look into folders below the table's own.
 """
 
+import logging
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -68,9 +69,11 @@ from lance_stream.maintenance.consumers import (
     is_consumers,
 )
 from lance_stream.snapshot.references import Refs, branch_by_its_file, other_branches, read_branches
+from lance_stream.snapshot.store_clock import by_the_clock_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import HOLD_PREFIX, Tag, delete_tag, read_tags
 from lance_stream.snapshot.timestamps import nanos_of
+from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.store import Store, StoredFile
 from lance_stream.table.feature_flags import check_writable
 from lance_stream.table.manifest import BasePath, Manifest, decode_manifest
@@ -103,6 +106,8 @@ BRANCH: Final = "branch "
 """What stands before the name of a branch that holds versions; no tag can have such a name."""
 
 _VERSIONS_AT_ONCE: Final = 64
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +190,8 @@ def cleanup(
         table: Any version.
         rules: What is to go.
         is_dry_run: Whether to remove nothing, and just tell.
-        environment: The clock.
+        environment: The clock, which does not count where it runs ahead of the store's; a dry run
+            writes nothing, and cannot know.
 
     Raises:
         NotFoundError: There is no table any more.
@@ -200,6 +206,9 @@ def cleanup(
     table = _as_its_branch(table)
     _check_references(table.refs)
     table.log.check_may_follow(table.manifest)
+    _check_is_at_home(table.store)
+    if not is_dry_run:
+        environment = by_the_clock_of(table.store, environment)
     expired = _expired_consumers(table, rules, environment)
     ignored = {*(each.tag for each in expired), *_forgotten_holds(table.refs, environment)}
     made_from = _made_from(table.refs)
@@ -234,6 +243,25 @@ def cleanup(
         expired_consumers=tuple(dict.fromkeys(each.name for each in expired)),
         is_dry_run=is_dry_run,
     )
+
+
+def _check_is_at_home(store: Store) -> None:
+    """Check that versions and references lie in the table's own directory.
+
+    Raises:
+        UnsupportedFeatureError: They lie behind a link: what goes could be another table's.
+    """
+    for folder in (VERSIONS_DIRECTORY, REFS_DIRECTORY):
+        if _leads_away(store, folder):
+            raise UnsupportedFeatureError(
+                f"{store.uri}/{folder} is a link to a folder outside of the table, and what lies "
+                "there may be another table's. Nothing was removed. Put the folder itself in its "
+                "place; or make the table's whole directory a link"
+            )
+
+
+def _leads_away(store: Store, folder: str) -> bool:
+    return isinstance(store, LocalStore) and store.leads_away(folder)
 
 
 def _forget(refs: Refs, expired: Iterable[Consumer], ignored: Collection[str]) -> None:
@@ -556,6 +584,14 @@ class _Left:
 
 def _list_files(table: TableVersion) -> Iterator[tuple[Nameable, StoredFile]]:
     for folder in FOLDERS:
+        if _leads_away(table.store, folder):
+            _log.warning(
+                "%s/%s is a link to a folder outside of the table: what lies there may be another "
+                "table's, and is not removed",
+                table.store.uri,
+                folder,
+            )
+            continue
         found = [(nameable(file.path), file) for file in table.store.list(folder)]
         staged = [
             file.path for what, file in found if what and what.kind is FileKind.STAGED_MANIFEST

@@ -115,6 +115,20 @@ class TableVersion:
             return fragment.physical_rows
         return self.files.num_rows(fragment.files[0])
 
+    def check_promise(self, fragment: Fragment) -> None:
+        """Check that a fragment has the rows that it promises, where these are very many.
+
+        Before memory is set aside for their row ids or versions, of which few bytes can state
+        any number. A fragment that promises none may still have row ids.
+
+        Raises:
+            CorruptDataError: The data file has others.
+        """
+        if fragment.physical_rows > MOST_UNCHECKED_ROWS:
+            self.files.check_num_rows(fragment)
+        elif not fragment.physical_rows and fragment.row_ids is not None:
+            decode_row_ids(self.files.sequence(fragment.row_ids), self.physical_rows(fragment))
+
     def dead_offsets(self, fragment: Fragment) -> npt.NDArray[np.uint32]:
         """Return the row offsets of a fragment's dead rows, ascending."""
         if fragment.deletion_file is None:
@@ -148,9 +162,8 @@ class TableVersion:
             raise CorruptDataError(
                 f"fragment {fragment.id} has no row ids, but the table has stable row ids"
             )
+        self.check_promise(fragment)
         num_rows = self.physical_rows(fragment)
-        if num_rows > MOST_UNCHECKED_ROWS:
-            self.files.check_num_rows(fragment)
         return decode_row_ids(self.files.sequence(fragment.row_ids), num_rows)
 
     @cached_property

@@ -25,7 +25,13 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from lance_stream.byte_ranges import Buffer, ByteRange
-from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.errors import (
+    InvalidInputError,
+    LanceStreamError,
+    NotFoundError,
+    StoreError,
+    StoreRefusedError,
+)
 from lance_stream.storage.coalesce import cut_answers, plan_requests
 from lance_stream.storage.create_once import create_by_link, flush_names
 from lance_stream.storage.store import (
@@ -37,6 +43,26 @@ from lance_stream.storage.store import (
 )
 
 TEMPORARY_SUFFIX = ".tmp"
+
+# A pipe that has the name of a file would else be waited for.
+_TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+
+_SPACE = "Make room, or move the table to a larger disk"
+_PERMISSION = "Look at the owner and the permissions of the file and of the folders above it"
+_REFUSALS = {
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+    errno.EFBIG: _SPACE,
+    errno.EACCES: _PERMISSION,
+    errno.EPERM: _PERMISSION,
+    errno.EROFS: "The file system is mounted for reading only",
+    errno.ELOOP: "Links lead to one another in a circle: put a folder or a file in their place",
+    errno.EISDIR: "A folder has the name of a file: move it away",
+    errno.ENXIO: "A socket or a device has the name of a file: move it away",
+}
+"""What a disk says where it did nothing, and will not do it the next time; and the way out."""
+
+_SHOWN = 200
 
 # What Linux has, in bytes; others count letters.
 _MAX_NAME_BYTES = 255
@@ -120,7 +146,7 @@ class LocalStore:
     def exists(self, path: str) -> bool:
         """Return whether there is such a file; see `Store.exists`."""
         try:
-            with _too_long_is_invalid(self, path):
+            with _own_errors(self.root, path):
                 return stat.S_ISREG(self._path(path).stat().st_mode)
         except (FileNotFoundError, NotADirectoryError):
             return False
@@ -128,7 +154,7 @@ class LocalStore:
     def list_names(self, folder: str, limit: int | None = None) -> list[str]:
         """Return the names of the files right in a folder; see `Store.list_names`."""
         try:
-            with _too_long_is_invalid(self, folder), os.scandir(self._path(folder)) as entries:
+            with _own_errors(self.root, folder), os.scandir(self._path(folder)) as entries:
                 return sorted(each.name for each in entries if each.is_file())[:limit]
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -144,8 +170,16 @@ class LocalStore:
 
     def list(self, folder: str = "") -> list[StoredFile]:
         """Return all files below a folder; see `Store.list`."""
-        with _too_long_is_invalid(self, folder):
+        with _own_errors(self.root, folder):
             return sorted(self._walk(folder))
+
+    def leads_away(self, folder: str) -> bool:
+        """Return whether a folder is a link, or lies behind one, to a place outside of the root.
+
+        What is deleted there could be another table's.
+        """
+        root = os.path.realpath(self.root)
+        return not Path(os.path.realpath(self._path(folder))).is_relative_to(root)
 
     def _walk(self, folder: str) -> Iterator[StoredFile]:
         for directory, _, names in os.walk(self._path(folder), onerror=_raise_unless_gone):
@@ -159,16 +193,16 @@ class LocalStore:
     def create_once(self, path: str, data: BytesLike) -> bool:
         """Create a file unless its name is taken; see `Store.create_once`."""
         target = self._path(path)
-        with _too_long_is_invalid(self, path):
-            _make_folder(target.parent)
+        with _own_errors(self.root, path):
+            _make_folder(target.parent, durable=True)
             return create_by_link(target, _temporary_name(target), data)
 
     def open_writer(self, path: str) -> FileWriter:
         """Return a writer of a new file; see `Store.open_writer`."""
         target = self._path(path)
-        with _too_long_is_invalid(self, path):
+        with _own_errors(self.root, path):
             _check_name(target)
-            _make_folder(target.parent)
+            _make_folder(target.parent, durable=self.durable)
             return LocalFileWriter(target, durable=self.durable)
 
     def write(self, path: str, data: BytesLike) -> None:
@@ -188,7 +222,7 @@ class LocalStore:
 
     def delete(self, path: str) -> None:
         """Delete a file; see `Store.delete`."""
-        with _too_long_is_invalid(self, path):
+        with _own_errors(self.root, path), suppress(NotADirectoryError):
             self._path(path).unlink(missing_ok=True)
 
     def _path(self, path: str) -> Path:
@@ -197,11 +231,12 @@ class LocalStore:
     @contextmanager
     def _open(self, path: str) -> Iterator[int]:
         with _missing_is_not_found(self, path):
-            file = os.open(self._path(path), os.O_RDONLY | os.O_CLOEXEC)
+            file = os.open(self._path(path), _TO_READ)
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 raise NotFoundError(f"{self.uri}/{path} is not a file")
-            yield file
+            with _own_errors(self.root, path):
+                yield file
         finally:
             os.close(file)
 
@@ -227,24 +262,29 @@ class LocalFileWriter(FileWriter):
         if self._file is None:
             raise ValueError(f"the writer of {self._target} is closed")
         rest = memoryview(data).cast("B")
-        while rest:
-            rest = rest[os.write(self._file, rest) :]
+        with _own_errors(str(self._target.parent), self._target.name):
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
 
     def close(self) -> None:
         """Make the file visible under its name."""
         if self._file is None:
             return
         try:
-            if self._durable:
-                os.fsync(self._file)
-            os.close(self._file)
-            self._file = None
-            self._temporary.replace(self._target)
-            if self._durable:
-                flush_names(self._target.parent)
+            with _own_errors(str(self._target.parent), self._target.name):
+                self._finish(self._file)
         except BaseException:
             self.abort()
             raise
+
+    def _finish(self, file: int) -> None:
+        if self._durable:
+            os.fsync(file)
+        self._file = None
+        os.close(file)
+        self._temporary.replace(self._target)
+        if self._durable:
+            flush_names(self._target.parent)
 
     def abort(self) -> None:
         """Leave nothing behind."""
@@ -261,14 +301,25 @@ def _temporary_name(target: Path) -> Path:
     return target.with_name(f".{name}{ending}")
 
 
-def _make_folder(folder: Path) -> None:
+def _make_folder(folder: Path, *, durable: bool) -> None:
     """Make a folder, and those above it, where they are not there.
+
+    Args:
+        folder: The folder.
+        durable: Whether the names of those that are made are flushed to the disk: a file outlives
+            a loss of power only if all the folders above it do.
 
     Raises:
         InvalidInputError: A file has the name of one, or a link leads nowhere.
     """
+    if folder.is_dir():
+        return
+    above = [folder, *folder.parents]
+    missing = [each for each in above if not os.path.lexists(each)] if durable else []
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for each in reversed(missing):
+            flush_names(each.parent)
     except (FileExistsError, NotADirectoryError) as error:
         there = (each for each in (folder, *folder.parents) if os.path.lexists(each))
         taken = next((each for each in there if not each.is_dir()), folder)
@@ -293,36 +344,52 @@ def _raise_unless_gone(error: OSError) -> None:
 @contextmanager
 def _missing_is_not_found(store: LocalStore, path: str) -> Iterator[None]:
     try:
-        with _too_long_is_invalid(store, path):
+        with _own_errors(store.root, path):
             yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFoundError(f"there is no file {store.uri}/{path}") from error
 
 
 @contextmanager
-def _too_long_is_invalid(store: LocalStore, path: str) -> Iterator[None]:
-    """Say which name is too long for the disk: of a branch, a tag, or a table's folder.
+def _own_errors(root: str, path: str) -> Iterator[None]:
+    """Say in errors of ours what the disk says, but that something is not there, or is there.
 
     Raises:
-        InvalidInputError: One is.
+        InvalidInputError: A name is too long: of a branch, a tag, or a table's folder.
+        StoreRefusedError: The disk says no, and nothing was done: it is full, for example.
+        StoreError: It failed in another way.
     """
     try:
         yield
+    except (LanceStreamError, FileNotFoundError, NotADirectoryError, FileExistsError):
+        raise
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
-            raise
-        whole = f"{store.root}/{path}"
-        longest = max(whole.split("/"), key=lambda part: len(os.fsencode(part)))
-        size = len(os.fsencode(longest))
-        problem = f"its part {longest[:40]!r}... has {size} bytes"
-        limit = f"a name can have {_MAX_NAME_BYTES}"
-        if size <= _MAX_NAME_BYTES:
-            problem = f"it has {len(os.fsencode(whole))} bytes"
-            limit = f"a path can have {_MAX_PATH_BYTES - 1}"
-        raise InvalidInputError(
-            f"the path {whole[:200]!r}... is too long for this disk: {problem}, and {limit} on "
-            "most. Use a shorter name"
+        if error.errno == errno.ENAMETOOLONG:
+            raise _too_long(f"{root}/{path}") from error
+        why = os.strerror(error.errno) if error.errno else str(error)
+        where = f"{root}/{path}"[:_SHOWN]
+        if error.errno in _REFUSALS:
+            raise StoreRefusedError(
+                f"the disk refused what was asked of {where!r}: {why}. {_REFUSALS[error.errno]}"
+            ) from error
+        raise StoreError(
+            f"the disk failed at {where!r}: {why}. Look into the system's log; the same may be "
+            "tried again"
         ) from error
+
+
+def _too_long(whole: str) -> InvalidInputError:
+    longest = max(whole.split("/"), key=lambda part: len(os.fsencode(part)))
+    size = len(os.fsencode(longest))
+    problem = f"its part {longest[:40]!r}... has {size} bytes"
+    limit = f"a name can have {_MAX_NAME_BYTES}"
+    if size <= _MAX_NAME_BYTES:
+        problem = f"it has {len(os.fsencode(whole))} bytes"
+        limit = f"a path can have {_MAX_PATH_BYTES - 1}"
+    return InvalidInputError(
+        f"the path {whole[:_SHOWN]!r}... is too long for this disk: {problem}, and {limit} on "
+        "most. Use a shorter name"
+    )
 
 
 def _read_all(file: int, requests: Sequence[tuple[int, int]]) -> list[Buffer]:

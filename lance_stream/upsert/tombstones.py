@@ -26,6 +26,7 @@ from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.logical_types import leaf_to_logical, logical_to_leaf
 from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.snapshot.store_clock import by_the_clock_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.paths import tombstone_file_name, tombstone_path
@@ -238,6 +239,8 @@ def remembered_by(
     known = read_tombstones(table.manifest.config)
     if rules.tombstones is None and (known is None or not is_of(known, rules.on, name)):
         return None
+    if known is not None and known.files:  # some of them may be old enough to be forgotten
+        environment = by_the_clock_of(table.store, environment)
     remembered = open_remembered(
         table,
         rules.on,

@@ -14,6 +14,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset, InvalidInputError, NotFoundError, open_dataset
 from lance_stream.cli.main import main
+from lance_stream.errors import StoreRefusedError
 from lance_stream.maintenance.consumers import list_consumers, read_progress, record_progress
 from lance_stream.snapshot.references import Branch, Refs
 from tests.dataset.manifest_edits import edit_manifest
@@ -370,7 +371,7 @@ def test_a_folder_that_may_not_be_listed_ends_a_cleanup(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "scandir", guarded)
-        with pytest.raises(PermissionError, match=folder):
+        with pytest.raises(StoreRefusedError, match=folder):
             main.cleanup(retain_versions=1)
     assert {path for path in Path(uri).rglob("*") if path.is_file()} == before
     assert of_both(uri, "dev/deep") == [1, 2, 3, 10, 100]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lance_stream.errors import StoreRefusedError
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.object_requests import RefusedError, TryAgainError
 
@@ -67,7 +68,7 @@ def test_a_file_that_may_not_be_looked_at_is_not_taken_for_missing(
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "stat", refused)
-    with pytest.raises(PermissionError):
+    with pytest.raises(StoreRefusedError, match="Permission denied"):
         store.exists("data/a.lance")
 
 

@@ -194,5 +194,6 @@ def _with_lineage(
 
 def _stamps(table: TableVersion, fragment: Fragment, name: str) -> RowVersionSequence:
     stored = getattr(fragment, name)
+    table.check_promise(fragment)
     data = None if stored is None else table.files.sequence(stored)
     return decode_row_versions(data, table.physical_rows(fragment))

@@ -1,0 +1,71 @@
+"""The clock of a store, for what is decided by the age of its files.
+
+Files are dated by their store, and ages are taken by this machine's clock. Where that runs ahead, a
+file of a writer at work looks old enough to be deleted, and deletes that are remembered for days
+look expired. So before anything goes for its age, one small file is written, and its date compared
+with this machine's clock. How far ahead that is is remembered for a while.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from cachetools import TTLCache
+
+from lance_stream.environment import Environment
+from lance_stream.storage.store import Store
+from lance_stream.table.paths import TOMBSTONES_DIRECTORY
+
+TOLERATED_NANOS: Final = 60 * 10**9
+"""By so much clocks may differ: stores date files by seconds, and requests take time."""
+
+_log = logging.getLogger(__name__)
+_machine_nanos: Callable[[], int] = time.time_ns
+_ahead: Final[TTLCache[str, int]] = TTLCache(maxsize=256, ttl=3600)
+_lock: Final = threading.Lock()
+
+
+def by_the_clock_of(store: Store, environment: Environment) -> Environment:
+    """Return an environment whose clock does not run ahead of a store's.
+
+    Costs a write, a listing and a delete the first time in an hour.
+
+    Args:
+        store: Where a table lies.
+        environment: This machine's.
+
+    Raises:
+        StoreError: No file can be written.
+    """
+    with _lock:
+        ahead = _ahead.get(store.uri)
+    if ahead is None:
+        ahead = _nanos_ahead_of(store, environment)
+        with _lock:
+            _ahead[store.uri] = ahead
+    if ahead <= TOLERATED_NANOS:
+        return environment
+    now = environment.now_nanos
+    return replace(environment, now_nanos=lambda: now() - ahead)
+
+
+def _nanos_ahead_of(store: Store, environment: Environment) -> int:
+    path = f"{TOMBSTONES_DIRECTORY}/.clock.{environment.random_id():016x}.tmp"
+    before = _machine_nanos()
+    store.write(path, b"clock")
+    try:
+        found = [each for each in store.list_files(TOMBSTONES_DIRECTORY) if each.path == path]
+    finally:
+        store.delete(path)
+    ahead = before - int(found[0].modified * 1e9) if found else 0
+    if ahead > TOLERATED_NANOS:
+        _log.warning(
+            "the clock of this machine is %.0f s ahead of the one of %s, by which ages are taken: "
+            "set it",
+            ahead / 1e9,
+            store.uri,
+        )
+    return ahead

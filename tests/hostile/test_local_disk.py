@@ -1,0 +1,252 @@
+"""What lies on a disk under the names of a table's files, and what the disk itself says."""
+
+import errno
+import json
+import logging
+import os
+import threading
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.cli.main import main
+from lance_stream.environment import MACHINE
+from lance_stream.errors import (
+    CommitUncertainError,
+    InvalidInputError,
+    NotFoundError,
+    StoreError,
+    StoreRefusedError,
+    UnsupportedFeatureError,
+)
+from lance_stream.maintenance import cleanup
+from lance_stream.snapshot import store_clock
+from lance_stream.storage import create_once, local_store
+from lance_stream.storage.local_store import LocalStore
+
+ROWS = pa.table({"id": [1, 2, 3]})
+DAY_NANOS = 24 * 3600 * 10**9
+
+
+def make_table(folder: Path) -> lance_stream.Dataset:
+    return lance_stream.create_dataset(folder, ROWS.schema).append(ROWS)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    ds = make_table(tmp_path / "t")
+    os.mkfifo(tmp_path / "t" / "pipe")
+    store = ds.table.store
+    for read in (
+        lambda: store.read("pipe"),
+        lambda: store.size("pipe"),
+        lambda: store.read_end("pipe", 8),
+        lambda: store.copy("pipe", "copy"),
+    ):
+        done = threading.Event()
+        thread = threading.Thread(target=_refused, args=(read, done), daemon=True)
+        thread.start()
+        assert done.wait(10), "a pipe is waited for"
+    assert not store.exists("pipe")
+
+
+def _refused(read: Any, done: threading.Event) -> None:
+    with pytest.raises(NotFoundError):
+        read()
+    done.set()
+
+
+def test_pipes_and_links_under_a_table_s_names_are_refused(tmp_path: Path) -> None:
+    ds = make_table(tmp_path / "t")
+    (data_file,) = (tmp_path / "t" / "data").iterdir()
+    data_file.unlink()
+    for make in (os.mkfifo, Path.mkdir):
+        make(data_file)
+        with pytest.raises(NotFoundError):
+            lance_stream.open_dataset(ds.uri).to_table()
+        assert any(each.rule == "data files" for each in lance_stream.open_dataset(ds.uri).verify())
+        data_file.rename(tmp_path / make.__name__)
+    data_file.symlink_to(data_file)
+    with pytest.raises(StoreRefusedError, match="Links lead to one another"):
+        lance_stream.open_dataset(ds.uri).to_table()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize("call", ["write", "fsync", "open", "link"])
+def test_a_disk_that_refuses_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str
+) -> None:
+    """Not called uncertain: nothing was created, and the next version is there for others."""
+    ds = make_table(tmp_path / "t")
+    own = getattr(os, call)
+
+    def refuse(*words: Any, **named: Any) -> Any:
+        is_manifest = any("_versions" in str(each) for each in words)
+        is_written = call in ("write", "fsync") and "_versions" in str(
+            Path(f"/proc/self/fd/{words[0]}").readlink()
+        )
+        if is_written or (is_manifest and (call != "open" or words[1] & os.O_CREAT)):
+            raise OSError(number, os.strerror(number))
+        return own(*words, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(create_once.os, call, refuse)
+        with pytest.raises(StoreRefusedError, match=os.strerror(number)):
+            ds.append(ROWS)
+    assert lance_stream.open_dataset(ds.uri).version == 2
+    assert ds.append(ROWS).count_rows() == 6
+
+
+def test_a_disk_that_fails_may_have_created_the_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = make_table(tmp_path / "t")
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    store = LocalStore(str(tmp_path / "t"))
+    with monkeypatch.context() as patched:
+        patched.setattr(create_once.os, "link", fail)
+        with pytest.raises(StoreError, match="Input/output error") as caught:
+            store.create_once("x", b"x")
+    assert not isinstance(caught.value, StoreRefusedError | CommitUncertainError)
+    assert ds.count_rows() == 3
+
+
+def test_names_that_are_too_long_are_said_to_be(tmp_path: Path) -> None:
+    ds = make_table(tmp_path / "t")
+    for use in (
+        lambda: ds.tags.create("x" * 400, 1),
+        lambda: lance_stream.open_dataset(ds.uri, "x" * 400),
+        lambda: lance_stream.open_dataset(ds.uri, ("x" * 400, None)),
+        lambda: lance_stream.open_dataset(tmp_path / ("x" * 400)),
+        lambda: make_table(tmp_path / ("x" * 400)),
+    ):
+        with pytest.raises((InvalidInputError, NotFoundError)):
+            use()
+
+
+def test_new_folders_are_flushed_in_their_parents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[Path] = []
+    monkeypatch.setattr(local_store, "flush_names", flushed.append)
+    LocalStore(str(tmp_path / "a" / "t"), durable=True).write("data/x/y", b"1")
+    assert flushed == [
+        tmp_path,
+        tmp_path / "a",
+        tmp_path / "a" / "t",
+        tmp_path / "a" / "t" / "data",
+        tmp_path / "a" / "t" / "data" / "x",
+    ]
+    flushed.clear()
+    LocalStore(str(tmp_path / "b")).write("data/y", b"1")
+    assert flushed == []
+    LocalStore(str(tmp_path / "c")).create_once("_versions/1", b"1")
+    assert flushed == [tmp_path, tmp_path / "c"]
+
+
+def test_cleanup_leaves_alone_what_lies_behind_a_link(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs = make_table(tmp_path / "theirs")
+    ours = make_table(tmp_path / "ours").delete("id = 1")
+    data = tmp_path / "ours" / "data"
+    for each in data.iterdir():
+        each.rename(tmp_path / "theirs" / "data" / each.name)
+    data.rmdir()
+    data.symlink_to(tmp_path / "theirs" / "data")
+    before = {each.name for each in data.iterdir()}
+    with caplog.at_level(logging.WARNING):
+        ours.cleanup(older_than="0s", delete_unverified=True)
+    assert "is a link to a folder outside of the table" in caplog.text
+    assert {each.name for each in data.iterdir()} == before
+    assert theirs.to_table().num_rows == 3
+    assert lance_stream.open_dataset(ours.uri).to_table().num_rows == 2
+
+
+@pytest.mark.parametrize("folder", ["_versions", "_refs"])
+def test_cleanup_refuses_versions_behind_a_link(tmp_path: Path, folder: str) -> None:
+    ds = make_table(tmp_path / "t")
+    ds.tags.create("x", 1)
+    (tmp_path / "t" / folder).rename(tmp_path / "elsewhere")
+    (tmp_path / "t" / folder).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UnsupportedFeatureError, match="is a link"):
+        ds.cleanup(older_than="0s")
+    assert len(list((tmp_path / "elsewhere").rglob("*"))) >= 1
+
+
+def test_a_table_that_is_a_link_itself_is_cleaned_up(tmp_path: Path) -> None:
+    make_table(tmp_path / "t").delete("id = 1").compact()
+    (tmp_path / "link").symlink_to(tmp_path / "t")
+    report = lance_stream.open_dataset(tmp_path / "link").cleanup(older_than="0s")
+    assert len(report.versions) == 3
+    assert len(list((tmp_path / "t" / "data").iterdir())) == 1
+
+
+def test_a_clock_that_runs_ahead_deletes_no_file_of_a_running_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ds = make_table(tmp_path / "t")
+    (tmp_path / "t" / "data" / "unfinished.lance").write_bytes(b"of a writer at work")
+    own = MACHINE.now_nanos
+    ahead = replace(MACHINE, now_nanos=lambda: own() + 8 * DAY_NANOS)
+    monkeypatch.setattr(store_clock, "_machine_nanos", ahead.now_nanos)
+    rules = cleanup.CleanupRules(older_than=timedelta(days=7))
+    with caplog.at_level(logging.WARNING):
+        report = cleanup.cleanup(ds.table, rules, environment=ahead)
+    assert not report.versions
+    assert (tmp_path / "t" / "data" / "unfinished.lance").exists()
+    assert "691200 s ahead" in caplog.text
+    assert not list((tmp_path / "t").rglob("*.tmp"))
+
+
+def test_a_clock_that_runs_ahead_forgets_no_deletes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("seq", pa.int64())])
+
+    def rows(*values: tuple[int, int, str]) -> pa.Table:
+        names = ("id", "seq", "op")
+        return pa.Table.from_pylist([dict(zip(names, each, strict=True)) for each in values])
+
+    def upsert(ds: lance_stream.Dataset, data: pa.Table) -> lance_stream.Dataset:
+        return ds.upsert(data, "id", "seq", "op = 'd'", except_columns="op", tombstones="7 days")
+
+    ds = lance_stream.create_dataset(tmp_path / "t", schema, primary_key=["id"])
+    ds = upsert(ds, rows((1, 1, "u"), (2, 1, "u")))
+    ds = upsert(ds, rows((1, 5, "d")))
+    own = MACHINE.now_nanos
+    monkeypatch.setattr(store_clock, "_machine_nanos", lambda: own() + 8 * DAY_NANOS)
+    monkeypatch.setattr(
+        "lance_stream.upsert.upsert.MACHINE",
+        replace(MACHINE, now_nanos=lambda: own() + 8 * DAY_NANOS),
+        raising=False,
+    )
+    store_clock._ahead.clear()
+    for late in (3, 4):
+        ds = upsert(ds, rows((1, late, "u"), (3, late, "d")))
+        assert ds.to_table()["id"].to_pylist() == [2]
+
+
+@pytest.mark.parametrize("words", [["show"], ["show", "--json"], ["log"], ["verify"]])
+def test_nothing_that_a_terminal_obeys_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    evil = "a\x1b]0;owned\x07\x9b2J\u202eb\x7f"
+    rows = pa.table({evil: [1]}, schema=pa.schema([pa.field(evil, pa.int64())]))
+    ds = lance_stream.create_dataset(tmp_path / "t", rows.schema, config={evil: evil})
+    ds.append(rows)
+    assert main([*words, str(tmp_path / "t")]) == 0
+    assert main([*words, str(tmp_path / f"t{evil}")]) == 3
+    printed = capsys.readouterr()
+    assert all(each.isprintable() or each == "\n" for each in printed.out + printed.err)
+    if "--json" in words:
+        assert evil in json.dumps(json.loads(printed.out), ensure_ascii=False).replace(
+            "\\u001b", "\x1b"
+        ).replace("\\u0007", "\x07")
