@@ -47,7 +47,7 @@ help: java-hint  ## list the targets
 demo: install java  ## the main job on real data: flights stream in, their changes stream out, a SIGKILL between
 	$(BIN)/python examples/flights.py
 
-test: SAMPLE := --quick --spark-processes $(shell echo $$((($(SPARK_JOBS) + 1) / 2)))
+test: SAMPLE := --quick --spark-processes $(SPARK_JOBS)
 test: FLOOR_TESTS = --quick --most-cases 8 -m floors $(MARKED_FLOORS)
 test: ASKED_SERVERS := $(QUICK_SERVERS)
 test: export KILL_ROUNDS := 1

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -56,7 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
         tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    chosen = set()
+    chosen: dict[pytest.Item, None] = {}
     for name, cases in tests.items():
         left = _some(cases, "some_cases", name)
         if is_quick:
@@ -65,8 +64,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left = _some(left, "quick_cases", name)
         if most is not None and not ALL_CASES:
             left = _one_in(math.ceil(len(left) / most), left, name)
-        chosen.update(left)
-    _share_sessions(items, config.getoption("--spark-processes"))
+        chosen.update(dict.fromkeys(left))
+    _share_sessions(list(chosen), config.getoption("--spark-processes"))
     left_out = [each for each in items if each not in chosen]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -86,10 +85,16 @@ def _one_in(number: int, cases: list[pytest.Item], seed: str) -> list[pytest.Ite
 
 def _share_sessions(items: list[pytest.Item], num_processes: int) -> None:
     """Let tests with Spark run in few processes, those of one file in one."""
+    files: dict[str, list[pytest.Item]] = {}
     for item in items:
         if _has(item, "spark"):
-            number = crc32(item.nodeid.partition("::")[0].encode()) % num_processes
-            item.add_marker(pytest.mark.xdist_group(f"spark-{number}"))
+            files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    num_tests = [0] * num_processes
+    for tests in sorted(files.values(), key=len, reverse=True):
+        group = num_tests.index(min(num_tests))
+        num_tests[group] += len(tests)
+        for item in tests:
+            item.add_marker(pytest.mark.xdist_group(f"spark-{group}"))
 
 
 def _has(item: pytest.Item, marker: str) -> bool:

@@ -31,7 +31,9 @@ def test_the_sums_of_a_workload_are_those_of_a_table_that_took_all_batches(tmp_p
 
 def test_nine_rows_in_ten_of_an_upserted_batch_are_of_the_loaded_table(tmp_path: Path) -> None:
     Workload(table_rows=1000, batch_rows=200, appends=1, upserts=2).write(tmp_path)
-    for batch in files(tmp_path, "upsert"):
+    batches = files(tmp_path, "upsert")
+    assert len(batches) == 2
+    for batch in batches:
         ids = batch["id"].to_numpy()
         assert len(np.unique(ids)) == 200
         assert np.count_nonzero(ids < 1000) == 180

@@ -55,7 +55,9 @@ def count_steps(copy: Callable[[], str], mode: str) -> int:
 
 def stops(copy: Callable[[], str], mode: str, seed: str = "") -> list[int]:
     """Return after how many steps a driver is stopped; `make soak` stops it after any."""
-    return some_of(range(count_steps(copy, mode)), one_in=2, seed=f"{mode} {seed}")
+    steps = some_of(range(count_steps(copy, mode)), one_in=2, seed=f"{mode} {seed}")
+    assert len(steps) > 3
+    return steps
 
 
 def grid(copy: Callable[[], str], ours: str, theirs: str) -> Iterator[tuple[int, int]]:
@@ -64,7 +66,9 @@ def grid(copy: Callable[[], str], ours: str, theirs: str) -> Iterator[tuple[int,
     There are about a thousand such pairs for each two modes; `make soak` plays them all.
     """
     steps = product(range(count_steps(copy, ours)), range(1, count_steps(copy, theirs) + 1))
-    yield from some_of(steps, one_in=12)
+    chosen = some_of(steps, one_in=12)
+    assert len(chosen) > 4
+    yield from chosen
 
 
 @pytest.mark.slow

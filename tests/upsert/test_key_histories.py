@@ -18,5 +18,6 @@ def test_both_ways_of_an_upsert_do_what_a_model_does(seed: int) -> None:
 @pytest.mark.parametrize("kinds", [KEYS, SEQUENCES])
 def test_every_type_of_the_histories_can_come(kinds: Mapping[str, Kind]) -> None:
     for name, kind in kinds.items():
+        assert kind.types, name
         for arrow in kind.types:
             assert len(values_as(kind, arrow)) > 1, (name, arrow)

@@ -1,6 +1,7 @@
 """Bytes that Lance wrote decode to the values that were written."""
 
 import io
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ POSITIONS = {path.stem: str(load(path.stem)["position"]) for path in sorted(FOLD
 CASES = list(POSITIONS)
 CHUNKED = [name for name, position in POSITIONS.items() if position == "mini_block"]
 WITH_SIZES = [name for name in CASES if "offsets" not in load(name)]
+ALL_REFUSED = {"zstd_variable"}
+"""What a few damaged bytes always make unreadable; of all others some read as other values."""
 COUNTED = [name for name, position in POSITIONS.items() if position != "per_value"]
 
 
@@ -106,19 +109,27 @@ def test_chunks_can_be_chosen_and_lie_at_any_place(name: str) -> None:
     assert to_arrow(decoded(moved, data), values.type).to_pylist() == values.to_pylist()
 
 
+def decodes(case: Any, num_values: int, data: Any = None) -> bool:
+    """Whether a case decodes to so many values; if not, it must be bad data."""
+    try:
+        block = decoded(case, data)
+    except BadDataError:
+        return False
+    assert block.num_values == num_values
+    return True
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_damaged_bytes_decode_or_are_bad_data(name: str) -> None:
     case = load(name)
     rng = np.random.default_rng(7)
+    outcomes: Counter[bool] = Counter()
     for trial in range(60):
         damaged = case["data_0"].copy()
         places = rng.integers(0, min(len(damaged), 64 if trial % 2 else len(damaged)), 4)
         damaged[places] = rng.choice([0, 1, 127, 128, 254, 255], 4)
-        try:
-            block = decoded(case, damaged)
-        except BadDataError:
-            continue
-        assert block.num_values == case["num_values"].sum()
+        outcomes[decodes(case, case["num_values"].sum(), damaged)] += 1
+    assert (outcomes[True] > 0) == (name not in ALL_REFUSED), outcomes
 
 
 @pytest.mark.floors
@@ -134,7 +145,9 @@ def test_a_cut_buffer_is_bad_data(name: str) -> None:
 @pytest.mark.parametrize("name", CHUNKED)
 def test_a_chunk_without_its_last_byte_is_bad_data(name: str) -> None:
     case = load(name)
-    for part in [key for key in case if key.startswith("sizes")]:
+    parts = [key for key in case if key.startswith("sizes") and len(case[key])]
+    assert parts
+    for part in parts:
         for place in range(len(case[part])):
             shorter = case[part].copy()
             shorter[place] -= 1
@@ -145,21 +158,21 @@ def test_a_chunk_without_its_last_byte_is_bad_data(name: str) -> None:
 @pytest.mark.parametrize("name", COUNTED)
 def test_a_wrong_number_of_values_is_bad_data_or_within_the_last_block(name: str) -> None:
     case = load(name)
+    outcomes: Counter[bool] = Counter()
     for more in (-1, 1, 1500, 2**31, 2**62):
         counts = case["num_values"].copy()
         counts[-1] += more
-        try:
-            block = decoded({**case, "num_values": counts})
-        except BadDataError:
-            continue
-        assert abs(more) == 1
-        assert block.num_values == counts.sum()
+        is_read = decodes({**case, "num_values": counts}, counts.sum())
+        assert not is_read or abs(more) == 1
+        outcomes[is_read] += 1
+    assert outcomes[False] >= 3
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_damaged_encoding_decodes_or_is_bad_data(name: str) -> None:
     case = load(name)
     rng = np.random.default_rng(8)
+    outcomes: Counter[bool] = Counter()
     for _ in range(60):
         damaged = case["encoding"].copy()
         places = rng.integers(0, min(len(damaged), 48), 2)
@@ -168,8 +181,5 @@ def test_a_damaged_encoding_decodes_or_is_bad_data(name: str) -> None:
             CompressiveEncoding.FromString(damaged.tobytes())
         except DecodeError:
             continue
-        try:
-            block = decoded({**case, "encoding": damaged})
-        except BadDataError:
-            continue
-        assert block.num_values == case["num_values"].sum()
+        outcomes[decodes({**case, "encoding": damaged}, case["num_values"].sum())] += 1
+    assert outcomes.total() >= 10, "hardly one is an encoding at all"
