@@ -1,4 +1,4 @@
-"""Spark streams into Lance tables, exactly once, and their changes out again.
+"""Stream Spark data into Lance tables exactly once, and stream their changes out.
 
     import lance_stream
 
@@ -6,7 +6,7 @@
     ds = ds.append(rows)
     ds.changes(after=1).read_all()
 
-Tables are opened and made here; Spark's side is `lance_stream.spark`.
+This package opens and creates tables; the integration with Spark is `lance_stream.spark`.
 """
 
 from lance_stream.dataset import (

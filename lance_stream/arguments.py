@@ -1,4 +1,4 @@
-"""What users give as arguments: checked before anything is read, written or held for it."""
+"""Checks of users' arguments, made before anything is read, written or allocated."""
 
 from collections.abc import Iterable, Mapping
 from numbers import Integral
@@ -8,35 +8,35 @@ from lance_stream.errors import InvalidInputError
 
 
 def as_number(value: object) -> int | None:
-    """Return a whole number as Python has it; None for anything else, and for true and false."""
+    """Return a whole number as a Python int; None for anything else, including booleans."""
     if isinstance(value, bool):
         return None
     return int(value) if isinstance(value, Integral) else None
 
 
 def as_count(value: object, what: str) -> int:
-    """Return a whole number from 1.
+    """Return a number of rows, at least 1.
 
     Args:
-        value: As a user gives it.
-        what: What has so many rows, with its verb: "a batch has".
+        value: The user's argument.
+        what: What has this many rows, with its verb: "a batch has".
 
     Raises:
-        InvalidInputError: It is none.
+        InvalidInputError: It is not a whole number from 1.
     """
     number = as_number(value)
     if number is None or number < 1:
         raise InvalidInputError(
-            f"{what} at least 1 row, and a whole number of them, not {value!r:.200}"
+            f"{what} at least 1 row; give a whole number from 1, not {value!r:.200}"
         )
     return number
 
 
 def as_names(value: object, argument: str) -> tuple[str, ...]:
-    """Return names that may be given as one text, as several, or not at all.
+    """Return names that may be given as one string, as several, or not at all.
 
     Raises:
-        InvalidInputError: They are no names.
+        InvalidInputError: They are not names.
     """
     if value is None:
         return ()
@@ -46,20 +46,20 @@ def as_names(value: object, argument: str) -> tuple[str, ...]:
     given = tuple(value) if several and isinstance(value, Iterable) else ()
     if not several or not all(isinstance(each, str) for each in given):
         raise InvalidInputError(
-            f"{argument} is a list of names of columns, such as ['id', 'name'], not {value!r:.200}"
+            f"{argument} must be a list of column names, such as ['id', 'name'], not {value!r:.200}"
         )
     return given
 
 
 def as_mapping(value: object, what: str) -> Mapping[str, Any]:
-    """Return a mapping whose keys are texts.
+    """Return a mapping whose keys are strings.
 
     Args:
-        value: As a user gives it.
+        value: The user's argument.
         what: What it is, with an example: "new values are a mapping, {'price': 'price * 2'}".
 
     Raises:
-        InvalidInputError: It is none.
+        InvalidInputError: It is not such a mapping.
     """
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise InvalidInputError(f"{what}, not {value!r:.200}")

@@ -1,4 +1,4 @@
-"""A table as users hold it: one object, a verb a method, each a module of its own."""
+"""The public object for a table: one method per verb, each implemented in its own module."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,11 +53,11 @@ from lance_stream.write.row_digests import RowsDigest
 class Dataset:
     """A Lance table at one version.
 
-    Made by `open_dataset` and `create_dataset`. What it reads never changes: a verb that writes
-    returns the dataset at the version that it made, and leaves this one as it was.
+    Returned by `open_dataset` and `create_dataset`. A dataset is immutable: a method that writes
+    returns a new dataset at the version it committed.
 
     Args:
-        table: The version, and where it lies.
+        table: The version and its location.
     """
 
     def __init__(self, table: TableVersion) -> None:
@@ -80,7 +80,7 @@ class Dataset:
 
     @property
     def timestamp(self) -> datetime | None:
-        """When the version was committed, in UTC; None if its writer did not say."""
+        """When the version was committed, in UTC; None if its writer did not record it."""
         return self.table.timestamp
 
     @property
@@ -95,16 +95,16 @@ class Dataset:
 
     @property
     def has_stable_row_ids(self) -> bool:
-        """Whether a row keeps its id for its whole life; the change feed needs it."""
+        """Whether rows keep their ids when they are updated or moved; the change feed needs it."""
         return self.table.has_stable_row_ids
 
     @property
     def config(self) -> Mapping[str, str]:
-        """The table's configuration. Keys that begin with `lance_stream.` are ours."""
+        """The table's configuration. Keys that start with `lance_stream.` are ours."""
         return dict(self.table.manifest.config)
 
     def versions(self) -> list[history.VersionInfo]:
-        """Return all versions that are still there, the newest last."""
+        """Return all existing versions, the newest last."""
         return history.list_versions(self.table)
 
     @property
@@ -119,51 +119,51 @@ class Dataset:
 
     @property
     def branches(self) -> Branches:
-        """The branches of the table, which pylance makes: `ds.branches.list()`."""
+        """The branches of the table, which pylance creates: `ds.branches.list()`."""
         return Branches(self.table)
 
     def checkout(self, version: VersionSpec) -> "Dataset":
         """Return the same table at another version.
 
         Args:
-            version: A number, a tag, a moment (in UTC if it has no zone), or None for the newest;
-                or a branch and one of its versions: `("dev", 3)`, `("dev", None)`,
+            version: A number, a tag, a timestamp (in UTC if it has no zone), or None for the
+                newest; or a branch and one of its versions: `("dev", 3)`, `("dev", None)`,
                 `("main", None)`.
 
         Raises:
-            NotFoundError: There is no such version or branch; the message lists those that are.
-            InvalidInputError: The version makes no sense.
+            NotFoundError: There is no such version or branch; the message lists those that exist.
+            InvalidInputError: The argument is not a valid version.
         """
         return Dataset(opening.checkout(self.table, version))
 
     def verify(self) -> list[verify.Finding]:
-        """Return every rule of the format that this version breaks; none for a sound table."""
+        """Return every rule of the format that this version violates; none for a valid table."""
         return verify.verify(self.table)
 
     def ledger(self) -> dict[str, LedgerEntry]:
-        """Return the newest micro-batch of each stream that the version has taken in, by app id.
+        """Return the newest committed micro-batch of each stream, by app id.
 
         An entry has `batch_id`, `query_id`, `version`, `num_rows`, `digest` and `recent`, the
-        batches before.
+        previous batches.
         """
         return read_entries(self.table.manifest.config)
 
     def digest(self, columns: Sequence[str] | None = None, filter: str | None = None) -> RowsDigest:
-        """Return how many rows there are, and a number that only the same rows have, in any order.
+        """Return the number of rows, and a digest of their values that ignores their order.
 
-        Another version, a replica, or what a table was filled from has the same digest if it has
-        the same values in columns of the same names, whatever types hold them; see `digest_rows`.
+        Another version, a replica, or the source of the rows has the same digest if it has the
+        same values in columns of the same names, whatever their types; see `digest_rows`.
 
         Args:
             columns: Names, or paths into structs; None for all columns.
-            filter: A SQL expression; rows for which it is not true are left out.
+            filter: A SQL expression; only rows for which it is true count.
         """
         return digest_batches(self.scan(columns, filter))
 
     # --- reading
 
     def count_rows(self, filter: str | None = None) -> int:
-        """Return how many rows there are, or for how many a SQL expression is true."""
+        """Return the number of rows, or of those for which a SQL expression is true."""
         return scanning.count_rows(self.table, filter)
 
     def scan(
@@ -177,23 +177,23 @@ class Dataset:
         batch_size: int | None = None,
         blob_handling: str = "bytes",
     ) -> pa.RecordBatchReader:
-        """Return the rows, in batches, as they are read.
+        """Return the rows as a stream of batches.
 
         Args:
             columns: Names, or paths into structs ("address.city"); None for all columns.
-            filter: A SQL expression; rows for which it is not true are left out.
-            with_row_id: Add `_rowid`: the stable row id, or the row address without such ids.
+            filter: A SQL expression; only rows for which it is true are returned.
+            with_row_id: Add `_rowid`: the stable row id, or else the row address.
             with_row_address: Add `_rowaddr`: fragment id << 32 | row offset.
             with_row_versions: Add `_row_created_at_version` and `_row_last_updated_at_version`.
-            batch_size: The most rows in a batch; None for as many as make about 32 MB.
-            blob_handling: How blob columns are given: as their "bytes", a batch ending where they
-                become about 32 MB; or as "descriptors", structs of where the bytes lie (see
+            batch_size: Maximum rows per batch; None for batches of about 32 MB.
+            blob_handling: How blob columns are returned: as their "bytes", in batches of about
+                32 MB; or as "descriptors", structs of where the bytes are stored (see
                 `take_blobs` for blobs as files).
 
         Raises:
-            NotFoundError: A column is not there.
-            InvalidInputError: The filter is not understood.
-            BadDataError: While reading: a file is damaged, or has what is not supported.
+            NotFoundError: A column does not exist.
+            InvalidInputError: The filter is invalid.
+            BadDataError: While reading: a file is damaged, or uses an unsupported feature.
         """
         return reader_with_extensions(
             scanning.scan(
@@ -219,7 +219,7 @@ class Dataset:
         batch_size: int | None = None,
         blob_handling: str = "bytes",
     ) -> pa.Table:
-        """Return the rows, all at once; the arguments are those of `scan`."""
+        """Return all rows as one table; the arguments are those of `scan`."""
         return self.scan(
             columns,
             filter,
@@ -237,17 +237,17 @@ class Dataset:
         columns: Sequence[str] | None = None,
         blob_handling: str = "bytes",
     ) -> pa.Table:
-        """Return some rows, in the order asked for; a row may be asked for twice.
+        """Return some rows, in the requested order; a row may be requested twice.
 
         Args:
-            row_offsets: Places of rows, counted from 0 over the live rows in scan order.
+            row_offsets: Positions of rows, counted from 0 over the live rows in scan order.
             row_ids: Or their row ids: stable ones, or addresses in a table without them.
             columns: As in `scan`.
             blob_handling: As in `scan`.
 
         Raises:
             NotFoundError: There is no such row or column.
-            InvalidInputError: Neither or both are given, or they are no whole numbers.
+            InvalidInputError: Neither or both are given, or they are not whole numbers.
         """
         return table_with_extensions(
             take.take(
@@ -265,7 +265,7 @@ class Dataset:
         row_offsets: Numbers | None = None,
         row_ids: Numbers | None = None,
     ) -> list[blobs.BlobFile | None]:
-        """Return the blobs of some rows as files that are not loaded, in the order asked for.
+        """Return the blobs of some rows as files that load nothing, in the requested order.
 
         Args:
             column: A blob column: one with the metadata `lance-encoding:blob`.
@@ -273,13 +273,13 @@ class Dataset:
             row_ids: As in `take`.
 
         Returns:
-            For each row a readable and seekable file that knows its `size` and reads just the
-            bytes that are asked of it, each time by one request; None for a null.
+            For each row a readable, seekable file with a `size`. Each read is one request for
+            exactly its bytes. None for a null.
 
         Raises:
             NotFoundError: There is no such row or column.
-            InvalidInputError: The column holds no blobs; or as in `take`.
-            BadDataError: A file is damaged, or has what is not supported.
+            InvalidInputError: The column is not a blob column; or as in `take`.
+            BadDataError: A file is damaged, or uses an unsupported feature.
         """
         return blobs.take_blobs(self.table, column, row_offsets=row_offsets, row_ids=row_ids)
 
@@ -296,25 +296,25 @@ class Dataset:
     ) -> pa.RecordBatchReader:
         """Return the rows that were inserted, updated and deleted, version by version.
 
-        After the table's own columns come `_change_type` ("insert", "update_preimage",
+        The table's own columns are followed by `_change_type` ("insert", "update_preimage",
         "update_postimage", "delete"), `_commit_version`, `_commit_timestamp` (UTC), `_rowid`,
-        `_row_created_at_version` and `_row_last_updated_at_version`. Within one version deletes
-        come before updates, and updates before inserts.
+        `_row_created_at_version` and `_row_last_updated_at_version`. Within a version deletes
+        precede updates, and updates precede inserts.
 
         Args:
-            after: The version after which the interval begins; 0 is before the first.
+            after: The interval starts after this version; 0 is before the first.
             through: Its last version; None for this dataset's version.
             columns: As in `scan`, of the last version.
-            deduplication_mode: "none"; or "netChanges", to compare the two ends alone.
-            pre_images: Whether an update also gives the row as it was before.
-            compute_updates: Whether an update is given as one; else it is a delete of the row as
-                it was, and an insert of the row as it is.
-            column_backfills: Whether rows that only got values in a new column are given as
-                updated.
+            deduplication_mode: "none"; or "netChanges", to compare only the two ends.
+            pre_images: Whether updates include the row's pre-image.
+            compute_updates: Whether an update is returned as such; otherwise it is a delete of the
+                pre-image and an insert of the post-image.
+            column_backfills: Whether rows that only got values in a new column count as updated.
 
         Raises:
-            InvalidInputError: The interval ends before it begins, or after the newest version.
-            NotFoundError: A version of the interval has been cleaned up, or a column is not there.
+            InvalidInputError: The interval ends before it starts, or after the newest version.
+            NotFoundError: A version of the interval has been cleaned up, or a column does not
+                exist.
             UnsupportedFeatureError: The table has no stable row ids.
         """
         if columns is not None and not isinstance(columns, str):
@@ -333,25 +333,24 @@ class Dataset:
     # --- writing
 
     def append(self, data: ArrowInput) -> "Dataset":
-        """Append rows, and return the dataset with them; without rows no version is made.
+        """Append rows, and return the new dataset; without rows no version is committed.
 
-        Columns are matched by name, and so are the parts of structs. A missing nullable column or
-        part becomes nulls, and types that say the same in another way are cast; see `casting` for
-        what is.
+        Columns and struct fields are matched by name. A missing nullable column or field becomes
+        null. Values are cast between equivalent types; see `casting` for the list.
 
         Args:
             data: A Table, RecordBatches, a RecordBatchReader (a scan is one), a pandas or polars
-                frame, or whatever has `__arrow_c_stream__`.
+                frame, or any object with `__arrow_c_stream__`.
 
         Raises:
-            InvalidInputError: A column is unknown, a type narrows, a value does not fit, or a
-                null stands where none may be. No version was made, and no file is left behind.
+            InvalidInputError: A column is unknown, a type would be narrowed, a value does not fit,
+                or a required column has a null. No version is committed and no file is left.
             CommitError: The rows did not become a version.
         """
         return Dataset(append.append(self.table, data).table)
 
     def overwrite(self, data: ArrowInput) -> "Dataset":
-        """Put rows, with their own columns, in place of all that the table has.
+        """Replace all rows and columns of the table.
 
         Args:
             data: As in `append`.
@@ -365,12 +364,12 @@ class Dataset:
     def delete(self, predicate: str) -> "Dataset":
         """Delete the rows of the newest version for which a SQL expression is true.
 
-        Where there is none, no version is made.
+        If there are none, no version is committed.
 
         Raises:
-            NotFoundError: The expression names a column that is not there.
-            InvalidInputError: The expression is not understood.
-            CommitError: Others were in the way each time.
+            NotFoundError: The expression names a column that does not exist.
+            InvalidInputError: The expression is invalid.
+            CommitError: Every attempt met a conflict.
         """
         return Dataset(delete.delete(self.table, predicate))
 
@@ -385,35 +384,35 @@ class Dataset:
         skip_unchanged: bool = False,
         tombstones: str | timedelta | None = None,
     ) -> "Dataset":
-        """Change the rows whose keys come in, and insert the others, in one version.
+        """Update the rows whose keys are in the data and insert the others, in one version.
 
-        A changed row keeps its row id and the version it was created in. Columns that the data
-        does not have keep their values, and are null in new rows; so do parts of structs, at any
-        depth. Structs in lists and maps, which are replaced as wholes, have to come with all
-        parts. Where nothing changes, no version is made.
+        An updated row keeps its row id and created-at version. Columns that the data lacks keep
+        their values, and are null in new rows; the same holds for struct fields at any depth.
+        Structs in lists and maps are replaced as a whole, so they need all their fields. If
+        nothing changes, no version is committed.
 
         Args:
             data: As in `append`; collected in memory.
             on: The key column, or columns: integers, strings, bytes, dates, timestamps, decimals,
                 booleans.
-            sequence_by: The column that orders rows of one key: of the data the newest row counts,
-                and one older than the stored row changes nothing. Values are ordered as in Spark:
-                NaN after all numbers, structs by their first part that differs. Two different rows
-                of a key with equal values are an error; one with the value of the stored row takes
-                its place, whatever it holds, and only a remembered delete stands against it. None:
-                a key occurs once.
-            delete_when: A SQL expression over the data: whether a row deletes the one it names.
+            sequence_by: The column that orders the rows of one key: the newest row of the data
+                wins, and a row older than the stored one changes nothing. Values are ordered as in
+                Spark: NaN after all numbers, structs by their first different field. Two different
+                rows of a key with equal values are an error. A row with the stored row's value
+                replaces it; it is ignored only after a remembered delete of that value. None: each
+                key occurs once.
+            delete_when: A SQL expression over the data: if true, the row deletes its key.
             except_columns: Columns of the data that are not stored.
-            skip_unchanged: Leave rows alone that would stay the same.
-            tombstones: How long deletes are remembered ("7 days"), so that a row which comes after
-                the delete of its key, and is not newer, does not bring it back. What the table
-                remembers counts for every upsert by the same `on` and `sequence_by`.
+            skip_unchanged: Do not rewrite rows whose values stay the same.
+            tombstones: How long deletes are remembered ("7 days"), so that a late row that is not
+                newer than the delete of its key does not bring it back. Tombstones apply to every
+                upsert with the same `on` and `sequence_by`.
 
         Raises:
-            InvalidInputError: A key is null, or occurs twice without an order; a column is not
-                there; a value does not fit; the table remembers deletes by other columns. Nothing
+            InvalidInputError: A key is null, or occurs twice without `sequence_by`; a column does
+                not exist; a value does not fit; the table's tombstones use other columns. Nothing
                 is changed.
-            CommitError: Others were in the way each time.
+            CommitError: Every attempt met a conflict.
         """
         rules = UpsertRules(
             as_names(on, "on"),
@@ -433,30 +432,30 @@ class Dataset:
         *,
         skip_unchanged: bool = False,
     ) -> "Dataset":
-        """Do what a change feed says was done to another table, in one version.
+        """Apply a change feed of another table to this one, in one version.
 
-        Of the changes of a key the last one counts, whatever order they come in: by
-        `_commit_version`, and within a version by `_change_type`. After a delete or an
-        `update_preimage` the key is gone, after an insert or an `update_postimage` it is there. So
-        keys that an update changes are followed, and so are rows that a filter over the feed lets
-        go or takes in; both need pre-images in the feed. The feed's own columns are not stored.
+        For each key the last change wins, in any input order: by `_commit_version`, and within a
+        version by `_change_type`. A delete or an `update_preimage` removes the key, an insert or an
+        `update_postimage` stores it. So updates that change a key are followed, and so are rows
+        that enter or leave a filtered feed; both need pre-images. The feed's own columns are not
+        stored.
 
-        Changes that are applied again do no harm, as long as later ones are, too: what the table
-        holds is not compared with the versions of the changes, so of two calls the later one
-        counts. Two changes of a key that do the same in one version are an error. Columns and parts
-        of structs that the feed does not have keep their values, as in `upsert`.
+        Applying changes again is safe if all later changes are applied again, too: stored rows are
+        not compared with the versions of the changes, so the later of two calls wins. Two changes
+        of the same type for one key in one version are an error. Columns and struct fields that the
+        feed lacks keep their values, as in `upsert`.
 
         Args:
             data: What `changes` returns, or the change feed of another program with these columns;
                 collected in memory.
-            on: The key column, or columns, of the table that the changes come from.
+            on: The key column, or columns, of the source table.
             except_columns: Other columns of the data that are not stored.
-            skip_unchanged: Leave rows alone that would stay the same.
+            skip_unchanged: Do not rewrite rows whose values stay the same.
 
         Raises:
-            InvalidInputError: A change column is missing, or has a type of change that is not
-                known; a version has two rows of a key; and as in `upsert`. Nothing is changed.
-            CommitError: Others were in the way each time.
+            InvalidInputError: A change column is missing, or has an unknown type of change; a
+                version has two rows of a key; and as in `upsert`. Nothing is changed.
+            CommitError: Every attempt met a conflict.
         """
         rows = read_input(data).read_all()
         own = [name for name in rows.schema.names if is_change_column(name)]
@@ -469,102 +468,102 @@ class Dataset:
         return Dataset(upsert.upsert(self.table, rows, rules).table)
 
     def update(self, values: Mapping[str, str], where: str | None = None) -> "Dataset":
-        """Give columns of the rows that a SQL expression chooses the values of others.
+        """Set columns to the values of SQL expressions.
 
-        Rows keep their row ids. Where none is chosen, no version is made.
+        Rows keep their row ids. If no row is selected, no version is committed.
 
         Args:
-            values: For each column to change a SQL expression over the row as it was.
-            where: Which rows; None for all.
+            values: For each column to change, a SQL expression over the row before the update.
+            where: A SQL expression that selects the rows; None for all.
 
         Raises:
-            NotFoundError: A column is not there.
-            InvalidInputError: An expression is not understood, or its value does not fit.
-            CommitError: Others were in the way each time.
+            NotFoundError: A column does not exist.
+            InvalidInputError: An expression is invalid, or its value does not fit.
+            CommitError: Every attempt met a conflict.
         """
         return Dataset(update.update(self.table, values, where))
 
     def add_columns(self, columns: pa.Field | Iterable[pa.Field] | Mapping[str, str]) -> "Dataset":
         """Add nullable columns: without values, or with those of SQL expressions.
 
-        Given fields, every row there is reads null, and no data file is touched. Columns that the
-        table has with the same type are left as they are; where it has all of them, no version is
-        made.
+        With fields, the new columns of existing rows are null, and no data file is touched. Columns
+        that the table already has with the same type are skipped; if it has all of them, no version
+        is committed.
 
-        Given expressions, each is computed from the other columns of every row, which counts as
-        an update of the row; nothing but the new columns is written.
+        With expressions, each is computed from the other columns of every row, which counts as
+        an update of the row; only the new columns are written.
 
         Args:
-            columns: A field, fields, or a schema; or for each name an expression:
+            columns: A field, fields, or a schema; or an expression for each name:
                 `{"total": "price * quantity"}`.
 
         Raises:
-            NotFoundError: An expression names a column that is not there.
-            InvalidInputError: A column must not be null, has the name of another type's column, or
-                a name or type that a column cannot have; an expression is not understood, or has
-                the name of a column that is there. Nothing is changed.
-            CommitError: Others were in the way each time.
+            NotFoundError: An expression names a column that does not exist.
+            InvalidInputError: A column is not nullable, exists with another type, or has an
+                unsupported name or type; an expression is invalid, or its name exists already.
+                Nothing is changed.
+            CommitError: Every attempt met a conflict.
         """
         if isinstance(columns, Mapping):
             return Dataset(computed_columns.add_computed_columns(self.table, columns))
         return Dataset(add_columns.add_columns(self.table, add_columns.as_schema(columns)))
 
     def drop_columns(self, columns: str | Sequence[str]) -> "Dataset":
-        """Drop columns, or parts of structs.
+        """Drop columns, or fields of structs.
 
-        No data file is touched: the values go when a compaction writes the rows anew and the old
-        versions are cleaned up. No row changes.
+        No data file is touched: the values are removed when a compaction rewrites the rows and the
+        old versions are cleaned up. The change feed shows nothing.
 
         Args:
             columns: Names, or paths into structs ("address.city").
 
         Raises:
-            NotFoundError: A column is not there.
-            InvalidInputError: A column is part of the primary key, an index is on it, or deletes
-                are remembered by it; or no column would be left.
-            CommitError: Others were in the way each time.
+            NotFoundError: A column does not exist.
+            InvalidInputError: A column is used by the primary key, an index or tombstones; or no
+                column would be left.
+            CommitError: Every attempt met a conflict.
         """
         return Dataset(drop_columns.drop_columns(self.table, as_names(columns, "columns")))
 
     def rename_columns(self, names: Mapping[str, str]) -> "Dataset":
-        """Give columns other names. No data file is touched, and no row changes.
+        """Rename columns. No data file is touched, and the change feed shows nothing.
 
         Args:
             names: For each column, or path into a struct, its new name: `{"address.city": "town"}`.
                 All are renamed at once.
 
         Raises:
-            NotFoundError: A column is not there.
-            InvalidInputError: A new name cannot be had, or another column has it; or deletes are
-                remembered by a column.
-            CommitError: Others were in the way each time.
+            NotFoundError: A column does not exist.
+            InvalidInputError: A new name is invalid, or another column has it; or tombstones use a
+                column.
+            CommitError: Every attempt met a conflict.
         """
         return Dataset(rename_columns.rename_columns(self.table, names))
 
     def restore(self, version: int) -> "Dataset":
-        """Bring back what an older version had, as a new version.
+        """Restore the content of an older version as a new version.
 
-        Row ids and fragment ids that were given since are not given again, and what streams have
-        been taken in stays taken in.
+        Row ids and fragment ids that were assigned since are not reused, and the ledger keeps all
+        committed micro-batches.
 
         Raises:
-            NotFoundError: There is no such version (any more).
-            CommitError: Others were in the way each time.
+            NotFoundError: The version does not exist, or has been cleaned up.
+            CommitError: Every attempt met a conflict.
         """
         return Dataset(restore.restore(self.table, version))
 
     def compact(self, target_rows: int = TARGET_ROWS) -> "Dataset":
-        """Write small fragments, and those with many dead rows, anew.
+        """Rewrite small fragments, and those with many deleted rows.
 
-        No row changes: ids and stamps stay, and the change feed shows nothing. Where there is
-        nothing to do, no version is made. Others may delete and change rows meanwhile: what was
-        written is not lost by that.
+        Row ids and row versions stay the same, and the change feed shows nothing. If there is
+        nothing to do, no version is committed. Other writers may delete and update rows
+        concurrently: their changes are merged, and the rewritten files are still used.
 
         Args:
-            target_rows: How many rows a fragment is to have.
+            target_rows: Number of rows per fragment to aim for.
 
         Raises:
-            CommitError: Others were in the way each time.
+            CommitError: Every attempt met a conflict.
         """
         return Dataset(compact.compact(self.table, target_rows).table)
 
@@ -577,30 +576,30 @@ class Dataset:
         delete_unverified: bool = False,
         expire_consumers: str | timedelta | None = None,
     ) -> cleanup.CleanupReport:
-        """Remove old versions, and the files that no version left names.
+        """Remove old versions, and files that no remaining version names.
 
-        The newest version stays, every version with a tag, and every version that a branch was made
-        from. Of a consumer of the feed the version stays that it has finished with, and all after
-        it. Files that no version ever named may be about to be committed: they stay until they are
-        7 days old. Of a table with branches only this one's versions and files go; what the others
-        need of it stays.
+        Cleanup keeps the newest version, versions with a tag, and versions that a branch starts
+        from. For each consumer of the feed, it keeps the last version it has finished and all later
+        ones. Files that no version ever named may belong to a commit under way: they are kept until
+        they are 7 days old. In a table with branches, only this branch's versions and files are
+        removed, except those that other branches need.
 
         Args:
-            older_than: How old a version is at least that goes ("7 days"), and all before it.
+            older_than: Minimum age of the versions to remove ("7 days").
                 None: 14 days, or any age if `retain_versions` is given.
-            retain_versions: How many of the newest versions stay, whatever their age.
-            dry_run: Remove nothing, and just tell.
-            delete_unverified: Remove files that no version ever named, however young they are.
-                Only for a table that nobody else is writing to: their files would be among them.
-            expire_consumers: After how long a consumer that lets versions lie counts no more, and
-                is dropped; None for never.
+            retain_versions: Number of newest versions to keep, whatever their age.
+            dry_run: Only report; remove nothing.
+            delete_unverified: Remove files that no version ever named, whatever their age. Use it
+                only if no one else is writing to the table: it would delete their files.
+            expire_consumers: Drop consumers that leave versions unread for this long; None for
+                never.
 
         Raises:
-            InvalidInputError: An age or number makes no sense.
-            UnsupportedFeatureError: The table or a branch has a feature that we do not know.
-                Nothing was removed.
+            InvalidInputError: An age or number is invalid.
+            UnsupportedFeatureError: The table or a branch has an unknown feature. Nothing was
+                removed.
             BadDataError: A version, a tag or a branch is damaged. Nothing was removed.
-            OSError: Something could not be listed or read. No file was removed that is needed.
+            OSError: Something could not be listed or read. No file that is needed was removed.
         """
         age = cleanup.DEFAULT_AGE if retain_versions is None else None
         rules = cleanup.CleanupRules(
@@ -612,13 +611,13 @@ class Dataset:
         return cleanup.cleanup(self.table, rules, is_dry_run=dry_run)
 
     def update_config(self, entries: Mapping[str, str | None]) -> "Dataset":
-        """Set entries of the table's configuration; None takes one away.
+        """Set entries of the table's configuration; None removes one.
 
-        Where nothing would change, no version is made.
+        If nothing would change, no version is committed.
 
         Raises:
-            InvalidInputError: A key or value is no text.
-            CommitError: Another writer changed the same key meanwhile.
+            InvalidInputError: A key or value is not a string.
+            CommitError: Another writer changed the same key concurrently.
         """
         return Dataset(configure.update_config(self.table, entries))
 
@@ -633,21 +632,21 @@ def create_dataset(
     config: Mapping[str, str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Make a table without rows, and return it.
+    """Create an empty table and return it.
 
     Args:
-        uri: Where: a path, or a URI (file://, memory://). There must be no table yet.
+        uri: Its location: a path, or a URI (file://, memory://). There must be no table yet.
         schema: Its columns.
         file_version: Of its data files: "2.0", "2.1" or "2.2", which is the default.
-        stable_row_ids: Whether a row keeps its id for its whole life. The change feed needs it;
-            it can be switched on later by `migrate_to_stable_row_ids`.
-        primary_key: The columns that tell a row from all others; they become not null. It is
-            declared, not enforced.
+        stable_row_ids: Whether rows keep their ids when they are updated or moved. The change feed
+            needs it; `migrate_to_stable_row_ids` enables it later.
+        primary_key: The columns that identify a row; they become not null. The key is declared,
+            not enforced.
         config: Entries of the table's configuration.
-        storage_options: What the store takes.
+        storage_options: Options of the store.
 
     Raises:
-        InvalidInputError: There is a table already, or the schema or an argument makes no sense.
+        InvalidInputError: There is a table already, or the schema or an argument is invalid.
         UnsupportedFeatureError: A type, the file version or the location's protocol is not
             supported.
     """
@@ -674,19 +673,19 @@ def open_dataset(
 
     Args:
         uri: Its directory: a path, or a URI (file://, memory://).
-        version: A version's number, a tag, a moment (in UTC if it has no zone; the newest version
-            that was committed at or before it), or None for the newest version; or a branch and
-            one of its versions, `("dev", 3)`, or `("dev", None)` for its newest.
-        storage_options: What the store takes.
+        version: A version number, a tag, a timestamp (in UTC if it has no zone; the newest version
+            committed at or before it), or None for the newest version; or a branch and one of its
+            versions, `("dev", 3)`, or `("dev", None)` for its newest.
+        storage_options: Options of the store.
         trusted_locations: URIs, or absolute paths, below which the table may name files on other
             services, in other accounts, or, as values of its rows, on this machine. By default a
-            table that names any is not read (SECURITY.md says what is opened without asking). It
-            may also be given as a storage option.
+            table that names any is not read (SECURITY.md lists what is opened without asking). Can
+            also be given as a storage option.
 
     Raises:
-        NotFoundError: There is no table, or no such version; the message lists those that are.
-        InvalidInputError: The location or version makes no sense.
-        UnsupportedFeatureError: The table has a feature that we do not know, or the location a
+        NotFoundError: There is no table, or no such version; the message lists those that exist.
+        InvalidInputError: The location or version is invalid.
+        UnsupportedFeatureError: The table has an unknown feature, or the location an unknown
             protocol.
     """
     options = with_trusted(storage_options, trusted_locations)
@@ -697,25 +696,25 @@ def migrate_to_stable_row_ids(
     uri: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Give every row of a table an id that it keeps for its whole life, in one transaction.
+    """Assign stable row ids to all rows of a table, in one transaction.
 
-    From that version on there is a change feed. When the rows really came is not known any more:
-    their stamps say version 1. No data file is touched. Where rows have such ids already, no
-    version is made.
+    The change feed is available from that version on. The rows' real history is unknown, so their
+    row versions are 1. No data file is touched. If the table has stable row ids already, no version
+    is committed.
 
     Args:
         uri: The table's directory: a path, or a URI (file://, memory://).
-        storage_options: What the store takes.
+        storage_options: Options of the store.
 
     Returns:
-        The dataset at the version that was made; the newest one if its rows had ids.
+        The dataset at the new version; the newest one if it had stable row ids.
 
     Raises:
-        InvalidInputError: There are indices, which know rows by their addresses; the message names
-            them. Drop them first, and make them again afterwards.
+        InvalidInputError: There are indices, which reference rows by address; the message names
+            them. Drop them first, and create them again afterwards.
         NotFoundError: There is no table.
         UnsupportedFeatureError: The table has a feature that we may not write.
-        CommitError: Others were in the way each time.
+        CommitError: Every attempt met a conflict.
     """
     table = opening.open_table(uri, None, storage_options)
     return Dataset(stable_row_ids.migrate(table))

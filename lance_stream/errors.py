@@ -4,26 +4,26 @@
         BadDataError                     the bytes are not what the format promises
             CorruptDataError             a value is wrong: damaged or cut short
             UnsupportedFeatureError      a value is right, but we do not know it
-                UntrustedLocationError       it leads where the reader did not say to go
+                UntrustedLocationError       it refers to a location that the reader does not trust
         CommitError                      a transaction did not become a version
-            CommitConflictError          another writer's version stands in the way
-                RetryableConflictError       plan the operation again on it
+            CommitConflictError          another writer's version conflicts with it
+                RetryableConflictError       plan the operation again on that version
                 IncompatibleConflictError    the operation no longer means the same
-                    TableReplacedError           it was planned on another table of this location
-            CommitUncertainError         the store did not say whether it landed
-        StoreError (OSError)             the store did not do what it was asked
-            StoreUnavailableError        it did not answer, or was too busy, each time it was asked
-            StoreRefusedError            it said no: credentials, permissions, no such bucket
+                    TableReplacedError           it was planned on another table at this location
+            CommitUncertainError         it is unknown whether the store published it
+        StoreError (OSError)             a request to the store failed
+            StoreUnavailableError        it did not answer, or was too busy, on every attempt
+            StoreRefusedError            it refused: credentials, permissions, no such bucket
         NotFoundError                    no such dataset, version or column
         InvalidInputError (ValueError)   the caller asked for something impossible
-            OtherBatchError                  other rows are in under a batch's number
+            OtherBatchError                  the batch id was committed with other rows
 
-There is a class for each thing that a caller does differently. A message says the problem, its
+There is one class for each case that callers handle differently. A message states the problem, its
 cause and the way out, with the numbers. Pure code says *what* is wrong; the code that read the
 bytes adds *where* with `add_note`.
 
-Every field goes to `super().__init__` in order, so that an error survives the pickling by which
-Spark carries it from a worker to the driver.
+Every field goes to `super().__init__` in order: Spark pickles errors from worker to driver, and
+keyword-only fields would be lost.
 """
 
 
@@ -44,7 +44,7 @@ class UnsupportedFeatureError(BadDataError):
 
 
 class UntrustedLocationError(UnsupportedFeatureError):
-    """A table names a location that is not opened unless its reader trusts it."""
+    """A table refers to a location that is opened only if its reader trusts it."""
 
 
 class CommitError(LanceStreamError):
@@ -52,11 +52,11 @@ class CommitError(LanceStreamError):
 
 
 class CommitConflictError(CommitError):
-    """Another writer's version stands in the way.
+    """Another writer's version conflicts with the transaction.
 
     Args:
         message: Problem, cause and way out.
-        version: The version that stands in the way, if one is to blame.
+        version: The conflicting version, if it is a single one.
     """
 
     def __init__(self, message: str, version: int | None = None) -> None:
@@ -69,7 +69,7 @@ class CommitConflictError(CommitError):
 
 
 class RetryableConflictError(CommitConflictError):
-    """The operation is still meant, but has to be planned again on the newer version."""
+    """The operation is still valid, but has to be planned again on the newer version."""
 
 
 class IncompatibleConflictError(CommitConflictError):
@@ -77,26 +77,26 @@ class IncompatibleConflictError(CommitConflictError):
 
 
 class TableReplacedError(IncompatibleConflictError):
-    """The table that the operation was planned on is not the one that is there any more.
+    """The table that the operation was planned on has been replaced.
 
-    It was deleted and made anew under its location, or put back from a copy.
+    It was deleted and recreated at the same location, or restored from a copy.
     """
 
 
 class CommitUncertainError(CommitError):
-    """The store did not say whether the version landed; nothing was deleted."""
+    """It is unknown whether the store published the version; nothing was deleted."""
 
 
 class StoreError(LanceStreamError, OSError):
-    """The store did not do what it was asked."""
+    """A request to the store failed."""
 
 
 class StoreUnavailableError(StoreError):
-    """The store gave no answer, or none but "later", each time that it was asked."""
+    """The store did not answer, or only asked to retry later, on every attempt."""
 
 
 class StoreRefusedError(StoreError):
-    """The store said no, and would again: credentials, permissions, no such bucket."""
+    """The store refused, and a retry would not help: credentials, permissions, no such bucket."""
 
 
 class NotFoundError(LanceStreamError):
@@ -108,4 +108,4 @@ class InvalidInputError(LanceStreamError, ValueError):
 
 
 class OtherBatchError(InvalidInputError):
-    """Another batch of a stream than this one has been taken in under its number."""
+    """A batch with the same id but other rows or rules has already been committed."""

@@ -96,5 +96,5 @@ def test_a_round_and_each_group_have_so_many_bytes_at_most() -> None:
 
 
 def test_a_size_that_makes_no_sense_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="at least 1 row, and a whole number of them"):
+    with pytest.raises(InvalidInputError, match="at least 1 row; give a whole number from 1"):
         CompactionRules(0)
