@@ -30,7 +30,8 @@ from lance_stream.file.v2_1.layouts.levels import (
     checked_levels,
     layers_of,
 )
-from lance_stream.file.v2_1.layouts.mini_block import ReadChunks, decode_pages
+from lance_stream.file.v2_1.layouts.mini_block import ReadChunks
+from lance_stream.file.v2_1.layouts.neighbouring_pages import decode_pages
 
 NULL_POSITION = 1 << 16
 """The position of a null in a column that stands in no struct."""

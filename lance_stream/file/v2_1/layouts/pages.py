@@ -34,12 +34,8 @@ from lance_stream.file.v2_1.layouts.leaf_rows import (
     within,
 )
 from lance_stream.file.v2_1.layouts.levels import NULLABLE_ITEM, Places
-from lance_stream.file.v2_1.layouts.mini_block import (
-    MiniBlockPage,
-    ReadChunks,
-    decode_pages,
-    fit_together,
-)
+from lance_stream.file.v2_1.layouts.mini_block import MiniBlockPage, ReadChunks
+from lance_stream.file.v2_1.layouts.neighbouring_pages import decode_pages, fit_together
 
 MAX_ROWS = 2**62
 """Sums of counts up to here stay in 64 bits."""

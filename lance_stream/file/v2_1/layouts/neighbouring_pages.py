@@ -1,0 +1,126 @@
+"""Neighbouring mini-block pages of a column, decoded at once as far as they are alike.
+
+Many small pages then cost little more than one large one.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+
+from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.file.chunked_buffers import ChunkedBuffer, starts_of
+from lance_stream.file.v2_1.layouts.leaf_rows import (
+    LeafRows,
+    RowsAsked,
+    as_places,
+    pick_levels,
+    pick_rows,
+    pick_values,
+)
+from lance_stream.file.v2_1.layouts.levels import Levels, Places
+from lance_stream.file.v2_1.layouts.mini_block import ChunkParts, ReadChunks
+
+SPARSE = 8
+"""If only one of so many values is wanted, they are decoded one by one where that can be done."""
+
+
+def fit_together(one: ReadChunks, next_one: ReadChunks) -> bool:
+    """Say whether two neighbouring pages of a column can be decoded together.
+
+    The rows asked for must stand together, across the end of the first page.
+    """
+    return (
+        isinstance(one.rows, range)
+        and isinstance(next_one.rows, range)
+        and one.rows.stop == one.page.num_rows
+        and next_one.rows.start == 0
+        and one.page.key_of_levels() == next_one.page.key_of_levels()
+    )
+
+
+def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
+    """Decode neighbouring pages of a column that all fit together.
+
+    Many small pages cost little more than one large one.
+
+    Raises:
+        CorruptDataError: The bytes contradict themselves.
+        UnsupportedFeatureError: The values' encoding is none that we know, by name.
+    """
+    first = parts[0].page
+    measures = [each.page.measure(each.chosen) for each in parts]
+    sizes, counts, started = (
+        np.concatenate([each[place] for each in measures]) for place in range(3)
+    )
+    if len(parts) == 1:
+        data, starts = parts[0].data, parts[0].starts
+    else:
+        data = np.concatenate([each.data for each in parts])
+        before = starts_of(np.array([len(each.data) for each in parts]))
+        starts = np.concatenate([each.starts + at for each, at in zip(parts, before, strict=True)])
+    chunks = first.part(data, starts, sizes)
+    levels = first.decode_levels(chunks, counts)
+    if levels.num_rows() != int(started.sum()):
+        raise CorruptDataError(
+            f"{levels.num_rows()} rows start in chunks that are said to start {started.sum()}"
+        )
+    breaks = None
+    asked = parts[0].rows
+    if isinstance(asked, range):
+        start = asked.start - measures[0][3]
+        inside: RowsAsked = range(start, start + sum(len(each.rows) for each in parts))
+    else:
+        inside, breaks = first.places_in(parts[0].chosen, asked, chunks.num_levels)
+    entries, places = pick_rows(levels, inside, breaks)
+    if len(parts) == 1 and len(places) * SPARSE < int(counts.sum()):
+        picked = first.pick_values(chunks.values, counts, as_places(places))
+        if picked is not None:
+            levels = pick_levels(levels, entries)
+            return LeafRows(levels, first.finished(picked, levels))
+    stops = np.cumsum([len(each.chosen) for each in parts])
+    values = _join(_decode_values_of_pages(parts, chunks, counts, levels, stops))
+    return LeafRows(pick_levels(levels, entries), pick_values(values, places))
+
+
+def _decode_values_of_pages(
+    parts: Sequence[ReadChunks],
+    chunks: ChunkParts,
+    counts: Places,
+    levels: Levels,
+    stops: Places,
+) -> Iterator[pa.Array]:
+    """Yield the values of some pages, of as many at once as have one encoding.
+
+    Args:
+        parts: The pages.
+        chunks: What their chunks were parted into.
+        counts: (num_chunks,) the values of each.
+        levels: Of all of them.
+        stops: (num_pages,) how many chunks stand before the end of each page.
+    """
+    entries = np.append(0, np.cumsum(chunks.num_levels if levels.has_streams() else counts))
+    start = 0
+    for key, run in groupby(enumerate(parts), lambda each: each[1].page.key_of_values()):
+        places = [place for place, _ in run]
+        for some in [places] if key is not None else [[place] for place in places]:
+            stop = int(stops[some[-1]])
+            page, here = parts[some[0]].page, slice(start, stop)
+            buffers = [
+                ChunkedBuffer(of.data, of.starts[here], of.sizes[here]) for of in chunks.values
+            ]
+            stored = page.decode_values(buffers, counts[here])
+            yield page.finished(stored, levels.slice(int(entries[start]), int(entries[stop])))
+            start = stop
+
+
+def _join(arrays: Iterable[pa.Array]) -> pa.Array:
+    arrays = list(arrays)
+    try:
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+    except pa.ArrowInvalid as error:
+        raise InvalidInputError(
+            f"the values of several pages do not fit into one Arrow array ({error}); read fewer "
+            "rows at a time"
+        ) from None
