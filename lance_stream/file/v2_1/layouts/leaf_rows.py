@@ -83,6 +83,14 @@ def as_places(rows: RowsAsked) -> Places:
     return rows
 
 
+def runs_of(rows: RowsAsked) -> tuple[Places, Places]:
+    """Return the first row of each run of rows without a gap, and one past its last."""
+    if isinstance(rows, range):
+        return np.array([rows.start]), np.array([rows.stop])
+    heads = np.flatnonzero(np.diff(rows, prepend=-2) > 1)
+    return rows[heads], rows[np.append(heads[1:], len(rows)) - 1] + 1
+
+
 def spread(starts: Places, stops: Places) -> Places:
     """Return all places of several ranges, one range after the other."""
     counts = stops - starts

@@ -43,7 +43,7 @@ from lance_stream.file.v2_1.codecs.bitpacking import InlineBitpacking, OutOfLine
 from lance_stream.file.v2_1.codecs.flat import Flat
 from lance_stream.file.v2_1.codecs.registry import parse
 from lance_stream.file.v2_1.codecs.rle import Rle
-from lance_stream.file.v2_1.layouts.levels import LevelArray, Places
+from lance_stream.file.v2_1.layouts.levels import LevelArray, Places, alternating
 
 BITS_PER_LEVEL = 16
 MAX_CUT_LEVELS = (2**16 - 1 - 8) // 3 * rle.MAX_RUN
@@ -174,17 +174,17 @@ def _packed(levels: LevelArray, counts: Places, width: int) -> ChunkedBuffer:
     num_packed = np.where(packs_tail, counts, num_full * fastlanes.VALUES)
     num_raw = counts - num_packed
     if num_raw.any():
-        is_raw = _flags(np.stack([num_packed, num_raw], axis=1))
+        is_raw = alternating(num_packed, num_raw)
         raw, levels = levels[is_raw], levels[~is_raw]
     if (num_packed == num_blocks * fastlanes.VALUES).all():
         blocks = levels
     else:
         room = num_blocks * fastlanes.VALUES - num_packed
         blocks = np.zeros(int(num_blocks.sum()) * fastlanes.VALUES, np.uint16)
-        blocks[~_flags(np.stack([num_packed, room], axis=1))] = levels
+        blocks[~alternating(num_packed, room)] = levels
     words = fastlanes.pack(blocks.reshape(-1, fastlanes.VALUES), width).reshape(-1)
     if num_raw.any():
-        is_raw = _flags(np.stack([num_blocks * words_per_block, num_raw], axis=1))
+        is_raw = alternating(num_blocks * words_per_block, num_raw)
         spliced = np.empty(len(is_raw), np.uint16)
         spliced[is_raw], spliced[~is_raw] = raw, words
         words = spliced
@@ -269,7 +269,7 @@ def _decode_out_of_line(
         return full.reshape(-1)
     tails = ChunkedBuffer(buffer.data, buffer.starts + full_bytes, tail_bytes)
     levels = np.empty(int(num_levels.sum()), np.uint16)
-    in_tail = _flags(np.stack([num_full * fastlanes.VALUES, num_rest], axis=1))
+    in_tail = alternating(num_full * fastlanes.VALUES, num_rest)
     levels[~in_tail] = full.reshape(-1)
     of_tails = np.empty(int(num_rest.sum()), np.uint16)
     in_packed = np.repeat(has_packed_tail, num_rest)
@@ -292,8 +292,3 @@ def _unpacked(
     words_per_block = width * fastlanes.VALUES // BITS_PER_LEVEL
     words = joined(buffer).view(np.uint16)
     return fastlanes.unpack(words.reshape(num_blocks, words_per_block), width)
-
-
-def _flags(counts: Places) -> npt.NDArray[np.bool_]:
-    """Return, for each (others, ours) pair, so many False and then so many True."""
-    return np.repeat(np.tile(np.array([False, True]), len(counts)), counts.reshape(-1))

@@ -278,3 +278,9 @@ def _renumber(levels: Levels, general: Layers) -> Levels:
 
 def _spell(is_list: Sequence[bool]) -> str:
     return "(" + ", ".join("list" if each else "item" for each in is_list) + ")"
+
+
+def alternating(others: Places, ours: Places) -> Mask:
+    """Return, for each pair of counts, so many False and then so many True."""
+    counts = np.stack([others, ours], axis=1).reshape(-1)
+    return np.repeat(np.tile(np.array([False, True]), len(others)), counts)

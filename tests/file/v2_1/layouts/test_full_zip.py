@@ -11,7 +11,7 @@ from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import BadDataError, CorruptDataError
 from lance_stream.file import scattered_bytes
 from lance_stream.file.encoding_options import PREFIX
-from lance_stream.file.v2_1.layouts import full_zip
+from lance_stream.file.v2_1.layouts import row_index
 from lance_stream.file.versions import FileVersion
 
 LONG = "x" * 5000
@@ -93,7 +93,7 @@ def test_lists_of_wide_values_are_found_by_the_row_index(
 def test_of_a_large_row_index_only_the_rows_asked_for_are_read(
     columns: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(full_zip, "MAX_INDEX_BYTES", 10)
+    monkeypatch.setattr(row_index, "MAX_INDEX_BYTES", 10)
     monkeypatch.setattr(scattered_bytes, "MAX_GAP_BYTES", 0)
     values = pa.array([LONG if n % 10 == 0 else f"short {n}" for n in range(100)])
     values = pa.concat_arrays([values, pa.array([LONG * 20])])
