@@ -1,20 +1,20 @@
 """The change feed: the rows that were inserted, updated and deleted, version by version.
 
-Read `changes` first, which says what the feed gives. Then:
+Read `changes` first, which defines what the feed contains. Then:
 
-    rules, intervals         what is asked for; which versions, and when they were made
-    steps                    what one version changed, counted and cut before anything is read
-    row_differences          in which rows two versions differ; what the ones between tell of it
+    rules, intervals         the reader's settings; which versions, and when they were committed
+    steps                    what one version changed, counted and split before any data is read
+    row_differences          which rows differ between two versions, and what versions between add
     lineage                  what each version was made from
-    columns_of_versions      how the feed's columns are found in another version
-    shown_values             its values under the feed's types
-    change_units             the worker's side
+    columns_of_versions      finding the feed's columns in another version
+    shown_values             a version's values converted to the feed's types
+    change_units             what workers run
 
-A stream's side:
+For streams:
 
-    positions                where it stands
-    follower                 how far the next batch goes, and what is read for it
-    resumed_columns          what its columns mean when it resumes
-    snapshots                what it begins with
-    versions_left, newest_version    which versions there are
+    positions                where the stream is in the table's history
+    follower                 where the next batch ends, and what it reads
+    resumed_columns          what the stream's columns mean after a restart
+    snapshots                the initial snapshot
+    versions_left, newest_version    which versions still exist
 """

@@ -1,9 +1,9 @@
-"""The rows that each version appended, told by whole fragments: it needs no stable row ids.
+"""The rows that each version appended, as whole fragments; stable row ids are not needed.
 
-A stream that gives appended rows only can be had from every table. What is an append, and what a
-version that also changes rows is called, says `table.appended`; here its fragments become work
-units, with the same interface as the steps of the change feed (`steps`): events are rows, in scan
-order, counted and cut before any data is read.
+Every table can serve a stream of appended rows only. `table.appended` defines what counts as an
+append and what a version that also changes rows is called. This module turns the new fragments into
+work units, with the same interface as the steps of the change feed (`steps`): each row is one row
+change, in scan order, counted and split before any data is read.
 """
 
 from collections.abc import Iterator
@@ -26,11 +26,11 @@ from lance_stream.table.fragments import Fragment
 
 @dataclass(frozen=True)
 class AppendedRows:
-    """What one version appended to the one before.
+    """What one version appended to the previous one.
 
     Attributes:
         newer: The version.
-        appended: Its new fragments; or why it is no append.
+        appended: Its new fragments; or why it is not an append.
         timestamp: The commit timestamp that the rows show, in UTC.
         columns: The stream's columns.
     """
@@ -42,9 +42,10 @@ class AppendedRows:
 
     @property
     def changes_rows(self) -> str | None:
-        """Why the version is no append, in words that go on "it ..."; None if it is one.
+        """Return why the version is not an append, to follow the word "it"; None if it is one.
 
-        A version that is none has no events: what it appends cannot be told from what it updates.
+        A version that is not an append has no row changes: inserts cannot be told apart from
+        updates.
         """
         return self.appended.changes
 
@@ -54,7 +55,7 @@ class AppendedRows:
         return sum(map(self.newer.num_live_rows, self.appended.fragments))
 
     def num_rows(self, start: int = 0, stop: int | None = None) -> int:
-        """How many rows some of the events give: as many as there are events."""
+        """How many rows some of the row changes give: one each."""
         num_events = self.num_events
         return max((num_events if stop is None else min(stop, num_events)) - start, 0)
 
@@ -63,7 +64,7 @@ class AppendedRows:
 
         Args:
             start: The first row, from 0.
-            stop: One past the last; None for all there are.
+            stop: One past the last; None for all.
         """
         stop = self.num_events if stop is None else stop
         reads = ReadsOfVersion(self.columns, self.newer, self.newer.version, self.timestamp)
@@ -77,7 +78,7 @@ class AppendedRows:
                 yield reads.unit(place_of[fragment.id], INSERT, **rows)
 
     def _rows(self, fragment: Fragment, first: int, last: int) -> dict[str, Any]:
-        """Return which rows are the live ones of a fragment from one to another, from 0."""
+        """Return which rows are a fragment's live rows `first` to `last`, counted from 0."""
         if fragment.deletion_file is None:
             return {"start": first, "stop": last}
         is_live = np.ones(self.newer.physical_rows(fragment), np.bool_)
@@ -97,14 +98,14 @@ def walk_appended(
     """Yield what each version of an interval appended.
 
     Args:
-        table: Any version of the table; that of `through` spares reading it.
+        table: Any version of the table; passing version `through` saves reading it.
         after: The version after which the interval begins; 0 is before the first.
         through: Its last version.
         columns: The stream's columns.
-        column_backfills: Whether a column that comes with values changes the rows there were.
+        column_backfills: Whether adding a column with values changes the existing rows.
 
     Raises:
-        NotFoundError: A version of the interval is gone.
+        NotFoundError: A version of the interval no longer exists.
         CorruptDataError: A fragment that differs is damaged.
     """
     if after == through:

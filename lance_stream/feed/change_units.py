@@ -1,6 +1,6 @@
-"""The worker's side of the change feed: some changes of one kind, read and stamped.
+"""What workers run for the change feed: reading row changes of one kind, with their row versions.
 
-A `ChangeUnit` is picklable and says everything; whoever has it needs no manifest.
+A `ChangeUnit` is picklable and self-contained: a worker needs no manifest to read it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,15 +33,15 @@ STAMPS: Final = (ROW_ID, ROW_CREATED_AT_VERSION, ROW_LAST_UPDATED_AT_VERSION)
 
 @dataclass(frozen=True)
 class ChangeUnit:
-    """Some changes of one kind, made by one version to rows of one fragment: picklable.
+    """Row changes of one kind, made by one version in one fragment; picklable.
 
     Attributes:
-        unit: The rows, in the version in which they are to be read.
+        unit: The rows, in the version from which they are read.
         change_type: "delete", "update_preimage", "update_postimage" or "insert".
         commit_version: The version that made the change.
         commit_timestamp: When it was committed, in UTC.
-        sources: For each of the feed's own columns what of `unit` it is made of; None where that
-            version has nothing of it.
+        sources: For each of the feed's own columns, the part of `unit` that it is built from; None
+            where that version has no such column.
         arrow_schema: The feed's own columns, without the change columns.
     """
 
@@ -59,13 +59,13 @@ class ChangeUnit:
 
 
 def read_changes(units: Sequence[ChangeUnit]) -> Iterator[pa.RecordBatch]:
-    """Yield the changes of some work units, in their order, read a little ahead.
+    """Yield the changes of some work units, in order, with read-ahead.
 
     The columns are the feed's own, then the change columns.
 
     Raises:
-        BadDataError: A file is damaged, or has what is not supported.
-        NotFoundError: A file is gone: its version was cleaned up.
+        BadDataError: A file is damaged, or uses an unsupported feature.
+        NotFoundError: A file no longer exists: its version was cleaned up.
     """
     rows = [each.unit for each in units]
     reads = (each.read_by(_read_changes, units[each.place]) for each in choose(rows))
@@ -93,26 +93,26 @@ def _read_changes(unit: ChangeUnit, reader: FragmentReader, selection: Selection
 
 
 def check_names(own: pa.Schema) -> None:
-    """Raise if a table's own columns have names of change columns, which would be there twice.
+    """Raise if a table's own columns have the names of change columns.
 
     Raises:
-        InvalidInputError: They have; the message names them.
+        InvalidInputError: Some do; the message names them.
     """
     twice = sorted(set(own.names).intersection(CHANGE_COLUMNS.names))
     if twice:
         raise InvalidInputError(
-            f"the table has columns of its own called {', '.join(twice)}, as the change feed has; "
-            "ask for other columns (columns=...), or rename these (rename_columns)"
+            f"the table's own columns {', '.join(twice)} have the names of change feed columns; "
+            "select other columns (columns=...), or rename these (rename_columns)"
         )
 
 
 def without_change_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the table's own columns of a batch of changes, whatever they are called."""
+    """Return the table's own columns of a batch of changes, whatever their names."""
     return batch.select(list(range(batch.num_columns - len(CHANGE_COLUMNS))))
 
 
 def feed_schema(own: pa.Schema) -> pa.Schema:
-    """Return the feed's columns, given the table's own among them."""
+    """Return the feed's columns: the table's own, then the change columns."""
     for field in CHANGE_COLUMNS:
         own = own.append(field)
     return own

@@ -1,24 +1,25 @@
 """The change feed: the rows that were inserted, updated and deleted, version by version.
 
-The feed walks one version at a time, so that a row which is inserted and deleted again shows as
-both. Within one version deletes come first, then updates (the rows as they were, then the rows as
-they are), then inserts: whoever applies the changes in this order to the rows of the older version
-gets those of the newer one. Versions that change no row (a compaction, an index, a config) give
-nothing, and fragments whose bytes are the same in both versions are not opened.
+The feed covers one version at a time, so a row that is inserted and later deleted appears as both.
+Within one version deletes come first, then updates (pre-images, then post-images), then inserts:
+applying the changes in this order to the rows of the older version gives the rows of the newer one.
+Versions that change no row (a compaction, an index, a config change) contribute nothing, and
+fragments with identical bytes in both versions are not opened.
 
-    delete             content and stamps as in the version before
-    update_preimage    likewise; only where asked for
-    update_postimage   content and stamps as in the version itself
-    insert             likewise
+    delete             values and row versions as in the previous version
+    update_preimage    the same; only on request
+    update_postimage   values and row versions as in the version itself
+    insert             the same
 
-"netChanges" compares the two ends: a row that was changed often shows once, one that came and went
-not at all. Their commit version is the last one of the interval. The versions between are asked
-only for what the ends do not show; see `row_differences`.
+"netChanges" compares the two ends: a row that changed several times appears once, and one that was
+inserted and deleted not at all. The commit version is the last one of the interval. The versions
+between are read only for what the ends do not show; see `row_differences`.
 
 Every row has the columns of the interval's last version, all of them nullable; see
-`columns_of_versions` for how an older version has them.
+`columns_of_versions` for how they are found in an older version.
 
-Planning reads manifests and deletion files; a `ChangeUnit` is picklable and read by any worker.
+Planning reads manifests and deletion files; a `ChangeUnit` is picklable, and any worker can read
+it.
 """
 
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ ALL_CHANGES = FeedRules()
 
 @dataclass(frozen=True)
 class ChangesPlan:
-    """Everything that has to be read for an interval of the feed, in the feed's order.
+    """Everything to read for an interval of the feed, in the feed's order.
 
     Attributes:
         units: The work units.
@@ -67,19 +68,19 @@ def plan_changes(
     rules: FeedRules = ALL_CHANGES,
     columns: FeedColumns | None = None,
 ) -> ChangesPlan:
-    """Return what has to be read for an interval of the feed.
+    """Return what to read for an interval of the feed.
 
     Args:
         table: Any version of the table.
         after: The version after which the interval begins; 0 is before the first.
         through: Its last version; None for the version of `table`.
-        rules: What is asked for.
-        columns: The feed's columns, in the words of any version; None for those that the rules
-            name in the interval's last one.
+        rules: The reader's settings.
+        columns: The feed's columns, as any version names them; None for those that the rules
+            name in the interval's last version.
 
     Raises:
-        InvalidInputError: The interval ends before it begins, or after the newest version.
-        NotFoundError: A version of the interval is gone, or a column is not there.
+        InvalidInputError: The interval ends before its start, or after the newest version.
+        NotFoundError: A version of the interval or a column does not exist.
         UnsupportedFeatureError: The table has no stable row ids.
     """
     after, through = checked_interval(table, after, table.version if through is None else through)

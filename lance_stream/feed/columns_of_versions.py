@@ -1,11 +1,11 @@
-"""The feed's columns, which are those of one version, found in other versions by their identity.
+"""The feed's columns, which belong to one version, found in other versions by column identity.
 
-A reader is told of columns in the words of one version. There each word stands for a field id; from
+A reader names columns as one version does. Each name stands for a field id in that version. From
 there every column, and every part of one, is followed from version to version (see `lineage`), back
-and forth over the version that both were made from. Where a version has no such column, it is null.
+and forth through the version that both derive from. A version without the column gives nulls.
 
-What of a version is read, and which part of it becomes which part of a feed's column, is a `Source`
-for each of the feed's columns; the values are made of it by `shown_values`.
+A `Source` for each of the feed's columns describes what is read of a version and which part of it
+becomes which part of the column; `shown_values` builds the values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,35 +34,35 @@ from lance_stream.snapshot.table_version import TableVersion
 Path = tuple[str, ...]
 
 STEPS_AHEAD: Final = 64
-"""Of so many older versions the manifests are read at once where one follows the other."""
+"""How many older manifests are read side by side when versions are followed one by one."""
 
 STEPS_ALONE: Final = 4
-"""After so many steps that each lead to the version before, the next ones are read at once."""
+"""After how many single steps to the previous version the next manifests are read ahead."""
 
 
 SHORTEST_LEAP: Final = 8
-"""Over fewer versions nothing is gained by comparing the ends."""
+"""Over fewer versions, comparing the ends saves nothing."""
 
 
 class FeedColumns:
-    """The columns that the rows of a feed have.
+    """The columns of a feed's rows.
 
     Args:
-        told: The version in whose words they are given.
+        told: The version whose names are used.
         columns: Names or paths; None for all.
-        meaning: For ids of the columns other ids of that version, which they stand for; None
-            where each stands for itself. A stream that was told of its columns before two of them
-            changed names goes on with what it began with.
-        lineage: Of the same table, if another reader has one; what it has read is not read again.
+        meaning: Maps ids of the columns to the ids that they stand for in that version; None where
+            each stands for itself. A stream that started before two columns swapped names keeps
+            the columns that it started with.
+        lineage: Lineage of the same table from another reader, to save reading it again.
 
     Attributes:
         told: The version.
-        wanted: The columns, as the version has them.
+        wanted: The columns, as in that version.
         own: The same in Arrow, all of them nullable at every level.
         arrow_schema: The feed's columns: these, then the change columns.
 
     Raises:
-        NotFoundError: A column is not there.
+        NotFoundError: A column does not exist.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class FeedColumns:
         ids = {each.id: each.id for each in self.wanted.walk()}
         self._ids: dict[int, Ids] = {told.version: ids if meaning is None else meaning}
         self._last: Ids = self._ids[told.version]
-        self._meet = told.version  # the oldest version that the told one is known to come from
+        self._meet = told.version  # the oldest version that the given one is known to derive from
 
     def ids_in(self, table: TableVersion) -> Ids:
-        """Return for the ids of the wanted fields those of the same columns in a version.
+        """Return a mapping from the ids of the wanted fields to their ids in a version.
 
-        What the version does not have is left out.
+        Columns that the version does not have are left out.
         """
         self.lineage.see(table)
         if table.version not in self._ids:
@@ -93,7 +93,7 @@ class FeedColumns:
         return self._ids[table.version]
 
     def _note(self, version: int, ids: Ids) -> None:
-        """Keep the ids of a version; versions with the same ones share them."""
+        """Keep the ids of a version; versions with the same ids share one mapping."""
         self._last = self._last if self._last == ids else ids
         self._ids[version] = self._last
 
@@ -125,9 +125,9 @@ class FeedColumns:
         return composed(self._ids[version], here)
 
     def _leap(self, version: int, leaps: "_Leaps") -> None:
-        """Go back as far towards a version as data files say that no column became another."""
+        """Go back towards a version as far as data files prove that no column changed identity."""
         ids = self._ids[self._meet]
-        length = 1 << (self._meet - version).bit_length() - 1  # so that all come by the same places
+        length = 1 << (self._meet - version).bit_length() - 1  # so that walks share versions
         while length >= SHORTEST_LEAP:
             target = self._meet - length
             with suppress(NotFoundError):
@@ -140,7 +140,7 @@ class FeedColumns:
         leaps.failed_at(self._meet)
 
     def _over_gap(self, version: int, here: Ids) -> Ids:
-        """Return what names say where nobody knows what a version was made from."""
+        """Match by name, where the origin of a version is unknown."""
         older, newer = sorted((version, self._meet))
         fields = [self.lineage.at(each).schema.fields for each in (older, newer)]
         same = same_fields(*fields, ids_hold=False)
@@ -148,10 +148,10 @@ class FeedColumns:
         return composed(composed(self._ids[self._meet], there), here)
 
     def names_in(self, table: TableVersion) -> Mapping[str, int | None]:
-        """Return which ids the columns have in a version, as far as their names do not say it.
+        """Return the ids of the columns in a version, where their names do not already give them.
 
-        A name that now stands for another column, and one that no longer stands for any, are
-        exceptions; None is for a column that is not there though its name is.
+        These are names that now belong to another column, or to none any more; None is for a column
+        that the version lacks although the name exists.
         """
         ids, by_name = self.ids_in(table), ids_by_path(table.schema.fields)
         return {
@@ -161,11 +161,11 @@ class FeedColumns:
         }
 
     def read_from(self, table: TableVersion) -> tuple[tuple[Field, ...], tuple[Source | None, ...]]:
-        """Return what of a version is read, and what the feed's columns are made of.
+        """Return what to read of a version, and how to build the feed's columns from it.
 
         Returns:
             The columns of the version, without the parts that are not needed; and for each of the
-            feed's own columns which of them it is made of, None for nulls.
+            feed's own columns, the one that it is built from; None for nulls.
         """
         ids = self.ids_in(table)
         by_id = {each.id: each for each in table.schema.fields}
@@ -188,10 +188,10 @@ class FeedColumns:
         return next((".".join(path) for path, each in paths.items() if each not in ids), None)
 
     def narrowed(self, columns: Sequence[str] | None) -> tuple[pa.Schema, tuple[Source, ...]]:
-        """Return some of the columns, or parts of them, and which of the feed's they are made of.
+        """Return some of the columns, or parts of them, and the feed's columns they come from.
 
         Args:
-            columns: Names or paths in the version whose words the columns are in; None for all.
+            columns: Names or paths in the version whose names are used; None for all.
         """
         fields = project(self.told.schema, names_of(self.told, columns)).fields
         place_of = {each.id: place for place, each in enumerate(self.wanted.fields)}
@@ -203,7 +203,7 @@ class FeedColumns:
         return pa.schema([field_to_arrow(_nullable(each)) for each in fields]), tuple(sources)
 
     def as_in(self, table: TableVersion) -> pa.Schema:
-        """Return the feed's own columns with the types that they have in a version with all."""
+        """Return the feed's own columns with their types in a version that has all of them."""
         ids = self.ids_in(table)
         by_id = {each.id: each for each in table.schema.walk()}
         fields = [_retyped(each, ids, by_id) for each in self.wanted.fields]
@@ -211,28 +211,28 @@ class FeedColumns:
 
 
 class _Leaps:
-    """When the next leap is tried: after more and more steps, the more often none was possible.
+    """When to try the next leap: after ever more steps, the more often a leap was impossible.
 
     Args:
-        meet: The version that is left first.
+        meet: The version to start from.
 
     Attributes:
-        next: The version from which it is tried.
+        next: The version at which to try it.
     """
 
     def __init__(self, meet: int) -> None:
         self.next, self._pause = meet, SHORTEST_LEAP
 
     def is_due(self, meet: int) -> bool:
-        """Say whether a leap from a version is to be tried."""
+        """Return whether to try a leap from a version."""
         return meet <= self.next
 
     def succeeded(self) -> None:
-        """Take note that a leap was possible."""
+        """Record that a leap was possible."""
         self._pause = SHORTEST_LEAP
 
     def failed_at(self, meet: int) -> None:
-        """Take note that no leap from a version was possible."""
+        """Record that no leap from a version was possible."""
         self.next = meet - self._pause
         self._pause *= 2
 
@@ -240,11 +240,11 @@ class _Leaps:
 def columns_named(
     table: TableVersion, columns: Sequence[str], condition: Expression | None
 ) -> list[str]:
-    """Return the columns of a table among some, and those that a condition names, each once.
+    """Return the requested columns of a table and those that a condition names, each once.
 
     Args:
-        table: In whose words they are given.
-        columns: Names or paths, perhaps of change columns, too.
+        table: The version whose names are used.
+        columns: Names or paths, possibly of change columns, too.
         condition: None for none.
     """
     by_path: dict[Path, str] = {}
@@ -256,7 +256,7 @@ def columns_named(
 
 
 def ids_by_path(fields: Sequence[Field], above: Path = ()) -> dict[Path, int]:
-    """Return the ids of fields, and of all below them, by their names and those above them."""
+    """Return the ids of fields and all their descendants, by path."""
     found: dict[Path, int] = {}
     for each in fields:
         found[*above, each.name] = each.id
@@ -265,11 +265,11 @@ def ids_by_path(fields: Sequence[Field], above: Path = ()) -> dict[Path, int]:
 
 
 class ReadsOfVersion:
-    """Makes the work units that read rows of one version, with the feed's columns.
+    """Creates the work units that read rows of one version, with the feed's columns.
 
     Args:
         columns: The feed's columns.
-        table: The version in which the rows are read.
+        table: The version from which the rows are read.
         commit_version: The version that the changes show.
         commit_timestamp: When it was committed, in UTC.
     """
@@ -292,19 +292,19 @@ class ReadsOfVersion:
         )
 
     def unit(self, place: int, change_type: str, **rows: Any) -> ChangeUnit:
-        """Return what reads some rows of a fragment.
+        """Return the work unit that reads some rows of a fragment.
 
         Args:
-            place: The fragment's place in the manifest.
-            change_type: What became of the rows.
-            rows: Which, as the attributes of `WorkUnit`; all live ones if nothing is said.
+            place: The fragment's index in the manifest.
+            change_type: What happened to the rows.
+            rows: Which rows, as attributes of `WorkUnit`; all live rows by default.
         """
         unit = unit_of(self._table, place, fields=self._fields, system_columns=STAMPS, **rows)
         return self._said(unit=unit, change_type=change_type)
 
 
 def _nullable(field: Field) -> Field:
-    """Return a column that may be null, and so may all in it but the keys of maps."""
+    """Return a column nullable at every level, except the keys of maps."""
     if field.logical_type != MAP or len(field.children) != 1:
         return replace(field, nullable=True, children=tuple(map(_nullable, field.children)))
     (entries,) = field.children
@@ -315,10 +315,10 @@ def _nullable(field: Field) -> Field:
 
 
 def _part(wanted: Field, there: Field, ids: Ids) -> Field:
-    """Return what is read of a version's field to make a wanted one of it.
+    """Return what to read of a version's field to build a wanted one from it.
 
-    Where nothing in it is wanted, something still says which values are null, and how long lists
-    are.
+    If no part of it is wanted, one part is still read to learn which values are null and how long
+    lists are.
     """
     if there.is_leaf or wanted.is_blob:
         return there
@@ -332,7 +332,7 @@ def _part(wanted: Field, there: Field, ids: Ids) -> Field:
 
 
 def _narrowest(fields: Sequence[Field]) -> Field:
-    """Return the field with the fewest parts, and of it as few as can be."""
+    """Return the field with the fewest parts, itself reduced to as few as possible."""
     field = min(fields, key=lambda each: len(list(each.walk())))
     if field.is_leaf or field.logical_type == MAP:
         return field
@@ -340,13 +340,13 @@ def _narrowest(fields: Sequence[Field]) -> Field:
 
 
 def _source(wanted: Field, there: Field, ids: Ids, place: int) -> Source:
-    """Return what a wanted field is made of.
+    """Return what a wanted field is built from.
 
     Args:
         wanted: The field.
         there: What is read of its column in a version.
-        ids: For wanted ids those of the version.
-        place: Where `there` stands among its like.
+        ids: Maps wanted ids to ids in the version.
+        place: The index of `there` among its siblings.
     """
     if wanted.is_blob or there.is_blob:
         return Source(place)
@@ -363,7 +363,7 @@ def _source(wanted: Field, there: Field, ids: Ids, place: int) -> Source:
         part is not None and part.place == n and part.is_whole for n, part in enumerate(parts)
     )
     if is_list(wanted) and not is_list(there):
-        parts = ()  # of a list whose items are no field below it
+        parts = ()  # a list whose items are not a child field
     return Source(place, parts, is_whole)
 
 

@@ -1,21 +1,21 @@
-"""Following a table: from a position in its history to the next, as far as limits let.
+"""Follows a table: from one position in its history to the next, within limits.
 
-Two questions, each answered from the table alone, so that a batch which a checkpoint names can be
-planned again, whatever happened meanwhile:
+Both methods answer from the table alone, so a batch that a checkpoint names can be planned again,
+whatever has happened meanwhile:
 
-    advance(start, limits)   how far the next batch goes
-    units(start, end)        what has to be read for it
+    advance(start, limits)   where the next batch ends
+    units(start, end)        what to read for it
 
-A version that has been cleaned up is stood for by the next one that is left. So there are two kinds
+The next existing version stands in for one that was cleaned up. So there are two kinds
 of holes between the versions of a batch:
 
-    after 4, of which   left: 4, 7, 8    a gap: 4 to 7 is bridged by the net changes between them
-    after 4, of which   left: 7, 8       a loss: nobody can say any more what 5 to 7 changed
+    after 4, existing: 4, 7, 8    a gap: 4 to 7 is bridged by the net changes between them
+    after 4, existing: 7, 8       a loss: what 5 to 7 changed is unknown
 
-A loss is an error, unless `fail_on_data_loss` is false: then the batch begins at 7. So is a gap,
-unless `fail_on_data_loss` is false or a consumer had held the version before it: net changes lose
-nothing but the steps in between. Either is said in a warning. A bridge is never cut by a limit:
-positions in it would mean something else once more versions are gone.
+A loss is an error, unless `fail_on_data_loss` is false: then the batch starts at 7. A gap is an
+error, too, unless `fail_on_data_loss` is false or a consumer held the version before it: net
+changes lose only the intermediate steps. Both are logged as warnings. A limit never splits a
+bridge: positions in it would change their meaning once more versions are gone.
 """
 
 import logging
@@ -47,28 +47,28 @@ _log = logging.getLogger(__name__)
 
 KNOWN: Final = 64
 KNOWN_EVENTS: Final = 1 << 22
-"""So many steps are remembered at most, with so many events in all, or one that is larger."""
+"""How many steps are cached, and with how many row changes in all (or one larger step)."""
 
 VERSIONS_AHEAD: Final = 4
-"""So many manifests are read at once where nobody knows how many the limits let."""
+"""How many manifests are read side by side when the limits do not tell how many are needed."""
 
 COUNTED_PER_REPORT: Final = 8
-"""Of so many versions the rows are counted for one report of how far behind somebody is."""
+"""In how many versions the rows are counted for one report of how far behind a stream is."""
 
 
 @dataclass(frozen=True)
 class FollowerRules:
-    """What somebody who follows a table asks for.
+    """What a follower of a table wants.
 
     Attributes:
-        feed: What of each change; net changes are those of each batch. Its columns are not looked
-            at: they are given with each batch.
-        only_appended: Whether rows appended are given instead, and a version that changes others
-            is an error.
-        skip_change_commits: Whether such a version is passed over.
-        fail_on_data_loss: Whether versions that are gone are an error.
-        is_consumer: Whether the table holds the version where they stand, so that a gap after it
-            is no loss.
+        feed: What to give of each change; net changes are those of each batch. Its columns are
+            ignored: they are passed with each batch.
+        only_appended: Whether only appended rows are given, so that a version that changes other
+            rows is an error.
+        skip_change_commits: Whether such a version is skipped.
+        fail_on_data_loss: Whether missing versions are an error.
+        is_consumer: Whether the table keeps the follower's version, so that a gap after it is
+            not a loss.
     """
 
     feed: FeedRules
@@ -85,7 +85,7 @@ class Behind:
     Attributes:
         newest: The newest version.
         versions: How many versions are yet to be read.
-        rows: How many rows they give; None while they have not all been counted.
+        rows: How many rows they give; None until all have been counted.
     """
 
     newest: int
@@ -103,15 +103,15 @@ class Step(Protocol):
 
     @property
     def num_events(self) -> int:
-        """How many events there are."""
+        """How many row changes there are."""
         ...
 
     def num_rows(self, start: int = 0, stop: int | None = None) -> int:
-        """How many rows some of the events give."""
+        """How many rows some of the row changes give."""
         ...
 
     def units(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
-        """Yield what reads them."""
+        """Yield the work units that read them."""
         ...
 
 
@@ -123,12 +123,12 @@ def all_columns_of(last: TableVersion) -> FeedColumns:
 class TableFollower:
     """Follows the changes of a table, from position to position.
 
-    What is kept between two calls saves work, and never changes an answer.
+    State between calls is caching only; it never changes a result.
 
     Args:
-        uri: Where the table lies.
+        uri: The location of the table.
         storage_options: Settings of its store.
-        rules: What is asked for.
+        rules: What the follower wants.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class TableFollower:
 
     @property
     def newest_seen(self) -> int:
-        """The newest version, as it was seen last; reads nothing."""
+        """The newest version seen so far; reads nothing."""
         return self._newest.seen
 
     @property
@@ -160,18 +160,18 @@ class TableFollower:
         return self._refs
 
     def newest_listed(self) -> int:
-        """Return the newest version, as a listing says: nothing that is there is missed.
+        """Return the newest version from a listing, which misses no existing version.
 
         Raises:
-            NotFoundError: There is no table.
+            NotFoundError: The table does not exist.
         """
         return self._newest.list()
 
     def after(self, version: int) -> Position:
-        """Return the position after all changes of a version.
+        """Return the position after all row changes of a version.
 
         Args:
-            version: A version; 0 for the time before the first.
+            version: A version; 0 for before the first.
         """
         return self._history().position(version)
 
@@ -179,7 +179,7 @@ class TableFollower:
         """Return a version; None for the newest one.
 
         Raises:
-            NotFoundError: It is gone.
+            NotFoundError: It does not exist.
         """
         history = self._last_history
         if history is None or version is None or version > history.newest.version:
@@ -189,16 +189,16 @@ class TableFollower:
     def advance(
         self, start: Position, limits: Limits = NO_LIMITS, through: int | None = None
     ) -> Position:
-        """Return how far the next batch goes; `start` itself where there is nothing new.
+        """Return where the next batch ends; `start` itself if there is nothing new.
 
         Args:
-            start: Everything up to here has been given.
-            limits: How much is taken.
-            through: No later version is looked at; None for the newest.
+            start: Everything up to here has been delivered.
+            limits: The maximum size of the batch.
+            through: No later version is considered; None for the newest.
 
         Raises:
-            NotFoundError: The table was deleted, or made anew; or a version is gone.
-            InvalidInputError: Rows appended are asked for, and a version changes others.
+            NotFoundError: The table was deleted or re-created; or a version no longer exists.
+            InvalidInputError: Only appended rows are wanted, and a version changes others.
         """
         newest = self._newest.look()
         if newest < start.last_version:
@@ -218,7 +218,7 @@ class TableFollower:
         if start.is_snapshot:
             end = self._advance_snapshot(history, start, limits, through)
         elif limits.is_none:
-            in_part = start.events and self.rules.feed.is_net  # net changes have no parts
+            in_part = start.events and self.rules.feed.is_net  # net changes cannot be split
             end = history.position(start.version + 1 if in_part else through)
         else:
             end = self._take(history, start, limits, through)
@@ -231,17 +231,17 @@ class TableFollower:
         end: Position,
         columns_of: Callable[[TableVersion], FeedColumns] = all_columns_of,
     ) -> list[ChangeUnit]:
-        """Return what has to be read between two positions, in the feed's order.
+        """Return what to read between two positions, in the feed's order.
 
         Args:
-            start: Everything up to here has been given.
-            end: Everything up to here is to be given.
+            start: Everything up to here has been delivered.
+            end: Everything up to here is to be delivered.
             columns_of: Returns the feed's columns, given the batch's last version.
 
         Raises:
-            NotFoundError: The table was deleted, or made anew; or a version is gone.
+            NotFoundError: The table was deleted or re-created; or a version no longer exists.
             UnsupportedFeatureError: The table has no stable row ids.
-            InvalidInputError: Rows appended are asked for, and a version changes others.
+            InvalidInputError: Only appended rows are wanted, and a version changes others.
             CorruptDataError: The positions cannot follow each other.
         """
         if start == end:
@@ -249,8 +249,8 @@ class TableFollower:
         if end.is_snapshot and not start.is_snapshot:
             raise CorruptDataError(f"a snapshot cannot come after changes: {end} after {start}")
         if not start.is_snapshot and _place(start) >= _place(end):
-            # A query that begins at what is newest says something else each time it begins; the
-            # batch that began it has been planned, and is empty.
+            # A query that starts at the newest version computes a new position at each start; the
+            # batch that it started with has been planned, and is empty.
             return []
         history = self._history_for(start, end)
         for position in (start, end):
@@ -262,9 +262,9 @@ class TableFollower:
         return self._change_units(history, start, end, columns_of)
 
     def behind(self, position: Position) -> Behind:
-        """Return how far a position is behind the newest version that was seen last.
+        """Return how far a position is behind the newest version seen so far.
 
-        Of few versions at a time the rows are counted, and those numbers are kept.
+        Rows are counted in a few versions per call, and the counts are kept.
         """
         newest = self._newest.seen
         versions = max(newest - position.version, 0)
@@ -276,9 +276,9 @@ class TableFollower:
                 history = self._history()
             return Behind(newest, versions, self._rows_behind(history, position, newest))
         except (NotFoundError, InvalidInputError):
-            return Behind(newest, versions, None)  # the next batch says what is wrong
+            return Behind(newest, versions, None)  # the next batch reports the error
 
-    # --- how far
+    # --- where a batch ends
 
     def _advance_snapshot(
         self, history: VersionsLeft, start: Position, limits: Limits, through: int
@@ -287,9 +287,9 @@ class TableFollower:
         if not history.has(version):
             self._lose(
                 f"the rows of version {version}, of which {first} have been read as a snapshot, "
-                "are gone with it",
+                "no longer exist with it",
                 history,
-                f"a new snapshot is begun, of version {through}: rows come again",
+                f"a new snapshot starts, of version {through}: rows are repeated",
             )
             version, first = through, 0
         if limits.rows is None and limits.size_bytes is None:
@@ -303,7 +303,7 @@ class TableFollower:
     def _take(
         self, history: VersionsLeft, start: Position, limits: Limits, through: int
     ) -> Position:
-        """Return how far the limits let; past one event at least."""
+        """Return the end within the limits, after at least one row change."""
         version, first = self._beginning(history, start)
         rows, size_bytes, versions = limits.rows, limits.size_bytes, limits.versions
         history.read_ahead(version, min(through, version + (versions or VERSIONS_AHEAD)))
@@ -317,7 +317,7 @@ class TableFollower:
                     if is_first:
                         stop = max(stop, first + 1)
                     elif stop == first or self.rules.feed.is_net:
-                        break  # net changes of several versions have no parts
+                        break  # net changes of several versions cannot be split
                     if stop < step.num_events:
                         return history.position(version, stop)
             version = step.newer.version
@@ -330,7 +330,7 @@ class TableFollower:
             first, is_first = 0, False
         return history.position(version)
 
-    # --- what is read
+    # --- what to read
 
     def _snapshot_units(
         self,
@@ -345,11 +345,11 @@ class TableFollower:
         if not history.has(version):
             if stop is None:
                 version, first = history.stand_in(version), 0
-                instead = f"those of version {version} are read instead"
+                instead = f"the rows of version {version} are read instead"
             else:
-                instead = "they are passed over, and a new snapshot comes next"
+                instead = "they are skipped, and a new snapshot follows"
             self._lose(
-                f"rows of version {end.version}, which were to be read as a snapshot, are gone "
+                f"rows of version {end.version} are needed for a snapshot, but no longer exist "
                 "with it",
                 history,
                 instead,
@@ -371,12 +371,12 @@ class TableFollower:
     ) -> list[ChangeUnit]:
         part = end.version + 1 if end.events else None
         if part is not None and not history.has(part):
-            # Its part cannot be told any more; the next batch gives all of it.
+            # The part can no longer be determined; the next batch delivers the whole version.
             self._lose(
-                f"the first {end.events} changes of version {part} were to be read, but the "
-                "version is gone",
+                f"the first {end.events} changes of version {part} are needed, but the "
+                "version no longer exists",
                 history,
-                "they come with the next batch",
+                "they follow in the next batch",
             )
             part = None
         last = history.at(history.stand_in(part or end.version))
@@ -396,28 +396,28 @@ class TableFollower:
         return units
 
     def _beginning(self, history: VersionsLeft, start: Position) -> tuple[int, int]:
-        """Return the version after which changes can be told, and how many of the next one's not.
+        """Return the version after which changes are known, and how many of the next to skip.
 
         Args:
             history: The table's versions.
-            start: Everything up to here has been given.
+            start: Everything up to here has been delivered.
         """
         version = start.version
         if not history.has(version):
             left = history.stand_in(version)
             self._lose(
-                f"the changes after version {version} are to be read, but that version is gone, "
-                "so that nobody can say what was changed in the next ones",
+                f"the changes after version {version} are needed, but that version no longer "
+                "exists, so what the next ones changed is unknown",
                 history,
-                f"the changes through version {left} are left out",
+                f"the changes through version {left} are skipped",
             )
             return left, 0
         if start.events and not history.has(version + 1):
             self._lose(
                 f"{start.events} changes of version {version + 1} have been read, but that version "
-                "is gone, so that nobody can say which are left",
+                "no longer exists, so which ones remain is unknown",
                 history,
-                f"all changes after version {version} come, and some of them again",
+                f"all changes after version {version} follow, some of them repeated",
             )
             return version, 0
         return version, start.events
@@ -425,13 +425,13 @@ class TableFollower:
     def _steps(
         self, history: VersionsLeft, after: int, through: int, columns: FeedColumns | None = None
     ) -> Iterator[tuple[Step, bool]]:
-        """Yield what each version of an interval changed, and whether it stands for a gap.
+        """Yield the changes of each version of an interval, and whether they bridge a gap.
 
         Args:
             history: The table's versions.
-            after: The version after which the interval begins; it is there.
+            after: The version after which the interval begins; it exists.
             through: Its last version.
-            columns: The feed's columns; None where rows are only counted.
+            columns: The feed's columns; None if rows are only counted.
         """
         columns = columns or FeedColumns(history.newest, ())
         versions = history.between(after, through)
@@ -449,32 +449,32 @@ class TableFollower:
     def _net_steps(
         self, history: VersionsLeft, after: int, through: int, columns: FeedColumns
     ) -> Iterator[tuple[Step, bool]]:
-        """Yield what all versions of an interval changed together; see `_steps`."""
+        """Yield the changes of all versions of an interval together; see `_steps`."""
         versions = history.between(after, through)
         if versions:
             self._bridge_gaps(history, after, versions)
             yield from ((each, False) for each in self._net(history, after, versions[-1], columns))
 
     def _bridge_gaps(self, history: VersionsLeft, after: int, versions: Sequence[int]) -> None:
-        """Say that versions are missing between some; raise if they must not.
+        """Warn of missing versions; raise if that is an error.
 
         Args:
             history: The table's versions.
             after: The version before the first one.
-            versions: Those that are left, ascending.
+            versions: The existing versions, ascending.
         """
         for older, newer in zip((after, *versions[:-1]), versions, strict=True):
             if newer == older + 1:
                 continue
             gone = f"{older + 1}" if newer == older + 2 else f"{older + 1} to {newer - 1}"
-            problem = f"version {gone} gone" if newer == older + 2 else f"versions {gone} gone"
-            instead = f"the net changes from version {older} to {newer} stand for them"
+            one = newer == older + 2
+            problem = f"version {gone} is gone" if one else f"versions {gone} are gone"
+            instead = f"the net changes from version {older} to {newer} replace them"
             if self.rules.is_consumer and older:
                 self._warn(problem, instead)
             else:
                 self._lose(
-                    f"the changes after version {older} are to be read, but of the next ones "
-                    f"{problem}",
+                    f"the changes after version {older} are needed, but of the next ones {problem}",
                     history,
                     instead,
                 )
@@ -482,9 +482,9 @@ class TableFollower:
     def _walk(
         self, history: VersionsLeft, after: int, through: int, columns: FeedColumns
     ) -> Iterator[Step]:
-        """Yield what each version changed; what is known from a moment ago is not found out again.
+        """Yield the changes of each version; recently computed steps are reused.
 
-        A batch that ends in the midst of a large version would else compare it for every part.
+        Otherwise a batch that ends within a large version would compare it again for every part.
         """
         while after < through:
             known = self._known_steps.get(after + 1)
@@ -537,10 +537,10 @@ class TableFollower:
     def _check_appended(self, step: AppendedRows) -> None:
         if step.changes_rows is not None and not self.rules.skip_change_commits:
             raise InvalidInputError(
-                f"version {step.newer.version} of {self.uri} changes rows that were there before: "
-                f"it {step.changes_rows}. This stream gives appended rows only. Read all changes "
-                "with the option readChangeFeed; or pass over such versions with "
-                "skipChangeCommits, which leaves out the rows that they insert, too"
+                f"version {step.newer.version} of {self.uri} changes existing rows: it "
+                f"{step.changes_rows}. This stream gives appended rows only. Read all changes "
+                "with the option readChangeFeed; or skip such versions with "
+                "skipChangeCommits, which also omits the rows that they insert"
             )
 
     # --- how far behind
@@ -573,7 +573,7 @@ class TableFollower:
     # --- the table
 
     def _history(self, look: Look | None = None) -> VersionsLeft:
-        """Return the versions that there are now, or were in a look just now."""
+        """Return the versions that exist now, or that a recent look found."""
         look = look or self._log.look()
         check_readable(look.newest)
         table = TableVersion(
@@ -583,7 +583,7 @@ class TableFollower:
         return self._last_history
 
     def _history_for(self, start: Position, end: Position) -> VersionsLeft:
-        """Return the table's versions; those that were seen when this batch's end was found."""
+        """Return the table's versions; those seen when this batch's end was chosen."""
         if self._planned is None or self._planned[:2] != (start, end):
             return self._history()
         history = self._planned[2]
@@ -598,25 +598,25 @@ class TableFollower:
     def _made_anew(self, position: Position) -> NotFoundError:
         return NotFoundError(
             f"version {position.last_version} of {self.uri}, up to which changes have been read, "
-            "is not the one that is there now: the table was deleted and made anew, or put back "
+            "is not the one that exists now: the table was deleted and re-created, or restored "
             "from a copy. Start a new query, with a new checkpoint"
         )
 
     def _lose(self, problem: str, history: VersionsLeft, instead: str) -> None:
-        """Say what is lost; raise if nothing must be."""
+        """Warn of lost changes; raise if that is an error."""
         if self.rules.fail_on_data_loss:
             oldest, newest = history.versions[0], history.versions[-1]
             raise NotFoundError(
-                f"{self.uri}: {problem}. The oldest version there is is {oldest}, the newest "
-                f"{newest}. Set failOnDataLoss to false to go on all the same ({instead}); or "
+                f"{self.uri}: {problem}. The oldest existing version is {oldest}, the newest "
+                f"{newest}. Set failOnDataLoss to false to continue anyway ({instead}); or "
                 f"start a new query, with a new checkpoint: with startingVersion {oldest + 1}, or "
-                "without for a snapshot first. The option consumer makes cleanup keep what a "
+                "without it for a snapshot first. The option consumer makes cleanup keep what a "
                 "stream has yet to read"
             )
         self._warn(problem, instead)
 
     def _warn(self, problem: str, instead: str) -> None:
-        """Say something, once."""
+        """Log a warning, once."""
         if (problem, instead) not in self._said:
             self._said.add((problem, instead))
             _log.warning("%s: %s; %s", self.uri, problem, instead)
@@ -627,7 +627,7 @@ def _place(position: Position) -> tuple[int, int]:
 
 
 def _run(after: int, versions: Sequence[int]) -> Sequence[int]:
-    """Return the versions at the beginning that follow one without a gap."""
+    """Return the leading versions that follow one without a gap."""
     length = 0
     while length < len(versions) and versions[length] == after + 1 + length:
         length += 1
@@ -637,16 +637,16 @@ def _run(after: int, versions: Sequence[int]) -> Sequence[int]:
 def _stop_within(
     step: Step, first: int, rows: int | None, size_bytes: int | None
 ) -> tuple[int, int]:
-    """Return how many events of a step the limits let, counted from its beginning; and their size.
+    """Return how many row changes of a step fit the limits, from its start, and their size.
 
     Args:
         step: The step.
-        first: Its first event that is to be given.
-        rows: So many rows at most.
-        size_bytes: About so many bytes at most.
+        first: Its first row change to deliver.
+        rows: The maximum number of rows.
+        size_bytes: The approximate maximum in bytes.
 
     Returns:
-        One past the last event, and how large all from `first` are (0 where it does not matter).
+        One past the last row change, and the size of all from `first` (0 if irrelevant).
     """
     num_rows = step.num_rows(first)
     allowed = num_rows if rows is None else min(rows, num_rows)

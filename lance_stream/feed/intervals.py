@@ -1,6 +1,6 @@
-"""Which versions an interval of the feed has: after one, through another; or from moment to moment.
+"""Which versions an interval of the feed has: after one, through another; or by time.
 
-`after` is exclusive and `through` inclusive; 0 stands before the first version.
+`after` is exclusive and `through` inclusive; 0 is before the first version.
 """
 
 from bisect import bisect_left
@@ -15,7 +15,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.timestamps import moment_at, nanos_of, with_zone
 
 CLOCK_SKEW: Final = 60 * 10**9
-"""By how many nanoseconds the clocks of a table's writers may differ."""
+"""How many nanoseconds the clocks of a table's writers may differ by."""
 
 _LOOK_BACK: Final = 16
 _MICROSECOND: Final = 1000
@@ -28,21 +28,21 @@ def checked_interval(table: TableVersion, after: object, through: object) -> tup
     """Return the ends of an interval.
 
     Raises:
-        InvalidInputError: They are no numbers, or no interval of versions that are there.
+        InvalidInputError: They are not numbers, or not an interval of existing versions.
     """
     first, last = as_number(after), as_number(through)
     if first is None or last is None:
         raise InvalidInputError(
-            f"an interval has numbers of versions at its ends, not {after!r} and {through!r}"
+            f"the ends of an interval are version numbers, not {after!r} and {through!r}"
         )
     if not 0 <= first <= last:
         raise InvalidInputError(
-            f"changes after version {first} and through version {last} are no interval: after "
-            "is exclusive, 0 stands before the first version, and through is not less than it"
+            f"changes after version {first} and through version {last} are not an interval: after "
+            "is exclusive, 0 is before the first version, and through must not be less than after"
         )
     if last > table.version and last > (latest := table.log.latest()):
         raise InvalidInputError(
-            f"changes through version {last} are asked for, but the newest version is {latest}"
+            f"changes through version {last} were requested, but the newest version is {latest}"
         )
     return first, last
 
@@ -53,7 +53,7 @@ def version_of_interval(
     """Return one version of an interval.
 
     Raises:
-        NotFoundError: It is gone; the message says which versions are left.
+        NotFoundError: It no longer exists; the message lists the existing versions.
     """
     if version == table.version:
         return table
@@ -61,11 +61,11 @@ def version_of_interval(
         return table.read_at(version)
     except NotFoundError as error:
         versions = [each for each in table.log.versions() if each <= through]
-        there = f"{versions[0]} to {versions[-1]}" if versions else "none of them"
+        there = f"{versions[0]} to {versions[-1]}" if versions else "none"
         raise NotFoundError(
-            f"the changes after version {after} and through version {through} need version "
-            f"{version}, which has been cleaned up; of the versions through {through} there are "
-            f"still {there}. Begin at a version that is there, with a snapshot of it"
+            f"the changes after version {after} and through version {through} need "
+            f"version {version}, which has been cleaned up; existing versions through {through}: "
+            f"{there}. Start at an existing version, with a snapshot of it"
         ) from error
 
 
@@ -86,7 +86,7 @@ def last_version_until(table: TableVersion, moment: datetime) -> int:
     place = _first_place(table, versions, nanos_of(moment) + _MICROSECOND)
     if not place:
         raise InvalidInputError(
-            f"no version was there at {with_zone(moment).isoformat()}; the oldest one left is "
+            f"no version existed at {with_zone(moment).isoformat()}; the oldest one is "
             f"version {versions[0]}"
         )
     return versions[place - 1]
@@ -95,7 +95,7 @@ def last_version_until(table: TableVersion, moment: datetime) -> int:
 def commit_time(table: TableVersion) -> datetime:
     """Return the commit timestamp that a version's changes show: never before an older one's.
 
-    Clocks of several writers differ, and a version may say that it is older than the one before.
+    The clocks of writers differ, so a version may claim to be older than its predecessor.
     """
     said = table.manifest.timestamp_nanos or 0
     shown = _commit_times.get((table.uri, table.version, said))
@@ -115,15 +115,15 @@ def commit_time(table: TableVersion) -> datetime:
 
 
 def remember_commit_time(table: TableVersion, shown: datetime) -> None:
-    """Keep what a version's changes showed, so that those of the next one need not look back."""
+    """Keep the timestamp of a version's changes, so that the next one need not look back."""
     key = table.uri, table.version, table.manifest.timestamp_nanos or 0
     _commit_times.put(key, shown)
 
 
 def _first_place(table: TableVersion, versions: Sequence[int], nanos: int) -> int:
-    """Return where the first version stands that was committed at or after a moment.
+    """Return the index of the first version that was committed at or after a moment.
 
-    Timestamps ascend but for the skew of clocks: of what lies so near before, all are looked at.
+    Timestamps ascend except for clock skew: all versions within the skew before are examined.
     """
     place = look = bisect_left(versions, nanos, key=lambda each: _nanos(table, each))
     while look and (found := _nanos(table, versions[look - 1])) >= nanos - CLOCK_SKEW:
@@ -134,6 +134,6 @@ def _first_place(table: TableVersion, versions: Sequence[int], nanos: int) -> in
 
 
 def _nanos(table: TableVersion, version: int) -> int:
-    """Return when a version was committed, in nanoseconds, of which whole microseconds count."""
+    """Return when a version was committed, in nanoseconds, rounded down to microseconds."""
     said = table.log.read(version).timestamp_nanos or 0
     return said // _MICROSECOND * _MICROSECOND

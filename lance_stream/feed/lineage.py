@@ -1,11 +1,11 @@
-"""What each version was made from: the version before, or the one that a restore brought back.
+"""What each version derives from: the previous version, or the one that a restore brought back.
 
-Which columns of two such versions are the same says `schema.identity`. Where the version that one
-was made from has been cleaned up, the next older one that is left stands for it, and names decide.
+`schema.identity` determines which columns of two such versions are the same. If the version that
+one derives from has been cleaned up, the next older one stands in for it, and names decide.
 
-A data file says it of two versions far apart: the id of a column that is dropped is not given again
-while a file with values under it is in the table. So an id stands for one column in two versions
-that both name a file with it.
+Data files settle it for two versions far apart: the id of a dropped column is not reused while a
+file with values under it is in the table. So an id means the same column in two versions that both
+reference a file with it.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ _MAX_LOOKED_AT: Final = 32
 
 
 class Origin(NamedTuple):
-    """The version that another one was made from.
+    """The version that another one derives from.
 
     Attributes:
         version: Its number.
-        same: For the ids of the version that was made from it those of the same columns in it.
+        same: Maps ids of the derived version to the ids of the same columns in this one.
     """
 
     version: int
@@ -36,7 +36,7 @@ class Origin(NamedTuple):
 
 
 class Lineage:
-    """Tells which version each version was made from; each is read once.
+    """Finds the version that each version derives from; each is read once.
 
     Args:
         table: Any version of the table.
@@ -50,32 +50,32 @@ class Lineage:
         self._held: dict[tuple[int, int], frozenset[int]] = {}
 
     def see(self, table: TableVersion) -> None:
-        """Take note of a version that was read, to be spared reading it."""
+        """Record a version that was read, to save reading it again."""
         self._table = table
         self._recent[table.version] = table
         while len(self._recent) > _MAX_RECENT:
             self._recent.pop(next(iter(self._recent)))
 
     def origin(self, version: int) -> Origin | None:
-        """Return what a version was made from; None for the oldest one, or if it is gone."""
+        """Return what a version derives from; None for the oldest one, or if it is gone."""
         if version not in self._origins:
             origin = self._read(version)
             if origin is not None:
-                # Few versions change columns, so that all of a long history share a few mappings.
+                # Few versions change columns, so a long history shares a few mappings.
                 self._same = self._same if self._same == origin.same else origin.same
                 origin = origin._replace(same=self._same)
             self._origins[version] = origin
         return self._origins[version]
 
     def read_ahead(self, versions: Sequence[int]) -> None:
-        """Read versions that will be asked for side by side; some may have gone."""
+        """Read versions that will be needed side by side; some may have been removed."""
         read_ahead(self._table, versions)
 
     def ids_held(self, older: int, newer: int) -> frozenset[int]:
-        """Return ids that are known to stand for the same columns in two versions far apart.
+        """Return ids that are known to mean the same columns in two versions far apart.
 
         Raises:
-            NotFoundError: One of them is gone.
+            NotFoundError: One of them no longer exists.
         """
         if (older, newer) not in self._held:
             self._held[older, newer] = _ids_with_files(self.at(older), self.at(newer))
@@ -108,7 +108,7 @@ class Lineage:
         """Return a version.
 
         Raises:
-            NotFoundError: It is gone.
+            NotFoundError: It no longer exists.
         """
         if version == self._first.version:
             return self._first
@@ -118,9 +118,9 @@ class Lineage:
 
 
 def _ids_with_files(older: TableVersion, newer: TableVersion) -> frozenset[int]:
-    """Return ids that stand for the same columns in two versions, known by files of both.
+    """Return ids that mean the same columns in two versions, proven by files of both.
 
-    Some of the fragments that both have are looked at.
+    Some of the fragments that both have are checked.
     """
     before, after = _places(older.schema.fields), _places(newer.schema.fields)
     wanted = {each for each, place in after.items() if before.get(each) == place}
@@ -128,7 +128,7 @@ def _ids_with_files(older: TableVersion, newer: TableVersion) -> frozenset[int]:
     known: set[int] = set()
     for fragment_id in dict.fromkeys((*common[:_MAX_LOOKED_AT], *common[-_MAX_LOOKED_AT:])):
         for _, each in _held_by(older, fragment_id) & _held_by(newer, fragment_id):
-            # the struct of a column is the same one, too: no part moves to another
+            # the enclosing struct is the same one, too: parts do not move between structs
             known.update(after[each] if each in wanted else ())
         if wanted <= known:
             break
@@ -136,7 +136,7 @@ def _ids_with_files(older: TableVersion, newer: TableVersion) -> frozenset[int]:
 
 
 def _places(fields: Sequence[Field], above: tuple[int, ...] = ()) -> dict[int, tuple[int, ...]]:
-    """Return the ids above each field, and its own."""
+    """Return the ids of each field's ancestors, and its own."""
     found: dict[int, tuple[int, ...]] = {}
     for each in fields:
         found[each.id] = (*above, each.id)
@@ -145,14 +145,14 @@ def _places(fields: Sequence[Field], above: tuple[int, ...] = ()) -> dict[int, t
 
 
 def _held_by(table: TableVersion, fragment_id: int) -> set[tuple[str, int]]:
-    """Return the files of a fragment, each with each field that it has values of."""
+    """Return the pairs of file and field of a fragment's files."""
     fragment = table.manifest.fragments.by_id(fragment_id)
     files = fragment.files if fragment else ()
     return {(file.path, each) for file in files for each in file.field_ids}
 
 
 def restored_version(table: TableVersion) -> int | None:
-    """Return which version a restore made this one from; None if no restore did."""
+    """Return which version a restore created this one from; None without a restore."""
     if read_operation_kind(table.store, table.manifest) is not Restore:
         return None
     return _restored_by(table)

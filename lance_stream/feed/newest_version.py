@@ -1,9 +1,9 @@
-"""Asking again and again whether a table has a new version, at the cost of one small request.
+"""Polls a table for new versions, at the cost of one small request.
 
-Versions follow each other without a gap when they are made, so there is news once the next one is
-there: its manifest is asked for by name, whatever the history's length, and is read once it is
-there. Only a cleanup that took the next version away again, or a table that was deleted or made
-anew, is not seen by that; so every so often the newest versions are listed instead.
+Versions are created without gaps, so there is news once the next one exists: its manifest is
+requested by name, however long the history, and read once it exists. This misses only a cleanup
+that removed the next version again, or a table that was deleted or re-created; so every so often
+the newest versions are listed instead.
 """
 
 from typing import Final
@@ -12,19 +12,19 @@ from lance_stream.commit.version_log import Look, VersionLog
 from lance_stream.table.version_marks import mark_of
 
 LOOKS_PER_LISTING: Final = 20
-"""After so many looks without news the newest versions are listed."""
+"""After how many looks without news the newest versions are listed."""
 
 
 class NewestVersion:
-    """The newest version of a table, as it was seen last.
+    """The newest version of a table seen so far.
 
     Args:
         log: Its history.
 
     Attributes:
         seen: Its number; 0 before the first look.
-        mark: What `table.version_marks.mark_of` says of it.
-        listed: What the last look has listed; None if it had no need to.
+        mark: Its mark, from `table.version_marks.mark_of`.
+        listed: What the last look listed; None if it did not list.
     """
 
     def __init__(self, log: VersionLog) -> None:
@@ -38,7 +38,7 @@ class NewestVersion:
         """Return the newest version.
 
         Raises:
-            NotFoundError: There is no table.
+            NotFoundError: The table does not exist.
             BadDataError: The newest manifest is damaged.
         """
         self._looks += 1
@@ -48,7 +48,7 @@ class NewestVersion:
         return self.seen
 
     def list(self) -> int:
-        """Return the newest version, as a listing says; see `look`."""
+        """Return the newest version from a listing; see `look`."""
         self.listed = self._log.look()
         newest = self.listed.newest
         self.seen, self.mark, self._looks = newest.version, mark_of(newest), 0

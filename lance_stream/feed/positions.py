@@ -1,20 +1,20 @@
-"""Where somebody who follows a table stands, and how much is taken in one go.
+"""Positions in a table's history, and limits on the size of one batch.
 
-    Position(7)                          all changes of versions 1 to 7 have been given
-    Position(7, events=250)              and of version 8 the first 250
-    Position(0, is_snapshot=True)        nothing yet; a snapshot comes first, of a version to choose
-    Position(7, 1000, is_snapshot=True)  the first 1,000 rows of version 7, as inserts
+    Position(7)                          all changes of versions 1 to 7 have been delivered
+    Position(7, events=250)              and the first 250 of version 8
+    Position(0, is_snapshot=True)        nothing yet; starts with a snapshot of a version to be
+    chosen Position(7, 1000, is_snapshot=True)  the first 1,000 rows of version 7, as inserts
 
-A snapshot of version 7 ends at `Position(7)`, from where its changes go on: no overlap, no gap.
+A snapshot of version 7 ends at `Position(7)`, where its changes continue: no overlap, no gap.
 
-A position belongs to one table. One that was deleted and made anew under the same location has
-versions of the same numbers, so each position bears the mark of its version
-(`table.version_marks`), and one inside a version also the mark of that version:
+A position belongs to one table. A table that was deleted and re-created at the same location has
+versions with the same numbers, so each position carries the mark of its version
+(`table.version_marks`), and a position inside a version also that version's mark:
 
     Position(7, mark="5f..")                 version 7 is known
-    Position(7, events=250, mark="5f../9a..")  so is version 8, of which 250 events have been given
+    Position(7, events=250, mark="5f../9a..")  so is version 8, with 250 row changes delivered
 
-Positions of older releases bear the first mark only, or none; what is not known is not compared.
+Positions of older releases have only the first mark, or none; missing marks are not compared.
 """
 
 from collections.abc import Mapping
@@ -29,16 +29,16 @@ class Position:
     """A place in a table's history.
 
     Attributes:
-        version: The last version whose changes have all been given, or the one whose rows are
-            being given; 0 for none.
-        events: How many of the next version's events have been given as well (see `steps`), or how
-            many live rows of a snapshot, in scan order.
-        is_snapshot: Whether rows of a snapshot are being given.
-        mark: What `table.version_marks.mark_of` says of the version; empty for version 0, and where
-            it is not known. Inside a version, that one's mark follows it (see `joined_marks`).
-        columns: Which field ids the follower's columns have in the version (in version 1 for
-            version 0), as far as their names do not say it there; None where nobody knows. It
-            goes along with a place and is no part of it.
+        version: The last version whose changes have all been delivered, or the one whose rows
+            are being delivered; 0 for none.
+        events: How many of the next version's row changes have been delivered as well (see
+            `steps`), or how many live rows of a snapshot, in scan order.
+        is_snapshot: Whether rows of a snapshot are being delivered.
+        mark: The version's mark (`table.version_marks.mark_of`); empty for version 0, and if
+            unknown. Inside a version, that version's mark follows (see `joined_marks`).
+        columns: The field ids of the follower's columns in the version (in version 1 for
+            version 0), where their names do not already give them; None if unknown. Carried
+            along with a position, but not part of it.
     """
 
     version: int
@@ -56,20 +56,20 @@ class Position:
 
     @property
     def last_version(self) -> int:
-        """The newest version of which anything has been given."""
+        """The newest version of which anything has been delivered."""
         return self.version + bool(self.events and not self.is_snapshot)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much is taken in one go; None for no limit. All of them hold at once.
+    """The maximum size of one batch; None for no limit. All limits hold together.
 
-    One event is always taken, whatever its size.
+    At least one row change is always taken, whatever its size.
 
     Attributes:
-        versions: So many versions.
-        rows: So many rows.
-        size_bytes: About so many bytes of data files, as the rows' share of their files.
+        versions: Maximum number of versions.
+        rows: Maximum number of rows.
+        size_bytes: Approximate maximum in bytes, as the rows' share of their data files.
     """
 
     versions: int | None = None
@@ -78,7 +78,7 @@ class Limits:
 
     @property
     def is_none(self) -> bool:
-        """Whether everything there is may be taken."""
+        """Whether there is no limit at all."""
         return self == NO_LIMITS
 
 

@@ -1,15 +1,15 @@
-"""The columns of a stream that goes on: what its words meant before, they mean still.
+"""The columns of a stream that resumes: their names keep the meaning that they had before.
 
-Each time that a query is started, its reader is told of columns in the words of the version that
-is newest then. Where columns have changed names since the query read last, the same words would be
-other columns: half of a replica's column would be filled from one, half from the other. So a
-checkpoint keeps which field ids the columns have (`Position.columns`), and a column that can be
-followed from there to the newest version is that column, whatever is called so now.
+Each time a query starts, its reader gets column names of the version that is newest at that time.
+If columns were renamed since the query last read, the same names could mean other columns: half of
+a replica's column would be filled from one, half from the other. So a checkpoint keeps the field
+ids of the columns (`Position.columns`), and a column that can be followed from there to the newest
+version is that column, whatever has its name now.
 
-A column of a name that the stream did not have, or whose column is gone or has another type than
-the reader was told of, is what the newest version calls so. And where two of the words would stand
-for one column then (x was renamed to y, and another column to x), all of them are taken as the
-newest version has them: the query was told of other columns than before.
+A name that is new to the stream, or whose column is gone or has another type than the reader was
+given, means what it means in the newest version. If two names would then mean one column (x was
+renamed to y, and another column to x), all of them are taken from the newest version: the query was
+given other columns than before.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,16 +27,16 @@ def resumed_columns(
     table: TableVersion,
     names: Mapping[str, int | None],
 ) -> FeedColumns:
-    """Return the columns of a stream that goes on.
+    """Return the columns of a stream that resumes.
 
     Args:
-        told: The version in whose words the reader was told of its columns.
+        told: The version whose column names the reader was given.
         columns: Names or paths; None for all.
-        table: The version after which the stream goes on.
-        names: What a checkpoint says of columns in that version, as far as names do not.
+        table: The version after which the stream resumes.
+        names: The checkpoint's ids of columns in that version, where names do not give them.
 
     Raises:
-        NotFoundError: A column is not there.
+        NotFoundError: A column does not exist.
     """
     now = FeedColumns(told, columns)
     followed = inverted(FeedColumns(told, None, lineage=now.lineage).ids_in(table))

@@ -1,10 +1,10 @@
-"""In which rows two versions differ, and what the versions between them have to do with it.
+"""Which rows differ between two versions, and what the versions between contribute.
 
-Two neighbours tell it by themselves: their manifests are compared (see `table.diff`). But between
-versions that are further apart, and over a restore, which makes such versions neighbours, a row
-that lies elsewhere with its old stamp may have been moved by a compaction, or changed by a writer
-that does not stamp. Only then the versions between are looked at, one step at a time, for rows that
-such a writer changed. Where they are gone, stamps are believed.
+Two neighboring versions suffice by themselves: their manifests are compared (see `table.diff`). But
+between versions further apart, and across a restore, which makes such versions neighbors, a row
+that moved and kept its row versions may have been moved by a compaction, or changed by a writer
+that does not set row versions. Only then are the versions between examined, one step at a time, for
+rows that such a writer changed. Where they are gone, the row versions are trusted.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ from lance_stream.table.diff import (
 
 
 class RowDifferences:
-    """Compares versions of one table, and remembers what it found in between.
+    """Compares versions of one table, and caches what it found in between.
 
     Args:
         table: Any version of the table.
@@ -46,9 +46,9 @@ class RowDifferences:
         """Return the rows in which two versions differ.
 
         Args:
-            older: The one before; None for the time before the first.
-            newer: The one after.
-            column_backfills: Whether a row that only got a value in a new column was updated.
+            older: The earlier one; None for before the first.
+            newer: The later one.
+            column_backfills: Whether a row that only got a value in a new column counts as updated.
 
         Raises:
             UnsupportedFeatureError: A version has no stable row ids.
@@ -66,16 +66,16 @@ class RowDifferences:
         if history is None:
             return changed, sequences
         if history.has_old_columns:
-            # what is added after a restore has ids that were given before
+            # rows added after a restore reuse earlier ids
             plan = plan_diff(older.manifest, newer.manifest, _new_field_ids(older, newer))
         return _diff(plan, newer, history, column_backfills=column_backfills)
 
     def _history_of(
         self, older: TableVersion, newer: TableVersion, *, column_backfills: bool
     ) -> History | None:
-        """Return what the versions between did, as far as their ends do not show it.
+        """Return what the versions between did, beyond what their ends show.
 
-        It is None for neighbours, which show it all, and where versions are gone.
+        It is None for neighbors, which show everything, and if versions are gone.
         """
         first, last = older.version, newer.version
         if first + 1 == last:
@@ -94,7 +94,7 @@ class RowDifferences:
             return None  # cleaned up
 
     def _unstamped_between(self, after: int, through: int) -> tuple[U64s, bool]:
-        """Return the ids of rows that may have changed and have the stamps that they had.
+        """Return the ids of rows that may have changed without new row versions.
 
         And whether a restore among the versions brought back columns that had been dropped.
         """
@@ -111,12 +111,12 @@ class RowDifferences:
                 origin = self._restored_by(newer)
                 if origin is not None:
                     has_old_columns |= bool(_new_field_ids(older, newer))
-                    # it may give rows their stamps back that have changed without a stamp since
+                    # it may bring back rows changed since without row versions
                     ranges.append((origin, older.version))
         return np.unique(np.concatenate(found)), has_old_columns
 
     def _touched_between(self, after: int, through: int) -> U64s:
-        """Return the ids of rows that came, went, or changed by more than a new column."""
+        """Return the ids of rows inserted, deleted, or changed by more than a new column."""
         found = [np.empty(0, np.uint64)]
         for older, newer in self._steps(after, through):
             found.append(row_ids_told(*self._compare(older, newer, column_backfills=False)))
@@ -159,6 +159,6 @@ def _diff(
 
 
 def _new_field_ids(older: TableVersion, newer: TableVersion) -> set[int]:
-    """Return the fields of one version that are not the same, under the same id, in another."""
+    """Return the fields of one version whose id is another field, or none, in another version."""
     ids = FeedColumns(newer, None).ids_in(older)
     return {each.id for each in newer.schema.walk() if ids.get(each.id) != each.id}

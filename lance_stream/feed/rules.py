@@ -14,15 +14,15 @@ DEDUPLICATION_MODES: Final = (EACH_VERSION, NET_CHANGES)
 
 @dataclass(frozen=True)
 class FeedRules:
-    """What the change feed is to give.
+    """What a reader wants from the change feed.
 
     Attributes:
         columns: Names or paths; None for all columns of the last version.
-        deduplication_mode: "none" for what each version changed, or "netChanges" to compare the
-            ends of the interval alone.
-        pre_images: Whether an update also gives the row as it was.
-        compute_updates: Whether an update is given as one; else it is a delete and an insert.
-        column_backfills: Whether rows that only got values in a new column are given as updated.
+        deduplication_mode: "none" for the changes of each version, or "netChanges" to compare
+            only the ends of the interval.
+        pre_images: Whether updates include the pre-image.
+        compute_updates: Whether an update is reported as one; otherwise as a delete and an insert.
+        column_backfills: Whether rows that only got values in a new column count as updated.
     """
 
     columns: Sequence[str] | None = None
@@ -35,15 +35,15 @@ class FeedRules:
         """Check the mode.
 
         Raises:
-            InvalidInputError: There is no such mode.
+            InvalidInputError: The mode is unknown.
         """
         if self.deduplication_mode not in DEDUPLICATION_MODES:
             raise InvalidInputError(
-                f"deduplication_mode is one of {', '.join(DEDUPLICATION_MODES)}, not "
+                f"deduplication_mode must be one of {', '.join(DEDUPLICATION_MODES)}, not "
                 f"{self.deduplication_mode!r}"
             )
 
     @property
     def is_net(self) -> bool:
-        """Whether the ends of the interval are compared alone."""
+        """Whether only the ends of the interval are compared."""
         return self.deduplication_mode == NET_CHANGES

@@ -1,20 +1,20 @@
-"""Values of one version as values of the feed's columns, which may have another type or shape.
+"""Converts one version's values to the feed's columns, which may differ in type or shape.
 
 A column keeps its identity when it is cast, or when its table is overwritten with another type.
-What a value is under the feed's type is decided by one rule: it is shown if it is the same value
-there, and otherwise it is null. So is what the version does not have.
+One rule decides how a value is shown under the feed's type: if it is the same value there, it is
+shown; otherwise it is null. Columns that the version does not have are null, too.
 
-    struct            its parts by identity, in the feed's order; a null struct stays null
-    list, any kind    item by item; null where a fixed size is not its length
-    map               entry by entry; null where a key has no value in the feed's type
-    number            the same number; floats also as integers, and the other way round
-    decimal           the same number in other digits
-    text, bytes       in another layout; bytes of a fixed size where they are so many
-    date, timestamp   the same moment in another unit; without a zone never as one with a zone
+    struct            fields by identity, in the feed's order; a null struct stays null
+    list, any kind    item by item; null if its length is not the fixed size
+    map               entry by entry; null if a key has no equal in the feed's type
+    number            the same number; also between floats and integers
+    decimal           the same number at another precision or scale
+    text, bytes       in another layout; fixed-size bytes if the length matches
+    date, timestamp   the same moment in another unit; never between types with and without a zone
     time, duration    the same in another unit
     anything else     null
 
-Nothing here fails because of a value: history is as it is, and a reader must come past it.
+No value raises an error: history cannot be changed, and a reader must get past it.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,13 +33,13 @@ _DIGITS_OF_64_BITS: Final = 20
 
 @dataclass(frozen=True)
 class Source:
-    """What a column of the feed, or a part of one, is made of.
+    """What a column of the feed, or a part of one, is built from.
 
     Attributes:
-        place: Which of the columns, or of the parts of a struct, that are read.
-        parts: For each part of a struct that the feed has, for the items of a list, or for key and
-            value of a map, what it is made of; None for nulls.
-        is_whole: Whether it is made of all that is read, in the same order.
+        place: Index among the columns, or parts of a struct, that are read.
+        parts: For each part of a struct in the feed, for the items of a list, or for key and value
+            of a map, what it is built from; None for nulls.
+        is_whole: Whether it uses all that is read, in the same order.
     """
 
     place: int
@@ -48,11 +48,11 @@ class Source:
 
 
 def show(array: pa.Array, source: Source, target: pa.DataType) -> pa.Array:
-    """Return values that were read as a column of the feed.
+    """Return stored values as a column of the feed.
 
     Args:
         array: What was read.
-        source: Which of it becomes what.
+        source: Which part becomes which.
         target: The type of the feed's column.
     """
     if source.is_whole and array.type.equals(target):
@@ -157,12 +157,12 @@ def _lengths_of(array: pa.MapArray) -> npt.NDArray[np.int64]:
 
 
 def _rows_of(array: pa.MapArray) -> npt.NDArray[np.int64]:
-    """Return for each entry the map that it is in."""
+    """Return the index of the map of each entry."""
     return np.repeat(np.arange(len(array)), _lengths_of(array))
 
 
 def _without(rows: npt.NDArray[np.int64], num_rows: int) -> pa.Array:
-    """Return all places but some, which are null."""
+    """Return all row indices, with nulls in place of some."""
     mask = np.zeros(num_rows, np.bool_)
     mask[rows] = True
     return pa.array(np.arange(num_rows), mask=mask)
@@ -226,7 +226,7 @@ def _encoded(values: pa.Array, target: pa.DictionaryType) -> pa.Array:
 
 
 def _kept(array: pa.Array, cast: Callable[[pa.Array], pa.Array], is_kept: pa.Array) -> pa.Array:
-    """Return a cast of the values that keep their meaning, and nulls for the others."""
+    """Cast the values that keep their meaning, and return null for the others."""
     kept = pc.fill_null(is_kept, False)
     if kept.false_count == array.null_count:
         return cast(array)
@@ -234,16 +234,16 @@ def _kept(array: pa.Array, cast: Callable[[pa.Array], pa.Array], is_kept: pa.Arr
 
 
 def _there_and_back(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Cast what comes back the same; for casts of which a wrong value never does."""
+    """Cast values that survive a round trip; for casts where a wrong value never does."""
     back = array.cast(target, safe=False).cast(array.type, safe=False)
     return _kept(array, lambda some: some.cast(target, safe=False), pc.equal(array, back))
 
 
 def _show_decimal(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Cast numbers of which one kind or the other is a decimal."""
+    """Cast numbers to or from a decimal type."""
     types = pa.types
     if types.is_floating(array.type) or types.is_floating(target):
-        return pa.nulls(len(array), target)  # no decimal digits stand for a float's binary ones
+        return pa.nulls(len(array), target)  # a float's binary digits have no exact decimal form
     if types.is_integer(array.type):
         array = array.cast(pa.decimal128(_DIGITS_OF_64_BITS, 0))
     try:
@@ -281,7 +281,7 @@ def _show_number(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _is_within(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return which integers are integers of another type, too."""
+    """Return which integers fit another integer type."""
     limits = np.iinfo(target.to_pandas_dtype())
     return _is_between(array, int(limits.min), int(limits.max))
 
@@ -298,7 +298,7 @@ def _is_between(array: pa.Array, low: int, high: int) -> pa.Array:
 def _float_as_integer(array: pa.Array, target: pa.DataType) -> pa.Array:
     values = _values_of(array, np.float64)
     limits = np.iinfo(target.to_pandas_dtype())
-    # the largest integer itself may be no float: one more is one
+    # the largest integer may have no exact float, but one more does
     is_kept = (values >= float(limits.min)) & (values < float(int(limits.max) + 1))
     is_kept &= np.floor(values) == values
     mask = ~is_kept | np.asarray(array.is_null())
@@ -320,7 +320,7 @@ def _as_float(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _values_of(array: pa.Array, kind: Any) -> npt.NDArray[Any]:
-    """Return numbers as numpy has them, with any number for a null."""
+    """Return numbers as numpy values; nulls become arbitrary numbers."""
     own = np.dtype(array.type.to_pandas_dtype())
     if not len(array):
         return np.empty(0, kind)

@@ -1,11 +1,11 @@
-"""The rows of one version as inserts, in pieces that can be read one after the other.
+"""The rows of one version as inserts, in pieces that can be read one by one.
 
-A piece is named by the places of its rows among all live rows in scan order, so that whoever stops
-half-way notes one number. A version never changes: as long as it is there, a piece can be read
-again, by anybody.
+A piece is a range of positions among all live rows in scan order, so a reader that stops half-way
+records one number. A version never changes: as long as it exists, any reader can read a piece
+again.
 
-How many live rows the fragments have stands in the manifest. Where a piece begins or ends in the
-midst of a fragment with dead rows, that fragment's deletion file is read.
+The manifest contains the number of live rows of each fragment. If a piece starts or ends within a
+fragment that has deleted rows, that fragment's deletion file is read.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ class Snapshot:
 
     Args:
         table: The version.
-        columns: Of the feed; None for all columns of the version.
+        columns: Columns of the feed; None for all columns of the version.
     """
 
     def __init__(self, table: TableVersion, columns: FeedColumns | None = None) -> None:
@@ -41,12 +41,12 @@ class Snapshot:
     def stop_within(
         self, start: int, rows: int | None = None, size_bytes: int | None = None
     ) -> int:
-        """Return where a piece ends.
+        """Return the end of a piece.
 
         Args:
             start: Its first row.
-            rows: It has no more rows.
-            size_bytes: Their share of the data files is about this large at most.
+            rows: The maximum number of rows.
+            size_bytes: The approximate maximum of their share of the data files.
 
         Returns:
             One past its last row; after `start`, unless there are no more rows.
@@ -61,7 +61,7 @@ class Snapshot:
 
         Args:
             start: The first row, from 0.
-            stop: One past the last; None for all there are.
+            stop: One past the last; None for all.
         """
         table, starts = self._table, self._starts
         stop = self.num_rows if stop is None else min(stop, self.num_rows)
@@ -79,10 +79,10 @@ class Snapshot:
             yield reads.unit(place, INSERT, start=begin, stop=end)
 
     def _row_offsets(self, place: int, rows: range, num_live: int) -> tuple[int, int | None]:
-        """Return the row offsets between which some of a fragment's live rows lie.
+        """Return the range of row offsets that holds some of a fragment's live rows.
 
         Args:
-            place: The fragment's place in the manifest.
+            place: The fragment's index in the manifest.
             rows: The rows, counted among the fragment's live ones.
             num_live: How many those are.
         """
@@ -99,11 +99,11 @@ class Snapshot:
 
     @cached_property
     def _starts(self) -> npt.NDArray[np.int64]:
-        """(n + 1,) how many live rows stand before each fragment, and in all of them."""
+        """(n + 1,) how many live rows precede each fragment, then the total."""
         fragments = self._table.manifest.fragments
         numbers = fragments.numbers
         live = numbers.physical_rows.astype(np.int64) - numbers.dead_rows.astype(np.int64)
-        # What an old writer did not say is read from the files.
+        # Counts that an old writer left out are read from the files.
         unsaid = (numbers.physical_rows == 0) | (
             numbers.has_deletion_file & (numbers.dead_rows == 0)
         )
@@ -112,7 +112,7 @@ class Snapshot:
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(live)])
 
     def _stop_by_size(self, start: int, stop: int, size_bytes: int) -> int:
-        """Return the row before which a piece ends that is not larger than some bytes."""
+        """Return the end of the largest piece within a number of bytes."""
         starts, left = self._starts, size_bytes
         first = int(np.searchsorted(starts, start, side="right")) - 1
         for place in range(first, len(self._table.manifest.fragments)):

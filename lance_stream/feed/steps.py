@@ -1,10 +1,10 @@
-"""What one version changed: counted and cut into work units before any data is read.
+"""What one version changed, counted and split into work units before any data is read.
 
-A step's events stand in the feed's order: rows deleted, rows updated, rows inserted. An update is
-one event, though it may give two rows, so that wherever a step is cut the row as it was and the row
-as it is stay together. Numbers of events are therefore positions in a version, the same whenever
-and by whomever they are counted: a stream that must stop in the middle of a large version notes how
-many it has given.
+A step's row changes are in the feed's order: deleted rows, updated rows, inserted rows. An update
+is one row change even if it gives two rows, so wherever a step is split, the pre-image and the
+post-image stay together. The number of a row change is therefore a stable position within a
+version, the same for every reader: a stream that stops within a large version records how many it
+has delivered.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,15 +38,15 @@ from lance_stream.table.row_addresses import unpack_addresses
 
 @dataclass(frozen=True)
 class VersionChanges:
-    """What one version changed in another, which is as a rule the one before.
+    """What one version changed in another, usually the previous one.
 
     Attributes:
-        older: The other version; None for the time before the first.
+        older: The other version; None before the first version.
         newer: The version.
         changed: The rows in which they differ.
         timestamp: The commit timestamp that the changes show, in UTC.
         columns: The feed's columns.
-        rules: What is asked for.
+        rules: The reader's settings.
     """
 
     older: TableVersion | None
@@ -62,11 +62,11 @@ class VersionChanges:
         return self.changed.num_changes
 
     def num_rows(self, start: int = 0, stop: int | None = None) -> int:
-        """How many rows some of the events give: an update may give two.
+        """How many rows some of the row changes give: an update may give two.
 
         Args:
-            start: The first event, from 0.
-            stop: One past the last; None for all there are.
+            start: The first row change, from 0.
+            stop: One past the last; None for all.
         """
         deletes, updates = self._kinds
         stop = self.num_events if stop is None else min(stop, self.num_events)
@@ -77,7 +77,7 @@ class VersionChanges:
 
     @cached_property
     def _kinds(self) -> tuple[int, int]:
-        """How many events are deletes, and how many updates."""
+        """How many row changes are deletes, and how many are updates."""
         changed = self.changed
         return (
             sum(len(each.offsets) for each in changed.deletes),
@@ -85,11 +85,11 @@ class VersionChanges:
         )
 
     def units(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
-        """Yield the work units that read some of the events, in the feed's order.
+        """Yield the work units that read some of the row changes, in the feed's order.
 
         Args:
-            start: The first event, from 0.
-            stop: One past the last; None for all there are.
+            start: The first row change, from 0.
+            stop: One past the last; None for all.
         """
         stop = self.num_events if stop is None else stop
         deletes, start, stop = _cut(self.changed.deletes, start, stop)
@@ -107,7 +107,7 @@ class VersionChanges:
         yield from self._read_in(self.newer, now)
 
     def _rows_before(self, updates: Sequence[RowsOfFragment | UpdatedRows]) -> list[RowsOfFragment]:
-        """Return where rows that were updated lie in the older version."""
+        """Return where updated rows are in the older version."""
         addresses = [each.addresses_before for each in updates if isinstance(each, UpdatedRows)]
         if self.older is None or not addresses:
             return []
@@ -132,17 +132,17 @@ class VersionChanges:
 def walk(
     table: TableVersion, after: int, through: int, rules: FeedRules, columns: FeedColumns
 ) -> Iterator[VersionChanges]:
-    """Yield what each version of an interval changed; for net changes what all of them did.
+    """Yield the changes of each version of an interval; for net changes, of all together.
 
     Args:
-        table: Any version of the table; that of `through` spares reading it.
+        table: Any version of the table; passing version `through` saves reading it.
         after: The version after which the interval begins; 0 is before the first.
         through: Its last version.
-        rules: What is asked for.
+        rules: The reader's settings.
         columns: The feed's columns.
 
     Raises:
-        NotFoundError: A version of the interval is gone.
+        NotFoundError: A version of the interval no longer exists.
         UnsupportedFeatureError: A version has no stable row ids.
     """
     if after == through:
@@ -168,16 +168,16 @@ def check_has_feed(table: TableVersion) -> None:
     """
     if not table.has_stable_row_ids:
         raise UnsupportedFeatureError(
-            "the table has no stable row ids, without which a row cannot be followed from version "
-            "to version, so there is no change feed. lance_stream.migrate_to_stable_row_ids(uri) "
-            "gives them ids; changes are known from the next version on"
+            "the table has no stable row ids, so rows cannot be followed across versions and "
+            "there is no change feed. lance_stream.migrate_to_stable_row_ids(uri) assigns row ids; "
+            "changes are available from the next version on"
         )
 
 
 def _cut(
     parts: Sequence[RowsOfFragment] | Sequence[UpdatedRows], start: int, stop: int
 ) -> tuple[list[RowsOfFragment | UpdatedRows], int, int]:
-    """Return the parts' rows from `start` to `stop`, and both as counted from the parts' end."""
+    """Return the parts' rows from `start` to `stop`, and both counted from the parts' end."""
     chosen: list[RowsOfFragment | UpdatedRows] = []
     for each in parts:
         num_rows = len(each.offsets)

@@ -1,9 +1,9 @@
-"""Which versions of a table are left; and for one that was cleaned up, the next one stands.
+"""Which versions of a table still exist; the next existing one stands in for one cleaned up.
 
-It is a look at one moment. A version that goes after it is missed when it is read.
+This is a view of one moment. A version that is removed later is missed when it is read.
 
-One listing says the newest few versions; older ones are listed only where somebody asks for them.
-Manifests that a batch needs are read once, and several side by side.
+One listing returns the newest few versions; older ones are listed only on demand. Manifests that a
+batch needs are read once, several side by side.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,10 @@ from lance_stream.table.manifest import Manifest
 from lance_stream.table.version_marks import mark_of
 
 MAX_RECENT: Final = 128
-"""So many manifests are kept while a batch is planned."""
+"""How many manifests are cached while a batch is planned."""
 
 MAX_RECENT_FRAGMENTS: Final = 400_000
-"""And no more than name so many fragments together, but for the last few."""
+"""How many fragments the cached manifests may list together, except for the last few."""
 
 _LEAST_RECENT: Final = 4
 
@@ -36,7 +36,7 @@ class VersionsLeft:
 
     Args:
         table: Any version of the table.
-        look: What there is.
+        look: Which versions there are.
     """
 
     def __init__(self, table: TableVersion, look: Look) -> None:
@@ -47,17 +47,17 @@ class VersionsLeft:
 
     @cached_property
     def versions(self) -> list[int]:
-        """All that are there, ascending."""
+        """All existing versions, ascending."""
         if not self._is_all:
             self._list(0)
         return self._listed
 
     def has(self, version: int) -> bool:
-        """Return whether a version is there; the time before the first one always is."""
+        """Return whether a version exists; version 0 always does."""
         return not version or version == self.newest.version or version in self._after(version - 1)
 
     def _after(self, version: int) -> Sequence[int]:
-        """Return the versions that are there, ascending, and all of those after one."""
+        """Return existing versions, ascending, including all after one."""
         if not self._is_all and self._listed[0] > version + 1:
             self._list(version)
         return self._listed
@@ -68,23 +68,23 @@ class VersionsLeft:
         self._is_all = not after
 
     def read_ahead(self, first: int, last: int) -> None:
-        """Read manifests that will be asked for, side by side.
+        """Read manifests that will be needed, side by side.
 
         Args:
             first: The first version.
-            last: The last one; fewer are read where they are large.
+            last: The last one; fewer are read if they are large.
         """
         first = max(first, 1)
         self._log.read_ahead([each for each in self._after(first - 1) if first <= each <= last])
 
     def stand_in(self, version: int) -> int:
-        """Return a version, or the next one that is left."""
+        """Return a version, or the next one that exists."""
         if self.has(version):
             return version
         return next((each for each in self._after(version) if each > version), self.newest.version)
 
     def between(self, after: int, through: int) -> list[int]:
-        """Return the versions that are left after one and through another, or its stand-in."""
+        """Return the existing versions after one and through another, or its stand-in."""
         last = self.stand_in(through)
         return [each for each in self._after(after) if after < each <= last]
 
@@ -92,21 +92,21 @@ class VersionsLeft:
         """Return a version.
 
         Raises:
-            NotFoundError: It has gone meanwhile.
+            NotFoundError: It has been removed meanwhile.
         """
         return checkout(self.newest, version)
 
     def mark(self, version: int) -> str:
-        """Return the mark of a version; empty where it is not there, and before the first."""
+        """Return the mark of a version; empty if it does not exist, and for version 0."""
         is_there = 0 < version <= self.newest.version and self.has(version)
         return mark_of(self.at(version).manifest) if is_there else ""
 
     def position(self, version: int, events: int = 0) -> Position:
-        """Return the position after all changes of a version.
+        """Return the position after all row changes of a version.
 
         Args:
             version: The version.
-            events: How many events of the next version have been given as well.
+            events: How many row changes of the next version have been delivered as well.
         """
         mark = self.mark(version)
         if events:
@@ -115,22 +115,22 @@ class VersionsLeft:
 
 
 def read_ahead(table: TableVersion, versions: Sequence[int]) -> None:
-    """Read manifests that will be asked for side by side, if the table's log keeps what it reads.
+    """Read manifests that will be needed side by side, if the table's log caches them.
 
     Args:
-        table: Any version; that of a `VersionsLeft` has a log that does.
-        versions: Which; some may have gone.
+        table: Any version; one of a `VersionsLeft` has a log that does.
+        versions: Which versions; some may have been removed.
     """
     if isinstance(table.log, _RecentVersions):
         table.log.read_ahead(versions)
 
 
 class _RecentVersions(VersionLog):
-    """A log that remembers manifests that were read: a batch asks for most of them again.
+    """A log that caches manifests: a batch reads most of them more than once.
 
     Args:
         log: The log.
-        seen: What there is.
+        seen: Which versions there are.
     """
 
     def __init__(self, log: VersionLog, seen: Look) -> None:
@@ -140,7 +140,7 @@ class _RecentVersions(VersionLog):
 
     @property
     def store(self) -> Store:
-        """Where the table's files lie."""
+        """Where the table's files are stored."""
         return self._log.store
 
     def latest(self) -> int:
@@ -152,11 +152,11 @@ class _RecentVersions(VersionLog):
         return self._log.has(version)
 
     def versions(self, after: int = 0) -> list[int]:
-        """Return every version that is there."""
+        """Return every existing version."""
         return self._log.versions(after)
 
     def look(self) -> Look:
-        """Return what there is now."""
+        """Return which versions there are now."""
         return self._log.look()
 
     def read(self, version: int, etag: str = "") -> Manifest:
@@ -166,7 +166,7 @@ class _RecentVersions(VersionLog):
         return manifest
 
     def find(self, version: int) -> Manifest | None:
-        """Return the manifest of a version that may have come."""
+        """Return the manifest of a version that may exist by now."""
         return self._log.find(version)
 
     def read_latest(self) -> Manifest:
@@ -174,25 +174,25 @@ class _RecentVersions(VersionLog):
         return self._log.read_latest()
 
     def manifest_path(self, version: int) -> str:
-        """Return where the manifest of a version that was listed lies."""
+        """Return the path of the manifest of a listed version."""
         return self._log.manifest_path(version)
 
     def publish(self, version: int, manifest: bytes) -> bool:
-        """Make a manifest the one of a version."""
+        """Publish a manifest as a version."""
         return self._log.publish(version, manifest)
 
     def remember(self, manifest: Manifest, data: bytes) -> None:
-        """Take note of a version that was published."""
+        """Record a version that was published."""
         self._log.remember(manifest, data)
 
     @property
     def mark(self) -> Mapping[str, str]:
-        """Config entries that each version gets."""
+        """Config entries that each version contains."""
         return self._log.mark
 
     @property
     def creates_names_once(self) -> bool:
-        """Whether `Store.create_once` can be relied on."""
+        """Whether `Store.create_once` is reliable."""
         return self._log.creates_names_once
 
     def check_may_follow(self, newest: Manifest | None) -> None:
@@ -208,11 +208,11 @@ class _RecentVersions(VersionLog):
         self._log.put_back(version, manifest)
 
     def staged_files_done_with(self, paths: Sequence[str]) -> set[str]:
-        """Return those of some staged manifests that are of no use any more."""
+        """Return which of some staged manifests are no longer needed."""
         return self._log.staged_files_done_with(paths)
 
     def read_ahead(self, versions: Sequence[int]) -> None:
-        """Read manifests side by side, as many as are kept; some may have gone."""
+        """Read manifests side by side, as many as fit the cache; some may have been removed."""
         room = MAX_RECENT_FRAGMENTS // max(len(self._seen.newest.fragments), 1)
         missing = [each for each in versions if each not in self._recent]
         missing = missing[: max(min(room, MAX_RECENT) - _LEAST_RECENT, 0)]

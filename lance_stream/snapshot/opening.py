@@ -165,6 +165,6 @@ def _newest_at(log: VersionLog, moment: datetime) -> Manifest:
         oldest = manifest
     when = oldest and timestamp_of(oldest)
     raise NotFoundError(
-        f"no version was there at {with_zone(moment).isoformat()}; the oldest one left is version "
+        f"no version existed at {with_zone(moment).isoformat()}; the oldest one is version "
         f"{oldest.version if oldest else '?'} of {when.isoformat() if when else 'an unknown time'}"
     )

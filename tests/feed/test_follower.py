@@ -1,4 +1,4 @@
-"""Following a table from position to position: limits, gaps, losses, and tables made anew."""
+"""Following a table from position to position: limits, gaps, losses, and tables re-created."""
 
 import logging
 import shutil
@@ -301,7 +301,7 @@ def test_a_snapshot_whose_version_has_gone_is_an_error_or_begun_anew(
         batches = batches_from(lenient, first, Limits(rows=100))
     assert sorted(each[2] for each in joined(batches)) == [0, 2, 3, 5, 6, 7, 8]
     assert {each[0] for each in joined(batches)} == {after.version}
-    assert "rows come again" in caplog.text
+    assert "rows are repeated" in caplog.text
 
 
 # --- versions that are gone
@@ -313,7 +313,7 @@ def test_a_loss_is_an_error_that_says_what_is_there_and_what_to_do(stored: Datas
         read(follow(stored), Position(2), Position(5))
     said = str(error.value)
     assert "after version 2" in said
-    assert "oldest version there is is 4" in said
+    assert "oldest existing version is 4" in said
     for option in ("failOnDataLoss", "startingVersion 5", "consumer"):
         assert option in said
 
@@ -326,7 +326,7 @@ def test_a_loss_can_be_passed_over_and_is_said(
     with caplog.at_level(logging.WARNING):
         found = joined(batches_from(lenient, Position(2), Limits(rows=1)))
     assert found == [(5, "insert", 6), (5, "insert", 7)]
-    assert "the changes through version 4 are left out" in caplog.text
+    assert "the changes through version 4 are skipped" in caplog.text
 
 
 def test_a_gap_after_a_consumers_version_is_bridged_by_net_changes(
@@ -334,7 +334,7 @@ def test_a_gap_after_a_consumers_version_is_bridged_by_net_changes(
 ) -> None:
     stored.delete("id = 6")
     forget(stored, 3, 4, 5)
-    with pytest.raises(NotFoundError, match="versions 3 to 5 gone"):
+    with pytest.raises(NotFoundError, match="versions 3 to 5 are gone"):
         read(follow(stored), Position(2), Position(6))
     consumer = follow(stored, FollowerRules(FeedRules(pre_images=False), is_consumer=True))
     with caplog.at_level(logging.WARNING):
@@ -398,7 +398,7 @@ def test_after_the_references_cleanup_nothing_is_lost_that_a_tag_held(stored: Da
     assert {each[2] for each in found if each[1] == "update_postimage"} == {0, 2, 3}
 
 
-# --- tables that were made anew
+# --- tables that were re-created
 
 
 @pytest.mark.parametrize("num_versions", [1, 3, 6], ids=["fewer", "as many", "more"])
@@ -408,9 +408,9 @@ def test_a_table_made_anew_is_noticed(stored: Dataset, num_versions: int) -> Non
     table = lance_stream.create_dataset(stored.uri, SCHEMA)
     for number in range(1, num_versions):
         table = table.append(rows(number))
-    with pytest.raises(NotFoundError, match=r"version 3 of .* made anew"):
+    with pytest.raises(NotFoundError, match=r"version 3 of .* re-created"):
         follow(stored).advance(position)
-    with pytest.raises(NotFoundError, match=r"version \d of .* made anew"):
+    with pytest.raises(NotFoundError, match=r"version \d of .* re-created"):
         read(follow(stored), position, Position(5))
 
 
@@ -424,7 +424,7 @@ def test_a_running_reader_notices_it_too(stored: Dataset) -> None:
         for _ in range(50):
             followed.advance(position)
 
-    with pytest.raises(NotFoundError, match="made anew"):
+    with pytest.raises(NotFoundError, match="re-created"):
         look_often()
 
 
@@ -451,11 +451,11 @@ def test_a_table_put_back_from_a_copy_is_noticed_inside_a_version(
     lance_stream.open_dataset(uri).append(rows(*range(100, 106))).append(rows(106))
     if not is_running:
         followed = TableFollower(uri, None, EVERYTHING)
-    with pytest.raises(NotFoundError, match=r"version 2 of .* put back from a copy"):
+    with pytest.raises(NotFoundError, match=r"version 2 of .* restored from a copy"):
         followed.advance(position)
-    with pytest.raises(NotFoundError, match=r"version 2 of .* put back from a copy"):
+    with pytest.raises(NotFoundError, match=r"version 2 of .* restored from a copy"):
         read(followed, position, Position(3))
-    with pytest.raises(NotFoundError, match=r"version 2 of .* put back from a copy"):
+    with pytest.raises(NotFoundError, match=r"version 2 of .* restored from a copy"):
         read(TableFollower(uri, None, EVERYTHING), Position(0), position)
 
 
@@ -478,7 +478,7 @@ def test_a_position_inside_a_version_that_was_put_back_is_no_loss(
         lambda: TableFollower(uri, None, lenient).advance(position),
         lambda: read(TableFollower(uri, None, lenient), Position(0), position),
     ):
-        with pytest.raises(NotFoundError, match="put back from a copy"):
+        with pytest.raises(NotFoundError, match="restored from a copy"):
             ask()
 
 

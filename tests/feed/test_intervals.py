@@ -56,7 +56,7 @@ def test_moments_at_and_between_versions(seconds: float, since: int, until: int)
 def test_a_moment_before_the_first_version() -> None:
     table = made_at(0, 10).table
     assert first_version_since(table, at(-1)) == 1
-    with pytest.raises(InvalidInputError, match=r"no version was there at .* version 1"):
+    with pytest.raises(InvalidInputError, match=r"no version existed at .* version 1"):
         last_version_until(table, at(-1))
 
 

@@ -166,7 +166,7 @@ def test_an_absent_version_is_answered_with_those_that_are_there(ds: Dataset) ->
         ds.checkout(9)
     with pytest.raises(NotFoundError, match="there is no tag 'x'; there are no tags"):
         ds.checkout("x")
-    with pytest.raises(NotFoundError, match="oldest one left is version 1"):
+    with pytest.raises(NotFoundError, match="oldest one is version 1"):
         ds.checkout(datetime(2001, 1, 1, tzinfo=UTC))
 
 

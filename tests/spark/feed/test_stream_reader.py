@@ -315,7 +315,7 @@ def test_what_another_programs_cleanup_took_from_a_consumer_is_bridged(
         ("insert", 5, 5),
         ("update_postimage", 5, 2),
     ]
-    assert "versions 3 to 4 gone" in caplog.text
+    assert "versions 3 to 4 are gone" in caplog.text
 
 
 def test_a_consumer_ahead_of_the_table_is_refused(ds: Dataset) -> None:
@@ -351,7 +351,7 @@ def test_a_table_made_anew_stops_the_query(ds: Dataset, without_start: bool) -> 
     made = lance_stream.create_dataset(ds.uri, SCHEMA)
     for number in range(4):
         made = made.append(rows(number))
-    with pytest.raises(NotFoundError, match=r"version 5 .*made anew"):
+    with pytest.raises(NotFoundError, match=r"version 5 .*re-created"):
         stream.run()
 
 
@@ -433,7 +433,7 @@ def test_values_of_a_new_column_are_no_changes_where_backfills_are_left_out(
     appended = query(ds, without_start, columnBackfills="false", **plain)
     appended.run()
     assert [(row["id"], row["twice"]) for row in appended.rows] == [(8, 16)]
-    with pytest.raises(InvalidInputError, match=r"version 6 .*changes rows"):
+    with pytest.raises(InvalidInputError, match=r"version 6 .*changes existing rows"):
         query(ds, without_start, **plain).run()
 
 
@@ -453,12 +453,12 @@ def test_rows_appended_have_their_own_columns_whatever_they_are_called(
     stream = Query(path, options, without_start)
     stream.run()
     assert stream.rows == pa.table(wanted).to_pylist() * 2
-    with pytest.raises(InvalidInputError, match="columns of its own called _change_type"):
+    with pytest.raises(InvalidInputError, match="own columns _change_type"):
         Query(path, {"startingVersion": "1"}, without_start).run()
-    with pytest.raises(InvalidInputError, match="columns of its own called _commit_version"):
+    with pytest.raises(InvalidInputError, match="own columns _commit_version"):
         Query(path, {**options, "filter": "_commit_version > 15"}, without_start).run()
     narrowed = Query(path, {"startingVersion": "1", "columns": "id"}, without_start)
     narrowed.run()
     assert changes(narrowed.rows) == [("insert", v, each) for v in (1, 2) for each in (1, 2)]
-    with pytest.raises(InvalidInputError, match="ask for other columns"):
+    with pytest.raises(InvalidInputError, match="select other columns"):
         lance_stream.open_dataset(path).changes(0)
