@@ -82,8 +82,8 @@ def read_only_batch(
         found = pa.ipc.read_schema(first)
         if len(batches) != 1 or (schema is not None and found != schema):
             raise CorruptDataError(
-                f"it has {len(batches)} batches of {found}; expected is one of "
-                f"{'them' if schema is None else schema}"
+                f"it has {len(batches)} batches of {str(found)!r:.200}; expected is one of "
+                f"{'them' if schema is None else repr(str(schema))}"
             )
         (message,) = batches
         header = parse_batch_header(bytes(message.metadata))

@@ -142,13 +142,14 @@ def decode_deletes(data: bytes, names: Sequence[str], num_rows: int) -> pa.Recor
     except CorruptDataError as error:
         raise CorruptDataError(f"a file of remembered deletes is damaged: {error}") from error
     if sorted(batch.schema.names) != sorted(names):
+        found = ", ".join(map(repr, batch.schema.names))
         raise CorruptDataError(
-            f"a file of remembered deletes has the columns {', '.join(batch.schema.names)}; "
+            f"a file of remembered deletes has the columns {found:.200}; "
             f"expected are {', '.join(names)}"
         )
     strange = [str(each.type) for each in batch.schema if not _is_plain(each.type)]
     if strange:
-        raise CorruptDataError(f"a file of remembered deletes holds values of {strange[0]:.200}")
+        raise CorruptDataError(f"a file of remembered deletes holds values of {strange[0]!r:.200}")
     if batch.num_rows != num_rows:
         raise CorruptDataError(
             f"a file of remembered deletes holds {batch.num_rows} of them, but the table's config "

@@ -72,13 +72,16 @@ class Attacker:
         if self._is_map(field):
             of_value = field.message_type.fields_by_name["value"]
             entries = getattr(message, field.name)
-            known = self.dice.choice([*entries, *KEYS, self.text()])
+            of_key = field.message_type.fields_by_name["key"]
+            is_text = of_key.type == FieldDescriptor.TYPE_STRING
+            others = [*KEYS, self.text()] if is_text else [self.value(of_key)]
+            known = self.dice.choice([*entries, *others])
             value = self.value(of_value)
             if value is None:
                 entries[known].SetInParent()
             else:
                 entries[known] = value
-            return f"{{{known[:40]!r}: {value[:60]!r}}}"
+            return f"{{{known!r:.40}: {value!r:.60}}}"
         value = self.value(field)
         if not field.is_repeated:
             setattr(message, field.name, value)

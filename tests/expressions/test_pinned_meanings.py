@@ -1,0 +1,171 @@
+"""What decides which rows are deleted, and what could change under us with a new release.
+
+sqlglot parses the conditions of verbs. Another tree for the same text would be another set of rows,
+so its next major version is allowed here only after this table has been looked at with it. The same
+goes for private parts of PySpark.
+"""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from sqlglot import exp
+
+import lance_stream
+from lance_stream.errors import InvalidInputError
+from lance_stream.expressions.predicates import DIALECT
+
+ROOT = Path(lance_stream.__file__).parents[1]
+
+ROWS = pa.table(
+    {
+        "id": pa.array([0, 1, 2, 3, 4], pa.int64()),
+        "n": pa.array([-1, 0, 7, None, 8], pa.int32()),
+        "s": pa.array(["a", "B_", "", None, "a%b"]),
+        "x": pa.array([0.5, -0.0, float("nan"), None, 1e300]),
+        "b": pa.array([True, False, None, True, False]),
+    }
+)
+
+MEANINGS = {
+    # precedence
+    "id = 0 OR id = 1 AND n = 7": [0],
+    "(id = 0 OR id = 1) AND n = 0": [1],
+    "NOT b AND id = 1": [1],
+    "NOT (b AND id = 1)": [0, 1, 2, 3, 4],
+    "NOT b OR id = 0": [0, 1, 4],
+    "n + 1 * 2 = 9": [2],
+    "(n + 1) * 2 = 16": [2],
+    "-n = 1": [0],
+    "n - 1 - 1 = 5": [2],
+    # nulls
+    "n = NULL": [],
+    "n <> 7": [0, 1, 4],
+    "n IS NULL": [3],
+    "n IS NOT NULL AND n > 0": [2, 4],
+    "n NOT IN (7)": [0, 1, 4],
+    "n IN (7, NULL)": [2],
+    "n NOT IN (7, NULL)": [],
+    "b IS TRUE": [0, 3],
+    "b IS NOT TRUE": [1, 2, 4],
+    "NOT b IS NULL": [0, 1, 3, 4],
+    # ranges and lists
+    "id BETWEEN 1 AND 2 AND n = 7": [2],
+    "id NOT BETWEEN 1 AND 3": [0, 4],
+    "id IN (1, 3) OR id = 4": [1, 3, 4],
+    # texts
+    "s LIKE 'a%'": [0, 4],
+    "s LIKE '_'": [0],
+    "s LIKE 'B\\_'": [1],
+    "s NOT LIKE 'a%'": [1, 2],
+    "s = ''": [2],
+    "s = 'A'": [],
+    # numbers
+    "x = 0": [1],
+    "x > 1": [2, 4],
+    "n = 7.0": [2],
+    "id % 2 = 1": [1, 3],
+    "id / 2 = 1.5": [3],
+    "CAST(n AS STRING) = '7'": [2],
+}
+
+
+@pytest.mark.parametrize("condition", MEANINGS)
+def test_a_condition_chooses_the_same_rows_as_ever(tmp_path: Path, condition: str) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
+    assert ds.to_table(["id"], filter=condition)["id"].to_pylist() == MEANINGS[condition]
+    left = [each for each in range(5) if each not in MEANINGS[condition]]
+    assert ds.delete(condition).to_table(["id"])["id"].to_pylist() == left
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "",
+        "id = 1; id = 2",
+        "id = 1 -- or id = 2\n OR",
+        "id = (SELECT 1)",
+        "EXISTS (SELECT 1)",
+        "id = 1 UNION SELECT 2",
+        "DELETE FROM t",
+        "id = ?",
+        "id = :x",
+        "id == 1 = 2 =",
+        "n @> 1",
+        "rand() < 1",
+        "id = 'one'",
+        "id",
+    ],
+)
+def test_what_is_no_condition_deletes_nothing(tmp_path: Path, condition: str) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
+    with pytest.raises(InvalidInputError):
+        ds.delete(condition)
+    assert lance_stream.open_dataset(ds.uri).count_rows() == 5
+
+
+def test_trees_have_the_shapes_that_are_understood() -> None:
+    import sqlglot
+
+    shapes = {
+        "a = 1 OR b = 2 AND NOT c": "Or(EQ,And)",
+        "a NOT IN (1)": "Not(In)",
+        "a NOT BETWEEN 1 AND 2": "Not(Between)",
+        "a IS NOT NULL": "Not(Is)",
+        "-a": "Neg(Column)",
+        "a % 2": "Mod(Column,Literal)",
+    }
+    for text, shape in shapes.items():
+        (tree,) = sqlglot.parse(text, dialect=DIALECT)
+        assert isinstance(tree, exp.Expression if hasattr(exp, "Expression") else exp.Expr)
+        inner = [type(each).__name__ for each in tree.iter_expressions()]
+        assert f"{type(tree).__name__}({','.join(inner[: shape.count(',') + 1])})" == shape
+
+
+def test_libraries_with_private_parts_or_decisions_are_bounded_above() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    bounded = {
+        re.split(r"[><=\[]", each)[0] for each in project["dependencies"] if re.search("<", each)
+    }
+    assert {"sqlglot", "pyspark", "protobuf"} <= bounded
+
+
+PUBLIC = {"_asdict", "_replace"}  # of a named tuple
+PRIVATE_PARTS_OF_PYSPARK = {"_jdf", "_jc", "_jsparkSession", "_jvm"}
+
+
+def test_no_other_private_parts_are_used() -> None:
+    """Those of our own objects and modules are called by `self`, `cls` and names of ours."""
+    used: set[str] = set()
+    own: set[str] = set()
+    seen = 0
+    for path in (ROOT / "lance_stream" / "spark").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        seen += 1
+        for node in ast.walk(tree):
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    own.add(name)
+                case ast.ClassDef(name=name):
+                    own.add(name)
+                case ast.AnnAssign(target=ast.Name(id=name) | ast.Attribute(attr=name)):
+                    own.add(name)
+                case ast.Assign(targets=targets):
+                    own.update(
+                        each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "")
+                        for target in targets
+                        for each in ast.walk(target)
+                        if isinstance(each, ast.Attribute | ast.Name)
+                    )
+        used |= {
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute)
+            and node.attr.startswith("_")
+            and not node.attr.startswith("__")
+        }
+    assert seen > 20
+    assert used - own - PUBLIC == PRIVATE_PARTS_OF_PYSPARK

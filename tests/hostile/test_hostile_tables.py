@@ -1,0 +1,51 @@
+"""Whatever somebody puts into a table, who reads it or works on it is not betrayed.
+
+Many tables with hostile content (see `attack`) meet every verb, in a process of their own with
+little memory: an answer, or an error of ours; no crash, no other host asked, no secret told, no
+file outside of the table touched.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.sampling import ALL_CASES
+from tests.servers.buckets import Bucket
+
+MORE = 20 if ALL_CASES else 1
+LEAST_SHARE = 0.2
+"""So many of all verbs at least are answered, and as many refused: else nothing was tested."""
+
+
+def attack(folder: Path, location: str, seed: int, rounds: int, options: dict[str, str]) -> None:
+    words = [str(folder), location, str(seed), str(rounds), json.dumps(options)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.hostile.attack", *words],
+        capture_output=True,
+        text=True,
+        timeout=3600,
+        check=False,
+    )
+    last = done.stderr[-2000:] if done.returncode not in (0, 1) else ""
+    assert done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{last}"
+    endings = json.loads(done.stdout.splitlines()[-1])
+    total = sum(endings.values())
+    assert total >= 20 * rounds
+    assert endings["answered"] >= LEAST_SHARE * total
+    assert endings["refused"] >= LEAST_SHARE / 4 * total
+
+
+def test_hostile_tables_in_memory(tmp_path: Path) -> None:
+    attack(tmp_path, "memory://hostile", 2, 25 * MORE, {})
+
+
+def test_hostile_tables_on_a_disk(tmp_path: Path) -> None:
+    attack(tmp_path, str(tmp_path / "tables"), 3, 12 * MORE, {})
+
+
+@pytest.mark.slow
+def test_hostile_tables_in_object_stores(tmp_path: Path, any_bucket: Bucket) -> None:
+    attack(tmp_path, f"{any_bucket.uri}/tables", 4, 3 * MORE, any_bucket.storage_options)
