@@ -12,7 +12,7 @@ from lance_stream.commit.manifest_stores.protocol import ManifestStore
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
-from lance_stream.storage.azure.options import AzureSettings
+from lance_stream.storage.engine.azure import AzureSettings
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.object_store import ObjectStore

@@ -1,19 +1,16 @@
 """Connections to object services: one driver a process for each bucket and settings.
 
-All requests run on one thread, the event loop's that fsspec keeps; callers on any thread wait for
-their answer. Drivers are never pickled: stores carry settings.
+All requests run on one thread, which has an event loop; callers on any thread wait for their
+answer. Drivers are never pickled: stores carry settings.
 
 Credentials that are renewed are new settings: connections that nobody has used for an hour are let
 go when another one is made.
 
-A forked child has neither that thread nor may it use its parent's connections, so it begins with
-none. What it inherited it must not even let go: closing would take the parent's sockets out of the
-list of those that the parent's loop waits for, which the two share.
+A forked child has not that thread, nor may it use its parent's connections: it begins with none.
 """
 
 import asyncio
 import atexit
-import ctypes
 import os
 import threading
 import time
@@ -22,8 +19,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
-
-from fsspec.asyn import get_loop, reset_lock
 
 from lance_stream.storage.object_requests import ObjectRequests, ServiceSettings
 from lance_stream.storage.retries import ask_patiently
@@ -59,6 +54,7 @@ class _Connection:
 
 
 _connections: dict[tuple[ServiceSettings, str], _Connection] = {}
+_loop: asyncio.AbstractEventLoop | None = None
 _lock = threading.Lock()
 _closing: set[asyncio.Future[None]] = set()
 
@@ -98,7 +94,7 @@ class Client:
             with self._connection().used() as driver:
                 return await question(driver)
 
-        return asyncio.run_coroutine_threadsafe(run(), get_loop())
+        return asyncio.run_coroutine_threadsafe(run(), _running_loop())
 
     async def patiently(
         self, request: Callable[[int], Awaitable[T]], what: str, *, num_bytes: int = 0
@@ -145,6 +141,16 @@ async def _close(driver: ObjectRequests) -> None:
         await driver.close()
 
 
+def _running_loop() -> asyncio.AbstractEventLoop:
+    """Return the loop that all requests of this process run on."""
+    global _loop
+    with _lock:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="lance-stream-io", daemon=True).start()
+        return _loop
+
+
 def close_all() -> None:
     """Let all connections of this process go."""
     with _lock:
@@ -156,18 +162,14 @@ def close_all() -> None:
 
     if drivers:
         with suppress(Exception):
-            asyncio.run_coroutine_threadsafe(close(), get_loop()).result(_CLOSE_SECONDS)
+            asyncio.run_coroutine_threadsafe(close(), _running_loop()).result(_CLOSE_SECONDS)
 
 
-def _leave_to_the_parent() -> None:
-    global _lock, _connections  # the parent may have held the lock in the moment of the fork
-    if _connections:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_connections))  # for ever
-    _lock, _connections = threading.Lock(), {}
-    # By itself fsspec of 2024 goes on with the parent's loop, which nobody runs here.
-    reset_lock()
+def _forget_the_parents() -> None:
+    global _lock, _loop, _connections  # the parent may have held the lock when it forked
+    _lock, _loop, _connections = threading.Lock(), None, {}
 
 
 atexit.register(close_all)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_the_parent)
+    os.register_at_fork(after_in_child=_forget_the_parents)

@@ -6,7 +6,6 @@
     s3://bucket/path/t              a URI; also s3a:// and s3n://, as Spark users write them
     az://container/t  abfss://container@account.dfs.core.windows.net/t
     gs://bucket/t  gcs://bucket/t
-    webhdfs://namenode:9870/t  swebhdfs://namenode:9871/t
 
 A relative path whose first part ends in a colon is written `./part:/t`.
 
@@ -16,20 +15,18 @@ Which protocols there are, and why others are refused, stands in `BACKENDS` and 
 import os
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
-from lance_stream.storage.azure.options import OPEN_AZURE
-from lance_stream.storage.google.options import google_settings
-from lance_stream.storage.hdfs.options import webhdfs_settings
+from lance_stream.storage.engine.azure import OPEN_AZURE
+from lance_stream.storage.engine.google import google_settings
+from lance_stream.storage.engine.s3 import s3_settings
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.storage.object_store import ObjectStore
 from lance_stream.storage.options.names import as_flag, take_settings
-from lance_stream.storage.s3.options import s3_settings
 from lance_stream.storage.store import Store
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+(?=:/)):(.*)", re.DOTALL | re.IGNORECASE)
@@ -199,11 +196,6 @@ def _open_google(rest: str, options: Mapping[str, Any]) -> Store:
     return ObjectStore(google_settings(options), bucket, root)
 
 
-def _open_webhdfs(scheme: str, rest: str, options: Mapping[str, Any]) -> Store:
-    namenode, root = split_bucket(f"{scheme}:{rest}")
-    return ObjectStore(webhdfs_settings(scheme, options), namenode, root)
-
-
 BACKENDS: Mapping[str, Callable[[str, Mapping[str, Any]], Store]] = {
     "": _open_path,
     "file": _open_file_uri,
@@ -211,18 +203,16 @@ BACKENDS: Mapping[str, Callable[[str, Mapping[str, Any]], Store]] = {
     **dict.fromkeys(("s3", "s3a", "s3n"), _open_s3),
     **OPEN_AZURE,
     **dict.fromkeys(("gs", "gcs"), _open_google),
-    "webhdfs": partial(_open_webhdfs, "webhdfs"),
-    "swebhdfs": partial(_open_webhdfs, "swebhdfs"),
 }
 """The stores there are, by protocol; each is given what follows the ":", and the options."""
 
 REFUSED: Mapping[str, str] = {
     "s3+ddb": "its versions are in DynamoDB, and it is the URI of a whole dataset",
-    "hdfs": "by Hadoop's own protocol no client in Python creates a file just once, which commits "
-    "stand on. The same namenode's web interface does: webhdfs://namenode:9870/path, or "
-    "swebhdfs:// with TLS",
-    "viewfs": "what it is a view of is known to Hadoop's clients alone. Name the namenode that "
-    "holds the table: webhdfs://namenode:9870/path",
+    **dict.fromkeys(
+        ("hdfs", "webhdfs", "swebhdfs", "viewfs"),
+        "tables are not kept in Hadoop's file system. Keep it in an object store, s3://, abfss:// "
+        "or gs:// (Apache Ozone and MinIO speak S3's protocol, too), or on a disk that all see",
+    ),
     "dbfs": "nothing promises there that a file is created just once, which commits stand on. Name "
     "the object store beneath it: s3://, abfss:// or gs://",
     **dict.fromkeys(

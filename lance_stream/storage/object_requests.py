@@ -1,9 +1,9 @@
 """What an object service is asked for: one request a call, and no call is tried again here.
 
-Each service has a driver (`s3.requests`, ...) that keeps to `ObjectRequests`. What is common,
-joining ranges, concurrency, retries and errors, stands above them in `object_store`.
+`engine.requests` keeps to `ObjectRequests` for each service. Joining ranges, concurrency, retries
+and errors stand above it in `object_store`.
 
-A driver says how a request went by what it raises:
+The engine says how a request went by what it raises:
 
     MissingError        there is no such object
     TryAgainError       no answer, or "later": the same request may go through in a moment
@@ -14,15 +14,18 @@ Keys are the service's own: the full name of an object in its bucket or containe
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from lance_stream.backoff import Backoff
 
 Data = bytes | memoryview
 
+PART_BYTES: Final = 8 << 20
+"""What is sent at once of a file that is larger."""
+
 
 class MissingError(Exception):
-    """There is no such object; or no such upload."""
+    """There is no such object."""
 
 
 class TryAgainError(Exception):
@@ -85,43 +88,26 @@ class ObjectInfo(NamedTuple):
     etag: str = ""
 
 
-class Page(NamedTuple):
-    """One answer to a listing.
+class Pages(Protocol):
+    """A listing that comes page by page."""
 
-    Attributes:
-        objects: In the order of their keys' bytes.
-        token: Asks for the next page; None where this is the last one.
-    """
+    async def next(self) -> Sequence[ObjectInfo] | None:
+        """Return the next objects, in the order of their keys' bytes; None behind the last ones.
 
-    objects: Sequence[ObjectInfo]
-    token: str | None
+        A page that could not be had may be asked for again: some objects may come twice then.
+        """
+        ...
 
 
 class Upload(Protocol):
-    """A large object that is sent in parts, and is there once it is finished.
+    """A large object that is sent in parts, and is there once it is finished."""
 
-    Attributes:
-        part_bytes: A part's size is a multiple of this, the last one's excepted.
-        max_parts_at_once: So many parts may be on their way at once; 1: in order, one by one.
-    """
-
-    part_bytes: int
-    max_parts_at_once: int
-
-    async def put_part(self, number: int, data: Data) -> None:
-        """Send a part, the first one is number 0. Sending it again replaces it."""
+    async def write(self, part: Data) -> None:
+        """Send a part of `PART_BYTES`, or the last one. Parts that are lost are sent again."""
         ...
 
-    async def finish(self, number: int, data: Data) -> bool:
-        """Send the last part, and make the object visible.
-
-        Returns:
-            False if it was begun with `once` and the name is taken; nothing was replaced.
-
-        Raises:
-            MissingError: There is no such upload (any more): perhaps it was finished by this very
-                request, whose answer got lost.
-        """
+    async def finish(self) -> None:
+        """Make the object visible, in place of an older one."""
         ...
 
     async def abort(self) -> None:
@@ -132,7 +118,7 @@ class Upload(Protocol):
 class ObjectRequests(Protocol):
     """The requests that one bucket or container answers."""
 
-    async def get(self, key: str, start: int, stop: int | None) -> bytes:
+    async def get(self, key: str, start: int, stop: int | None) -> Data:
         """Return the bytes of a range; short, or empty, where the object ends before it does.
 
         Raises:
@@ -140,7 +126,7 @@ class ObjectRequests(Protocol):
         """
         ...
 
-    async def get_end(self, key: str, num_bytes: int) -> tuple[bytes, int]:
+    async def get_end(self, key: str, num_bytes: int) -> tuple[Data, int]:
         """Return the last bytes of an object, all of a shorter one, and its size."""
         ...
 
@@ -156,14 +142,11 @@ class ObjectRequests(Protocol):
         """
         ...
 
-    async def list_page(
-        self, prefix: str, *, token: str | None, only_here: bool, limit: int | None
-    ) -> Page:
+    def list_pages(self, prefix: str, *, only_here: bool, limit: int | None) -> Pages:
         """Return the objects whose keys begin with a prefix, or some of them.
 
         Args:
             prefix: Ends with "/", or is empty.
-            token: Of the page before; None for the first.
             only_here: Whether objects with a further "/" in their key are left out.
             limit: More than so many are not needed.
         """
@@ -177,14 +160,8 @@ class ObjectRequests(Protocol):
         """Copy an object within the bucket, in place of an older one."""
         ...
 
-    async def start_upload(self, key: str, *, once: bool) -> Upload:
-        """Begin to send a large object in parts.
-
-        Args:
-            key: The object.
-            once: Whether it is not to replace an older one. Some services want to know this when
-                the upload begins, others when it ends.
-        """
+    def open_upload(self, key: str) -> Upload:
+        """Begin to send a large object in parts; nothing is sent yet."""
         ...
 
     async def close(self) -> None:
@@ -203,11 +180,6 @@ class ServiceSettings(Protocol):
     @property
     def patience(self) -> Patience:
         """How long and how often it is asked."""
-        ...
-
-    @property
-    def max_put_bytes(self) -> int:
-        """Larger objects are sent in parts."""
         ...
 
     @property

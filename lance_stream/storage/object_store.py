@@ -22,6 +22,7 @@ from lance_stream.errors import NotFoundError, StoreUnavailableError
 from lance_stream.storage.clients import Client
 from lance_stream.storage.coalesce import cut_answers, plan_requests
 from lance_stream.storage.object_requests import (
+    Data,
     MissingError,
     ObjectInfo,
     ObjectRequests,
@@ -146,7 +147,7 @@ class ObjectStore:
         data, size = self._ask_for(
             path, f"GET of the end of {path!r}", lambda driver, key: driver.get_end(key, num_bytes)
         )
-        return memoryview(data), size
+        return _aligned(data), size
 
     def size(self, path: str) -> int:
         """Return the size of a file; see `Store.size`."""
@@ -225,31 +226,20 @@ class ObjectStore:
         prefix = self._prefix(folder)
 
         async def pages(driver: ObjectRequests) -> list[ObjectInfo]:
-            found: list[ObjectInfo] = []
-            token: str | None = None
-            while True:
-                left = None if limit is None else limit - len(found)
-                if left is not None and left <= 0:
-                    return found[:limit]
+            found: dict[str, ObjectInfo] = {}  # a page that breaks off may come again
+            listing = driver.list_pages(prefix, only_here=only_here, limit=limit)
+            while limit is None or len(found) < limit:
                 page = await self._client.patiently(
-                    lambda _, token=token, left=left: driver.list_page(  # type: ignore[misc]  # mypy does not infer a lambda's defaults
-                        prefix, token=token, only_here=only_here, limit=left
-                    ),
-                    f"a listing of {folder!r}",
+                    lambda _: listing.next(), f"a listing of {folder!r}"
                 )
-                found += [each for each in page.objects if not each.key.endswith("/")]
-                token = page.token
-                if token is None:
-                    return found[:limit]
+                if page is None:
+                    break
+                found.update((each.key, each) for each in page if not each.key.endswith("/"))
+            return [*found.values()][:limit]
 
         return self._client.ask(pages)
 
     def _put(self, path: str, data: memoryview, *, once: bool) -> bool:
-        if len(data) > self.settings.max_put_bytes:
-            writer = ObjectWriter(self._client, self._key(path), path, once=once)
-            with writer:
-                writer.write(data)
-                return writer.finish()
         return self._ask_for(
             path,
             f"PUT of {path!r}",
@@ -279,7 +269,7 @@ class ObjectStore:
     ) -> Buffer:
         """Return the bytes of one range as one buffer; a long one comes in pieces."""
 
-        async def get(start: int, stop: int) -> bytes:
+        async def get(start: int, stop: int) -> Data:
             return await self._client.patiently(
                 lambda _: driver.get(key, start, stop),
                 f"GET of the bytes {start} to {stop} of {path!r}",
@@ -287,7 +277,7 @@ class ObjectStore:
             )
 
         if stop - start <= PIECE_BYTES:
-            return memoryview(await get(start, stop))
+            return _aligned(await get(start, stop))
         if stop - start > _LONGEST_BYTES:
             info = await self._client.patiently(lambda _: driver.head(key), f"HEAD of {path!r}")
             stop = max(start, min(stop, info.size_bytes))
@@ -318,6 +308,14 @@ class ObjectStore:
             yield
         except MissingError as error:
             raise NotFoundError(f"there is no file {self.uri}/{path}") from error
+
+
+def _aligned(data: Data) -> Buffer:
+    """Return bytes at an address that is a multiple of 8, as decoders want it."""
+    buffer = pa.py_buffer(data)
+    if buffer.address % 8:
+        buffer = pa.py_buffer(bytes(data))
+    return memoryview(buffer).cast("B")
 
 
 async def _all_or_none(questions: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

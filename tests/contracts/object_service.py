@@ -18,7 +18,7 @@ from lance_stream.storage.object_requests import (
     Data,
     MissingError,
     ObjectInfo,
-    Page,
+    Pages,
     Patience,
     Upload,
 )
@@ -54,8 +54,6 @@ class ObjectService:
         seconds: How long each answer takes.
         most_at_once: So many requests were under way at once.
         uploads: The parts of those that were begun, and neither finished nor aborted.
-        part_bytes: See `Upload`.
-        max_parts_at_once: See `Upload`.
     """
 
     objects: dict[str, bytes] = field(default_factory=dict)
@@ -67,8 +65,6 @@ class ObjectService:
     seconds: float = 0.0
     most_at_once: int = 0
     uploads: dict[int, dict[int, bytes]] = field(default_factory=dict)
-    part_bytes: int = 1
-    max_parts_at_once: int = 4
     _num_under_way: int = 0
 
     def kinds(self) -> dict[str, int]:
@@ -99,23 +95,27 @@ class ObjectService:
     async def put(self, key: str, data: Data, *, once: bool) -> bool:
         return await self._make("put", key, bytes(data), bytes(data), once)
 
+    def list_pages(self, prefix: str, *, only_here: bool, limit: int | None) -> "_Listing":
+        return _Listing(self, prefix, only_here, limit)
+
     async def list_page(
-        self, prefix: str, *, token: str | None, only_here: bool, limit: int | None
-    ) -> Page:
+        self, prefix: str, after: str | None, only_here: bool, limit: int | None
+    ) -> tuple[list[ObjectInfo], str | None]:
+        """Return a page, and the name after which the next begins, if there is one."""
         keys = sorted(
             key
             for key in self.objects
             if key.startswith(prefix)
-            and (token is None or key > token)
+            and (after is None or key > after)
             and not (only_here and "/" in key[len(prefix) :])
         )
         if self.is_unordered:
-            assert token is None, "one page holds them all"
+            assert after is None, "one page holds them all"
             keys.reverse()
         some = keys[: min(limit or KEYS_A_PAGE, KEYS_A_PAGE)]
         await self._answer("list", prefix, lambda: b"x" * 250 * len(some))
         found = [self._info(key, self.objects[key]) for key in some]
-        return Page(found, some[-1] if len(some) < len(keys) else None)
+        return found, some[-1] if len(some) < len(keys) else None
 
     async def delete(self, key: str) -> None:
         await self._answer("delete", key, lambda: self.objects.pop(key, b"") and b"")
@@ -127,15 +127,8 @@ class ObjectService:
 
         await self._answer("copy", source, copy)
 
-    async def start_upload(self, key: str, *, once: bool) -> "_Upload":
-        number = next(_numbers)
-
-        def start() -> bytes:
-            self.uploads[number] = {}
-            return b""
-
-        await self._answer("start upload", key, start)
-        return _Upload(self, key, number, once)
+    def open_upload(self, key: str) -> "_Upload":
+        return _Upload(self, key, next(_numbers))
 
     async def close(self) -> None:
         return
@@ -177,33 +170,54 @@ class ObjectService:
         return ObjectInfo(key, len(data), 1.7e9, self.etag_of(data))
 
 
+class _Listing(Pages):
+    def __init__(
+        self, service: ObjectService, prefix: str, only_here: bool, limit: int | None
+    ) -> None:
+        self._service, self._prefix, self._only_here = service, prefix, only_here
+        self._limit = limit
+        self._after: str | None = None
+        self._is_over = False
+
+    async def next(self) -> list[ObjectInfo] | None:
+        if self._is_over:
+            return None
+        found, self._after = await self._service.list_page(
+            self._prefix, self._after, self._only_here, self._limit
+        )
+        self._is_over = self._after is None
+        return found
+
+
 class _Upload(Upload):
-    def __init__(self, service: ObjectService, key: str, number: int, once: bool) -> None:
-        self.part_bytes = service.part_bytes
-        self.max_parts_at_once = service.max_parts_at_once
-        self._service, self._key, self._number, self._once = service, key, number, once
+    def __init__(self, service: ObjectService, key: str, number: int) -> None:
+        self._service, self._key, self._number = service, key, number
+        self._num_parts = 0
 
-    async def put_part(self, number: int, data: Data) -> None:
-        await self._service._answer("part", self._key, lambda: self._put(number, bytes(data)))
+    async def write(self, part: Data) -> None:
+        number = self._num_parts
+        self._num_parts += 1
+        if number == 0:
+            await self._service._answer("start upload", self._key, self._start)
+        await self._service._answer("part", self._key, lambda: self._put(number, bytes(part)))
 
-    async def finish(self, number: int, data: Data) -> bool:
-        self._put(number, bytes(data))
+    async def finish(self) -> None:
         parts = self._service.uploads[self._number]
         assert sorted(parts) == list(range(len(parts)))
         whole = b"".join(parts[each] for each in sorted(parts))
-        made = await self._service._make("complete", self._key, bytes(data), whole, self._once)
-        if made:
-            del self._service.uploads[self._number]
-        return made
+        await self._service._make("complete", self._key, b"", whole, False)
+        del self._service.uploads[self._number]
 
     async def abort(self) -> None:
         await self._service._answer(
             "abort", self._key, lambda: self._service.uploads.pop(self._number, {}) and b""
         )
 
+    def _start(self) -> bytes:
+        self._service.uploads[self._number] = {}
+        return b""
+
     def _put(self, number: int, data: bytes) -> bytes:
-        if self._number not in self._service.uploads:
-            raise MissingError("no such upload")
         self._service.uploads[self._number][number] = data
         return data
 
@@ -220,7 +234,6 @@ class _Settings:
     service: ObjectService = field(compare=False, repr=False)
     scheme: str = "test"
     patience: Patience = _NO_PATIENCE
-    max_put_bytes: int = 1 << 30
     max_requests_at_once: int = 16
 
     def __post_init__(self) -> None:

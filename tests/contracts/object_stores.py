@@ -20,14 +20,18 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
 
 from lance_stream.byte_ranges import ByteRange
-from lance_stream.errors import NotFoundError, StoreRefusedError, StoreUnavailableError
+from lance_stream.errors import (
+    InvalidInputError,
+    NotFoundError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from lance_stream.storage import retries
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.object_store import ObjectStore
@@ -73,9 +77,9 @@ class ObjectStoreContract(StoreContract):
         raise NotImplementedError
 
     @pytest.fixture
-    def small_pages(self, monkeypatch: pytest.MonkeyPatch) -> int:
-        """Let pages of listings hold few keys, and return how many."""
-        raise NotImplementedError
+    def small_pages(self) -> tuple[Bucket, int]:
+        """A bucket whose listings come in pages of few keys, and how many."""
+        pytest.skip("the server cannot make its pages small")
 
     def num_uploads(self, bucket: Bucket) -> int:
         """Return how many uploads were begun in the bucket, and neither finished nor aborted."""
@@ -141,7 +145,8 @@ class ObjectStoreContract(StoreContract):
             end, size = behind.read_end(path, num_bytes)
             assert bytes(end) == whole[-num_bytes:]
             assert size == len(whole)
-            assert sum(proxy.kinds().values()) == 1, proxy.story()
+            # Of an empty object some servers answer the end by all of it.
+            assert sum(proxy.kinds().values()) <= (1 if whole else 2), proxy.story()
 
     def test_near_ranges_are_one_request_and_far_ones_go_side_by_side(
         self, behind: ObjectStore, proxy: FaultProxy
@@ -188,13 +193,15 @@ class ObjectStoreContract(StoreContract):
     # Listing
 
     def test_the_first_names_are_the_first_over_the_ends_of_pages(
-        self, store: ObjectStore, small_pages: int
+        self, small_pages: tuple[Bucket, int]
     ) -> None:
-        names = [f"{number:03}" for number in range(3 * small_pages + 1)]
+        bucket, page = small_pages
+        store = store_in(bucket)
+        names = [f"{number:03}" for number in range(3 * page + 1)]
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda name: store.write(f"v/{name}", b""), names))
             list(threads.map(lambda name: store.write(f"v/{name}x/deeper", b""), names[::3]))
-        for limit in (1, small_pages - 1, small_pages, small_pages + 1, len(names), 1000, None):
+        for limit in (1, page - 1, page, page + 1, len(names), 1000, None):
             assert store.list_names("v", limit) == names[:limit]
         assert len(store.list("v")) == len(names) + len(names[::3])
 
@@ -207,24 +214,22 @@ class ObjectStoreContract(StoreContract):
 
     # Large objects
 
-    def test_a_large_object_is_created_once(self, store: ObjectStore, bucket: Bucket) -> None:
-        small = limit_puts(store, 1 << 20)
+    def test_a_large_object_is_created_once_by_one_request(
+        self, behind: ObjectStore, bucket: Bucket, proxy: FaultProxy
+    ) -> None:
         first, second = (os.urandom(1 << 20) * 20 for _ in range(2))
-        assert small.create_once("v/1", first)
-        assert not small.create_once("v/1", second)
-        assert not store.create_once("v/1", b"small")
-        assert store.read("v/1") == first
-        assert small.create_once("v/1", first)  # as if an answer had been lost
-        small.write("v/1", second)
-        assert store.read("v/1") == second
+        assert behind.create_once("v/1", first)
+        assert proxy.kinds() == {"put once": 1}
+        assert not behind.create_once("v/1", second)
+        assert not behind.create_once("v/1", b"small")
+        assert behind.read("v/1") == first
+        assert behind.create_once("v/1", first)  # as if an answer had been lost
+        behind.write("v/1", second)
+        assert behind.read("v/1") == second
         assert self.num_uploads(bucket) == 0
 
-    def test_of_many_who_create_one_large_object_one_succeeds(
-        self, store: ObjectStore, bucket: Bucket
-    ) -> None:
-        small = limit_puts(store, 1 << 20)
-        race_threads(small, num_racers=4, num_rounds=3, num_bytes=17 << 20)
-        assert self.num_uploads(bucket) == 0
+    def test_of_many_who_create_one_large_object_one_succeeds(self, store: ObjectStore) -> None:
+        race_threads(store, num_racers=4, num_rounds=3, num_bytes=17 << 20)
 
     def test_a_file_is_sent_while_it_is_written(
         self, behind: ObjectStore, proxy: FaultProxy
@@ -290,14 +295,13 @@ class ObjectStoreContract(StoreContract):
     def test_a_lost_answer_to_a_large_object_is_told_from_a_lost_race(
         self, behind: ObjectStore, bucket: Bucket, proxy: FaultProxy
     ) -> None:
-        small = limit_puts(behind, 1 << 20)
         ours, theirs = (os.urandom(1 << 20) * 17 for _ in range(2))
-        rules = [proxy.add(CutAfter(), matches=_completes)]
-        assert small.create_once("v/1", ours)
+        rules = [proxy.add(CutAfter(), kind="put once")]
+        assert behind.create_once("v/1", ours)
         proxy.clear()
-        rules.append(proxy.add(CutAfter(), matches=_completes))
-        assert not small.create_once("v/1", theirs)
-        assert small.read("v/1") == ours
+        rules.append(proxy.add(CutAfter(), kind="put once"))
+        assert not behind.create_once("v/1", theirs)
+        assert behind.read("v/1") == ours
         with behind.open_writer("data/a") as writer:
             proxy.clear()
             rules.append(proxy.add(CutAfter(), matches=_completes))
@@ -305,6 +309,18 @@ class ObjectStoreContract(StoreContract):
         assert behind.read("data/a") == ours
         assert [each.num_fired for each in rules] == [1, 1, 1]
         assert self.num_uploads(bucket) == 0
+
+    @pytest.mark.parametrize("fault", [Forge(503), CutBefore(), CutAfter()])
+    @pytest.mark.parametrize("kind", ["start upload", "part", "complete"])
+    def test_each_request_of_an_upload_is_sent_again(
+        self, behind: ObjectStore, proxy: FaultProxy, kind: str, fault: Any
+    ) -> None:
+        rule = proxy.add(fault, kind=kind)
+        data = os.urandom(1 << 20) * 17
+        with behind.open_writer("data/a") as writer:
+            writer.write(data)
+        assert behind.read("data/a") == data
+        assert rule.num_fired == (kind in proxy.kinds()), proxy.story()
 
     @pytest.mark.parametrize(
         "fault",
@@ -383,7 +399,7 @@ class ObjectStoreContract(StoreContract):
 
     def test_a_service_that_cannot_be_reached_is_named(self, bucket: Bucket) -> None:
         store = store_at(bucket, "http://127.0.0.1:1", client_max_retries="1")
-        with pytest.raises(StoreUnavailableError, match=r"2 times.*127\.0\.0\.1"):
+        with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1.* 2 times"):
             store.read("a")
 
     def test_asking_ends_when_its_time_is_over(self, bucket: Bucket, proxy: FaultProxy) -> None:
@@ -415,41 +431,32 @@ class ObjectStoreContract(StoreContract):
 
     # Processes and threads
 
-    @pytest.mark.parametrize(("method", "num_children"), [("fork", 2), ("spawn", 1)])
+    @pytest.mark.parametrize("method", ["spawn", "forkserver"])
     def test_a_store_that_was_used_is_used_by_children(
-        self, store: ObjectStore, method: str, num_children: int
+        self, store: ObjectStore, method: str
     ) -> None:
         store.write("a", b"before")
-        context = multiprocessing.get_context(method)
-        children = [
-            context.Process(target=_use_in_child, args=(store, number))
-            for number in range(num_children)
-        ]
-        for each in children:
-            each.start()
-        for each in children:
-            each.join(60)
-        assert [each.exitcode for each in children] == [0] * num_children
-        begin = time.monotonic()
-        assert len(store.list_names("v")) == num_children
-        # A child that closes what it inherited keeps answers from its parent.
-        assert time.monotonic() - begin < 20
+        child = multiprocessing.get_context(method).Process(target=_use_in_child, args=(store, 0))
+        child.start()
+        child.join(60)
+        assert child.exitcode == 0
+        assert store.list_names("v") == ["0"]
         assert store.read("a") == b"before"
 
-    def test_a_child_is_forked_while_requests_are_under_way(
+    def test_a_forked_child_is_refused_at_once_and_its_parent_goes_on(
         self, behind: ObjectStore, proxy: FaultProxy
     ) -> None:
+        """Its requests would wait for ever for threads that only its parent has."""
         behind.write("a", bytes(100_000))
         proxy.latency_seconds = 0.05
         with ThreadPoolExecutor(4) as threads:
             reads = [threads.submit(behind.read, "a") for _ in range(20)]
-            for number in range(3):
+            for _ in range(3):
                 child = os.fork()
                 if child == 0:
-                    os._exit(_exit_code_of(lambda n=number: _use_in_child(behind, n)))
-                assert _join(child) == 0
+                    os._exit(_exit_code_of(lambda: _be_refused(behind)))
+                assert _join(child, 20) == 0
             assert all(each.result(60) == bytes(100_000) for each in reads)
-        assert behind.list_names("v") == ["0", "1", "2"]
 
     def test_many_threads_share_a_store(self, store: ObjectStore) -> None:
         def use(number: int) -> bytes:
@@ -504,11 +511,6 @@ def store_at(bucket: Bucket, url: str, **more: str | None) -> ObjectStore:
     return store
 
 
-def limit_puts(store: ObjectStore, num_bytes: int) -> ObjectStore:
-    """Return the same store, with larger objects sent in parts."""
-    return replace(store, settings=replace(store.settings, max_put_bytes=num_bytes))  # type: ignore[type-var]  # settings are dataclasses
-
-
 def _completes(request: StoreRequest) -> bool:
     return request.kind.startswith("complete")  # some services are told of "once" before
 
@@ -546,14 +548,14 @@ def race_threads(store: Store, *, num_racers: int, num_rounds: int, num_bytes: i
 
 
 def race_processes(store: Store, *, num_racers: int, num_rounds: int, num_bytes: int) -> None:
-    """Let forked processes do the same."""
-    context = multiprocessing.get_context("fork")
+    """Let processes do the same."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
     start, wins = context.Barrier(num_racers), context.Queue()
-
-    def race(me: int) -> None:
-        wins.put([(number, me) for number in _rounds(store, me, start, num_rounds, num_bytes)])
-
-    children = [context.Process(target=race, args=(me,)) for me in range(num_racers)]
+    children = [
+        context.Process(target=_race, args=(store, me, start, wins, num_rounds, num_bytes))
+        for me in range(num_racers)
+    ]
     for each in children:
         each.start()
     won = [win for _ in children for win in wins.get(timeout=600)]
@@ -561,6 +563,10 @@ def race_processes(store: Store, *, num_racers: int, num_rounds: int, num_bytes:
         each.join(60)
     assert [each.exitcode for each in children] == [0] * num_racers
     _check(store, won, num_rounds, num_bytes)
+
+
+def _race(store: Store, me: int, start: Any, wins: Any, num_rounds: int, num_bytes: int) -> None:
+    wins.put([(number, me) for number in _rounds(store, me, start, num_rounds, num_bytes)])
 
 
 def _rounds(store: Store, me: int, start: Any, num_rounds: int, num_bytes: int) -> Iterator[int]:
@@ -586,6 +592,12 @@ def _use_in_child(store: Store, number: int) -> None:
     assert store.create_once(f"v/{number}", str(number).encode())
     assert not store.create_once(f"v/{number}", b"again")
     assert store.read(f"v/{number}") == str(number).encode()
+    gc.collect()
+
+
+def _be_refused(store: Store) -> None:
+    with pytest.raises(InvalidInputError, match="forkserver"):
+        store.read("a")
     gc.collect()
 
 

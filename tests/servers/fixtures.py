@@ -5,8 +5,8 @@ A test asks for a place of its own by the name of a fixture:
     s3_bucket             a Bucket on moto
     dynamodb_table        a DynamoTable on moto
     dynamodb_local_table  a DynamoTable on DynamoDB Local
-    google_bucket         a Bucket on fake-gcs-server
-    google_front          the front of it: `new_bucket()` for large objects, and for pylance
+    google_bucket         a Bucket on fake-gcs-server, behind its front
+    google_front          the front: `new_bucket()`
     azure_container       a Bucket on Azurite
     postgresql_url        an empty database
     any_bucket            each kind of Bucket in turn
@@ -163,14 +163,14 @@ def s3_bucket(moto: MotoServer) -> Bucket:
 
 
 @pytest.fixture
-def google_bucket(fake_gcs: FakeGoogleServer) -> Bucket:
+def google_bucket(google_front: "GoogleFront") -> Bucket:
     """A new bucket of Google's."""
-    return fake_gcs.new_bucket()
+    return google_front.new_bucket()
 
 
 @pytest.fixture(scope="session")
 def google_front(fake_gcs: FakeGoogleServer) -> Iterator["GoogleFront"]:
-    """The front of fake-gcs-server that keeps uploads as Google does, and that pylance can use."""
+    """The front of fake-gcs-server, which speaks Google's XML interface."""
     from tests.servers.google_front import GoogleFront
 
     with GoogleFront(fake_gcs) as front:

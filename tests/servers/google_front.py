@@ -1,18 +1,17 @@
-"""A front of fake-gcs-server that has what it lacks of Google's storage: two more protocols.
+"""A front of fake-gcs-server that has what it lacks of Google's storage: the XML interface.
 
-    PUT /bucket/object              the XML interface's write, by which pylance commits, with its
-      x-goog-if-generation-match    condition; its uploads in parts (?uploads, ?partNumber), and
-      x-goog-copy-source            its copy
-    POST /upload/...resumable       sessions as Google keeps them. The server behind takes a part
-                                    that is sent again for a further one, and a question how much
-                                    it has for the end of the object
+    PUT /bucket/object              writes, with the condition x-goog-if-generation-match; uploads
+                                    in parts (?uploads, ?partNumber, ?uploadId); copies
+                                    (x-goog-copy-source)
+    GET /bucket?list-type=2         listings in pages, which may begin behind a name
 
-Everything else is passed on as it came. Whatever is written goes on to the server in one request
-of its JSON interface, which knows the condition; what is atomic there is atomic here.
+obstore speaks this interface, and pylance. Everything else is passed on as it came. Whatever is
+written goes on to the server in one request of its JSON interface, which knows the condition; what
+is atomic there is atomic here. ETags are the MD5 in hex, as Google's XML interface has them.
 """
 
 import asyncio
-import json
+import base64
 import threading
 import uuid
 from types import TracebackType
@@ -40,12 +39,14 @@ class GoogleFront:
 
     Attributes:
         url: Where the front listens.
+        names_a_page: So many names a page of a listing has.
     """
+
+    names_a_page = 1000
 
     def __init__(self, server: FakeGoogleServer) -> None:
         self._server = server
-        self._sessions: dict[str, _Session] = {}
-        self._parts: dict[str, dict[int, bytes]] = {}
+        self._parts: dict[str, tuple[str, dict[int, bytes]]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.url = ""
@@ -68,9 +69,7 @@ class GoogleFront:
 
     def num_uploads(self, bucket: str) -> int:
         """Return how many uploads to a bucket were begun, and neither finished nor dropped."""
-        return sum(
-            each.bucket == bucket and each.answer is None for each in self._sessions.values()
-        )
+        return sum(of == bucket for of, _ in self._parts.values())
 
     def new_bucket(self, url: str | None = None) -> Bucket:
         """Make a bucket, and tell how to get there.
@@ -103,15 +102,12 @@ class GoogleFront:
         body = await request.read()
         query = request.query
         bucket, _, key = unquote(request.rel_url.raw_path[1:]).partition("/")
-        if bucket == "upload":
-            if "session" in query:
-                return await self._take_part(request, body)
-            if query.get("uploadType") == "resumable":
-                return self._begin_session(request)
-        elif bucket not in ("storage", "download", "_internal") and key:
-            if "uploads" in query or "uploadId" in query:
+        if bucket not in ("storage", "download", "upload", "_internal"):
+            if "list-type" in query:
+                return await self._list(request, bucket)
+            if key and ("uploads" in query or "uploadId" in query):
                 return await self._upload_in_parts(request, bucket, key, body)
-            if request.method == "PUT":
+            if key and request.method == "PUT":
                 return await self._put(request, bucket, key, body)
         return await self._pass_on(request, body)
 
@@ -127,6 +123,8 @@ class GoogleFront:
             headers = {
                 name: answer.headers[name] for name in _PASSED_BACK if name in answer.headers
             }
+            if "etag" in headers:
+                headers["etag"] = f'"{_hex(headers["etag"])}"'
             if request.method == "HEAD":
                 headers["Content-Length"] = answer.headers.get("Content-Length", "0")
             return web.Response(status=answer.status, body=said, headers=headers)
@@ -144,9 +142,44 @@ class GoogleFront:
             )
             status, said = await self._post(url, b"")
             said = said.get("resource", {})
-        headers = {"ETag": f'"{said.get("etag", "")}"'}
+        if status >= 400:
+            return _error(status, of_bucket=source is None)
+        headers = {"ETag": f'"{_hex(said.get("md5Hash", ""))}"'}
         headers["x-goog-generation"] = str(said.get("generation", ""))
         return web.Response(status=status, headers=headers, text="<CopyObjectResult/>")
+
+    async def _list(self, request: web.Request, bucket: str) -> web.Response:
+        query = request.query
+        after = query.get("continuation-token") or query.get("start-after", "")
+        asked = {"prefix": query.get("prefix", ""), "startOffset": after}
+        if "delimiter" in query:
+            asked["delimiter"] = query["delimiter"]
+        async with self._client.get(
+            f"{self._server.endpoint}/storage/v1/b/{bucket}/o", params=asked
+        ) as answer:
+            if answer.status != 200:
+                return _error(answer.status, of_bucket=True)
+            said = await answer.json()
+        found = [each for each in said.get("items", ()) if each["name"] > after]
+        page = found[: int(query.get("max-keys", self.names_a_page))]
+        root = ElementTree.Element("ListBucketResult")
+        for each in page:
+            of_object = ElementTree.SubElement(root, "Contents")
+            for tag, text in (
+                ("Key", each["name"]),
+                ("LastModified", each["timeCreated"]),
+                ("ETag", f'"{_hex(each.get("md5Hash", ""))}"'),
+                ("Size", each["size"]),
+            ):
+                ElementTree.SubElement(of_object, tag).text = text
+        for each in said.get("prefixes", ()):
+            folder = ElementTree.SubElement(root, "CommonPrefixes")
+            ElementTree.SubElement(folder, "Prefix").text = each
+        is_cut = len(page) < len(found)
+        ElementTree.SubElement(root, "IsTruncated").text = str(is_cut).lower()
+        if is_cut:
+            ElementTree.SubElement(root, "NextContinuationToken").text = page[-1]["name"]
+        return web.Response(body=ElementTree.tostring(root), content_type="application/xml")
 
     async def _upload_in_parts(
         self, request: web.Request, bucket: str, key: str, body: bytes
@@ -154,15 +187,15 @@ class GoogleFront:
         upload = request.query.get("uploadId", "")
         if "uploads" in request.query:
             upload = uuid.uuid4().hex
-            self._parts[upload] = {}
+            self._parts[upload] = (bucket, {})
             return _xml("InitiateMultipartUploadResult", Bucket=bucket, Key=key, UploadId=upload)
         if upload not in self._parts:
-            return web.Response(status=404)
+            return _error(404, code="NoSuchUpload")
         if request.method == "PUT":
             number = int(request.query["partNumber"])
-            self._parts[upload][number] = body
+            self._parts[upload][1][number] = body
             return web.Response(headers={"ETag": f'"{number}"'})
-        parts = self._parts.pop(upload)
+        _, parts = self._parts.pop(upload)
         if request.method == "DELETE":
             return web.Response(status=204)
         tags = [
@@ -172,40 +205,11 @@ class GoogleFront:
         condition = request.headers.get("x-goog-if-generation-match")
         status, said = await self._write(bucket, key, data, condition)
         if status != 200:
-            return web.Response(status=status)
-        etag = f'"{said["etag"]}"'
+            return _error(status, of_bucket=True)
+        etag = f'"{_hex(said["md5Hash"])}"'
         answer = _xml("CompleteMultipartUploadResult", Bucket=bucket, Key=key, ETag=etag)
         answer.headers["x-goog-generation"] = str(said["generation"])
         return answer
-
-    def _begin_session(self, request: web.Request) -> web.Response:
-        bucket = request.path.split("/")[5]
-        key, condition = request.query["name"], request.query.get("ifGenerationMatch")
-        name = uuid.uuid4().hex
-        self._sessions[name] = _Session(bucket, key, condition)
-        place = f"{self.url}/upload/storage/v1/b/{bucket}/o?uploadType=resumable&upload_id={name}"
-        return web.Response(headers={"Location": f"{place}&session=front"})
-
-    async def _take_part(self, request: web.Request, body: bytes) -> web.Response:
-        session = self._sessions.get(request.query["upload_id"])
-        if session is None:
-            return web.Response(status=404)
-        if request.method == "DELETE":
-            del self._sessions[request.query["upload_id"]]
-            return web.Response(status=499)
-        async with session.one_at_a_time:
-            if session.answer is not None:
-                return _answer(*session.answer)
-            total = session.keep(request.headers["Content-Range"], body)
-            if total is None or total != len(session.kept):
-                kept = len(session.kept)
-                return web.Response(
-                    status=308, headers={"Range": f"bytes=0-{kept - 1}"} if kept else {}
-                )
-            session.answer = await self._write(
-                session.bucket, session.key, bytes(session.kept), session.condition
-            )
-            return _answer(*session.answer)
 
     async def _write(
         self, bucket: str, key: str, data: bytes, condition: str | None
@@ -226,38 +230,24 @@ class GoogleFront:
             return answer.status, said if isinstance(said, dict) else {}
 
 
-class _Session:
-    """What came of an object so far.
-
-    Args:
-        bucket: The object's.
-        key: The object's.
-        condition: Which generation is to be replaced; "0" for none.
-    """
-
-    def __init__(self, bucket: str, key: str, condition: str | None) -> None:
-        self.bucket, self.key, self.condition = bucket, key, condition
-        self.kept = bytearray()
-        self.answer: tuple[int, dict[str, Any]] | None = None
-        self.one_at_a_time = asyncio.Lock()
-
-    def keep(self, content_range: str, body: bytes) -> int | None:
-        """Take what is new of a part, in its place; return the object's size, if it is said."""
-        place, _, total = content_range.removeprefix("bytes ").partition("/")
-        if place != "*":
-            start = int(place.partition("-")[0])
-            if start <= len(self.kept):
-                self.kept += body[len(self.kept) - start :]
-        return None if total == "*" else int(total)
-
-
 async def _pieces(data: bytes) -> Any:
     for start in range(0, len(data), 1 << 20):
         yield data[start : start + (1 << 20)]
 
 
-def _answer(status: int, said: dict[str, Any]) -> web.Response:
-    return web.Response(status=status, text=json.dumps(said), content_type="application/json")
+def _hex(md5: str) -> str:
+    """Return an MD5 in base64, which may be quoted, in hex."""
+    try:
+        return base64.b64decode(md5.strip('"'), validate=True).hex()
+    except ValueError:
+        return md5.strip('"')
+
+
+def _error(status: int, *, of_bucket: bool = False, code: str = "") -> web.Response:
+    codes = {404: "NoSuchBucket" if of_bucket else "NoSuchKey", 412: "PreconditionFailed"}
+    answer = _xml("Error", Code=code or codes.get(status, "InternalError"), Message="said no")
+    answer.set_status(status)
+    return answer
 
 
 def _xml(name: str, **said: str) -> web.Response:

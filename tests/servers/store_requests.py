@@ -91,7 +91,7 @@ def describe(method: str, target: str, headers: Mapping[str, str], body: bytes) 
     if "x-amz-target" in headers:
         return "dynamodb", *_of_dynamodb(headers, body)
     if "x-ms-version" in headers or "x-ms-date" in headers:
-        return "azure", *_of_azure(method, url.path, query, headers)
+        return "azure", *_of_azure(method, url.path, query, headers, body)
     if _GOOGLE.match(url.path) or url.path.startswith(("/batch/storage", "/upload/")):
         return "google", *_of_google(method, url.path, query, headers, body)
     return "s3", *_of_s3(method, url.path, query, headers)
@@ -120,13 +120,18 @@ def _of_s3(
         return _once(kind or "other", is_once and kind == "complete"), key
     if "uploadId" in query:
         return {"PUT": "part", "DELETE": "abort"}.get(method, "other"), key
-    if method == "PUT" and "x-amz-copy-source" in headers:
+    if method == "PUT" and {"x-amz-copy-source", "x-goog-copy-source"} & set(headers):
         return "copy", key
     return _once(_BY_METHOD.get(method, "other"), is_once and method == "PUT"), key
 
 
+def _azure_name(body: bytes) -> str:
+    found = re.search(rb"^DELETE /([^ ?]*)", body, re.MULTILINE)
+    return unquote(found[1].decode()).split("/", 2)[-1] if found else ""
+
+
 def _of_azure(
-    method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str]
+    method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
 ) -> tuple[str, str]:
     parts = unquote(path).removeprefix("/").split("/", 2)
     key = parts[2] if len(parts) > 2 else ""
@@ -134,8 +139,8 @@ def _of_azure(
     comp = query.get("comp", "")
     if comp == "list":
         return "list", query.get("prefix", "")
-    if comp == "batch":
-        return "bulk delete", ""
+    if comp == "batch":  # of one object, as it is sent here
+        return "delete", _azure_name(body)
     if not key or "restype" in query:
         return "other", key
     if comp:

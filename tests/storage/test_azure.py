@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import os
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ import pytest
 
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import NotFoundError, StoreRefusedError, StoreUnavailableError
-from lance_stream.storage.azure import requests as azure
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
 from tests.contracts.object_stores import ObjectStoreContract
@@ -35,11 +33,6 @@ class TestAzureStore(ObjectStoreContract):
     @pytest.fixture
     def bucket(self, azure_container: Bucket) -> Bucket:
         return azure_container
-
-    @pytest.fixture
-    def small_pages(self, monkeypatch: pytest.MonkeyPatch) -> int:
-        monkeypatch.setattr(azure, "BLOBS_A_PAGE", 5)
-        return 5
 
     def num_uploads(self, bucket: Bucket) -> int:  # noqa: ARG002  # no bucket has any
         return 0  # blocks belong to a blob's name, and no upload is ever begun
@@ -123,7 +116,7 @@ def test_the_end_of_a_file_that_changes_meanwhile_is_of_one_state(
 def test_a_lost_reply_is_not_a_lost_race_and_is_sent_again_by_us_alone(
     store: Store, proxy: FaultProxy
 ) -> None:
-    store.write("warm", b"")  # the connection is a kept one, which aiohttp would open anew
+    store.write("warm", b"")  # the connection is a kept one
     for fault in (CutAfter(), CutAfter(reset=True), Forge(500, landed=True), Forge(503)):
         name = f"v/{uuid.uuid4()}"
         proxy.clear()
@@ -169,16 +162,16 @@ def test_a_container_that_is_not_there_is_named_whatever_is_asked(
         lambda: store.read("a"),
         lambda: store.read_ranges("a", [ByteRange(0, 1)]),
         lambda: store.read_end("a", 10),
-        lambda: store.exists("a"),
         lambda: store.list(),
         lambda: store.list_names("v", 1),
         lambda: store.write("a", b""),
         lambda: store.create_once("a", b""),
-        lambda: store.delete("a"),
         lambda: store.copy("a", "b"),
         lambda: store.write("a", bytes(20 << 20)),
     ):
-        with pytest.raises(StoreRefusedError, match="there is no container 'no-such-container'"):
+        with pytest.raises(
+            StoreRefusedError, match=r"'no-such-container'.*there is no such container"
+        ):
             ask()
 
 
@@ -228,43 +221,6 @@ def test_a_shared_access_signature_serves_for_all_and_shows_in_no_error(
             error = error.__cause__ or error.__context__
 
 
-def test_a_large_file_is_created_once_whoever_else_sends_parts_under_its_name(
-    store: Store, proxy: FaultProxy
-) -> None:
-    size = 20 << 20
-    writers = [bytes([me]) * size for me in range(4)]
-    start = threading.Barrier(len(writers))
-    won: list[int] = []
-
-    def create(me: int) -> None:
-        start.wait()
-        if store.create_once("v/large", writers[me]):
-            won.append(me)
-
-    threads = [threading.Thread(target=create, args=(me,)) for me in range(len(writers))]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert len(won) == 1
-    assert store.read("v/large") == writers[won[0]]
-    assert proxy.kinds()["complete once"] == len(writers)
-    assert "put once" not in proxy.kinds()
-
-
-def test_a_large_file_whose_last_answer_is_lost_is_ours(store: Store, proxy: FaultProxy) -> None:
-    data = os.urandom(17 << 20)
-    proxy.add(CutAfter(), kind="complete once")
-    proxy.add(CutAfter(), kind="part", at=2)
-    assert store.create_once("a", data)
-    proxy.add(CutAfter(), kind="complete")
-    with store.open_writer("b") as writer:
-        writer.write(data)
-    assert proxy.kinds()["complete"] == proxy.kinds()["complete once"] == 2
-    assert store.read("a") == store.read("b") == data
-    assert not store.create_once("a", bytes(17 << 20))
-
-
 def test_an_upload_that_is_aborted_leaves_nothing_to_be_seen(
     store: Store, proxy: FaultProxy
 ) -> None:
@@ -282,22 +238,6 @@ def test_an_upload_that_is_aborted_leaves_nothing_to_be_seen(
     assert store.read("a") == b"small"
 
 
-def test_directories_of_a_hierarchical_namespace_are_no_files(
-    azurite: Azurite, store: Store, azure_container: Bucket
-) -> None:
-    store.write("d/sub/x", b"x")
-    for path in ("d", "d/sub", "d/empty"):
-        marker = blob_of(azurite, azure_container, store, path)
-        marker.upload_blob(b"", metadata={"hdi_isfolder": "true"})
-    assert [each.path for each in store.list()] == ["d/sub/x"]
-    assert store.list_names("d") == []
-    assert store.list_names("d/sub") == ["x"]
-    assert not store.exists("d")
-    for read in (lambda: store.read("d/sub"), lambda: store.read_end("d/sub", 9)):
-        with pytest.raises(NotFoundError):
-            read()
-
-
 def test_names_may_hold_any_characters(store: Store) -> None:
     names = ["a b", "a%20b", "a+b", "ä€漢", "q?x=1&y#z", "p%", "=~!*'();:@$,[]", "dot.", "..."]
     for name in names:
@@ -310,79 +250,49 @@ def test_names_may_hold_any_characters(store: Store) -> None:
     assert store.list_names("v") == []
 
 
-def test_a_listing_of_many_pages_is_whole_and_of_the_first_names_short(
-    store: Store, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(azure, "BLOBS_A_PAGE", 3)
-    names = [f"{number:02}" for number in range(10)]
-    for name in names:
-        store.write(f"v/{name}", b"")
-    store.write("v/05/below", b"")
-    proxy.clear()
-    assert store.list_names("v", 100) == names
-    assert proxy.kinds()["list"] == 4
-    proxy.clear()
-    assert store.list_names("v", 2) == names[:2]
-    assert proxy.kinds() == {"list": 1}
-
-
 def test_a_blob_that_another_program_has_leased_is_refused_but_counts_as_taken(
     azurite: Azurite, store: Store, azure_container: Bucket
 ) -> None:
     store.write("v/1", b"theirs")
     lease = blob_of(azurite, azure_container, store, "v/1").acquire_lease(-1)
     assert not store.create_once("v/1", b"mine")
-    for change in (lambda: store.write("v/1", b"mine"), lambda: store.delete("v/1")):
-        with pytest.raises(StoreRefusedError, match="holds a lease on the blob"):
-            change()
+    with pytest.raises(StoreRefusedError, match="holds a lease on the blob"):
+        store.write("v/1", b"mine")
+    with pytest.raises(StoreRefusedError, match="a lease on the blob"):
+        store.delete("v/1")
     assert store.read("v/1") == b"theirs"
     lease.release()
     store.write("v/1", b"mine")
 
 
-def test_a_file_with_snapshots_can_be_deleted(
+def test_a_file_with_snapshots_is_not_deleted_and_the_error_says_so(
     azurite: Azurite, store: Store, azure_container: Bucket
 ) -> None:
     store.write("a", b"a")
     blob_of(azurite, azure_container, store, "a").create_snapshot()
-    store.delete("a")
-    assert not store.exists("a")
+    with pytest.raises(StoreRefusedError, match="delete the snapshots"):
+        store.delete("a")
+    assert store.exists("a")
 
 
-def test_a_listing_states_the_md5_of_what_was_sent_at_once(store: Store) -> None:
+def test_a_listing_states_the_md5_of_what_this_process_has_created(
+    store: Store, proxy: FaultProxy, azure_container: Bucket
+) -> None:
+    """The service tells the MD5 to those who ask for it by name; obstore does not."""
     store.write("v/1", b"first")
     store.create_once("v/2", b"second")
-    store.write("v/3", bytes(20 << 20))
     found = {each.path: each.etag for each in store.list("v")}
-    assert found["v/1"] == hashlib.md5(b"first").hexdigest()
     assert found["v/2"] == hashlib.md5(b"second").hexdigest()
-    store.write("v/3", bytes(21 << 20))
-    assert '"' not in found["v/3"]
-    assert store.list("v")[2].etag not in ("", found["v/3"])
-
-
-def test_a_copy_that_takes_time_is_waited_for(store: Store, proxy: FaultProxy) -> None:
-    store.write("a", b"data")
-    pending = (("x-ms-copy-status", "pending"), ("x-ms-copy-id", "1"))
-    proxy.add(Forge(202, headers=pending, landed=True), kind="copy")
-    store.copy("a", "b")
-    assert proxy.kinds() == {"put": 1, "copy": 1, "head": 1}
-    assert store.read("b") == b"data"
+    assert found["v/1"] not in ("", hashlib.md5(b"first").hexdigest())
+    assert '"' not in found["v/1"]
+    store.write("v/2", b"another")
+    assert store.list("v")[1].etag not in ("", found["v/2"])
 
 
 def test_a_copy_of_what_is_not_there_is_named(store: Store) -> None:
     with pytest.raises(NotFoundError, match=r"no file .*/missing"):
         store.copy("missing", "b")
     assert not store.exists("b")
-
-
-def test_an_answer_that_asks_for_time_is_given_it(store: Store, proxy: FaultProxy) -> None:
-    store.write("a", b"a")
-    proxy.clear()
-    proxy.add(Forge(503, headers=(("Retry-After", "1"),)), kind="get")
-    store.read("a")
-    first, second = proxy.seen("get")
-    assert second.started - first.started >= 1
 
 
 @pytest.mark.parametrize(
@@ -394,9 +304,9 @@ def test_an_answer_that_asks_for_time_is_given_it(store: Store, proxy: FaultProx
         (403, "SomethingNew", "Check account_key, sas_token or the identity"),
         (401, "NoAuthenticationInformation", "Give account_key, sas_token or an identity"),
         (409, "PublicAccessNotPermitted", "Give account_key, sas_token or an identity"),
-        (404, "ContainerNotFound", "there is no container"),
-        (404, "FilesystemNotFound", "there is no container"),
-        (409, "ContainerBeingDeleted", "there is no container"),
+        (404, "ContainerNotFound", "there is no such container"),
+        (404, "FilesystemNotFound", "there is no such container"),
+        (409, "ContainerBeingDeleted", "there is no such container"),
         (404, "ResourceNotFound", "nobody may read it without credentials"),
         (409, "BlobImmutableDueToPolicy", "forbids to change or delete"),
         (412, "LeaseIdMissing", "holds a lease on the blob"),
@@ -413,7 +323,6 @@ def test_a_refusal_comes_at_once_and_with_the_way_out(
         lambda: store.create_once("v/1", b"x"),
         lambda: store.write("v/1", b"x"),
         lambda: store.read("v/1"),
-        lambda: store.size("v/1"),
         lambda: store.list("v"),
     ):
         proxy.clear()

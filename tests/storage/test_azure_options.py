@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.azure.authorization import (
+from lance_stream.storage.engine.azure import (
+    AzureSettings,
     BearerToken,
     Identity,
     Nobody,
     SharedAccess,
     SharedKey,
+    open_azure,
 )
-from lance_stream.storage.azure.options import AzureSettings, open_azure
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.object_store import ObjectStore
 
@@ -161,7 +162,7 @@ def test_what_makes_no_sense_is_refused_with_the_way_out(
 
 
 @pytest.mark.parametrize(
-    ("options", "credentials"),
+    ("options", "login"),
     [
         ({"account_key": KEY}, SharedKey("acct", KEY)),
         ({"azure_storage_account_key": KEY}, SharedKey("acct", KEY)),
@@ -189,9 +190,9 @@ def test_what_makes_no_sense_is_refused_with_the_way_out(
     ],
 )
 def test_credentials_go_by_the_names_of_adlfs_and_of_lance(
-    options: dict[str, Any], credentials: Any
+    options: dict[str, Any], login: Any
 ) -> None:
-    assert settings("az://cont/t", {"account_name": "acct", **options}).credentials == credentials
+    assert settings("az://cont/t", {"account_name": "acct", **options}).login == login
 
 
 def test_the_emulator_needs_no_account_and_no_key() -> None:
@@ -209,9 +210,9 @@ def test_the_emulator_needs_no_account_and_no_key() -> None:
 
 def test_the_environment_says_what_no_option_does() -> None:
     environment = {"AZURE_STORAGE_ACCOUNT_NAME": "acct", "AZURE_STORAGE_ACCOUNT_KEY": KEY}
-    assert settings("az://cont/t", {}, environment).credentials == SharedKey("acct", KEY)
+    assert settings("az://cont/t", {}, environment).login == SharedKey("acct", KEY)
     given = settings("az://cont/t", {"sas_token": SAS}, environment)
-    assert (given.account, given.credentials) == ("acct", SharedAccess(SAS))
+    assert (given.account, given.login) == ("acct", SharedAccess(SAS))
 
 
 def test_credentials_of_the_environment_are_for_its_own_account_only() -> None:
@@ -221,7 +222,7 @@ def test_credentials_of_the_environment_are_for_its_own_account_only() -> None:
     }
     for uri, options in (("az://cont/t", {"account_name": "acct"}), (f"az://cont@{HOST}/t", {})):
         found = settings(uri, options, environment)
-        assert (found.endpoint, found.credentials) == (PUBLIC, Identity())
+        assert (found.endpoint, found.login) == (PUBLIC, Identity())
 
 
 def test_an_endpoint_of_the_environment_gives_way_to_the_host_of_the_uri() -> None:
@@ -277,7 +278,7 @@ def test_times_and_tries_are_taken_from_the_options() -> None:
             "max_concurrency": "4",
         },
     )
-    assert (found.request_seconds, found.connect_seconds) == (90.0, 3.0)
+    assert (found.patience.request_seconds, found.patience.connect_seconds) == (90.0, 3.0)
     assert (found.patience.max_attempts, found.patience.total_seconds) == (3, 20.0)
     assert found.max_requests_at_once == 4
 

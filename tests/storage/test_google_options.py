@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.google.credentials import Login
-from lance_stream.storage.google.options import GOOGLES_OWN, GoogleSettings, google_settings
+from lance_stream.storage.engine.google import GOOGLES_OWN, GoogleSettings, Login, google_settings
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.object_store import ObjectStore
 
@@ -176,8 +175,7 @@ def test_no_secret_shows_and_none_is_lost_on_the_way_to_a_worker(options: dict[s
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("google.requests", "http_client"):
-        monkeypatch.delitem(sys.modules, f"lance_stream.storage.{name}", raising=False)
-    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    monkeypatch.delitem(sys.modules, "lance_stream.storage.engine.requests", raising=False)
+    monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(InvalidInputError, match=r"pip install 'lance-stream\[gcs\]'"):
         GoogleSettings().connect("b")

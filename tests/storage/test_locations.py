@@ -105,11 +105,11 @@ def test_a_protocol_that_is_refused_says_why(protocol: str) -> None:
 @pytest.mark.parametrize(
     ("uri", "way_out"),
     [
-        ("hdfs://nameservice/t", "webhdfs://namenode:9870/path"),
-        ("viewfs://cluster/t", "webhdfs://namenode:9870/path"),
+        ("hdfs://nameservice/t", "s3://, abfss:// or gs://"),
+        ("webhdfs://namenode:9870/t", "s3://, abfss:// or gs://"),
         ("dbfs:///mnt/t", "s3://, abfss:// or gs://"),
         ("dbfs:/mnt/t", "s3://, abfss:// or gs://"),  # as Hadoop writes it: no local directory
-        ("hdfs:/t", "webhdfs://namenode:9870/path"),
+        ("hdfs:/t", "s3://, abfss:// or gs://"),
         ("part:/t", "no store of that protocol"),
         ("https://minio.example/bucket/t", "endpoint_url"),
     ],

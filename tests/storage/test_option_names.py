@@ -1,4 +1,3 @@
-import pickle
 from typing import Any
 
 import pytest
@@ -11,10 +10,8 @@ from lance_stream.storage.options.names import (
     as_mapping,
     as_seconds,
     as_text,
-    freeze,
     patience_of,
     take_settings,
-    thaw,
 )
 
 
@@ -117,15 +114,3 @@ def test_how_often_and_how_long_is_asked_are_settings() -> None:
     )
     assert (patience.max_attempts, patience.total_seconds) == (4, 20)
     assert (patience.request_seconds, patience.connect_seconds) == (7, 2)
-
-
-def test_frozen_dicts_can_be_hashed_and_pickled_and_come_back() -> None:
-    values = {"b": {"x": [1, {"y": None}]}, "a": "text"}
-    frozen = freeze(values)
-    assert hash(frozen) == hash(freeze(dict(reversed(values.items()))))
-    assert thaw(pickle.loads(pickle.dumps(frozen))) == values
-
-
-def test_what_cannot_be_sent_to_workers_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="holds a object"):
-        freeze({"session": object()})

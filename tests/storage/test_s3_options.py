@@ -1,13 +1,14 @@
+import base64
 import pickle
+import re
 from typing import Any
 
 import pytest
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.storage.engine.s3 import S3Settings, s3_settings
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.object_store import ObjectStore
-from lance_stream.storage.options.names import thaw
-from lance_stream.storage.s3.options import S3Settings, s3_settings
 
 FSSPEC: dict[str, Any] = {
     "key": "AK",
@@ -85,9 +86,11 @@ def test_without_options_everything_is_looked_for_in_the_environment() -> None:
 
 def test_settings_can_be_hashed_and_pickled_and_show_nothing_secret() -> None:
     settings = s3_settings({**FSSPEC, "s3_additional_kwargs": {"SSECustomerKey": "hush-key"}})
+    assert settings.customer_key == base64.b64encode(b"hush-key").decode()
     assert pickle.loads(pickle.dumps(settings)) == settings
     assert hash(settings) == hash(pickle.loads(pickle.dumps(settings)))
     assert "hush" not in repr(settings)
+    assert str(settings.customer_key) not in repr(settings)
     assert "hush" not in settings.where("b")
 
 
@@ -130,10 +133,9 @@ def test_retries_and_time_outs_of_botocore_become_ours() -> None:
     )
     patience = settings.patience
     assert (patience.max_attempts, patience.request_seconds, patience.connect_seconds) == (3, 5, 1)
-    assert settings.config == ()
 
 
-def test_what_lance_says_of_a_connection_reaches_botocore() -> None:
+def test_what_lance_says_of_a_connection_is_understood() -> None:
     settings = s3_settings(
         {
             "aws_virtual_hosted_style_request": "true",
@@ -145,10 +147,45 @@ def test_what_lance_says_of_a_connection_reaches_botocore() -> None:
             "aws_request_payer": "requester",
         }
     )
-    assert thaw(settings.config) == {
-        "proxies": {"http": "http://proxy:1", "https": "http://proxy:1"},
-        "s3": {"addressing_style": "virtual", "payload_signing_enabled": False},
-    }
-    assert thaw(settings.client) == {"verify": False}
-    assert thaw(settings.additional) == {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "id"}
+    assert (settings.virtual_hosted, settings.unsigned_payload) == (True, True)
+    assert (settings.proxy_url, settings.any_certificate) == ("http://proxy:1", True)
+    assert (settings.encryption, settings.encryption_key_id) == ("aws:kms", "id")
     assert settings.requester_pays
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"client_kwargs": {"no_such": 1}}, "client_kwargs['no_such']"),
+        ({"config_kwargs": {"no_such": 1}}, "config_kwargs['no_such']"),
+        ({"s3_additional_kwargs": {"ACL": "public-read"}}, "s3_additional_kwargs['ACL']"),
+    ],
+)
+def test_arguments_of_botocore_without_a_counterpart_are_refused_by_name(
+    options: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=re.escape(name)):
+        s3_settings(options)
+
+
+def test_what_s3fs_says_by_botocores_arguments_is_understood() -> None:
+    assert s3_settings(
+        {
+            "client_kwargs": {"verify": False, "region_name": "eu-west-1"},
+            "config_kwargs": {
+                "s3": {"addressing_style": "virtual"},
+                "proxies": {"https": "http://proxy:1"},
+                "signature_version": "s3v4",
+            },
+            "s3_additional_kwargs": {"ServerSideEncryption": "AES256", "RequestPayer": "requester"},
+        }
+    ) == s3_settings(
+        {
+            "region": "eu-west-1",
+            "allow_invalid_certificates": "true",
+            "aws_virtual_hosted_style_request": "true",
+            "proxy_url": "http://proxy:1",
+            "aws_server_side_encryption": "AES256",
+            "aws_request_payer": "true",
+        }
+    )

@@ -26,8 +26,8 @@ from lance_stream.commit.manifest_stores.postgresql import postgres_manifests
 from lance_stream.commit.manifest_stores.protocol import ManifestStore
 from lance_stream.commit.manifest_stores.sql import DEFAULT_TABLE
 from lance_stream.errors import InvalidInputError
+from lance_stream.storage.engine.s3 import s3_settings
 from lance_stream.storage.options.names import take_settings
-from lance_stream.storage.s3.options import s3_settings
 
 _DDB_SCHEME: Final = "s3+ddb"
 _DDB_QUERY: Final = "ddbTableName"

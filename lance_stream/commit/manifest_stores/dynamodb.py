@@ -269,7 +269,7 @@ def _new_client(manifests: DynamoDBManifests) -> Any:
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
 
-        from lance_stream.storage.s3.sessions import SharingSession
+        from lance_stream.storage.engine.aws import SharingSession
     try:
         return SharingSession(profile=manifests.profile).create_client(
             "dynamodb",

@@ -57,7 +57,6 @@ _STORE_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys(("s3", "s3a", "s3n", "s3+ddb"), "s3"),
     **dict.fromkeys(("az", "azure", "abfs", "abfss", "adl", "wasb", "wasbs"), "azure"),
     **dict.fromkeys(("gs", "gcs"), "google"),
-    **dict.fromkeys(("webhdfs", "swebhdfs"), "webhdfs"),
 }
 
 

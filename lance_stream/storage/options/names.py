@@ -61,6 +61,7 @@ S3: Final[_Names] = {
     "encryption": ("aws_server_side_encryption",),
     "encryption_key_id": ("aws_sse_kms_key_id",),
     "encryption_bucket_key": ("aws_sse_bucket_key_enabled",),
+    "customer_key": ("aws_sse_customer_key_base64",),
     "conditional_put": ("aws_conditional_put", "conditional_put"),
     "client_kwargs": ("client_kwargs",),
     "config_kwargs": ("config_kwargs",),
@@ -78,7 +79,7 @@ S3: Final[_Names] = {
         "metadata_endpoint", "aws_container_credentials_relative_uri",
         "aws_container_credentials_full_uri", "aws_container_authorization_token_file",
         "aws_web_identity_token_file", "aws_role_arn", "aws_role_session_name",
-        "aws_endpoint_url_sts", "aws_sse_customer_key_base64",
+        "aws_endpoint_url_sts",
     ),
 }  # fmt: skip
 """Names of s3fs and of Lance's S3."""
@@ -148,15 +149,6 @@ AZURE: Final[_Names] = {
 }  # fmt: skip
 """Names of adlfs and of Lance's Azure Blob Storage."""
 
-WEBHDFS: Final[_Names] = {
-    **REQUESTS,
-    "user": ("user", "user.name", "hadoop_user_name"),
-    "token": ("token", "delegation_token"),
-    "kerberos": ("kerberos",),
-    "in the URI": ("host", "port", "use_https"),
-}
-"""Names of fsspec's WebHDFS."""
-
 AZURE_ACCOUNT: Final = (
     "account_name", "account_key", "connection_string", "sas_token", "endpoint", "account_host",
 )  # fmt: skip
@@ -179,7 +171,6 @@ STORES: Final[Mapping[str, _Names]] = {
     "s3": S3,
     "google": GOOGLE,
     "azure": AZURE,
-    "webhdfs": WEBHDFS,
     "manifest store": MANIFEST_STORES,
     "trust": TRUST,
 }
@@ -190,7 +181,6 @@ _CALLED: Final[Mapping[str, str]] = {
     "s3": "S3",
     "google": "Google Cloud Storage",
     "azure": "Azure Blob Storage",
-    "webhdfs": "HDFS",
     "manifest store": "external manifest stores",
     "trust": "trusted locations",
 }
@@ -342,42 +332,6 @@ def patience_of(settings: Mapping[str, Any]) -> Patience:
         if setting in settings:
             given[attribute] = as_seconds(REQUESTS[setting][0], settings[setting])
     return Patience(**given)
-
-
-Frozen = tuple[tuple[str, Any], ...]
-
-
-def freeze(values: Mapping[str, Any]) -> Frozen:
-    """Return a dict, and those in it, as tuples: hashable, and in one order."""
-    return tuple((key, _frozen(values[key])) for key in sorted(values))
-
-
-def thaw(values: Frozen) -> dict[str, Any]:
-    """Return what was frozen as a dict again; lists come back as lists."""
-    return {key: _thawed(value) for key, value in values}
-
-
-class _FrozenDict(tuple[Any, ...]):
-    """The items of a dict; to be told from those of a list."""
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return _FrozenDict((str(key), _frozen(value[key])) for key in sorted(value, key=str))
-    if isinstance(value, list | tuple):
-        return tuple(map(_frozen, value))
-    if value is None or isinstance(value, str | bytes | int | float):
-        return value
-    raise InvalidInputError(
-        f"a storage option holds a {type(value).__name__}, which cannot be sent to workers: "
-        "use texts, numbers, lists and dicts"
-    )
-
-
-def _thawed(value: Any) -> Any:
-    if isinstance(value, _FrozenDict):
-        return {key: _thawed(each) for key, each in value}
-    return [_thawed(each) for each in value] if isinstance(value, tuple) else value
 
 
 def is_known(name: str) -> bool:

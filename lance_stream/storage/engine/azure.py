@@ -15,22 +15,19 @@ token, a client's secret, a workload's token file, the Azure CLI; anon for none;
 azure-identity.
 """
 
+import base64
+import binascii
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.azure.authorization import (
-    BearerToken,
-    Credentials,
-    Identity,
-    Nobody,
-    SharedAccess,
-    SharedKey,
-)
+from lance_stream.storage.engine.answers import Dialect
+from lance_stream.storage.engine.connection import connection_options
+from lance_stream.storage.engine.credentials import Credentials, GivenCredentials
 from lance_stream.storage.extras import brought_by
 from lance_stream.storage.object_requests import ObjectRequests, Patience
 from lance_stream.storage.object_store import ObjectStore
@@ -74,6 +71,133 @@ _WHO: Final = (
 )  # fmt: skip
 
 
+class Login(Protocol):
+    """Whose requests they are, as settings: hashable, picklable, nothing secret in its `repr`."""
+
+    def connect(self) -> Credentials:
+        """Return what proves it."""
+        ...
+
+    @property
+    def travels_openly(self) -> bool:
+        """Whether who reads a request could use what proves it."""
+        ...
+
+
+@dataclass(frozen=True)
+class SharedKey:
+    """The key of a storage account, which signs each request.
+
+    Args:
+        account: The account.
+        key: Its key, in base64.
+    """
+
+    account: str
+    key: str = field(repr=False)
+    travels_openly = False
+
+    def __post_init__(self) -> None:
+        try:
+            base64.b64decode(self.key, validate=True)
+        except binascii.Error:
+            raise InvalidInputError(
+                f"the account key of the storage account {self.account!r} is not base64: it may "
+                "be cut short, or be something else"
+            ) from None
+
+    def connect(self) -> Credentials:
+        """Return the key."""
+        return GivenCredentials({"access_key": self.key})
+
+
+@dataclass(frozen=True)
+class SharedAccess:
+    """A shared access signature: what stands behind the "?" of the URL that was handed out."""
+
+    query: str = field(repr=False)
+    travels_openly = True
+
+    def __post_init__(self) -> None:
+        if "sig" not in dict(self._parts()):
+            raise InvalidInputError(
+                "the shared access signature has no part 'sig=': give what stands behind the '?' "
+                "of the URL that was handed out, all of it"
+            )
+
+    def connect(self) -> Credentials:
+        """Return the signature."""
+        return GivenCredentials({"sas_token": self._parts()})
+
+    def _parts(self) -> list[tuple[str, str]]:
+        return parse_qsl(self.query.removeprefix("?"), keep_blank_values=True)
+
+
+@dataclass(frozen=True)
+class BearerToken:
+    """A token of Microsoft Entra for https://storage.azure.com, which is not renewed."""
+
+    token: str = field(repr=False)
+    travels_openly = True
+
+    def connect(self) -> Credentials:
+        """Return the token."""
+        return GivenCredentials({"token": self.token})
+
+
+@dataclass(frozen=True)
+class Identity:
+    """An identity of Microsoft Entra, whose tokens azure-identity fetches.
+
+    Args:
+        kind: "default" (the chain of azure-identity: environment, workload, managed identity,
+            developer tools), "client secret", "workload", "managed" or "cli".
+        tenant: The tenant's id.
+        client: The client's id: of the application, or of the managed identity.
+        secret: The client's secret.
+        authority: The host that hands out tokens, if it is not login.microsoftonline.com.
+        token_file: Where a workload's own token lies.
+        object_id: Of a managed identity, in place of its client's id.
+        resource_id: Of a managed identity, in place of its client's id.
+    """
+
+    kind: str = "default"
+    tenant: str | None = None
+    client: str | None = None
+    secret: str | None = field(default=None, repr=False)
+    authority: str | None = None
+    token_file: str | None = None
+    object_id: str | None = None
+    resource_id: str | None = None
+    travels_openly = True
+
+    def connect(self) -> Credentials:
+        """Return what fetches tokens, and renews them.
+
+        Raises:
+            InvalidInputError: azure-identity is not installed, or finds the settings wrong.
+        """
+        try:
+            from lance_stream.storage.engine.azure_login import AzureCredentials
+        except ImportError:
+            raise InvalidInputError(
+                "credentials of Microsoft Entra need azure-identity, which comes with "
+                "pip install 'lance-stream[azure]'. Or give an account key or a SAS token"
+            ) from None
+        return AzureCredentials(self)
+
+
+@dataclass(frozen=True)
+class Nobody:
+    """Requests that say nothing of their caller, for public containers."""
+
+    travels_openly = False
+
+    def connect(self) -> Credentials:
+        """Return nothing that says anything."""
+        return GivenCredentials({"token": ""})
+
+
 @dataclass(frozen=True)
 class AzureSettings:
     """How an account is reached.
@@ -82,39 +206,65 @@ class AzureSettings:
         scheme: What URIs of it begin with.
         account: Its name.
         endpoint: The service's URL, without "/" at the end.
-        credentials: Whose requests they are.
+        login: Whose requests they are.
         patience: How long and how often it is asked.
         max_requests_at_once: So many requests of a process may be under way at once.
-        verify_certificates: Whether the service has to prove who it is.
-        proxy: The URL of the proxy that requests go through; None for what the environment says.
-        max_put_bytes: Larger blobs are sent in blocks.
+        any_certificate: Whether the service need not prove who it is.
+        proxy_url: A proxy between; None for what the environment says.
     """
 
     scheme: str
     account: str
     endpoint: str
-    credentials: Credentials
+    login: Login
     patience: Patience = field(default_factory=Patience)
     max_requests_at_once: int = _MOST_AT_ONCE
-    verify_certificates: bool = True
-    proxy: str | None = field(default=None, repr=False)
-    max_put_bytes: int = 16 << 20
+    any_certificate: bool = False
+    proxy_url: str | None = field(default=None, repr=False)
+
+    knows_suffixes = False
 
     @property
-    def connect_seconds(self) -> float:
-        """How long it may take to reach the service."""
-        return self.patience.connect_seconds
+    def dialect(self) -> Dialect:
+        """What it says in words of its own."""
+        return _DIALECT
 
     @property
-    def request_seconds(self) -> float:
-        """How long a request may take."""
-        return self.patience.request_seconds
+    def resumes_listings(self) -> bool:
+        """Whether a listing may begin behind a name: older versions of the service know no such."""
+        return False
 
     def connect(self, container: str) -> ObjectRequests:
-        """Return a driver for a container; see `ServiceSettings.connect`."""
+        """Return what sends requests to a container; see `ServiceSettings.connect`."""
         with brought_by("azure", "tables on Azure"):
-            from lance_stream.storage.azure.requests import AzureRequests  # it imports aiohttp
-        return AzureRequests(self, _name_of(container))
+            from lance_stream.storage.engine.requests import EngineRequests
+        return EngineRequests(self, _name_of(container))
+
+    def is_sure_to_create_once(self) -> bool | None:
+        """Whether the service keeps conditions."""
+        return True
+
+    def client_options(self) -> Mapping[str, Any]:
+        """Return how it is connected to, in obstore's words."""
+        return connection_options(self.endpoint, self.any_certificate, self.proxy_url)
+
+    def credentials(self) -> Credentials:
+        """Return what proves who asks."""
+        return self.login.connect()
+
+    def open(self, container: str, **how: Any) -> Any:
+        """Return obstore's own store of a container."""
+        from obstore.store import AzureStore
+
+        config: Any = {
+            "account_name": self.account,
+            "endpoint": self.endpoint,
+            "use_emulator": False,
+            "use_fabric_endpoint": False,
+            "skip_signature": isinstance(self.login, Nobody),
+            "disable_tagging": True,
+        }
+        return AzureStore(container, config=config, **how)
 
     def where(self, container: str) -> str:
         """Return in words who is asked."""
@@ -195,16 +345,16 @@ def azure_settings(
             "URI: abfss://container@account.dfs.core.windows.net/path"
         )
     endpoint = _with_account(endpoint or f"https://{account}.blob.{_PUBLIC_CLOUD}", account)
-    credentials = _credentials(taken, connection, account, emulator)
-    _check_openness(endpoint, credentials, taken)
+    login = _login(taken, connection, account, emulator)
+    _check_openness(endpoint, login, taken)
     return AzureSettings(
         scheme,
         account,
         endpoint,
-        credentials,
+        login,
         patience_of(taken),
         as_count("max_concurrency", taken.get("max_concurrency", _MOST_AT_ONCE), at_least=1),
-        not _flag(taken, "any_certificate"),
+        _flag(taken, "any_certificate"),
         _text(taken, "proxy_url"),
     )
 
@@ -328,9 +478,9 @@ def _agreed(named: Mapping[str, str | None]) -> str | None:
     return next(iter(accounts.values()), None)
 
 
-def _credentials(
+def _login(
     taken: Mapping[str, Any], connection: Mapping[str, str], account: str, emulator: bool
-) -> Credentials:
+) -> Login:
     key = connection.get("key") or _text(taken, "account_key")
     if key:
         return SharedKey(account, key)
@@ -367,7 +517,7 @@ def _identity(taken: Mapping[str, Any]) -> Identity:
     return Identity("default", tenant, client, None, authority)
 
 
-def _check_openness(endpoint: str, credentials: Credentials, taken: Mapping[str, Any]) -> None:
+def _check_openness(endpoint: str, login: Login, taken: Mapping[str, Any]) -> None:
     """Refuse to send what anybody on the way could use.
 
     Raises:
@@ -376,7 +526,7 @@ def _check_openness(endpoint: str, credentials: Credentials, taken: Mapping[str,
     """
     url = urlsplit(endpoint)
     is_near = url.hostname in ("localhost", "127.0.0.1", "::1")
-    is_seen = url.scheme == "http" and credentials.travels_openly and not is_near
+    is_seen = url.scheme == "http" and login.travels_openly and not is_near
     if is_seen and not _flag(taken, "allow_http"):
         raise InvalidInputError(
             f"{endpoint} is plain HTTP, and everybody on the way could read the token that goes "
@@ -397,6 +547,73 @@ def _text(taken: Mapping[str, Any], setting: str) -> str | None:
 def _flag(taken: Mapping[str, Any], setting: str) -> bool:
     return as_flag(setting, taken.get(setting, "false"))
 
+
+_LEASED: Final = "another program holds a lease on the blob: let it end, or break it"
+_DIALECT: Final = Dialect(
+    taken=frozenset({"BlobAlreadyExists", "ConditionNotMet", "TargetConditionNotMet"}),
+    conflicts_pass=False,
+    later=frozenset(
+        {"PendingCopyOperation", "Md5Mismatch", "Crc64Mismatch", "OperationTimedOut", "ServerBusy"}
+    ),
+    no_bucket=frozenset(
+        {
+            "ContainerNotFound",
+            "FilesystemNotFound",
+            "ContainerBeingDeleted",
+            "ContainerDisabled",
+            "ResourceNotFound",
+        }
+    ),
+    ways_out={
+        "404": "there is no such container. Create it, or correct the URI",
+        "ResourceNotFound": (
+            "there is no such container, or nobody may read it without credentials"
+        ),
+        "AuthenticationFailed": (
+            "the credentials are wrong or have ended, or this machine's clock is. Correct "
+            "account_key or sas_token"
+        ),
+        "KeyBasedAuthenticationNotPermitted": (
+            "the account takes no account keys. Give tenant_id, client_id and client_secret, or "
+            "none of them for the identity of this machine"
+        ),
+        "AuthorizationPermissionMismatch": (
+            "the identity may not do this. Give it the role Storage Blob Data Contributor"
+        ),
+        "AuthorizationFailure": (
+            "the credentials are wrong, or the account's network rules keep this machine out"
+        ),
+        "NoAuthenticationInformation": (
+            "nobody may do this without credentials. Give account_key, sas_token or an identity"
+        ),
+        "PublicAccessNotPermitted": (
+            "the account lets nobody in without credentials. Give account_key, sas_token or an "
+            "identity"
+        ),
+        "BlobImmutableDueToPolicy": "a policy of the container forbids to change or delete blobs",
+        "InvalidResourceName": (
+            "the service allows no such name. A container's has 3 to 63 lower-case letters, digits "
+            "and hyphens"
+        ),
+        "409": (
+            "a lease, a snapshot or a policy keeps the blob as it is: end the lease, delete the "
+            "snapshots"
+        ),
+        "InvalidBlobType": "a page or append blob of that name is there: delete it",
+        "InvalidBlobOrBlock": (
+            "another program left blocks of that name, whose ids have another length: they go "
+            "after a week, or with a small blob that is written there"
+        ),
+        **dict.fromkeys(
+            ("LeaseIdMissing", "LeaseIdMismatchWithBlobOperation", "LeaseLost"), _LEASED
+        ),
+        **dict.fromkeys(
+            ("401", "403"),
+            "the credentials do not allow it. Check account_key, sas_token or the identity",
+        ),
+        "301": "correct the storage option endpoint",
+    },
+)
 
 OPEN_AZURE: Final[Mapping[str, Callable[[str, Mapping[str, Any]], Store]]] = {
     scheme: partial(open_azure, scheme)

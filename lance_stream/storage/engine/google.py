@@ -16,8 +16,10 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.storage.engine.answers import Dialect
+from lance_stream.storage.engine.connection import connection_options
+from lance_stream.storage.engine.credentials import Credentials, GivenCredentials
 from lance_stream.storage.extras import brought_by
-from lance_stream.storage.google.credentials import Login, read_key
 from lance_stream.storage.object_requests import ObjectRequests, Patience
 from lance_stream.storage.options.names import (
     as_flag,
@@ -28,6 +30,54 @@ from lance_stream.storage.options.names import (
 )
 
 GOOGLES_OWN: Final = "https://storage.googleapis.com"
+
+WAYS_OUT: Final = (
+    "Give one of the storage options google_service_account (a file), google_service_account_key "
+    "(its JSON) or token; or run `gcloud auth application-default login`; or, for a bucket that "
+    "is open to everybody, give token='anon'"
+)
+
+_DIALECT: Final = Dialect(
+    later=frozenset({"SlowDown", "TooManyRequests", "InternalError", "ServiceUnavailable"}),
+    no_bucket=frozenset({"NoSuchBucket"}),
+    ways_out={
+        **dict.fromkeys(("404", "NoSuchBucket"), "make the bucket, or mend the table's URI"),
+        "401": f"who asks is not known there. {WAYS_OUT}",
+        "403": (
+            "who asks is known, but may not do this. Grant the role Storage Object User on the "
+            "bucket, or name other credentials in the storage options"
+        ),
+        "UserProjectMissing": "name the project in the storage option requester_pays",
+        "301": "correct the storage option google_base_url",
+    },
+)
+
+
+@dataclass(frozen=True)
+class Login:
+    """What proves who we are.
+
+    Attributes:
+        kind: "anonymous": nothing does. "token": an access token, which is never renewed. "file": a
+            file with a service account's key or a user's credentials. "key": its JSON.
+            "machine": the machine that we run on, at Google's. "default": whatever google-auth
+            finds, in its order: the file that GOOGLE_APPLICATION_CREDENTIALS names, what gcloud
+            left behind, the machine.
+        value: The token, the file's path, or the JSON.
+    """
+
+    kind: Literal["anonymous", "token", "file", "key", "machine", "default"]
+    value: str = field(default="", repr=False)
+
+    def connect(self) -> Credentials:
+        """Return what proves it."""
+        if self.kind == "anonymous":
+            return GivenCredentials({"token": ""})
+        if self.kind == "token":
+            return GivenCredentials({"token": self.value})
+        with brought_by("gcs", "credentials of Google Cloud Storage"):
+            from lance_stream.storage.engine.google_login import GoogleCredentials
+        return GoogleCredentials(self)
 
 
 @dataclass(frozen=True)
@@ -41,7 +91,6 @@ class GoogleSettings:
         proxy_url: A proxy between; None for what the environment says.
         any_certificate: Whether the endpoint's certificate is not looked at.
         patience: How long and how often it is asked.
-        max_put_bytes: Larger objects are sent in parts.
         max_requests_at_once: So many requests of one call may be under way at once.
     """
 
@@ -51,19 +100,48 @@ class GoogleSettings:
     proxy_url: str | None = field(default=None, repr=False)
     any_certificate: bool = False
     patience: Patience = field(default_factory=Patience)
-    max_put_bytes: int = 32 << 20
     max_requests_at_once: int = 16
 
+    scheme = "gs"
+    knows_suffixes = True
+
     @property
-    def scheme(self) -> str:
-        """What URIs begin with."""
-        return "gs"
+    def dialect(self) -> Dialect:
+        """What it says in words of its own."""
+        return _DIALECT
+
+    @property
+    def resumes_listings(self) -> bool:
+        """Whether a listing may begin behind a name."""
+        return True
 
     def connect(self, container: str) -> ObjectRequests:
-        """Return a driver for a bucket; see `ServiceSettings.connect`."""
+        """Return what sends requests to a bucket; see `ServiceSettings.connect`."""
         with brought_by("gcs", "Google Cloud Storage"):
-            from lance_stream.storage.google.requests import GoogleRequests
-        return GoogleRequests(self, container)
+            from lance_stream.storage.engine.requests import EngineRequests
+        return EngineRequests(self, container)
+
+    def is_sure_to_create_once(self) -> bool | None:
+        """Whether the service keeps conditions."""
+        return True
+
+    def client_options(self) -> Mapping[str, Any]:
+        """Return how it is connected to, in obstore's words."""
+        options = connection_options(self.endpoint, self.any_certificate, self.proxy_url)
+        if self.user_project is not None:
+            options["default_headers"] = {"x-goog-user-project": self.user_project}
+        return options
+
+    def credentials(self) -> Credentials:
+        """Return what proves who asks."""
+        return self.login.connect()
+
+    def open(self, container: str, **how: Any) -> Any:
+        """Return obstore's own store of a bucket."""
+        from obstore.store import GCSStore
+
+        config: Any = {"base_url": self.endpoint, "skip_signature": self.login.kind == "anonymous"}
+        return GCSStore(container, config=config, **how)
 
     def where(self, container: str) -> str:
         """Return in words who is asked; see `ServiceSettings.where`."""
@@ -199,3 +277,12 @@ _LOGINS: Final[Mapping[str, Literal["default", "machine", "anonymous"]]] = {
     "cloud": "machine",
     "anon": "anonymous",
 }
+
+
+def read_key(text: str) -> Mapping[str, Any]:
+    """Return what the JSON of a key says; nothing if it is none."""
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}

@@ -1,0 +1,193 @@
+"""What a service answered: read from the text of the error that obstore raises.
+
+    404                             there is no such object
+    404 that names the bucket       refused
+    412                             the name is taken, if it was to be created once
+    409                             S3, Google: two create one name at once, so try again;
+                                    Azure: by its code, the name is taken
+    416                             the object ends before the range begins
+    408, 425, 429, 5xx, silence     try again; 501 is refused
+    all else                        refused, with the way out for its code
+
+obstore puts the status and the body into the text, and tells no more by the error's class than that
+an object is missing or taken. Its text holds the URL, too: only the parts read here are shown.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from lance_stream.storage.object_requests import MissingError, RefusedError, TryAgainError
+
+_STATUS: Final = re.compile(
+    r"non-2xx status code: (\d{3})[^:]*:? ?(.*?)(?:\n\nDebug source|\Z)", re.S
+)
+_CODE: Final = re.compile(r"<Code>([^<]*)</Code>")
+_MESSAGE: Final = re.compile(r"<Message>([^<]*)</Message>")
+_REGION: Final = re.compile(r"<Region>([a-z0-9-]+)</Region>")
+_REASON: Final = re.compile(r'message: "([^"]{1,300})"')
+_KIND: Final = re.compile(
+    r"\bkind: ([A-Z]\w+)|source: (TimedOut)|\b(IncompleteMessage|BodyTimeout)\b"
+)
+_CERTIFICATE: Final = re.compile(
+    r"(invalid peer certificate[^\n\"]{0,200}|InvalidCertificate\([^\n]{1,200})"
+)
+_SILENCES: Final = {
+    "TimedOut": "none in time",
+    "IncompleteMessage": "the connection was closed",
+    "Body": "it broke off",
+}
+_TRIED: Final = re.compile(r"after (\d+) retries")
+
+_OF_ONE: Final = re.compile(r"delete request failed for key .*?: (.*?) \(code: (\d{3})\)", re.S)
+_NO_WAY_OUT: Final = "the service does not take this request"
+
+_LATER: Final = frozenset({408, 425, 429})
+_NO_PART: Final = ("non-partial response", "CONTENT_RANGE")
+_MAX_MESSAGE: Final = 300
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What a service says in words of its own.
+
+    Attributes:
+        taken: Codes of 409 that say that the name is taken; all others mean "again", if
+            `conflicts_pass`.
+        conflicts_pass: Whether a conflict may be over in a moment.
+        later: Codes that mean "again", whatever the status.
+        no_bucket: Codes of 404 that speak of the bucket, not of the object.
+        ways_out: What helps, by code or by status.
+    """
+
+    taken: frozenset[str] = frozenset()
+    conflicts_pass: bool = True
+    later: frozenset[str] = frozenset()
+    no_bucket: frozenset[str] = frozenset()
+    ways_out: Mapping[str, str] = field(default_factory=dict)
+
+
+class TakenError(RefusedError):
+    """The name is taken, or the object is not the one that was meant."""
+
+
+class NotImplementedAnswerError(RefusedError):
+    """501: the service does not know this request."""
+
+
+class NoSuchRangeError(RefusedError):
+    """The object ends before the range begins; or the service answered with all of the object.
+
+    Attributes:
+        kind: Which of the two.
+    """
+
+    def __init__(self, kind: Literal["beyond the end", "not a part"]) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+
+class _Said(NamedTuple):
+    status: int
+    code: str
+    message: str
+
+    def __str__(self) -> str:
+        code = self.code if self.code and self.code != str(self.status) else ""
+        said = " ".join(part for part in (str(self.status), code) if part)
+        return f"{said} ({self.message})" if self.message else said
+
+
+def meaning_of(error: Exception, dialect: Dialect) -> Exception:
+    """Return what an error of obstore means: one of those of `object_requests`, or the same one.
+
+    Args:
+        error: What was raised.
+        dialect: The service's.
+    """
+    text = str(error)
+    if any(each in text.partition("\n")[0] for each in _NO_PART):
+        return NoSuchRangeError("not a part")
+    found = _STATUS.search(text)
+    if found is not None:
+        return _meaning_of_answer(_said(int(found[1]), found[2]), text, dialect)
+    of_one = _OF_ONE.search(text)  # of a request that deletes several objects, here one
+    if of_one is not None:
+        return _meaning_of_answer(_Said(int(of_one[2]), "", _line(of_one[1])), "", dialect)
+    if "redirect without LOCATION" in text:
+        return RefusedError(f"the service sends requests elsewhere: {_elsewhere(dialect)}")
+    certificate = _CERTIFICATE.search(text)
+    if certificate is not None:
+        return RefusedError(
+            f"the certificate of the service is not trusted ({certificate[1].strip()[:200]}): name "
+            "your own authority's certificates in the environment variable SSL_CERT_FILE"
+        )
+    name = type(error).__name__
+    if name in ("InvalidPathError", "NotSupportedError", "UnknownConfigurationKeyError"):
+        return RefusedError(text.partition("\n")[0][:_MAX_MESSAGE])
+    if isinstance(error, FileNotFoundError):
+        return MissingError("404")
+    if type(error).__module__.startswith("obstore") or isinstance(error, OSError):
+        return TryAgainError(f"no answer: {_silence(text)}")
+    return error
+
+
+def num_attempts(error: Exception) -> int:
+    """Return how often obstore sent a request that failed."""
+    found = _TRIED.search(str(error))
+    return int(found[1]) + 1 if found else 1
+
+
+def _said(status: int, body: str) -> _Said:
+    code, message = _CODE.search(body), _MESSAGE.search(body)
+    if code is not None:
+        return _Said(status, code[1], _line(message[1]) if message else "")
+    try:
+        error = json.loads(body).get("error", {})
+        return _Said(status, "", _line(str(error.get("message", ""))))
+    except (ValueError, AttributeError):
+        return _Said(status, "", "" if "<" in body else _line(body))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:_MAX_MESSAGE]
+
+
+def _meaning_of_answer(said: _Said, text: str, dialect: Dialect) -> Exception:
+    status, code = said.status, said.code
+    if status == 404 or code in dialect.no_bucket:
+        if code in dialect.no_bucket or "bucket does not exist" in said.message.lower():
+            return RefusedError(f"{said}: {dialect.ways_out.get(code) or dialect.ways_out['404']}")
+        return MissingError(str(said))
+    if status in _LATER or code in dialect.later or (status >= 500 and status != 501):
+        return TryAgainError(f"{status} {code}".strip())
+    is_named = code in dialect.ways_out
+    if (status == 412 and not is_named) or (status == 409 and code in dialect.taken):
+        return TakenError(str(said))
+    if status == 409 and dialect.conflicts_pass and not is_named:
+        return TryAgainError(f"{status} {code}".strip())
+    if status == 416:
+        return NoSuchRangeError("beyond the end")
+    way_out = dialect.ways_out.get(code) or dialect.ways_out.get(str(status)) or _NO_WAY_OUT
+    region = _REGION.search(text)
+    if region is not None:
+        way_out = f"the bucket lies in {region[1]}: {way_out}"
+    if 300 <= status < 400:
+        way_out = f"the service sends requests elsewhere: {_elsewhere(dialect)}"
+    refusal = f"{said}: {way_out}"
+    return NotImplementedAnswerError(refusal) if status == 501 else RefusedError(refusal)
+
+
+def _elsewhere(dialect: Dialect) -> str:
+    return dialect.ways_out.get("301", "correct the endpoint in the storage options")
+
+
+def _silence(text: str) -> str:
+    """Return why no answer came, without the URL."""
+    reason = _REASON.search(text)
+    if reason is not None:
+        return reason[1]
+    kinds = [each for group in _KIND.findall(text) for each in group if each]
+    return _SILENCES.get(kinds[-1], kinds[-1]) if kinds else "none that can be read"

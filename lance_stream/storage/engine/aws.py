@@ -1,0 +1,118 @@
+"""What AWS's own files and environment say: credentials, region, endpoint; read by botocore.
+
+A session of botocore reads descriptions of services, a megabyte of JSON, in a quarter of a second
+of CPU time. They are the same for all sessions, so a process reads them once.
+"""
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+from botocore import exceptions as botocore_errors
+from botocore.loaders import Loader, create_loader
+from botocore.session import Session
+
+from lance_stream.storage.engine.credentials import RenewedCredentials
+from lance_stream.storage.object_requests import RefusedError, TryAgainError
+
+_RENEWED_BEFORE_SECONDS: Final = 600
+_PASSING: Final = (
+    botocore_errors.CredentialRetrievalError,
+    botocore_errors.MetadataRetrievalError,
+    botocore_errors.HTTPClientError,
+    botocore_errors.ConnectionError,
+)
+
+
+class SharingSession(Session):  # type: ignore[misc]  # the library has no types
+    """A session whose descriptions of services are read once a process."""
+
+    def _register_data_loader(self) -> None:
+        self._components.lazy_register_component(
+            "data_loader", lambda: _loader(self.get_config_variable("data_path"))
+        )
+
+
+class AwsCredentials(RenewedCredentials):
+    """What botocore finds, in its order: environment, profiles, roles.
+
+    Args:
+        profile: The profile of the shared configuration; None for the usual one.
+        ways_out: What to do where there are none.
+    """
+
+    def __init__(self, profile: str | None, ways_out: str) -> None:
+        super().__init__()
+        self._profile = profile
+        self._ways_out = ways_out
+        self._found: Any = None
+
+    def is_good(self) -> bool:
+        """Return whether what was fetched is good for another while."""
+        needs = getattr(self._found, "refresh_needed", None)
+        return needs is None or not needs(_RENEWED_BEFORE_SECONDS)
+
+    def fetch(self) -> Mapping[str, Any]:
+        """Return the keys of the moment."""
+        try:
+            if self._found is None or self._is_doubted:
+                self._found = SharingSession(profile=self._profile).get_credentials()
+            if self._found is None:
+                raise RefusedError(f"there are no credentials; {self._ways_out}")
+            keys = self._found.get_frozen_credentials()
+        except _PASSING as error:
+            raise TryAgainError(f"no credentials yet: {str(error)[:300]}") from error
+        except botocore_errors.BotoCoreError as error:
+            raise RefusedError(f"{str(error)[:300]}; {self._ways_out}") from error
+        return {
+            "access_key_id": keys.access_key,
+            "secret_access_key": keys.secret_key,
+            "token": keys.token,
+        }
+
+
+def region_of(profile: str | None) -> str | None:
+    """Return the region that the environment or a profile names.
+
+    Raises:
+        RefusedError: There is no such profile.
+    """
+    return _variable(profile, "region")
+
+
+def endpoint_of(profile: str | None) -> str | None:
+    """Return the endpoint that the environment or a profile names.
+
+    Raises:
+        RefusedError: There is no such profile.
+    """
+    if str(_variable(profile, "ignore_configured_endpoint_urls") or "").lower() in ("1", "true"):
+        return None
+    named = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return named or _configured(profile).get("endpoint_url")
+
+
+def _variable(profile: str | None, name: str) -> str | None:
+    try:
+        value = SharingSession(profile=profile).get_config_variable(name)
+    except botocore_errors.BotoCoreError as error:
+        raise RefusedError(str(error)[:300]) from error
+    return None if value is None else str(value)
+
+
+def _configured(profile: str | None) -> Mapping[str, Any]:
+    """Return what a profile says of S3, and of all services where it says nothing of S3."""
+    session = SharingSession(profile=profile)
+    try:
+        said = session.get_scoped_config()
+        services = session.full_config.get("services", {}).get(said.get("services"), {})
+    except botocore_errors.BotoCoreError as error:
+        raise RefusedError(str(error)[:300]) from error
+    of_s3 = services.get("s3", {})
+    return {**said, **of_s3} if isinstance(of_s3, dict) else dict(said)
+
+
+@cache
+def _loader(data_path: str | None) -> Loader:
+    return create_loader(data_path)

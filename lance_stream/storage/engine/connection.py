@@ -1,0 +1,45 @@
+"""How a service is connected to, in obstore's words: the same for all of them."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from lance_stream.errors import InvalidInputError
+
+_IDLE_SECONDS: Final = "20s"  # services close connections that nobody uses
+
+
+def connection_options(
+    endpoint: str | None,
+    any_certificate: bool,
+    proxy_url: str | None,
+    certificates: str | None = None,
+) -> dict[str, Any]:
+    """Return the options of obstore's HTTP client.
+
+    Args:
+        endpoint: The service's URL; None for its own, which is encrypted.
+        any_certificate: Whether the service need not prove who it is.
+        proxy_url: A proxy between; None for what the environment says.
+        certificates: A file with the certificates of one's own authority.
+
+    Raises:
+        InvalidInputError: The file of certificates cannot be read.
+    """
+    options: dict[str, Any] = {
+        # What is encrypted stays so: no redirect leads from https:// to http://.
+        "allow_http": endpoint is not None and endpoint.lower().startswith("http:"),
+        "pool_idle_timeout": _IDLE_SECONDS,
+        "user_agent": "lance-stream",
+    }
+    if any_certificate:
+        options["allow_invalid_certificates"] = True
+    if proxy_url is not None:
+        options["proxy_url"] = proxy_url
+    if certificates is not None:
+        try:
+            options["root_certificate"] = Path(certificates).read_bytes()
+        except OSError as error:
+            raise InvalidInputError(
+                f"the file of certificates {certificates!r} cannot be read: {error.strerror}"
+            ) from error
+    return options

@@ -1,0 +1,510 @@
+"""One HTTP request a call, to one bucket, by obstore: sent once, answered whole.
+
+obstore's own retries are off, but for uploads in parts: each part, and what makes an object of all
+of them, may be sent again without harm, for their name is new.
+
+    get             GET with a range         416, and an answer that is no part, are no error here
+    get_end         GET of a suffix; Azure knows none: GET of as many bytes from the start, which
+                    tells the size, and GET of the end if that was not all
+    put             PUT, one request for any size; once: with the service's condition
+    list_pages      pages of up to 1,000 names, as the service cuts them
+    open_upload     parts of 8 MiB, four at once
+
+What obstore would take from the environment is always given here, so that a setting of the
+environment never mixes with those of the user.
+
+A process that was forked from one that has used obstore would wait for ever: it is refused.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final, Literal, Protocol
+
+import obstore
+import obstore.exceptions
+from cachetools import LRUCache
+
+from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.storage.engine.answers import (
+    Dialect,
+    NoSuchRangeError,
+    NotImplementedAnswerError,
+    TakenError,
+    meaning_of,
+)
+from lance_stream.storage.engine.credentials import Credentials
+from lance_stream.storage.object_requests import (
+    PART_BYTES,
+    Data,
+    MissingError,
+    ObjectInfo,
+    Pages,
+    Patience,
+    RefusedError,
+    TryAgainError,
+    Upload,
+)
+from lance_stream.storage.retries import SLOWEST_BYTES_PER_SECOND
+
+NAMES_A_PAGE: Final = 1000
+
+_PARTS_AT_ONCE: Final = 4
+_CREATED_KEPT: Final = 256
+_MAX_PARTS: Final = 10_000
+_For = Literal["reads", "writes", "uploads"]
+"""What requests are for: each kind has its own time-outs, and connections."""
+
+_NEVER: Final = "7days"  # attempts end by the time-out of the one loop that sends them again
+
+
+class Service(Protocol):
+    """What is particular about a service: its settings keep to it."""
+
+    @property
+    def patience(self) -> Patience:
+        """How long and how often it is asked."""
+        ...
+
+    @property
+    def dialect(self) -> Dialect:
+        """What it says in words of its own."""
+        ...
+
+    @property
+    def knows_suffixes(self) -> bool:
+        """Whether it answers with the last bytes of an object."""
+        ...
+
+    @property
+    def resumes_listings(self) -> bool:
+        """Whether a listing may begin behind a name."""
+        ...
+
+    def is_sure_to_create_once(self) -> bool | None:
+        """Whether the service keeps conditions; None if that is to be found out."""
+        ...
+
+    def client_options(self) -> Mapping[str, Any]:
+        """Return how it is connected to, in obstore's words."""
+        ...
+
+    def credentials(self) -> Credentials:
+        """Return what proves who asks."""
+        ...
+
+    def open(self, container: str, **how: Any) -> Any:
+        """Return obstore's own store of a bucket."""
+        ...
+
+
+class EngineRequests:
+    """The requests that one bucket or container answers; see `ObjectRequests`.
+
+    Args:
+        service: How the service is reached.
+        container: The bucket or container.
+    """
+
+    def __init__(self, service: Service, container: str) -> None:
+        _refuse_forked_process()
+        self._service = service
+        self._container = container
+        self._dialect = service.dialect
+        self._credentials = service.credentials()
+        self._creates_once = service.is_sure_to_create_once()
+        self._stores: dict[_For, Any] = {}
+        # ETags and MD5s of the manifests that this process made: not all services list MD5s.
+        self._created: LRUCache[str, tuple[str, str]] = LRUCache(_CREATED_KEPT)
+        self.store("reads")  # settings that are wrong are refused before a request
+
+    async def get(self, key: str, start: int, stop: int | None) -> Data:
+        """Return the bytes of a range; see `ObjectRequests.get`."""
+        if stop is not None and stop <= start:
+            await self.head(key)
+            return b""
+        wanted = {"offset": start} if stop is None else (start, stop)
+        try:
+            return (await self._get(key, None if (start, stop) == (0, None) else wanted))[0]
+        except NoSuchRangeError as error:
+            if error.kind == "beyond the end":
+                return b""
+            # A service that knows no ranges, or says so of an empty object.
+            return (await self._get(key, None))[0][start:stop]
+
+    async def get_end(self, key: str, num_bytes: int) -> tuple[Data, int]:
+        """Return the last bytes of an object, and its size; see `ObjectRequests.get_end`."""
+        try:
+            if self._service.knows_suffixes:
+                data, size = await self._get(key, {"suffix": max(num_bytes, 1)})
+            else:
+                data, size = await self._get_end_in_two(key, num_bytes)
+        except NoSuchRangeError as error:
+            if error.kind == "beyond the end":
+                return b"", 0
+            data, size = await self._get(key, None)
+        return data[len(data) - min(num_bytes, len(data)) :], size
+
+    async def head(self, key: str) -> ObjectInfo:
+        """Return what is said of an object; see `ObjectRequests.head`."""
+        return self.info(await self._ask(obstore.head_async, key))
+
+    async def put(self, key: str, data: Data, *, once: bool) -> bool:
+        """Write an object; see `ObjectRequests.put`.
+
+        A service that ignores the condition would answer as if it had kept it. So where nobody has
+        said that it keeps it, the first object that a process creates once is created once more:
+        that has to be refused.
+        """
+        if not once:
+            await self._put(key, data, "overwrite")
+            return True
+        made = await self._create(key, data)
+        if self._creates_once is None:
+            if made and await self._create(key, data):
+                self._creates_once = False
+                raise UnsupportedFeatureError(
+                    f"{self._no_condition('ignores every')}. Of the file {key!r} alone it is not "
+                    "known whether it replaced an older one"
+                )
+            self._creates_once = True
+        return made
+
+    def list_pages(self, prefix: str, *, only_here: bool, limit: int | None) -> Pages:
+        """Return the objects whose keys begin with a prefix; see `ObjectRequests.list_pages`."""
+        return _Listing(self, prefix, only_here=only_here, limit=limit)
+
+    async def delete(self, key: str) -> None:
+        """Delete an object; see `ObjectRequests.delete`."""
+        with suppress(MissingError):
+            await self._ask(obstore.delete_async, key)
+
+    async def copy(self, source: str, target: str) -> None:
+        """Copy an object; see `ObjectRequests.copy`."""
+        await self._ask(obstore.copy_async, source, target)
+
+    def open_upload(self, key: str) -> Upload:
+        """Begin to send a large object in parts; see `ObjectRequests.open_upload`."""
+        return _PartsUpload(self, key)
+
+    async def close(self) -> None:
+        """Let connections go."""
+        self._stores.clear()
+
+    def meaning_of(self, error: Exception) -> Exception:
+        """Return what an error of obstore means."""
+        if isinstance(error, RefusedError | TryAgainError | MissingError):
+            return error
+        return meaning_of(error, self._dialect)
+
+    def info(self, meta: Mapping[str, Any]) -> ObjectInfo:
+        """Return what obstore says of an object, with the MD5 of what was created here."""
+        key, etag = str(meta["path"]), _unquoted(meta["e_tag"])
+        created, md5 = self._created.get(key, ("", ""))
+        modified: float = meta["last_modified"].timestamp()
+        return ObjectInfo(
+            key, int(meta["size"]), modified, md5 if etag and etag == created else etag
+        )
+
+    async def ready(self) -> None:
+        """Let credentials be good for a request.
+
+        Raises:
+            RefusedError: There are none.
+            TryAgainError: They cannot be had just now.
+        """
+        await self._credentials.ready()
+
+    def store(self, purpose: _For) -> Any:
+        """Return obstore's own store, which is made when it is first needed."""
+        if purpose not in self._stores:
+            self._stores[purpose] = self._open(purpose)
+        return self._stores[purpose]
+
+    @property
+    def resumes_listings(self) -> bool:
+        """Whether a listing may begin behind a name."""
+        return self._service.resumes_listings
+
+    async def _get(self, key: str, wanted: Any, **more: Any) -> tuple[Data, int]:
+        """Return the bytes of a GET, and the object's size."""
+        options = {**more, **({} if wanted is None else {"range": wanted})}
+        result = await self._ask(obstore.get_async, key, options=options)
+        size = int(result.meta["size"])
+        return await self._body(result, wanted, size), size
+
+    async def _get_end_in_two(self, key: str, num_bytes: int) -> tuple[Data, int]:
+        wanted = (0, max(num_bytes, 1))
+        result = await self._ask(obstore.get_async, key, options={"range": wanted})
+        size, etag = int(result.meta["size"]), result.meta["e_tag"]
+        if size <= wanted[1] or num_bytes == 0:
+            return await self._body(result, wanted, size), size
+        unchanged = {} if etag is None else {"if_match": etag}
+        try:
+            return await self._get(key, (size - num_bytes, size), **unchanged)
+        except TakenError as error:
+            raise TryAgainError(f"{error}: it was replaced meanwhile") from None
+
+    async def _body(self, result: Any, wanted: Any, size: int) -> Data:
+        """Return the bytes that an answer brings, if they are those that were asked for."""
+        try:
+            data = memoryview(await result.bytes_async())
+        except Exception as error:
+            raise self.meaning_of(error) from None
+        start, stop = result.range
+        if len(data) != stop - start or (start, stop) != _bounds(wanted, size):
+            raise TryAgainError(f"{len(data):,} bytes for those from {start:,} to {stop:,}")
+        return data
+
+    async def _create(self, key: str, data: Data) -> bool:
+        """Create an object; return False where its name is taken."""
+        if self._creates_once is False:
+            raise UnsupportedFeatureError(self._no_condition("was told to be without"))
+        try:
+            await self._put(key, data, "create")
+        except TakenError:
+            return False
+        except NotImplementedAnswerError:
+            raise UnsupportedFeatureError(self._no_condition("knows no")) from None
+        return True
+
+    async def _put(self, key: str, data: Data, mode: str) -> None:
+        try:
+            made = await self._ask(
+                obstore.put_async, key, data, purpose="writes", mode=mode, use_multipart=False
+            )
+        except MissingError as error:
+            raise RefusedError(f"{error}: {self._dialect.ways_out['404']}") from None
+        if mode == "create":
+            md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
+            self._created[key] = (_unquoted(made["e_tag"]), md5)
+
+    async def _ask(
+        self, request: Any, *arguments: Any, purpose: _For = "reads", **named: Any
+    ) -> Any:
+        """Send one request; raise what `ObjectRequests` says."""
+        await self.ready()
+        try:
+            answer = await request(self.store(purpose), *arguments, **named)
+        except Exception as error:
+            meaning = self.meaning_of(error)
+            if type(error).__name__ == "UnauthenticatedError" and self._credentials.doubt():
+                meaning = TryAgainError(str(meaning))
+            raise meaning from None  # obstore's own text may hold more than is to be shown
+        self._credentials.trust()
+        return answer
+
+    def _open(self, purpose: _For) -> Any:
+        patience = self._service.patience
+        options = {
+            **self._service.client_options(),
+            **_timeouts(purpose, patience),
+            "connect_timeout": timedelta(seconds=patience.connect_seconds),
+        }
+        try:
+            return self._service.open(
+                self._container,
+                client_options=options,
+                retry_config=_retries(patience) if purpose == "uploads" else _no_retries(),
+                credential_provider=self._credentials,
+            )
+        except obstore.exceptions.BaseError as error:
+            reason = str(error).partition("\n")[0][:300]
+            raise InvalidInputError(f"obstore does not take these settings: {reason}") from None
+
+    def _no_condition(self, why: str) -> str:
+        return (
+            f"the service that holds the bucket {self._container!r} {why} conditional put "
+            "(If-None-Match), and without it two writers would overwrite each other's versions. "
+            "No version was made. Keep the versions in an external manifest store: the storage "
+            "option manifest_store"
+        )
+
+
+class _Listing(Pages):
+    """Pages of a listing; one that breaks off is gone on with behind the last name, or anew."""
+
+    def __init__(
+        self, requests: EngineRequests, prefix: str, *, only_here: bool, limit: int | None
+    ) -> None:
+        self._requests = requests
+        self._prefix = prefix
+        self._only_here = only_here
+        self._chunk_size = min(limit or NAMES_A_PAGE, NAMES_A_PAGE)
+        self._last: str | None = None
+        self._num_listed = 0
+        self._stream: Any = None
+
+    async def next(self) -> Sequence[ObjectInfo] | None:
+        """Return the next objects; None behind the last ones."""
+        await self._requests.ready()
+        if self._stream is None:
+            behind = {} if self._last is None else {"offset": self._last}
+            self._stream = obstore.list(
+                self._requests.store("reads"),
+                self._prefix.rstrip("/") or None,
+                chunk_size=self._chunk_size,
+                **behind,
+            )
+        stream, self._stream = self._stream, None
+        try:
+            chunk = await anext(stream)
+        except StopAsyncIteration:
+            return await self._look_behind_a_full_page()
+        except Exception as error:
+            meaning = self._requests.meaning_of(error)
+            if isinstance(meaning, MissingError):
+                meaning = RefusedError(f"{meaning}: there is no such bucket")
+            raise meaning from None
+        self._stream = stream
+        self._num_listed += len(chunk)
+        if chunk and self._requests.resumes_listings:
+            self._last = chunk[-1]["path"]
+        return [self._requests.info(each) for each in chunk if self._is_wanted(each["path"])]
+
+    async def _look_behind_a_full_page(self) -> Sequence[ObjectInfo] | None:
+        """Return what comes behind a page that is full, and that nobody says goes on.
+
+        Services that know only the older ListObjects do not say how it does.
+        """
+        if self._last is None or not self._num_listed or self._num_listed % NAMES_A_PAGE:
+            return None
+        last, self._num_listed = self._last, 0
+        more = await self.next()
+        if more and more[0].key <= last:
+            raise RefusedError(
+                "the listing goes on, but begins anew where it is to: the service does not know "
+                "ListObjectsV2"
+            )
+        return more
+
+    def _is_wanted(self, key: str) -> bool:
+        return key.startswith(self._prefix) and not (
+            self._only_here and "/" in key[len(self._prefix) :]
+        )
+
+
+class _PartsUpload(Upload):
+    """An object that is sent in parts, by obstore's own writer."""
+
+    def __init__(self, requests: EngineRequests, key: str) -> None:
+        self._requests = requests
+        self._key = key
+        self._writer = obstore.open_writer_async(
+            requests.store("uploads"),
+            key,
+            buffer_size=PART_BYTES,
+            max_concurrency=_PARTS_AT_ONCE,
+        )
+        self._size_bytes = 0
+
+    async def write(self, part: Data) -> None:
+        """Send a part; see `Upload.write`."""
+        self._size_bytes += len(part)
+        if self._size_bytes > PART_BYTES * _MAX_PARTS:
+            raise RefusedError(
+                f"an object of more than {PART_BYTES * _MAX_PARTS:,} bytes is not sent: write "
+                "smaller files, by max_bytes_per_file"
+            )
+        await self._requests.ready()
+        try:
+            await self._writer.write(part)
+        except Exception as error:
+            raise self._requests.meaning_of(error) from None
+
+    async def finish(self) -> None:
+        """Make the object visible; see `Upload.finish`."""
+        await self._requests.ready()
+        try:
+            await self._writer.close()
+        except Exception as error:
+            meaning = self._requests.meaning_of(error)
+            if await self._is_there():
+                return
+            raise meaning from None
+
+    async def abort(self) -> None:
+        """Leave nothing behind; see `Upload.abort`."""
+        with suppress(Exception):
+            await self._writer.__aexit__(RuntimeError, RuntimeError("aborted"), None)
+
+    async def _is_there(self) -> bool:
+        """Return whether the object was made by a request whose answer got lost."""
+        try:
+            return (await self._requests.head(self._key)).size_bytes == self._size_bytes
+        except (MissingError, RefusedError, TryAgainError):
+            return False
+
+
+def _bounds(wanted: Any, size: int) -> tuple[int, int]:
+    """Return where a range begins and ends in an object of some size."""
+    if wanted is None:
+        return 0, size
+    if isinstance(wanted, tuple):
+        return wanted[0], min(wanted[1], size)
+    return wanted.get("offset", max(size - wanted.get("suffix", 0), 0)), size
+
+
+def _unquoted(etag: str | None) -> str:
+    return (etag or "").strip('"')
+
+
+def _timeouts(purpose: _For, patience: Patience) -> dict[str, Any]:
+    """Return how long an attempt may take, where the loop that sends it again does not say.
+
+    An answer that is silent for `request_seconds` is lost. While data are sent nothing comes, so
+    that is no measure for writes: the loop ends these by their size.
+    """
+    if purpose == "reads":
+        return {"timeout": _NEVER, "read_timeout": timedelta(seconds=patience.request_seconds)}
+    if purpose == "writes":
+        return {"timeout": _NEVER}
+    seconds = patience.request_seconds + PART_BYTES / SLOWEST_BYTES_PER_SECOND
+    return {"timeout": timedelta(seconds=seconds)}
+
+
+def _no_retries() -> dict[str, Any]:
+    return {"max_retries": 0, "retry_timeout": timedelta(0)}
+
+
+def _retries(patience: Patience) -> dict[str, Any]:
+    return {
+        "max_retries": patience.max_attempts - 1,
+        "retry_timeout": timedelta(seconds=patience.total_seconds),
+        "backoff": {
+            "init_backoff": timedelta(seconds=patience.first_delay_seconds),
+            "max_backoff": timedelta(seconds=patience.max_delay_seconds),
+            "base": 2,
+        },
+    }
+
+
+_was_used = False
+_is_forked = False
+
+
+def _refuse_forked_process() -> None:
+    """Note that this process uses obstore, if it may.
+
+    Raises:
+        InvalidInputError: It was forked from one that did.
+    """
+    global _was_used
+    if _is_forked:
+        raise InvalidInputError(
+            "this process was forked from one that has used an object store, and none of its "
+            "requests would ever be answered. Start processes by 'spawn' or 'forkserver' "
+            "(multiprocessing.get_context), or before the first table is opened"
+        )
+    _was_used = True
+
+
+def _note_fork() -> None:
+    global _is_forked
+    _is_forked = _is_forked or _was_used
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)

@@ -1,0 +1,456 @@
+"""S3, and services that speak its protocol: storage options, and what is particular about it.
+
+Options go by s3fs's names and by Lance's; `options.names` has them all. What is not given comes
+from where botocore looks for it: environment variables, profiles and configuration files, the role
+of an instance or a container.
+
+An endpoint that begins with http:// is taken as it is: with s3fs the URL alone says so, with Lance
+`allow_http` has to be given, too, and whoever spelt the URL out meant it. `allow_http="false"`
+beside it is a contradiction, and refused.
+"""
+
+import base64
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.storage.engine.answers import Dialect
+from lance_stream.storage.engine.connection import connection_options
+from lance_stream.storage.engine.credentials import Credentials, GivenCredentials
+from lance_stream.storage.extras import brought_by
+from lance_stream.storage.object_requests import ObjectRequests, Patience
+from lance_stream.storage.options.names import (
+    as_count,
+    as_flag,
+    as_mapping,
+    as_text,
+    connection_of,
+    patience_of,
+    take_settings,
+)
+
+_REQUESTS_AT_ONCE = 64
+_USUAL_REGION = "us-east-1"
+
+
+@dataclass(frozen=True)
+class S3Settings:
+    """How S3, or a service that speaks its protocol, is reached.
+
+    Attributes:
+        endpoint: Its URL; None for AWS, or for what the environment says.
+        region: Its region; None for what the environment says.
+        profile: Of botocore's configuration files.
+        anonymous: Whether requests are not signed.
+        requester_pays: Whether we pay for requests to other people's buckets.
+        virtual_hosted: Whether the bucket stands in the host's name.
+        unsigned_payload: Whether the signature leaves the data out.
+        encryption: How the service encrypts, in its words; None for the bucket's own way.
+        encryption_key_id: The key of KMS that it takes.
+        encryption_bucket_key: Whether it takes a key a bucket.
+        creates_once: Whether the service has conditional puts; None if that is to be found out.
+            Where it has none, versions are kept in an external manifest store.
+        patience: How long and how often it is asked.
+        max_requests_at_once: So many requests may be under way at once.
+        any_certificate: Whether the endpoint's certificate is not looked at.
+        certificates: A file with the certificates of one's own authority.
+        proxy_url: A proxy between; None for what the environment says.
+        key: The access key's id.
+        secret: The secret key.
+        token: A session's token.
+        customer_key: The key by which the service encrypts and forgets it, in base64.
+    """
+
+    endpoint: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    anonymous: bool = False
+    requester_pays: bool = False
+    virtual_hosted: bool = False
+    unsigned_payload: bool = False
+    encryption: str | None = None
+    encryption_key_id: str | None = None
+    encryption_bucket_key: bool | None = None
+    creates_once: bool | None = None
+    patience: Patience = field(default_factory=Patience)
+    max_requests_at_once: int = _REQUESTS_AT_ONCE
+    any_certificate: bool = False
+    certificates: str | None = None
+    proxy_url: str | None = field(default=None, repr=False)
+    key: str | None = field(default=None, repr=False)
+    secret: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    customer_key: str | None = field(default=None, repr=False)
+
+    scheme = "s3"
+    knows_suffixes = True
+
+    @property
+    def dialect(self) -> Dialect:
+        """What it says in words of its own."""
+        return _DIALECT
+
+    @property
+    def resumes_listings(self) -> bool:
+        """Whether a listing may begin behind a name."""
+        return True
+
+    def connect(self, container: str) -> ObjectRequests:
+        """Return what sends requests to a bucket; see `ServiceSettings.connect`."""
+        with brought_by("s3", "tables on S3"):
+            from lance_stream.storage.engine.requests import EngineRequests
+        return EngineRequests(self, container)
+
+    def where(self, container: str) -> str:
+        """Return in words who is asked."""
+        if self.endpoint is None:
+            return f"the bucket {container!r} of S3" + (f" in {self.region}" if self.region else "")
+        return f"the bucket {container!r} of S3 at {self.endpoint}"
+
+    def is_sure_to_create_once(self) -> bool | None:
+        """Whether the service keeps conditions; None if that is to be found out."""
+        host = urlsplit(self._endpoint() or "").hostname
+        is_aws = host is None or host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+        return True if self.creates_once is None and is_aws else self.creates_once
+
+    def client_options(self) -> Mapping[str, Any]:
+        """Return how it is connected to, in obstore's words."""
+        certificates = self.certificates or os.environ.get("AWS_CA_BUNDLE") or None
+        return connection_options(
+            self._endpoint(), self.any_certificate, self.proxy_url, certificates
+        )
+
+    def credentials(self) -> Credentials:
+        """Return what proves who asks."""
+        if self.anonymous:
+            return GivenCredentials({"access_key_id": "", "secret_access_key": "", "token": None})
+        if self.key is not None:
+            return GivenCredentials(
+                {
+                    "access_key_id": self.key,
+                    "secret_access_key": self.secret,
+                    "token": self.token,
+                }
+            )
+        with brought_by("s3", "credentials of AWS"):
+            from lance_stream.storage.engine.aws import AwsCredentials
+        return AwsCredentials(self.profile, _KEYS)
+
+    def open(self, container: str, **how: Any) -> Any:
+        """Return obstore's own store of a bucket."""
+        from obstore.store import S3Store
+
+        config: Any = self._config(container)
+        return S3Store(container, config=config, **how)
+
+    def _config(self, container: str) -> dict[str, Any]:
+        region, endpoint = self.region or self._from_aws("region"), self._endpoint()
+        config: dict[str, Any] = {
+            "region": region or _USUAL_REGION,
+            "skip_signature": self.anonymous,
+            "request_payer": self.requester_pays,
+            "unsigned_payload": self.unsigned_payload,
+            "virtual_hosted_style_request": self.virtual_hosted,
+            "conditional_put": "etag",
+            "s3_express": container.endswith(_EXPRESS),
+            "disable_bulk_delete": True,
+            "disable_tagging": True,
+        }
+        if endpoint is not None:
+            url = _with_bucket(endpoint, container) if self.virtual_hosted else endpoint
+            # The second goes before the first, and would be taken from the environment.
+            config |= {"endpoint": url, "aws_endpoint_url_s3": url}
+        if self.encryption is not None:
+            config["server_side_encryption"] = self.encryption
+        if self.encryption_key_id is not None:
+            config["sse_kms_key_id"] = self.encryption_key_id
+        if self.encryption_bucket_key is not None:
+            config["sse_bucket_key_enabled"] = self.encryption_bucket_key
+        if self.customer_key is not None:
+            config |= {
+                "server_side_encryption": "sse-c",
+                "sse_customer_key_base64": self.customer_key,
+            }
+        return config
+
+    def _endpoint(self) -> str | None:
+        if self.endpoint is not None:
+            return self.endpoint
+        return self._from_aws("endpoint")
+
+    def _from_aws(self, name: str) -> str | None:
+        try:
+            from lance_stream.storage.engine import aws
+        except ImportError:
+            return None  # keys, region and endpoint are given: obstore alone will do
+        return {"region": aws.region_of, "endpoint": aws.endpoint_of}[name](self.profile)
+
+
+def s3_settings(options: Mapping[str, Any]) -> S3Settings:
+    """Return what storage options say of S3.
+
+    Raises:
+        InvalidInputError: A name is unknown, a value is none of its kind, or two contradict.
+    """
+    given = take_settings(options, "s3")
+    _refuse_what_workers_cannot_have(given)
+    _take_client_arguments(given, _popped(given, "client_kwargs"))
+    _take_config(given, _popped(given, "config_kwargs"))
+    _take_additional(given, _popped(given, "s3_additional_kwargs"))
+    endpoint = given.get("endpoint")
+    if isinstance(endpoint, str) and "://" not in endpoint and "use_ssl" in given:
+        is_open = not as_flag("use_ssl", given["use_ssl"])
+        given["endpoint"] = f"{'http' if is_open else 'https'}://{endpoint}"
+    texts: dict[str, Any] = {
+        name: as_text(name, given[name])
+        for name in (
+            "endpoint", "region", "profile", "key", "secret", "token", "encryption_key_id",
+            "customer_key", "certificates",
+        )
+        if name in given
+    }  # fmt: skip
+    flags: dict[str, Any] = {
+        name: as_flag(name, given[name])
+        for name in ("anonymous", "virtual_hosted", "unsigned_payload", "encryption_bucket_key")
+        if name in given
+    }
+    if "encryption" in given:
+        way = as_text("aws_server_side_encryption", given["encryption"])
+        texts["encryption"] = _ENCRYPTIONS.get(way.lower(), way)
+    settings = S3Settings(
+        **texts,
+        **flags,
+        requester_pays=_requester_pays(given.get("requester_pays", False)),
+        creates_once=_creates_once(given.get("conditional_put")),
+        patience=patience_of(given),
+        **{"max_requests_at_once": _REQUESTS_AT_ONCE, **connection_of(given)},
+    )
+    _refuse_contradictions(settings, given)
+    return settings
+
+
+def _popped(given: dict[str, Any], name: str) -> dict[str, Any]:
+    return as_mapping(name, given.pop(name, {}))
+
+
+_OF_CLIENT: Mapping[str, str] = {
+    "aws_access_key_id": "key",
+    "aws_secret_access_key": "secret",
+    "aws_session_token": "token",
+    "region_name": "region",
+    "endpoint_url": "endpoint",
+    "use_ssl": "use_ssl",
+}
+"""Settings that `client_kwargs` may hold as well, by botocore's names for them."""
+
+_OF_CONFIG: Mapping[str, str] = {
+    "region_name": "region",
+    "connect_timeout": "connect_timeout",
+    "read_timeout": "request_timeout",
+    "max_pool_connections": "max_concurrency",
+}
+"""The same of `config_kwargs`."""
+
+_OF_ADDITIONAL: Mapping[str, str] = {
+    "ServerSideEncryption": "encryption",
+    "SSEKMSKeyId": "encryption_key_id",
+    "BucketKeyEnabled": "encryption_bucket_key",
+    "RequestPayer": "requester_pays",
+}
+"""The same of `s3_additional_kwargs`."""
+
+_NO_EFFECT: Final = frozenset(
+    {
+        "parameter_validation", "request_checksum_calculation", "response_checksum_validation",
+        "signature_version", "tcp_keepalive", "user_agent", "user_agent_extra", "user_agent_appid",
+    }
+)  # fmt: skip
+
+
+def _merge(given: dict[str, Any], setting: str, value: Any, name: str) -> None:
+    if value is None:
+        return
+    if given.setdefault(setting, value) != value:
+        raise InvalidInputError(
+            f"{name} and another storage option say the same of S3, and have different values: "
+            "leave one of them out"
+        )
+
+
+def _take(
+    given: dict[str, Any], arguments: dict[str, Any], known: Mapping[str, str], option: str
+) -> None:
+    """Take what is known of arguments of botocore; refuse what is left."""
+    for name, setting in known.items():
+        _merge(given, setting, arguments.pop(name, None), f"{option}[{name!r}]")
+    left = sorted(set(arguments) - _NO_EFFECT)
+    if left:
+        raise InvalidInputError(
+            f"{option}[{left[0]!r}] has no counterpart here: leave it out. Known are "
+            f"{', '.join(sorted(known))}; all storage options of S3 stand in docs/stores.md"
+        )
+
+
+def _take_client_arguments(given: dict[str, Any], client: dict[str, Any]) -> None:
+    verify = client.pop("verify", None)
+    if verify is not None and not isinstance(verify, bool | str):
+        raise InvalidInputError(
+            f"client_kwargs['verify'] is a {type(verify).__name__}, which cannot be sent to "
+            "workers: give True, False, or the path of a file with certificates"
+        )
+    if verify is False:
+        _merge(given, "any_certificate", True, "client_kwargs['verify']")
+    if isinstance(verify, str):
+        _merge(given, "certificates", verify, "client_kwargs['verify']")
+    _take(given, client, _OF_CLIENT, "client_kwargs")
+
+
+def _take_config(given: dict[str, Any], config: dict[str, Any]) -> None:
+    retries = as_mapping("config_kwargs['retries']", config.pop("retries", None) or {})
+    attempts = retries.get("total_max_attempts")
+    if attempts is not None:
+        name = "config_kwargs['retries']['total_max_attempts']"
+        retries["max_attempts"] = as_count(name, attempts, at_least=1) - 1
+    _merge(given, "max_retries", retries.get("max_attempts"), "config_kwargs['retries']")
+    proxies = as_mapping("config_kwargs['proxies']", config.pop("proxies", None) or {})
+    proxy = proxies.get("https") or proxies.get("http")
+    _merge(given, "proxy_url", proxy, "config_kwargs['proxies']")
+    s3 = as_mapping("config_kwargs['s3']", config.pop("s3", None) or {})
+    addressing = {"virtual": True, "path": False}.get(str(s3.pop("addressing_style", "")))
+    _merge(given, "virtual_hosted", addressing, "config_kwargs['s3']['addressing_style']")
+    if s3.pop("payload_signing_enabled", None) is False:
+        _merge(given, "unsigned_payload", True, "config_kwargs['s3']")
+    _take(given, config, _OF_CONFIG, "config_kwargs")
+
+
+def _take_additional(given: dict[str, Any], additional: dict[str, Any]) -> None:
+    key = additional.pop("SSECustomerKey", None)
+    additional.pop("SSECustomerAlgorithm", None)
+    additional.pop("SSECustomerKeyMD5", None)
+    if key is not None:
+        raw = key if isinstance(key, bytes) else as_text("SSECustomerKey", key).encode()
+        encoded = base64.b64encode(raw).decode()
+        _merge(given, "customer_key", encoded, "s3_additional_kwargs['SSECustomerKey']")
+    _take(given, additional, _OF_ADDITIONAL, "s3_additional_kwargs")
+
+
+_ENCRYPTIONS = {
+    "aes256": "AES256",
+    "sse-s3": "AES256",
+    "sse-kms": "aws:kms",
+    "dsse": "aws:kms:dsse",
+}
+
+
+def _requester_pays(value: Any) -> bool:
+    return str(value).lower() == "requester" or as_flag("requester_pays", value)
+
+
+def _refuse_what_workers_cannot_have(given: Mapping[str, Any]) -> None:
+    if "from the environment" in given:
+        raise InvalidInputError(
+            "a session or role of AWS is no storage option here: every worker gets its own from "
+            "where botocore looks, such as AWS_PROFILE (or the storage option profile), "
+            "AWS_ROLE_ARN with AWS_WEB_IDENTITY_TOKEN_FILE, or the role of its instance"
+        )
+
+
+def _creates_once(value: Any) -> bool | None:
+    if value is None:
+        return None
+    way = str(value).lower()
+    if way not in ("etag", "disabled"):
+        raise InvalidInputError(
+            f"the storage option aws_conditional_put is 'etag' or 'disabled', not {way[:80]!r}; "
+            "versions in DynamoDB are asked for by s3+ddb://bucket/path?ddbTableName=..."
+        )
+    return way == "etag"
+
+
+def _refuse_contradictions(settings: S3Settings, given: Mapping[str, Any]) -> None:
+    if (settings.key is None) != (settings.secret is None):
+        raise InvalidInputError(
+            "of the storage options for S3's access key only one half is given: "
+            "aws_access_key_id and aws_secret_access_key (or key and secret) belong together"
+        )
+    if settings.anonymous and (settings.key or settings.token):
+        raise InvalidInputError(
+            "the storage options ask for requests to S3 without a signature (anon, "
+            "aws_skip_signature), and give a key to sign them with: leave one of them out"
+        )
+    if settings.endpoint is None:
+        return
+    parts = urlsplit(settings.endpoint)
+    scheme = parts.scheme.lower()
+    if scheme not in ("http", "https") or "@" in parts.netloc or parts.query:
+        raise InvalidInputError(
+            "the endpoint of S3 is a URL that begins with http:// or https:// and holds no "
+            "password, such as http://127.0.0.1:9000"
+        )
+    if scheme == "http" and not as_flag("allow_http", given.get("allow_http", True)):
+        raise InvalidInputError(
+            "the endpoint of S3 begins with http://, and the storage option allow_http forbids "
+            "that: take https://, or leave allow_http out"
+        )
+
+
+_EXPRESS: Final = "--x-s3"
+
+_KEYS: Final = (
+    "check the storage options aws_access_key_id, aws_secret_access_key and aws_session_token "
+    "(key, secret, token), or what the environment has in their place"
+)
+_RIGHTS: Final = (
+    "the credentials need s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload and "
+    "s3:ListBucket there (without the last, what is missing is answered like this, too)"
+)
+_REGION: Final = "give the bucket's region as the storage option aws_region"
+_NO_BUCKET: Final = "create the bucket, or mend its name in the table's URI"
+_EXPIRED: Final = (
+    "the session's token has expired: give a new one, or let a profile or role renew it"
+)
+
+_DIALECT: Final = Dialect(
+    later=frozenset(
+        {
+            "BadDigest", "IncompleteBody", "InternalError", "OperationAborted", "RequestTimeout",
+            "RequestTimeoutException", "ServiceUnavailable", "SlowDown", "SlowDownRead",
+            "SlowDownWrite", "Throttling", "ThrottlingException", "TooManyRequests",
+            "XAmzContentSHA256Mismatch", "XMinioServerNotInitialized",
+        }
+    ),
+    no_bucket=frozenset({"NoSuchBucket"}),
+    ways_out={
+        **dict.fromkeys(("404", "NoSuchBucket"), _NO_BUCKET),
+        **dict.fromkeys(("AccessDenied", "AllAccessDisabled", "AccountProblem", "403"), _RIGHTS),
+        **dict.fromkeys(
+            (
+                "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidSecurity",
+                "401",
+            ),
+            _KEYS,
+        ),
+        **dict.fromkeys(
+            ("ExpiredToken", "TokenRefreshRequired", "ExpiredTokenException"), _EXPIRED
+        ),
+        "RequestTimeTooSkewed": "set the clock of this machine",
+        **dict.fromkeys(
+            (
+                "PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed", "301",
+                "307", "IllegalLocationConstraintException",
+            ),
+            _REGION,
+        ),
+        "501": "the service does not know this request",
+    },
+)  # fmt: skip
+
+
+def _with_bucket(endpoint: str, bucket: str) -> str:
+    """Return an endpoint with the bucket before its host."""
+    parts = urlsplit(endpoint)
+    is_there = parts.netloc.startswith(f"{bucket}.")
+    return endpoint if is_there else parts._replace(netloc=f"{bucket}.{parts.netloc}").geturl()
