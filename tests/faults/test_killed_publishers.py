@@ -56,7 +56,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 _PROCESSES = get_context("forkserver")
 _PROCESSES.set_forkserver_preload(
-    [publishing_process.__name__, "lance_stream.storage.s3.requests", "psycopg"]
+    [publishing_process.__name__, "lance_stream.storage.engine.requests", "psycopg"]
 )
 
 

@@ -11,7 +11,7 @@ A test asks for a place of its own by the name of a fixture:
     postgresql_url        an empty database
     any_bucket            each kind of Bucket in turn
 
-or for the server itself: moto, dynamodb_local, fake_gcs, azurite, postgresql, hdfs. A server is
+or for the server itself: moto, dynamodb_local, fake_gcs, azurite, postgresql. A server is
 started when the first test of a process needs it, and ends with the process. A test that asks for
 one in another way is marked `@pytest.mark.server("moto")`; those that use a fixture are marked by
 themselves, so that `-m "not server"` leaves all of them out.
@@ -31,7 +31,6 @@ from tests.servers.buckets import Bucket
 from tests.servers.dynamodb import DynamoDBLocal
 from tests.servers.environment import forget_credentials
 from tests.servers.fake_gcs import FakeGoogleServer
-from tests.servers.hdfs_cluster import HdfsCluster
 from tests.servers.moto import DynamoTable, MotoServer
 from tests.servers.postgresql import PostgreSQL
 from tests.servers.server import Server
@@ -40,11 +39,10 @@ if TYPE_CHECKING:  # aiohttp comes with the extra gcs
     from tests.servers.google_front import GoogleFront
 
 SERVERS: dict[str, type[Server]] = {
-    kind.name: kind
-    for kind in (MotoServer, DynamoDBLocal, FakeGoogleServer, Azurite, PostgreSQL, HdfsCluster)
+    kind.name: kind for kind in (MotoServer, DynamoDBLocal, FakeGoogleServer, Azurite, PostgreSQL)
 }
 
-_ONE_A_MACHINE = {"dynamodb_local", "hdfs"}
+_ONE_A_MACHINE = {"dynamodb_local"}
 """Those that take long to start: all of their tests run in one process, and not with --quick."""
 
 ServerT = TypeVar("ServerT", bound=Server)
@@ -148,12 +146,6 @@ def azurite() -> Iterator[Azurite]:
 def postgresql() -> Iterator[PostgreSQL]:
     """PostgreSQL."""
     yield from _run(PostgreSQL)
-
-
-@pytest.fixture(scope="session")
-def hdfs() -> Iterator[HdfsCluster]:
-    """HDFS."""
-    yield from _run(HdfsCluster)
 
 
 @pytest.fixture

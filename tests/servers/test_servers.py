@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lance_stream.storage.locations import open_store
 from tests.servers.azurite_blobs import KEY
 from tests.servers.buckets import Bucket
 from tests.servers.environment import forget_credentials
@@ -19,26 +20,11 @@ from tests.servers.moto import DynamoTable, MotoServer
 from tests.servers.server import HOST, Server, ServerError, ask
 
 
-def filesystem(bucket: Bucket) -> Any:
-    """Return fsspec's file system for a bucket."""
-    import fsspec
-
-    protocol = bucket.uri.partition(":")[0]
-    options = {"skip_instance_cache": True, "use_listings_cache": False, **bucket.fsspec_options}
-    return fsspec.filesystem(protocol, **options)
-
-
-@pytest.mark.nightly
-def test_what_is_created_once_in_a_bucket_is_read_and_not_created_again(
-    any_bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-    files = filesystem(any_bucket)
-    path = f"{any_bucket.name}/a b%20c/1.manifest"
-    files.pipe_file(path, b"first", mode="create")
-    with pytest.raises(FileExistsError):
-        files.pipe_file(path, b"second", mode="create")
-    assert files.cat_file(path) == b"first"
+def test_what_is_created_once_in_a_bucket_is_read_and_not_created_again(any_bucket: Bucket) -> None:
+    store = open_store(f"{any_bucket.uri}/a b%20c", any_bucket.storage_options)
+    assert store.create_once("1.manifest", b"first")
+    assert not store.create_once("1.manifest", b"second")
+    assert store.read("1.manifest") == b"first"
 
 
 def test_buckets_tell_no_secrets(any_bucket: Bucket) -> None:

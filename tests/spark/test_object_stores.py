@@ -173,9 +173,10 @@ def test_settings_that_were_not_there_when_the_format_was_registered_come_with_t
     assert spark.read.format(FORMAT).load(uri).count() == 0
 
 
-def test_a_worker_makes_one_client_keeps_it_for_its_next_tasks_and_loses_it_when_it_forks(
+def test_a_worker_makes_one_client_and_keeps_it_for_its_next_tasks(
     spark: Any, any_bucket: Bucket
 ) -> None:
+    """Workers are forked by a daemon that has met no store, whatever the driver has done."""
     store = open_store(f"{any_bucket.uri}/t", any_bucket.storage_options)
     store.write("a", b"written by the driver")
 
@@ -183,22 +184,9 @@ def test_a_worker_makes_one_client_keeps_it_for_its_next_tasks_and_loses_it_when
         from lance_stream.storage import clients
 
         for _ in numbers:
-            read = store.read("a")
-            reader, writer = os.pipe()
-            child = os.fork()
-            if child == 0:
-                try:
-                    os.write(writer, b"%d" % len(clients._connections) + store.read("a"))
-                finally:
-                    os._exit(0)
-            os.close(writer)
-            os.waitpid(child, 0)
-            told = os.read(reader, 1000)
-            os.close(reader)
-            assert told == b"0" + read, told
             yield (
                 os.getpid(),
-                read,
+                store.read("a"),
                 len(clients._connections),
                 id(next(iter(clients._connections.values()))),
             )
