@@ -22,13 +22,13 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from lance_stream.spark.column_names import SETTING
-from lance_stream.storage.options.hadoop import (
+from lance_stream.spark.hadoop_settings import (
     HADOOP_NAMES,
     SECRET_NAMES,
     storage_options_of,
     store_of,
 )
-from lance_stream.storage.options.layers import layer_options
+from lance_stream.spark.option_layers import layer_options
 
 _OF_SPARK: Final = "spark.hadoop."
 _SECRET_FILES: Final = "hadoop.security.credential.provider.path"

@@ -19,7 +19,7 @@ The table is not made here, for who pays for it says how:
         --key-schema AttributeName=base_uri,KeyType=HASH AttributeName=version,KeyType=RANGE
 
 Requests go through botocore, which the extra "s3" brings, with its own retries off. A client
-belongs to a process, and is forgotten in a forked child.
+belongs to a process, and is forgotten in a forked child; a few are kept, for as many settings.
 
 Source:  requests of the reference, recorded; see docs/notes/021-external-manifest-stores.md.
 Differs: The types of the keys are looked at, too. An `e_tag`, which old writers left, is not read.
@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from lance_stream.commit.manifest_stores import asking
+from lance_stream.commit.manifest_stores.kept import Kept
 from lance_stream.commit.manifest_stores.protocol import ManifestItem
 from lance_stream.errors import CorruptDataError, InvalidInputError, StoreRefusedError
 from lance_stream.storage.extras import brought_by
@@ -248,7 +249,7 @@ def _answer(manifests: DynamoDBManifests, request: Callable[[], Any]) -> Any:
 
 # --- clients: one a process for each set of settings
 
-_clients: dict[DynamoDBManifests, Any] = {}
+_clients: Kept[DynamoDBManifests, Any] = Kept(lambda client: client.close())
 _lock = threading.Lock()
 
 
@@ -304,9 +305,12 @@ def _check_keys(manifests: DynamoDBManifests, table: Mapping[str, Any]) -> None:
 
 
 def _forget_all() -> None:
-    global _lock  # the parent may have held it in the moment of the fork
-    _lock = threading.Lock()
-    _clients.clear()
+    global _lock, _clients  # the parent may have held it in the moment of the fork
+    _of_parents.append(_clients)  # they are not closed here: the parent goes on with them
+    _lock, _clients = threading.Lock(), Kept(lambda client: client.close())
+
+
+_of_parents: list[Any] = []
 
 
 if hasattr(os, "register_at_fork"):

@@ -15,8 +15,8 @@ A conninfo is what libpq takes: its environment (PGPASSWORD, PGSERVICE, ...) and
 work, too. Where it does not say otherwise, a server is asked for that takes writes, connecting
 takes ten seconds at most, and a connection whose other end is gone is noticed within half a minute.
 
-A process keeps one connection for each conninfo, which threads take turns with. It is forgotten in
-a forked child, and made anew when it breaks.
+A process keeps one connection for each of the few conninfos that it used last, which threads take
+turns with. It is forgotten in a forked child, and made anew when it breaks.
 """
 
 import os
@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lance_stream.commit.manifest_stores import asking
+from lance_stream.commit.manifest_stores.kept import Kept
 from lance_stream.commit.manifest_stores.sql import DEFAULT_TABLE, Answer, SqlManifests
 from lance_stream.errors import InvalidInputError, StoreRefusedError
 from lance_stream.storage.extras import brought_by
@@ -196,6 +197,8 @@ def _borrowed(manifests: PostgresManifests) -> Iterator[Any]:
             )
         try:
             yield known.connection
+            if known.is_dropped:
+                _close(known)
         except BaseException:
             # nobody knows what it was about to answer
             broken, known.connection = known.connection, None
@@ -208,9 +211,27 @@ def _borrowed(manifests: PostgresManifests) -> Iterator[Any]:
 class _Connection:
     turn: threading.Lock
     connection: Any = None
+    is_dropped: bool = False
 
 
-_known: dict[str, _Connection] = {}
+def _drop(known: _Connection) -> None:
+    """Close a connection that is no longer kept; who uses it just now does so afterwards."""
+    known.is_dropped = True
+    if known.turn.acquire(blocking=False):
+        try:
+            _close(known)
+        finally:
+            known.turn.release()
+
+
+def _close(known: _Connection) -> None:
+    connection, known.connection = known.connection, None
+    if connection is not None:
+        with suppress(Exception):
+            connection.close()
+
+
+_known: Kept[str, _Connection] = Kept(_drop)
 _lock = threading.Lock()
 _of_parents: list[Any] = []
 
@@ -218,7 +239,7 @@ _of_parents: list[Any] = []
 def _forget_all() -> None:
     global _known, _lock  # the parent may have held it in the moment of the fork
     _of_parents.append(_known)  # they are not closed here: the parent goes on with them
-    _known, _lock = {}, threading.Lock()
+    _known, _lock = Kept(_drop), threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -8,7 +8,7 @@ them from one source and half from another would send a key to a place that it i
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lance_stream.storage.options.hadoop import store_of
+from lance_stream.spark.hadoop_settings import store_of
 from lance_stream.storage.options.names import LOCAL, MANIFEST_STORES, REQUESTS, STORES, TRUST
 
 _BY_THEMSELVES: Final = {*REQUESTS, *LOCAL, *MANIFEST_STORES, *TRUST}

@@ -1,0 +1,90 @@
+"""Connections to manifest stores: renewed credentials do not pile them up."""
+
+import threading
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from lance_stream.commit.manifest_stores import dynamodb, postgresql
+from lance_stream.commit.manifest_stores.kept import MAX_KEPT, Kept
+
+
+def test_the_connection_used_longest_ago_is_closed() -> None:
+    closed: list[int] = []
+    kept: Kept[str, int] = Kept(closed.append)
+    for number in range(MAX_KEPT):
+        kept[str(number)] = number
+    assert kept["0"] == 0
+    kept["one more"] = 99
+    assert closed == [1]
+    assert len(kept) == MAX_KEPT
+
+
+def test_clients_of_dynamodb_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Client:
+        closed = 0
+
+        def describe_table(self, **_: Any) -> Any:
+            return {"Table": {}}
+
+        def close(self) -> None:
+            Client.closed += 1
+
+    monkeypatch.setattr(dynamodb, "_clients", Kept(lambda client: client.close()))
+    monkeypatch.setattr(dynamodb, "_new_client", lambda _: Client())
+    monkeypatch.setattr(dynamodb, "_check_keys", lambda *_: None)
+    for number in range(MAX_KEPT + 5):
+        renewed = dynamodb.DynamoDBManifests("t", token=f"session {number}")
+        assert dynamodb._checked_client(renewed) is dynamodb._checked_client(renewed)
+    assert len(dynamodb._clients) == MAX_KEPT
+    assert Client.closed == 5
+
+
+class Connection:
+    """Stands in for psycopg's."""
+
+    num_open = 0
+
+    def __init__(self) -> None:
+        self.closed = False
+        Connection.num_open += 1
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            Connection.num_open -= 1
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> type[Connection]:
+    class Library:
+        connect = staticmethod(lambda *_, **__: Connection())
+
+    monkeypatch.setattr(Connection, "num_open", 0)
+    monkeypatch.setattr(postgresql, "_known", Kept(postgresql._drop))
+    monkeypatch.setattr(postgresql, "_import_psycopg", lambda _: Library)
+    return Connection
+
+
+@contextmanager
+def borrowed(number: int) -> Any:
+    with postgresql._borrowed(postgresql.PostgresManifests(f"password={number}")) as connection:
+        yield connection
+
+
+def test_connections_to_postgresql_are_bounded(connections: type[Connection]) -> None:
+    for number in range(MAX_KEPT + 5):
+        with borrowed(number) as connection:
+            assert not connection.closed
+    assert connections.num_open == MAX_KEPT
+
+
+def test_a_connection_in_use_is_closed_afterwards(connections: type[Connection]) -> None:
+    with borrowed(0) as connection:
+        for number in range(1, MAX_KEPT + 3):
+            thread = threading.Thread(target=lambda n=number: borrowed(n).__enter__())
+            thread.start()
+            thread.join()
+        assert not connection.closed
+    assert connection.closed
