@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream._proto import encodings_v2_0_pb2
-from lance_stream.errors import CorruptDataError, InvalidInputError
-from lance_stream.file.columns import ColumnMetadata, EncodedPage, holds_blobs, pack_encoding
+from lance_stream.errors import InvalidInputError
+from lance_stream.file.columns import EncodedPage, pack_encoding
 from lance_stream.file.v2_1.layouts.blob import NULL_POSITION, in_blob_layout
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import field_to_arrow
@@ -209,27 +209,3 @@ def column_encoding(field: Field, version: FileVersion) -> bytes:
     else:
         encoding.values.SetInParent()
     return pack_encoding(encoding)
-
-
-def check_descriptions(field: Field, column: ColumnMetadata) -> None:
-    """Raise unless a column of a file of version 2.0 holds blobs just where the table does.
-
-    Raises:
-        CorruptDataError: The file and the table disagree.
-    """
-    if holds_blobs(column) != field.is_blob:
-        raise CorruptDataError(
-            f"the column {field.name!r} {'has' if field.is_blob else 'has no'} blobs in the table, "
-            "but the file disagrees"
-        )
-
-
-def with_nulls(descriptions: pa.Array) -> pa.Array:
-    """Return the descriptions of a file of version 2.0, those of nulls made null."""
-    positions, sizes = (descriptions.field(place) for place in (0, 1))
-    missing = pc.and_(pc.equal(sizes, 0), pc.not_equal(positions, 0))
-    if not pc.any(missing).as_py():
-        return descriptions
-    return pa.StructArray.from_arrays(
-        [positions, sizes], fields=list(descriptions.type), mask=missing
-    )

@@ -12,29 +12,16 @@ request in all.
 Source: file format document, "Reading a file".
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.byte_ranges import Asking, ByteRange, together
-from lance_stream.errors import (
-    BadDataError,
-    CorruptDataError,
-    InvalidInputError,
-    NotFoundError,
-    UnsupportedFeatureError,
-)
-from lance_stream.file.blobs import check_descriptions, with_nulls
-from lance_stream.file.columns import (
-    ColumnMetadata,
-    decode_column_metadata,
-    fields_with_column,
-    holds_blobs,
-)
+from lance_stream.byte_ranges import Asking, ByteRange
+from lance_stream.errors import InvalidInputError
+from lance_stream.file.file_metadata import FileMetadata
 from lance_stream.file.footer import (
     FOOTER_BYTES,
     Footer,
@@ -44,19 +31,14 @@ from lance_stream.file.footer import (
     decode_position_table,
 )
 from lance_stream.file.known_ranges import KnownRanges
-from lance_stream.file.packed_parts import with_whole_structs, without_parts
-from lance_stream.file.type_support import foreign_type
+from lance_stream.file.paged_file import PagedFile
+from lance_stream.file.rows import Rows
 from lance_stream.file.v0_1.file_tail import FOOTER_BYTES as FIRST_FOOTER_BYTES
-from lance_stream.file.v0_1.reader import V01File, open_v01_file
+from lance_stream.file.v0_1.file_tail import FileTail
+from lance_stream.file.v0_1.reader import open_v01_file
 from lance_stream.file.v0_1.statistics import PageBounds
-from lance_stream.file.v2_0 import read_fields as v2_0
-from lance_stream.file.v2_0.paged_columns import PagedColumn
-from lance_stream.file.v2_0.rows import Rows
-from lance_stream.file.v2_1.layouts import read_fields as structural
-from lance_stream.file.v2_1.layouts.pages import PagesOfColumn
 from lance_stream.file.versions import FileVersion
-from lance_stream.schema.blobs import is_description
-from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.fields import Field
 
 TAIL_BYTES: Final = 64 << 10
 """How much of a file's end the first request asks for."""
@@ -65,25 +47,24 @@ EAGER_METADATA_BYTES: Final = 1 << 20
 """Column metadata up to this size are read at once when a file is opened."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileMetadata:
-    """What a file says of itself.
+class FileContent(Protocol):
+    """What reads the rows of a file as its version stores them; see `FileReader`."""
 
-    Attributes:
-        version: The file's version.
-        num_rows: Rows in each top-level column.
-        schema: The schema that the file's writer had; tables go by their own, and by field ids.
-        column_ranges: Where the metadata of each column stand.
-        buffer_ranges: Where the buffers stand that belong to the file as a whole.
-        size_bytes: The size of the file.
-    """
+    def read(
+        self, fields: Sequence[Field], column_of: Mapping[int, int], rows: Rows
+    ) -> Asking[list[pa.Array]]:
+        """Return rows of some fields."""
+        ...
 
-    version: FileVersion
-    num_rows: int
-    schema: Schema
-    column_ranges: tuple[ByteRange, ...]
-    buffer_ranges: tuple[ByteRange, ...]
-    size_bytes: int
+    def page_starts(
+        self, fields: Sequence[Field], column_of: Mapping[int, int]
+    ) -> Asking[npt.NDArray[np.int64]]:
+        """Return where the most finely paged column begins its pages."""
+        ...
+
+    def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
+        """Return between which bounds the values of each page lie."""
+        ...
 
 
 class FileReader:
@@ -92,14 +73,10 @@ class FileReader:
     Made by `open_file`.
     """
 
-    def __init__(self, metadata: FileMetadata, footer: Footer, known: KnownRanges) -> None:
+    def __init__(self, metadata: FileMetadata, content: FileContent, known: KnownRanges) -> None:
         self.metadata = metadata
-        self._footer = footer
+        self._content = content
         self._known = known
-        self._columns: dict[int, ColumnMetadata] = {}
-        self._paged_columns: dict[int, PagedColumn] = {}
-        self._stored_fields = {each.id: each for each in metadata.schema.walk()}
-        self._pages_of_column: dict[int, PagesOfColumn] = {}
 
     def read(
         self, fields: Sequence[Field], column_of: Mapping[int, int], start: int, stop: int
@@ -125,7 +102,7 @@ class FileReader:
                 f"rows {start} to {stop} were asked for, but the file has the rows 0 to "
                 f"{self.metadata.num_rows}"
             )
-        return self._known.answering(self._read(fields, column_of, Rows(start, stop)))
+        return self._known.answering(self._content.read(fields, column_of, Rows(start, stop)))
 
     def take(
         self,
@@ -156,7 +133,7 @@ class FileReader:
         places = offsets.astype(np.int64)
         if len(places) and (int(places[0]) < 0 or not bool((places[1:] > places[:-1]).all())):
             raise InvalidInputError("row offsets must be ascending, each once")
-        return self._known.answering(self._read(fields, column_of, Rows.of(places)))
+        return self._known.answering(self._content.read(fields, column_of, Rows.of(places)))
 
     def page_starts(
         self, fields: Sequence[Field], column_of: Mapping[int, int]
@@ -175,7 +152,7 @@ class FileReader:
         Raises:
             BadDataError: The file is damaged.
         """
-        return self._known.answering(self._page_starts(fields, column_of))
+        return self._known.answering(self._content.page_starts(fields, column_of))
 
     def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
         """Return between which bounds the values of each page lie; None where nothing says it.
@@ -186,151 +163,7 @@ class FileReader:
         Raises:
             BadDataError: The file is damaged.
         """
-        return self._known.answering(self._page_bounds(fields))
-
-    def _page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:  # noqa: ARG002  # files from 2.0 on have none
-        yield from ()
-        return None
-
-    def _page_starts(
-        self, fields: Sequence[Field], column_of: Mapping[int, int]
-    ) -> Asking[npt.NDArray[np.int64]]:
-        held = [each for field in fields for each in field.walk() if each.id in column_of]
-        columns = yield from self._load_columns([column_of[each.id] for each in held])
-        lengths = [[page.length for page in each.pages] for each in columns]
-        # The items of a 2.0 list are a column of their own, which counts items.
-        of_rows = [each for each in lengths if sum(each) == self.metadata.num_rows]
-        return np.cumsum([0, *max(of_rows, key=len, default=[self.metadata.num_rows])])
-
-    def columns(self, indices: Sequence[int]) -> Asking[list[ColumnMetadata]]:
-        """Return the metadata of some columns: one request, none if they are known.
-
-        Raises:
-            BadDataError: They are damaged, or a column is not there.
-        """
-        return self._known.answering(self._load_columns(indices))
-
-    def _read(
-        self, fields: Sequence[Field], column_of: Mapping[int, int], rows: Rows
-    ) -> Asking[list[pa.Array]]:
-        columns = [self._columns_below(each, column_of) for each in fields]
-        yield from self._load_columns([index for each in columns for index in each.values()])
-        if self.metadata.version is FileVersion.V2_0:
-            yield from self._load_bytes_of_strings(fields, columns)
-        return (
-            yield from together(
-                [
-                    _noting(field, self._read_field(field, below, rows))
-                    for field, below in zip(fields, columns, strict=True)
-                ]
-            )
-        )
-
-    def _read_field(self, field: Field, columns: Mapping[int, int], rows: Rows) -> Asking[pa.Array]:
-        foreign = foreign_type(field, self.metadata.version)
-        if foreign is not None:
-            raise UnsupportedFeatureError(
-                f"files of version {self.metadata.version} hold no {foreign}"
-            )
-        if field.is_blob and not is_description(field):
-            raise InvalidInputError(
-                f"the bytes of {field.name!r} are stored apart: read where, by the field that "
-                "`schema.blobs.description_of` makes of it"
-            )
-        whole = with_whole_structs(field, self.metadata.schema)
-        array = yield from self._read_whole(whole, columns, rows)
-        if field.is_blob and self.metadata.version is FileVersion.V2_0:
-            array = with_nulls(array)
-        return without_parts(array, whole, field)
-
-    def _read_whole(self, field: Field, columns: Mapping[int, int], rows: Rows) -> Asking[pa.Array]:
-        num_rows = self.metadata.num_rows
-        if self.metadata.version is FileVersion.V2_0:
-            for each in field.walk():
-                if each.id in columns:
-                    check_descriptions(each, self._columns[columns[each.id]])
-            paged_columns = {
-                field_id: self._paged_column(index, field_id) for field_id, index in columns.items()
-            }
-            return (yield from v2_0.read_field(field, paged_columns, num_rows, rows))
-        pages_of_leaf = {
-            field_id: self._pages_of_column.setdefault(
-                index, PagesOfColumn(self._columns[index].pages)
-            )
-            for field_id, index in columns.items()
-        }
-        if rows.offsets is None:
-            return (yield from structural.read_field(field, pages_of_leaf, rows.start, rows.stop))
-        return (
-            yield from structural.take_field(field, pages_of_leaf, rows.offsets.astype(np.uint64))
-        )
-
-    def _paged_column(self, index: int, field_id: int) -> PagedColumn:
-        if index not in self._paged_columns:
-            self._paged_columns[index] = PagedColumn(
-                self._columns[index], self.metadata.buffer_ranges, self._stored_field(field_id)
-            )
-        return self._paged_columns[index]
-
-    def _stored_field(self, field_id: int) -> Field | None:
-        stored = self._stored_fields.get(field_id)
-        # The file's own schema says what the blobs are, not what describes them.
-        return None if stored is None or stored.is_blob else stored
-
-    def _load_bytes_of_strings(
-        self, fields: Sequence[Field], columns: Sequence[Mapping[int, int]]
-    ) -> Asking[None]:
-        """Load the columns behind those whose strings an early writer stored as lists of bytes."""
-        leaves = {
-            below[leaf.id]: self._paged_column(below[leaf.id], leaf.id)
-            for field, below in zip(fields, columns, strict=True)
-            for leaf in field.leaves()
-            if leaf.id in below
-        }
-        as_lists = {
-            index: leaf
-            for index, leaf in leaves.items()
-            if leaf.bytes_of_strings is None and leaf.kind == "list"
-        }
-        loaded = yield from self._load_columns([index + 1 for index in as_lists])
-        for leaf, behind in zip(as_lists.values(), loaded, strict=True):
-            leaf.bytes_of_strings = PagedColumn(behind, self.metadata.buffer_ranges)
-
-    def _columns_below(self, field: Field, column_of: Mapping[int, int]) -> dict[int, int]:
-        """Return the columns of a field and of those below it, by field id.
-
-        Parts of a nested column that was widened later are not there: they read as nulls.
-        """
-        columns = {
-            each.id: column_of[each.id]
-            for each in self._fields_that_may_have_columns(field)
-            if each.id in column_of
-        }
-        if not columns:
-            raise NotFoundError(f"the column {field.name!r} (field {field.id}) is not in this file")
-        return columns
-
-    def _fields_that_may_have_columns(self, field: Field) -> Iterable[Field]:
-        if self.metadata.version is FileVersion.V2_0:
-            # Whether a struct is packed, and its parts have none, the file says.
-            return field.walk()
-        return fields_with_column(field, self.metadata.version)
-
-    def _load_columns(self, indices: Sequence[int]) -> Asking[list[ColumnMetadata]]:
-        wanted = [each for each in dict.fromkeys(indices) if each not in self._columns]
-        for index in wanted:
-            if not 0 <= index < len(self.metadata.column_ranges):
-                raise CorruptDataError(
-                    f"column {index} is referred to, but the file has "
-                    f"{len(self.metadata.column_ranges)} columns"
-                )
-        if wanted:
-            buffers = yield [self.metadata.column_ranges[index] for index in wanted]
-            for index, buffer in zip(wanted, buffers, strict=True):
-                column = decode_column_metadata(buffer, self._footer.metadata_start)
-                holds_blobs(column)  # refuses what holds neither values nor descriptions
-                self._columns[index] = column
-        return [self._columns[index] for index in indices]
+        return self._known.answering(self._content.page_bounds(fields))
 
 
 def open_file(size_bytes: int, whole_below: int = 0) -> Asking[FileReader]:
@@ -349,7 +182,7 @@ def open_file(size_bytes: int, whole_below: int = 0) -> Asking[FileReader]:
     known = KnownRanges([ByteRange(tail_start, size_bytes)], [tail])
     if decode_footer_version(tail[-FOOTER_BYTES:], size_bytes) is FileVersion.V0_1:
         first = yield from known.answering(open_v01_file(tail[-FIRST_FOOTER_BYTES:], size_bytes))
-        return _FirstFileReader(first, size_bytes, known)
+        return FileReader(_metadata_of(first.tail, size_bytes), first, known)
     footer = decode_footer(tail[-FOOTER_BYTES:], size_bytes)
     return (yield from known.answering(_open(size_bytes, footer, known)))
 
@@ -361,49 +194,13 @@ def _open(size_bytes: int, footer: Footer, known: KnownRanges) -> Asking[FileRea
     eager = sum(each.size_bytes for each in column_ranges) <= EAGER_METADATA_BYTES
     descriptor, *columns = yield [buffer_ranges[0], *(column_ranges if eager else ())]
     schema, num_rows = decode_file_descriptor(descriptor)
-    return FileReader(
-        FileMetadata(footer.version, num_rows, schema, column_ranges, buffer_ranges, size_bytes),
-        footer,
-        known.and_also(column_ranges, columns) if eager else known,
+    metadata = FileMetadata(
+        footer.version, num_rows, schema, column_ranges, buffer_ranges, size_bytes
     )
+    if eager:
+        known = known.and_also(column_ranges, columns)
+    return FileReader(metadata, PagedFile(metadata, footer.metadata_start), known)
 
 
-class _FirstFileReader(FileReader):
-    """Reads rows of a file of version 0.1, which has a page table instead of column metadata."""
-
-    def __init__(self, first: V01File, size_bytes: int, known: KnownRanges) -> None:
-        tail, version = first.tail, FileVersion.V0_1
-        nothing = ByteRange(0, 0)
-        super().__init__(
-            FileMetadata(version, tail.num_rows, tail.schema, (), (), size_bytes),
-            Footer(tail.data_stop, nothing, nothing, version),
-            known,
-        )
-        self._first = first
-
-    def _read(
-        self, fields: Sequence[Field], column_of: Mapping[int, int], rows: Rows
-    ) -> Asking[list[pa.Array]]:
-        if rows.offsets is None:
-            return self._first.read(fields, column_of, rows.start, rows.stop)
-        return self._first.take(fields, column_of, rows.offsets)
-
-    def page_starts(
-        self,
-        fields: Sequence[Field],  # noqa: ARG002  # all columns have the same batches
-        column_of: Mapping[int, int],  # noqa: ARG002  # all columns have the same batches
-    ) -> Asking[npt.NDArray[np.int64]]:
-        yield from ()
-        return self._first.tail.batch_offsets
-
-    def _page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
-        return self._first.bounds(fields)
-
-
-def _noting(field: Field, asking: Asking[Any]) -> Asking[Any]:
-    """Add the column's name to whatever is wrong with it."""
-    try:
-        return (yield from asking)
-    except (BadDataError, InvalidInputError) as error:
-        error.add_note(f"column: {field.name!r}")
-        raise
+def _metadata_of(tail: FileTail, size_bytes: int) -> FileMetadata:
+    return FileMetadata(FileVersion.V0_1, tail.num_rows, tail.schema, (), (), size_bytes)

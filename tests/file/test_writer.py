@@ -9,6 +9,7 @@ from lance_stream.file.versions import FileVersion
 from lance_stream.file.writer import FileWriter
 from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.schema.field_ids import assign_ids
+from tests.file.column_metadata import columns_of
 
 
 def writer_of(schema: pa.Schema, **options: Any) -> FileWriter:
@@ -139,10 +140,9 @@ def test_what_lies_below_null_lists_is_not_stored(files: Any) -> None:
 
 
 def _columns(opened: Any) -> list[Any]:
-    from lance_stream.byte_ranges import answer
 
     count = len(opened.reader.metadata.column_ranges)
-    return list(answer(opened.reader.columns(range(count)), opened.read_ranges))
+    return list(columns_of(opened.reader, range(count), opened.read_ranges))
 
 
 def test_writing_leaves_the_batch_as_it_is() -> None:

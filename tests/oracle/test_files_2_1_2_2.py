@@ -25,6 +25,7 @@ from lance_stream.file.versions import FileVersion
 from lance_stream.file.writer import FileWriter, WrittenFile
 from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.schema.field_ids import assign_ids
+from tests.file.column_metadata import columns_of
 from tests.sampling import some_of
 
 pytestmark = pytest.mark.oracle
@@ -262,7 +263,7 @@ class Reading:
         return answer(self.reader.take(self.fields, self._column_of, wanted), self._ranges)
 
     def layouts(self) -> list[list[str | None]]:
-        columns = answer(self.reader.columns(range(len(self._column_of))), self._ranges)
+        columns = columns_of(self.reader, range(len(self._column_of)), self._ranges)
         return [
             [
                 unpack_encoding(page.encoding, pb.PageLayout).WhichOneof("layout")

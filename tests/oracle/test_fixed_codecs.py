@@ -11,10 +11,10 @@ import pytest
 from lance.file import LanceFileReader, LanceFileWriter
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
-from lance_stream.byte_ranges import answer
 from lance_stream.file.columns import unpack_encoding
 from lance_stream.file.encoding_options import PREFIX
 from lance_stream.file.versions import FileVersion
+from tests.file.column_metadata import columns_of
 from tests.file.conftest import Files
 
 pytestmark = pytest.mark.oracle
@@ -145,7 +145,7 @@ def test_pylance_reads_each_codec(tmp_path: Path, case: str) -> None:
     table = pa.table({"x": make()})
     data, _ = FILES.write(table, version)
     opened = FILES.open(data)
-    (column,) = answer(opened.reader.columns([0]), opened.read_ranges)
+    (column,) = columns_of(opened.reader, [0], opened.read_ranges)
     assert [codec_of(page.encoding) for page in column.pages] == [codec]
     assert opened.read(0, table.num_rows)[0].equals(table["x"].combine_chunks())
     (tmp_path / "x.lance").write_bytes(data)

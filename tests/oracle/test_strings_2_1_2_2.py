@@ -15,6 +15,7 @@ from lance_stream.file.columns import unpack_encoding
 from lance_stream.file.encoding_options import PREFIX
 from lance_stream.file.reader import open_file
 from lance_stream.file.versions import FileVersion
+from tests.file.column_metadata import columns_of
 from tests.oracle.test_files_2_1_2_2 import (
     assert_pylance_reads,
     assert_we_read,
@@ -75,7 +76,7 @@ def encodings(path: Path) -> Iterator[str]:
     data = path.read_bytes()
     reader = answer(open_file(len(data)), read_from(data))
     num_columns = len([leaf for f in reader.metadata.schema.fields for leaf in f.leaves()])
-    for column in answer(reader.columns(range(num_columns)), read_from(data)):
+    for column in columns_of(reader, range(num_columns), read_from(data)):
         layout = unpack_encoding(column.pages[0].encoding, pb.PageLayout)
         name = str(layout.WhichOneof("layout"))
         if name == "constant_layout":

@@ -19,6 +19,7 @@ from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.schema.field_ids import assign_ids
 from lance_stream.storage.locations import open_store
 from lance_stream.write.fragments import WriteTarget, write_fragments
+from tests.file.column_metadata import columns_of
 from tests.file.whole_files import Reading, written_by_us
 from tests.read.large_stream import batch_of
 
@@ -62,7 +63,7 @@ def test_pages_of_a_stream_are_about_eight_mebibytes(version: FileVersion) -> No
     ]
     reading = Reading(written_by_us(batches, version, schema))
     indices = range(len(reading.reader.metadata.column_ranges))
-    columns = answer(reading.reader.columns(indices), reading.answers)
+    columns = columns_of(reading.reader, indices, reading.answers)
     sizes = [
         [sum(buffer.size_bytes for buffer in page.buffers) for page in each.pages]
         for each in columns

@@ -22,6 +22,7 @@ from lance_stream.errors import (
     NotFoundError,
     UnsupportedFeatureError,
 )
+from lance_stream.file.rows import Rows
 from lance_stream.file.v0_1.file_tail import DictionaryPlace, FileTail, read_tail
 from lance_stream.file.v0_1.page_table import Pages, decode_pages, range_of_column
 from lance_stream.file.v0_1.read_fields import Columns, read_field, read_values
@@ -50,20 +51,24 @@ class V01File:
         self._dictionaries: dict[int, pa.Array] = {}
 
     def read(
-        self, fields: Sequence[Field], column_of: Mapping[int, int], start: int, stop: int
+        self, fields: Sequence[Field], column_of: Mapping[int, int], rows: Rows
     ) -> Asking[list[pa.Array]]:
-        """Return the rows from `start` up to but not including `stop`."""
-        runs = runs_of_range(self.tail.batch_offsets, start, stop)
-        return self._read(fields, column_of, runs)
+        """Return rows of some fields; see `FileReader.read`."""
+        batches = self.tail.batch_offsets
+        if rows.offsets is None:
+            return self._read(fields, column_of, runs_of_range(batches, rows.start, rows.stop))
+        return self._read(fields, column_of, runs_of_offsets(batches, rows.offsets))
 
-    def take(
-        self, fields: Sequence[Field], column_of: Mapping[int, int], offsets: npt.NDArray[np.int64]
-    ) -> Asking[list[pa.Array]]:
-        """Return the rows at ascending offsets, each once."""
-        runs = runs_of_offsets(self.tail.batch_offsets, offsets)
-        return self._read(fields, column_of, runs)
+    def page_starts(
+        self,
+        fields: Sequence[Field],  # noqa: ARG002  # all columns have the same batches
+        column_of: Mapping[int, int],  # noqa: ARG002  # all columns have the same batches
+    ) -> Asking[npt.NDArray[np.int64]]:
+        """Return where the file's batches begin."""
+        yield from ()
+        return self.tail.batch_offsets
 
-    def bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
+    def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
         """Return the bounds of the pages of leaves in no list; None if there are none.
 
         Raises:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking, ByteRange, answer, read_from, together
 from lance_stream.errors import CorruptDataError
+from lance_stream.file.rows import MAX_PLACE, Rows
 from lance_stream.file.v2_0.compressed_buffers import compress, decompress
 from lance_stream.file.v2_0.end_offsets import (
     Spans,
@@ -33,7 +34,6 @@ from lance_stream.file.v2_0.flat import (
     read_slices,
 )
 from lance_stream.file.v2_0.pages import Decode, NewPage, PageBuffers
-from lance_stream.file.v2_0.rows import MAX_PLACE, Rows
 
 SMALL_BYTES: Final = 32 << 10
 """Bytes up to this size are read together with the offsets, not in a round after them."""

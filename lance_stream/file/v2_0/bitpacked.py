@@ -27,9 +27,9 @@ from lance_stream.byte_ranges import Asking, ByteRange
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.compression import fastlanes
 from lance_stream.file.data_blocks import WORDS
+from lance_stream.file.rows import MAX_PLACE, Rows
 from lance_stream.file.v2_0.flat import as_bytes, has_fixed_width, read_slices, read_values
 from lance_stream.file.v2_0.pages import Decode, PageBuffers
-from lance_stream.file.v2_0.rows import MAX_PLACE, Rows
 
 _BYTES_PER_BLOCK_AND_BIT = fastlanes.VALUES // 8
 

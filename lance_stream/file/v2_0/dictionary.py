@@ -24,11 +24,11 @@ import pyarrow.compute as pc
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking, together
 from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.binary import is_binary_like
 from lance_stream.file.v2_0.end_offsets import MAX_INT32_OFFSET, has_wide_offsets, offsets_of
 from lance_stream.file.v2_0.flat import as_bytes, flat_encoding, plain_flat
 from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
-from lance_stream.file.v2_0.rows import Rows
 
 MAX_DISTINCT_TEXTS = 255
 """What indices of one byte can tell apart, beside null."""

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from lance_stream.byte_ranges import Asking
 from lance_stream.errors import CorruptDataError, InvalidInputError
-from lance_stream.file.v2_0.rows import Rows
+from lance_stream.file.rows import Rows
 
 MAX_INT32_OFFSET = 2**31 - 1
 

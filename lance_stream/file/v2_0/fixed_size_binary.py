@@ -14,11 +14,11 @@ import pyarrow as pa
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.file.rows import MAX_PLACE, Rows
 from lance_stream.file.v2_0.binary import check_text, is_binary_like
 from lance_stream.file.v2_0.end_offsets import arrow_offsets, has_wide_offsets
 from lance_stream.file.v2_0.flat import plain_flat, read_flat, read_values
 from lance_stream.file.v2_0.pages import Decode, PageBuffers
-from lance_stream.file.v2_0.rows import MAX_PLACE, Rows
 
 
 def decode_fixed_size_binary(

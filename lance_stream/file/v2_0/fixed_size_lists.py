@@ -15,6 +15,7 @@ import pyarrow as pa
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking
 from lance_stream.errors import CorruptDataError
+from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.flat import (
     arrow_buffer,
     has_fixed_width,
@@ -23,7 +24,6 @@ from lance_stream.file.v2_0.flat import (
     read_values,
 )
 from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
-from lance_stream.file.v2_0.rows import Rows
 
 
 def decode_fixed_size_list(

@@ -23,9 +23,9 @@ from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking, ByteRange, answer, read_from
 from lance_stream.errors import CorruptDataError
 from lance_stream.file import scattered_bytes
+from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.compressed_buffers import PLAIN_SCHEMES, decompress
 from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
-from lance_stream.file.v2_0.rows import Rows
 
 T = TypeVar("T")
 

@@ -22,10 +22,10 @@ from lance_stream.errors import CorruptDataError
 from lance_stream.file.compression import fsst
 from lance_stream.file.compression.fsst_symbols import decode_symbol_table, encode_symbol_table
 from lance_stream.file.data_blocks import VariableWidthBlock
+from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.binary import check_text, encode_ends_and_bytes, is_binary_like
 from lance_stream.file.v2_0.end_offsets import arrow_offsets, has_wide_offsets, offsets_of
 from lance_stream.file.v2_0.pages import Decode, NewPage, PageBuffers
-from lance_stream.file.v2_0.rows import Rows
 
 
 def decode_fsst(

@@ -19,6 +19,7 @@ import pyarrow as pa
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking
 from lance_stream.errors import CorruptDataError
+from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.end_offsets import (
     Spans,
     encode_end_offsets,
@@ -28,7 +29,6 @@ from lance_stream.file.v2_0.end_offsets import (
 )
 from lance_stream.file.v2_0.flat import as_bytes, flat_encoding
 from lance_stream.file.v2_0.pages import Decode, NewPage, PageBuffers
-from lance_stream.file.v2_0.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking, together
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.arrow_blocks import nulls
+from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.flat import arrow_buffer, flat_encoding, pack_bits
 from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
-from lance_stream.file.v2_0.rows import Rows
 
 
 def decode_nullable(

@@ -18,6 +18,7 @@ import pyarrow as pa
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.flat import (
     as_bytes,
     flat_encoding,
@@ -26,7 +27,6 @@ from lance_stream.file.v2_0.flat import (
     value_of_bytes,
 )
 from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
-from lance_stream.file.v2_0.rows import Rows
 
 
 def decode_packed_struct(

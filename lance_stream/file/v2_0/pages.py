@@ -14,7 +14,7 @@ from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking, ByteRange
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.known_ranges import NOTHING_KNOWN, KnownRanges
-from lance_stream.file.v2_0.rows import Rows
+from lance_stream.file.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,12 +86,12 @@ def test_arrays_have_exactly_the_fields_types(files: Any, data: bytes, table: pa
 
 
 def test_batches_have_one_size_but_for_the_last(files: Any, data: bytes) -> None:
-    starts = files.open(data).reader._first.tail.batch_offsets
+    starts = files.open(data).reader._content.tail.batch_offsets
     sizes = np.diff(starts)
     assert len(sizes) > 2
     assert len(set(sizes[:-1].tolist())) == 1
     narrow = files.written(pa.table({"n": np.arange(20_000)}), version=V0_1)
-    assert narrow.reader._first.tail.batch_offsets.tolist() == [
+    assert narrow.reader._content.tail.batch_offsets.tolist() == [
         0,
         MAX_BATCH_ROWS,
         2 * MAX_BATCH_ROWS,

@@ -6,9 +6,9 @@ import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import ByteRange, answer, read_from
+from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.array_encodings import decode_array
 from lance_stream.file.v2_0.pages import PageBuffers
-from lance_stream.file.v2_0.rows import Rows
 
 
 def decode(

@@ -10,9 +10,9 @@ import pytest
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import ByteRange, answer, read_from
 from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
+from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.array_encodings import DECODERS, REFUSED, decode_array
 from lance_stream.file.v2_0.pages import PageBuffers
-from lance_stream.file.v2_0.rows import Rows
 from tests.file.v2_0.pages import binary, decode, flat, no_nulls, some_nulls, u64
 
 

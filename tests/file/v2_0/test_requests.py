@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lance_stream.byte_ranges import answer
+from tests.file.column_metadata import columns_of
 
 NUM_ROWS = 60_000
 """Enough that no column lies in the end of a file, which is read when it is opened."""
@@ -116,7 +116,7 @@ def test_pages_of_lists_end_where_enough_indices_stand_below_them(files: Any) ->
     def num_pages(column: pa.Array) -> list[int]:
         opened = files.written(pa.table({"c": column}))
         columns = range(len(opened.reader.metadata.column_ranges))
-        loaded = answer(opened.reader.columns(columns), opened.read_ranges)
+        loaded = columns_of(opened.reader, columns, opened.read_ranges)
         return [len(each.pages) for each in loaded]
 
     assert num_pages(lists(lambda n: pa.array(np.arange(n)), NUM_ROWS)) == [1, 1]

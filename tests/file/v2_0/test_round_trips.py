@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lance_stream.byte_ranges import answer
+from tests.file.column_metadata import columns_of
 
 NUM_ROWS = 40
 
@@ -96,7 +96,7 @@ def test_a_file_of_no_rows_has_empty_columns_of_the_right_types(files: Any) -> N
 def test_nulls_cost_a_bitmap_only_where_there_are_any(files: Any) -> None:
     def size(values: list[int | None]) -> int:
         opened = files.written(pa.table({"a": pa.array(values, pa.int64())}))
-        (column,) = answer(opened.reader.columns([0]), opened.read_ranges)
+        (column,) = columns_of(opened.reader, [0], opened.read_ranges)
         return sum(buffer.size_bytes for page in column.pages for buffer in page.buffers)
 
     assert size([1] * 80) == 640

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.v2_0.rows import Rows
+from lance_stream.file.rows import Rows
 
 offsets = st.lists(st.integers(0, 60), unique=True).map(sorted)
 

@@ -1,0 +1,45 @@
+"""The metadata of a file's columns, read when they are first asked for and kept."""
+
+from collections.abc import Sequence
+
+from lance_stream.byte_ranges import Asking, ByteRange
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.columns import ColumnMetadata, decode_column_metadata, holds_blobs
+
+
+class ColumnTable:
+    """The columns of a file, by their place in it.
+
+    Args:
+        ranges: Where the metadata of each stand.
+        data_stop: Where the pages of the file end.
+    """
+
+    def __init__(self, ranges: Sequence[ByteRange], data_stop: int) -> None:
+        self._ranges = ranges
+        self._data_stop = data_stop
+        self._columns: dict[int, ColumnMetadata] = {}
+
+    def __getitem__(self, index: int) -> ColumnMetadata:
+        """Return a column that was loaded."""
+        return self._columns[index]
+
+    def load(self, indices: Sequence[int]) -> Asking[list[ColumnMetadata]]:
+        """Return some columns: one request, none if they are known.
+
+        Raises:
+            BadDataError: They are damaged, or a column is not there.
+        """
+        wanted = [each for each in dict.fromkeys(indices) if each not in self._columns]
+        for index in wanted:
+            if not 0 <= index < len(self._ranges):
+                raise CorruptDataError(
+                    f"column {index} is referred to, but the file has {len(self._ranges)} columns"
+                )
+        if wanted:
+            buffers = yield [self._ranges[index] for index in wanted]
+            for index, buffer in zip(wanted, buffers, strict=True):
+                column = decode_column_metadata(buffer, self._data_stop)
+                holds_blobs(column)  # refuses what holds neither values nor descriptions
+                self._columns[index] = column
+        return [self._columns[index] for index in indices]

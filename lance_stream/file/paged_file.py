@@ -1,0 +1,134 @@
+"""A file of version 2.x as columns of pages: what is the same in all of these versions.
+
+How the pages of a column are read, the version says (`v2_0.field_reader`, `v2_1.field_reader`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.byte_ranges import Asking, together
+from lance_stream.errors import (
+    BadDataError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedFeatureError,
+)
+from lance_stream.file.column_table import ColumnTable
+from lance_stream.file.file_metadata import FileMetadata
+from lance_stream.file.packed_parts import with_whole_structs, without_parts
+from lance_stream.file.rows import Rows
+from lance_stream.file.type_support import foreign_type
+from lance_stream.file.v0_1.statistics import PageBounds
+from lance_stream.file.v2_0 import field_reader as v2_0
+from lance_stream.file.v2_1 import field_reader as v2_1
+from lance_stream.file.versions import FileVersion
+from lance_stream.schema.blobs import is_description
+from lance_stream.schema.fields import Field
+
+
+class FieldReader(Protocol):
+    """What reads fields of the files of one version."""
+
+    def fields_with_column(self, field: Field) -> Iterable[Field]:
+        """Return which of a field and those below it may have a column."""
+        ...
+
+    def load_ahead(
+        self, fields: Sequence[Field], columns: Sequence[Mapping[int, int]]
+    ) -> Asking[None]:
+        """Load what reading needs beyond the fields' own columns, in rounds for all of them."""
+        ...
+
+    def read(self, field: Field, columns: Mapping[int, int], rows: Rows) -> Asking[pa.Array]:
+        """Return rows of a field whose columns are loaded."""
+        ...
+
+
+class PagedFile:
+    """Reads rows of one file; what it learns about columns and pages it keeps.
+
+    Args:
+        metadata: Of the file.
+        data_stop: Where its pages end.
+    """
+
+    def __init__(self, metadata: FileMetadata, data_stop: int) -> None:
+        self._metadata = metadata
+        self._columns = ColumnTable(metadata.column_ranges, data_stop)
+        is_v2_0 = metadata.version is FileVersion.V2_0
+        kind = v2_0.FieldReader if is_v2_0 else v2_1.FieldReader
+        self._reader: FieldReader = kind(metadata, self._columns)
+
+    def read(
+        self, fields: Sequence[Field], column_of: Mapping[int, int], rows: Rows
+    ) -> Asking[list[pa.Array]]:
+        """Return rows of some fields; see `FileReader.read`."""
+        columns = [self._columns_below(each, column_of) for each in fields]
+        yield from self._columns.load([index for each in columns for index in each.values()])
+        yield from self._reader.load_ahead(fields, columns)
+        return (
+            yield from together(
+                [
+                    _noting(field, self._read_field(field, below, rows))
+                    for field, below in zip(fields, columns, strict=True)
+                ]
+            )
+        )
+
+    def page_starts(
+        self, fields: Sequence[Field], column_of: Mapping[int, int]
+    ) -> Asking[npt.NDArray[np.int64]]:
+        """Return where the most finely paged column begins its pages."""
+        held = [each for field in fields for each in field.walk() if each.id in column_of]
+        columns = yield from self._columns.load([column_of[each.id] for each in held])
+        lengths = [[page.length for page in each.pages] for each in columns]
+        # The items of a 2.0 list are a column of their own, which counts items.
+        of_rows = [each for each in lengths if sum(each) == self._metadata.num_rows]
+        return np.cumsum([0, *max(of_rows, key=len, default=[self._metadata.num_rows])])
+
+    def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:  # noqa: ARG002
+        """Return None: files from 2.0 on say nothing of the values of a page."""
+        yield from ()
+        return None
+
+    def _read_field(self, field: Field, columns: Mapping[int, int], rows: Rows) -> Asking[pa.Array]:
+        foreign = foreign_type(field, self._metadata.version)
+        if foreign is not None:
+            raise UnsupportedFeatureError(
+                f"files of version {self._metadata.version} hold no {foreign}"
+            )
+        if field.is_blob and not is_description(field):
+            raise InvalidInputError(
+                f"the bytes of {field.name!r} are stored apart: read where, by the field that "
+                "`schema.blobs.description_of` makes of it"
+            )
+        whole = with_whole_structs(field, self._metadata.schema)
+        array = yield from self._reader.read(whole, columns, rows)
+        return without_parts(array, whole, field)
+
+    def _columns_below(self, field: Field, column_of: Mapping[int, int]) -> dict[int, int]:
+        """Return the columns of a field and of those below it, by field id.
+
+        Parts of a nested column that was widened later are not there: they read as nulls.
+        """
+        columns = {
+            each.id: column_of[each.id]
+            for each in self._reader.fields_with_column(field)
+            if each.id in column_of
+        }
+        if not columns:
+            raise NotFoundError(f"the column {field.name!r} (field {field.id}) is not in this file")
+        return columns
+
+
+def _noting(field: Field, asking: Asking[Any]) -> Asking[Any]:
+    """Add the column's name to whatever is wrong with it."""
+    try:
+        return (yield from asking)
+    except (BadDataError, InvalidInputError) as error:
+        error.add_note(f"column: {field.name!r}")
+        raise
