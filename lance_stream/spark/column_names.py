@@ -1,15 +1,15 @@
-"""Which column a name means: Spark's setting `spark.sql.caseSensitive`, at every door of Spark.
+"""Resolving column names by Spark's setting `spark.sql.caseSensitive`, in all Spark interfaces.
 
     setting             a name means                                     `v` and `V` in one table
     false (default)     the column of that name, whatever its case       refused where one is named
     true                the column of exactly that name                  two columns
 
-A column keeps the name that the table gives it: a batch's `ID` is stored as the table's `id`.
+Stored columns keep the table's spelling: a batch's `ID` is stored as the table's `id`.
 
-The sink asks its batch's session. The format's code runs in processes without a session, and goes
-by what the setting was when `register` was called. The parts of structs are found by the same rule
-where they are named in a path ("address.City"); the structs of a batch have exactly the parts'
-names. The doors without Spark (Python, the command line) know exact names only.
+The sink uses the setting of its batch's session. The format's code runs in processes without a
+session, and uses the value from when `register` was called. Fields of structs follow the same rule
+in paths ("address.City"); the structs of a batch need the exact field names. The interfaces without
+Spark (Python, the command line) accept exact names only.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,10 +28,10 @@ SETTING = "spark.sql.caseSensitive"
 
 
 def find_column(name: str, known: Iterable[str], *, case_sensitive: bool) -> str | None:
-    """Return which of some columns a name means; None if it means none.
+    """Return the column that a name means; None if there is none.
 
     Raises:
-        InvalidInputError: It could be one of several.
+        InvalidInputError: The name is ambiguous.
     """
     known = list(known)
     if case_sensitive:
@@ -40,22 +40,22 @@ def find_column(name: str, known: Iterable[str], *, case_sensitive: bool) -> str
     if len(alike) > 1:
         raise InvalidInputError(
             f"the column {name!r} could be {' or '.join(map(repr, alike))}, which Spark does not "
-            f"tell apart while {SETTING} is false. Set it to true (for the format, before "
-            "register(spark) is called), or rename one of them"
+            f"distinguish while {SETTING} is false. Set it to true (for the format, before "
+            "calling register(spark)), or rename one of them"
         )
     return alike[0] if alike else None
 
 
 def check_told_apart(names: Sequence[str], whose: str, *, case_sensitive: bool) -> None:
-    """Refuse columns that Spark does not tell apart.
+    """Refuse columns that Spark does not distinguish.
 
     Args:
         names: The columns' names.
         whose: What has these columns, for the message.
-        case_sensitive: Whether Spark tells `v` from `V`.
+        case_sensitive: Whether Spark distinguishes `v` from `V`.
 
     Raises:
-        InvalidInputError: Two have the same name, to Spark.
+        InvalidInputError: Two columns have the same name for Spark.
     """
     seen: dict[str, str] = {}
     for name in names:
@@ -63,8 +63,8 @@ def check_told_apart(names: Sequence[str], whose: str, *, case_sensitive: bool) 
         if key in seen:
             way_out = "" if seen[key] == name else f", or set {SETTING} to true"
             raise InvalidInputError(
-                f"{whose} has the columns {seen[key]!r} and {name!r}, which Spark does not tell "
-                f"apart. Rename one of them{way_out}"
+                f"{whose} has the columns {seen[key]!r} and {name!r}, which Spark does not "
+                f"distinguish. Rename one of them{way_out}"
             )
         seen[key] = name
 
@@ -77,7 +77,7 @@ def names_in_table(
     Args:
         incoming: The columns' own names.
         table: The names of the table's columns.
-        case_sensitive: Whether Spark tells `v` from `V`.
+        case_sensitive: Whether Spark distinguishes `v` from `V`.
 
     Raises:
         InvalidInputError: A name could mean several of the table's columns, or two are one column.
@@ -87,7 +87,7 @@ def names_in_table(
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint at the column that a misspelt name may mean; empty if there is none."""
+    """Return a suggestion for a misspelled column name; empty if there is none."""
     by_lower = {each.lower(): each for each in known}
     near = get_close_matches(name.lower(), by_lower, n=1)
     return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
@@ -96,12 +96,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def settle_columns(
     columns: Sequence[str] | None, schema: pa.Schema, *, case_sensitive: bool
 ) -> tuple[str, ...] | None:
-    """Return columns that a user names by the names that a table has; unknown ones as they are.
+    """Return a user's column names in the table's spelling; unknown names are unchanged.
 
     Args:
         columns: Names, or paths into structs; None for all columns.
-        schema: What can be named.
-        case_sensitive: Whether Spark tells `v` from `V`.
+        schema: The columns that can be named.
+        case_sensitive: Whether Spark distinguishes `v` from `V`.
 
     Raises:
         InvalidInputError: A name could mean several columns.
@@ -112,15 +112,15 @@ def settle_columns(
 
 
 def settle_filter(text: str | None, schema: pa.Schema, *, case_sensitive: bool) -> str | None:
-    """Return a condition with the names that a table has; unknown ones as they are.
+    """Return a condition with column names in the table's spelling; unknown ones are unchanged.
 
     Args:
         text: The condition; None for none.
-        schema: What can be named.
-        case_sensitive: Whether Spark tells `v` from `V`.
+        schema: The columns that can be named.
+        case_sensitive: Whether Spark distinguishes `v` from `V`.
 
     Raises:
-        InvalidInputError: It is no condition; or a name could mean several columns.
+        InvalidInputError: It is not a condition, or a name could mean several columns.
     """
     if text is None or case_sensitive:
         return text
@@ -131,8 +131,8 @@ def settle_filter(text: str | None, schema: pa.Schema, *, case_sensitive: bool) 
     written = _rewritten(text, settled)
     if set(parse_expression(written).paths) != {settled.get(path, path) for path in paths}:
         raise InvalidInputError(
-            f"the filter {text!r} names columns in another case than the table; write them as the "
-            f"table does: {', '.join(map(quote_path, settled.values()))}"
+            f"the filter {text!r} names columns in another case than the table; use the table's "
+            f"spelling: {', '.join(map(quote_path, settled.values()))}"
         )
     return written
 
@@ -172,7 +172,7 @@ def _parts_of(arrow: pa.DataType) -> Iterable[pa.Field]:
 
 
 def _rewritten(text: str, settled: dict[tuple[str, ...], tuple[str, ...]]) -> str:
-    """Return an expression with some paths of names replaced by others."""
+    """Return an expression with some column paths replaced."""
     made, place = "", 0
     for chain in _chains(sqlglot.tokenize(text, read=DIALECT)):
         wanted = settled.get(tuple(token.text for token in chain))
@@ -183,7 +183,7 @@ def _rewritten(text: str, settled: dict[tuple[str, ...], tuple[str, ...]]) -> st
 
 
 def _chains(tokens: Sequence[Token]) -> Iterator[list[Token]]:
-    """Yield the runs of names with dots between them; the names of types are none."""
+    """Yield the sequences of names joined by dots; names of types are skipped."""
     chain: list[Token] = []
     before: TokenType | None = None
     for token, after in zip(tokens, [*tokens[1:], None], strict=True):

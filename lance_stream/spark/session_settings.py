@@ -1,16 +1,17 @@
-"""Storage options for a session's tables: what the user gave, else what Spark's own settings say.
+"""Storage options for a session's tables: the user's own, or else Spark's settings.
 
     1  storage options of the load, of the writer, or of `lance_sink`
     2  storage options given to `register`: for the format, and for lance_changes
     3  Spark's settings: spark.hadoop.fs.s3a.access.key, ... (`storage.options.hadoop`)
-    4  what the store's library finds: environment, profile, instance
+    4  settings that the store's library finds: environment, profile, instance
 
-The first that says who asks, or whom, is heard, and none below it: credentials of one never go to
-an endpoint of another. What says neither (time-outs, retries, a manifest store) is added up.
+The first level that sets credentials or an endpoint applies, and the levels below it are ignored:
+credentials of one level never go to an endpoint of another. All other options (timeouts, retries, a
+manifest store) are combined.
 
 A sink reads the settings of its batch's session, on the driver. The code of a format runs in
-processes that have no session: `register` reads them once, and they go along with the format's
-class, as its pickle. Spark shows that nowhere: not in plans, the UI or event logs.
+processes without a session: `register` reads the settings once and pickles them with the format's
+class. Spark shows that nowhere: not in plans, the UI or event logs.
 """
 
 import re
@@ -35,10 +36,10 @@ _SECRET_FILES: Final = "hadoop.security.credential.provider.path"
 
 
 def read_hadoop_settings(spark: SparkSession) -> dict[str, str]:
-    """Return what a session's settings say of object stores, by Hadoop's names.
+    """Return a session's settings of object stores, under Hadoop's names.
 
-    Through Spark Connect that is what the session's own settings hold; Hadoop's files of settings
-    and of secrets are the server's.
+    Through Spark Connect only the session's own settings are visible; Hadoop's files of settings
+    and secrets stay on the server.
     """
     session = getattr(spark, "_jsparkSession", None)
     if session is None:
@@ -55,7 +56,7 @@ def read_hadoop_settings(spark: SparkSession) -> dict[str, str]:
 
 def _settings_of_connect(spark: SparkSession) -> dict[str, str]:
     every: Mapping[str, str] = {}
-    with suppress(Exception):  # a server that does not tell its settings is one without any
+    with suppress(Exception):  # without access to the server's settings, assume that it has none
         every = spark.conf.getAll
     found: dict[str, str] = {}
     for name in sorted(every, key=lambda each: not each.startswith(_OF_SPARK)):
@@ -71,9 +72,9 @@ def options_in_session(
     """Return the storage options of a location in a session.
 
     Args:
-        spark: Asked for its settings only if the location lies in an object store.
+        spark: Its settings are read only if the location is in an object store.
         uri: The location.
-        given: What the user gave.
+        given: The user's options.
     """
     if store_of(uri) == "local":
         return given
@@ -81,18 +82,18 @@ def options_in_session(
 
 
 def is_case_sensitive(spark: SparkSession) -> bool:
-    """Return whether a session tells the columns `v` and `V` apart."""
+    """Return whether a session distinguishes the columns `v` and `V`."""
     return str(spark.conf.get(SETTING, "false")).strip().lower() == "true"
 
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """What a session says of storage, for processes that have none.
+    """A session's settings of stores, for processes without a session.
 
     Attributes:
-        storage_options: What `register` was given.
-        hadoop_settings: What the session's settings said when it was called.
-        case_sensitive: Whether Spark told `v` from `V` then.
+        storage_options: The options passed to `register`.
+        hadoop_settings: The session's settings when it was called.
+        case_sensitive: Whether Spark distinguished `v` from `V` then.
     """
 
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -100,7 +101,7 @@ class SessionOptions:
     case_sensitive: bool = False
 
     def options_for(self, uri: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the storage options of a location, for which the user gave some or none."""
+        """Return the storage options of a location, given those that the user set for it."""
         if store_of(uri) == "local":
             return {**self.storage_options, **given}
         of_spark = storage_options_of(self.hadoop_settings, uri)

@@ -1,9 +1,9 @@
-"""The format "lance": which reader or writer is needed, and with which schema.
+"""The format "lance": chooses the reader or writer, and its schema.
 
 spark.read                                   table_source.TableReader
 spark.read, readChangeFeed                   feed.batch_reader
 spark.readStream, readChangeFeed             feed.stream_reader, the change feed as a stream
-spark.readStream                             feed.stream_reader, the rows appended as a stream
+spark.readStream                             feed.stream_reader, the appended rows as a stream
 df.write, INSERT into a temporary view       writers.BatchWriter
 writeStream                                  writers.StreamWriter
 """
@@ -61,29 +61,29 @@ def register(
     name: str = DEFAULT_NAME,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Make the format and the SQL function known to a session; call it once for each.
+    """Register the format and the SQL function in a session; call it once per session.
 
-    The function is `lance_changes`, or with another name of the format `<name>_changes`:
+    The function is `lance_changes`, or `<name>_changes` if the format has another name:
     `SELECT * FROM lance_changes('data/events.lance', 4, 9)`.
 
     Args:
         spark: The session.
-        name: Another name for the format, for example where a connector of the JVM is
-            called "lance" as well, or a second one with other storage options.
-        storage_options: Settings of the store for every table that is read and written in this
-            format; those of a load go before. Where none say who asks, or whom, the session's
-            settings do, as they are now (`spark.hadoop.fs.s3a.access.key` and so on): call this
-            again when they have changed. Spark shows neither in plans, its UI or event logs.
+        name: Another name for the format, for example if a JVM connector is also called "lance",
+            or for a second registration with other storage options.
+        storage_options: Settings of the store for every table that this format reads or writes;
+            those of a load take precedence. If none of them give credentials or an endpoint, the
+            session's current settings apply (`spark.hadoop.fs.s3a.access.key` and so on): call
+            this again when they have changed. Spark shows neither in plans, its UI or event logs.
 
     Raises:
-        InvalidInputError: The name is empty, or what stands before it is no session.
+        InvalidInputError: The name is empty, or the first argument is not a session.
     """
     if not hasattr(spark, "dataSource"):
         raise InvalidInputError(
             f"register() needs the session first, register(spark), not {spark!r:.200}"
         )
     if not isinstance(name, str) or not name.strip():
-        raise InvalidInputError(f"the name of a format is a text that is not empty, not {name!r}")
+        raise InvalidInputError(f"the name of a format must be a non-empty string, not {name!r}")
     session = SessionOptions(
         as_options(storage_options), read_hadoop_settings(spark), is_case_sensitive(spark)
     )
@@ -93,7 +93,7 @@ def register(
 
 
 def _source(format_name: str, session: SessionOptions) -> type["LanceSource"]:
-    """Return a class that Spark pickles by value: what it knows goes along to other processes."""
+    """Return a class that Spark pickles by value, so other processes get the session's options."""
 
     class SessionSource(LanceSource):
         session_options = session
@@ -108,14 +108,14 @@ def _source(format_name: str, session: SessionOptions) -> type["LanceSource"]:
 class LanceSource(DataSource):
     """A Lance table as a source and a target of Spark.
 
-    Spark makes an object for each load, asks it for the schema, and pickles it from process to
-    process: what `schema` finds out, the readers know. A writer is asked for without a schema.
+    Spark creates an object per load, requests its schema, and pickles it from process to process,
+    so the readers know what `schema` found out. For a writer Spark does not request the schema.
 
     Args:
-        options: What the user set.
+        options: The user's options.
 
     Attributes:
-        session_options: What the session says of storage, for tables of which the user says less.
+        session_options: The session's settings of stores, used where the user gives none.
     """
 
     session_options: ClassVar[SessionOptions] = SessionOptions()
@@ -132,26 +132,26 @@ class LanceSource(DataSource):
         return DEFAULT_NAME
 
     def schema(self) -> StructType:
-        """Return the schema of what is read; fixes the version whose words it is in."""
+        """Return the schema of the rows to read, and fix the version that it belongs to."""
         read = self._look()
         forget_archives()
         return spark_schema(carrier_schema(read))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads a batch."""
+        """Return the reader of a batch."""
         asked = self._asked()
         check_for_batch(asked)
-        if self._version is None:  # Spark asked for no schema: it was given one
+        if self._version is None:  # Spark did not request the schema: the user specified one
             check_user_schema(schema, self._look(), asked.uri)
             asked = self._asked()
         carried = _carried(schema)
         if asked.read_change_feed:
             return ChangesReader(asked, self._version, carried)
-        # a tag may stand for a version of another branch than the one that was named
+        # a tag may name a version of another branch than the given one
         return TableReader(replace(asked, uri=self._uri or asked.uri), self._version, carried)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what reads a stream."""
+        """Return the reader of a stream."""
         asked = self._asked()
         check_for_stream(asked)
         if self._version is None:
@@ -160,7 +160,7 @@ class LanceSource(DataSource):
         return make_stream_reader(asked, _carried(schema), self._version)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return what writes a batch; fixes what its tasks do."""
+        """Return the writer of a batch, with the plan of its tasks."""
         asked = self._asked_to_write(streaming=False)
         job = self._plan(asked, schema, overwrite)
         if asked.txn_app_id is None or asked.txn_version is None:
@@ -171,7 +171,7 @@ class LanceSource(DataSource):
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return what writes a micro-batch, or commits it; Spark asks for one for each."""
+        """Return the writer of a micro-batch; Spark requests one to write and one to commit."""
         asked = self._asked_to_write(streaming=True)
         job = self._plan(asked, schema, overwrite)
         return StreamWriter(job, asked.app_id, may_differ=asked.replays_may_differ)
@@ -186,7 +186,7 @@ class LanceSource(DataSource):
         return replace(asked, storage_options=options, **self._settled)
 
     def _look(self) -> pa.Schema:
-        """Return the schema of what is read; fixes the version of a batch."""
+        """Return the schema of the rows to read, and fix the version of a batch."""
         asked = self._asked()
         table = open_for_changes(asked) if asked.read_change_feed else open_asked(asked)
         self._settle(table, asked)
@@ -195,7 +195,7 @@ class LanceSource(DataSource):
         return of_what(table, self._asked())
 
     def _settle(self, table: TableVersion, asked: SourceOptions) -> None:
-        """Let the options name the table's columns by the table's own names."""
+        """Replace column names in the options by the table's own spelling."""
         schema, is_exact = table.arrow_schema, self.session_options.case_sensitive
         self._settled = {
             "columns": settle_columns(asked.columns, schema, case_sensitive=is_exact),

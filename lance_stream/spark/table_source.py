@@ -1,12 +1,12 @@
-"""Reading a table at a version with Spark: one batch, spread over tasks by data files.
+"""Reading a table at a version with Spark: one batch, distributed over tasks by data files.
 
-The version is fixed when the DataFrame or view is made, so that every action on it sees the same
-rows, and every work unit carries it. It could not be another one for each action: Spark, 4.1 to
-4.3, asks a Python source for its partitions at the first one, and reads the same ones again at the
-next. So a view shows what is inserted through it once it is made again; and where its version is
-cleaned up, the error says so. Filters and columns are options, not pushed down: Spark 4.3 hands the
-filters of one DataFrame to another that was loaded by the same call, and tells Python sources
-nothing of the columns that a query needs.
+The version is fixed when the DataFrame or view is created, so that every action on it sees the same
+rows, and every work unit carries it. It cannot change between actions: Spark, 4.1 to 4.3, requests
+the partitions of a Python source at the first action and reuses them in later ones. So a view shows
+rows inserted through it only after it is created again, and if its version is cleaned up, the error
+says so. Filters and columns are options and not pushed down: Spark 4.3 passes the filters of one
+DataFrame to another that was loaded by the same call, and does not tell Python sources which
+columns a query needs.
 """
 
 from collections.abc import Iterator
@@ -32,18 +32,19 @@ from lance_stream.spark.spark_types import to_spark
 from lance_stream.spark.work_units import Portion, divide
 
 AS_IT_WAS_MADE: Final = (
-    "A DataFrame or view keeps the version that was the newest when it was made, here version {}, "
-    "which has been cleaned up since: make it again. A version is kept by a tag"
+    "A DataFrame or view stays at the version that was the newest when it was created, here "
+    "version {}, which has been cleaned up since: create it again. A tag protects a version from "
+    "cleanup"
 )
 
 
 def open_asked(asked: SourceOptions) -> TableVersion:
-    """Return the version that a user asked to read."""
+    """Return the version that a user requested."""
     return open_table(asked.uri, asked.version, asked.storage_options)
 
 
 def schema_of_table(table: TableVersion, asked: SourceOptions) -> pa.Schema:
-    """Return the columns that a user asked for, as the table has them.
+    """Return the columns that a user requested, with the table's types.
 
     Raises:
         NotFoundError: The table has no such column.
@@ -55,7 +56,7 @@ def schema_of_table(table: TableVersion, asked: SourceOptions) -> pa.Schema:
 def split_columns(
     table: TableVersion, asked: SourceOptions
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the table's own columns, and the system columns, among those asked for."""
+    """Return the requested columns of the table, and the requested system columns."""
     columns = names_of(table, asked.columns)
     own = tuple(name for name in columns if name not in READABLE_SYSTEM_COLUMNS)
     wanted = {*(asked.columns or ()), *row_columns(asked)}
@@ -63,7 +64,7 @@ def split_columns(
 
 
 def row_columns(asked: SourceOptions) -> tuple[str, ...]:
-    """Return the system columns that the options ask for by themselves."""
+    """Return the system columns that options of their own request."""
     versions = (ROW_CREATED_AT_VERSION, ROW_LAST_UPDATED_AT_VERSION)
     return ((ROW_ID,) if asked.with_row_id else ()) + (versions if asked.with_row_versions else ())
 
@@ -72,8 +73,8 @@ class TableReader(DataSourceReader):
     """Reads one version of a table.
 
     Args:
-        asked: What the user set.
-        version: The version that was the newest, or was asked for, when the schema was made.
+        asked: The user's options.
+        version: The version that was requested, or was the newest, when the schema was read.
         carried: The schema of the batches that Spark expects.
     """
 
@@ -83,7 +84,7 @@ class TableReader(DataSourceReader):
         self.carried = carried
 
     def partitions(self) -> list[Portion[WorkUnit]]:
-        """Plan the scan; called once for each DataFrame that is loaded."""
+        """Plan the scan; called once per loaded DataFrame."""
         asked = self.asked
         version = asked.version if self.version is None else self.version
         try:

@@ -1,9 +1,9 @@
-"""Spreading work units over Spark's tasks.
+"""Distributing work units over Spark's tasks.
 
 A Python task costs 50 to 150 ms before it reads anything (on PySpark 4.1 twice as much), as long as
-reading 100 MB. So many small units share one, a large unit is cut by rows, and until there is work
-for half a second each core gets one task. Only of more there are several a core, always as many for
-each, so that none waits for another.
+reading 100 MB. So many small units share a task, a large unit is split by rows, and each core gets
+one task until that is work for half a second. More work gives each core the same number of several
+tasks, so that no core waits for another.
 """
 
 import os
@@ -19,20 +19,20 @@ from lance_stream.read.units import WorkUnit, size_of
 U = TypeVar("U")
 
 SMALL_TASK_BYTES: Final = 32 << 20
-"""Less than this is not worth a task of its own."""
+"""Less work than this does not get a task of its own."""
 
 LARGE_TASK_BYTES: Final = 512 << 20
-"""More than this is not left to one task, however few cores the driver has: executors have more."""
+"""A task gets no more than this, however few cores the driver has: executors may have more."""
 
 MIN_ROWS_IN_A_PART: Final = 65_536
-"""Units are not cut into parts of fewer rows: pages would be read twice."""
+"""Units are not split into smaller parts: pages would be read twice."""
 
 MIN_SCATTERED_ROWS_IN_A_PART: Final = 1024
 """Scattered rows share few pages."""
 
 SCATTERED_ROW_BYTES: Final = 16 << 10
-"""About how much is read besides a row that lies by itself: what stands around it in its columns,
-and no more than the rows between two of them."""
+"""About how many bytes are read in addition for an isolated row: the surrounding bytes in its
+columns, at most the rows up to the next one."""
 
 
 class Portion(InputPartition, Generic[U]):
@@ -50,8 +50,8 @@ class Portion(InputPartition, Generic[U]):
 def cost_of(unit: WorkUnit) -> int:
     """Return about how many bytes have to be read for a unit's rows.
 
-    Rows that lie scattered cost more than their own bytes, and no more than all rows from the
-    first to the last of them.
+    Scattered rows cost more than their own bytes, but no more than all rows from the first to the
+    last of them.
     """
     num_rows, own_bytes = size_of(unit)
     if unit.offsets is None or num_rows == 0:
@@ -61,7 +61,7 @@ def cost_of(unit: WorkUnit) -> int:
 
 
 def cut(unit: WorkUnit, num_parts: int) -> list[WorkUnit]:
-    """Return a unit as several that read its rows one after the other."""
+    """Split a unit into several that read its rows in order."""
     num_rows, own_bytes = size_of(unit)
     is_scattered = cost_of(unit) > 2 * own_bytes
     least = MIN_SCATTERED_ROWS_IN_A_PART if is_scattered else MIN_ROWS_IN_A_PART
@@ -78,12 +78,12 @@ def cut(unit: WorkUnit, num_parts: int) -> list[WorkUnit]:
 
 
 def number_of_tasks(total_bytes: int, cores: int | None = None) -> int:
-    """Return into how many tasks work is best divided.
+    """Return the best number of tasks for some work.
 
     Args:
-        total_bytes: About how much is to be read.
-        cores: How many tasks run at once; None for as many cores as the driver has, since a
-            source is not told how many the executors have.
+        total_bytes: About how many bytes are read.
+        cores: How many tasks run at once; None for the driver's number of cores, since Spark does
+            not report the executors' number to a source.
     """
     cores = cores or os.cpu_count() or 1
     many = -(-total_bytes // LARGE_TASK_BYTES)
@@ -93,18 +93,18 @@ def number_of_tasks(total_bytes: int, cores: int | None = None) -> int:
 
 
 def pack(units: Iterable[tuple[U, int]], num_tasks: int) -> list[Portion[U]]:
-    """Return the units in order, in at most as many portions of about the same size.
+    """Return the units in order, in portions of about the same size.
 
     Args:
         units: Each with its size.
-        num_tasks: The most portions.
+        num_tasks: Maximum number of portions.
     """
     sized = list(units)
     total = sum(size for _, size in sized) or 1
     portions: list[list[U]] = [[] for _ in range(num_tasks)]
     done = 0
     for unit, size in sized:
-        # by the middle of the unit: a large one at the end does not drag small ones along
+        # by the middle of the unit, so that a large unit at the end does not attract small ones
         portions[min(num_tasks - 1, (2 * done + size) * num_tasks // (2 * total))].append(unit)
         done += size
     return [Portion(each) for each in portions if each]
@@ -113,10 +113,10 @@ def pack(units: Iterable[tuple[U, int]], num_tasks: int) -> list[Portion[U]]:
 def divide(
     units: Sequence[U], inner: Callable[[U], WorkUnit], with_inner: Callable[[U, WorkUnit], U]
 ) -> list[Portion[U]]:
-    """Return units as Spark's tasks: small ones together, large ones cut by rows.
+    """Return units as Spark's tasks: small ones combined, large ones split by rows.
 
     Args:
-        units: In the order in which they are best read.
+        units: In the preferred order of reading.
         inner: Returns the work unit of one.
         with_inner: Returns one with another work unit.
     """

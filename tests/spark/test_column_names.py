@@ -78,7 +78,7 @@ def test_two_columns_of_a_batch_never_become_one() -> None:
     assert names_in_table(["ID", "x"], ["id", "y"], case_sensitive=False) == ["id", "x"]
     assert names_in_table(["ID", "id"], ["id"], case_sensitive=True) == ["ID", "id"]
     for names, is_exact in ((["v", "V"], False), (["v", "v"], False), (["v", "v"], True)):
-        with pytest.raises(InvalidInputError, match="does not tell apart"):
+        with pytest.raises(InvalidInputError, match="does not distinguish"):
             names_in_table(names, [], case_sensitive=is_exact)
 
 
@@ -175,7 +175,7 @@ def test_columns_that_differ_in_case_only_are_two_where_spark_says_so(
 
     exact_session.conf.set("spark.sql.caseSensitive", "false")
     version = lance_stream.open_dataset(uri).version
-    with pytest.raises(InvalidInputError, match="'v' and 'V', which Spark does not tell apart"):
+    with pytest.raises(InvalidInputError, match="'v' and 'V', which Spark does not distinguish"):
         lance_sink(uri, app_id="c", except_columns=["v"])(batch, 0)
     with pytest.raises(InvalidInputError, match="'v' could be 'V' or 'v'"):
         lance_sink(uri, app_id="c")(batch.drop("V").selectExpr("1L AS id", "'x' AS v"), 0)
@@ -193,7 +193,7 @@ def test_columns_that_differ_in_case_only_are_two_where_spark_says_so(
         ("id long, VALUE string", "no column 'VALUE'; did you mean 'value'"),
         ("value long", "'value' is string, not int64"),
         ("st struct<a: int, c: string>", r"no column 'st\.c'"),
-        ("id long NOT NULL", "'id' is never null"),
+        ("id long NOT NULL", "'id' as not null"),
     ],
 )
 def test_a_schema_that_does_not_fit_the_table_is_refused(
@@ -235,7 +235,7 @@ def test_a_schema_of_ones_own_may_choose_reorder_and_widen(session: Any, typed_t
     assert [tuple(row) for row in feed.collect()] == [(("p",), 1.5, 1, "insert")]
     stream = LanceSource({"path": typed_table, "readchangefeed": "true"})
     reader = stream.streamReader(StructType.fromDDL(schema))
-    offsets = (to_offset(Position(0, is_snapshot=True)), to_offset(reader.following.after(2)))
+    offsets = (to_offset(Position(0, is_snapshot=True)), to_offset(reader.follower.after(2)))
     batches = [batch for part in reader.partitions(*offsets) for batch in reader.read(part)]
     assert [tuple(row.values()) for batch in batches for row in batch.to_pylist()] == [
         ({"b": "p"}, 1.5, 1, "insert")
@@ -272,7 +272,7 @@ def test_row_versions_are_columns_of_a_stream_that_asks_for_them(tmp_path: Path)
     assert schema.names == ["id", "_row_created_at_version", "_row_last_updated_at_version"]
     reader = source.streamReader(schema)
     start = to_offset(Position(0, is_snapshot=True))
-    end = to_offset(Position(3, mark=reader.following.after(3).mark))
+    end = to_offset(Position(3, mark=reader.follower.after(3).mark))
     batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
     rows = [tuple(map(int, row.values())) for batch in batches for row in batch.to_pylist()]
     assert sorted(rows) == [(1, 2, 2), (1, 3, 3), (2, 2, 2), (2, 3, 3)]
