@@ -193,7 +193,9 @@ class TestWithTheReference:
     def test_columns_rewritten_in_place_are_stamped(self, theirs: Any) -> None:
         first = lance_stream.migrate_to_stable_row_ids(theirs.uri)
         if theirs.data_storage_version.startswith("0."):
-            return  # the oldest files cannot be added to
+            with pytest.raises(InvalidInputError, match="version 0.1"):
+                first.add_columns({"y": "id * 2"})
+            return
         made = first.add_columns({"y": "id * 2"})
         read = lance.dataset(theirs.uri).to_table(columns=["id", "y", *STAMPS])
         assert read["y"].to_pylist() == [2 * each for each in read["id"].to_pylist()]

@@ -41,10 +41,8 @@ def arrow_file(
 
 
 @settings(max_examples=30)
-@given(offset_sets)
+@given(offset_sets.filter(bool))
 def test_offsets_come_back_from_either_flavour(offsets: list[int]) -> None:
-    if not offsets:
-        return
     shuffled = np.random.default_rng(0).permutation(offsets)
     file_type, data = encode_deletion_vector(shuffled)
     assert file_type is (BITMAP if len(offsets) >= 5000 else ARROW)

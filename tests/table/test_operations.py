@@ -107,12 +107,14 @@ def test_an_operation_comes_back_from_its_transaction(operation: ops.Operation) 
     assert decode_transaction(encode_transaction(transaction(operation))) == transaction(operation)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=ops.operation_name)
+@pytest.mark.parametrize(
+    "operation",
+    [each for each in OPERATIONS if not isinstance(each, ops.UnknownOperation)],
+    ids=ops.operation_name,
+)
 def test_every_field_of_an_operation_s_message_is_stated_by_its_class(
     operation: ops.Operation,
 ) -> None:
-    if isinstance(operation, ops.UnknownOperation):
-        return
     name = ops.FIELD_NAMES[type(operation)]
     descriptor = transaction_pb2.Transaction.DESCRIPTOR.fields_by_name[name].message_type
     stated = {each.name for each in fields(operation)} - {"unknown"}
