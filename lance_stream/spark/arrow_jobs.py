@@ -1,20 +1,19 @@
-"""How Spark is made to run a function over a DataFrame's Arrow batches.
+"""Running a function over a DataFrame's Arrow batches in Spark.
 
-Spark's public way is `DataFrame.mapInArrow`. It asks for pandas on the driver, only to check the
-version of something that it does not use then; the same plan can be made without, by two calls
-that are not public. Where they are missing (Spark Connect, a Spark to come), the public way is
-taken.
+Spark's public API is `DataFrame.mapInArrow`. It requires pandas on the driver, only to check the
+version of something it then does not use; two calls that are not public build the same plan without
+it. If they are missing (Spark Connect, a future Spark), the public API is used.
 
-Before each task, PySpark 4.1 makes a worker read the directory of every zip archive anew that
-Python has imported from: Spark's own, and its core jar with thousands of entries, once for each
-folder in them. That was 150 of the 200 ms of CPU that a task cost. Python keeps those readers in a
-cache (`sys.path_importer_cache`) and makes them again when an import needs one, from directories
-it has in memory. So a task forgets them when it is done, and the next one has nothing to read.
+Before each task, PySpark 4.1 makes a worker reread the directory of every zip archive that Python
+has imported from: Spark's own, and its core jar with thousands of entries, once for each folder in
+them. That took 150 of the 200 ms of CPU of a task. Python keeps those readers in a cache
+(`sys.path_importer_cache`) and recreates them when an import needs one, from directories in memory.
+So each task clears them at its end, and the next one has nothing to read.
 
-Spark's `DataFrame.toArrow` brings any number of rows into the driver, up to a limit of the whole
-session. `collect_arrow` has limits of its own: batches are counted as they arrive, and the job is
-cancelled as soon as they exceed the limit. That, too, takes calls that are not public; where they
-are missing, tasks measure the rows first.
+Spark's `DataFrame.toArrow` brings any number of rows to the driver, up to a limit of the whole
+session. `collect_arrow` has its own limits: it counts batches as they arrive, and cancels the job
+when they exceed the limit. That also needs calls that are not public; if they are missing, tasks
+measure the rows first.
 """
 
 import pickle
@@ -33,20 +32,20 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from lance_stream.errors import LanceStreamError
 
 RECORDS_PER_BATCH: Final = {"spark.sql.execution.arrow.maxRecordsPerBatch": "100000"}
-"""Rows of an Arrow batch on its way to Python: fewer and larger batches than Spark's 10,000."""
+"""Rows per Arrow batch sent to Python: fewer and larger batches than Spark's default of 10,000."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 ArrowFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""Runs in a worker, once a task: gets the batches of one partition, and gives others."""
+"""Runs in a worker, once per task: maps the batches of one partition to other batches."""
 
 
 def map_in_arrow(df: DataFrame, function: ArrowFunction, schema: StructType) -> DataFrame:
-    """Return the DataFrame of what a function makes of each partition's batches.
+    """Return the DataFrame of a function's results for each partition's batches.
 
     Args:
-        df: Where the batches come from.
+        df: The source of the batches.
         function: Pickled to the workers; its batches are matched with the schema by position.
         schema: Columns of the result.
     """
@@ -68,9 +67,9 @@ def map_in_arrow(df: DataFrame, function: ArrowFunction, schema: StructType) -> 
 
 
 def _forgetting_archives(function: ArrowFunction) -> ArrowFunction:
-    """Return the function, which then makes the worker forget its readers of zip archives.
+    """Wrap a function so that it clears the worker's cached readers of zip archives at the end.
 
-    What is returned is pickled by value: a worker need not import this package for it.
+    The result is pickled by value: a worker need not import this package for it.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -86,11 +85,11 @@ def _forgetting_archives(function: ArrowFunction) -> ArrowFunction:
 
 
 class Size(NamedTuple):
-    """How large a DataFrame is.
+    """The size of a DataFrame.
 
     Attributes:
         num_rows: Its rows.
-        num_bytes: Bytes of its rows as Arrow has them.
+        num_bytes: Bytes of its rows in Arrow.
     """
 
     num_rows: int
@@ -98,7 +97,7 @@ class Size(NamedTuple):
 
 
 def measure(df: DataFrame) -> Size:
-    """Return how large a DataFrame is; its rows are computed, and looked at by tasks."""
+    """Return the size of a DataFrame; tasks compute its rows and measure them."""
 
     def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -115,14 +114,14 @@ _SIZES = StructType([StructField("num_rows", LongType()), StructField("num_bytes
 
 
 def collect_arrow(df: DataFrame, limit: Size) -> pa.Table | None:
-    """Return the rows of a DataFrame; None if they are more than a limit.
+    """Return the rows of a DataFrame; None if they exceed a limit.
 
     Args:
-        df: The DataFrame; computed once, and no further than to the limit.
-        limit: The most rows and bytes that are collected.
+        df: The DataFrame; computed once, and not beyond the limit.
+        limit: Maximum rows and bytes to collect.
 
     Raises:
-        Py4JJavaError: As of any action; also if the rows are more than the session's
+        Py4JJavaError: As for any action; also if the rows exceed the session's
             `spark.driver.maxResultSize`.
     """
     tag = f"lance-stream-{uuid4()}"
@@ -158,7 +157,7 @@ def collect_arrow(df: DataFrame, limit: Size) -> pa.Table | None:
 
 
 def _read_within(stream: BinaryIO, limit: Size) -> pa.Table | None:
-    """Read what Spark sends: batches as they are done, and then in which order they belong."""
+    """Read Spark's stream: batches as they are computed, followed by their order."""
     batches: list[pa.RecordBatch] = []
     num_rows = num_bytes = 0
     reader = pa.ipc.open_stream(stream)
@@ -169,30 +168,30 @@ def _read_within(stream: BinaryIO, limit: Size) -> pa.Table | None:
             return None
         batches.append(batch)
     count = int.from_bytes(stream.read(4), "big", signed=True)
-    if count < 0:  # the job failed, and its server says why
+    if count < 0:  # the job failed; its server raises the error
         return reader.schema.empty_table()
     order = struct.unpack(f">{count}i", stream.read(4 * count))
     return pa.Table.from_batches([batches[place] for place in order], reader.schema)
 
 
 def then_forget_archives(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield a task's batches, and then make the worker forget its readers of zip archives."""
+    """Yield a task's batches, then clear the worker's cached readers of zip archives."""
     return _forgetting_archives(iter)(batches)
 
 
 def forget_archives() -> None:
-    """Make the worker forget its readers of zip archives: Spark will ask it something else."""
+    """Clear the worker's cached readers of zip archives: Spark reuses the worker."""
     deque(then_forget_archives(()), maxlen=0)
 
 
 def run_in_tasks(spark: SparkSession, items: Sequence[T], function: Callable[[T], R]) -> list[R]:
-    """Return what a function makes of each item, in order; each item is a task.
+    """Return a function's result for each item, in order; each item is a task.
 
     Args:
         spark: The session.
         items: Pickled to the workers.
-        function: Pickled to the workers; what it returns is pickled, too. An error of ours that
-            it raises is raised here; others are Spark's to handle.
+        function: Pickled to the workers; its results are pickled, too. Our errors that it raises
+            are raised here; Spark handles all others.
     """
     if not items:
         return []
@@ -222,14 +221,14 @@ _RESULTS = StructType([StructField("place", LongType()), StructField("result", B
 
 
 def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"  # else a dot would lead into a struct
+    return "`" + name.replace("`", "``") + "`"  # otherwise a dot would be a path into a struct
 
 
 @contextmanager
 def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    """Set a session's SQL settings for a while, and put back what was there.
+    """Set a session's SQL settings temporarily, and restore the previous values.
 
-    Where several threads do so in one session, the first one sets and the last one puts back.
+    If several threads do so in one session, the first one sets and the last one restores them.
 
     Args:
         spark: The session.
@@ -256,12 +255,12 @@ def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
 _SETTINGS_LOCK: Final = threading.Lock()
 _USERS: Final[Counter[tuple[str, str]]] = Counter()
 _BEFORE: Final[dict[tuple[str, str], str | None]] = {}
-"""How many threads have set a session's setting at the moment, and what it was before."""
+"""How many threads currently set a session's setting, and its previous value."""
 
 
 def _identity_of(spark: SparkSession) -> str:
-    """Return the same text for all of Python's objects of one session."""
-    with suppress(Exception):  # not a public interface, and not there through Spark Connect
+    """Return the same identifier for all Python objects of one session."""
+    with suppress(Exception):  # not a public interface, and missing in Spark Connect
         return str(spark._jsparkSession.sessionUUID())
     return str(getattr(spark, "session_id", id(spark)))
 

@@ -1,13 +1,13 @@
-"""Every option that a user can set on a source or a writer, and how its text is read.
+"""All options of sources and writers, and the parsing of their values.
 
-Two tables: `_OPTIONS` of what is read, `_WRITE_OPTIONS` of what is written.
+Two tables: `_OPTIONS` for reading, `_WRITE_OPTIONS` for writing.
 
-Spark hands options over as text, under lower-cased names. A name that is not known is refused, and
-so is a value that cannot be meant: an option that does nothing would be taken for one that works.
+Spark passes options as strings, under lower-cased names. Unknown names and invalid values are
+refused, because a user would believe that an ignored option has an effect.
 
-Spark shows the options of views in plans, its UI and event logs, except those in whose name or
-value stands a word that it takes for a secret's. So `secretStorageOptions` are never shown, and
-`storageOptions` may hold a secret only where such a word stands beside it. Errors repeat neither.
+Spark shows the options of views in plans, its UI and event logs, except those whose name or value
+contains a word such as "secret". So `secretStorageOptions` are never shown, and `storageOptions`
+may hold a secret only together with such a word. Errors show neither.
 """
 
 import json
@@ -28,39 +28,39 @@ from lance_stream.storage.trust import with_trusted
 LATEST = "latest"
 
 VersionChoice: TypeAlias = int | str | datetime | None
-"""A version number, the name of a tag, a moment (UTC), or None for the newest version."""
+"""A version number, the name of a tag, a timestamp (UTC), or None for the newest version."""
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a user asked a source for.
+    """A user's options of a source.
 
     Attributes:
-        uri: Where the table lies.
+        uri: The table's location.
         storage_options: Settings of its store.
         columns: The columns to read, in order; None for all.
         filter: A condition in SQL that the rows must meet; None for all.
         with_row_id: Whether the column `_rowid` follows the table's own columns.
-        with_row_versions: Whether the versions in which a row was made and last changed follow.
-        version: The version of the table that is read; for a batch read without change feed.
-        read_change_feed: Whether changes are read rather than rows.
-        starting_version: First version whose changes are read; `"latest"` for those that come
-            from now on; None for a snapshot as inserts, then changes (streams only).
+        with_row_versions: Whether a row's created-at and last-updated-at versions follow.
+        version: The version of the table to read; for batch reads without change feed.
+        read_change_feed: Whether to read changes rather than rows.
+        starting_version: First version whose changes are read; `"latest"` for future changes
+            only; None for a snapshot as inserts, then changes (streams only).
         ending_version: Last version whose changes are read; None for the newest (batches only).
-        starting_timestamp: Changes committed at or after this moment (UTC) are read.
-        ending_timestamp: Changes committed at or before this moment are read (batches only).
-        deduplication_mode: "none", or "netChanges" for one change a row.
-        pre_images: Whether an update also gives the row as it was.
-        compute_updates: Whether an update is given as one; else it is a delete and an insert.
-        column_backfills: Whether rows that only got values in a new column are given as updated.
-        max_versions_per_trigger: How many versions one micro-batch takes at most.
-        max_rows_per_trigger: How many rows one micro-batch takes at most, about.
-        max_bytes_per_trigger: How many bytes of data files one micro-batch reads at most, about.
-        fail_on_data_loss: Whether a stream stops when versions that it needs are gone, instead
-            of going on with what is left.
-        consumer: The name under which the table remembers how far a stream has come.
-        skip_change_commits: Whether a stream of appended rows passes over versions that update
-            or delete, instead of stopping at them.
+        starting_timestamp: Changes committed at or after this time (UTC) are read.
+        ending_timestamp: Changes committed at or before this time are read (batches only).
+        deduplication_mode: "none", or "netChanges" for one change per row.
+        pre_images: Whether updates include the pre-image.
+        compute_updates: Whether an update is returned as such, not as a delete and an insert.
+        column_backfills: Whether rows that only got values in a new column count as updated.
+        max_versions_per_trigger: Maximum number of versions in a micro-batch.
+        max_rows_per_trigger: Approximate maximum number of rows in a micro-batch.
+        max_bytes_per_trigger: Approximate maximum bytes of data files that a micro-batch reads.
+        fail_on_data_loss: Whether a stream fails if versions that it needs are missing, instead
+            of continuing with what is left.
+        consumer: The name under which the table stores the stream's progress.
+        skip_change_commits: Whether a stream of appended rows skips versions that update or
+            delete, instead of failing.
     """
 
     uri: str
@@ -89,19 +89,19 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What a user asked a writer for.
+    """A user's options of a writer.
 
     Attributes:
-        uri: Where the table lies, or will.
+        uri: The location of the table, which need not exist.
         storage_options: Settings of its store.
-        app_id: The name under which the table remembers a stream's batches; None for the
-            streaming query's own id.
-        txn_app_id: The name under which the table remembers a batch; None for not at all.
-        txn_version: The batch's number: a later one is larger.
-        file_version: Of the data files of a table that is made.
+        app_id: The app id under which the ledger keeps a stream's batches; None for the streaming
+            query's own id.
+        txn_app_id: The app id under which the ledger keeps a batch write; None for none.
+        txn_version: The number of that write; it increases from write to write.
+        file_version: File version of the data files of a new table.
         primary_key: The columns of its primary key; None for none.
-        add_columns: Whether columns that the table has not are added to it.
-        replays_may_differ: Whether rows that come again under their number may be others.
+        add_columns: Whether columns that the table lacks are added to it.
+        replays_may_differ: Whether a repeated batch may have different rows.
     """
 
     uri: str
@@ -116,14 +116,14 @@ class WriteOptions:
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
-    """Read what a user set on a source.
+    """Parse a user's options of a source.
 
     Args:
-        options: Names and texts as Spark gives them; names in any case.
+        options: Names and strings from Spark; names in any case.
 
     Raises:
-        InvalidInputError: A name is not known, a text is no value of its option, two options
-            exclude each other, or the path is missing.
+        InvalidInputError: A name is unknown, a value is invalid, two options exclude each other,
+            or the path is missing.
     """
     values = _read(options, _OPTIONS, _WRITE_OPTIONS, "is for writing, not for reading")
     _join_storage_options(values)
@@ -137,15 +137,15 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def parse_write_options(options: Mapping[str, str], streaming: bool) -> WriteOptions:
-    """Read what a user set on a writer.
+    """Parse a user's options of a writer.
 
     Args:
-        options: Names and texts as Spark gives them; names in any case.
+        options: Names and strings from Spark; names in any case.
         streaming: Whether a stream is written, rather than a batch.
 
     Raises:
-        InvalidInputError: A name is not known, or is one of the other kind of writer; a text is no
-            value of its option; one of two that go together is missing; or the path is.
+        InvalidInputError: A name is unknown, or belongs to the other kind of writer; a value is
+            invalid; one of two options that belong together is missing; or the path is.
     """
     values = _read(options, _WRITE_OPTIONS, _OPTIONS, "is for reading, not for writing")
     _join_storage_options(values)
@@ -157,26 +157,26 @@ def parse_write_options(options: Mapping[str, str], streaming: bool) -> WriteOpt
     parsed = WriteOptions(**values)
     if streaming and (parsed.txn_app_id is not None or parsed.txn_version is not None):
         raise InvalidInputError(
-            "txnAppId and txnVersion name one write of a batch; a stream has its own numbers, and "
-            "is named by the option 'appId'"
+            "txnAppId and txnVersion identify one write of a batch; the batches of a stream have "
+            "their own ids: set its app id with the option 'appId'"
         )
     if not streaming and parsed.app_id is not None:
         raise InvalidInputError(
-            "the option 'appId' names a stream; a batch that must not be written twice is named "
-            "by 'txnAppId' and numbered by 'txnVersion'"
+            "the option 'appId' identifies a stream; to write a batch only once, set 'txnAppId' "
+            "and 'txnVersion'"
         )
     if (parsed.txn_app_id is None) != (parsed.txn_version is None):
         raise InvalidInputError(
-            "txnAppId and txnVersion go together: the name of the one who writes, and a number "
-            "that grows from write to write"
+            "txnAppId and txnVersion go together: an app id for the writing program, and a number "
+            "that increases from write to write"
         )
     return parsed
 
 
 _OF_THE_CATALOG = frozenset({"provider", "owner"})
 _FORGETFUL = (
-    "A table of Spark's own catalog forgets where it lies. For SELECT and INSERT use "
-    "CREATE TEMPORARY VIEW name USING format OPTIONS (path '...')"
+    "Spark's own catalog does not pass a table's path on to Python sources. For SELECT and INSERT "
+    "use CREATE TEMPORARY VIEW name USING format OPTIONS (path '...')"
 )
 
 
@@ -186,7 +186,7 @@ def _read(
     others: Mapping[str, "_Option"],
     what_others_do: str,
 ) -> dict[str, Any]:
-    """Return the values of options by attribute."""
+    """Return the parsed values of options, by attribute."""
     values: dict[str, Any] = {}
     for name, text in ((name.lower(), text) for name, text in options.items()):
         if name not in known:
@@ -196,33 +196,33 @@ def _read(
                 raise InvalidInputError(f"the option {others[name].name!r} {what_others_do}")
             if is_known(name):
                 raise InvalidInputError(
-                    f"{name!r} is a storage option: these go together, as a JSON object, into the "
-                    "option 'secretStorageOptions'; or all tables of a session have them by "
-                    "register(spark, storage_options={...}), or by Spark's own settings "
+                    f"{name!r} is a storage option: set all of them as one JSON object in the "
+                    "option 'secretStorageOptions', or for all tables of a session by "
+                    "register(spark, storage_options={...}) or Spark's own settings "
                     "(spark.hadoop.fs.s3a.access.key, ...)"
                 )
             names = ", ".join(sorted(each.name for each in known.values()))
-            raise InvalidInputError(f"there is no option {name!r}; there are: {names}")
+            raise InvalidInputError(f"there is no option {name!r}; the options are: {names}")
         option = known[name]
         value = option.parse(option.name, text)
         if option.attribute is None:
             continue
         if option.attribute in values:
             raise InvalidInputError(
-                "versionAsOf, timestampAsOf and tag each name a version: set one of them"
+                "versionAsOf, timestampAsOf and tag each select a version: set one of them"
             )
         values[option.attribute] = value
     return values
 
 
 def _join_storage_options(values: dict[str, Any]) -> None:
-    """Put the options of the store together."""
+    """Combine the options of the store."""
     secret = values.pop("secret_storage_options", {})
     doubled = secret.keys() & values.get("storage_options", {}).keys()
     if doubled:
         raise InvalidInputError(
-            f"the storage option {min(doubled)!r} stands in storageOptions and in "
-            "secretStorageOptions: leave it out of the first"
+            f"the storage option {min(doubled)!r} is set in storageOptions and in "
+            "secretStorageOptions: remove it from storageOptions"
         )
     if secret:
         values["storage_options"] = {**values.get("storage_options", {}), **secret}
@@ -232,10 +232,10 @@ def _join_storage_options(values: dict[str, Any]) -> None:
 
 
 def check_for_batch(options: SourceOptions) -> None:
-    """Refuse options that mean nothing for `spark.read`.
+    """Refuse options without a meaning for `spark.read`.
 
     Raises:
-        InvalidInputError: One is set that only a stream has, or that only a change feed has.
+        InvalidInputError: An option is for streams only, or for the change feed only.
     """
     for attribute in _OF_STREAMS:
         _refuse(options, attribute, "belongs to a stream: spark.read has no triggers")
@@ -246,28 +246,28 @@ def check_for_batch(options: SourceOptions) -> None:
             _refuse(options, attribute, hint)
     elif not isinstance(options.starting_version, int) and options.starting_timestamp is None:
         raise InvalidInputError(
-            "a batch of the change feed needs the option 'startingVersion', the first version "
-            "whose changes are wanted, as a number, or 'startingTimestamp'; 'endingVersion' or "
-            "'endingTimestamp' is the last one, by default the newest"
+            "a batch of the change feed needs the option 'startingVersion', the number of the "
+            "first version whose changes are read, or 'startingTimestamp'; 'endingVersion' or "
+            "'endingTimestamp' sets the last one, by default the newest"
         )
 
 
 def check_for_stream(options: SourceOptions) -> None:
-    """Refuse options that mean nothing for `spark.readStream`.
+    """Refuse options without a meaning for `spark.readStream`.
 
     Raises:
-        InvalidInputError: One is set that only a batch has, or that does not go with the feed.
+        InvalidInputError: An option is for batches only, or does not fit the kind of stream.
     """
-    _refuse(options, "version", "names one version, but a stream goes on: use startingVersion")
+    _refuse(options, "version", "selects one version, but a stream has no end: use startingVersion")
     for attribute in ("ending_version", "ending_timestamp"):
-        _refuse(options, attribute, "ends a batch: a stream goes on")
+        _refuse(options, attribute, "ends a batch: a stream has no end")
     if options.read_change_feed:
         _refuse(
             options,
             "skip_change_commits",
             "is for a stream of appended rows; a change feed shows updates and deletes",
         )
-    else:  # which versions append, and no more, depends on whether backfills count
+    else:  # column_backfills also determines which versions count as appends only
         for attribute in set(_OF_THE_FEED) - {"column_backfills"}:
             _refuse(options, attribute, "belongs to the change feed: set readChangeFeed to true")
 
@@ -292,13 +292,13 @@ def _refuse(options: SourceOptions, attribute: str, reason: str) -> None:
 def _check_together(options: SourceOptions) -> None:
     if options.version is not None and options.read_change_feed:
         raise InvalidInputError(
-            "versionAsOf, timestampAsOf and tag say which table to read; with readChangeFeed use "
-            "startingVersion and endingVersion"
+            "versionAsOf, timestampAsOf and tag select the version of a table; with readChangeFeed "
+            "use startingVersion and endingVersion"
         )
     for name in ("starting", "ending"):
         if None not in (getattr(options, f"{name}_version"), getattr(options, f"{name}_timestamp")):
             raise InvalidInputError(
-                f"{name}Version and {name}Timestamp each name an end of the interval: set one"
+                f"{name}Version and {name}Timestamp each set the same end of the interval: set one"
             )
     since, until = options.starting_timestamp, options.ending_timestamp
     if since is not None and until is not None and until < since:
@@ -366,7 +366,7 @@ def _timestamp(name: str, text: str) -> datetime:
         return parse_moment(text)
     except ValueError:
         raise InvalidInputError(
-            f"the option {name!r} must be a time as ISO 8601 writes it, for example "
+            f"the option {name!r} must be a time in ISO 8601 format, for example "
             f"2026-11-05T14:00:00+01:00 (UTC if no zone is given), not {text!r}"
         ) from None
 
@@ -380,8 +380,8 @@ def _columns(name: str, text: str) -> tuple[str, ...]:
             names = None
         if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
             raise InvalidInputError(
-                f"the option {name!r} must be names with commas between them, or a JSON list of "
-                f"names, not {text!r}"
+                f"the option {name!r} must be names separated by commas, or a JSON list of names, "
+                f"not {text!r}"
             )
         columns = tuple(names)
     else:
@@ -392,18 +392,18 @@ def _columns(name: str, text: str) -> tuple[str, ...]:
 
 
 _SPARK_HIDES = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
-"""Spark's `spark.redaction.regex` as it is by default: what it finds in a name or a value."""
+"""The default of Spark's `spark.redaction.regex`, which Spark applies to names and values."""
 
 _HOLDS_A_SECRET = re.compile(
     r'"[a-z_]*(account_key|access_key|master_key|sas_key|connection_string|credential)"\s*:'
     r"|://[^/@\"]*:[^/@\"]*@",
     re.IGNORECASE,
 )
-"""Secrets in a JSON object without any of those words: by their options' names, or in a URI."""
+"""Secrets in a JSON object without those words: by the names of their options, or in a URI."""
 
 
 def _locations(name: str, text: str) -> list[str]:
-    """Read locations: a JSON list of them, or one."""
+    """Parse locations: a JSON list of them, or a single one."""
     if not text.lstrip().startswith("["):
         return [text]
     with suppress(ValueError):
@@ -424,7 +424,7 @@ def _secret_json_object(name: str, text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidInputError(
             f'the option {name!r} must be a JSON object, such as {{"aws_region": "eu-west-1"}}; '
-            "what it is may be secret, and is not shown here"
+            "its value may be secret and is not shown here"
         )
     return value
 
@@ -433,9 +433,10 @@ def _json_object(name: str, text: str) -> dict[str, Any]:
     value = _secret_json_object(name, text)
     if _HOLDS_A_SECRET.search(text) and not _SPARK_HIDES.search(text):
         raise InvalidInputError(
-            f"the option {name!r} holds a secret that Spark would show in plans and in its UI. "
-            "Spark hides what has 'secret' in its name: use the option 'secretStorageOptions' "
-            "instead, or register(spark, storage_options={...}), or Spark's own settings"
+            f"the option {name!r} contains a secret that Spark would show in plans and in its UI. "
+            "Spark hides options with 'secret' in their name: use the option "
+            "'secretStorageOptions' instead, or register(spark, storage_options={...}), or Spark's "
+            "own settings"
         )
     return value
 
@@ -467,7 +468,7 @@ def _one_of(*choices: str) -> Callable[[str, str], str]:
 
 
 def parse_deduplication_mode(text: str) -> str:
-    """Return a mode as the feed knows it.
+    """Return the feed's name of a mode.
 
     Raises:
         InvalidInputError: There is no such mode.
@@ -524,7 +525,7 @@ _WRITE_OPTIONS = _by_name(
     _Option("fileVersion", "file_version", _text),
     _Option("primaryKey", "primary_key", _columns),
     _Option("schemaEvolution", "add_columns", _schema_evolution),
-    # Spark's own, which it passes on
+    # options of Spark, which it passes on
     _Option("checkpointLocation", None, _text),
     _Option("queryName", None, _text),
 )

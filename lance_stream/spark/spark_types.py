@@ -1,6 +1,6 @@
 """Columns of a table as Spark sees them, and Spark's columns as a table stores them.
 
-Spark knows fewer types than Arrow. Each Arrow type is *carried* by one that Spark takes as it is:
+Spark has fewer types than Arrow. Each Arrow type is *carried* by one that Spark accepts:
 
     Arrow                                              carried by         Spark
     uint8, uint16, uint32                              int16, 32, 64      smallint, int, bigint
@@ -17,11 +17,11 @@ Spark knows fewer types than Arrow. Each Arrow type is *carried* by one that Spa
     map                                                map                map
     dictionary, extension types                        their values, their storage
 
-The others are their own carriers. What a carrier loses (a list's fixed size, a sign, a unit, a
-zone) the sink gives back: it casts to the table's own type.
+All other types are their own carriers. The sink restores what a carrier loses (a list's fixed size,
+a sign, a unit, a zone): it casts to the table's own type.
 
-PySpark's own mapping is not used: it is private, takes other arguments in each release, and knows
-neither the unsigned types nor the views.
+PySpark's own mapping is not used: it is private, changes its arguments in each release, and
+supports neither the unsigned types nor the views.
 """
 
 from collections.abc import Iterator
@@ -88,7 +88,7 @@ def carrier(arrow: pa.DataType) -> pa.DataType:
         if arrow.precision > _MAX_SPARK_PRECISION or arrow.scale < 0:
             raise UnsupportedFeatureError(
                 f"Spark's decimals have at most {_MAX_SPARK_PRECISION} digits and no negative "
-                f"scale: {arrow} cannot be read with it"
+                f"scale: it cannot read {arrow}"
             )
         return pa.decimal128(arrow.precision, arrow.scale)
     if pa.types.is_dictionary(arrow):
@@ -105,9 +105,9 @@ def carrier(arrow: pa.DataType) -> pa.DataType:
 
 
 def carrier_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of the batches that Spark is given for a table's columns.
+    """Return the schema of the batches that Spark gets for a table's columns.
 
-    Every column may hold nulls there: what is read is promised to nobody.
+    Every column is nullable there: a stored table does not promise Spark non-null columns.
 
     Raises:
         UnsupportedFeatureError: Spark has no type for a column; the message names it.
@@ -121,22 +121,22 @@ def spark_schema(carried: pa.Schema) -> spark.StructType:
 
 
 def to_spark(batch: pa.RecordBatch, carried: pa.Schema) -> pa.RecordBatch:
-    """Return a batch of a table's columns as Spark takes it.
+    """Convert a batch of a table's columns to their carriers.
 
     Args:
         batch: Columns under their own names, in any order.
-        carried: What `carrier_schema` says of them. A column that the batch lacks becomes nulls;
-            one that it has beyond them is left out.
+        carried: Their `carrier_schema`. A column that the batch lacks becomes null; other columns
+            of the batch are dropped.
 
     Raises:
-        InvalidInputError: A column's type is not what the schema was made of: the table's schema
-            has changed since Spark was told of it.
+        InvalidInputError: A column's type does not fit the schema: the table's schema has changed
+            since Spark read it.
     """
     columns = []
     for each in carried:
         places = batch.schema.get_all_field_indices(each.name)
         if len(places) > 1:
-            raise InvalidInputError(f"two columns that are read are called {each.name!r}")
+            raise InvalidInputError(f"two columns have the same name {each.name!r}")
         if places:
             columns.append(_carry(batch.column(places[0]), each.type, each.name))
         else:
@@ -176,8 +176,8 @@ def _carrier_field(field: pa.Field) -> pa.Field:
         error.add_note(f"column: {field.name!r}; leave it out with the option `columns`")
         raise
     if field.name in SYSTEM_COLUMNS and pa.types.is_uint64(field.type):
-        # Row ids, addresses and versions are far below 2^63 in any table that exists: Spark's
-        # bigint holds them, where decimal(20, 0) would cost every user a cast.
+        # Row ids, addresses and versions are far below 2^63 in any real table: Spark's bigint can
+        # hold them, whereas decimal(20, 0) would force every user to cast.
         arrow = pa.int64()
     return pa.field(field.name, arrow, nullable=True)
 
@@ -216,12 +216,12 @@ def _carry(array: pa.Array, target: pa.DataType, name: str) -> pa.Array:
             return _carry_map(array, target, name)
         if not carrier(array.type).equals(target) and not widens(array.type, target):
             raise pa.ArrowInvalid("the types have nothing in common")
-        # Spark counts in microseconds: what is finer is cut off, as Spark does it everywhere
+        # Spark's times have microseconds: finer digits are truncated, as Spark does everywhere
         return pc.cast(array, target, safe=not pa.types.is_temporal(target))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise InvalidInputError(
-            f"column {name!r} is {array.type} in this version of the table, and cannot be given "
-            f"to Spark as the {target} that it was told of: {error}"
+            f"column {name!r} is {array.type} in this version of the table, and cannot be "
+            f"converted to {target}, which Spark expects: {error}"
         ) from None
 
 
@@ -282,7 +282,7 @@ def _is_fixed_size_list(arrow: pa.DataType) -> bool:
 
 def _stored_field(field: spark.StructField, path: str) -> pa.Field:
     arrow = _stored_type(field.dataType, path)
-    # Arrow knows no column of type null that may not be null.
+    # Arrow has no non-nullable columns of type null.
     return pa.field(field.name, arrow, field.nullable or pa.types.is_null(arrow))
 
 

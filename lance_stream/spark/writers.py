@@ -1,21 +1,21 @@
 """The format "lance" as a writer: `df.write.format("lance")`, `writeStream.format("lance")`.
 
-    planning worker    a writer is made          the table is looked at: `verbs.jobs`
-    tasks              writer.write(batches)     data files; a `Part` says what was written
+    planning worker    a writer is created       the table is read: `verbs.jobs`
+    tasks              writer.write(batches)     data files, described by a `Part`
     commit worker      writer.commit(parts)      one version
-                or     writer.abort(parts)       the files are deleted, if nobody tried to commit
+                or     writer.abort(parts)       the files are deleted, if no commit was tried
 
-Spark runs these in different processes, none of them the user's. A batch's writer is made once,
-and pickled from one to the next. A stream's writer is made for each micro-batch twice, for the
-tasks and for the commit, so that what was planned comes back with each part.
+Spark runs these in different processes, none of them the user's. A batch's writer is created once
+and pickled between them. A stream's writer is created twice per micro-batch, for the tasks and for
+the commit, so each part carries the plan back.
 
-Of several attempts at a task Spark counts one, and hands over only that one's part. What others
-have written belongs to no version; cleanup finds it.
+If a task is attempted several times, Spark passes on the part of one attempt only. The files of the
+others belong to no version, and cleanup removes them.
 
-Spark calls `abort` when a task fails, but also when `commit` does, and then nobody may know whether
-it landed. A task that failed has no part (None stands in its place), and without all parts nobody
-has tried to commit: only then files are deleted here. A commit deletes them itself when it is known
-to have failed.
+Spark calls `abort` when a task fails, but also when `commit` fails, when it may be unknown whether
+the version was published. A failed task has no part (None instead), and a commit is only tried with
+all parts: so files are deleted here only if a part is missing. A commit that is known to have
+failed deletes its files itself.
 """
 
 import logging
@@ -54,16 +54,16 @@ _log = logging.getLogger("lance_stream.spark.writers")
 
 @dataclass(frozen=True)
 class Part(WriterCommitMessage):
-    """What a task has written.
+    """The result of a task.
 
     Attributes:
-        job: What it was part of.
-        fragments: What it wrote, encoded; no version names it yet.
-        digest: Of the rows that it got.
-        is_in: Whether it wrote nothing, because the table has a batch of this number.
-        query_id: The streaming query's own id; empty if Spark did not tell.
-        error: An error of ours, pickled: it would be the same at the second try, so it is no
-            failure to Spark.
+        job: The job that it belongs to.
+        fragments: The fragments that it wrote, encoded; no version names them yet.
+        digest: Of the rows that it received.
+        is_in: Whether it wrote nothing because the ledger has this batch id.
+        query_id: The streaming query's own id; empty if Spark did not report it.
+        error: One of our errors, pickled: retrying the task would not help, so Spark does not see
+            a failure.
     """
 
     job: WriteJob
@@ -77,19 +77,19 @@ class Part(WriterCommitMessage):
 def plan(
     asked: WriteOptions, incoming: StructType, overwrite: bool, *, case_sensitive: bool = False
 ) -> WriteJob:
-    """Say how rows come into the table that a user asked for, and check that they can.
+    """Plan the write of rows to the table that a user requested, and check that they fit.
 
-    Spark calls a column non-null when this very plan cannot make nulls. That says nothing of a
-    column of a table, for the next plan may: so a new table's columns may all be null.
+    Spark calls a column non-null if this particular plan cannot produce nulls. The next plan may,
+    so all columns of a new table are nullable.
 
     Args:
-        asked: What the user set.
+        asked: The user's options.
         incoming: The rows' columns.
-        overwrite: Whether they take the place of all that the table has.
-        case_sensitive: Whether Spark tells the columns `v` and `V` apart.
+        overwrite: Whether they replace all rows of the table.
+        case_sensitive: Whether Spark distinguishes the columns `v` and `V`.
 
     Raises:
-        InvalidInputError: They cannot, or an option makes no sense for this table.
+        InvalidInputError: They do not fit, or an option is invalid for this table.
     """
     if not incoming.fields:
         raise InvalidInputError("the rows have no columns, so they would be lost")
@@ -113,11 +113,11 @@ def plan(
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame, and makes one version of it.
+    """Writes a DataFrame and commits it as one version.
 
     Args:
-        job: How its rows come into the table.
-        write: Under which name and number the table remembers it; None for not at all.
+        job: The planned write.
+        write: The app id and number for the ledger; None for no entry.
     """
 
     def __init__(self, job: WriteJob, write: MicroBatch | None) -> None:
@@ -126,26 +126,26 @@ class BatchWriter(DataSourceArrowWriter):
         self.skip = write is not None and job.has_taken_in(write)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
-        """Write what one task gets."""
+        """Write the rows of one task."""
         return _digest(self.job, iterator) if self.skip else _write(self.job, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Make a version of what the tasks wrote, unless the table has it."""
+        """Commit the rows that the tasks wrote, unless the ledger has them."""
         _commit(self.job, _parts_of(messages), self.numbered)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Delete what the tasks wrote, if nobody has tried to commit."""
+        """Delete the files that the tasks wrote, if no commit was tried."""
         _abort(messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes a micro-batch, and makes one version of it, once.
+    """Writes a micro-batch and commits it as one version, exactly once.
 
     Args:
-        job: How its rows come into the table; only used if this writer is sent to the tasks.
-        app_id: The name under which the table remembers the stream's batches; None for the
+        job: The planned write; only used if this writer is sent to the tasks.
+        app_id: The app id under which the ledger keeps the stream's batches; None for the
             streaming query's own id.
-        may_differ: Whether a batch that comes again may have other rows.
+        may_differ: Whether a repeated batch may have different rows.
     """
 
     def __init__(self, job: WriteJob, app_id: str | None, *, may_differ: bool = False) -> None:
@@ -154,7 +154,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.may_differ = may_differ
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
-        """Write what one task gets; only look at it if the table has a batch of the number."""
+        """Write the rows of one task; only compute their digest if the ledger has the batch id."""
         query_id, batch_id = _told("sql.streaming.queryId"), _told("streaming.sql.batchId")
         try:
             batch = self._identify(int(batch_id or 0), query_id)
@@ -165,21 +165,21 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(self.job, iterator, query_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Make a version of what the tasks wrote, unless the table has the batch."""
+        """Commit the rows that the tasks wrote, unless the ledger has the batch."""
         parts = _parts_of(messages)
         if parts:
             _commit(parts[0].job, parts, self._identify(batchId, parts[0].query_id))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002  # the signature is Spark's
-        """Delete what the tasks wrote, if nobody has tried to commit."""
+        """Delete the files that the tasks wrote, if no commit was tried."""
         _abort(messages)
 
     def _identify(self, batch_id: int, query_id: str) -> MicroBatch:
         app_id = self.app_id or query_id
         if not app_id:
             raise InvalidInputError(
-                "the writer does not know which stream this batch belongs to: Spark did not tell "
-                "the id of the streaming query. Give the stream a name by the option 'appId'"
+                "the writer does not know which stream this batch belongs to: Spark did not report "
+                "the id of the streaming query. Set an app id with the option 'appId'"
             )
         return MicroBatch(app_id, batch_id, query_id, may_differ=self.may_differ)
 
@@ -196,7 +196,7 @@ def _write(job: WriteJob, batches: Iterable[pa.RecordBatch], query_id: str = "")
 
 
 def _named(job: WriteJob, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """Return the batches, with columns that are spelled as the table's."""
+    """Return the batches, with column names in the table's spelling."""
     if job.names is None:
         return batches
     return (each.rename_columns(list(job.names)) for each in batches)
@@ -217,27 +217,29 @@ def _commit(job: WriteJob, parts: Sequence[Part], batch: MicroBatch | None) -> N
         )
         if any(part.is_in for part in parts):
             entry = check_is_in(job, batch)
-            _log.info("%s: %s is in, as version %s", job.uri, batch, entry.version)
+            _log.info("%s: %s is already committed, as version %s", job.uri, batch, entry.version)
             return
     done = commit_job(job, fragments, batch)
     rows = sum(each.physical_rows for each in fragments)
     what = f"{rows} rows" if batch is None else f"batch {batch.batch_id} of {batch.app_id!r}"
-    became = f"version {done.table.version}" if done.is_new else "nothing: it is in, or empty"
-    _log.info("%s: %s became %s", job.uri, what, became)
+    became = (
+        f"version {done.table.version}" if done.is_new else "nothing: committed before, or empty"
+    )
+    _log.info("%s: committed %s as %s", job.uri, what, became)
 
 
 def _abort(messages: Sequence[WriterCommitMessage | None]) -> None:
-    if any(each is None for each in messages):  # else the commit was tried
+    if any(each is None for each in messages):  # otherwise a commit was tried
         for part in messages:
             if isinstance(part, Part):
                 discard(part.job, _fragments_of([part]))
 
 
 def _parts_of(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
-    """Return the parts of a job of which every task succeeded.
+    """Return the parts of a job if every task succeeded.
 
     Raises:
-        LanceStreamError: What a task ran into; the files of the others are deleted.
+        LanceStreamError: A task's error; the files of the others are deleted.
     """
     parts = [each for each in messages if isinstance(each, Part)]
     for part in parts:
@@ -252,6 +254,6 @@ def _fragments_of(parts: Sequence[Part]) -> list[Fragment]:
 
 
 def _told(name: str) -> str:
-    """Return what Spark tells the tasks of a job; empty where it does not."""
+    """Return a property that Spark sets for the tasks of a job; empty if it is not set."""
     context = TaskContext.get()
     return "" if context is None else context.getLocalProperty(name) or ""

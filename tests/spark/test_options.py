@@ -249,8 +249,8 @@ def test_a_writer_takes_options_of_its_own() -> None:
     ("options", "streaming", "match"),
     [
         ({}, False, "the path of the table is missing"),
-        ({**PATH, "appId": "mine"}, False, "'appId' names a stream"),
-        ({**PATH, "txnAppId": "a", "txnVersion": "1"}, True, "a stream has its own numbers"),
+        ({**PATH, "appId": "mine"}, False, "'appId' identifies a stream"),
+        ({**PATH, "txnAppId": "a", "txnVersion": "1"}, True, "a stream have their own ids"),
         ({**PATH, "txnAppId": "a"}, False, "txnAppId and txnVersion go together"),
         ({**PATH, "txnVersion": "1"}, False, "txnAppId and txnVersion go together"),
         ({**PATH, "txnAppId": "a", "txnVersion": "-1"}, False, "'txnVersion' must be a whole"),
