@@ -1,0 +1,147 @@
+"""No location that a table names gets its reader's credentials, or shows its reader's files."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream._proto import table_pb2
+from lance_stream.cli.main import main
+from lance_stream.errors import CorruptDataError, UntrustedLocationError
+from lance_stream.read import blob_places
+from lance_stream.spark.options import parse_options, parse_write_options
+from lance_stream.storage.locations import open_store
+from tests.dataset.manifest_edits import join_manifest, split_manifest
+from tests.hostile.attack import Canary
+from tests.servers.buckets import Bucket
+
+ROWS = pa.table({"id": [1, 2, 3]})
+LOCATIONS = (
+    "abfss://c@{canary}/t",
+    "abfss://c@{canary}.blob.core.windows.net/t",
+    "wasb://c@{canary}/t",
+    "az://c@{canary}/t",
+    "webhdfs://{canary}/t",
+    "swebhdfs://{canary}/t",
+    "http://{canary}/t",
+    "https://{canary}/t",
+    "s3://{canary}/t",
+    "s3://x@{canary}/t",
+    "gs://{canary}#/t",
+    "gs://a/../../{canary}/t",
+    "abfss://c@169.254.169.254/t",
+)
+LOCAL = ("/etc", "file:///etc", "../../etc", "~/x", "memory://elsewhere/t")
+
+
+@pytest.fixture
+def canary() -> Iterator[Canary]:
+    server = Canary()
+    yield server
+    assert server.visits == []
+
+
+def name_base(uri: str, options: dict[str, Any], location: str) -> None:
+    """Let the newest version of a table say that its files lie below a location."""
+    store = open_store(uri, options)
+    path = min(each for each in store.list_names("_versions") if each.endswith(".manifest"))
+    before, body, behind = split_manifest(bytes(store.read(f"_versions/{path}")))
+    message = table_pb2.Manifest.FromString(body)
+    del message.base_paths[:]
+    message.base_paths.add(id=1, path=location, is_dataset_root=True)
+    message.reader_feature_flags |= 16
+    message.writer_feature_flags |= 16
+    for fragment in message.fragments:
+        fragment.files[0].base_id = 1
+    store.write(f"_versions/{path}", join_manifest(before, message.SerializeToString(), behind))
+
+
+def uses_of(ds: lance_stream.Dataset) -> list[Callable[[], object]]:
+    return [ds.to_table, lambda: ds.changes(0).read_all(), lambda: ds.delete("id = 1")]
+
+
+def check_refuses(uri: str, options: dict[str, Any], canary: Canary, locations: Any) -> None:
+    ds = lance_stream.create_dataset(uri, ROWS.schema, storage_options=options).append(ROWS)
+    file = next(iter(ds.table.manifest.fragments)).files[0]
+    for location in locations:
+        named = location.format(canary=f"127.0.0.1:{canary.port}")
+        with pytest.raises((UntrustedLocationError, CorruptDataError)):
+            blob_places._external(0, f"{named}/x", ds.table.files)
+        name_base(uri, options, named)
+        table = lance_stream.open_dataset(uri, storage_options=options)
+        for use in uses_of(table):
+            with pytest.raises((UntrustedLocationError, CorruptDataError)) as raised:
+                use()
+            for secret in options.values():
+                assert len(str(secret)) < 8 or str(secret) not in str(raised.value)
+        findings = [each for each in table.verify() if each.rule == "data files"]
+        assert findings
+    assert file.base_id is None
+
+
+@pytest.mark.parametrize("location", LOCATIONS)
+def test_a_local_table_sends_nobody_there(
+    tmp_path: Path, canary: Canary, location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sig=hostile-secret")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "hostile-secret")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hostile-secret")
+    check_refuses(str(tmp_path / "t"), {}, canary, [location])
+
+
+@pytest.mark.parametrize("location", [*LOCATIONS, *LOCAL[:-1]])
+def test_a_table_in_memory_sends_nobody_there(canary: Canary, location: str) -> None:
+    check_refuses(f"memory://named/{abs(hash(location))}", {}, canary, [location])
+
+
+def test_a_table_in_an_object_store_sends_nobody_there(any_bucket: Bucket, canary: Canary) -> None:
+    foreign = [each for each in LOCATIONS if not each.startswith(any_bucket.uri[:3])]
+    locations = [*foreign[:5], *foreign[-1:], *LOCAL]
+    check_refuses(f"{any_bucket.uri}/t", any_bucket.storage_options, canary, locations)
+
+
+def test_another_bucket_of_the_service_is_read(any_bucket: Bucket) -> None:
+    options = any_bucket.storage_options
+    source = f"{any_bucket.uri}/source"
+    uri = f"{any_bucket.uri}/clone"
+    for each in (source, uri):
+        lance_stream.create_dataset(each, ROWS.schema, storage_options=options).append(ROWS)
+    theirs, own = open_store(source, options), open_store(uri, options)
+    for each in own.list("data"):
+        theirs.write(each.path, own.read(each.path))
+        own.delete(each.path)
+    name_base(uri, options, source)
+    ds = lance_stream.open_dataset(uri, storage_options=options)
+    assert ds.to_table()["id"].to_pylist() == [1, 2, 3]
+
+
+def test_a_trusted_location_is_read_by_each_way_to_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A remote location that is trusted is asked for: here it fails for there is no service."""
+    uri = str(tmp_path / "t")
+    lance_stream.create_dataset(uri, ROWS.schema).append(ROWS)
+    name_base(uri, {}, "webhdfs://127.0.0.1:1/t")
+    assert main(["verify", uri]) == 1
+    assert "trusted_locations=" in capsys.readouterr().out
+    trusted = "gs://theirs/blobs"
+    ds = lance_stream.open_dataset(uri, trusted_locations=[trusted])
+    assert ds.table.storage_options["trusted_locations"] == (trusted,)
+    for text in (trusted, json.dumps([trusted])):
+        for parse in (parse_options, lambda each: parse_write_options(each, streaming=False)):
+            asked = parse({"path": uri, "trustedlocations": text})
+            assert asked.storage_options["trusted_locations"] == (trusted,)
+
+
+@pytest.mark.parametrize("tag", ["x.tmp", "tmp", "a.json", "CON", "x" * 200])
+def test_a_tag_of_any_allowed_name_holds_its_version(tmp_path: Path, tag: str) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
+    ds.tags.create(tag, 1)
+    report = ds.append(ROWS).cleanup(older_than="0s", delete_unverified=True)
+    assert report.versions == (2,)
+    assert list(ds.tags.list()) == [tag]
+    assert lance_stream.open_dataset(ds.uri, tag).version == 1
