@@ -193,7 +193,7 @@ class TestWithTheReference:
     def test_columns_rewritten_in_place_are_stamped(self, theirs: Any) -> None:
         first = lance_stream.migrate_to_stable_row_ids(theirs.uri)
         if theirs.data_storage_version.startswith("0."):
-            with pytest.raises(InvalidInputError, match="version 0.1"):
+            with pytest.raises(InvalidInputError, match=r"version 0\.1"):
                 first.add_columns({"y": "id * 2"})
             return
         made = first.add_columns({"y": "id * 2"})
