@@ -1,21 +1,28 @@
 """What memory tests may take: a process of theirs stays below a limit.
 
-The test during which its process comes above it fails. What a process has once had is mostly kept,
-so the cause may also be the sum of the tests before it.
+The test during which its process comes above it fails. Between tests, what they have freed goes back
+to the system where that is much: allocators keep it otherwise, and the sum of many tests would count.
 """
 
+import ctypes
+import gc
 import resource
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 LIMIT_BYTES = 1_500_000_000
+GIVEN_BACK_ABOVE = 500_000_000
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     yield
+    if resident_bytes() > GIVEN_BACK_ABOVE:
+        give_back()
     told = item.config.stash.get(_TOLD, False)
     peak = peak_bytes()
     if peak > LIMIT_BYTES and not told:
@@ -34,3 +41,20 @@ def peak_bytes() -> int:
     """Return the most memory that this process has had at once, its children not counted."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process has now; 0 where that is not known, not on Linux."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def give_back() -> None:
+    """Give back to the system what no object uses any more (Linux)."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
