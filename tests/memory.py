@@ -1,7 +1,7 @@
 """What memory tests may take: a process of theirs stays below a limit.
 
-The test during which its process comes above it fails. Between tests, what they have freed goes back
-to the system where that is much: allocators keep it otherwise, and the sum of many tests would count.
+The test during which its process comes above it fails. Whenever a process has grown by some 100 MB,
+what its tests have freed goes back to the system: allocators keep it otherwise, and add it up.
 """
 
 import ctypes
@@ -15,14 +15,15 @@ import pyarrow as pa
 import pytest
 
 LIMIT_BYTES = 1_500_000_000
-GIVEN_BACK_ABOVE = 500_000_000
+GROWTH_BYTES = 100_000_000
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     yield
-    if resident_bytes() > GIVEN_BACK_ABOVE:
+    if resident_bytes() > item.config.stash.get(_RESIDENT, 0) + GROWTH_BYTES:
         give_back()
+        item.config.stash[_RESIDENT] = resident_bytes()
     told = item.config.stash.get(_TOLD, False)
     peak = peak_bytes()
     if peak > LIMIT_BYTES and not told:
@@ -35,6 +36,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 
 _TOLD = pytest.StashKey[bool]()
+_RESIDENT = pytest.StashKey[int]()
 
 
 def peak_bytes() -> int:
