@@ -1,10 +1,10 @@
-"""Upserts: the rows of a batch are held against a table by their keys.
+"""Upserts: the rows of a batch are matched with a table by their keys.
 
 Read `upsert` first (the way from rows to one commit), then `incoming` (one row a key), `matching`
-(which rows of the table have a key of the batch) and `keys` (the lookup that goes to workers).
-Beside them: `key_filter` (rows without a key of the batch are told apart by a word), `key_bounds`
-and `known_key_bounds` (which fragments can hold a key at all), `ordered_values` (what bounds
-compare by), `tombstones` and `tombstone_files` (deletes that are remembered).
+(which rows of the table have a key of the batch) and `keys` (the lookup that workers use).
+Beside them: `key_filter` (quickly rules out rows without a key of the batch), `key_bounds`
+and `known_key_bounds` (which fragments can hold a key at all), `ordered_values` (the order that
+bounds use), `tombstones` and `tombstone_files` (remembered deletes).
 
-May import: what the other verbs may, and they.
+May import: what the other verbs may, plus the verbs.
 """

@@ -1,17 +1,17 @@
-"""Changes that a change feed gives, to be applied to another table: which one of a key counts.
+"""Applies the changes of a change feed to another table: which change of a key counts.
 
-    _commit_version  _change_type        key        what it does to the key
-    7                delete              a          takes it away
-    7                insert              a          brings it back: one version, another row
-    8                update_preimage     b          takes it away
-    8                update_postimage    b          brings it back
-    8                update_preimage     c          takes it away: the update has changed the key
-    8                update_postimage    d          brings it
+    _commit_version  _change_type        key        effect on the key
+    7                delete              a          removes it
+    7                insert              a          adds it back: same version, another row
+    8                update_preimage     b          removes it
+    8                update_postimage    b          adds it back
+    8                update_preimage     c          removes it: the update has changed the key
+    8                update_postimage    d          adds it
 
-In the older version of a step a key has one row at most, in the newer one as well. So the changes
-of a key are ordered by their version, and within one by what they do: what takes away is before
-what brings. The last one says what becomes of the key. That a pre-image takes its key away matters
-where the update changes the key, and where the feed is filtered and the row has left the filter.
+In each version a key has at most one row. So the changes of a key are ordered by version, and
+within a version by their effect: removals come before additions. The last change decides the fate
+of the key. That a pre-image removes its key matters if the update changes the key, or if the feed
+is filtered and the row no longer matches the filter.
 
 Delta's change feed and Spark's own have the same columns and types.
 """
@@ -35,26 +35,26 @@ BRINGS: Final[Mapping[str, bool]] = {
     "update_postimage": True,
     "insert": True,
 }
-"""For each type of change whether its row is there afterwards."""
+"""For each change type, whether its row exists afterwards."""
 
 
 def is_change_column(name: str) -> bool:
-    """Return whether a column belongs to the feed, and not to the table that it comes from."""
+    """Return whether a column belongs to the feed and not to its source table."""
     return name in SYSTEM_COLUMNS
 
 
 def check_has_changes(columns: Sequence[str]) -> None:
-    """Raise unless data has the columns of a feed that say what a change does, and when.
+    """Raise unless data has the change feed's columns for change type and version.
 
     Raises:
-        InvalidInputError: One is not there.
+        InvalidInputError: A column is missing.
     """
     for name in (CHANGE_TYPE, COMMIT_VERSION):
         if name not in columns:
             raise InvalidInputError(
                 f"changes are applied in the order of {COMMIT_VERSION!r} and {CHANGE_TYPE!r}, but "
-                f"the data has no column {name!r}; it has: {', '.join(columns)}. Read them with "
-                "the option readChangeFeed, or by changes()"
+                f"the data has no column {name!r}; it has: {', '.join(columns)}. Read the changes "
+                "with the option readChangeFeed, or by changes()"
             )
 
 
@@ -70,11 +70,11 @@ def last_changes(
 
     Returns:
         (num_keys,) i64, for each key the row of its last change; and (num_keys,) whether that
-        change takes it away.
+        change removes it.
 
     Raises:
-        InvalidInputError: A change column is not there, is null, or has a type of change that is
-            not known; or a version does the same to two rows of one key.
+        InvalidInputError: A change column is missing, is null, or has an unknown change type; or
+            a version does the same to two rows of one key.
     """
     check_has_changes(batch.schema.names)
     brings = _brings(batch)
@@ -96,8 +96,8 @@ def _brings(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     if places.null_count:
         unknown = types.filter(pc.is_null(places))[0].as_py()
         raise InvalidInputError(
-            f"{unknown!r} is no type of change that can be applied: they are "
-            f"{', '.join(map(repr, BRINGS))}. Leave other rows out of the batch"
+            f"{unknown!r} is not a change type that can be applied: they are "
+            f"{', '.join(map(repr, BRINGS))}. Omit other rows from the batch"
         )
     brings: npt.NDArray[np.bool_] = np.array(list(BRINGS.values()))[places.to_numpy()]
     return brings
@@ -113,10 +113,10 @@ def _column(batch: pa.RecordBatch, name: str, arrow_type: pa.DataType) -> pa.Arr
     try:
         column = column.cast(arrow_type)
     except pa.ArrowInvalid as error:
-        raise InvalidInputError(f"the column {name!r} is not that of a feed: {error}") from None
+        raise InvalidInputError(f"the column {name!r} is not a change feed's: {error}") from None
     if column.null_count:
         raise InvalidInputError(
-            f"{column.null_count} rows have no {name!r}: they are no changes of a feed"
+            f"{column.null_count} rows have no {name!r}: they are not changes of a change feed"
         )
     return column
 
@@ -128,8 +128,8 @@ def _not_a_key(
     change = batch.column(CHANGE_TYPE)[row].as_py()
     version = batch.column(COMMIT_VERSION)[row].as_py()
     return InvalidInputError(
-        f"{num_keys} keys have two changes that do the same in one version, for example {key}, "
-        f"which has a second {change!r} or its like in version {version}: which row counts cannot "
-        f"be told. on={list(names)} is no key of the table that the changes come from, or the same "
-        "changes come twice. Name all columns of its key; or append the changes as they are"
+        f"{num_keys} keys have two changes with the same effect in one version, for example {key}, "
+        f"which has a second {change!r} or equivalent in version {version}: which row counts is "
+        f"ambiguous. Either on={list(names)} is not a key of the source table, or the same changes "
+        "occur twice. Name all columns of its key; or append the changes as they are"
     )

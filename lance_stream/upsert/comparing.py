@@ -1,11 +1,11 @@
-"""Which values are the same, and which comes after which: one answer for every type, at any depth.
+"""Equality and order of values: one definition for every type, at any depth.
 
-    the same    null and null, NaN and NaN, -0.0 and 0.0; nested values part by part, item by item
-    in order    as Spark orders them: NaN after all numbers, texts and bytes by their bytes, false
+    equal       null and null, NaN and NaN, -0.0 and 0.0; nested values part by part, item by item
+    order       as in Spark: NaN after all numbers, texts and bytes by their bytes, false
                 before true; structs by their first part that differs; lists by their first item
                 that differs, and a shorter one first; a null within them before all values
 
-No value becomes an object of Python: dates and times beyond the year 9999, which CDC tools send for
+No value becomes a Python object: dates and times beyond the year 9999, which CDC tools send for
 "infinity", are numbers like any other.
 """
 
@@ -22,7 +22,7 @@ Mask = npt.NDArray[np.bool_]
 Ranks = npt.NDArray[np.int64]
 
 
-# --- the same
+# --- equality
 
 
 def same_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> Mask:
@@ -65,14 +65,14 @@ def _same_lists(left: pa.Array, right: pa.Array, both: Mask) -> Mask:
     return same
 
 
-# --- in order
+# --- order
 
 
 def check_can_order(name: str, arrow_type: pa.DataType) -> None:
     """Raise unless the values of a column have an order.
 
     Raises:
-        InvalidInputError: They have none.
+        InvalidInputError: They have no order.
     """
     if not _has_order(arrow_type):
         raise InvalidInputError(
@@ -113,7 +113,7 @@ _ORDERED = (
 
 
 def are_less(left: pa.Array, right: pa.Array) -> Mask:
-    """Return where the value on the left comes before that on the right; not where one is null.
+    """Return where the value on the left comes before that on the right; false where one is null.
 
     Args:
         left: (n,) values of a type that has an order.
@@ -131,13 +131,13 @@ _COMPARED = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp)
 
 
 def dense_ranks(values: pa.Array) -> Ranks:
-    """Return for each value its place among the distinct ones, in order.
+    """Return the rank of each value among the distinct ones.
 
     Args:
         values: (n,) values of a type that has an order.
 
     Returns:
-        (n,) i64 from 1, the same for the same values; 0 for nulls.
+        (n,) i64 from 1, equal for equal values; 0 for nulls.
     """
     values = _plain(values)
     if pa.types.is_struct(values.type):
@@ -157,7 +157,7 @@ def _ranks_of_lists(values: pa.Array) -> Ranks:
     ranks = np.zeros(len(values), np.int64)
     if not len(held):
         return ranks
-    items = dense_ranks(_items(values.take(pa.array(held)))) + 1  # 0: the list has ended
+    items = dense_ranks(_items(values.take(pa.array(held)))) + 1  # 0: past the end of the list
     starts = np.zeros(len(values), np.int64)
     starts[held] = np.cumsum(sizes[held]) - sizes[held]
     for place in range(int(sizes.max())):
@@ -175,7 +175,7 @@ def _ranks_of_leaves(values: pa.Array) -> Ranks:
         return ranks
     present = values.drop_null()
     if pa.types.is_floating(present.type):
-        # numpy orders as Spark does: all NaN are one, after all numbers; -0.0 is 0.0
+        # numpy orders as Spark does: all NaN are equal, after all numbers; -0.0 is 0.0
         _, places = np.unique(present.to_numpy(zero_copy_only=False), return_inverse=True)
         ranks[valid] = places.reshape(-1) + 1
         return ranks
@@ -186,12 +186,12 @@ def _ranks_of_leaves(values: pa.Array) -> Ranks:
 
 
 def _refined(ranks: Ranks, then: Ranks) -> Ranks:
-    """Return the ranks of pairs; both have no more distinct values than rows."""
+    """Return the ranks of pairs; neither has more distinct values than rows."""
     return _from_one(ranks * (int(then.max(initial=0)) + 1) + then)
 
 
 def _from_one(numbers: Ranks) -> Ranks:
-    """Return the places of numbers among the distinct ones, from 1; 0 for negative ones."""
+    """Return the ranks of numbers among the distinct ones, from 1; 0 for negative ones."""
     distinct, places = np.unique(numbers, return_inverse=True)
     is_null_there = bool(len(distinct)) and distinct[0] < 0
     found: Ranks = places.reshape(-1).astype(np.int64) + (0 if is_null_there else 1)
@@ -202,10 +202,10 @@ def _from_one(numbers: Ranks) -> Ranks:
 
 
 def show_value(value: pa.Scalar) -> str:
-    """Return a value as a message shows it, also one that Python has no object for."""
+    """Return a value as messages show it, even one that Python cannot represent."""
     try:
         return repr(value.as_py())
-    except (OverflowError, ValueError):  # beyond the year 9999, or of nanoseconds
+    except (OverflowError, ValueError):  # beyond the year 9999, or in nanoseconds
         try:
             return str(value.cast(pa.string()))
         except pa.ArrowException:
@@ -216,7 +216,7 @@ def show_value(value: pa.Scalar) -> str:
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    """Return values that compute functions take: no extension, dictionary, view or half float."""
+    """Return values that compute functions accept: no extension, dictionary, view or half float."""
     if isinstance(values, pa.ExtensionArray):
         return _plain(values.storage)
     if pa.types.is_dictionary(values.type):
@@ -242,7 +242,7 @@ def _has_items(arrow_type: pa.DataType) -> bool:
 
 
 def _lengths(values: pa.Array) -> Ranks:
-    """Return how many items each list has; any number for nulls."""
+    """Return how many items each list has; arbitrary for nulls."""
     if pa.types.is_fixed_size_list(values.type):
         return np.full(len(values), values.type.list_size, np.int64)
     lengths: Ranks = np.diff(values.offsets.to_numpy()).astype(np.int64)

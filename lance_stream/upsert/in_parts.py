@@ -1,18 +1,18 @@
-"""An upsert in parts, each of which has all rows of its keys: for batches that no process can hold.
+"""Upserts in parts, each with all rows of its keys, for batches too large for one process.
 
     rows of the batch     split_rows    ┐  bundles (number of the part, rows as Arrow bytes),
-    keys of the table     split_keys    ┘  brought together by the number
+    keys of the table     split_keys    ┘  grouped by the number
                                            │
-    a part                do_part          the same functions as in an upsert by one process
+    a part                do_part          the same functions as a single-process upsert
     all parts             plan_update      one operation, one commit
 
-The part of a row is the hash of its key, after the cast to the table's types by the same function
-as everywhere. So equal keys meet, however they came in: 1.50 as decimal(10, 2) and 1.500 as
-decimal(10, 3), a text in a dictionary and a plain one, an instant in two zones. A key that the cast
-refuses is refused here. Rows travel in the types that they came in, as Arrow's own bytes: whoever
-carries the bundles neither sees nor changes a value.
+The part of a row is the hash of its key, after the same cast to the table's types as everywhere. So
+equal keys meet, whatever types they arrive in: 1.50 as decimal(10, 2) and 1.500 as decimal(10, 3),
+a text with and without a dictionary, an instant in two time zones. A key that the cast rejects is
+rejected here. Rows travel in their original types, as Arrow's own bytes: what transports the
+bundles neither sees nor changes a value.
 
-What carries the bundles and runs the parts (Spark, in `spark.sink.large_upserts`) is given to
+What transports the bundles and runs the parts (Spark, in `spark.sink.large_upserts`) is passed to
 `upsert_in_parts`.
 """
 
@@ -57,7 +57,7 @@ from lance_stream.write.planning import planning_again
 from lance_stream.write.row_digests import NO_ROWS, RowsDigest, add_up, digest_of
 
 BUNDLE_BYTES: Final = 32 << 20
-"""About so many bytes of rows are held before they are split: few and large bundles."""
+"""About how many bytes of rows are buffered before they are split, for few, large bundles."""
 
 
 class Bundle(NamedTuple):
@@ -65,7 +65,7 @@ class Bundle(NamedTuple):
 
     Attributes:
         part: The number of the part.
-        is_stored: Whether they are keys of the table; else they are rows of the batch.
+        is_stored: Whether they are keys of the table; otherwise rows of the batch.
         data: One Arrow IPC stream.
     """
 
@@ -76,13 +76,13 @@ class Bundle(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """What became of one part; picklable.
+    """The outcome of one part; picklable.
 
     Attributes:
         written: What was decided and written.
         num_rows: How many rows of the batch it had.
-        num_late: How many of them came too late.
-        digest: The digest of its rows of the batch, as they came.
+        num_late: How many of them were late.
+        digest: The digest of its rows of the batch, as received.
     """
 
     written: Written
@@ -93,13 +93,13 @@ class Part:
 
 @dataclass(frozen=True)
 class PartedUpsert:
-    """An upsert that is planned on one version, to be done in parts; picklable.
+    """An upsert planned on one version, to be executed in parts; picklable.
 
     Attributes:
         table: The version.
-        rules: What the user says of the rows.
-        remembered: The deletes that the version remembers and that count.
-        helpers: Columns of the batch that are no part of the digest of its rows.
+        rules: The user's rules for the rows.
+        remembered: The remembered deletes of the version that apply.
+        helpers: Columns of the batch that are not part of the digest of its rows.
         num_parts: How many parts there are.
     """
 
@@ -113,15 +113,15 @@ class PartedUpsert:
         """Yield rows of the batch by their parts.
 
         Raises:
-            InvalidInputError: A column that is named is not there, or a key is null, or does not
-                fit the table.
+            InvalidInputError: A named column does not exist, or a key is null, or does not fit the
+                table.
         """
         for batch in _joined(batches):
             keys = key_rows(batch, self.table.arrow_schema, self.rules)
             yield from self._split(batch, keys.columns, is_stored=False)
 
     def key_units(self) -> list[WorkUnit]:
-        """Return what is read of the table: keys, the stored sequence, addresses."""
+        """Return the work units that read the table: keys, the stored sequence, addresses."""
         sequence = self._stored_sequence
         columns = (*self.rules.on, *([] if sequence is None else [sequence]))
         return [
@@ -130,7 +130,7 @@ class PartedUpsert:
         ]
 
     def split_keys(self, unit: WorkUnit) -> Iterator[Bundle]:
-        """Yield the keys of a fragment by their parts; without nulls, which equal nothing."""
+        """Yield the keys of a fragment by their parts; without nulls, which match nothing."""
         on = list(self.rules.on)
         for batch in _joined(read_unit(unit)):
             rows = batch
@@ -151,13 +151,13 @@ class PartedUpsert:
             yield Bundle(number, is_stored, _encode(sorted_rows.slice(start, stop - start)))
 
     def do_part(self, bundles: Iterable[Bundle]) -> Part | None:
-        """Decide what becomes of the rows of a part, and write them.
+        """Decide what to do with the rows of a part, and write them.
 
         Args:
             bundles: All bundles of one part, in any order.
 
         Returns:
-            None if there are no rows of the batch among them.
+            None if none of them are rows of the batch.
 
         Raises:
             InvalidInputError: The rows do not fit the rules or the table; no file is left behind.
@@ -198,7 +198,7 @@ class PartedUpsert:
 
     @property
     def _stored_sequence(self) -> str | None:
-        """The column of the table, not of the key, that says how new a row is."""
+        """The table's sequence column, unless it is part of the key."""
         name = self.rules.sequence_by
         if name is None or name in self.rules.except_columns or name in self.rules.on:
             return None
@@ -206,8 +206,8 @@ class PartedUpsert:
 
 
 Run: TypeAlias = Callable[[PartedUpsert], Sequence[Part | LanceStreamError]]
-"""Does the parts of an upsert, as many as it chooses (it replaces `num_parts`), and returns what
-became of those that have rows of the batch; for a part that failed, the error."""
+"""Executes the parts of an upsert, as many as it chooses (it replaces `num_parts`). Returns the
+outcomes of parts that have rows of the batch; for a part that failed, the error."""
 
 
 def upsert_in_parts(
@@ -223,23 +223,23 @@ def upsert_in_parts(
     helpers: Sequence[str] = (),
     digest: Callable[[], RowsDigest] | None = None,
 ) -> Upserted:
-    """Do in parts what `upsert.upsert` does in one process.
+    """Execute in parts what `upsert.upsert` does in one process.
 
     Args:
         table: Any version; the newest one is changed.
-        run: Does the parts; called anew each time that the upsert is planned.
-        rules: What the user says of the rows.
+        run: Executes the parts; called again each time the upsert is planned.
+        rules: The user's rules for the rows.
         columns: The columns of the batch.
-        sequence: The type of the one that orders rows; None if the batch has none.
-        micro_batch: Which micro-batch they are. If the table has it already, nothing is done.
-        phases: Told how long it takes to "write", which is all that the parts do, and to "commit".
-        environment: Randomness for names of files; the clock, for deletes that are remembered.
-        helpers: Columns of the batch that are no part of the digest of its rows.
-        digest: Computes that digest where it is not known, and the table has the batch's number.
+        sequence: The type of the column that orders rows; None if the batch has none.
+        micro_batch: Which micro-batch they are. If the table already has it, nothing happens.
+        phases: Receives the durations of "write", which is all the parts' work, and "commit".
+        environment: Randomness for file names; the clock, for remembered deletes.
+        helpers: Columns of the batch that are not part of the digest of its rows.
+        digest: Computes that digest if it is unknown and the table already has the batch id.
 
     Raises:
         InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
-        CommitError: It did not become a version, or it is not known whether it did.
+        CommitError: It was not committed, or the outcome is unknown.
     """
     phases = phases or Phases()
     attempts = 0
@@ -276,7 +276,7 @@ def upsert_in_parts(
 
 
 def _done(table: TableVersion, outcomes: Sequence[Part | LanceStreamError]) -> list[Part]:
-    """Return the parts; if one of them has failed, raise its error, and delete what all wrote."""
+    """Return the parts; if one failed, raise its error and delete the files of all."""
     parts = [each for each in outcomes if isinstance(each, Part)]
     for outcome in outcomes:
         if not isinstance(outcome, Part):
@@ -308,7 +308,7 @@ def _summed(
 def _remembered(
     sequence: pa.DataType | None, table: TableVersion, rules: UpsertRules, environment: Environment
 ) -> RememberedDeletes | None:
-    """Return the deletes that the table remembers and that count for the rows; reads no file."""
+    """Return the table's remembered deletes that apply to the rows; reads no file."""
     name = rules.sequence_by
     if name is None or sequence is None:
         return None
@@ -318,7 +318,7 @@ def _remembered(
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in batches that are not smaller than need be."""
+    """Yield the same rows in batches as large as possible."""
     held: list[pa.RecordBatch] = []
     num_bytes = 0
     for batch in batches:

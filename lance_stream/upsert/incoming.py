@@ -1,14 +1,14 @@
-"""A batch of changes, made ready to be held against a table: one row a key, in the table's types.
+"""Prepares a batch of changes to be matched with a table: one row per key, in the table's types.
 
     batch     id=1 op=u seq=1    id=2 op=d seq=5    id=1 op=u seq=4
     keys      0                  1                  0
     winner    (late)             delete             upsert
 
-Of the rows of one key the newest counts (`sequence_by`); without an order a key occurs once. Rows
-that delete carry their key and nothing else that matters. Rows of a change feed have an order of
-their own, and say themselves whether they delete (`change_feeds`). Columns of the table that the
-batch does not have keep their values in rows that are there, and are null in new ones; so do parts
-of structs that the batch does not have (`partial_structs`).
+Among the rows of one key the newest counts (`sequence_by`); without an order each key occurs once.
+In rows that delete, only the key matters. Rows of a change feed have their own order, and carry
+whether they delete (`change_feeds`). Columns of the table that the batch lacks keep their values in
+existing rows and are null in new ones; so do parts of structs that the batch lacks
+(`partial_structs`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,19 +40,20 @@ from lance_stream.write.casting import cast_batch
 
 @dataclass(frozen=True)
 class UpsertRules:
-    """What a user says of the rows that come in.
+    """The user's rules for the incoming rows.
 
     Attributes:
         on: The key columns.
         sequence_by: The column that orders rows of one key; None if a key occurs once.
-        delete_when: A SQL condition on an incoming row: whether it deletes. None: none does.
+        delete_when: A SQL condition on an incoming row, true if the row deletes. None: no row
+            deletes.
         except_columns: Columns of the incoming rows that are not stored.
-        skip_unchanged: Whether rows that would stay the same are left alone.
-        tombstones: How long deletes are remembered, so that a row which is older than the delete
-            of its key, and comes after it, changes nothing. None: they are not.
-        applies_changes: Whether the rows are changes of a feed, whose own columns order them and
-            say which delete; then `sequence_by`, `delete_when` and `tombstones` are None, and the
-            feed's columns are among `except_columns`.
+        skip_unchanged: Whether rows that would not change are left untouched.
+        tombstones: How long deletes are remembered, so that a row that is older than the delete
+            of its key, and arrives after it, changes nothing. None: they are not remembered.
+        applies_changes: Whether the rows are changes of a change feed, whose own columns give
+            their order and which ones delete; then `sequence_by`, `delete_when` and `tombstones`
+            are None, and the feed's columns are among `except_columns`.
     """
 
     on: tuple[str, ...]
@@ -69,20 +70,20 @@ class Incoming:
     """The rows that count, one for each key.
 
     Attributes:
-        rules: What the user says of them.
+        rules: The user's rules for them.
         lookup: Their keys.
         keys: (num_keys,) values of each key column, in the table's types.
-        rows: (num_upserts,) the rows to store, in the table's types and the order of its columns;
-            those of the table's columns that the batch has.
+        rows: (num_upserts,) the rows to store, in the table's types and column order; those of
+            the table's columns that the batch has.
         row_of_key: (num_keys,) i64, the row of each key in `rows`; -1 where it deletes.
-        sequence: (num_keys,) the sequence of each key's row, in the stored column's type; None if
-            there is none, or it is not stored.
-        order: (num_keys,) the same as it came in, stored or not; None if there is none.
+        sequence: (num_keys,) the sequence of each key's row, in the stored column's type; None
+            if there is none, or it is not stored.
+        order: (num_keys,) the same as received, stored or not; None if there is none.
         num_rows: How many rows came in.
-        num_late: How many of them lost against a newer one of the same batch.
-        table: The table's columns, as they were prepared for.
-        partial: Those of the columns of `rows` that came without some of their parts, and the types
-            they came in; those parts are null in `rows`.
+        num_late: How many of them are superseded by a newer one of the same batch.
+        table: The table's columns that the rows were prepared for.
+        partial: Those columns of `rows` that arrived without some of their parts, with the types
+            they arrived in; those parts are null in `rows`.
     """
 
     rules: UpsertRules
@@ -99,7 +100,7 @@ class Incoming:
 
     @property
     def scanned_columns(self) -> tuple[str, ...]:
-        """The columns of the table that say which of its rows have which key, and how new."""
+        """The table's key columns, and its sequence column if there is one."""
         names = self.rules.on
         if self.sequence is None or self.rules.sequence_by in names:
             return names
@@ -107,15 +108,15 @@ class Incoming:
 
 
 def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Incoming:
-    """Return the rows of a batch that count.
+    """Return the rows of a batch that count, one per key.
 
     Args:
-        batch: What came in.
+        batch: The incoming rows.
         table: The table's columns.
-        rules: What the user says of them.
+        rules: The user's rules for them.
 
     Raises:
-        InvalidInputError: A column that is named is not there, or cannot be a key; a key is null
+        InvalidInputError: A named column does not exist or cannot be a key; a key is null
             or occurs twice without an order; a value does not fit the table.
     """
     own_keys = key_rows(batch, table, rules)
@@ -126,7 +127,7 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
     by = rules.sequence_by
     if rules.applies_changes:
         last, deletes = last_changes(batch, rules.on, lookup)
-        winners = Winners(last, num_late=0)  # those before it were in time
+        winners = Winners(last, num_late=0)  # earlier ones are not late
     elif by is None:
         winners = only_rows(rules.on, own_keys.columns, lookup)
         deletes = _deletes(batch, rules)[winners.rows]
@@ -157,12 +158,12 @@ def _with_stored_order(
     sequence_by: str | None,
     partial: Mapping[str, pa.DataType],
 ) -> pa.RecordBatch:
-    """Return a batch whose sequences, if they are nested, have the parts of the stored ones.
+    """Return a batch whose sequences, if nested, have the parts in the stored order.
 
-    Structs are ordered by their parts from the first on, and the batch may have them otherwise.
+    Structs are ordered by their parts from the first on, and the batch may have another order.
 
     Raises:
-        InvalidInputError: A part does not come, or a value does not fit.
+        InvalidInputError: A part is missing, or a value does not fit.
     """
     if sequence_by is None or sequence_by not in stored.names:
         return batch
@@ -172,7 +173,7 @@ def _with_stored_order(
     if sequence_by in partial:
         raise InvalidInputError(
             f"the column of sequence_by, {sequence_by!r}, is {partial[sequence_by]}, but "
-            f"{wanted.type} in the table: which of two rows is newer cannot be told without all of "
+            f"{wanted.type} in the table: which of two rows is newer is unknown without all of "
             "its parts"
         )
     schema = pa.schema([pa.field(sequence_by, wanted.type)])
@@ -181,18 +182,18 @@ def _with_stored_order(
 
 
 def key_rows(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> pa.RecordBatch:
-    """Return the key columns of rows that came in, in the table's types.
+    """Return the key columns of incoming rows, in the table's types.
 
-    Whatever asks which key a row has, asks here: equal keys are equal values of these.
+    Everything that needs the key of a row calls this: keys are equal if these values are.
 
     Args:
         batch: (n,) rows.
         table: The table's columns.
-        rules: What the user says of them.
+        rules: The user's rules for them.
 
     Raises:
-        InvalidInputError: A column that is named is not there, or cannot be a key; a key is null,
-            or does not fit the table.
+        InvalidInputError: A named column does not exist or cannot be a key; a key is null, or
+            does not fit the table.
     """
     check_names(batch.schema, table, rules)
     check_no_null_keys(rules.on, [batch.column(name) for name in rules.on])
@@ -201,10 +202,10 @@ def key_rows(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> pa.
 
 
 def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
-    """Raise unless the columns that rules name are there, and can be what they are named for.
+    """Raise unless the columns that the rules name exist and fit their roles.
 
     Raises:
-        InvalidInputError: So it is.
+        InvalidInputError: A column is missing or unsuitable.
     """
     if not rules.on:
         raise InvalidInputError("an upsert needs at least one key column: name it in `on`")
@@ -232,16 +233,16 @@ def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
 def check_can_remember(
     tombstones: timedelta | None, sequence_by: str | None, delete_when: str | None
 ) -> None:
-    """Raise if deletes are to be remembered, but there are none, or they have no order.
+    """Raise if deletes shall be remembered, but the rules define no deletes, or no order.
 
     Raises:
-        InvalidInputError: So it is.
+        InvalidInputError: They do not.
     """
     if tombstones is not None and (sequence_by is None or delete_when is None):
         raise InvalidInputError(
-            "tombstones remember deletes and in which order they came: name the condition of "
-            "deletes (delete_when) and the column that orders rows of one key (sequence_by), or "
-            "leave tombstones out"
+            "tombstones remember deletes and their order: give the condition for deletes "
+            "(delete_when) and the column that orders rows of one key (sequence_by), or omit "
+            "tombstones"
         )
 
 

@@ -1,22 +1,21 @@
-"""Which fragments can hold a key: the least and the greatest key of each data file.
+"""Which fragments can hold a key: the smallest and largest key of each data file.
 
-An upsert looks for its keys in the table's. Where keys come in some order of time, most fragments
-lie wholly before the batch, and need not be opened:
+An upsert looks up its keys in the table. If keys are roughly ordered by time, most fragments lie
+wholly before the batch and need not be opened:
 
     files     [0 ... 99]  [100 ... 199]  [200 ... 299]  [150 ... 160]
     keys                                  205, 207, 310
     look in                              [200 ... 299]
 
-Bounds belong to a column of a data file, and a data file never changes, so they stay true whatever
-any writer commits: rows that die leave the rest between the same bounds. For this they are taken
-from all rows of the file, dead ones too, since a restore brings those back. They are learnt from
-the rows that an upsert writes, and from the key columns that it reads; what is not known is looked
-into. They are kept in memory, and from time to time in a file of the table's
-(`known_key_bounds`), which nobody needs.
+Bounds belong to a column of a data file, and data files never change, so bounds stay valid whatever
+any writer commits: deleting rows leaves the rest within the same bounds. They cover all rows of the
+file, including deleted ones, since a restore brings those back. They are collected from the rows
+that an upsert writes and from the key columns that it reads; files without known bounds are
+searched. Bounds are kept in memory, and now and then saved to an optional file of the table
+(`known_key_bounds`).
 
-Only files with a name made of chance are remembered: such a name never comes again for another
-file. They are known by that name and by the file's column, not by a field's id, which is the
-manifest's.
+Only files with random names are remembered: such a name is never reused for another file. They are
+identified by that name and by the file's column, not by a field id, which belongs to the manifest.
 """
 
 import threading
@@ -50,17 +49,17 @@ from lance_stream.upsert.ordered_values import (
 Mask = npt.NDArray[np.bool_]
 
 ANYWHERE: Final = 0
-"""The row of bounds between which every key lies."""
+"""The row of bounds that contain every key."""
 
 UNKNOWN: Final = -1
-"""Stands for bounds that could be learnt."""
+"""Marks bounds that are unknown but could be learned."""
 
 _FORGET_FROM: Final = 1 << 12
-# About how many rows could be read in the time that opening a file takes.
+# About how many rows can be read in the time it takes to open a file.
 _ROWS_FOR_A_FILE: Final = 1 << 14
-# About so many keys are tried before all are.
+# About how many keys are tried before all are.
 _SAMPLE_KEYS: Final = 512
-# Up to so many keys are compared with boxes at a time, and in all.
+# How many keys at most are compared with boxes at a time, and in all.
 _PAIRS_AT_ONCE: Final = 1 << 20
 _MOST_PAIRS: Final = 1 << 25
 
@@ -69,7 +68,7 @@ class FileColumn(NamedTuple):
     """A column of a data file.
 
     Attributes:
-        file: The 16 bytes of chance that the file's name was made of.
+        file: The 16 random bytes of the file's name.
         column: The column's number in the file.
     """
 
@@ -78,15 +77,15 @@ class FileColumn(NamedTuple):
 
 
 class FileBounds(NamedTuple):
-    """Between which values those of a column of a data file lie: what a worker tells the driver.
+    """The bounds of a column of a data file, as a worker reports them to the driver.
 
     Attributes:
-        field_id: The field that the table has there.
+        field_id: The table's field for that column.
         place: The column of the file.
-        bounds: Bytes that stand for the least and the greatest value (`ordered_values`); None if
+        bounds: Bytes for the smallest and largest value (`ordered_values`); None if
             all values are null.
         num_seen: How many rows the bounds were taken from.
-        num_rows: How many rows the file has, dead ones too.
+        num_rows: How many rows the file has, including deleted ones.
     """
 
     field_id: int
@@ -102,7 +101,7 @@ class FileBounds(NamedTuple):
 
 
 def joined_bounds(parts: Iterable[FileBounds]) -> list[FileBounds]:
-    """Return what several say who have each seen other rows of the same files."""
+    """Return the combined bounds of workers that read different rows of the same files."""
     of_file: dict[tuple[int, FileColumn], FileBounds] = {}
     for each in parts:
         known = of_file.setdefault((each.field_id, each.place), each)
@@ -115,16 +114,16 @@ def joined_bounds(parts: Iterable[FileBounds]) -> list[FileBounds]:
 
 
 def file_column(fragment: Fragment, field_id: int) -> FileColumn | None:
-    """Return which column of which file has a field's values; None if that does not say them all.
+    """Return which column of which file has a field's values; None if it does not have them all.
 
-    It does not where several files have the field, or none, where values of other files lie over
-    it, or where the file's name may come again.
+    This is so if several files or none have the field, if values of other files override it, or
+    if the file's name may be reused.
     """
     held = [each for each in fragment.files if field_id in each.field_ids]
     if len(held) != 1 or has_overlays(fragment):
         return None
     chance = _chance_of(held[0].path)
-    with suppress(UnsupportedFeatureError):  # whoever reads the file will say so
+    with suppress(UnsupportedFeatureError):  # reading the file will report it
         column = held[0].column_of().get(field_id, -1)
         if chance is not None and column >= 0:
             return FileColumn(chance, column)
@@ -132,28 +131,28 @@ def file_column(fragment: Fragment, field_id: int) -> FileColumn | None:
 
 
 def _chance_of(path: str) -> bytes | None:
-    """Return the 16 random bytes that a file's name was made of; None if it was not."""
+    """Return the 16 random bytes of a file's name; None if the name is not random."""
     name = path.rpartition("/")[2]
     found = parse_data_file_name(name)
     stem = name.removesuffix(".lance")
     if found is None and len(stem) == 36:
-        # as older writers named their files
+        # older writers named their files like this
         with suppress(ValueError):
             found = UUID(stem).bytes
     return found
 
 
 def key_fields(schema: Schema, on: Sequence[str]) -> list[Field]:
-    """Return the key columns of a table, in the order in which they are named."""
+    """Return the key columns of a table, in the given order."""
     fields = {each.name: each for each in schema.fields}
     return [fields[name] for name in on]
 
 
 class BoundsLearner:
-    """Learns bounds from rows of one fragment, batch by batch.
+    """Collects bounds from rows of one fragment, batch by batch.
 
     Args:
-        fragment: The fragment, with files that are written.
+        fragment: The fragment, with its written files.
         fields: The key columns.
     """
 
@@ -168,7 +167,7 @@ class BoundsLearner:
         self._found: list[list[tuple[bytes, bytes]]] = [[] for _ in fields]
 
     def see(self, keys: Sequence[pa.Array]) -> None:
-        """Take in some rows; for bounds that say all, each of the fragment's, dead ones too.
+        """Add some rows; complete bounds need every row of the fragment, including deleted ones.
 
         Args:
             keys: (n,) values of each key column.
@@ -190,10 +189,10 @@ class BoundsLearner:
 def bounds_of_written(
     fragments: Iterable[Fragment], fields: Sequence[Field], keys: Sequence[pa.Array]
 ) -> list[FileBounds]:
-    """Return bounds of files that were written of some rows.
+    """Return bounds of files that some rows were written to.
 
     Args:
-        fragments: What was written; each of them holds some of the rows, and no others.
+        fragments: The written fragments; each holds some of the rows, and no others.
         fields: The key columns.
         keys: (n,) values of each key column in all the rows.
     """
@@ -212,14 +211,14 @@ def _around(bounds: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, bytes] | None
 
 
 class ColumnBounds:
-    """What is known of one key column of a table. Safe for several threads.
+    """The known bounds of one key column of a table. Thread-safe.
 
     Args:
         field: The column; its type has a width.
 
     Attributes:
-        saved_work: About how many rows would have to be read to learn what is saved of it.
-        unsaved_work: The same for the rest.
+        saved_work: About how many rows would have to be read to restore the saved bounds.
+        unsaved_work: The same for the other bounds.
     """
 
     def __init__(self, field: Field) -> None:
@@ -243,7 +242,7 @@ class ColumnBounds:
         return len(self._row_of_file)
 
     def add(self, learnt: Iterable[FileBounds]) -> None:
-        """Remember bounds that say all; the first that are told of a file stay."""
+        """Store complete bounds; the first ones for a file are kept."""
         with self._lock:
             new = {
                 each.place: each
@@ -261,10 +260,10 @@ class ColumnBounds:
             self.unsaved_work += sum(each.num_rows + _ROWS_FOR_A_FILE for each in new.values())
 
     def inherit(self, old: Iterable[Fragment], new: Iterable[Fragment]) -> None:
-        """Learn of new files whose rows are all out of old ones.
+        """Derive bounds of new files whose rows all come from old ones.
 
         Args:
-            old: The fragments with the old files; if one of them is not known, nothing is learnt.
+            old: The fragments with the old files; if one of them is unknown, nothing is derived.
             new: Fragments with the new files.
         """
         places = [file_column(each, self.field.id) for each in old]
@@ -287,18 +286,18 @@ class ColumnBounds:
         )
 
     def note_saved(self) -> None:
-        """Note that all that is known is saved."""
+        """Record that all known bounds are saved."""
         with self._lock:
             self.saved_work += self.unsaved_work
             self.unsaved_work = 0
 
     def rows_of(self, fragments: FragmentList) -> Places:
-        """Return for each fragment which row of bounds is its own.
+        """Return the row of bounds of each fragment.
 
-        A fragment whose bytes were seen before is not decoded.
+        A fragment with bytes that were seen before is not decoded.
 
         Returns:
-            (num_fragments,) i64; `ANYWHERE` where nothing can be known, `UNKNOWN` where it could.
+            (num_fragments,) i64; `ANYWHERE` if nothing can be known, `UNKNOWN` if it could.
         """
         with self._lock:
             raws = fragments.raws
@@ -318,14 +317,14 @@ class ColumnBounds:
         """Return bounds.
 
         Args:
-            rows: (n,) rows of bounds; `UNKNOWN` is taken for `ANYWHERE`.
+            rows: (n,) rows of bounds; `UNKNOWN` counts as `ANYWHERE`.
         """
         rows = np.where(rows == UNKNOWN, ANYWHERE, rows)
         with self._lock:
             return _Bounds(self._lows[rows], self._highs[rows])
 
     def known_files(self, fragments: FragmentList) -> list[tuple[FileColumn, bytes, bytes]]:
-        """Return the files of some fragments that are known, and their bounds as bytes."""
+        """Return the known files of some fragments, and their bounds as bytes."""
         rows = set(self.rows_of(fragments).tolist())
         with self._lock:
             lows, highs = _as_bytes(self._lows), _as_bytes(self._highs)
@@ -336,7 +335,7 @@ class ColumnBounds:
             ]
 
     def forget_others(self, fragments: FragmentList) -> None:
-        """Forget files that are not those of some fragments, where they have become many."""
+        """Forget files outside some fragments, once there are many."""
         if self.num_known <= 2 * len(fragments) + _FORGET_FROM:
             return
         kept = self.known_files(fragments)
@@ -361,10 +360,10 @@ def _as_bytes(words: Words) -> list[bytes]:
 
 
 class KeyBounds:
-    """What is known of a table's key columns.
+    """The known bounds of a table's key columns.
 
     Args:
-        columns: What is known of each; None for one whose values have no bounds.
+        columns: The bounds of each; None for a column whose type has no bounds.
     """
 
     def __init__(self, columns: Sequence[ColumnBounds | None]) -> None:
@@ -378,7 +377,7 @@ class KeyBounds:
             each.add(told)
 
     def are_unknown(self, fragments: FragmentList) -> Mask:
-        """Return of which fragments there is something to be learnt."""
+        """Return which fragments have bounds yet to be learned."""
         unknown = np.zeros(len(fragments), np.bool_)
         for each in self.columns:
             unknown |= each.rows_of(fragments) == UNKNOWN
@@ -396,8 +395,8 @@ class KeyBounds:
         for each, values in zip(bounds, keys, strict=True):
             least, most = ordered_words(extremes_of(values))
             may &= (each.lows <= most) & (each.highs >= least)
-        # Sorting all keys is seldom needed: where they are all over the table, a few of them hit
-        # each fragment, and where they are together, most fragments lie beyond the outermost.
+        # Sorting all keys is seldom needed: if they are spread over the table, a few of them hit
+        # each fragment; if they are close together, most fragments are outside their range.
         undecided = np.flatnonzero(may)
         sample = pa.array(np.arange(0, lookup.num_keys, max(lookup.num_keys // _SAMPLE_KEYS, 1)))
         for some in ([each.take(sample) for each in keys], keys):
@@ -410,8 +409,8 @@ class _Bounds(NamedTuple):
     """Bounds of fragments.
 
     Attributes:
-        lows: (n,) what stands for the least value of each.
-        highs: (n,) what stands for the greatest.
+        lows: (n,) the smallest value of each, encoded.
+        highs: (n,) the largest, encoded.
     """
 
     lows: Words
@@ -422,7 +421,7 @@ class _Bounds(NamedTuple):
 
 
 def _hold_a_key(bounds: Sequence[_Bounds], keys: Sequence[pa.Array]) -> Mask:
-    """Return within which bounds a key lies.
+    """Return which bounds contain a key.
 
     Args:
         bounds: (n,) of each key column.
@@ -445,12 +444,12 @@ def _hold_a_key(bounds: Sequence[_Bounds], keys: Sequence[pa.Array]) -> Mask:
 
 
 class _Side(NamedTuple):
-    """One side of the boxes in which fragments have their keys.
+    """One side of the boxes that contain the fragments' keys.
 
     Attributes:
-        firsts: (num_fragments,) place of the first key within the bounds, of the keys in order.
+        firsts: (num_fragments,) index of the first key within the bounds, in key order.
         stops: (num_fragments,) one past the last.
-        order: (num_keys,) the keys in the order of this column.
+        order: (num_keys,) the key numbers in the order of this column.
     """
 
     firsts: Places
@@ -459,9 +458,9 @@ class _Side(NamedTuple):
 
 
 def _hold_a_key_in_all(sides: Sequence[_Side], places: Places) -> Mask:
-    """Return which boxes have a key within them: one that lies within each side.
+    """Return which boxes contain a key: one within each side.
 
-    Of each box, the keys within its narrowest side are looked at, if that are not too many.
+    For each box, the keys within its narrowest side are checked, unless there are too many.
     """
     sizes = np.stack([(each.stops - each.firsts)[places] for each in sides])
     narrowest = np.argmin(sizes, axis=0)

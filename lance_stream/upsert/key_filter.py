@@ -1,15 +1,15 @@
-"""Which rows of a table may have a key of a batch: a quick look, before the one that is sure.
+"""A quick filter for rows of a table that may have a key of a batch, before the exact lookup.
 
-Each key becomes a word, and some bits of the word's product with a large odd number tell a place in
-a table of booleans that says whether a key of the batch is there:
+Each key becomes a word, and some bits of the word's product with a large odd number are an index
+into a table of booleans that records whether a key of the batch is there:
 
     key  ->  word (u64)  ->  word * ODD >> shift  ->  is there a key?
 
-A word holds all of a value of at most 8 bytes, the first and the last 8 bytes of a longer one.
-Rows that meet a place by chance are asked again, by another number and another table. The tables
-are small enough for a processor's caches, and rows go through them in parts that are, too: most
-rows cost a few nanoseconds, a part of what a hash table with the values costs, and no hash table
-is made anew for each small fragment.
+A word contains a whole value of up to 8 bytes, or the first and last 8 bytes of a longer one. Rows
+with an accidental hit are checked again, with another number and another table. The tables fit into
+a processor's caches, and rows pass through in parts that fit, too: most rows cost a few
+nanoseconds, a fraction of the cost of a hash table of the values, and no hash table is rebuilt for
+each small fragment.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 KeyWords: TypeAlias = npt.NDArray[np.uint64]
 
 MAX_KEYS: Final = 1 << 21
-"""For more keys than this the table would be too full, or too large, to be of use."""
+"""For more keys than this the table would be too full, or too large, to be useful."""
 
 _ODD: Final = np.uint64(0x9E3779B97F4A7C15)
 _OTHER_ODD: Final = np.uint64(0xD6E8FEB86659FD93)
@@ -35,10 +35,10 @@ _WORD_BYTES: Final = 8
 
 
 class KeyFilter:
-    """Says which rows may have a key of a batch.
+    """Finds rows that may have a key of a batch.
 
     Args:
-        words: (num_keys,) what `key_words` makes of the keys.
+        words: (num_keys,) the words of the keys (`key_words`).
     """
 
     def __init__(self, words: KeyWords) -> None:
@@ -53,7 +53,7 @@ class KeyFilter:
         """Return the rows that may have one of the keys, ascending, and their words.
 
         Args:
-            keys: (num_rows,) values of each key column, as `key_words` takes them.
+            keys: (num_rows,) values of each key column, as for `key_words`.
         """
         num_rows = len(keys[0])
         scratch = np.empty(min(num_rows, _ROWS_AT_ONCE), np.uint64)
@@ -63,11 +63,11 @@ class KeyFilter:
             places = scratch[: len(words)]
             np.multiply(words, _ODD, out=places)
             np.right_shift(places, self._shift, out=places)
-            # as signed numbers, which numpy takes for places as they are
+            # as signed numbers, which numpy uses as indices directly
             rows = np.flatnonzero(self._is_there[places.view(np.int64)])
             if not len(rows):
                 continue
-            # those that have met a place by chance seldom do so twice
+            # accidental hits seldom occur twice
             words = words[rows]
             stay = self._is_also_there[(words * _OTHER_ODD) >> self._shift]
             found.append(rows[stay] + start)
@@ -84,8 +84,8 @@ def key_words(keys: Sequence[pa.Array]) -> KeyWords:
     """Return a word for each key; equal keys have equal words.
 
     Args:
-        keys: (num_rows,) values of each key column, no dictionaries. What stands for a null is
-            any word.
+        keys: (num_rows,) values of each key column, without dictionaries. Nulls become
+            arbitrary words.
     """
     words = _words_of(keys[0])
     for values in keys[1:]:
@@ -124,7 +124,7 @@ def _words_of(values: pa.Array) -> KeyWords:
 def _words_of_one_width(
     raw: npt.NDArray[np.uint8], start: int, num_rows: int, width: int
 ) -> KeyWords:
-    """Return words of values that lie one after the other: they need not be gathered."""
+    """Return words of contiguous values, which need not be gathered."""
     lasts = np.ndarray((num_rows,), "<u8", raw, start + width - _WORD_BYTES, (width,))
     firsts = np.ndarray((num_rows,), "<u8", raw, start, (width,))
     words: KeyWords = lasts * _OTHER_ODD
@@ -136,7 +136,7 @@ def _words_of_one_width(
 def _words_of_any_width(raw: npt.NDArray[np.uint8], starts: Rows, sizes: Rows) -> KeyWords:
     shortest = int(sizes.min())
     if shortest < _WORD_BYTES:
-        # so that what stands behind a short value can be read
+        # so that bytes beyond a short value can be read
         raw = np.concatenate([raw, np.zeros(_WORD_BYTES, np.uint8)])
     eights = np.ndarray((len(raw) - _WORD_BYTES + 1,), "<u8", raw, strides=(1,))
     firsts = eights[starts]
@@ -144,7 +144,7 @@ def _words_of_any_width(raw: npt.NDArray[np.uint8], starts: Rows, sizes: Rows) -
     if shortest < _WORD_BYTES:
         short = np.flatnonzero(sizes < _WORD_BYTES)
         missing = (8 * (_WORD_BYTES - sizes[short])).astype(np.uint64)
-        # a shift by 64 bits is none
+        # a shift by 64 bits is a no-op
         own = np.where(sizes[short] > 0, (firsts[short] << missing) >> missing, np.uint64(0))
         firsts[short] = lasts[short] = own
     words: KeyWords = lasts * _OTHER_ODD
@@ -154,7 +154,7 @@ def _words_of_any_width(raw: npt.NDArray[np.uint8], starts: Rows, sizes: Rows) -
 
 
 def bytes_of(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Rows, Rows]:
-    """Return bytes, and where in them the bytes of each value start and how many they are.
+    """Return bytes, and the start and length of each value's bytes in them.
 
     Args:
         values: (n,) of a type whose values are bytes, or have a width.
@@ -167,7 +167,7 @@ def bytes_of(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Rows, Rows]:
 def _bytes_and_offsets(
     values: pa.Array,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.signedinteger]]:
-    """Return bytes, and where those of each value begin, and one past the last."""
+    """Return bytes, and the start of each value's bytes, and one past the last."""
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
     kind = values.type

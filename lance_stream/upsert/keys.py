@@ -1,19 +1,19 @@
-"""Keys: which rows of a batch and of a table mean the same thing.
+"""Keys: which rows of a batch and of a table are the same entity.
 
-A key is one or more columns. A `KeyLookup` is made of the keys of a batch, and says for rows of
-the table which key of the batch they have. Each key column becomes codes (its place among the
-batch's distinct values, by a hash table of Arrow's), and the codes of several columns become one,
-pair by pair. No value is looked at in Python.
+A key is one or more columns. A `KeyLookup` is built from the keys of a batch, and finds the key of
+the batch that each row of the table has. Each key column becomes codes (indices among the batch's
+distinct values, from an Arrow hash table), and the codes of several columns are combined into one,
+pair by pair. No value is examined in Python.
 
     batch     1, a    2, a    2, b            row    1, b    2, b    3, a
     codes     0, 0    1, 0    1, 1            codes  0, 1    1, 1    -, 0
     key       0       1       2               key    none    2       none
 
-Most rows of a table have no key of the batch, and are told apart before that by a word made of
-their key (`key_filter`). The few that are left are searched for by their words, too, as long as no
-two keys of the batch share one, and what is found is compared.
+Most rows of a table have no key of the batch, and are ruled out first by a word computed from their
+key (`key_filter`). The few remaining rows are searched for by their words, too, as long as no two
+keys of the batch share one, and matches are compared.
 
-Keys of different types are not compared: whoever has the batch has cast it to the table's types.
+Keys of different types are not compared: the caller casts the batch to the table's types.
 """
 
 from collections.abc import Sequence
@@ -40,9 +40,9 @@ from lance_stream.upsert.key_filter import (
 Places: TypeAlias = npt.NDArray[np.int64]
 
 NOT_FOUND = -1
-"""Stands for a place where there is none."""
+"""Index of a missing value."""
 
-# From so many rows a key on, making a hash table of the keys pays.
+# From how many rows per key on, building a hash table of the keys pays off.
 _SEARCHED_FOR_A_KEY = 4
 
 
@@ -50,13 +50,13 @@ def check_key_type(name: str, arrow_type: pa.DataType) -> None:
     """Raise unless a column can be (part of) a key.
 
     Raises:
-        InvalidInputError: Its values have no equality that all programs share.
+        InvalidInputError: Its values have no equality that all programs agree on.
     """
     if pa.types.is_dictionary(arrow_type):
         arrow_type = arrow_type.value_type
     if not any(accepts(arrow_type) for accepts in _KEY_TYPES):
         raise InvalidInputError(
-            f"the column {name!r} cannot be a key: it is a {arrow_type}. Keys are integers, "
+            f"the column {name!r} cannot be a key: its type is {arrow_type}. Keys are integers, "
             "strings, bytes, dates, timestamps, decimals or booleans"
         )
 
@@ -83,7 +83,7 @@ def check_no_null_keys(names: Sequence[str], keys: Sequence[pa.Array]) -> None:
         keys: (num_rows,) values of each.
 
     Raises:
-        InvalidInputError: Some are; the message says how many, and shows one.
+        InvalidInputError: Some keys are null; the message says how many, and shows one.
     """
     bad = np.zeros(len(keys[0]), np.bool_)
     for each in keys:
@@ -94,7 +94,7 @@ def check_no_null_keys(names: Sequence[str], keys: Sequence[pa.Array]) -> None:
         shown = show_key(names, keys, int(np.argmax(bad)))
         raise InvalidInputError(
             f"{num_bad} of {len(bad)} rows have no key, for example {shown}: null equals nothing, "
-            "so such a row would be inserted again each time. Filter these rows out, or fill in "
+            "so every batch would insert such a row again. Filter out these rows, or fill in "
             "the key"
         )
 
@@ -106,9 +106,10 @@ class KeyLookup:
         keys: (num_rows,) values of each key column, none of them null.
 
     Attributes:
-        key_of_row: (num_rows,) i64, the number of each row's key, from 0 in order of occurrence.
+        key_of_row: (num_rows,) i64, the number of each row's key, from 0 in order of first
+            occurrence.
         num_keys: How many distinct keys there are.
-        distinct: The distinct values of each key column, in order of occurrence.
+        distinct: The distinct values of each key column, in order of first occurrence.
     """
 
     def __init__(self, keys: Sequence[pa.Array]) -> None:
@@ -127,7 +128,7 @@ class KeyLookup:
                 self._pairs.append((len(distinct), known))
                 codes = _index_in(pairs, known)
         if codes is None:
-            raise InvalidInputError("a key has at least one column")
+            raise InvalidInputError("a key needs at least one column")
         self.key_of_row: Places = codes
         self.num_keys = len(self._pairs[-1][1] if self._pairs else self.distinct[0])
 
@@ -135,7 +136,7 @@ class KeyLookup:
         """Return the number of each row's key among the keys of the batch.
 
         Args:
-            keys: (n,) values of each key column, of the types that the batch has; may be null.
+            keys: (n,) values of each key column, in the batch's types; may be null.
 
         Returns:
             (n,) i64; -1 where the batch does not have the key.
@@ -149,7 +150,7 @@ class KeyLookup:
         """Return the rows that have a key of the batch, ascending, and the numbers of their keys.
 
         Args:
-            keys: As those of `find`.
+            keys: As for `find`.
         """
         columns = [_plain(each) for each in keys]
         search = self._search
@@ -173,7 +174,7 @@ class KeyLookup:
 
     @cached_property
     def _search(self) -> "_Search | None":
-        """What rows are searched by; None where the keys are too many for it, or none."""
+        """The search structure; None if there are too many keys for it, or none."""
         if not 0 < self.num_keys <= MAX_KEYS:
             return None
         columns = self.key_columns
@@ -184,7 +185,7 @@ class KeyLookup:
         return _Search(columns, KeyFilter(words), in_order if is_unique else None, order)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A worker makes them itself, faster than they could be sent.
+        # A worker rebuilds it, faster than it could be sent.
         made = ("_search", "key_columns")
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
@@ -214,7 +215,7 @@ class KeyLookup:
         return columns[::-1]
 
     def bounds(self) -> list[tuple[pa.Scalar, pa.Scalar]]:
-        """Return the least and the greatest value of each key column."""
+        """Return the smallest and the largest value of each key column."""
         extremes = [pc.min_max(each) for each in self.distinct]
         return [(each["min"], each["max"]) for each in extremes]
 
@@ -222,7 +223,7 @@ class KeyLookup:
 def _are_same(
     columns: Sequence[pa.Array], keys: Sequence[pa.Array], rows: Places, numbers: Places
 ) -> npt.NDArray[np.bool_]:
-    """Return which rows have the key that has the same word."""
+    """Return which rows equal the key with the same word."""
     same = np.ones(len(rows), np.bool_)
     is_exact = are_exact(columns)
     if is_exact and not columns[0].null_count:
@@ -235,11 +236,11 @@ def _are_same(
 
 
 class _Search(NamedTuple):
-    """What rows are searched by.
+    """The search structure.
 
     Attributes:
         columns: (num_keys,) values of each key column.
-        filter: Leaves out most rows.
+        filter: Rules out most rows.
         words: (num_keys,) the words of the keys, ascending; None where two share one.
         numbers: (num_keys,) the numbers of the keys in that order.
     """
@@ -266,7 +267,7 @@ def hash_keys(keys: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
 
 
 def _hash_column(values: pa.Array) -> npt.NDArray[np.uint64]:
-    """Hash the bytes of each value, eight at a time, and how many they are."""
+    """Hash the bytes of each value, eight at a time, and their number."""
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
     if any(accepts(values.type) for accepts in _FIXED_WIDTH):
@@ -301,7 +302,7 @@ def _hash_fixed_width(values: pa.Array) -> npt.NDArray[np.uint64]:
 
 
 def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return words of which each bit hangs on all bits of the given ones (splitmix64)."""
+    """Return words in which each bit depends on all bits of the input (splitmix64)."""
     mixed = words + np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(30)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
@@ -317,7 +318,7 @@ class Winners:
 
     Attributes:
         rows: (num_keys,) i64, for each key its row in the batch.
-        num_late: How many rows lost against a newer one of the batch.
+        num_late: How many rows are superseded by a newer one of the batch.
     """
 
     rows: Places
@@ -325,10 +326,10 @@ class Winners:
 
 
 def only_rows(names: Sequence[str], keys: Sequence[pa.Array], lookup: KeyLookup) -> Winners:
-    """Return the row of each key where no key occurs twice.
+    """Return the row of each key, if no key occurs twice.
 
     Raises:
-        InvalidInputError: One does; the message says how many, and shows one.
+        InvalidInputError: A key occurs twice; the message gives the number and an example.
     """
     num_rows = len(lookup.key_of_row)
     if lookup.num_keys != num_rows:
@@ -337,8 +338,8 @@ def only_rows(names: Sequence[str], keys: Sequence[pa.Array], lookup: KeyLookup)
         raise InvalidInputError(
             f"{int(np.count_nonzero(counts > 1))} keys occur more than once in the batch, for "
             f"example {show_key(names, keys, row)} {int(counts[lookup.key_of_row[row]])} times: "
-            "which row counts cannot be told. Name the column that orders them (sequence_by), or "
-            "leave one row a key"
+            "which row counts is ambiguous. Name the column that orders them (sequence_by), or "
+            "keep one row per key"
         )
     return Winners(np.arange(num_rows, dtype=np.int64), 0)
 
@@ -349,7 +350,7 @@ def newest_rows(
     lookup: KeyLookup,
     sequence_by: str,
 ) -> Winners:
-    """Return the row of each key that has the greatest sequence.
+    """Return the row with the largest sequence of each key.
 
     Args:
         batch: The rows.
@@ -358,8 +359,8 @@ def newest_rows(
         sequence_by: The column that orders rows of one key.
 
     Raises:
-        InvalidInputError: A sequence is null; or two rows of a key have the same greatest one
-            and are not equal.
+        InvalidInputError: A sequence is null; or two rows of a key share the largest one and
+            are not equal.
     """
     sequence = batch.column(sequence_by)
     if sequence.null_count:
@@ -367,7 +368,7 @@ def newest_rows(
         shown = show_key(names, [batch.column(each) for each in names], row)
         raise InvalidInputError(
             f"{sequence.null_count} rows have no {sequence_by!r}, for example that of {shown}: "
-            "which row of a key is the newest cannot be told. Fill it in"
+            "which row of a key is the newest is unknown. Fill in the missing values"
         )
     ranks = dense_ranks(sequence)
     best = np.zeros(lookup.num_keys, np.int64)
@@ -384,15 +385,15 @@ def newest_rows(
 def _check_same(
     batch: pa.RecordBatch, names: Sequence[str], sequence_by: str, twins: Places, others: Places
 ) -> None:
-    """Raise unless each of some rows is the same as its other one."""
+    """Raise unless each of some rows equals its counterpart."""
     same = same_rows(batch.take(pa.array(twins)), batch.take(pa.array(others)))
     if not same.all():
         row = int(twins[np.argmin(same)])
         keys = [batch.column(each) for each in names]
         raise InvalidInputError(
             f"two different rows with {show_key(names, keys, row)} have the same {sequence_by!r}, "
-            f"{show_value(batch.column(sequence_by)[row])}: which one is newer cannot be told. "
-            "Order them by another column, or leave one row a key"
+            f"{show_value(batch.column(sequence_by)[row])}: which one is newer is ambiguous. "
+            "Order them by another column, or keep one row per key"
         )
 
 
@@ -401,7 +402,7 @@ def _plain(values: pa.Array) -> pa.Array:
 
 
 def _index_in(values: pa.Array, distinct: pa.Array) -> Places:
-    """Return where each value stands among distinct ones, or -1."""
+    """Return the index of each value among distinct ones, or -1."""
     found = pc.fill_null(pc.index_in(values, value_set=distinct), NOT_FOUND)
     if values.null_count:
         found = pc.if_else(pc.is_null(values), NOT_FOUND, found)
@@ -410,6 +411,6 @@ def _index_in(values: pa.Array, distinct: pa.Array) -> Places:
 
 
 def show_key(names: Sequence[str], keys: Sequence[pa.Array], row: int) -> str:
-    """Return the key of a row as a message shows it."""
+    """Return the key of a row as messages show it."""
     parts = [f"{name}={show_value(each[row])}" for name, each in zip(names, keys, strict=True)]
     return "(" + ", ".join(parts) + ")"

@@ -1,14 +1,14 @@
-"""The bounds of a table's keys that this process knows, and the file that outlives it.
+"""The key bounds known to this process, and the file that saves them.
 
     _lance_stream/key_bounds/{field id}.arrow
 
-    Arrow IPC stream       file: 16 bytes · column: i32 · low, high: binary, null for no value
-                           metadata: what it is, and the column's type
-    32 bytes               BLAKE2b of all before
+    Arrow IPC stream       file: 16 bytes · column: i32 · low, high: binary, null if no value
+                           metadata: the kind of file, and the column's type
+    32 bytes               BLAKE2b of everything before
 
-The file is a cache: read once by a process, written again when it lacks so much that reading that
-anew would take a while, in place of whatever is there. It may be deleted at any time. One that is
-damaged, of another column or of another release is ignored, and so is every error of the store.
+The file is a cache. A process reads it once, and rewrites it, replacing any existing file, when so
+much is missing that reading it again would take a while. It may be deleted at any time. A file that
+is damaged, or from another column or release, is ignored, and so are all errors of the store.
 """
 
 import hashlib
@@ -37,13 +37,13 @@ from lance_stream.upsert.key_bounds import (
 from lance_stream.upsert.ordered_values import width_of
 
 MAX_COLUMNS: Final = 64
-"""So many key columns, of whatever tables, are remembered."""
+"""How many key columns, of all tables, are cached."""
 
 MAX_FILE_BYTES: Final = 64 << 20
 MAX_FILE_ENTRIES: Final = 1 << 18
 
 LEAST_UNSAVED_WORK: Final = 1 << 20
-"""As many rows as must be unsaved before the file is written again; and an eighth of the rest."""
+"""How many rows must be unsaved before the file is rewritten; also an eighth of the saved."""
 
 _DIGEST_BYTES: Final = 32
 _IS: Final = b"lance_stream.key_bounds"
@@ -62,7 +62,7 @@ _known: Final[Cache[tuple[str, int, str], ColumnBounds]] = Cache(MAX_COLUMNS)
 
 
 def key_bounds(table: TableVersion, on: Sequence[str]) -> KeyBounds:
-    """Return what is known of a table's key columns, reading what was saved of it once.
+    """Return the known bounds of a table's key columns, reading the saved ones once.
 
     Args:
         table: Any version.
@@ -89,12 +89,12 @@ def _saved_bounds(store: Store, field: Field) -> ColumnBounds:
 def inherit_key_bounds(
     table: TableVersion, old: Sequence[Fragment], new: Sequence[Fragment]
 ) -> None:
-    """Let new files have the bounds of old ones, out of which all their rows are.
+    """Pass the bounds of old files to new files that contain only their rows.
 
     Args:
-        table: Where they lie.
+        table: The table that has them.
         old: Fragments of the table.
-        new: Fragments with the new files, which are written.
+        new: Fragments with the new files, already written.
     """
     for (uri, _, _), known in _known.items():
         if uri == table.store.uri:
@@ -102,11 +102,11 @@ def inherit_key_bounds(
 
 
 def save_key_bounds(table: TableVersion, bounds: KeyBounds) -> None:
-    """Write what is known, where that is worth it: where much would have to be read again.
+    """Save the known bounds if it is worth it: if much would have to be read again.
 
     Args:
         table: The version whose files are saved.
-        bounds: What is known.
+        bounds: The known bounds.
     """
     fragments = table.manifest.fragments
     for column in bounds.columns:
@@ -116,12 +116,12 @@ def save_key_bounds(table: TableVersion, bounds: KeyBounds) -> None:
 
 
 def bounds_path(field: Field) -> str:
-    """Return where the bounds of a column are saved."""
+    """Return the path of a column's saved bounds."""
     return key_bounds_path(field.id)
 
 
 def write_bounds(store: Store, column: ColumnBounds, fragments: FragmentList) -> None:
-    """Save what is known of the files of some fragments; best effort."""
+    """Save the known bounds of the files of some fragments; best effort."""
     known = column.known_files(fragments)[-MAX_FILE_ENTRIES:]
     table = pa.table(
         [
@@ -139,16 +139,16 @@ def write_bounds(store: Store, column: ColumnBounds, fragments: FragmentList) ->
     column.note_saved()
     try:
         store.write(bounds_path(column.field), data + _digest(data))
-    except Exception:  # of whatever store: nobody needs this file
+    except Exception:  # from any store: the file is optional
         return
 
 
 def read_bounds(store: Store, field: Field) -> list[FileBounds]:
-    """Return the bounds that were saved of a column; none if there are none that can be trusted."""
+    """Return the saved bounds of a column; none if there are none to trust."""
     path = bounds_path(field)
     try:
         end, size = store.read_end(path, MAX_FILE_BYTES)
-    except Exception:  # of whatever store: nobody needs this file
+    except Exception:  # from any store: the file is optional
         return []
     data = bytes(end) if size <= MAX_FILE_BYTES else b""
     data, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
@@ -164,7 +164,7 @@ def read_bounds(store: Store, field: Field) -> list[FileBounds]:
 
 
 def _bounds_in(batch: pa.RecordBatch, field: Field) -> list[FileBounds]:
-    """Return the bounds that a batch holds; none if one of them is none of the column's."""
+    """Return the bounds in a batch; none if one of them does not belong to the column."""
     files, columns, lows, highs = (each.to_pylist() for each in batch.columns)
     width = width_of(field_to_arrow(field).type)
     is_sound = not batch.column(0).null_count and not batch.column(1).null_count

@@ -1,14 +1,14 @@
-"""Finding the rows of a table that have a key of a batch: where workers look, and what is kept.
+"""Finds the rows of a table that have a key of a batch: what workers read, and what is cached.
 
     fragment          key columns, read by a worker        matches
     ------------------------------------------------------------------------------------
     0                 17, 4, 99, ...                       (address, number of the key)
     1                 ...                                  ...
 
-Only the key columns are read, and the sequence if one is stored. Fragments whose keys are known to
-lie elsewhere are not read (`key_bounds`); of the others that is learnt on the way. A batch that is
-planned again, because others changed the table meanwhile, is looked up only in fragments that came
-or changed since (`Found`): an address stays what it is as long as its fragment's files do.
+Only the key columns are read, and the sequence if one is stored. Fragments whose key bounds exclude
+the batch are skipped (`key_bounds`); bounds of the others are collected on the way. When a batch is
+planned again because the table changed, only fragments that were added or changed since are
+searched (`Found`): an address stays valid as long as its fragment's files do.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,7 +44,7 @@ class Matches(NamedTuple):
         addresses: (n,) u64 row addresses, ascending within a fragment.
         keys: (n,) i64, the number of each row's key.
         sequence: (n,) the stored sequence of each row; None if none is stored.
-        learnt: Between which bounds all keys of the fragment lie, dead ones too.
+        learnt: The bounds of all keys of the fragment, including those of deleted rows.
     """
 
     addresses: Addresses
@@ -56,14 +56,14 @@ class Matches(NamedTuple):
         """Return some of them.
 
         Args:
-            chosen: (m,) i64, which.
+            chosen: (m,) i64 indices.
         """
         sequence = None if self.sequence is None else self.sequence.take(pa.array(chosen))
         return Matches(self.addresses[chosen], self.keys[chosen], sequence)
 
 
 class Workers(Protocol):
-    """Who reads data files: threads of this process, or tasks on other machines."""
+    """What reads data files: threads of this process, or tasks on other machines."""
 
     def find(
         self, units: Sequence[WorkUnit], lookup: KeyLookup, num_keys: int
@@ -97,7 +97,7 @@ class Threads:
 
 
 THREADS = Threads()
-"""What reads where nothing else is asked for."""
+"""The default workers."""
 
 
 def find_matches(unit: WorkUnit, lookup: KeyLookup, num_keys: int) -> Matches:
@@ -153,11 +153,11 @@ def _sequence_of(unit: WorkUnit, fragment: Fragment, matches: Matches) -> pa.Arr
 
 
 _FEW_OF: Final = 256
-"""Fewer rows than one of so many are better read each by itself."""
+"""If fewer than one row in this many matches, each row is better read by itself."""
 
 
 def _most_live(fragment: Fragment) -> bool:
-    """Return whether leaving the dead rows out costs more than looking their keys up, too."""
+    """Return whether filtering out deleted rows costs more than looking up their keys, too."""
     file = fragment.deletion_file
     if file is None:
         return True
@@ -169,7 +169,7 @@ def _learner(unit: WorkUnit, fragment: Fragment, num_keys: int) -> BoundsLearner
 
 
 def _alive(unit: WorkUnit, fragment: Fragment, matches: Matches) -> Matches:
-    """Return the matches that are not dead."""
+    """Return the matches that are live."""
     if fragment.deletion_file is None or not len(matches.addresses):
         return matches
     num_rows = fragment.physical_rows or unit.files.num_rows(fragment.files[0])
@@ -192,10 +192,10 @@ def join_matches(parts: Iterable[Matches]) -> Matches:
 
 
 class Found:
-    """What has been found of one batch: kept while it is planned again.
+    """The matches of one batch: kept for when it is planned again.
 
     Args:
-        workers: Who reads.
+        workers: The workers that read.
     """
 
     def __init__(self, workers: Workers = THREADS) -> None:
@@ -212,7 +212,7 @@ class Found:
         """
         columns = incoming.scanned_columns
         asked = tuple(table.arrow_schema.field(name) for name in columns)
-        if asked != self._asked:  # the first time, or the key columns are others
+        if asked != self._asked:  # the first call, or the key columns differ
             self._asked, self._known = asked, {}
         matches: list[Matches] = []
         places: list[int] = []
@@ -245,13 +245,13 @@ class Found:
 
 
 def _still(table: TableVersion, place: int, raw: bytes, matches: Matches) -> Matches | None:
-    """Return what was found in a fragment as far as it still lives; None if it must be read anew.
+    """Return the matches in a fragment that are still live; None if it must be read again.
 
     Args:
         table: The version now.
-        place: Where the fragment stands in it.
+        place: The fragment's index in it.
         raw: The fragment as it was.
-        matches: What was found in it.
+        matches: The matches in it.
     """
     now = table.manifest.fragments.raw(place)
     if now == raw:
@@ -264,7 +264,7 @@ def _still(table: TableVersion, place: int, raw: bytes, matches: Matches) -> Mat
     except NotFoundError:
         return None
     if not bool(are_among(died_before, dead).all()):
-        return None  # a restore: rows live again that were not looked at
+        return None  # a restore: deleted rows that were skipped are live again
     _, offsets = unpack_addresses(matches.addresses)
     return matches.where(np.flatnonzero(~are_among(offsets, dead)))
 

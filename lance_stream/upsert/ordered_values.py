@@ -1,14 +1,14 @@
-"""Values of keys as words or short strings of bytes that are in the same order.
+"""Encodes key values as words or short byte strings that sort in the same order.
 
     integer, date, timestamp, boolean     u64: sign bit flipped, so that -1 comes before 0
-    decimal of more than 64 bits          its bytes, the highest first, sign bit flipped
+    decimal of more than 64 bits          its bytes, most significant first, sign bit flipped
     string, bytes                         its first 64 bytes
 
-Longer values are cut, so values that differ may become equal; but if a <= b then so are what they
-become. This is what bounds need: a value that lies between two others still does.
+Longer values are cut, so different values may become equal; but a <= b still holds for what they
+become. This is all that bounds need: a value within two others stays within them.
 
-Bounds are kept and stored as bytes, the highest first; `as_words` makes arrays of them that can be
-searched.
+Bounds are kept and stored as bytes, most significant first; `as_words` turns them into searchable
+arrays.
 """
 
 from collections.abc import Sequence
@@ -22,19 +22,19 @@ import pyarrow.compute as pc
 from lance_stream.upsert.key_filter import bytes_of
 
 Words: TypeAlias = npt.NDArray[np.uint64] | npt.NDArray[np.bytes_]
-"""(n,) u64, or (n,) strings of bytes of one width, which numpy compares from the first byte on."""
+"""(n,) u64, or (n,) byte strings of one width, which numpy compares from the first byte on."""
 
 MAX_BYTES: Final = 64
-"""So many bytes of a string are looked at."""
+"""How many bytes of a string are compared."""
 
 _WORD_BYTES: Final = 8
 _SIGN: Final = np.uint64(1 << 63)
 
 
 def width_of(arrow_type: pa.DataType) -> int | None:
-    """Return how many bytes stand for a value; None for a type whose values have no order here.
+    """Return the width of an encoded value in bytes; None for a type without an order here.
 
-    Floating-point numbers have none, since NaN lies between no bounds, nor have dictionaries.
+    Floating-point types have none, since NaN is outside all bounds; nor have dictionaries.
     """
     if any(accepts(arrow_type) for accepts in _OF_ANY_LENGTH):
         return MAX_BYTES
@@ -61,7 +61,7 @@ _OF_FIXED_WIDTH = (
 
 
 def ordered_words(values: pa.Array) -> Words:
-    """Return what stands for each value.
+    """Return the encoding of each value.
 
     Args:
         values: (n,) of a type that has a width, none of them null.
@@ -90,7 +90,7 @@ def ordered_words(values: pa.Array) -> Words:
 
 
 def in_order(values: pa.Array) -> tuple[npt.NDArray[np.int64], Words]:
-    """Return the places of values in their order, and what stands for them in it.
+    """Return the indices that sort some values, and their encodings in that order.
 
     Args:
         values: (n,) of a type that has a width, none of them null.
@@ -104,13 +104,13 @@ def in_order(values: pa.Array) -> tuple[npt.NDArray[np.int64], Words]:
 
 
 def extremes_of(values: pa.Array) -> pa.Array:
-    """Return the least and the greatest of some values; two nulls if all are null."""
+    """Return the smallest and the largest value; two nulls if all are null."""
     found = pc.min_max(values)
     return pa.array([found["min"], found["max"]], values.type)
 
 
 def bounds_of(values: pa.Array) -> tuple[bytes, bytes] | None:
-    """Return bytes that stand for the least and the greatest value; None if all are null.
+    """Return the encoded smallest and largest value; None if all are null.
 
     Args:
         values: (n,) of a type that has a width.
@@ -125,7 +125,7 @@ def bounds_of(values: pa.Array) -> tuple[bytes, bytes] | None:
 
 
 def as_words(bounds: Sequence[bytes], arrow_type: pa.DataType) -> Words:
-    """Return bounds as what `ordered_words` makes of values of the type."""
+    """Return bounds in the form that `ordered_words` gives for values of the type."""
     width = width_of(arrow_type)
     assert width is not None
     strings = np.array(bounds, f"S{width}")
@@ -152,7 +152,7 @@ def _prefixes(values: pa.Array, width: int) -> npt.NDArray[np.bytes_]:
     prefixes = np.zeros((len(values), width), np.uint8)
     within = np.arange(width)
     some = np.concatenate([raw, np.zeros(width, np.uint8)]) if len(values) else raw
-    # In parts, so that the places of a large batch's bytes take little memory.
+    # In parts, so that the indices of a large batch's bytes take little memory.
     for start in range(0, len(values), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
         taken = some[starts[part, None] + within]

@@ -1,13 +1,12 @@
-"""Structs that come without some of their parts: what is stored of those parts stays.
+"""Incoming structs that lack some of their parts: the stored values of those parts are kept.
 
     stored    {a: 1, b: {x: 2, y: 3}}
     incoming  {a: 5, b: {x: 6}}             the data has no part b.y
     changed   {a: 5, b: {x: 6, y: 3}}
 
-So do columns that the data does not have. A struct that comes as a null is a null; a part that the
-stored row has no struct for is null, as it is in a new row. Items of lists and entries of maps are
-not changed but replaced, so no stored item belongs to an incoming one: structs in them have to come
-whole.
+Missing columns work alike. A struct that arrives as null is stored as null; a missing part is null
+if the stored struct is null, or the row is new. Items of lists and entries of maps are replaced
+whole, so no stored item corresponds to an incoming one: structs inside them must arrive complete.
 """
 
 from collections.abc import Mapping
@@ -18,14 +17,14 @@ from lance_stream.errors import InvalidInputError
 
 
 def partial_columns(incoming: pa.Schema, table: pa.Schema) -> dict[str, pa.DataType]:
-    """Return the columns that come without some of their parts, and the types they come in.
+    """Return the columns that arrive without some of their parts, and the types they arrive in.
 
     Args:
         incoming: The columns of the data.
         table: The columns of the table.
 
     Raises:
-        InvalidInputError: A struct in a list or a map comes without one of its parts.
+        InvalidInputError: A struct in a list or a map lacks one of its parts.
     """
     found: dict[str, pa.DataType] = {}
     for wanted in table:
@@ -39,10 +38,10 @@ def _lacks_parts(incoming: pa.DataType, target: pa.DataType, path: str, around: 
     """Return whether a struct lacks parts that the table has.
 
     Args:
-        incoming: The type that comes.
+        incoming: The incoming type.
         target: The table's type.
         path: The names that lead to it.
-        around: What it is an item of, if it is one: "list" or "map".
+        around: What it is an item of, if any: "list" or "map".
     """
     if isinstance(incoming, pa.BaseExtensionType):
         incoming = incoming.storage_type
@@ -53,10 +52,10 @@ def _lacks_parts(incoming: pa.DataType, target: pa.DataType, path: str, around: 
             place = incoming.get_field_index(part.name)
             if place < 0 and around:
                 raise InvalidInputError(
-                    f"the structs in the {around} {path!r} come without {part.name!r}, which the "
-                    f"table has; no stored value belongs to an item of a new {around}, so it would "
-                    "be lost. Give all parts (a null where there is no value), or leave the whole "
-                    "column out, which then stays as it is"
+                    f"the structs in the {around} {path!r} lack {part.name!r}, which the table "
+                    f"has; no stored value corresponds to an item of a new {around}, so it would "
+                    "be lost. Supply all parts (null where there is no value), or omit the whole "
+                    "column, which then keeps its values"
                 )
             lacks |= place < 0 or _lacks_parts(incoming.field(place).type, part.type, own, around)
         return lacks
@@ -96,12 +95,12 @@ def _is_list(arrow: pa.DataType) -> bool:
 def with_stored_parts(
     rows: pa.RecordBatch, stored: pa.RecordBatch, partial: Mapping[str, pa.DataType]
 ) -> pa.RecordBatch:
-    """Return rows whose structs have the stored values in the parts that did not come.
+    """Return rows whose structs have the stored values in the missing parts.
 
     Args:
         rows: (n,) rows in the table's types.
-        stored: (n,) the same rows as they are stored: the partial columns at least.
-        partial: The columns that came without some of their parts, as `partial_columns` says.
+        stored: (n,) the same rows as stored: at least the partial columns.
+        partial: The columns that lack some of their parts, from `partial_columns`.
     """
     columns = [
         _merged(column, stored.column(name), partial[name]) if name in partial else column

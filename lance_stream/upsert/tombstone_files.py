@@ -1,14 +1,14 @@
-"""Files of remembered deletes: their bytes, and the ones that were read, ready for looking keys up.
+"""Files of remembered deletes: their bytes, and a cache of files that is ready for key lookups.
 
 A file is an Arrow file of one batch, its rows in no order:
 
-    key:<name>     the key columns, of the table's types; dictionaries decoded
+    key:<name>     the key columns, in the table's types; dictionaries decoded
     sequence       the sequence of the row that deleted
     deleted_at     i64, milliseconds since 1970-01-01 UTC
 
-No column holds nulls, and buffers are not compressed, so that no file is larger in memory than on
-the disk. Files never change: each is read once a process and kept, with its keys' hashes sorted, so
-that looking up a batch costs what the batch has, not what is remembered.
+No column has nulls, and buffers are not compressed, so no file is larger in memory than on disk.
+Files never change: each is read once per process and cached with its sorted key hashes, so the cost
+of looking up a batch depends on the batch, not on how much is remembered.
 """
 
 from collections.abc import Sequence
@@ -35,24 +35,24 @@ DELETED_AT: Final = "deleted_at"
 _KEY_PREFIX: Final = "key:"
 
 _LEAST_BYTES_OF_A_ROW: Final = 8
-"""When it was deleted takes so many."""
+"""The size of a deletion time in bytes."""
 
 MAX_KEPT_BYTES: Final = 256 << 20
 
 FORGET: Final = (
-    "To forget what was deleted, so that late rows may bring it back, take the key "
-    f"{CONFIG_KEY!r} out of the table's config"
+    "To forget the deletes, so that late rows may bring the keys back, remove the key "
+    f"{CONFIG_KEY!r} from the table's config"
 )
-"""The way out of everything that is wrong with remembered deletes."""
+"""The way out of every error about remembered deletes."""
 
 
 @dataclass(frozen=True)
 class Deletes:
-    """Some deletes that are remembered.
+    """Some remembered deletes.
 
     Attributes:
-        rows: (n,) key columns, in the order of the schema that they were asked for; then their
-            sequences; then when they were, i64 milliseconds since 1970-01-01 UTC.
+        rows: (n,) key columns, in the order of the requested schema; then their sequences; then
+            the deletion times, i64 milliseconds since 1970-01-01 UTC.
     """
 
     rows: pa.RecordBatch
@@ -75,7 +75,7 @@ class Deletes:
 
     @cached_property
     def _by_hash(self) -> tuple[npt.NDArray[np.uint64], Places]:
-        """The hashes of all keys, ascending, and for each the row that has it."""
+        """The hashes of all keys, ascending, and the row of each."""
         hashes = hash_keys(self.keys)
         order = np.argsort(hashes)
         return hashes[order], order
@@ -103,7 +103,7 @@ class Deletes:
 
 
 def plain_values(values: pa.Array) -> pa.Array:
-    """Return values, not in a dictionary."""
+    """Return values without a dictionary."""
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
@@ -127,15 +127,15 @@ def encode_deletes(deletes: Deletes) -> bytes:
 
 
 def decode_deletes(data: bytes, names: Sequence[str], num_rows: int) -> pa.RecordBatch:
-    """Return the rows that a file holds, of the types that it has.
+    """Return the rows that a file holds, in the file's own types.
 
     Args:
         data: The whole file.
-        names: The columns, as `column_names` says them.
+        names: The columns, as from `column_names`.
         num_rows: How many there are.
 
     Raises:
-        CorruptDataError: The file is damaged, or holds something else.
+        CorruptDataError: The file is damaged, or contains something else.
     """
     try:
         batch = read_only_batch(data, None, len(data) // _LEAST_BYTES_OF_A_ROW)
@@ -145,25 +145,25 @@ def decode_deletes(data: bytes, names: Sequence[str], num_rows: int) -> pa.Recor
         found = ", ".join(map(repr, batch.schema.names))
         raise CorruptDataError(
             f"a file of remembered deletes has the columns {found:.200}; "
-            f"expected are {', '.join(names)}"
+            f"expected {', '.join(names)}"
         )
     strange = [str(each.type) for each in batch.schema if not _is_plain(each.type)]
     if strange:
-        raise CorruptDataError(f"a file of remembered deletes holds values of {strange[0]!r:.200}")
+        raise CorruptDataError(f"a file of remembered deletes has values of {strange[0]!r:.200}")
     if batch.num_rows != num_rows:
         raise CorruptDataError(
-            f"a file of remembered deletes holds {batch.num_rows} of them, but the table's config "
+            f"a file of remembered deletes contains {batch.num_rows}, but the table's config "
             f"says {num_rows}"
         )
     if any(each.null_count for each in batch.columns):
-        raise CorruptDataError("a file of remembered deletes holds nulls")
+        raise CorruptDataError("a file of remembered deletes contains nulls")
     return batch
 
 
 def _is_plain(arrow_type: pa.DataType) -> bool:
-    """Return whether values take as much room in memory as they have in a file.
+    """Return whether values take as much room in memory as in a file.
 
-    Those of views, runs and dictionaries do not: few bytes can stand for any number of them.
+    Views, runs and dictionaries do not: a few bytes can represent any number of values.
     """
     if pa.types.is_struct(arrow_type):
         return all(_is_plain(part.type) for part in arrow_type)
@@ -183,11 +183,11 @@ _PLAIN_KINDS: Final = (
 
 
 def cast_deletes(rows: pa.RecordBatch, schema: pa.Schema) -> Deletes:
-    """Return the rows of a file as deletes whose columns have certain types.
+    """Return the rows of a file as deletes with the given column types.
 
     Args:
-        rows: As `decode_deletes` gives them.
-        schema: The columns and their types, as `schema_of` says them.
+        rows: As from `decode_deletes`.
+        schema: The columns and their types, as from `schema_of`.
 
     Raises:
         InvalidInputError: A column cannot be cast to its type.
@@ -196,7 +196,7 @@ def cast_deletes(rows: pa.RecordBatch, schema: pa.Schema) -> Deletes:
         return Deletes(cast_batch(rows, schema))
     except InvalidInputError as error:
         raise InvalidInputError(
-            f"the table remembers deletes by keys or sequences of other types than the ones of "
+            f"the table remembers deletes by keys or sequences of other types than those of "
             f"this upsert: {error}. {FORGET}"
         ) from error
 
@@ -220,12 +220,12 @@ def schema_of(on: Sequence[str], table: pa.Schema, sequence: pa.DataType) -> pa.
 
 
 def plain_type(arrow_type: pa.DataType) -> pa.DataType:
-    """Return the type of the values, if they are in a dictionary."""
+    """Return the type without a dictionary."""
     return arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
 
 
 class KeptFiles:
-    """Files of deletes by place and columns, as many as fit; those used last stay."""
+    """A cache of delete files by location and columns; evicts the least recently used."""
 
     def __init__(self, max_bytes: int) -> None:
         self._files: Cache[tuple[str, str, str], Deletes] = Cache(
@@ -233,11 +233,11 @@ class KeptFiles:
         )
 
     def get(self, place: OpenFiles, file: TombstoneFile, schema: pa.Schema) -> Deletes:
-        """Return the deletes of a file, of columns as `schema_of` says them.
+        """Return the deletes of a file, with columns as from `schema_of`.
 
         Raises:
-            CorruptDataError: The file is damaged, or not there.
-            InvalidInputError: It holds values of other types.
+            CorruptDataError: The file is damaged or missing.
+            InvalidInputError: It contains values of other types.
         """
         key = place.store.uri, file.name, str(schema)
         return self._files.get_or_make(
@@ -245,25 +245,25 @@ class KeptFiles:
         )
 
     def add(self, place: OpenFiles, file: TombstoneFile, deletes: Deletes) -> None:
-        """Keep the deletes of a file."""
+        """Cache the deletes of a file."""
         key = place.store.uri, file.name, str(deletes.rows.schema)
         self._files.get_or_make(key, lambda: deletes)
 
 
 KEPT: Final = KeptFiles(MAX_KEPT_BYTES)
-"""The files that this process has read."""
+"""The files that this process has cached."""
 
 
 def read_deletes(place: OpenFiles, file: TombstoneFile, names: Sequence[str]) -> pa.RecordBatch:
-    """Return the rows that a file holds, of the types that it has.
+    """Return the rows that a file holds, in the file's own types.
 
     Args:
-        place: Where the table lies.
+        place: The location of the table.
         file: The file.
-        names: The columns, as `column_names` says them.
+        names: The columns, as from `column_names`.
 
     Raises:
-        CorruptDataError: The file is damaged, or not there, or holds something else.
+        CorruptDataError: The file is damaged or missing, or contains something else.
     """
     path = tombstone_path(file.name)
     try:
@@ -274,7 +274,7 @@ def read_deletes(place: OpenFiles, file: TombstoneFile, names: Sequence[str]) ->
 
 
 def _bytes_of(place: OpenFiles, path: str) -> bytes:
-    """Return the bytes of a file of the table, or of the one that it is a clone of."""
+    """Return the bytes of a file of the table, or of the table that it was cloned from."""
     with suppress(NotFoundError):
         return place.store.read(path)
     for base in place.base_paths:
@@ -282,5 +282,5 @@ def _bytes_of(place: OpenFiles, path: str) -> bytes:
             with suppress(NotFoundError):
                 return place.store_of_base(base.id).read(path)
     raise CorruptDataError(
-        f"the table remembers deletes in a file that is not there: put it back. {FORGET}"
+        f"the table remembers deletes in a file that is missing: put it back. {FORGET}"
     )

@@ -2,15 +2,15 @@
 
     delete id=7 seq=5        remembered: (7, 5, now), in a file of the commit that deletes
     upsert id=7 seq=4        late: it changes nothing
-    upsert id=7 seq=5        late: of equals the delete wins
-    upsert id=7 seq=6        brings the key back; the delete stays remembered until it is too old
+    upsert id=7 seq=5        late: on a tie the delete wins
+    upsert id=7 seq=6        brings the key back; the delete stays remembered until it expires
 
-A delete is remembered whether or not the table has its key, for it may arrive before the insert.
-One that is older than the stored row, or than a delete remembered before, is late itself.
+A delete is remembered whether or not the table has its key, since it may arrive before the insert.
+A delete that is older than the stored row, or than a delete remembered before, is itself late.
 
-What a version remembers says its config (`table.tombstones`), the deletes themselves stand in
-files (`tombstone_files`). A commit that deletes writes one file; it is part of the version that
-names it, and of the versions after.
+The config records what a version remembers (`table.tombstones`); the deletes themselves are stored
+in files (`tombstone_files`). A commit that deletes writes one file, which belongs to the version
+that lists it and to the later versions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,16 +63,16 @@ from lance_stream.write.casting import cast_batch, check_castable
 
 @dataclass(frozen=True)
 class RememberedDeletes:
-    """The deletes that a version remembers, of one set of key columns.
+    """The deletes that a version remembers, for one set of key columns.
 
     Attributes:
-        place: Where the table lies.
-        schema: The columns of deletes, as `schema_of` says them.
+        place: The location of the table.
+        schema: The columns of deletes, as from `schema_of`.
         on: The key columns.
         sequence_by: The column that orders rows of one key.
         files: The files that hold them.
         now_ms: When the upsert was planned, in milliseconds since 1970-01-01 UTC.
-        age_ms: How long deletes are remembered; None if the upsert remembers none, but minds
+        age_ms: How long deletes are remembered; None if the upsert remembers none, but honors
             those that others have remembered.
     """
 
@@ -91,15 +91,15 @@ class RememberedDeletes:
 
     @property
     def is_remembering(self) -> bool:
-        """Whether the deletes of the upsert itself are to be remembered."""
+        """Whether the upsert's own deletes are remembered."""
         return self.age_ms is not None
 
     def undone_keys(self, incoming: Incoming) -> npt.NDArray[np.bool_]:
-        """Return which keys of a batch a remembered delete makes late; see `are_late`."""
+        """Return which keys of a batch are late because of a remembered delete; see `are_late`."""
         return self.are_late(incoming.lookup, incoming.keys, _sequence_of(incoming))
 
     def deletes_of(self, incoming: Incoming, chosen: Places) -> Deletes:
-        """Return some keys of a batch as deletes of now.
+        """Return some keys of a batch as deletes at the current time.
 
         Args:
             incoming: The rows that count.
@@ -111,7 +111,7 @@ class RememberedDeletes:
         )
 
     def new_deletes(self, keys: Sequence[pa.Array], sequence: pa.Array) -> Deletes:
-        """Return deletes of now.
+        """Return deletes at the current time.
 
         Args:
             keys: (n,) values of each key column.
@@ -122,11 +122,11 @@ class RememberedDeletes:
         return Deletes(pa.RecordBatch.from_arrays(columns, schema=self.schema))
 
     def last_sequences(self, lookup: KeyLookup, keys: Sequence[pa.Array]) -> pa.Array:
-        """Return the greatest sequence at which each key of a batch was deleted.
+        """Return the largest sequence at which each key of a batch was deleted.
 
         Args:
             lookup: The keys of the batch.
-            keys: (num_keys,) values of each key column, of the types of `schema`.
+            keys: (num_keys,) values of each key column, in the types of `schema`.
 
         Returns:
             (num_keys,) sequences; null where no delete is remembered.
@@ -149,7 +149,7 @@ class RememberedDeletes:
     def are_late(
         self, lookup: KeyLookup, keys: Sequence[pa.Array], sequence: pa.Array
     ) -> npt.NDArray[np.bool_]:
-        """Return which keys of a batch come with a row that is not newer than their last delete.
+        """Return which keys of a batch have a row that is not newer than their last delete.
 
         Args:
             lookup: The keys of the batch.
@@ -179,7 +179,7 @@ def _sequence_of(incoming: Incoming) -> pa.Array:
 
 
 def rows_of_greatest(numbers: Places, values: pa.Array, count: int) -> Places:
-    """Return which row has the greatest value of each number.
+    """Return the row with the largest value for each number.
 
     Args:
         numbers: (n,) i64, from 0 up to but not including `count`.
@@ -187,7 +187,7 @@ def rows_of_greatest(numbers: Places, values: pa.Array, count: int) -> Places:
         count: How many numbers there are.
 
     Returns:
-        (count,) i64 rows; -1 where a number does not occur. Of equals it is one.
+        (count,) i64 rows; -1 where a number does not occur. On a tie, any of them.
     """
     ranks = dense_ranks(values)
     best = np.zeros(count, np.int64)
@@ -201,7 +201,7 @@ def rows_of_greatest(numbers: Places, values: pa.Array, count: int) -> Places:
 def remembered_deletes(
     table: TableVersion, incoming: Incoming, environment: Environment = MACHINE
 ) -> RememberedDeletes | None:
-    """Return the deletes that a version remembers and that count for a batch; reads no file.
+    """Return the deletes that a version remembers and that apply to a batch; reads no file.
 
     Args:
         table: The version.
@@ -209,7 +209,7 @@ def remembered_deletes(
         environment: The clock.
 
     Returns:
-        None if the rows have no order, or nothing is remembered and nothing is to be.
+        None if the rows have no order, or nothing is remembered now or later.
 
     Raises:
         InvalidInputError: As `open_remembered`.
@@ -230,9 +230,9 @@ def remembered_by(
 
     Args:
         table: The version.
-        rules: What the user says of the rows; they have an order.
-        sequence: The type of the sequences, in the table; or, where they are not stored, as they
-            come in.
+        rules: The user's rules for the rows; they have an order.
+        sequence: The type of the sequences in the table; or, if they are not stored, in the
+            incoming rows.
         environment: The clock.
     """
     name = str(rules.sequence_by)
@@ -261,21 +261,21 @@ def open_remembered(
     age: timedelta | None,
     now_ms: int,
 ) -> RememberedDeletes:
-    """Return the deletes that a version remembers and that count for an upsert; reads no file.
+    """Return the deletes that a version remembers and that apply to an upsert; reads no file.
 
     Args:
         table: The version.
         on: The key columns.
         sequence_by: The column that orders rows of one key.
-        sequence: Its type in the table; or, where it is not stored, in the data.
-        age: How long deletes are remembered; None if the upsert remembers none. What others
-            remember counts all the same, if they do so by the same columns.
+        sequence: Its type in the table; or, if it is not stored, in the data.
+        age: How long deletes are remembered; None if the upsert remembers none. Deletes that
+            others remember by the same columns apply in any case.
         now_ms: Milliseconds since 1970-01-01 UTC.
 
     Raises:
-        InvalidInputError: Deletes are to be remembered by these columns, but the table remembers
+        InvalidInputError: The upsert remembers deletes by these columns, but the table has
             some by others, or by sequences of another type.
-        CorruptDataError: The config's entry is not one.
+        CorruptDataError: The config's entry is damaged.
     """
     known = read_tombstones(table.manifest.config)
     files: tuple[TombstoneFile, ...] = ()
@@ -307,11 +307,11 @@ def _remembered_type(sequence: pa.DataType, name: str) -> pa.DataType:
     plain = plain_type(sequence)
     if pa.types.is_nested(plain):
         raise InvalidInputError(
-            f"deletes are remembered (tombstones) with one plain value as their sequence, but "
-            f"{name!r} is {plain}. Order rows by a column with one value, or leave tombstones out"
+            f"a remembered delete (tombstones) has one plain value as its sequence, but {name!r} "
+            f"is {plain}. Order rows by a column with one value, or omit tombstones"
         )
     if pa.types.is_timestamp(plain) and plain.tz is not None:
-        plain = pa.timestamp(plain.unit, "UTC")  # an instant is the same in each zone
+        plain = pa.timestamp(plain.unit, "UTC")  # an instant is the same in every zone
     return logical_to_leaf(leaf_to_logical(plain))
 
 
@@ -326,8 +326,9 @@ def _common_type(ours: pa.DataType, known: pa.DataType, name: str) -> pa.DataTyp
             check_castable(pa.schema([(name, one)]), pa.schema([(name, other)]))
             return other
     raise InvalidInputError(
-        f"the table remembers deletes in the order of {name!r} as {known}, but here it is {ours}, "
-        f"and neither holds the values of the other. Cast the column to {known}. {FORGET}"
+        f"the table remembers deletes in the order of {name!r} as {known}, but this upsert "
+        f"has {ours}, and neither holds the values of the other. "
+        f"Cast the column to {known}. {FORGET}"
     )
 
 
@@ -336,12 +337,12 @@ def _common_type(ours: pa.DataType, known: pa.DataType, name: str) -> pa.DataTyp
 
 @dataclass(frozen=True)
 class PlannedTombstones:
-    """What a commit remembers besides, its file written.
+    """The deletes that a commit remembers, with their file written.
 
     Attributes:
-        added: The new file, if there is one, and the columns.
-        joined: The names of files whose deletes the new one holds, too.
-        oldest_ms: Files without a delete since then are forgotten.
+        added: The new file, if any, and the columns.
+        joined: The names of files whose deletes the new one also contains.
+        oldest_ms: Files without a delete since then are dropped.
     """
 
     added: Tombstones
@@ -349,10 +350,10 @@ class PlannedTombstones:
     oldest_ms: int = 0
 
     def entries(self, newest: Manifest | None, _version: int) -> Mapping[str, str]:
-        """Return the config entry that goes in with the commit, made of the newest version's.
+        """Return the commit's config entry, derived from the newest version's.
 
         Raises:
-            InvalidInputError: Another writer remembers deletes by other columns meanwhile.
+            InvalidInputError: Another writer now remembers deletes by other columns.
         """
         known = None if newest is None else read_tombstones(newest.config)
         made = with_change(known, self.added, self.joined, self.oldest_ms)
@@ -360,17 +361,17 @@ class PlannedTombstones:
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the transaction notes.
+        """Return what the transaction records.
 
-        It tells the transactions of two drivers apart that do one batch of which nothing but
-        remembered deletes comes.
+        It distinguishes the transactions of two drivers that execute the same batch, if remembered
+        deletes are its only result.
         """
         names = [each.name for each in self.added.files]
         return {CONFIG_KEY: ", ".join(names)} if names else {}
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Where the new file lies, if there is one."""
+        """The path of the new file, if there is one."""
         return tuple(tombstone_path(each.name) for each in self.added.files)
 
 
@@ -380,7 +381,7 @@ def plan_tombstones(
     """Write the file of the deletes of a batch, if there are any.
 
     Args:
-        remembered: What the version remembers that the batch is planned on.
+        remembered: What the version that the batch is planned on remembers.
         deletes: Those of the batch that are not late; each key occurs once.
         environment: Randomness, for the file's name.
     """
@@ -410,10 +411,10 @@ def plan_tombstones(
 def _joined(
     remembered: RememberedDeletes, new: Sequence[Deletes], joined: Sequence[TombstoneFile]
 ) -> Deletes:
-    """Return new deletes and those of some files: of each key the newest, none that is too old."""
+    """Return new deletes and those of some files: the newest of each key, without expired ones."""
     olds = [KEPT.get(remembered.place, each, remembered.schema) for each in joined]
     kept = [each.rows.filter(pa.array(each.deleted_at_ms >= remembered.oldest_ms)) for each in olds]
-    # Planned again, the sequences may be of a wider type than when the deletes were taken down.
+    # When planned again, sequences may have a wider type than when the deletes were recorded.
     news = [cast_deletes(each.rows, remembered.schema).rows for each in new]
     rows = _one_batch([*kept, *news])
     if not joined:

@@ -1,17 +1,17 @@
-"""Upserts: rows that are there are changed in place of their row id, others are inserted.
+"""Upserts: existing rows are updated and keep their row ids, other rows are inserted.
 
-    scan      of each fragment the key columns: which rows have a key of the batch    (workers)
-    decide    rows to change, to insert, to delete, and rows that come too late
-    write     the changed rows, in the order they stand in the table, then the new ones
-    plan      deletion files for the places that the changed and deleted rows leave
+    scan      the key columns of each fragment: which rows have a key of the batch    (workers)
+    decide    rows to change, to insert, to delete, and rows that are late
+    write     the changed rows, in table order, then the new ones
+    plan      deletion files for the old positions of changed and deleted rows
     commit    one Update: the changed rows keep row id and created-at version
 
-A batch that no longer fits, because others changed the table meanwhile, is planned again on the
-newest version: keys are looked up only in what came since, and where the same is to be done, the
-data files written before are taken. Two writers that insert the same new key are told apart by the
-hashes of the inserted keys in the transaction.
+If a batch no longer fits because the table changed, it is planned again on the newest version: only
+fragments added since are searched for keys, and if the decisions are the same, the data files
+written before are reused. The hashes of the inserted keys in the transaction reveal two writers
+that insert the same new key.
 
-Source: facts of the format, section 4; measured on the reference.
+Source: facts of the format, section 4; observed in the reference.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,20 +63,20 @@ from lance_stream.write.phases import Phases
 from lance_stream.write.planning import Staged, commit_planned, planning_again
 
 MAX_KEY_HASHES: Final = 1 << 18
-"""So many inserted keys are listed by their hashes; more stand for any key."""
+"""Up to how many inserted keys are listed by their hashes; more count as any key."""
 
 _ANY_KEY: Final = BloomFilter(b"\xff" * (16 << 10), (16 << 10) * 8, 8192, 0.00057)
 
 
 class Decision(NamedTuple):
-    """What becomes of the rows of a batch.
+    """The decisions about the rows of a batch.
 
     Attributes:
-        changed: (n,) u64 addresses of the rows that are changed, ascending.
-        changed_rows: (n,) i64, for each its row among the incoming ones.
+        changed: (n,) u64 addresses of the rows that change, ascending.
+        changed_rows: (n,) i64, the incoming row for each.
         inserted_rows: (m,) i64, the incoming rows that are new.
         deleted: (k,) u64 addresses of the rows that are deleted, ascending.
-        deleted_keys: (j,) i64, the keys that are deleted, whether or not the table has them.
+        deleted_keys: (j,) i64, the deleted keys, whether or not the table has them.
         num_late: How many incoming rows are older than the stored one, or than a delete.
     """
 
@@ -91,17 +91,16 @@ class Decision(NamedTuple):
 def decide(
     incoming: Incoming, matches: Matches, is_undone: npt.NDArray[np.bool_] | None = None
 ) -> Decision:
-    """Return what becomes of the rows of a batch.
+    """Return the decisions about the rows of a batch.
 
-    A row that is older than the stored one changes nothing. Deletes of keys that are not there do
-    nothing, but may be remembered. A key that several rows of the table have changes, or deletes,
-    all of them.
+    A row that is older than the stored one changes nothing. Deletes of absent keys do nothing, but
+    may be remembered. If several rows of the table have a key, all of them are changed or deleted.
 
     Args:
         incoming: The rows that count.
         matches: The table's rows that have their keys.
-        is_undone: (num_keys,) whether a remembered delete of the key is at least as new, so that
-            its row is late, too.
+        is_undone: (num_keys,) whether a remembered delete of the key is at least as new, which
+            makes its row late, too.
     """
     num_keys = len(incoming.row_of_key)
     key_is_late = np.zeros(num_keys, np.bool_) if is_undone is None else is_undone.copy()
@@ -130,16 +129,16 @@ def _are_late(incoming: Incoming, matches: Matches) -> npt.NDArray[np.bool_]:
 
 
 class Written(NamedTuple):
-    """What a worker has done with (a part of) a batch: picklable.
+    """A worker's result for (a part of) a batch; picklable.
 
     Attributes:
         fragments: New fragments: first the changed rows, in the order of their addresses, then
             the new ones.
-        decision: What becomes of the rows.
+        decision: The decisions about the rows.
         inserted_keys: (m,) u64 hashes of the keys of the new rows, and of the deletes.
-        num_unchanged: How many rows would not have changed, and were left alone.
-        deletes: The deletes that are to be remembered; None if none are.
-        learnt: Between which bounds the keys of the new files lie.
+        num_unchanged: How many rows would not have changed and were left untouched.
+        deletes: The deletes to remember; None if none are.
+        learnt: The key bounds of the new files.
     """
 
     fragments: tuple[Fragment, ...]
@@ -152,12 +151,12 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True)
 class PlannedUpdate:
-    """An Update that was planned on a version.
+    """An Update planned on a version.
 
     Attributes:
-        operation: What is to be committed.
+        operation: What to commit.
         staged: The files that were written for it.
-        tombstones: What is remembered besides; None if the upsert remembers nothing.
+        tombstones: What else is remembered; None if the upsert remembers nothing.
     """
 
     operation: Update
@@ -176,24 +175,24 @@ class PlannedUpdate:
 
 @dataclass(frozen=True)
 class Upserted:
-    """What became of an upsert.
+    """The outcome of an upsert.
 
     Attributes:
-        table: The version that was made; where none was, the newest one.
-        is_new: Whether a version was made.
-        taken_in_before: The version that had taken in the micro-batch before; None where none
-            had, or where it does not say.
-        attempts: How many attempts the commits of all plans took.
+        table: The committed version; the newest one if none was committed.
+        is_new: Whether a version was committed.
+        taken_in_before: The version that had already applied the micro-batch; None if none had,
+            or if unknown.
+        attempts: The number of commit attempts of all plans.
         num_rows: How many rows came in.
         num_inserted: How many rows are new.
-        num_updated: How many rows of the table have other values.
-        num_deleted: How many rows of the table are gone.
-        num_unchanged: How many rows would not have changed, and were left alone.
-        num_late: How many rows came in that are older than others, of the batch or the table, or
+        num_updated: How many rows of the table have new values.
+        num_deleted: How many rows of the table were deleted.
+        num_unchanged: How many rows would not have changed and were left untouched.
+        num_late: How many incoming rows are older than others, of the batch or the table, or
             than a delete that the table remembers.
-        num_remembered: How many deletes the table remembers of this batch.
+        num_remembered: How many deletes of this batch the table remembers.
         fragments: The new fragments as they were written.
-        was_known: Whether the table had the micro-batch already, so that nothing was done.
+        was_known: Whether the table already had the micro-batch, so that nothing was done.
     """
 
     table: TableVersion
@@ -218,15 +217,15 @@ def commit_plan(
     phases: Phases,
     fragments: tuple[Fragment, ...] = (),
 ) -> Upserted:
-    """Commit what an upsert has planned, if it changes anything; see `commit_planned`.
+    """Commit an upsert's plan, if it changes anything; see `commit_planned`.
 
     Args:
         plan: The operation.
-        result: What the upsert does; its table is the version that was planned on.
+        result: The upsert's outcome so far; its table is the version that was planned on.
         micro_batch: Which micro-batch it is, if it comes from a stream.
-        phases: Told how long the "commit" takes.
-        fragments: New fragments whose files are deleted, too, where it is known that no version
-            names them.
+        phases: Receives the duration of "commit".
+        fragments: New fragments whose files are deleted, too, if it is known that no version
+            references them.
     """
     if not plan.changes_anything:
         return result
@@ -256,22 +255,22 @@ def upsert(
     phases: Phases | None = None,
     environment: Environment = MACHINE,
 ) -> Upserted:
-    """Change the rows of the table whose keys come in, and insert the others.
+    """Update the table's rows that have the keys of incoming rows, and insert the other rows.
 
     Args:
         table: Any version; the newest one is changed.
         data: The rows; collected in memory.
-        rules: What the user says of them.
-        micro_batch: Which micro-batch they are, if they come from a stream. If the table has it
-            already, nothing is done.
-        workers: Who reads the table's data files.
-        phases: Told how long it takes to "scan" the keys, to "write" and to "commit".
-        environment: Randomness for names of files; the clock, for deletes that are remembered.
+        rules: The user's rules for them.
+        micro_batch: Which micro-batch they are, if they come from a stream. If the table already
+            has it, nothing is done.
+        workers: What reads the table's data files.
+        phases: Receives the durations of "scan" (of keys), "write" and "commit".
+        environment: Randomness for file names; the clock, for remembered deletes.
 
     Raises:
-        InvalidInputError: The rows do not fit the rules or the table, or the batch's number
+        InvalidInputError: The rows do not fit the rules or the table, or the batch id
             belongs to another query's batch; nothing is changed.
-        CommitError: It did not become a version, or it is not known whether it did.
+        CommitError: It was not committed, or the outcome is unknown.
     """
     batch = one_batch(read_input(data).read_all())
     phases = phases or Phases()
@@ -355,14 +354,14 @@ def one_batch(rows: pa.Table) -> pa.RecordBatch:
     batches = table.to_batches()
     if len(batches) > 1:
         raise InvalidInputError(
-            f"{table.num_rows} rows are too many for one upsert: a column of texts or bytes holds "
-            "more than 2 GiB. Upsert them in parts"
+            f"{table.num_rows} rows are too many for one upsert: a text or binary column exceeds "
+            "2 GiB. Split them into several upserts"
         )
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 
 def _without_views(arrow: pa.DataType) -> pa.DataType:
-    """Return a type whose rows can be taken by number, which Arrow does not do with views."""
+    """Return a type whose rows can be taken by index, which Arrow cannot do for views."""
     if pa.types.is_string_view(arrow):
         return pa.large_string()
     if pa.types.is_binary_view(arrow):
@@ -384,8 +383,8 @@ def _is_same_work(
     Args:
         written: What was written.
         on: The version that it was planned on.
-        newest: The version that is planned on now.
-        decision: What becomes of the rows of the batch in it.
+        newest: The version that it is planned on now.
+        decision: The decisions about the rows of the batch in it.
     """
     pairs = zip(written.decision[:5], decision[:5], strict=True)
     if on is None or newest.version < on.version or newest.schema != on.schema:
@@ -394,7 +393,7 @@ def _is_same_work(
         return False
     if not all(np.array_equal(one, other) for one, other in pairs):
         return False
-    # Changed rows hold values of the table, too, which others may have replaced in their place.
+    # Changed rows also contain values of the table, which others may have updated in place.
     touched = {int(each) for each in np.unique(decision.changed >> np.uint64(32))}
     return _files_of(on, touched) == _files_of(newest, touched)
 
@@ -412,14 +411,14 @@ def decide_changes(
     remembered: RememberedDeletes | None = None,
     workers: Workers = THREADS,
 ) -> tuple[Decision, int]:
-    """Return what becomes of the rows of a batch, and how many are left alone as unchanged.
+    """Return the decisions about the rows of a batch, and how many are left untouched as unchanged.
 
     Args:
         table: The version that the matches were found in.
         incoming: The rows that count.
         matches: The table's rows that have their keys.
         remembered: The deletes that the version remembers.
-        workers: Who reads the table's data files.
+        workers: What reads the table's data files.
     """
     is_undone = None if remembered is None else remembered.undone_keys(incoming)
     decision = decide(incoming, matches, is_undone)
@@ -443,11 +442,12 @@ def write_rows(
     Args:
         table: The version that was planned on.
         incoming: The rows that count.
-        decision: What becomes of them.
+        decision: The decisions about them.
         target: Where new data files go.
-        num_unchanged: How many rows were left alone.
-        remembered: The deletes that the version remembers, if those of the batch are to be, too.
-        workers: Who reads the table's data files.
+        num_unchanged: How many rows were left untouched.
+        remembered: The deletes that the version remembers, if those of the batch are remembered,
+            too.
+        workers: What reads the table's data files.
 
     Raises:
         InvalidInputError: New rows lack a column that must not be null; no file is left behind.
@@ -475,7 +475,7 @@ def write_rows(
 def _hashes(
     table: TableVersion, on: Sequence[str], keys: Sequence[pa.Array]
 ) -> npt.NDArray[np.uint64]:
-    """Return the hashes of keys; their columns count in the order of the table."""
+    """Return the hashes of keys; their columns are in the order of the table."""
     by_name = dict(zip(on, keys, strict=True))
     return hash_keys([by_name[name] for name in table.arrow_schema.names if name in by_name])
 
@@ -488,17 +488,17 @@ def plan_update(
     remembered: RememberedDeletes | None = None,
     environment: Environment = MACHINE,
 ) -> PlannedUpdate:
-    """Make one operation of what workers have written, and write the deletion files for it.
+    """Combine what workers have written into one operation, and write its deletion files.
 
-    The deletes that are to be remembered are written, too.
+    The deletes to remember are written, too.
 
     Args:
         table: The version that was planned on.
-        parts: What was written; each row of the table is changed or deleted by one part at most.
-        rules: What the user says of the rows.
-        stored: The columns that came in and are stored.
+        parts: What was written; at most one part changes or deletes each row of the table.
+        rules: The user's rules for the rows.
+        stored: The incoming columns that are stored.
         remembered: The deletes that the version remembers.
-        environment: Randomness, for the names of files.
+        environment: Randomness, for file names.
     """
     new: list[Fragment] = []
     changed = np.sort(np.concatenate([_NO_ADDRESSES, *(each.decision.changed for each in parts)]))
@@ -527,7 +527,7 @@ def plan_update(
         update_mode=UpdateMode.REWRITE_ROWS,
         inserted_rows=_inserted_keys(table, rules, [each.inserted_keys for each in parts]),
     )
-    # Also if it is not committed: a file's bounds are what they are.
+    # Even if it is not committed: a file's bounds stay true.
     key_bounds(table, rules.on).learn(learnt for each in parts for learnt in each.learnt)
     if remembered is None or not remembered.is_remembering:
         return PlannedUpdate(operation, Staged(dying=updated))

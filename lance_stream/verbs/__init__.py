@@ -1,4 +1,4 @@
-"""What changes a table, a module a verb.
+"""The operations that change a table, one module per verb.
 
-`append` is the simplest one. `jobs` are writes of many workers: planned once, committed once.
+`append` is the simplest one. `jobs` are distributed writes: planned once, committed once.
 """

@@ -1,15 +1,15 @@
-"""Adding columns without values: nullable ones, in which every row there is reads null.
+"""Adds nullable columns without values: existing rows read as null in them.
 
-No data file is touched: a column that no file of a fragment holds reads as nulls. One Merge states
-the fragments as they are and the schema with the new columns, as the reference's does. So row ids,
-stamps and indices stay, and the change feed is empty. A Merge states all fragments, so whatever
-others commit meanwhile makes it be planned again.
+No data file is touched: a column that no file of a fragment has reads as null. One Merge states the
+unchanged fragments and the schema with the new columns, as the reference's does. So row ids, row
+versions and indices are kept, and the change feed is empty. Since a Merge states all fragments, any
+concurrent commit makes it be planned again.
 
-Adding a column that is there with the same type changes nothing: two writers that meet the same
-new column both succeed, and a batch that is done again finds its columns there.
+Adding a column that exists with the same type changes nothing: two writers that both need the same
+new column succeed, and a repeated batch finds its columns in place.
 
-Source:  facts of the format, sections 4 and 5; measured on the reference.
-Differs: The reference takes a name that begins like one of its own ("_rowid"), and an empty one.
+Source:  facts of the format, sections 4 and 5; observed in the reference.
+Differs: The reference accepts names with a reserved prefix ("_rowid"), and an empty name.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,16 +41,16 @@ def add_columns(table: TableVersion, columns: pa.Schema) -> TableVersion:
 
     Args:
         table: Any version; the columns are added to the newest one.
-        columns: The columns. Those that the table has with the same type are left as they are.
+        columns: The columns. Columns that the table has with the same type are skipped.
 
     Returns:
-        The version that was made; the newest one if the table has all of them.
+        The committed version; the newest one if the table already has all columns.
 
     Raises:
-        InvalidInputError: A column must not be null, or is a key; its name is another column's of
-            another type, or none that a column can have; its type cannot be stored, or the table
-            is of file version 0.1.
-        CommitError: Others were in the way each time.
+        InvalidInputError: A column is not nullable, or is a key; its name is invalid, or taken by a
+            column of another type; its type cannot be stored, or the table is of file version
+            0.1.
+        CommitError: Every attempt conflicted with other commits.
     """
 
     def missing(newest: TableVersion) -> list[pa.Field]:
@@ -67,23 +67,23 @@ def add_columns(table: TableVersion, columns: pa.Schema) -> TableVersion:
 def add_missing_columns(
     table: TableVersion, incoming: pa.Schema, *, case_sensitive: bool = False
 ) -> TableVersion:
-    """Add the columns that incoming rows have and a table has not, so that they can be taken in.
+    """Add the columns that incoming rows have and a table lacks, so that they can be stored.
 
     Args:
         table: Any version; the columns are added to the newest one.
-        incoming: The rows' schema. Its new columns become nullable, for the rows there are have
-            no values in them, and are no part of a key.
+        incoming: The rows' schema. Its new columns become nullable, since existing rows have no
+            values in them, and are not part of a key.
         case_sensitive: Whether a new name may differ from another column's in case only.
 
     Returns:
-        The version that was made; the newest one if the table has all of them. Each incoming
-        column can be cast to it (see `casting`), as far as types tell.
+        The committed version; the newest one if the table already has all columns. Each incoming
+        column can be cast to it (see `casting`), as far as its type shows.
 
     Raises:
-        InvalidInputError: A column that the table has would have to change its type; a new one has
-            only nulls for a type, or a name that differs from another's in case only; and as in
+        InvalidInputError: An existing column would have to change its type; a new one has only
+            nulls for a type, or a name that differs from another's only in case; or as for
             `add_columns`. Nothing is changed.
-        CommitError: Others were in the way each time.
+        CommitError: Every attempt conflicted with other commits.
     """
 
     def missing(newest: TableVersion) -> list[pa.Field]:
@@ -101,10 +101,10 @@ def add_missing_columns(
 
 
 def as_schema(columns: pa.Field | Iterable[pa.Field]) -> pa.Schema:
-    """Return what a user names as new columns as a schema.
+    """Return the user's new columns as a schema.
 
     Raises:
-        InvalidInputError: It is neither a field nor a number of fields.
+        InvalidInputError: It is neither a field nor several fields.
     """
     fields = [columns] if isinstance(columns, pa.Field) else columns
     if isinstance(fields, Iterable) and not isinstance(fields, str | Mapping):
@@ -112,8 +112,8 @@ def as_schema(columns: pa.Field | Iterable[pa.Field]) -> pa.Schema:
         if fields and all(isinstance(each, pa.Field) for each in fields):
             return pa.schema(fields)
     raise InvalidInputError(
-        "new columns are a pyarrow.Field, several of them, or a pyarrow.Schema: "
-        "add_columns(pa.field('price', pa.float64())); or SQL expressions by the columns' names: "
+        "pass new columns as a pyarrow.Field, several of them, or a pyarrow.Schema: "
+        "add_columns(pa.field('price', pa.float64())); or as SQL expressions by column name: "
         f"add_columns({{'total': 'price * quantity'}}); not {columns!r}"
     )
 
@@ -135,13 +135,13 @@ def _add(table: TableVersion, missing: Callable[[TableVersion], list[pa.Field]])
 
 
 def schema_with(table: TableVersion, new: Sequence[pa.Field]) -> Schema:
-    """Return a version's columns, and more behind them, whose ids none of its data files has.
+    """Return a version's columns followed by new ones, with ids that none of its data files has.
 
-    A column that was dropped may still stand in data files beside others: its id is used up.
+    A dropped column may still be stored in data files beside others: its id is used up.
 
     Raises:
-        InvalidInputError: A column cannot be added: its name is none, its type cannot be stored, or
-            the table is of file version 0.1.
+        InvalidInputError: A column cannot be added: its name is invalid, its type cannot be
+            stored, or the table is of file version 0.1.
     """
     schema, version = table.schema, table.file_version
     used = [
@@ -152,8 +152,8 @@ def schema_with(table: TableVersion, new: Sequence[pa.Field]) -> Schema:
     ]
     if version is FileVersion.V0_1:
         raise InvalidInputError(
-            f"the column {new[0].name!r} cannot be added: files of version 0.1 say nothing of "
-            "columns that they do not hold. Write the rows into a new table of version 2.2 first"
+            f"the column {new[0].name!r} cannot be added: files of version 0.1 must hold all "
+            "columns of the table. Write the rows into a new table of version 2.2 first"
         )
     first_id = max([schema.max_field_id(), *used]) + 1
     added = new_schema(pa.schema(new), version, first_id)
@@ -165,21 +165,21 @@ def _check_nullable(columns: pa.Schema) -> None:
     for each in columns:
         if not each.nullable:
             raise InvalidInputError(
-                f"the column {each.name!r} must not be null, but the rows there are would have no "
+                f"the column {each.name!r} is not nullable, but existing rows would have no "
                 "value in it; add it as a nullable column, and update it"
             )
         if any(key in _KEY_METADATA for key in each.metadata or {}):
             raise InvalidInputError(
-                f"the column {each.name!r} is declared a primary key, but the rows there are would "
-                "all be null in it; the key of a table is declared when it is made"
+                f"the column {each.name!r} is declared a primary key, but it would be null in all "
+                "existing rows; the key of a table is declared when the table is created"
             )
 
 
 def _check_same(wanted: pa.Field, known: pa.Field, version: FileVersion) -> None:
-    (stored,) = to_arrow(new_schema(pa.schema([wanted]), version))  # as the table would have it
+    (stored,) = to_arrow(new_schema(pa.schema([wanted]), version))  # as the table would store it
     if stored.type != known.type:
         raise InvalidInputError(
-            f"the table has a column {wanted.name!r} already, which is {known.type} and not "
+            f"the table already has a column {wanted.name!r} of type {known.type}, not "
             f"{wanted.type}; the type of a column cannot be changed. Give the new column another "
             "name, or write the rows into a new table"
         )
@@ -194,8 +194,8 @@ def _check_types_known(new: Sequence[pa.Field]) -> None:
     for each in new:
         if pa.types.is_null(each.type):
             raise InvalidInputError(
-                f"the new column {each.name!r} has nulls only, and no type that the table could "
-                "give it; cast it to the type that its values will have, or leave it out"
+                f"the new column {each.name!r} contains only nulls and has no type that the table "
+                "could store; cast it to the type that its values will have, or omit it"
             )
 
 
@@ -205,7 +205,7 @@ def _check_case(names: Sequence[str]) -> None:
         other = seen.setdefault(name.casefold(), name)
         if other != name:
             raise InvalidInputError(
-                f"the column {name!r} is not added, for the table has {other!r}, and Spark does "
-                "not tell them apart unless spark.sql.caseSensitive is true; rename the incoming "
+                f"the column {name!r} is not added because the table has {other!r}, and Spark does "
+                "not distinguish them unless spark.sql.caseSensitive is true; rename the incoming "
                 "column"
             )

@@ -1,7 +1,7 @@
-"""Appending: new rows behind the old ones, as new fragments.
+"""Appends rows as new fragments.
 
-Rows that come from a stream bring the number of their micro-batch, and are in the table once, or
-not at all (see `micro_batches`).
+Rows from a stream carry the batch id of their micro-batch, and are in the table exactly once or not
+at all (see `micro_batches`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,20 +30,20 @@ from lance_stream.write.planning import Outcome, commit_planned, planning_again
 from lance_stream.write.uploads import Uploads
 
 MAX_VERSIONS_BEHIND: Final = 8
-"""How many versions others may have made since a version that rows are written for."""
+"""How many versions others may have committed since the one that rows are written for."""
 
 
 def append(table: TableVersion, data: ArrowInput, micro_batch: MicroBatch | None = None) -> Outcome:
     """Write rows into new data files and append them; see `Dataset.append`.
 
-    Whether the version is still the newest is asked once, by the commit. Where it is not, and the
-    newest has other columns, rows that can be read twice are written anew; of others that is asked
+    The commit checks once whether the version is still the newest. If it is not, and the newest has
+    other columns, rows that can be read twice are written again; for other rows this is checked
     first.
 
     Args:
-        table: Any version; the rows go behind the newest one's.
+        table: Any version; the rows are appended to the newest one.
         data: The rows.
-        micro_batch: Which micro-batch they are, if they come from a stream.
+        micro_batch: Their micro-batch, if they come from a stream.
     """
     if micro_batch is None and can_be_read_twice(data):
         try:
@@ -63,11 +63,11 @@ def append(table: TableVersion, data: ArrowInput, micro_batch: MicroBatch | None
 
 
 def _append_as_if_newest(table: TableVersion, data: ArrowInput) -> Outcome:
-    """Append rows, planned on a version which may no longer be the newest.
+    """Append rows, planned on a version that may no longer be the newest.
 
     Args:
         table: The version.
-        data: The rows; they are read again where it is not, and the newest has other columns.
+        data: The rows; they are read again if it is not and the newest has other columns.
     """
     with Uploads(table.store) as uploads:
         fragments = _write(table, data, uploads)
@@ -76,7 +76,7 @@ def _append_as_if_newest(table: TableVersion, data: ArrowInput) -> Outcome:
 
         def check(newest: Manifest) -> None:
             if not _is_like(table, newest) or newest.version > table.version + MAX_VERSIONS_BEHIND:
-                raise RetryableConflictError("the version is long past", newest.version)
+                raise RetryableConflictError("the version is too old", newest.version)
             uploads.wait()
 
         try:
@@ -89,7 +89,7 @@ def _append_as_if_newest(table: TableVersion, data: ArrowInput) -> Outcome:
             newest = newest_of_same(table)
             uploads.wait()
         except BaseException as error:
-            # Without its files nothing was published; nor was it where the table is gone.
+            # Without its files nothing was published; the same holds if the table is gone.
             if not uploads.settle() or isinstance(error, NotFoundError):
                 delete_files(table.store, fragments)
             raise
@@ -106,7 +106,7 @@ def _write(table: TableVersion, data: ArrowInput, uploads: Uploads | None = None
 
 
 def _is_like(table: TableVersion, newest: Manifest) -> bool:
-    """Say whether files that were written for one version are what another needs."""
+    """Return whether files written for one version suit another."""
     return newest.schema == table.schema and newest.data_format == table.manifest.data_format
 
 
@@ -116,22 +116,22 @@ def append_fragments(
     micro_batch: MicroBatch | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """Append fragments that were written before, by `write_fragments` on whatever worker.
+    """Append fragments that `write_fragments` has written on any worker.
 
     Args:
         table: The version whose schema they were written with.
         fragments: What `write_fragments` returned; nothing is committed if there are none.
-        micro_batch: Which micro-batch they are, if they come from a stream. If the table has it
-            already, no version is made.
-        properties: Noted in the transaction.
+        micro_batch: Their micro-batch, if they come from a stream. If the table already has it,
+            no version is committed.
+        properties: Stored in the transaction.
 
-    The files are deleted when it is known that no version names them: the batch was in already,
-    or the commit was refused.
+    The files are deleted if it is known that no version references them: the table already had the
+    batch, or the commit was rejected.
 
     Raises:
-        InvalidInputError: The batch number belongs to another query's batch, or the table's
-            columns were changed since so that the files no longer fit.
-        CommitError: The fragments did not become a version, or it is not known whether they did.
+        InvalidInputError: The batch id belongs to another query's batch, or the table's
+            columns have changed so that the files no longer fit.
+        CommitError: The fragments were not committed, or the outcome is unknown.
     """
     if not fragments:
         return Outcome(checkout(table, None), is_new=False)
@@ -157,7 +157,7 @@ def append_fragments(
         except TableReplacedError:
             raise
         except IncompatibleConflictError:
-            if micro_batch is not None:  # it comes after what was in the way
+            if micro_batch is not None:  # it is applied after the conflicting commit
                 planned_on = newest_of_same(planned_on)
                 _check_is_like(table, planned_on)
             raise
@@ -173,10 +173,10 @@ def append_fragments(
 
 
 def _delete_files_of_no_version(table: TableVersion, fragments: Sequence[Fragment]) -> None:
-    """Delete files that were written after a version was read, unless a later one names them.
+    """Delete files that were written after a version was read, unless a later one references them.
 
-    The same fragments may have been committed by an earlier call whose outcome was not known. Where
-    that cannot be ruled out, for a version is gone or cannot be read, nothing is deleted.
+    An earlier call with an unknown outcome may have committed the same fragments. If that cannot be
+    ruled out because a version is gone or cannot be read, nothing is deleted.
     """
     written = {file.path for fragment in fragments for file in fragment.files}
     try:
@@ -190,7 +190,7 @@ def _delete_files_of_no_version(table: TableVersion, fragments: Sequence[Fragmen
 
 
 def check_same_names(written: Schema, now: Schema) -> None:
-    """Raise if a column was replaced by another of its name: its values would be lost in silence.
+    """Raise if another column of the same name replaced one: its values would be lost silently.
 
     Args:
         written: The columns that data files were written with.
@@ -206,7 +206,7 @@ def check_same_names(written: Schema, now: Schema) -> None:
         if ids.get(each.name, each.id) != each.id:
             raise InvalidInputError(
                 f"the column {each.name!r} was replaced by another while the rows were written; "
-                "write them again"
+                "write the rows again"
             )
 
 
@@ -230,8 +230,8 @@ def check_still_fits(fragments: Sequence[Fragment], written: Schema, newest: Tab
     ]
     if missing:
         raise InvalidInputError(
-            f"the column {missing[0]!r}, which must not be null, was added to the table while the "
-            "rows were written; write them again"
+            f"the non-nullable column {missing[0]!r} was added to the table while the rows were "
+            "written; write them again"
         )
     check_same_names(written, newest.schema)
     if not held & leaves:
@@ -241,28 +241,28 @@ def check_still_fits(fragments: Sequence[Fragment], written: Schema, newest: Tab
 
 
 def check_was_made_alike(table: TableVersion, made: TableVersion) -> None:
-    """Raise unless a table that another writer has made is the one that files were written for.
+    """Raise unless a table created by another writer suits the files that were written.
 
     Args:
-        table: Version 0 of the table that was yet to be made.
-        made: A version of the one that is there.
+        table: Version 0 of the table that was to be created.
+        made: A version of the existing table.
 
     Raises:
         TableReplacedError: It has other columns or another file version.
     """
     if made.schema != table.schema or made.file_version is not table.file_version:
         raise TableReplacedError(
-            f"another writer made the table {table.uri} while the rows were written, with other "
+            f"another writer created the table {table.uri} while the rows were written, with other "
             "columns or another file version; write them again",
             made.version,
         )
 
 
 def _check_is_like(table: TableVersion, newest: TableVersion) -> None:
-    """Raise unless a table that was overwritten or restored is like the one files were made for.
+    """Raise unless a table that was overwritten or restored suits the files that were written.
 
-    Other programs begin to count columns anew when they overwrite, so that the same number can
-    mean another column.
+    Other programs restart the numbering of columns when they overwrite, so the same id can mean
+    another column.
 
     Raises:
         InvalidInputError: It has other columns or another file version.

@@ -1,18 +1,18 @@
-"""Columns that come with values: SQL expressions over each row as it is.
+"""Adds columns with values: SQL expressions over each row.
 
-    CAST(price AS decimal(9, 2)) * quantity         one new data file a fragment, beside its others
-    CAST(NULL AS double)                            no file: the same as a nullable column
+    CAST(price AS decimal(9, 2)) * quantity         one new data file per fragment, beside its
+    others CAST(NULL AS double)                            no file: the same as a nullable column
 
-Of a fragment only the columns that the expressions name are read, and only the new ones written.
-The new file has as many rows as the others, dead ones included: they are null there. One Merge
-states all fragments with their new files. Rows keep their ids; each was updated by that version.
+Only the columns that the expressions name are read, and only the new ones written. The new file has
+as many rows as the others, including deleted ones, which are null. One Merge states all fragments
+with their new files. Rows keep their ids; each counts as updated by that version.
 
-A Merge follows nothing that touches rows, so it is planned again whenever others have been at the
-table. Files that have been written are used again for fragments that still are what they were.
+A Merge cannot follow anything that touches rows, so any concurrent commit makes it be planned
+again. Files that have been written are reused for unchanged fragments.
 
-Source:  facts of the format, section 4; measured on the reference.
-Differs: The reference keeps a column not null whose expression is never null; here each is
-         nullable, so that a writer who does not know it can go on.
+Source:  facts of the format, section 4; observed in the reference.
+Differs: The reference makes a column non-nullable if its expression is never null; here every
+         column is nullable, so that writers that do not know it can continue.
 """
 
 import sys
@@ -54,18 +54,18 @@ def add_computed_columns(table: TableVersion, columns: Mapping[str, str]) -> Tab
 
     Args:
         table: Any version; the columns are added to the newest one.
-        columns: For the name of each a SQL expression over the columns there are.
+        columns: Maps each new name to a SQL expression over the existing columns.
 
     Returns:
-        The version that was made; the newest one if no column is named.
+        The committed version; the newest one if no column is named.
 
     Raises:
-        NotFoundError: An expression names a column that is not there.
-        InvalidInputError: An expression is not understood, cannot be computed, or has no type; a
-            column of a name is there already. Nothing is changed, and no file is left behind.
-        CommitError: Others were in the way each time.
+        NotFoundError: An expression names a column that does not exist.
+        InvalidInputError: An expression is invalid, cannot be computed, or has no type; a column
+            of that name exists. Nothing is changed, and no file is left behind.
+        CommitError: Every attempt conflicted with other commits.
     """
-    as_mapping(columns, "new columns are a mapping of texts, {'total': 'price * quantity'}")
+    as_mapping(columns, "new columns must map text to text, {'total': 'price * quantity'}")
     expressions = {name: parse_expression(text) for name, text in columns.items()}
     if not expressions:
         return checkout(table, None)
@@ -92,10 +92,10 @@ def add_computed_columns(table: TableVersion, columns: Mapping[str, str]) -> Tab
 
 @dataclass(frozen=True)
 class _Written:
-    """The files that have been written, by what they belong to.
+    """The files that have been written, and what they belong to.
 
     Attributes:
-        fragments: For a fragment's id, its other files and the ids of the new fields: the new
+        fragments: Maps a fragment's id, its other files and the ids of the new fields to the new
             file, as the only one of a fragment.
     """
 
@@ -106,12 +106,12 @@ class _Written:
     def merged(
         self, table: TableVersion, own: Schema, expressions: Expressions
     ) -> tuple[Fragment, ...]:
-        """Return the fragments of a version, each with its new file, which is written if need be.
+        """Return the fragments of a version, each with its new file, written if necessary.
 
         Args:
             table: The version.
             own: The new columns that have values.
-            expressions: What they are.
+            expressions: Their expressions.
         """
         ids = tuple(each.id for each in own.walk())
         merged = []
@@ -128,33 +128,33 @@ class _Written:
         return tuple(merged)
 
     def unless_in(self, fragments: Iterable[Fragment]) -> list[Fragment]:
-        """Return those whose file none of some fragments names."""
+        """Return those whose file is in none of the given fragments."""
         named = {file.path for each in fragments for file in each.files}
         return [each for each in self.fragments.values() if each.files[0].path not in named]
 
 
 def _fields_of(table: TableVersion, expressions: Expressions) -> list[pa.Field]:
-    """Return the new columns, with the types that their expressions have for no rows."""
+    """Return the new columns, with the types that their expressions have for zero rows."""
     no_rows = pa.RecordBatch.from_pylist([], schema=table.arrow_schema)
     fields = []
     for name, expression in expressions.items():
         if name in table.schema.names:
             raise InvalidInputError(
-                f"the table has a column {name!r} already; give it other values with update, or "
+                f"the table already has a column {name!r}; change its values with update, or give "
                 "the new column another name"
             )
         found = evaluate(expression, no_rows).type
         if pa.types.is_null(found):
             raise InvalidInputError(
                 f"the new column {name!r} is null in every row, and {expression.text!r} does not "
-                "say of which type: write CAST(NULL AS double), or give a pyarrow.Field"
+                "define its type: write CAST(NULL AS double), or pass a pyarrow.Field"
             )
         fields.append(pa.field(name, found))
     return fields
 
 
 def _with_values(schema: Schema, expressions: Expressions) -> Schema:
-    """Return the new columns that are not null in every row, whatever it holds."""
+    """Return the new columns that are not null in every row by definition."""
     one_row = pa.RecordBatch.from_arrays([pa.nulls(1)], names=[""])
     return Schema(
         tuple(
@@ -182,9 +182,9 @@ def _write(table: TableVersion, place: int, own: Schema, expressions: Expression
 
 
 def _values(table: TableVersion, place: int, expressions: Expressions) -> Iterator[pa.RecordBatch]:
-    """Yield the new columns of a fragment, a row for each physical one; dead rows are null.
+    """Yield the new columns of a fragment, one row per physical row; deleted rows are null.
 
-    They are read and computed by a few threads, a little ahead of the one who writes them.
+    A few threads read and compute them, a little ahead of the writer.
     """
     paths = (path for each in expressions.values() for path in each.paths)
     unit = unit_of(

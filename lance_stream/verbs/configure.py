@@ -1,4 +1,4 @@
-"""Changing a table's configuration: a map from text to text that every version carries on."""
+"""Changes a table's config: a map from text to text that later versions inherit."""
 
 from collections.abc import Mapping
 
@@ -11,11 +11,13 @@ from lance_stream.write.planning import commit_planned, planning_again
 
 
 def update_config(table: TableVersion, entries: Mapping[str, str | None]) -> TableVersion:
-    """Set config entries, or take them away; see `Dataset.update_config`."""
-    as_mapping(entries, "config is a mapping of texts, {'key': 'value'}")
+    """Set or remove config entries; see `Dataset.update_config`."""
+    as_mapping(entries, "config must be a mapping from text to text, {'key': 'value'}")
     for key, value in entries.items():
         if not isinstance(key, str) or not key or not (value is None or isinstance(value, str)):
-            raise InvalidInputError(f"config is a mapping of texts, but has {key!r}: {value!r}")
+            raise InvalidInputError(
+                f"config must be a mapping from text to text, but has {key!r}: {value!r}"
+            )
 
     def attempt() -> TableVersion:
         newest = checkout(table, None)

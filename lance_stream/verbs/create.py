@@ -1,4 +1,4 @@
-"""Making a table: its first version, without rows; or with the ones that were written for it."""
+"""Creates a table: its first version, empty or with rows that were written for it."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,11 +36,11 @@ from lance_stream.write.planning import commit_operation
 
 
 def create_table(planned: TableVersion) -> TableVersion:
-    """Make a table that `plan_table` planned, without rows, and return its first version.
+    """Create a table that `plan_table` planned, without rows, and return its first version.
 
     Raises:
-        InvalidInputError: There is a table already.
-        CommitUncertainError: Nobody knows whether the table was made.
+        InvalidInputError: The table already exists.
+        CommitUncertainError: It is unknown whether the table was created.
     """
     log = planned.log
     try:
@@ -72,18 +72,20 @@ def plan_table(
     config: Mapping[str, str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> TableVersion:
-    """Return a table that is yet to be made, as its version 0: columns without rows.
+    """Return a table that is yet to be created, as its version 0: columns without rows.
 
-    Nothing is written. Verbs plan on it as on any version, and what is planned on it is committed
-    as version 1 (see `commit_verb.commit_planned`): so a table comes to be with its first rows, or
-    not at all. If another writer makes the table meanwhile, they plan again on that one.
+    Nothing is written. Verbs plan on it as on any version, and their plan is committed as version
+    1 (see `commit_verb.commit_planned`): so a table is created with its first rows, or not at all.
+    If another writer creates the table meanwhile, they plan again on that one.
 
     Raises:
-        InvalidInputError: A table cannot be made like that.
+        InvalidInputError: Such a table cannot be created.
         UnsupportedFeatureError: A type, or the location's protocol, is not supported.
     """
     if not isinstance(schema, pa.Schema):
-        raise InvalidInputError(f"a schema is a pyarrow.Schema, not a {type(schema).__name__}")
+        raise InvalidInputError(
+            f"the schema must be a pyarrow.Schema, not a {type(schema).__name__}"
+        )
     version = DEFAULT_FILE_VERSION if file_version is None else FileVersion.parse(file_version)
     version.check_supported()
     tree = new_schema(with_primary_key(schema, () if primary_key is None else primary_key), version)
@@ -106,9 +108,9 @@ def plan_table(
 
 
 def check_types_known(columns: Iterable[pa.Field]) -> None:
-    """Raise if rows that come from Spark bring a column of nulls only, which has no type.
+    """Raise if rows from Spark have a column that contains only nulls and so has no type.
 
-    A table that was made with it could never take a value in it.
+    A table created with it could never store a value in it.
 
     Raises:
         InvalidInputError: A column, or a part of one, has no type.
@@ -116,9 +118,9 @@ def check_types_known(columns: Iterable[pa.Field]) -> None:
     for each in columns:
         if _is_void(each.type):
             raise InvalidInputError(
-                f"the column {each.name!r} has nulls only in its type or in a part of it "
-                f"({each.type}), which is no type that a new table could give it; cast it to the "
-                "type that its values will have, or leave it out"
+                f"the column {each.name!r} contains only nulls in its type or in a part of it "
+                f"({each.type}), which is not a type that a new table could have; cast it to the "
+                "type that its values will have, or omit it"
             )
 
 
@@ -137,19 +139,19 @@ def create_with_fragments(
     storage_options: Mapping[str, Any] | None = None,
     micro_batch: MicroBatch | None = None,
 ) -> TableVersion | None:
-    """Make a table whose first version has rows already; None if there is a table.
+    """Create a table whose first version has rows; None if the table already exists.
 
     Args:
-        uri: Where, as the user wrote it.
+        uri: The location, as the user wrote it.
         log: The history that the table will have.
         first: The columns, numbered; and the fragments, written by `write_fragments`.
-        version: Of the data files.
+        version: The version of the data files.
         stable_row_ids: Whether a row keeps its id for its whole life.
-        storage_options: What opening the store took.
-        micro_batch: Which micro-batch the rows are, if they come from a stream.
+        storage_options: The settings for opening the store.
+        micro_batch: The rows' micro-batch, if they come from a stream.
 
     Raises:
-        CommitUncertainError: Nobody knows whether the table was made.
+        CommitUncertainError: It is unknown whether the table was created.
     """
     try:
         result = commit_operation(
@@ -165,7 +167,7 @@ def create_with_fragments(
             creation=Creation(
                 DataFormat("lance", version.manifest_name), stable_row_ids=stable_row_ids
             ),
-            before_attempt=lambda newest: None if newest is None else "the table is there",
+            before_attempt=lambda newest: None if newest is None else "the table exists",
             config_entries=entries_of(micro_batch),
         )
     except CommitConflictError:
@@ -185,29 +187,29 @@ def new_schema(schema: pa.Schema, version: FileVersion, first_id: int = 0) -> Sc
     """Return the tree of a new table's columns, numbered from `first_id` on.
 
     Raises:
-        InvalidInputError: There is no column, two have one name, one has a name that it cannot
-            have, a type cannot be stored, or metadata ask for an encoding that is not known.
+        InvalidInputError: There is no column, two have the same name, one has an invalid name, a
+            type cannot be stored, or metadata request an unknown encoding.
         UnsupportedFeatureError: A type is not supported yet.
     """
     if not len(schema):
-        raise InvalidInputError("a table needs a column at least")
+        raise InvalidInputError("a table needs at least one column")
     given = from_arrow(schema)
     check_new_columns(given.fields)
     for each in given.fields:
         check_encoding_options(each)
     tree = assign_ids(with_blobs_of(given, version), first_id)
-    to_arrow(tree)  # refuses what cannot be read back
+    to_arrow(tree)  # rejects what cannot be read back
     return tree
 
 
 def with_primary_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
-    """Return the schema with columns declared the (unenforced) primary key, and so not null.
+    """Return the schema with an (unenforced) primary key declared, whose columns are not null.
 
     Raises:
-        InvalidInputError: A column of the key is not there, or named twice.
+        InvalidInputError: A column of the key does not exist, or is named twice.
     """
     if isinstance(primary_key, str):
-        raise InvalidInputError(f"primary_key is a list of columns: [{primary_key!r}]")
+        raise InvalidInputError(f"primary_key must be a list of columns: [{primary_key!r}]")
     primary_key = as_names(primary_key, "primary_key")
     if len(set(primary_key)) != len(primary_key):
         raise InvalidInputError(f"the primary key {list(primary_key)} names a column twice")
@@ -215,7 +217,7 @@ def with_primary_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema
         place = schema.get_field_index(name)
         if place < 0:
             raise InvalidInputError(
-                f"the primary key names the column {name!r}; there are: {', '.join(schema.names)}"
+                f"the primary key names {name!r}; the columns are: {', '.join(schema.names)}"
             )
         field = schema.field(place)
         declared = {PRIMARY_KEY_METADATA: "true"}
@@ -227,21 +229,23 @@ def with_primary_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema
 
 
 def check_config(config: Mapping[str, str]) -> dict[str, str]:
-    """Return config entries, if they are texts.
+    """Return config entries, after checking that they are text.
 
     Raises:
         InvalidInputError: One is not.
     """
-    as_mapping(config, "config is a mapping of texts, {'key': 'value'}")
+    as_mapping(config, "config must be a mapping from text to text, {'key': 'value'}")
     for key, value in config.items():
         if not isinstance(key, str) or not isinstance(value, str) or not key:
-            raise InvalidInputError(f"config is a mapping of texts, but has {key!r}: {value!r}")
+            raise InvalidInputError(
+                f"config must be a mapping from text to text, but has {key!r}: {value!r}"
+            )
     return dict(config)
 
 
 def _already_there(uri: str, version: int | None) -> InvalidInputError:
     at = "" if version is None else f", at version {version}"
     return InvalidInputError(
-        f"there is a dataset at {uri} already{at}; open it with open_dataset, and replace its rows "
+        f"a dataset already exists at {uri}{at}; open it with open_dataset, and replace its rows "
         "with overwrite if that is what you want"
     )

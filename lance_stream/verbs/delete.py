@@ -1,7 +1,7 @@
-"""Deleting rows: what a condition chooses dies, in new deletion files; no data file is touched.
+"""Deletes the rows that match a condition with new deletion files; no data file is touched.
 
-Only the columns of the condition are read. A deletion file is complete: it holds the rows that
-were dead before, too. A fragment of which every row is dead leaves the table.
+Only the columns of the condition are read. A deletion file is complete: it includes rows that were
+already deleted. A fragment whose rows are all deleted leaves the table.
 """
 
 from lance_stream.environment import MACHINE, Environment
@@ -19,11 +19,11 @@ def delete(table: TableVersion, predicate: str, environment: Environment = MACHI
     Args:
         table: Any version; the rows of the newest one are deleted.
         predicate: A SQL expression.
-        environment: Randomness, for the names of deletion files.
+        environment: Randomness, for names of deletion files.
 
     Raises:
-        NotFoundError: The condition names a column that is not there.
-        InvalidInputError: The condition is not understood.
+        NotFoundError: The condition names a column that does not exist.
+        InvalidInputError: The condition is invalid.
     """
 
     def attempt() -> TableVersion:

@@ -1,12 +1,12 @@
-"""Dropping columns: they leave the schema, and no row changes.
+"""Drops columns: they leave the schema, and no row changes.
 
-One Project states the columns that are left. Their values stay in the data files until a
-compaction writes the rows anew; a file that holds no other column is no longer named. So row ids
-and stamps stay, and the change feed shows nothing.
+One Project states the remaining columns. Their values stay in the data files until a compaction
+rewrites the rows; a file without other columns is no longer referenced. So row ids and row versions
+are kept, and the change feed is empty.
 
-Source:  facts of the format, section 4; measured on the reference.
-Differs: The reference drops a column of the primary key, and takes an index along without a word.
-         It drops a struct with its last part; here the struct is to be named.
+Source:  facts of the format, section 4; observed in the reference.
+Differs: The reference drops a column of the primary key, and silently drops an index with it. It
+         drops a struct with its last part; here the struct must be named.
 """
 
 from collections.abc import Sequence
@@ -32,10 +32,10 @@ def drop_columns(table: TableVersion, columns: Sequence[str]) -> TableVersion:
         columns: Names, or paths into structs.
 
     Raises:
-        NotFoundError: A column is not there.
-        InvalidInputError: A column is part of the primary key, has an index, or is what deletes
-            are remembered by; or nothing would be left of the table, or of a struct.
-        CommitError: Others were in the way each time.
+        NotFoundError: A column does not exist.
+        InvalidInputError: A column is part of the primary key, has an index, or is used to
+            remember deletes; or the table, or a struct, would have no column left.
+        CommitError: Every attempt conflicted with other commits.
     """
 
     def left(newest: TableVersion) -> tuple[Field, ...]:
@@ -57,24 +57,24 @@ def _check_can_be_dropped(table: TableVersion, column: str, path: tuple[Field, .
         if each.logical_type != STRUCT or each.is_packed:
             kind = "a packed struct" if each.is_packed else "a list"
             raise InvalidInputError(
-                f"{column!r} cannot be dropped, for it is part of {kind}, {each.name!r}, whose "
-                "values are only dropped as a whole"
+                f"{column!r} cannot be dropped because it is part of {kind}, {each.name!r}, whose "
+                "values can only be dropped as a whole"
             )
     gone = list(path[-1].walk())
     if any(each.primary_key_position is not None for each in gone):
         raise InvalidInputError(
-            f"the column {column!r} cannot be dropped, for it is part of the table's primary key"
+            f"the column {column!r} cannot be dropped because it is part of the table's primary key"
         )
     check_no_index(table, column, {each.id for each in gone})
 
 
 def _without(fields: Sequence[Field], dropped: set[int], whole: Field | None) -> tuple[Field, ...]:
-    """Return fields without some of them, at any depth.
+    """Return fields without the dropped ones, at any depth.
 
     Args:
         fields: The table's columns, or the parts of a struct.
-        dropped: The ids of those that go.
-        whole: The struct whose parts they are.
+        dropped: The ids of the dropped fields.
+        whole: The struct that they are parts of.
     """
     left = tuple(
         replace(each, children=_without(each.children, dropped, each)) if each.children else each
@@ -84,5 +84,5 @@ def _without(fields: Sequence[Field], dropped: set[int], whole: Field | None) ->
     if fields and not left:
         what = "the table" if whole is None else f"the struct {whole.name!r}"
         way_out = "keep one" if whole is None else "drop it as a whole"
-        raise InvalidInputError(f"no column would be left of {what}; {way_out}")
+        raise InvalidInputError(f"{what} would have no column left; {way_out}")
     return left

@@ -1,14 +1,14 @@
-"""Writing by many workers: planned once, written by each, committed once.
+"""Distributed writes: planned once, written by many workers, committed once.
 
-    plan_job        one process     looks at the table; says how files are written, and where
-    write_fragments each worker     with `WriteJob.target`; no version names the files yet
-    commit_job      one process     one version of all the fragments
-    discard         one process     the files of a job that nobody has tried to commit
+    plan_job        one process     reads the table; decides how and where files are written
+    write_fragments each worker     with `WriteJob.target`; no version references the files yet
+    commit_job      one process     one version with all the fragments
+    discard         one process     deletes the files of a job that was never committed
 
-The processes need not share memory: a job and fragments are plain values. What became of the table
-between plan and commit is settled by the commit, as for every verb.
+The processes need not share memory: a job and its fragments are plain values. The commit resolves
+what happened to the table since the plan, as for every verb.
 
-A table that does not exist is made by the commit, with its rows in the first version: a job that
+A table that does not exist is created by the commit, with the rows in its first version: a job that
 fails leaves no table behind.
 """
 
@@ -51,23 +51,23 @@ from lance_stream.write.micro_batches import MicroBatch, find_taken_in
 from lance_stream.write.planning import Outcome
 
 NameRule: TypeAlias = Callable[[Sequence[str], Sequence[str]], Sequence[str]]
-"""Gives the names under which a table stores columns, from their own names and the table's."""
+"""Maps incoming column names to the table's, given both."""
 
 
 @dataclass(frozen=True)
 class WriteJob:
-    """How rows come into a table; picklable.
+    """How rows are written into a table; picklable.
 
     Attributes:
-        uri: Where the table lies, as the user wrote it.
-        storage_options: What opening its store took.
+        uri: The table's location, as the user wrote it.
+        storage_options: The settings for opening its store.
         target: Where and how its new files are written.
         version: The version that was planned on; 0 if there was no table.
-        overwrite: Whether the rows take the place of all that the table has.
+        overwrite: Whether the rows replace all rows of the table.
         config: The ledger's entries at that version.
-        mark: What that version is known by (`table.version_marks`); empty if there was no table.
-        names: What the table calls the columns of each batch, in their order; None where batches
-            come under the table's own names.
+        mark: That version's mark (`table.version_marks`); empty if there was no table.
+        names: The table's names for the columns of each batch, in order; None if batches use
+            the table's own names.
     """
 
     uri: str
@@ -80,10 +80,10 @@ class WriteJob:
     names: tuple[str, ...] | None = None
 
     def has_taken_in(self, micro_batch: MicroBatch) -> bool:
-        """Say whether the table had a micro-batch when the job was planned; asks no store.
+        """Return whether the table had a micro-batch when the job was planned; sends no request.
 
         Raises:
-            InvalidInputError: The batch number belongs to another query's batch.
+            InvalidInputError: The batch id belongs to another query's batch.
         """
         found = ledger.decide(
             self.config, micro_batch.app_id, micro_batch.batch_id, micro_batch.query_id
@@ -103,23 +103,23 @@ def plan_job(
     name_rule: NameRule | None = None,
     case_sensitive: bool = False,
 ) -> WriteJob:
-    """Say how rows come into the table at a location, and check that they can.
+    """Plan how rows are written into the table at a location, and check that they can be.
 
     Args:
-        uri: Where the table lies, or will.
+        uri: The location of the table, which may not exist.
         incoming: The rows' schema.
-        overwrite: Whether they take the place of all that the table has.
-        add_columns: Whether columns that the table has not are added to it, now.
-        file_version: Of the data files of a table that does not exist; of one that does, what it
-            has to be.
-        primary_key: The same of the columns of the primary key.
+        overwrite: Whether they replace all rows of the table.
+        add_columns: Whether columns that the table lacks are added to it now.
+        file_version: The file version of a table to be created; the expected one of a table that
+            exists.
+        primary_key: The same for the columns of the primary key.
         storage_options: Settings of the store.
-        name_rule: Gives the table's names of the incoming columns; None where they have them.
-        case_sensitive: Whether an added column's name may differ from another's in case only.
+        name_rule: Gives the table's names of the incoming columns; None if they are the same.
+        case_sensitive: Whether an added column's name may differ from another's only in case.
 
     Raises:
-        InvalidInputError: The rows do not fit the table, a table cannot be made of their columns,
-            or it is another one than was asked for.
+        InvalidInputError: The rows do not fit the table, a table cannot be created with their
+            columns, or the table is not as requested.
         UnsupportedFeatureError: A type, or the location's protocol, is not supported.
     """
     options = dict(storage_options or {})
@@ -156,21 +156,21 @@ def plan_job(
 def commit_job(
     job: WriteJob, fragments: Sequence[Fragment], micro_batch: MicroBatch | None = None
 ) -> Outcome:
-    """Make one version of what the workers of a job have written; the table, if there is none.
+    """Commit what the workers of a job have written as one version; create the table if needed.
 
     Args:
         job: The job.
-        fragments: What `write_fragments` returned to each worker whose work counts. Without any, an
-            append makes no version, unless it makes the table.
-        micro_batch: Which micro-batch the rows are, if they come from a stream. If the table has
-            it already, no version is made.
+        fragments: What `write_fragments` returned to each worker whose work counts. Without any,
+            an append commits no version, unless it creates the table.
+        micro_batch: The rows' micro-batch, if they come from a stream. If the table already has
+            it, no version is committed.
 
-    The files are deleted when it is known that no version names them.
+    The files are deleted if it is known that no version references them.
 
     Raises:
-        InvalidInputError: The batch number belongs to another query's batch, or the table's columns
-            were changed since the plan so that the files no longer fit.
-        CommitError: The fragments did not become a version, or it is not known whether they did.
+        InvalidInputError: The batch id belongs to another query's batch, or the table's columns
+            have changed since the plan so that the files no longer fit.
+        CommitError: The fragments were not committed, or the outcome is unknown.
     """
     if not job.version:
         made = create_with_fragments(
@@ -194,15 +194,15 @@ def commit_job(
 
 
 def check_is_in(job: WriteJob, micro_batch: MicroBatch) -> ledger.LedgerEntry:
-    """Return what says that the table has a micro-batch, whose number it had at the plan.
+    """Return the ledger's entry of a micro-batch whose batch id was in it at the plan.
 
     Args:
         job: The job.
         micro_batch: The batch, with the digest of its rows.
 
     Raises:
-        OtherBatchError: What it has under this number is another batch.
-        InvalidInputError: The ledger's entry has been taken out since.
+        OtherBatchError: The table has another batch under this batch id.
+        InvalidInputError: The ledger's entry has been removed since.
     """
     table = open_table(job.uri, storage_options=job.storage_options)
     entry = find_taken_in(table, micro_batch)
@@ -216,32 +216,32 @@ def check_is_in(job: WriteJob, micro_batch: MicroBatch) -> ledger.LedgerEntry:
 
 
 def discard(job: WriteJob, fragments: Iterable[Fragment]) -> None:
-    """Delete what workers wrote for a job that nobody has tried to commit; best effort."""
+    """Delete the files of a job that was never committed; best effort."""
     delete_files(job.target.store, fragments)
 
 
 def _as_planned(job: WriteJob, fragments: Sequence[Fragment]) -> TableVersion:
-    """Return the version that the files were written for, as far as the commit has to know it."""
+    """Return the version that the files were written for, as far as the commit needs it."""
     try:
         newest = open_table(job.uri, storage_options=job.storage_options)
     except NotFoundError as error:
         raise TableReplacedError(
             f"the rows were written for version {job.version} of {job.uri}, but the table was "
-            "deleted meanwhile. Write them again to make it anew",
+            "deleted meanwhile. Write them again to re-create it",
             job.version,
         ) from error
     if not job.version:
         if newest.schema != job.target.schema or newest.file_version is not job.target.file_version:
             raise InvalidInputError(
-                f"another writer made the table {job.uri} while the rows were written, with other "
-                "columns or another file version; write them again"
+                f"another writer created the table {job.uri} while the rows were written, with "
+                "other columns or another file version; write them again"
             )
         return newest
     if newest.version < job.version:
         raise replaced(job.uri, job.version, newest.version)
     try:
         planned_on = checkout(newest, job.version)
-    except NotFoundError:  # cleaned up: what came since is not known
+    except NotFoundError:  # cleaned up: later changes are unknown
         if fragments and not job.overwrite:
             check_still_fits(fragments, job.target.schema, newest)
         return newest
@@ -253,20 +253,20 @@ def _as_planned(job: WriteJob, fragments: Sequence[Fragment]) -> TableVersion:
 def _check_is_asked_for(
     table: TableVersion, file_version: str | None, primary_key: Sequence[str] | None
 ) -> None:
-    """Raise if a table that exists is not made as the user asked for."""
+    """Raise if an existing table is not as the user requested."""
     if file_version is not None:
         asked = FileVersion.parse(file_version)
         if asked is not table.file_version:
             raise InvalidInputError(
                 f"the table {table.uri} has files of version {table.file_version}, not {asked}, "
-                "and that cannot be changed; leave the file version out, or write a new table"
+                "and that cannot be changed; omit the file version, or write a new table"
             )
     key = _primary_key_of(table)
     if primary_key is not None and list(primary_key) != key:
         declared = f"the primary key {', '.join(key)}" if key else "no primary key"
         raise InvalidInputError(
             f"the table {table.uri} has {declared}, not {', '.join(primary_key)}; the key is "
-            "declared when a table is made. Leave it out, or write a new table"
+            "declared when a table is created. Omit it, or write a new table"
         )
 
 
@@ -282,16 +282,16 @@ def _primary_key_of(table: TableVersion) -> list[str]:
 def _columns_after(
     table: TableVersion, incoming: pa.Schema, primary_key: Sequence[str] | None
 ) -> Schema:
-    """Return the columns of a table whose rows are replaced by others.
+    """Return the columns of a table whose rows are replaced.
 
-    They stay where the rows have the same ones, in whatever order, and can be cast to them: so
-    what the rows' maker does not know (a list's fixed size, a sign, a key) is kept.
+    The columns are kept if the rows have the same ones, in any order, and can be cast to them: this
+    preserves what the rows' producer does not know (a list's fixed size, a sign, a key).
     """
     if sorted(incoming.names) == sorted(table.arrow_schema.names):
         with suppress(InvalidInputError):
             check_castable(incoming, table.arrow_schema)
             return table.schema
-    # field ids go on, so that a data file of an older version is never taken for a column
+    # field ids continue, so that a column never matches a data file of an older version
     schema = new_schema(
         with_primary_key(incoming, primary_key or ()),
         table.file_version,

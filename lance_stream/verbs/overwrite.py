@@ -1,8 +1,8 @@
-"""Overwriting: other rows, and perhaps another schema, in place of all that a table has.
+"""Overwrites: replaces all rows of a table, and possibly its schema.
 
-Row ids and fragment ids go on counting; the change feed shows all old rows as deleted and all new
-ones as inserted. Config, base paths and the file version stay. So does the schema, with its primary
-key and what must not be null, where the new rows have the same columns of the same types.
+Row ids and fragment ids continue counting; the change feed shows all old rows as deleted and all
+new ones as inserted. Config, base paths and the file version are kept. So is the schema, with its
+primary key and nullability, if the new rows have the same columns of the same types.
 """
 
 from collections.abc import Sequence
@@ -29,12 +29,12 @@ from lance_stream.write.planning import Outcome, Staged, commit_planned, plannin
 def overwrite(
     table: TableVersion, data: ArrowInput, micro_batch: MicroBatch | None = None
 ) -> Outcome:
-    """Put rows in place of all that a table has; see `Dataset.overwrite`.
+    """Replace all rows of a table; see `Dataset.overwrite`.
 
     Args:
         table: Any version; the newest one's rows are replaced.
         data: The rows.
-        micro_batch: Which micro-batch they are, if they come from a stream.
+        micro_batch: Their micro-batch, if they come from a stream.
     """
     table = checkout(table, None)
     if micro_batch is not None:
@@ -44,7 +44,7 @@ def overwrite(
     rows = read_input(data)
     schema = table.schema
     if not _has_same_columns(rows.schema, table.arrow_schema):
-        # field ids go on, so that a data file of an older version is never taken for a column
+        # field ids continue, so that a column never matches a data file of an older version
         schema = new_schema(rows.schema, table.file_version, table.schema.max_field_id() + 1)
     check_types(schema.fields, table.file_version)
     target = replace(write_target(table), schema=schema)
@@ -57,20 +57,20 @@ def overwrite_fragments(
     schema: Schema,
     micro_batch: MicroBatch | None = None,
 ) -> Outcome:
-    """Put fragments in place of all that a table has, written before on whatever worker.
+    """Replace all fragments of a table by new ones, already written on any worker.
 
     Args:
         table: The version that was planned on.
         fragments: What `write_fragments` returned; none empties the table.
         schema: The columns that they were written with.
-        micro_batch: Which micro-batch they are, if they come from a stream. If the table has it
-            already, no version is made.
+        micro_batch: Their micro-batch, if they come from a stream. If the table already has it,
+            no version is committed.
 
-    The files are deleted when it is known that no version names them.
+    The files are deleted if it is known that no version references them.
 
     Raises:
-        InvalidInputError: The batch number belongs to another query's batch.
-        CommitError: They did not become a version, or it is not known whether they did.
+        InvalidInputError: The batch id belongs to another query's batch.
+        CommitError: They were not committed, or the outcome is unknown.
     """
     operation = Overwrite(tuple(fragments), schema)
 

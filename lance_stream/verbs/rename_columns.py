@@ -1,10 +1,10 @@
-"""Renaming columns: the schema says another name, and no row changes.
+"""Renames columns: only the schema changes, and no row.
 
 One Project states the schema. A column keeps its field id, by which data files, indices and the
-change feed know it; so it also keeps its index, and its place in the primary key.
+change feed identify it; so it also keeps its index and its place in the primary key.
 
-Source:  facts of the format, section 4; measured on the reference.
-Differs: The reference takes an empty name, one with a dot, and one that begins like its own.
+Source:  facts of the format, section 4; observed in the reference.
+Differs: The reference accepts empty names, names with a dot, and reserved prefixes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,20 +20,20 @@ from lance_stream.verbs.schema_changes import change_schema, check_not_remembere
 
 
 def rename_columns(table: TableVersion, names: Mapping[str, str]) -> TableVersion:
-    """Give columns other names; see `Dataset.rename_columns`.
+    """Rename columns; see `Dataset.rename_columns`.
 
     Args:
         table: Any version; the columns of the newest one are renamed.
-        names: For a name, or a path into a struct, the new name of the column itself. All are
-            renamed at once, so that two columns can change names.
+        names: Maps a name, or a path into a struct, to the column's new name. All columns are
+            renamed at once, so two columns can swap names.
 
     Raises:
-        NotFoundError: A column is not there.
-        InvalidInputError: A new name cannot be had, or another column has it; or deletes are
-            remembered by a column.
-        CommitError: Others were in the way each time.
+        NotFoundError: A column does not exist.
+        InvalidInputError: A new name is invalid, or taken by another column; or the column is
+            used to remember deletes.
+        CommitError: Every attempt conflicted with other commits.
     """
-    as_mapping(names, "new names are a mapping of texts, {'old': 'new'}")
+    as_mapping(names, "new names must be a mapping from text to text, {'old': 'new'}")
 
     def renamed(newest: TableVersion) -> tuple[Field, ...]:
         name_of: dict[int, str] = {}
@@ -65,7 +65,7 @@ def _with_names(fields: Sequence[Field], name_of: Mapping[int, str]) -> tuple[Fi
     for each in renamed:
         if each.name in taken:
             raise InvalidInputError(
-                f"two columns would be called {each.name!r}; rename or drop the other one first"
+                f"two columns would be named {each.name!r}; rename or drop the other one first"
             )
         taken.add(each.name)
     return renamed

@@ -1,7 +1,7 @@
-"""Restoring: an older version's rows, columns and config once more, as the newest version.
+"""Restores an older version's rows, columns and config as the newest version.
 
-Until the new version is there, a tag holds the older one: its files must not be cleaned up between
-the look at what it has and the publication.
+Until the new version exists, a tag protects the older one: its files must not be cleaned up between
+reading its manifest and publishing the new one.
 """
 
 from lance_stream.arguments import as_number
@@ -15,21 +15,21 @@ from lance_stream.write.planning import commit_planned, planning_again
 
 
 def restore(table: TableVersion, version: int) -> TableVersion:
-    """Bring back what an older version had; see `Dataset.restore`.
+    """Bring back the contents of an older version; see `Dataset.restore`.
 
     Args:
         table: Any version.
         version: The older one.
 
     Raises:
-        NotFoundError: There is no such version (any more).
-        InvalidInputError: It is no number.
-        CommitError: Others were in the way each time.
+        NotFoundError: The version does not exist (any more).
+        InvalidInputError: It is not a number.
+        CommitError: Every attempt conflicted with other commits.
     """
     number = as_number(version)
     if number is None or number < 1:
         raise InvalidInputError(
-            "what is restored is a version, a whole number from 1: that of a tag or moment is "
+            "restore takes a version, a whole number from 1: for a tag or a moment it is "
             f"checkout(...).version; not {version!r:.200}"
         )
 
@@ -38,6 +38,6 @@ def restore(table: TableVersion, version: int) -> TableVersion:
         kept = {KEEPS_LEDGER: "true"}
         return commit_planned(newest, Restore(number), properties=kept).table
 
-    table.log.read(number)  # if it is gone, this says which ones there are
+    table.log.read(number)  # if it is gone, the error lists the existing ones
     with holding(table.refs, number):
         return planning_again(attempt)

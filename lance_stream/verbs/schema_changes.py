@@ -1,7 +1,7 @@
-"""What dropping and renaming columns have in common: a Project, which says what is left.
+"""What dropping and renaming columns share: a Project, which states the remaining columns.
 
 No data file is touched: columns are found by their field ids. A Project states the whole schema, so
-if others change the schema, an index, or what deletes are remembered by, it is planned again.
+it is planned again if others change the schema, an index, or the columns that remember deletes.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,17 +20,17 @@ from lance_stream.write.planning import commit_planned, planning_again
 def change_schema(
     table: TableVersion, plan: Callable[[TableVersion], Sequence[Field]]
 ) -> TableVersion:
-    """Give the newest version of a table other columns, of those that it has.
+    """Change the columns of a table's newest version, keeping a selection of them.
 
     Args:
         table: Any version.
-        plan: Returns the top-level columns that are left, with their ids, given the newest version.
+        plan: Returns the remaining top-level columns, with their ids, given the newest version.
 
     Returns:
-        The version that was made; the newest one if no column changes.
+        The committed version; the newest one if no column changes.
 
     Raises:
-        CommitError: Others were in the way each time.
+        CommitError: Every attempt conflicted with other commits.
     """
 
     def attempt() -> TableVersion:
@@ -45,10 +45,10 @@ def change_schema(
 
 
 def check_not_remembered_by(table: TableVersion, names: Sequence[str], verb: str) -> None:
-    """Raise if the table's remembered deletes are told by one of some columns.
+    """Raise if the table remembers deletes by one of some columns.
 
     Raises:
-        InvalidInputError: They are.
+        InvalidInputError: It does.
     """
     remembered = read_tombstones(table.manifest.config)
     if remembered is None or not remembered.files:
@@ -57,23 +57,23 @@ def check_not_remembered_by(table: TableVersion, names: Sequence[str], verb: str
         if name in (*remembered.on, remembered.sequence_by):
             raise InvalidInputError(
                 f"the column {name!r} cannot be {verb}: the table remembers deletes by "
-                f"{', '.join(remembered.on)} and {remembered.sequence_by}. They are forgotten when "
-                f"the key {CONFIG_KEY!r} is taken out of the table's config"
+                f"{', '.join(remembered.on)} and {remembered.sequence_by}. To forget them, remove "
+                f"the key {CONFIG_KEY!r} from the table's config"
             )
 
 
 def check_no_index(table: TableVersion, name: str, field_ids: set[int]) -> None:
-    """Raise if an index is on one of some fields, or carries its values.
+    """Raise if an index is on one of some fields, or includes its values.
 
     Raises:
-        InvalidInputError: One is or does.
+        InvalidInputError: There is such an index.
     """
     section = table.manifest.index_section
     for index in () if section is None else decode_index_section(section):
         if not field_ids.isdisjoint((*index.field_ids, *index.covering_field_ids)):
             raise InvalidInputError(
-                f"the column {name!r} cannot be dropped, for the index {index.name!r} is on it; "
-                "drop the index first, with the program that made it"
+                f"the column {name!r} cannot be dropped because the index {index.name!r} is on it; "
+                "drop the index first, with the program that created it"
             )
 
 
@@ -85,9 +85,9 @@ def _unchanged_since(planned: Manifest) -> Callable[[Manifest], None]:
             or newest.config.get(CONFIG_KEY) != planned.config.get(CONFIG_KEY)
         ):
             raise RetryableConflictError(
-                f"columns were to be dropped or renamed as they are in version {planned.version}, "
-                f"but others have changed columns or indices by version {newest.version}. Plan it "
-                "again on the newest version",
+                f"the plan to drop or rename columns is for version {planned.version}, but others "
+                f"have changed columns or indices by version {newest.version}. Plan it again on "
+                "the newest version",
                 newest.version,
             )
 

@@ -1,9 +1,9 @@
-"""Updates: columns of the rows that a condition chooses get the values of SQL expressions.
+"""Updates: sets columns of the rows that match a condition to the values of SQL expressions.
 
-The rows are written anew with all their columns, keep their row ids, and are dead where they
-stood. Every expression sees the row as it was.
+The rows are rewritten with all their columns, keep their row ids, and are deleted at their old
+position. Every expression sees the row before the update.
 
-Source: facts of the format, section 4; measured on the reference.
+Source: facts of the format, section 4; observed in the reference.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,21 +37,21 @@ def update(
     where: str | None = None,
     environment: Environment = MACHINE,
 ) -> TableVersion:
-    """Give columns of some rows other values; see `Dataset.update`.
+    """Set columns of some rows to other values; see `Dataset.update`.
 
     Args:
         table: Any version; the newest one is changed.
-        values: For each column to change a SQL expression over the columns.
-        where: A SQL expression that chooses the rows; None for all.
-        environment: Randomness, for the names of deletion files.
+        values: Maps each column to change to a SQL expression over the columns.
+        where: A SQL expression that selects the rows; None for all.
+        environment: Randomness, for names of deletion files.
 
     Raises:
-        NotFoundError: A column is not there.
-        InvalidInputError: An expression is not understood, or its value does not fit its column;
+        NotFoundError: A column does not exist.
+        InvalidInputError: An expression is invalid, or its value does not fit its column;
             nothing is changed.
-        CommitError: It did not become a version, or it is not known whether it did.
+        CommitError: It was not committed, or the outcome is unknown.
     """
-    as_mapping(values, "new values are a mapping of texts, {'price': 'price * 2'}")
+    as_mapping(values, "new values must be a mapping from text to text, {'price': 'price * 2'}")
     if not values:
         raise InvalidInputError("an update needs at least one column and its expression")
 
@@ -102,12 +102,12 @@ def _changed(
 
 
 def _fitting(values: pa.Array, field: pa.Field, name: str) -> pa.Array:
-    """Return values in a column's type, if each is held exactly; a decimal as the nearest float."""
+    """Return values in a column's type, if each fits exactly; decimals become the nearest float."""
     if pa.types.is_decimal(values.type) and pa.types.is_floating(field.type):
         values = as_float(values, field.type)  # a literal such as 9.0 is a decimal
     batch = pa.RecordBatch.from_arrays([values], [name])
     if pa.types.is_integer(values.type) and pa.types.is_integer(field.type):
-        # Arithmetic widens: what counts is whether the values fit.
+        # Arithmetic widens types: what matters is whether the values fit.
         try:
             batch = pa.RecordBatch.from_arrays([values.cast(field.type)], [name])
         except pa.ArrowInvalid as error:

@@ -171,7 +171,7 @@ def test_an_empty_batch_of_types_that_no_table_has_makes_no_table(
         assert sink.last_commit is not None
         assert sink.last_commit.version is None
     assert not Path(uri).exists()
-    with pytest.raises(InvalidInputError, match="'v' has nulls only"):
+    with pytest.raises(InvalidInputError, match="'v' contains only nulls"):
         sink(spark.sql("SELECT 1L AS id, NULL AS v"), 2)
     sink(spark.createDataFrame([(1, "a")], "id long, v string"), 3)
     assert rows_of(uri) == [(1, "a")]

@@ -32,7 +32,7 @@ ID = pa.schema([("Id", pa.int64())])
         ({"app_id": ""}, "app_id is a text"),
         ({"file_version": 2.1}, "file_version is a text"),
         ({"schema_evolution": "add"}, "schema_evolution is one of"),
-        ({"create_options": {"schema": "id long"}}, "is a pyarrow.Schema, not str"),
+        ({"create_options": {"schema": "id long"}}, "must be a pyarrow.Schema, not a str"),
         ({"create_options": {"schema": ID, "primary_key": ["key"]}}, "no column 'key'"),
         ({"create_options": {"primary_key": 5}}, "primary_key"),
         ({"create_options": {"stable_row_ids": "no"}}, "stable_row_ids is True or False"),

@@ -80,13 +80,13 @@ def test_a_pre_image_alone_takes_its_key_away() -> None:
 @pytest.mark.parametrize("change", BRINGS)
 def test_two_rows_of_a_key_that_a_version_treats_alike_are_refused(change: str) -> None:
     batch = changes_of((6, "insert", 3), (7, change, 5), (7, change, 5), (8, "delete", 5))
-    with pytest.raises(InvalidInputError, match=r"1 keys .* \(id=5\).*version 7.*no key"):
+    with pytest.raises(InvalidInputError, match=r"1 keys .* \(id=5\).*version 7.*not a key"):
         last(batch)
 
 
 @pytest.mark.floors
 def test_an_unknown_type_of_change_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"'truncate' is no type of change"):
+    with pytest.raises(InvalidInputError, match=r"'truncate' is not a change type"):
         last(changes_of((6, "insert", 3), (7, "truncate", 5)))
 
 

@@ -178,7 +178,7 @@ def test_maps_do_not_order_rows(way: Way) -> None:
 def test_nested_sequences_are_not_remembered(way: Way) -> None:
     rows = pa.table({"id": [1], "seq": pa.array([{"at": 2, "lsn": 1.0}], NESTED), "d": [True]})
     rules = UpsertRules(("id",), "seq", "d", tombstones=timedelta(days=7))
-    with pytest.raises(InvalidInputError, match="leave tombstones out"):
+    with pytest.raises(InvalidInputError, match="omit tombstones"):
         way(table_of(rows), rows, rules)
 
 
@@ -197,7 +197,7 @@ def test_the_same_row_may_come_twice(way: Way, infinite: int) -> None:
     done = way(table, rows, BY_SEQUENCE)
     assert (done.num_inserted, done.num_late) == (1, 1)
     other = rows.set_column(2, "x", pa.array([[{"at": infinite, "x": 1.0}], []], nested))
-    with pytest.raises(InvalidInputError, match="which one is newer cannot be told"):
+    with pytest.raises(InvalidInputError, match="which one is newer is ambiguous"):
         way(table, other, BY_SEQUENCE)
 
 
@@ -275,7 +275,7 @@ def test_parts_that_an_item_lacks_are_refused(way: Way, kind: pa.DataType, value
     table = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/t", pa.schema([("id", pa.int64()), ("s", kind)])
     ).table
-    with pytest.raises(InvalidInputError, match="come without 'y'"):
+    with pytest.raises(InvalidInputError, match="lack 'y'"):
         way(table, pa.table({"id": [1], "s": value}), BY_ID)
 
 

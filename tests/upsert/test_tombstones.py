@@ -258,7 +258,9 @@ def test_sequences_that_are_not_stored_are_compared_in_the_wider_type() -> None:
     assert late(table, ids(1), pa.array([1 << 40], pa.int64())) == [False]
     table = remember(table, ids(2), pa.array([1 << 40], pa.int64()))
     assert late(table, ids(1, 2), pa.array([6, 6], pa.int32())) == [False, True]
-    with pytest.raises(InvalidInputError, match=r"'seq' as int64, but here it is string.*Cast"):
+    with pytest.raises(
+        InvalidInputError, match=r"'seq' as int64, but this upsert has string.*Cast"
+    ):
         by(table, ["id"], pa.string())
 
 
@@ -326,9 +328,9 @@ def test_every_damaged_file_is_told_to_be_so_or_holds_deletes() -> None:
 @pytest.mark.parametrize(
     ("rows", "match"),
     [
-        (DELETES.slice(1), "holds 1 of them, but the table's config says 2"),
-        (DELETES.rename_columns(["key:x", "sequence", "deleted_at"]), "expected are key:id"),
-        (DELETES.drop_columns(["sequence"]), "expected are key:id, sequence, deleted_at"),
+        (DELETES.slice(1), "contains 1, but the table's config says 2"),
+        (DELETES.rename_columns(["key:x", "sequence", "deleted_at"]), "expected key:id"),
+        (DELETES.drop_columns(["sequence"]), "expected key:id, sequence, deleted_at"),
         (pa.record_batch({"key:id": [1, None], "sequence": [5, 6], "deleted_at": [0, 0]}), "nulls"),
     ],
 )

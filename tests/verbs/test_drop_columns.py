@@ -112,11 +112,11 @@ def test_a_column_that_takes_the_number_of_one_that_went_has_no_past(ds: Dataset
         (
             ["id"],
             InvalidInputError,
-            "'id' cannot be dropped, for it is part of the table's primary",
+            "'id' cannot be dropped because it is part of the table's primary",
         ),
         (["orders.price"], InvalidInputError, "part of a list, 'orders'"),
         (["tags.key"], NotFoundError, "'key' in 'tags'"),
-        (["place.city", "place.zip"], InvalidInputError, "the struct 'place'; drop it as a whole"),
+        (["place.city", "place.zip"], InvalidInputError, "the struct 'place' .*; drop it as a whole"),
         (["_rowid"], NotFoundError, "'_rowid'"),
     ],
 )
@@ -132,7 +132,7 @@ def test_a_table_keeps_a_column() -> None:
     made = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", pa.schema([("a", pa.int64()), ("b", pa.int64())])
     )
-    with pytest.raises(InvalidInputError, match="left of the table; keep one"):
+    with pytest.raises(InvalidInputError, match="the table would have no column left; keep one"):
         made.drop_columns(["a", "b"])
 
 

@@ -73,9 +73,9 @@ def test_the_same_names_are_no_version(ds: Dataset) -> None:
     ("names", "error", "match"),
     [
         ({"nope": "a"}, NotFoundError, "no column 'nope'"),
-        ({"name": "id"}, InvalidInputError, "two columns would be called 'id'"),
-        ({"name": "x", "place": "x"}, InvalidInputError, "two columns would be called 'x'"),
-        ({"place.city": "zip"}, InvalidInputError, "two columns would be called 'zip'"),
+        ({"name": "id"}, InvalidInputError, "two columns would be named 'id'"),
+        ({"name": "x", "place": "x"}, InvalidInputError, "two columns would be named 'x'"),
+        ({"place.city": "zip"}, InvalidInputError, "two columns would be named 'zip'"),
         ({"name": ""}, InvalidInputError, "cannot be called ''"),
         ({"name": "a.b"}, InvalidInputError, "cannot be called 'a.b'"),
         ({"name": None}, InvalidInputError, "cannot be called None"),

@@ -65,7 +65,7 @@ def test_a_new_table_has_its_schema_and_no_rows(uri: str, file_version: str) -> 
 
 
 def test_a_table_is_not_made_twice(ds: Dataset) -> None:
-    with pytest.raises(InvalidInputError, match=r"there is a dataset at .* already, at version 3"):
+    with pytest.raises(InvalidInputError, match=r"a dataset already exists at .*, at version 3"):
         lance_stream.create_dataset(ds.uri, SCHEMA)
 
 
@@ -101,14 +101,14 @@ def test_the_primary_key_is_declared_and_not_null(uri: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ({"schema": pa.schema([])}, "a column at least"),
+        ({"schema": pa.schema([])}, "at least one column"),
         ({"schema": {"a": "int"}}, "pyarrow.Schema"),
         ({"schema": pa.schema([("_rowid", pa.int64())])}, "_rowid"),
         ({"schema": pa.schema([("a", pa.int8()), ("a", pa.int8())])}, "different names"),
         ({"primary_key": ["nope"]}, "nope"),
         ({"primary_key": "id"}, r"\['id'\]"),
         ({"primary_key": ["id", "id"]}, "twice"),
-        ({"config": {"a": 1}}, "texts"),
+        ({"config": {"a": 1}}, "text to text"),
         ({"file_version": "7.0"}, "no file version"),
     ],
 )

@@ -168,7 +168,7 @@ def test_files_for_other_columns_than_the_table_was_made_with_are_not_committed(
 )
 def test_a_column_of_nulls_only_makes_no_table(uri: str, kind: pa.DataType) -> None:
     schema = pa.schema([("id", pa.int64()), ("x", kind)])
-    with pytest.raises(InvalidInputError, match="'x' has nulls only"):
+    with pytest.raises(InvalidInputError, match="'x' contains only nulls"):
         check_types_known(schema)
     with pytest.raises(InvalidInputError, match="cast it to the type"):
         plan_job(uri, schema)
