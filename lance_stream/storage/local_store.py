@@ -367,7 +367,7 @@ def _own_errors(root: str, path: str) -> Iterator[None]:
         if error.errno == errno.ENAMETOOLONG:
             raise _too_long(f"{root}/{path}") from error
         why = os.strerror(error.errno) if error.errno else str(error)
-        where = f"{root}/{path}"[:_SHOWN]
+        where = str(error.filename or f"{root}/{path}")[:_SHOWN]
         if error.errno in _REFUSALS:
             raise StoreRefusedError(
                 f"the disk refused what was asked of {where!r}: {why}. {_REFUSALS[error.errno]}"

@@ -109,6 +109,8 @@ def _stream_of(data: bytes) -> pa.Buffer:
     """Return the messages, which begin after the magic word; the reference pads it to 64 bytes."""
     start = 0
     if data[: len(_MAGIC)] == _MAGIC:
+        if not data.endswith(_MAGIC.rstrip(b"\0")):
+            raise CorruptDataError("it is cut short: the word that ends an Arrow file is not there")
         start = next(at for at in range(8, _MOST_PADDED, 8) if any(data[at : at + 8] or b"1"))
     return pa.py_buffer(data).slice(start)
 
