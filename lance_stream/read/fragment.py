@@ -424,10 +424,12 @@ class FragmentReader:
         fields = {each.name: each for each in (*self._output, *self._filter_fields)}.values()
         stored = sum(each.size_bytes for each in self._fragment.files) / max(num_rows, 1)
         guesses = [_width(field_to_arrow(each).type) for each in fields]
-        width = 8 * len(self._unit.system_columns) + sum(each.known for each in guesses)
-        # what has no width of its own takes, all together, about as much as a stored row
-        unknown = sum(each.num_unknown for each in guesses)
-        width += max(stored, _LEAST_WIDTH * unknown) if unknown else 0
+        width = sum(each.known + _LEAST_WIDTH * each.num_unknown for each in guesses)
+        if any(each.num_unknown for each in guesses):
+            # What has no width of its own takes about what a stored row has beside the others.
+            # To count it twice would cut pages in two, each half of which is a request.
+            width = max(width, stored)
+        width += 8 * len(self._unit.system_columns)
         return max(1, min(MAX_BATCH_ROWS, int(BATCH_BYTES / max(width, 1))))
 
     def _system_column(self, name: str, selection: Selection) -> pa.Array:

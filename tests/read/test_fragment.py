@@ -48,3 +48,17 @@ def test_texts_take_together_about_what_a_stored_row_does(
     assert [each.num_rows for each in FragmentReader(unit).selections()] == [20_000]
     monkeypatch.setattr(fragment, "BATCH_BYTES", stored // 4)
     assert len(list(FragmentReader(unit).selections())) >= 4
+
+
+def test_one_text_beside_many_numbers_does_not_make_batches_half_as_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a batch is half of each page, and on an object store a request for each."""
+    dice = np.random.default_rng(0)
+    numbers = {f"n{each}": dice.random(20_000) for each in range(18)}
+    rows = pa.table(numbers | {"s": [dice.bytes(4).hex() for _ in range(20_000)]})
+    made = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
+    unit = unit_of(open_table(made.uri), 0, columns=tuple(rows.column_names))
+    stored = sum(each.size_bytes for each in decode_fragment(unit.fragment).files)
+    monkeypatch.setattr(fragment, "BATCH_BYTES", int(1.2 * stored))
+    assert [each.num_rows for each in FragmentReader(unit).selections()] == [20_000]

@@ -1,0 +1,280 @@
+"""What the engine takes from the environment, whom it shows what, and how it renews credentials."""
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from lance_stream.errors import (
+    InvalidInputError,
+    NotFoundError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from lance_stream.storage.engine.answers import Dialect, meaning_of
+from lance_stream.storage.engine.aws import AwsCredentials
+from lance_stream.storage.engine.credentials import RenewedCredentials
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.object_requests import RefusedError, TryAgainError
+from lance_stream.storage.object_store import ObjectStore
+from lance_stream.storage.store import Store
+from tests.contracts.object_stores import store_at
+from tests.servers.buckets import Bucket
+from tests.servers.fault_proxy import FaultProxy
+from tests.servers.store_faults import CutBefore, Forge
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def proxy(s3_bucket: Bucket) -> Iterator[FaultProxy]:
+    with FaultProxy(s3_bucket.endpoint) as proxy:
+        yield proxy
+
+
+def test_what_options_say_is_not_mixed_with_the_environment(
+    s3_bucket: Bucket, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "AWS_ENDPOINT_URL_S3": NOWHERE,
+        "AWS_ENDPOINT": NOWHERE,
+        "AWS_SESSION_TOKEN": "of-another-account",
+        "AWS_ACCESS_KEY_ID": "of-another-account",
+        "AWS_SECRET_ACCESS_KEY": "of-another-account",
+        "AWS_SKIP_SIGNATURE": "true",
+        "AWS_REQUEST_PAYER": "true",
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true",
+        "AWS_BUCKET": "another",
+    }.items():
+        monkeypatch.setenv(name, value)
+    store_at(s3_bucket, proxy.url).write("a", b"x")
+    (request,) = proxy.requests
+    assert request.target.startswith(f"/{s3_bucket.name}/")
+    assert s3_bucket.storage_options["aws_access_key_id"] in request.headers["authorization"]
+    assert not {"x-amz-security-token", "x-amz-request-payer"} & set(request.headers)
+
+
+def test_azure_takes_nothing_from_an_environment_of_another_account(
+    azure_container: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "AZURE_STORAGE_SAS_KEY": "sig=another",
+        "AZURE_STORAGE_TOKEN": "another",
+        "AZURE_STORAGE_USE_EMULATOR": "true",
+        "AZURE_USE_FABRIC_ENDPOINT": "true",
+        "AZURE_SKIP_SIGNATURE": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    store = open_store(f"{azure_container.uri}/t", azure_container.storage_options)
+    assert store.create_once("a", b"x")
+
+
+def test_settings_of_s3_go_with_each_write(s3_bucket: Bucket, proxy: FaultProxy) -> None:
+    store = store_at(
+        s3_bucket,
+        proxy.url,
+        aws_session_token="token",
+        aws_request_payer="requester",
+        aws_server_side_encryption="sse-kms",
+        aws_sse_kms_key_id="id",
+        aws_unsigned_payload="true",
+    )
+    store.write("a", b"x")
+    headers = proxy.requests[0].headers
+    assert headers["x-amz-security-token"] == "token"
+    assert headers["x-amz-request-payer"] == "requester"
+    assert headers["x-amz-server-side-encryption"] == "aws:kms"
+    assert headers["x-amz-server-side-encryption-aws-kms-key-id"] == "id"
+    assert headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
+
+
+def test_the_password_of_a_proxy_is_in_no_error(s3_bucket: Bucket) -> None:
+    options = {"proxy_url": "http://user:hushhush@127.0.0.1:9", "client_max_retries": "0"}
+    store = open_store(f"{s3_bucket.uri}/t", {**s3_bucket.storage_options, **options})
+    with pytest.raises(StoreUnavailableError) as caught:
+        store.read("a")
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "hushhush" not in f"{error!r} {error}"
+        error = error.__cause__ or error.__context__
+    assert isinstance(store, ObjectStore)
+    assert "hushhush" not in repr(store.settings)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_takes_no_data_and_no_signature_to_another_host(
+    s3_bucket: Bucket, proxy: FaultProxy, status: int
+) -> None:
+    """Reads do follow it, which obstore does not let us forbid."""
+    store = store_at(s3_bucket, proxy.url, client_max_retries="0")
+    with FaultProxy(s3_bucket.endpoint) as other:
+        elsewhere = f"http://localhost:{urlsplit(other.url).port}/{s3_bucket.name}/b"
+        for ask in (
+            lambda: store.write("a", b"x"),
+            lambda: store.create_once("a", b"x"),
+            lambda: store.read("a"),
+            lambda: store.list(),
+        ):
+            proxy.clear()
+            proxy.add(Forge(status, headers=(("Location", elsewhere),)), times=None)
+            with pytest.raises((StoreRefusedError, StoreUnavailableError, NotFoundError)):
+                ask()
+        assert all(each.method == "GET" for each in other.requests)
+        assert not [each for each in other.requests if "authorization" in each.headers]
+
+
+def test_a_file_of_certificates_that_is_not_there_is_named(s3_bucket: Bucket) -> None:
+    options = {**s3_bucket.fsspec_options, "client_kwargs": {"verify": "/no/such.pem"}}
+    with pytest.raises(InvalidInputError, match=r"/no/such\.pem"):
+        open_store(f"{s3_bucket.uri}/t", options).read("a")
+
+
+# Credentials that are renewed
+
+
+class Renewed(RenewedCredentials):
+    """Keys that are new each time, and good until they are said not to be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_fetched = 0
+        self.good = True
+        self.error: Exception | None = None
+
+    def is_good(self) -> bool:
+        return self.good
+
+    def fetch(self) -> Mapping[str, Any]:
+        if self.error is not None:
+            raise self.error
+        self.num_fetched += 1
+        key = f"KEY{self.num_fetched}"
+        return {"access_key_id": key, "secret_access_key": "secret", "token": None}
+
+
+@pytest.fixture
+def renewed(monkeypatch: pytest.MonkeyPatch) -> Renewed:
+    made = Renewed()
+    monkeypatch.setattr(
+        "lance_stream.storage.engine.s3.S3Settings.credentials", lambda _settings: made
+    )
+    return made
+
+
+@pytest.fixture
+def store(s3_bucket: Bucket, proxy: FaultProxy, renewed: Renewed) -> Store:
+    return store_at(s3_bucket, proxy.url, client_max_retries="3")
+
+
+def keys_of(proxy: FaultProxy) -> list[str]:
+    return [each.headers["authorization"].partition("=")[2][:4] for each in proxy.requests]
+
+
+def test_keys_are_fetched_once_and_again_when_they_end(
+    store: Store, proxy: FaultProxy, renewed: Renewed
+) -> None:
+    for _ in range(3):
+        store.write("a", b"x")
+    renewed.good = False
+    store.write("a", b"x")
+    renewed.good = True
+    store.read("a")
+    assert keys_of(proxy) == ["KEY1", "KEY1", "KEY1", "KEY2", "KEY2"]
+
+
+def test_keys_that_are_not_accepted_are_renewed_once(
+    store: Store, proxy: FaultProxy, renewed: Renewed
+) -> None:
+    proxy.add(Forge(401))
+    store.write("a", b"x")
+    assert keys_of(proxy) == ["KEY1", "KEY2"]
+    proxy.clear()
+    proxy.add(Forge(401), times=None)
+    with pytest.raises(StoreRefusedError, match="401"):
+        store.write("a", b"x")
+    assert keys_of(proxy) == ["KEY2", "KEY3"]
+
+
+def test_keys_that_cannot_be_had_are_our_own_errors(
+    store: Store, proxy: FaultProxy, renewed: Renewed
+) -> None:
+    renewed.error = RefusedError("no such profile")
+    with pytest.raises(StoreRefusedError, match="no such profile"):
+        store.read("a")
+    renewed.error = TryAgainError("the role's server does not answer")
+    with pytest.raises(StoreUnavailableError, match=r"4 times.*does not answer"):
+        store.read("a")
+    assert proxy.requests == []
+
+
+def test_a_profile_of_aws_names_keys_region_and_endpoint(
+    s3_bucket: Bucket, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    (tmp_path / "config").write_text(
+        f"[profile ours]\nregion = eu-west-7\nservices = local\n"
+        f"[services local]\ns3 =\n  endpoint_url = {proxy.url}\n"
+    )
+    (tmp_path / "credentials").write_text(
+        "[ours]\naws_access_key_id = OFPROFILE\naws_secret_access_key = secret\n"
+    )
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    open_store(f"{s3_bucket.uri}/t", {"profile": "ours"}).write("a", b"x")
+    authorization = proxy.requests[-1].headers["authorization"]
+    assert "OFPROFILE/" in authorization
+    assert "/eu-west-7/s3/" in authorization
+
+
+def test_a_machine_without_credentials_says_how_to_give_them() -> None:
+    assert os.environ["AWS_EC2_METADATA_DISABLED"] == "true"
+    with pytest.raises(RefusedError, match="no credentials; the way out"):
+        AwsCredentials(None, "the way out").fetch()
+    with pytest.raises(RefusedError, match="no-such-profile"):
+        AwsCredentials("no-such-profile", "").fetch()
+
+
+# What an error's text says
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning", "said"),
+    [
+        (
+            "Error performing GET https://a/b?sig=HUSH - HTTP error: error sending request\n\n"
+            'Debug source:\nkind: Connect, message: "Connection refused"',
+            TryAgainError,
+            "no answer: Connection refused",
+        ),
+        (
+            "Error performing GET https://a/b?sig=HUSH - HTTP error\n\nDebug source:\n"
+            "invalid peer certificate: UnknownIssuer",
+            RefusedError,
+            "certificate of the service is not trusted",
+        ),
+        ("Something new about https://a/b?sig=HUSH", TryAgainError, "no answer"),
+    ],
+)
+def test_of_an_error_only_its_reason_is_shown(
+    text: str, meaning: type[Exception], said: str
+) -> None:
+    found = meaning_of(OSError(text), Dialect())
+    assert isinstance(found, meaning)
+    assert said in str(found)
+    assert "HUSH" not in str(found)
+
+
+def test_an_upload_that_breaks_off_for_good_says_how_to_go_on(
+    s3_bucket: Bucket, proxy: FaultProxy
+) -> None:
+    store = store_at(s3_bucket, proxy.url, client_max_retries="1")
+    proxy.add(CutBefore(), kind="part", times=None)
+
+    def write() -> None:
+        with store.open_writer("data/a") as writer:
+            writer.write(bytes(20 << 20))
+
+    with pytest.raises(StoreUnavailableError, match=r"data/a.*client_max_retries"):
+        write()
+    assert store.list() == []
