@@ -116,7 +116,11 @@ def test_a_column_that_takes_the_number_of_one_that_went_has_no_past(ds: Dataset
         ),
         (["orders.price"], InvalidInputError, "part of a list, 'orders'"),
         (["tags.key"], NotFoundError, "'key' in 'tags'"),
-        (["place.city", "place.zip"], InvalidInputError, "the struct 'place' .*; drop it as a whole"),
+        (
+            ["place.city", "place.zip"],
+            InvalidInputError,
+            "the struct 'place' .*; drop it as a whole",
+        ),
         (["_rowid"], NotFoundError, "'_rowid'"),
     ],
 )
