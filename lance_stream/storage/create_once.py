@@ -6,16 +6,14 @@ in memory two writers can both win. So each kind of store names its own way:
 
     local           write aside, flush, hard-link to the name: the link fails if it is taken
     memory          look and write under a lock
-    S3              PUT with If-None-Match: *; in parts: the condition on CompleteMultipartUpload
-    Google          upload with ifGenerationMatch=0; in parts: given when the upload begins
-    Azure           PUT with If-None-Match: *; in blocks: the condition on Put Block List
-    HDFS            write aside by WebHDFS, RENAME with renameoptions=NONE: it fails if it is taken
+    S3, Azure       PUT with If-None-Match: *
+    Google          PUT with x-goog-if-generation-match: 0
     a key-value     put if not there, for a store of files that has no way of its own: see
     store           `commit.manifest_stores`
 
-What the services are asked stands in their drivers; here are the ways of local disks and memory. A
-service that is asked twice, because its first answer got lost, says "taken" of what is ours: then
-the file is read, and if it holds the very same bytes, it was created by this call.
+What the services are asked stands in `engine.requests`; here are the ways of local disks and
+memory. A service that is asked twice, because its first answer got lost, says "taken" of what is
+ours: then the file is read, and if it holds the very same bytes, it was created by this call.
 
 Opening the name itself with O_EXCL would also pick one winner, but one that is killed half-way
 leaves a torn file under the name.
