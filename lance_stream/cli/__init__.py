@@ -1,5 +1,5 @@
-"""The command line, `lance-stream`: to look at tables, follow their changes, take care of them.
+"""The command line, `lance-stream`: inspect tables, follow their changes, maintain them.
 
-Each verb is a module with its name: what it takes (`add_arguments`), and what it does (`run`).
-`main` has the table of verbs, and says by which exit code an error ends. Nothing here starts Spark.
+Each verb is a module of the same name with its arguments (`add_arguments`) and its action (`run`).
+`main` has the table of verbs and the exit codes of errors. Nothing here starts Spark.
 """

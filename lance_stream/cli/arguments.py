@@ -1,4 +1,4 @@
-"""What the verbs take in common: the table, the options of its store, a version."""
+"""Arguments that several verbs share: the table, the options of its store, a version."""
 
 import argparse
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from lance_stream.storage.trust import with_trusted
 
 
 def add_table(parser: argparse.ArgumentParser) -> None:
-    """Let a verb take a table."""
+    """Add the table's arguments to a verb."""
     parser.add_argument("uri", metavar="URI", help="the table's directory: a path, or a URI")
     parser.add_argument(
         "-o",
@@ -21,44 +21,44 @@ def add_table(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="an option of the table's store; may be given again",
+        help="an option of the table's store; can be repeated",
     )
     parser.add_argument(
         "--trusted-location",
         metavar="URI",
         action="append",
         default=[],
-        help="below it the table may name files on other services or in other accounts; may be "
-        "given again",
+        help="a location below which the table may name files on other services or in other "
+        "accounts; can be repeated",
     )
 
 
 def add_version(parser: argparse.ArgumentParser) -> None:
-    """Let a verb take a version."""
+    """Add the version argument to a verb."""
     parser.add_argument(
         "--version",
         metavar="VERSION",
-        help="a number, a tag, or a moment (in UTC if it names no zone)",
+        help="a number, a tag, or a timestamp (in UTC if it has no zone)",
     )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Let a verb answer for other programs."""
-    parser.add_argument("--json", action="store_true", help="answer in JSON")
+    """Add the option for machine-readable output to a verb."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def open_table(arguments: argparse.Namespace) -> Dataset:
-    """Return the table that a command is about, at its newest version.
+    """Return the table of a command at its newest version.
 
     Raises:
-        NotFoundError: There is none.
-        InvalidInputError: The location or an option makes no sense.
+        NotFoundError: There is no table.
+        InvalidInputError: The location or an option is invalid.
     """
     return open_dataset(arguments.uri, storage_options=storage_options(arguments))
 
 
 def parse_version(text: str | None) -> VersionSpec:
-    """Return the version that a word stands for."""
+    """Parse a version argument."""
     if text is None:
         return None
     if text.isascii() and text.isdigit():
@@ -69,7 +69,7 @@ def parse_version(text: str | None) -> VersionSpec:
 
 
 def whole_number(text: str) -> int:
-    """Return a whole number from 1, for argparse."""
+    """Parse a whole number from 1, for argparse."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1")
@@ -77,10 +77,10 @@ def whole_number(text: str) -> int:
 
 
 def storage_options(arguments: argparse.Namespace) -> Mapping[str, Any]:
-    """Return the options of the table's store that a command was given."""
+    """Return a command's options of the table's store."""
     pairs = [each.partition("=") for each in arguments.storage_option]
     for key, equals, _ in pairs:
         if not key or not equals:
-            raise InvalidInputError(f"a storage option is KEY=VALUE, not {key!r}")
+            raise InvalidInputError(f"a storage option must be KEY=VALUE, not {key!r}")
     options = {key: value for key, _, value in pairs}
     return with_trusted(options, arguments.trusted_location or None) or {}

@@ -1,6 +1,6 @@
 """Prints what was inserted, updated and deleted, version by version.
 
-With --follow it goes on as new versions come, until it is interrupted or has reached --through.
+With --follow it continues with new versions until it is interrupted or has reached --through.
 """
 
 import argparse
@@ -29,29 +29,29 @@ from lance_stream.feed.shown_values import show
 from lance_stream.schema.extension_types import batch_with_extensions, with_extensions
 from lance_stream.snapshot.opening import newest_of_same
 
-HELP: Final = "what was inserted, updated and deleted"
+HELP: Final = "print inserted, updated and deleted rows"
 
 _ROWS_AT_ONCE: Final = 1000
 
 _LONGEST_WAIT: Final = 86400
 
 _WIDTHS: Final = {"_change_type": len("update_postimage")}
-"""How wide columns are at least, whatever the first rows have."""
+"""Minimum widths of columns, whatever the first rows contain."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what the verb takes."""
+    """Add the verb's arguments."""
     add_table(parser)
     parser.add_argument(
         "--after",
         metavar="VERSION",
-        help="the version after which to begin, or a tag; 0 is before the first (default: 0, or "
-        "the newest with --follow)",
+        help="start after this version or tag; 0 is before the first (default: 0, or the newest "
+        "with --follow)",
     )
     parser.add_argument(
         "--through", metavar="VERSION", help="the last version, or a tag (default: the newest)"
     )
-    parser.add_argument("--follow", action="store_true", help="go on as new versions come")
+    parser.add_argument("--follow", action="store_true", help="continue with new versions")
     parser.add_argument(
         "--interval",
         metavar="SECONDS",
@@ -63,19 +63,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=sorted(WRITERS),
         default="table",
-        help="table for people; json: one object a line; arrow: an IPC stream (default: table)",
+        help="table: for people; json: one object per line; arrow: an IPC stream (default: table)",
     )
     parser.add_argument(
         "--columns", metavar="NAME[,NAME...]", help="columns of the table (default: all)"
     )
     parser.add_argument(
-        "--filter", metavar="SQL", help="a condition on the table's and the change columns"
+        "--filter", metavar="SQL", help="a condition on the table's columns and the change columns"
     )
+    parser.add_argument("--net", action="store_true", help="one change per row over all versions")
     parser.add_argument(
-        "--net", action="store_true", help="one change a row, over all versions together"
-    )
-    parser.add_argument(
-        "--no-pre-images", action="store_true", help="leave out rows as they were before an update"
+        "--no-pre-images", action="store_true", help="omit the pre-images of updates"
     )
 
 
@@ -83,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the changes."""
     if not 0 < arguments.interval <= _LONGEST_WAIT:
         raise InvalidInputError(
-            f"--interval is longer than nothing, and {_LONGEST_WAIT} seconds at most, not "
+            f"--interval must be greater than 0 and at most {_LONGEST_WAIT} seconds, not "
             f"{arguments.interval}"
         )
     ds = open_table(arguments)
@@ -93,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     through = ds.version if last is None else last
     if not arguments.follow:
         _write(ds, arguments, after, through, writer, _Chosen(ds.checkout(through), arguments))
-    # words are those of the version at which following begins; without any, all columns come
+    # names refer to the version at which following starts; without names, all columns are printed
     chosen = _Chosen(ds, arguments) if arguments.columns or arguments.filter else None
     printed = _version_before(ds, after) if arguments.follow else None
     while arguments.follow and (last is None or after < last):
@@ -112,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _version_before(ds: Dataset, version: int) -> Dataset | None:
-    """Return the version after which changes are printed; None if it is not there."""
+    """Return the version after which changes are printed; None if it does not exist."""
     with suppress(NotFoundError):
         return ds.checkout(version) if version else None
     return None
@@ -126,7 +124,7 @@ def _newest(ds: Dataset, printed: Dataset | None) -> Dataset:
         printed: The version up to which changes have been printed; None for none yet.
 
     Raises:
-        NotFoundError: There is another table now, or none.
+        NotFoundError: The table was deleted or replaced.
     """
     if printed is None:
         return ds.checkout(None)
@@ -134,9 +132,9 @@ def _newest(ds: Dataset, printed: Dataset | None) -> Dataset:
         return Dataset(newest_of_same(printed.table))
     except TableReplacedError as error:
         raise NotFoundError(
-            f"version {printed.version} of {ds.uri}, up to which changes have been printed, is not "
-            "the one that is there now: the table was deleted and made anew, or put back from a "
-            "copy. To print what is there now, begin again with --after 0"
+            f"version {printed.version} of {ds.uri}, up to which changes have been printed, has "
+            "been replaced: the table was deleted and recreated, or restored from a copy. To print "
+            "the new table, start over with --after 0"
         ) from error
 
 
@@ -156,7 +154,7 @@ def _write(
     writer: "Writer",
     chosen: "_Chosen",
 ) -> None:
-    """Print the changes of an interval whose last version a dataset has."""
+    """Print the changes of an interval that ends at a dataset's version."""
     chosen.check_in(ds)
     mode = NET_CHANGES if arguments.net else EACH_VERSION
     rules = FeedRules(None, mode, pre_images=not arguments.no_pre_images)
@@ -168,18 +166,18 @@ def _write(
 
 
 class _Chosen:
-    """The rows and columns that are asked for, by a condition on columns of both kinds.
+    """The requested rows and columns, with a condition on table columns and change columns.
 
     Args:
-        ds: The version in whose words they are asked for.
-        arguments: The words.
+        ds: The version that the names refer to.
+        arguments: The command's arguments.
 
     Attributes:
-        columns: Of the feed: those asked for, and those that the condition names.
+        columns: Of the feed: the requested ones, and those that the condition names.
 
     Raises:
-        InvalidInputError: The condition is not understood.
-        NotFoundError: A column is not there.
+        InvalidInputError: The condition is invalid.
+        NotFoundError: A column does not exist.
     """
 
     def __init__(self, ds: Dataset, arguments: argparse.Namespace) -> None:
@@ -199,21 +197,21 @@ class _Chosen:
         """Raise unless a later version still has the columns, with the types that they had.
 
         Raises:
-            InvalidInputError: It has not.
+            InvalidInputError: It does not.
         """
         told = self.columns.told
         if ds.version <= told.version:
             return
         missing, other = self.columns.missing_in(ds.table), None
-        change = f"has no column {missing!r} any more, which"
+        change = f"no longer has the column {missing!r}, which"
         if missing is None:
             pairs = zip(self.columns.own, self.columns.as_in(ds.table), strict=True)
             other = next((was.name for was, now in pairs if was.type != now.type), None)
             change = f"has another type for the column {other!r}, which"
         if missing is not None or other is not None:
             raise InvalidInputError(
-                f"version {ds.version} of {ds.uri} {change} was asked for as it was in "
-                f"version {told.version}; begin again after the last version that was printed"
+                f"version {ds.version} of {ds.uri} {change} was requested as of version "
+                f"{told.version}; start over after the last version that was printed"
             )
 
     @property
@@ -222,7 +220,7 @@ class _Chosen:
         return with_extensions(feed_schema(self._own))
 
     def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return what is asked for of a batch of the feed."""
+        """Return the requested rows and columns of a batch of the feed."""
         if self._condition is not None:
             batch = batch.filter(evaluate_predicate(self._condition, batch))
         own = [
@@ -236,21 +234,21 @@ class _Chosen:
 
 
 class Writer:
-    """Prints the rows of the feed as they come."""
+    """Prints the rows of the feed as they are read."""
 
     def begin(self, schema: pa.Schema) -> None:
-        """Say which columns the rows have that come next."""
+        """Set the columns of the rows that follow."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Print rows."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Say that there are no more."""
+        """Finish the output."""
 
 
 class JsonWriter(Writer):
-    """One object a line."""
+    """One object per line."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Print rows."""
@@ -260,7 +258,7 @@ class JsonWriter(Writer):
 
 
 class TableWriter(Writer):
-    """Columns for people: as wide as the first rows need, and their header once."""
+    """A table for people: columns as wide as the first rows need, and one header."""
 
     def __init__(self) -> None:
         self._header: list[str] = []
@@ -286,21 +284,21 @@ class TableWriter(Writer):
 
 
 class ArrowWriter(Writer):
-    """An IPC stream. It keeps the columns that it began with."""
+    """An IPC stream. Its columns cannot change."""
 
     def __init__(self) -> None:
         self._schema: pa.Schema | None = None
         self._stream: pa.RecordBatchStreamWriter | None = None
 
     def begin(self, schema: pa.Schema) -> None:
-        """Begin the stream, which has columns even where there are no rows."""
+        """Start the stream, which has columns even without rows."""
         if self._stream is None:
             self._schema = schema
             self._stream = pa.ipc.new_stream(sys.stdout.buffer, schema)
         elif schema != self._schema:
             raise InvalidInputError(
-                "the columns of the table have changed, but an Arrow stream keeps those that it "
-                "began with: begin another one after the last version that was printed"
+                "the columns of the table have changed, but those of an Arrow stream cannot: start "
+                "another stream after the last version that was printed"
             )
 
     def write(self, batch: pa.RecordBatch) -> None:

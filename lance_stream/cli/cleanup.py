@@ -1,7 +1,7 @@
-"""Removes old versions, and the files that no version left needs.
+"""Removes old versions, and the files that no remaining version needs.
 
-The newest version stays, and every version with a tag; of a consumer the version that it has
-finished with, and all after it.
+It keeps the newest version, versions with a tag, and for each consumer the last version it has
+finished and all later ones.
 """
 
 import argparse
@@ -11,34 +11,35 @@ from lance_stream.cli import output
 from lance_stream.cli.arguments import add_json, add_table, open_table, whole_number
 from lance_stream.maintenance.cleanup import CleanupReport
 
-HELP: Final = "remove old versions, and the files that nobody needs any more"
+HELP: Final = "remove old versions, and files that are no longer needed"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what the verb takes."""
+    """Add the verb's arguments."""
     add_table(parser)
     parser.add_argument(
         "--older-than",
         metavar="AGE",
-        help="how old a version is at least that goes: 7d, 12h (default: 14d, or any age with "
+        help="remove versions of at least this age: 7d, 12h (default: 14d, or any age with "
         "--retain-versions)",
     )
     parser.add_argument(
         "--retain-versions",
         metavar="N",
         type=whole_number,
-        help="how many of the newest versions stay, whatever their age",
+        help="number of newest versions to keep, whatever their age",
     )
-    parser.add_argument("--dry-run", action="store_true", help="remove nothing, and just tell")
+    parser.add_argument("--dry-run", action="store_true", help="only report; remove nothing")
     parser.add_argument(
         "--delete-unverified",
         action="store_true",
-        help="remove files that no version ever named, however young: only if nobody is writing",
+        help="remove files that no version ever named, whatever their age: only safe if no program "
+        "is writing to the table",
     )
     parser.add_argument(
         "--expire-consumers",
         metavar="AGE",
-        help="drop consumers that have let versions lie for so long",
+        help="drop consumers that leave versions unread for this long",
     )
     add_json(parser)
 

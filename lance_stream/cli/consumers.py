@@ -1,7 +1,7 @@
 """Lists the consumers of a table's changes, or drops one.
 
-Cleanup keeps the version that a consumer has finished with, and all after it: drop one that will
-not come back.
+Cleanup keeps the last version that a consumer has finished, and all later ones: drop consumers that
+are no longer used.
 """
 
 import argparse
@@ -15,10 +15,10 @@ HELP: Final = "list the consumers of the changes, or drop one"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what the verb takes."""
+    """Add the verb's arguments."""
     parts = parser.add_subparsers(dest="part", required=True, metavar="list|drop")
-    add_table(parts.add_parser("list", help="one line a consumer"))
-    drop = parts.add_parser("drop", help="forget a consumer")
+    add_table(parts.add_parser("list", help="one line per consumer"))
+    drop = parts.add_parser("drop", help="drop a consumer and its progress")
     add_table(drop)
     drop.add_argument("name", metavar="NAME", help="the consumer's name")
 
@@ -40,5 +40,5 @@ def run(arguments: argparse.Namespace) -> int:
         ]
         for each in list_consumers(ds.table.refs)
     ]
-    print("\n".join(output.lines_of(["NAME", "DONE WITH", "BEHIND", "SINCE"], rows)))
+    print("\n".join(output.lines_of(["NAME", "FINISHED", "BEHIND", "UPDATED"], rows)))
     return 0

@@ -1,4 +1,4 @@
-"""Lists the versions of a table, one line each, the newest first."""
+"""Lists the versions of a table, one per line, the newest first."""
 
 import argparse
 from typing import Any, Final
@@ -7,13 +7,15 @@ from lance_stream.cli import output
 from lance_stream.cli.arguments import add_json, add_table, open_table, whole_number
 from lance_stream.snapshot.history import VersionInfo, list_versions
 
-HELP: Final = "one line a version"
+HELP: Final = "list the versions, one per line"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what the verb takes."""
+    """Add the verb's arguments."""
     add_table(parser)
-    parser.add_argument("-n", "--limit", type=whole_number, help="so many of the newest versions")
+    parser.add_argument(
+        "-n", "--limit", type=whole_number, help="list only this many of the newest versions"
+    )
     add_json(parser)
 
 

@@ -1,14 +1,14 @@
-"""The verbs, and how each ends: by 0, by its own answer, or by the exit code of an error.
+"""The verbs and their exit codes.
 
-    0    done
-    1    `verify` has findings; or the system could not do it (a disk is full, a right is missing)
-    2    the command makes no sense: see the message
+    0    success
+    1    `verify` has findings; or a system error (disk full, permission denied)
+    2    invalid command: see the message
     3    there is no such table, version, column, tag or consumer
-    4    the table is damaged, or has a feature that is not supported
-    5    the commit did not go through
+    4    the table is damaged, or has an unsupported feature
+    5    the commit failed
     130  interrupted
 
-An error is one line on stderr, and what the error notes of where it was.
+An error is printed as one line on stderr, followed by its notes about the location.
 """
 
 import argparse
@@ -52,22 +52,21 @@ EXIT_CODES: Final[dict[type[Exception], int]] = {
     LanceStreamError: 1,
     OSError: 1,
 }
-"""How an error ends the program; the first class that fits counts."""
+"""The exit codes of errors; the first matching class applies."""
 
 _INTERRUPTED: Final = 130
 
 _EXIT_CODES_IN_WORDS: Final = (
-    "exit codes: 0 done · 1 verify has findings, or the system could not do it · 2 the command "
-    "makes no sense · 3 there is no such thing · 4 damaged or not supported · 5 the commit did not "
-    "go through"
+    "exit codes: 0 success · 1 verify has findings, or a system error · 2 invalid command · "
+    "3 not found · 4 damaged or not supported · 5 the commit failed"
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command, and return its exit code.
+    """Run one command and return its exit code.
 
     Args:
-        arguments: The words after the program's name; None for those of this process.
+        arguments: The arguments after the program's name; None for those of this process.
     """
     parsed = make_parser().parse_args(arguments)
     _check_output()
@@ -76,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code: int = VERBS[parsed.verb].run(parsed)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever reads the output has seen enough. Nothing may be written when Python exits.
+        # The reader closed the pipe. Python must not write anything when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -89,18 +88,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_output() -> None:
-    """See to it that whatever a table holds can be printed, in whatever encoding, or nowhere."""
-    if sys.stdout is None:  # closed by who started the program
+    """Make sure that any table content can be printed in any encoding, also if stdout is closed."""
+    if sys.stdout is None:  # closed by the calling program
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return what understands the words of a command."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        description="Looks at Lance tables, follows their changes, and takes care of them.",
+        description="Inspects Lance tables, follows their changes, and maintains them.",
         epilog=_EXIT_CODES_IN_WORDS,
     )
     version = importlib.metadata.version("lance-stream")

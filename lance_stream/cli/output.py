@@ -1,4 +1,4 @@
-"""What the verbs print: tables in columns, sizes and moments for people, JSON for programs."""
+"""Output of the verbs: tables, sizes and timestamps for people, JSON for programs."""
 
 import base64
 import json
@@ -16,27 +16,27 @@ import pyarrow.compute as pc
 from lance_stream.snapshot.timestamps import in_utc
 
 MAX_WIDTH: Final = 40
-"""A longer value is cut in a table."""
+"""Longer values are truncated in a table."""
 
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
 class Printable:
-    """A stream of text in which whatever a terminal would obey is written as an escape of JSON's.
+    """A text stream that writes terminal control characters as JSON escapes.
 
-    Names of columns, tags and properties are a table's, and the table may be a stranger's: an
-    escape sequence in one could move the cursor, set a title, or hide what stands beside it. Within
-    JSON, the escapes mean the same as the letters.
+    Names of columns, tags and properties come from the table, which may not be trusted: an escape
+    sequence could move the cursor, set a title, or hide text beside it. Within JSON, the escapes
+    mean the same as the characters.
 
     Args:
-        stream: What is written to.
+        stream: The stream to write to.
     """
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text; lines stay lines."""
+        """Write a text; line breaks are kept."""
         if not text.isprintable():
             text = "".join(map(_as_printable, text))
         return self._stream.write(text)
@@ -62,7 +62,7 @@ def lines_of(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def size(num_bytes: int) -> str:
-    """Return a size in three or four digits and a unit."""
+    """Return a size with three or four digits and a unit."""
     value, unit = float(num_bytes), 0
     while value >= 1000 and unit + 1 < len(_UNITS):
         value, unit = value / 1000, unit + 1
@@ -75,14 +75,14 @@ def count(number: int, noun: str) -> str:
 
 
 def moment(when: datetime | None) -> str:
-    """Return a moment in UTC, to the second; a dash for none."""
+    """Return a timestamp in UTC, to the second; a dash for None."""
     if when is None:
         return "-"
     return f"{in_utc(when).replace(tzinfo=None).isoformat(' ', 'seconds')}Z"
 
 
 def cell(value: object) -> str:
-    """Return a value on one line, cut where it is long."""
+    """Return a value on one line, truncated if it is long."""
     if value is None:
         return "null"
     text = value if isinstance(value, str) else to_json(value) if _is_nested(value) else str(value)
@@ -93,8 +93,8 @@ def cell(value: object) -> str:
 def to_json(value: object) -> str:
     """Return a value as JSON on one line.
 
-    Bytes are in base 64; decimals and moments are text, and so are numbers that JSON has not.
-    Where the output is not in UTF-8, letters beyond ASCII are written as JSON's own escapes.
+    Bytes are in base64; decimals, timestamps and numbers that JSON lacks are strings. If the output
+    is not in UTF-8, characters beyond ASCII are written as JSON escapes.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     is_utf8 = encoding.lower().replace("-", "") == "utf8"
@@ -102,7 +102,7 @@ def to_json(value: object) -> str:
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return the rows of a batch as values of Python; what Python has not is text."""
+    """Return the rows of a batch as Python values; values that Python lacks are strings."""
     values = [_values_of(column) for column in batch.columns]
     return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*values, strict=True)]
 
@@ -112,7 +112,7 @@ def _values_of(column: pa.Array) -> list[Any]:
         column = pc.cast(column, pa.string())
     try:
         values: list[Any] = column.to_pylist()
-    except (OverflowError, ValueError):  # dates and times that Python has not
+    except (OverflowError, ValueError):  # dates and times that Python lacks
         values = [_value_of(each) for each in column]
     return values
 
@@ -133,7 +133,7 @@ def _value_of(scalar: pa.Scalar) -> Any:
 
 
 _SHOWN_BY_ARROW: Final = {"days": 10**7, "s": 8 * 10**11, "ms": 8 * 10**14, "us": 8 * 10**17}
-"""Which dates and times Arrow shows rightly: those before the year 27,000, and some more."""
+"""Dates and times that Arrow prints correctly: up to the year 27,000, and some beyond."""
 
 
 def _has_nanoseconds(arrow_type: pa.DataType) -> bool:

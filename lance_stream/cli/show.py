@@ -1,4 +1,4 @@
-"""Shows what a table is: columns, rows, files, streams that write to it, consumers that read it."""
+"""Shows a table's columns, rows, files, the streams that write to it and its consumers."""
 
 import argparse
 from collections.abc import Iterator, Mapping
@@ -24,11 +24,11 @@ from lance_stream.table.ledger import read_entries
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.tombstones import read_tombstones
 
-HELP: Final = "columns, versions, sizes, streams, tags and consumers"
+HELP: Final = "show columns, versions, sizes, streams, tags and consumers"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what the verb takes."""
+    """Add the verb's arguments."""
     add_table(parser)
     add_version(parser)
     add_json(parser)
@@ -43,10 +43,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def describe(ds: Dataset) -> dict[str, Any]:
-    """Return what is to be said of a table at a version.
+    """Return a description of a table at a version.
 
-    No data file is opened, and a deletion file only where the manifest does not tell how many
-    offsets it has.
+    No data file is opened, and a deletion file only if the manifest does not state its number of
+    offsets.
     """
     table, manifest = ds.table, ds.table.manifest
     versions = table.log.versions()
@@ -121,7 +121,7 @@ def describe(ds: Dataset) -> dict[str, Any]:
 
 
 def _version_of(branch: str | None, version: int) -> int | str:
-    """Return a version's number; of a branch with the branch's name."""
+    """Return a version's number, prefixed by its branch if it has one."""
     return version if branch is None else f"{branch}:{version}"
 
 
@@ -165,7 +165,7 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
         f"version {told['file_version']}, {has_ids} stable row ids"
     )
     yield (
-        f"{output.count(told['num_rows'], 'row')} and {told['num_dead_rows']} dead in "
+        f"{output.count(told['num_rows'], 'row')} and {told['num_dead_rows']} deleted in "
         f"{output.count(told['num_fragments'], 'fragment')}; "
         f"{output.count(told['num_data_files'], 'data file')} of "
         f"{output.size(told['data_bytes'])}, "
@@ -174,15 +174,15 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
     deletes = told["remembered_deletes"]
     if deletes is not None:
         yield (
-            f"remembers {output.count(deletes['num_rows'], 'delete')} by "
-            f"{', '.join(deletes['on'])} in the order of {deletes['sequence_by']}"
+            f"{output.count(deletes['num_rows'], 'tombstone')} by "
+            f"{', '.join(deletes['on'])}, ordered by {deletes['sequence_by']}"
         )
     ahead = told["write_ahead_log"]
     if ahead is not None:
         yield (
             "written by a write-ahead log (MemWAL) with "
-            f"{output.count(ahead['num_files'], 'file')} of {output.size(ahead['bytes'])}: rows "
-            "that are not merged are in no version"
+            f"{output.count(ahead['num_files'], 'file')} of {output.size(ahead['bytes'])}: "
+            "unmerged rows are not part of any version"
         )
     for title, header, rows in (
         (
@@ -219,18 +219,18 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
             [[each["name"], str(each["from"])] for each in told["branches"]],
         ),
         (
-            "files that look like tags or branches, and are none",
-            ["FILE", "WHY"],
+            "files that look like tags or branches but are not",
+            ["FILE", "REASON"],
             [list(each) for each in told["unreadable"].items()],
         ),
         ("tags", ["NAME", "VERSION"], [[k, str(v)] for k, v in told["tags"].items()]),
         (
             "consumers",
-            ["NAME", "DONE WITH", "BEHIND", "SINCE"],
+            ["NAME", "FINISHED", "BEHIND", "UPDATED"],
             [
                 [
                     each["name"],
-                    f"{'begins with ' if each['is_beginning'] else ''}version {each['version']}",
+                    f"{'starts with ' if each['is_beginning'] else ''}version {each['version']}",
                     output.count(each["versions_behind"], "version"),
                     output.moment(each["updated_at"]),
                 ]

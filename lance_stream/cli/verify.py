@@ -1,9 +1,9 @@
-"""Checks every rule of the format on a version: one line for each that it breaks.
+"""Checks a version against every rule of the format: one line for each violation.
 
-With --against its rows are compared instead, by their digest, with those of another table, of
-another version, or of parquet files.
+With --against it compares the rows instead, by their digest, with those of another table, another
+version, or parquet files.
 
-Ends with exit code 1 if a rule is broken, or the rows differ.
+The exit code is 1 if a rule is violated, or the rows differ.
 """
 
 import argparse
@@ -26,7 +26,7 @@ HELP: Final = "check every rule of the format"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what the verb takes."""
+    """Add the verb's arguments."""
     add_table(parser)
     add_version(parser)
     add_json(parser)
@@ -49,13 +49,15 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("against_version", "columns", "filter"):
         if getattr(arguments, name) is not None:
             option = name.replace("_", "-")
-            raise InvalidInputError(f"--{option} is for comparing with another table: --against")
+            raise InvalidInputError(
+                f"--{option} is for comparisons with another table: add --against"
+            )
     findings = ds.verify()
     for each in findings:
         told = {"rule": each.rule, "where": each.where, "message": each.message}
         print(output.to_json(told) if arguments.json else each)
     if not findings and not arguments.json:
-        print(f"{ds.uri} is sound at version {ds.version}")
+        print(f"{ds.uri} is valid at version {ds.version}")
     return 1 if findings else 0
 
 
@@ -94,4 +96,4 @@ def _difference(found: Comparison) -> str:
         return f"the rows differ: {one} here, {other} there"
     if found.columns:
         return f"the rows differ in {', '.join(found.columns)}"
-    return "the rows differ: each column has the same values, but in other rows"
+    return "the rows differ: each column has the same values, but in different rows"

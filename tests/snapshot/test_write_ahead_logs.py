@@ -40,7 +40,7 @@ def test_a_table_with_a_write_ahead_log_is_opened_with_a_warning_once(
     told = json.loads(capsys.readouterr().out)
     assert told["write_ahead_log"]["num_files"] > 0
     assert main(["show", path]) == 0
-    assert "rows that are not merged are in no version" in capsys.readouterr().out
+    assert "unmerged rows are not part of any version" in capsys.readouterr().out
     (finding,) = ds.verify()
     assert finding.rule == "write-ahead log"
     ds = ds.append(pa.table({"id": [4], "x": [4.0]}))

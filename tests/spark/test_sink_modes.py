@@ -329,7 +329,7 @@ def test_equal_sequences_are_refused_unless_the_rows_are_the_same(spark: Any, ur
 
 def test_a_condition_that_is_none_is_refused(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a", delete_when="no_such = 1")
-    with pytest.raises(InvalidInputError, match="delete_when='no_such = 1' is no condition"):
+    with pytest.raises(InvalidInputError, match="delete_when='no_such = 1' is not a condition"):
         feed(spark, sink, 0, "id long", (1,))
 
 

@@ -1,4 +1,4 @@
-"""The change feed as a batch of Spark: the changes of an interval of versions, or of moments."""
+"""The change feed as a Spark batch: the changes of an interval of versions, or of timestamps."""
 
 from collections.abc import Iterator
 
@@ -24,27 +24,27 @@ from lance_stream.spark.work_units import Portion
 
 
 def plan_batch(table: TableVersion, asked: SourceOptions, carried: pa.Schema) -> list[ChangeUnit]:
-    """Return the work units of what a user asked for, in the feed's order.
+    """Return the work units of the requested interval, in the feed's order.
 
-    There are none where nothing was committed between two moments, or since one.
+    There are none if nothing was committed between two timestamps, or since one.
 
     Args:
         table: The interval's last version.
-        asked: What the user set.
+        asked: The user's options.
         carried: The columns that Spark expects.
 
     Raises:
-        InvalidInputError: The interval begins after its last version.
-        NotFoundError: A version is gone.
+        InvalidInputError: The interval starts after its last version.
+        NotFoundError: A version is missing.
         UnsupportedFeatureError: The table has no stable row ids.
     """
     first = first_version(table, asked)
     if asked.starting_timestamp is not None and (first is None or first > table.version):
-        return []  # nothing was committed between the moments
+        return []  # nothing was committed between the timestamps
     if first is None or first > table.version:
         raise InvalidInputError(
-            f"the changes asked for begin at version {first}, but the last version of {asked.uri} "
-            f"among them is {table.version}"
+            f"the requested changes start at version {first}, but the last version of "
+            f"{asked.uri} in the interval is {table.version}"
         )
     rules = rules_of(asked, columns_to_read(table, asked, carried))
     return list(plan_changes(table, max(first - 1, 0), table.version, rules).units)
@@ -54,8 +54,8 @@ class ChangesReader(DataSourceReader):
     """Reads the changes of an interval of versions.
 
     Args:
-        asked: What the user set.
-        version: The interval's last version, as it was when the schema was made.
+        asked: The user's options.
+        version: The interval's last version at the time when the schema was read.
         carried: The schema of the batches that Spark expects.
     """
 
@@ -65,7 +65,7 @@ class ChangesReader(DataSourceReader):
         self.carried = carried
 
     def partitions(self) -> list[Portion[ChangeUnit]]:
-        """Plan the interval; called once for each DataFrame that is loaded."""
+        """Plan the interval; called once per loaded DataFrame."""
         last = self.version or open_for_changes(self.asked).version
         table = open_table(self.asked.uri, last, self.asked.storage_options)
         tasks = tasks_of(plan_batch(table, self.asked, self.carried))

@@ -1,6 +1,6 @@
-"""Small batches joined: whoever takes batches pays for each, however few rows it has.
+"""Joins small batches, because each batch has a fixed cost for its receiver.
 
-A version that changed a few rows in each of many fragments gives a batch for each of them.
+A version that changed a few rows in each of many fragments yields one batch per fragment.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,16 +10,16 @@ import pyarrow as pa
 
 SMALL_BATCH_ROWS: Final = 4096
 SMALL_BATCH_BYTES: Final = 1 << 20
-"""A batch that has fewer rows and fewer bytes is joined with its neighbours."""
+"""A batch with fewer rows and fewer bytes is joined with its neighbors."""
 
 
 def join_small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some batches of one schema, in order, neighbouring small ones together.
+    """Join adjacent small batches of one schema; the order of rows stays the same.
 
-    What is joined is twice as large as a small batch at most.
+    Joined batches are at most twice as large as a small batch.
 
     Args:
-        batches: Taken one by one.
+        batches: Read one by one.
     """
     small: list[pa.RecordBatch] = []
     num_rows = num_bytes = 0

@@ -1,19 +1,19 @@
-"""Positions of the change feed as Spark's offsets: what it writes into checkpoints, and gives back.
+"""Positions of the change feed as Spark's offsets, which Spark stores in checkpoints.
 
     {"columns": null, "format": 3, "mark": "", "position": 0, "snapshot": true, "version": 0}
         nothing is read yet; a snapshot comes first
     {"columns": {}, "format": 3, "mark": "5f...", "position": 1000, "snapshot": true, "version": 7}
-        of a snapshot of version 7 the first 1,000 rows are read
+        the first 1,000 rows of a snapshot of version 7 are read
     {"columns": {"`x`": 4}, "format": 3, "mark": "5f.../9a...", "position": 250, ...}
         all changes through version 7 are read, and the first 250 of version 8; older releases
-        stored the mark of version 7 only. What the query calls x is field 4 there
+        stored the mark of version 7 only. The query's column x is field 4 there
 
-`columns` says which field ids the query's columns have in the version, as far as their names do not
-say it: {} where they do, null where that was not known yet.
+`columns` maps the query's columns to their field ids in the version, unless their names match: {}
+if all names match, null if that was not known yet.
 
-Spark compares offsets as texts, so the keys always stand in the same (alphabetical) order. `format`
-is for releases to come: an offset of a format that is not known is refused, not misread. Format 1
-came first, had neither mark nor position, and format 2 had no columns; both are still read.
+Spark compares offsets as strings, so the keys are always in the same (alphabetical) order. `format`
+is for future releases: an offset of an unknown format is refused, not misread. Format 1 had neither
+mark nor position, and format 2 had no columns; both are still read.
 """
 
 from collections.abc import Mapping
@@ -29,11 +29,11 @@ _KEYS: Final = {
     2: {"format", "mark", "position", "snapshot", "version"},
     3: {"columns", "format", "mark", "position", "snapshot", "version"},
 }
-"""What an offset of each format that is known has."""
+"""The keys of an offset, by format."""
 
 
 def to_offset(position: Position) -> dict[str, Any]:
-    """Return a position as Spark stores it."""
+    """Return a position as an offset that Spark stores."""
     columns = position.columns
     return {
         "columns": None if columns is None else dict(sorted(columns.items())),
@@ -46,17 +46,17 @@ def to_offset(position: Position) -> dict[str, Any]:
 
 
 def parse_offset(stored: Mapping[str, Any]) -> Position:
-    """Return the position that stands in a checkpoint.
+    """Parse an offset from a checkpoint.
 
     Raises:
-        UnsupportedFeatureError: A newer lance-stream wrote it.
-        CorruptDataError: It is not one of ours.
+        UnsupportedFeatureError: A newer release of lance-stream wrote it.
+        CorruptDataError: It is not an offset of ours.
     """
     form = stored.get("format")
     if _is_number(form) and form not in _KEYS:
         raise UnsupportedFeatureError(
-            f"the checkpoint holds an offset of format {form}, from another lance-stream; this "
-            f"one knows the formats {', '.join(map(str, _KEYS))}"
+            f"the checkpoint holds an offset of format {form}, from another release of "
+            f"lance-stream; this one supports the formats {', '.join(map(str, _KEYS))}"
         )
     version, snapshot = stored.get("version"), stored.get("snapshot")
     events, mark = stored.get("position", 0), stored.get("mark", "")
@@ -71,7 +71,7 @@ def parse_offset(stored: Mapping[str, Any]) -> Position:
         or not _are_columns(columns)
     ):
         raise CorruptDataError(
-            f"the checkpoint holds {dict(stored)!r}, which is no offset of a Lance change feed. "
+            f"the checkpoint holds {dict(stored)!r}, which is not an offset of a Lance change feed. "
             "Does it belong to another query?"
         )
     return Position(version, events, snapshot, mark, columns)

@@ -1,8 +1,8 @@
-"""What Spark is told of the change feed before it reads: columns, and tasks between two places.
+"""Planning the change feed for Spark: columns, and tasks between two positions.
 
-Planning walks from version to version, compares manifests, and gives work units; the workers read
-the rows. Nothing is kept between two batches of a stream, so a batch that a checkpoint names can be
-made again, whatever happened.
+Planning walks from version to version, compares manifests, and returns work units; the workers read
+the rows. No state is kept between two batches of a stream, so a batch in a checkpoint can always be
+planned again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,17 +45,17 @@ from lance_stream.spark.work_units import Portion, divide
 
 
 def open_for_changes(asked: SourceOptions) -> TableVersion:
-    """Return the last version of what a user asked for, whose columns the feed has.
+    """Return the last version of the requested interval, whose columns the feed has.
 
     Raises:
-        InvalidInputError: The interval begins or ends after the newest version.
+        InvalidInputError: The interval starts or ends after the newest version.
     """
     newest = open_table(asked.uri, None, asked.storage_options)
     for name, version in (
         ("startingVersion", asked.starting_version),
         ("endingVersion", asked.ending_version),
     ):
-        # a stream may wait for the version that comes next
+        # a stream may wait for the next version
         may_wait = name == "startingVersion" and asked.ending_version is None
         if isinstance(version, int) and version > newest.version + may_wait:
             raise InvalidInputError(
@@ -67,10 +67,10 @@ def open_for_changes(asked: SourceOptions) -> TableVersion:
 
 
 def first_version(table: TableVersion, asked: SourceOptions) -> int | None:
-    """Return the first version whose changes are asked for; None if no version is named.
+    """Return the first version of the requested interval; None if none is set.
 
     Raises:
-        InvalidInputError: Nothing has been committed since the moment that is named.
+        InvalidInputError: Nothing has been committed since the given time.
     """
     moment = asked.starting_timestamp
     if moment is None:
@@ -79,7 +79,7 @@ def first_version(table: TableVersion, asked: SourceOptions) -> int | None:
 
 
 def rules_of(asked: SourceOptions, columns: Sequence[str] | None) -> FeedRules:
-    """Return what a user asked of the feed, with the columns that have to be read."""
+    """Return the user's rules of the feed, with the columns to read."""
     return FeedRules(
         columns,
         asked.deduplication_mode,
@@ -94,7 +94,7 @@ def schema_of_changes(table: TableVersion, asked: SourceOptions) -> pa.Schema:
 
     Raises:
         NotFoundError: The table has no such column.
-        InvalidInputError: The filter is not understood.
+        InvalidInputError: The filter is invalid.
     """
     own = output_schema(project(table.schema, names_of(table, asked.columns)), ())
     if asked.filter is not None:
@@ -117,16 +117,16 @@ def plan_stream(
     end: Position,
     columns: FeedColumns,
 ) -> list[Portion[ChangeUnit]]:
-    """Return the tasks that read what lies between two positions of a stream.
+    """Return the tasks that read the changes between two positions of a stream.
 
     Args:
-        follower: What follows the table.
-        start: Everything up to here has been read.
-        end: Everything up to here is to be read.
-        columns: Those that Spark was told of when the query was started.
+        follower: The follower of the table.
+        start: Everything up to this position has been read.
+        end: Everything up to this position is read.
+        columns: The columns that Spark knows from the start of the query.
 
     Raises:
-        NotFoundError: A version is gone.
+        NotFoundError: A version is missing.
         UnsupportedFeatureError: The table has no stable row ids.
         InvalidInputError: The table no longer has these columns; or a stream of appended rows
             meets a version that updates or deletes.
@@ -149,14 +149,14 @@ def stream_columns(
     """Return the columns of a stream, in a run of its query.
 
     Args:
-        told: The version whose columns Spark was told of when the query was started.
-        asked: What the user set.
-        carried: The columns that Spark was told of.
-        resumed: The version after which the stream goes on; None where it begins.
-        names: What its checkpoint says of columns in that version.
+        told: The version from which Spark knows the columns since the start of the query.
+        asked: The user's options.
+        carried: The columns that Spark knows.
+        resumed: The version after which the stream resumes; None for a new stream.
+        names: The columns in that version, from the checkpoint.
 
     Raises:
-        NotFoundError: A column is not there.
+        NotFoundError: A column does not exist.
     """
     columns = columns_to_read(told, asked, carried)
     if resumed is None or names is None:
@@ -165,7 +165,7 @@ def stream_columns(
 
 
 def follower_rules(asked: SourceOptions) -> FollowerRules:
-    """Return what a user asked of a stream."""
+    """Return the user's rules of a stream."""
     return FollowerRules(
         rules_of(asked, None),
         only_appended=not asked.read_change_feed,
@@ -176,14 +176,14 @@ def follower_rules(asked: SourceOptions) -> FollowerRules:
 
 
 def tasks_of(units: Sequence[ChangeUnit]) -> list[Portion[ChangeUnit]]:
-    """Return Spark's tasks for some work units: small ones together, large ones cut."""
+    """Return Spark's tasks for some work units: small ones combined, large ones split."""
     return divide(units, lambda each: each.unit, _with_unit)
 
 
 def read_portion(
     partition: InputPartition, asked: SourceOptions, carried: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what one task reads."""
+    """Yield the rows of one task."""
     predicate = None if asked.filter is None else parse_expression(asked.filter)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -212,19 +212,19 @@ def columns_to_read(
 
 
 def check_columns(columns: FeedColumns, table: TableVersion) -> None:
-    """Raise unless a later version still has the columns that Spark was told of.
+    """Raise unless a later version still has the columns that Spark knows.
 
-    It may have more, and others may be called as these were. Of versions before, nothing is asked:
-    when the query was started, its columns were those of a version after them.
+    It may have more columns, and other columns may have taken their names. Earlier versions are not
+    checked: the query was started with the columns of a later one.
 
     Raises:
-        InvalidInputError: It has not; the message says what to do.
+        InvalidInputError: It does not; the message says what to do.
     """
     if table.version <= columns.told.version:
         return
     missing = columns.missing_in(table)
     if missing is not None:
-        raise _columns_have_changed(table, f"column {missing!r} is gone")
+        raise _columns_have_changed(table, f"column {missing!r} no longer exists")
     for told, field in zip(columns.own, columns.as_in(table), strict=True):
         now, was = carrier(field.type), carrier(told.type)
         if not _fits(now, was):
@@ -232,7 +232,7 @@ def check_columns(columns: FeedColumns, table: TableVersion) -> None:
 
 
 def _fits(now: pa.DataType, told: pa.DataType) -> bool:
-    """Return whether every value of a type can be given as what Spark was told of."""
+    """Return whether every value of a type fits the type that Spark knows."""
     if now.equals(told):
         return True
     if pa.types.is_struct(told):
@@ -258,6 +258,6 @@ def _fits(now: pa.DataType, told: pa.DataType) -> bool:
 def _columns_have_changed(table: TableVersion, change: str) -> InvalidInputError:
     return InvalidInputError(
         f"the columns of {table.uri} have changed since this query was started: as of version "
-        f"{table.version} {change}. Start the query again, with the same checkpoint: it goes on "
-        "where it stands, with the columns that the table has now"
+        f"{table.version} {change}. Restart the query with the same checkpoint: it resumes at its "
+        "position, with the table's current columns"
     )

@@ -1,16 +1,17 @@
-"""The change feed as a stream: Spark's questions, answered by `feed.follower`.
+"""The change feed as a stream: Spark's API, implemented by `feed.follower`.
 
-An offset is a position in the table's history (`offsets`). Spark asks how far the next batch goes,
-writes the answer down, and asks for the tasks between two offsets; after a restart it asks the
-latter again, perhaps in another process. Nothing that an answer needs is kept in the reader.
+An offset is a position in the table's history (`offsets`). Spark requests the end of the next
+batch, writes it to the checkpoint, and requests the tasks between two offsets; after a restart it
+requests these tasks again, possibly in another process. Results never depend on state in the
+reader.
 
-Without `readChangeFeed` a stream gives the rows appended, without change columns, and stops at a
-version that updates or deletes: whoever reads such a stream cannot be told of it.
+Without `readChangeFeed` a stream returns the appended rows, without change columns, and fails at a
+version that updates or deletes: its rows could not express that.
 
-What Spark asks for the start of a new query is asked twice, before its first offset is written down
-and after, and once more if it is restarted before the first batch is done. "What comes from now on"
-would be another place each time, and what lies between would be lost: so there the first batch is
-empty, and ends where the stream begins.
+Spark requests the start of a new query twice, before and after writing its first offset, and again
+if the query is restarted before the first batch has finished. The position "from now on" would be
+different each time, and the changes in between would be lost. So in this case the first batch is
+empty, and ends at the start of the stream.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,22 +49,22 @@ try:
         ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
-except ImportError:  # PySpark 4.1 asks for the latest offset without a start and a limit
+except ImportError:  # PySpark 4.1 requests the latest offset without a start and a limit
     HAS_READ_LIMITS = False
 else:
     HAS_READ_LIMITS = True
 
 
 class _FeedStream(DataSourceStreamReader):
-    """What the readers of all versions of PySpark have in common.
+    """The common part of the readers for all versions of PySpark.
 
-    Spark makes it twice for each run of a query: on the driver, where it lives as long as the run,
-    and for the workers, who only call `read`.
+    Spark creates it twice per run of a query: on the driver, where it exists during the whole run,
+    and for the workers, which only call `read`.
 
     Args:
-        asked: What the user set.
+        asked: The user's options.
         carried: The schema of the batches that Spark expects.
-        version: The version that the schema was made of; None if the user gave it.
+        version: The version that the schema was read from; None if the user specified it.
     """
 
     def __init__(
@@ -80,21 +81,21 @@ class _FeedStream(DataSourceStreamReader):
 
     @property
     def follower(self) -> TableFollower:
-        """What follows the table; only the driver needs it."""
+        """The follower of the table; only the driver needs it."""
         if self._made is None:
             asked = self.asked
             self._made = TableFollower(asked.uri, asked.storage_options, follower_rules(asked))
         return self._made
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query begins; the same each time in a run."""
+        """Return the start of a new query; it is constant during a run."""
         if self._initial is None:
             self._initial = self._beginning()
             self._progress.note(self.follower.refs, self._initial)
         return to_offset(self._initial)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Plan a batch, from its two offsets alone."""
+        """Plan a batch from its two offsets alone."""
         first, last = parse_offset(start), parse_offset(end)
         columns = self.columns(first if last.columns is None else last)
         if first == last:
@@ -106,11 +107,11 @@ class _FeedStream(DataSourceStreamReader):
         return read_portion(partition, self.asked, self.carried)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Take note that Spark has finished with a batch."""
+        """Record that Spark has finished a batch."""
         self._progress.note(self.follower.refs, parse_offset(end))
 
     def advance(self, start: Position, limits: Limits, through: int | None = None) -> Position:
-        """Return how far the next batch goes."""
+        """Return the end of the next batch."""
         if self._begins_now and start == self._initial:
             self._begins_now = False
             return start
@@ -121,7 +122,7 @@ class _FeedStream(DataSourceStreamReader):
         return self.with_columns(end, self.columns(start))
 
     def columns(self, position: Position) -> FeedColumns:
-        """Return the columns of this run, given the first position that is known in it."""
+        """Return the columns of this run, given its first known position."""
         if self._columns is None:
             resumed = None
             if position.columns is not None:
@@ -134,12 +135,12 @@ class _FeedStream(DataSourceStreamReader):
         return self._columns
 
     def with_columns(self, position: Position, columns: FeedColumns) -> Position:
-        """Return a position with what its version calls the columns."""
+        """Return a position with the columns' names in its version."""
         table = self.follower.table(max(position.version, 1))
         return replace(position, columns=columns.names_in(table))
 
     def _told(self) -> TableVersion:
-        """Return the version whose columns Spark was told of."""
+        """Return the version from which Spark knows the columns."""
         if self.version is not None:
             with suppress(NotFoundError):  # cleaned up
                 return self.follower.table(self.version)
@@ -147,7 +148,7 @@ class _FeedStream(DataSourceStreamReader):
 
     @property
     def limits(self) -> Limits:
-        """What the user set; Spark knows no such thing as all of these together."""
+        """The user's limits; Spark's own limits cannot be combined."""
         asked = self.asked
         return Limits(
             asked.max_versions_per_trigger,
@@ -168,8 +169,8 @@ class _FeedStream(DataSourceStreamReader):
             if done > newest:
                 raise InvalidInputError(
                     f"the consumer {asked.consumer!r} has finished with version {done} of "
-                    f"{asked.uri}, but the newest version there is {newest}: the table was put "
-                    "back. Drop the consumer, or begin with startingVersion"
+                    f"{asked.uri}, but the newest version there is {newest}: the table was restored "
+                    "from a copy. Drop the consumer, or set startingVersion"
                 )
             return self.follower.after(done)
         newest = self.follower.newest_listed()
@@ -180,16 +181,16 @@ class _FeedStream(DataSourceStreamReader):
         if first > newest + 1:
             raise InvalidInputError(
                 f"startingVersion is {first}, but the newest version of {asked.uri} is "
-                f"{newest}; a stream can begin at version {newest + 1} at the latest"
+                f"{newest}; a stream can start at version {newest + 1} at the latest"
             )
         return self.follower.after(max(first - 1, 0))
 
     def _since(self, moment: datetime) -> Position:
-        """Return the position before the first version committed at or after a moment."""
+        """Return the position before the first version committed at or after a time."""
         if moment > datetime.now(UTC):
             raise InvalidInputError(
-                f"startingTimestamp is {moment.isoformat()}, which is yet to come; for what is "
-                f"changed from now on there is startingVersion {LATEST!r}"
+                f"startingTimestamp is {moment.isoformat()}, which is in the future; to read only "
+                f"new changes, set startingVersion to {LATEST!r}"
             )
         table = open_table(self.asked.uri, None, self.asked.storage_options)
         first = first_version_since(table, moment)
@@ -197,7 +198,7 @@ class _FeedStream(DataSourceStreamReader):
         return self._now(first - 1) if self._begins_now else self.follower.after(first - 1)
 
     def _now(self, version: int) -> Position:
-        """Return the position after a version as one that is written down: its batch is empty."""
+        """Return the position after a version as the end of an empty first batch."""
         position = self.follower.after(version)
         return self.with_columns(position, self.columns(position))
 
@@ -205,7 +206,7 @@ class _FeedStream(DataSourceStreamReader):
 if HAS_READ_LIMITS:
 
     class FeedStream(_FeedStream, SupportsTriggerAvailableNow):
-        """The change feed for PySpark 4.2 and later, which says where a batch starts."""
+        """The change feed for PySpark 4.2 and later, which passes the start of a batch."""
 
         def __init__(
             self, asked: SourceOptions, carried: pa.Schema, version: int | None = None
@@ -216,7 +217,7 @@ if HAS_READ_LIMITS:
             self._report: tuple[tuple[Position, int], dict[str, Any]] | None = None
 
         def getDefaultReadLimit(self) -> ReadLimit:
-            """Return a limit that says that there is one: Spark gives it back, or says "all"."""
+            """Return some limit if there is one: Spark passes it back, or "all available"."""
             limits = self.limits
             if limits.rows is not None:
                 return ReadMaxRows(limits.rows)
@@ -229,18 +230,18 @@ if HAS_READ_LIMITS:
             self._last_available = self.follower.newest_listed()
 
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-            """Return how far the next batch goes. What is before it, Spark has finished with."""
+            """Return the end of the next batch. Spark has finished everything before its start."""
             position = parse_offset(start)
             if position != self._initial:
-                # `commit` comes one batch later, and after the last batch of a run not at all
+                # Spark calls `commit` one batch later, and not after the last batch of a run
                 self._progress.note(self.follower.refs, position)
             limits = NO_LIMITS if isinstance(limit, ReadAllAvailable) else self.limits
             self._position = self.advance(position, limits, self._last_available)
-            # as it was stored, perhaps by an older release: another text would be a new batch
+            # the stored text, possibly of an older release: a different text would be a new batch
             return start if self._position == position else to_offset(self._position)
 
         def reportLatestOffset(self) -> dict[str, Any] | None:
-            """Return how far the stream will be behind, for the query's progress report."""
+            """Return how far the stream is behind after this batch, for the progress report."""
             if self._position is None:
                 return None
             seen = self._position, self.follower.newest_seen
@@ -256,14 +257,13 @@ if HAS_READ_LIMITS:
 
 
 class FeedStreamWithoutStart(_FeedStream):
-    """The change feed for PySpark 4.1, which does not say where a batch starts.
+    """The change feed for PySpark 4.1, which does not pass the start of a batch.
 
-    The position is taken from the other calls: a run that goes on is first asked to plan the last
-    batch again, so that only a new query has none, and that one begins at its initial offset.
+    The position is taken from other calls: Spark first asks a resumed run to plan its last batch
+    again, so only a new query has no position, and it starts at its initial offset.
 
-    Nor does PySpark say what the trigger is, and AvailableNow is one batch in 4.1. So the first
-    batch of a run takes all versions there are, whatever limits are set; the later ones keep to
-    them.
+    PySpark 4.1 does not report the trigger either, and runs AvailableNow as one batch. So the first
+    batch of a run reads all versions, whatever the limits; later batches observe them.
     """
 
     def __init__(
@@ -274,7 +274,7 @@ class FeedStreamWithoutStart(_FeedStream):
         self._is_first = True
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # 4.1 passes nothing
-        """Return how far the next batch goes."""
+        """Return the end of the next batch."""
         start = self._stored or self.initialOffset()
         position = parse_offset(start)
         limits = NO_LIMITS if self._is_first else self.limits
@@ -283,7 +283,7 @@ class FeedStreamWithoutStart(_FeedStream):
         return start if end == position else to_offset(end)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Plan a batch, and remember where it ends."""
+        """Plan a batch, and remember its end."""
         self._stored = end
         return super().partitions(start, end)
 
@@ -291,7 +291,7 @@ class FeedStreamWithoutStart(_FeedStream):
 def make_stream_reader(
     asked: SourceOptions, carried: pa.Schema, version: int | None = None
 ) -> DataSourceStreamReader:
-    """Return the reader for the PySpark that runs."""
+    """Return the reader for the running version of PySpark."""
     if HAS_READ_LIMITS:
         return FeedStream(asked, carried, version)
     return FeedStreamWithoutStart(asked, carried, version)

@@ -1,15 +1,15 @@
 """The change feed as a SQL function: `SELECT * FROM lance_changes('data/events.lance', 4, 9)`.
 
-A convenience for a look at some changes. Spark runs such a function in one task, and hands its rows
-over one by one: a load of the format, or a temporary view over it, is many times as fast.
+A convenience for looking at some changes. Spark runs such a function in one task and passes its
+rows one by one: loading the format, or a temporary view over it, is many times faster.
 
-    lance_changes(uri, start)                             from a version on, to the newest
+    lance_changes(uri, start)                             from a version to the newest
     lance_changes(uri, start, end)                        from a version to a version
-    lance_changes(uri, start, end, 'netChanges')          one change a row
-    lance_changes(uri => ..., start => TIMESTAMP '...')   from a moment on
+    lance_changes(uri, start, end, 'netChanges')          one change per row
+    lance_changes(uri => ..., start => TIMESTAMP '...')   from a timestamp to the newest version
 
-Ends are inclusive. An end that is a timestamp means the versions committed since, or until, then;
-a TIMESTAMP_NTZ, which has no zone, is in UTC.
+Both ends are inclusive. A timestamp stands for the versions committed since, or until, then; a
+TIMESTAMP_NTZ, which has no zone, is in UTC.
 """
 
 from collections.abc import Iterator
@@ -34,22 +34,22 @@ _USAGE: Final = "lance_changes(uri, start, end, deduplication_mode)"
 
 @dataclass
 class _Analyzed(AnalyzeResult):
-    """What Spark hands on from `analyze`.
+    """The result of `analyze`, which Spark passes on.
 
     Attributes:
-        in_utc: Of each end of the interval, whether it is a time without a zone.
+        in_utc: For each end of the interval, whether it is a time without a zone.
     """
 
     in_utc: tuple[bool, ...] = (False, False)
 
 
 def changes_function(session: SessionOptions) -> type[Any]:
-    """Return the function's handler: Spark asks it for the columns, then for the rows.
+    """Return the function's handler, which Spark calls for the columns, then for the rows.
 
-    Spark pickles it by value: what it knows of the session goes along to other processes.
+    Spark pickles it by value, so other processes get the session's options.
 
     Args:
-        session: What the session says of storage.
+        session: The session's settings of stores.
     """
 
     class ChangesFunction:
@@ -81,10 +81,13 @@ def changes_function(session: SessionOptions) -> type[Any]:
 
 
 def _of_machine(moment: datetime) -> datetime:
-    """Return the moment of a TIMESTAMP, which Python workers are given in their machine's zone."""
+    """Convert a TIMESTAMP to UTC; Python workers get it in their machine's zone."""
     try:
         return moment.astimezone(UTC)
-    except (OverflowError, ValueError):  # at the ends of what Python has; no version is there
+    except (
+        OverflowError,
+        ValueError,
+    ):  # beyond the range of Python's times, where there are no versions
         return moment.replace(tzinfo=UTC)
 
 
@@ -109,7 +112,7 @@ def _asked(
     deduplication_mode: Any,
 ) -> SourceOptions:
     if not isinstance(uri, str):
-        raise InvalidInputError(f"{_USAGE}: uri is the table's path as a text, not {uri!r}")
+        raise InvalidInputError(f"{_USAGE}: uri must be the table's path as a string, not {uri!r}")
     check_is_shared(uri)
     named: dict[str, Any] = {}
     for name, value, is_utc in zip(("starting", "ending"), (start, end), in_utc, strict=True):
@@ -119,8 +122,8 @@ def _asked(
             named[f"{name}_version"] = value
         else:
             raise InvalidInputError(
-                f"{_USAGE}: the {name.removesuffix('ing')} of the interval is the number of a "
-                f"version, from 0, or a timestamp, not {value!r}"
+                f"{_USAGE}: the {name.removesuffix('ing')} of the interval must be a version "
+                f"number, from 0, or a timestamp, not {value!r}"
             )
     if deduplication_mode is not None:
         named["deduplication_mode"] = parse_deduplication_mode(deduplication_mode)

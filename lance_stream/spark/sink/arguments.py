@@ -1,4 +1,4 @@
-"""What a user says of a sink, checked before the first batch comes."""
+"""The arguments of a sink, checked before the first batch arrives."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,30 +31,30 @@ _ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
     "delete_when": ("upsert",),
     "tombstones": ("upsert",),
 }
-"""The modes that an argument is for; one that is not listed is for all."""
+"""The modes that an argument applies to; all others apply to every mode."""
 
 
 @dataclass(frozen=True)
 class SinkArguments:
-    """What a user says of a sink; plain values, which can be pickled.
+    """The arguments of a sink: plain values, which can be pickled.
 
     Attributes:
-        uri: Where the table lies.
+        uri: The table's location.
         mode: One of `MODES`.
         on: The key columns of an upsert.
         sequence_by: The column that orders rows of one key.
         delete_when: A condition in Spark's SQL on an incoming row: whether it deletes.
         except_columns: Columns of the batch that are not stored.
-        skip_unchanged: Whether rows that would stay the same are left alone.
+        skip_unchanged: Whether rows whose values stay the same are not rewritten.
         tombstones: How long deletes are remembered; None if they are not.
         schema_evolution: One of `SCHEMA_EVOLUTIONS`.
-        app_id: The stream's name in the ledger; None for the query's own id.
-        compact_every: After how many batches small fragments are merged; None for never.
+        app_id: The stream's id in the ledger; None for the query's own id.
+        compact_every: After how many batches small fragments are compacted; None for never.
         file_version: Of a new table's data files.
         storage_options: Settings of the store.
-        create_options: How a new table is made.
-        any_output_mode: Whether results are taken that do not fit the mode.
-        replays_may_differ: Whether a batch that comes again may have other rows.
+        create_options: Options for a new table.
+        any_output_mode: Whether to accept an output mode that does not fit the mode.
+        replays_may_differ: Whether a repeated batch may have different rows.
     """
 
     uri: str
@@ -76,14 +76,14 @@ class SinkArguments:
 
     def __post_init__(self) -> None:
         if not str(self.uri).strip():
-            raise InvalidInputError("lance_sink() needs the path of the table; it was given none")
+            raise InvalidInputError("lance_sink() needs the path of the table, but it is empty")
         check_is_shared(self.uri)
         _check_one_of("mode", self.mode, MODES)
         _check_one_of("schema_evolution", self.schema_evolution, SCHEMA_EVOLUTIONS)
         if self.mode in _BY_KEY and not self.on:
             raise InvalidInputError(
-                f"lance_sink(mode={self.mode!r}) needs the key columns that say which rows are the "
-                "same: on=['id']"
+                f"lance_sink(mode={self.mode!r}) needs the key columns that identify a row: "
+                "on=['id']"
             )
         for name, modes in _ONLY_WITH.items():
             if getattr(self, name) and self.mode not in modes:
@@ -95,7 +95,9 @@ class SinkArguments:
             _check_text(name, getattr(self, name))
         for name in ("skip_unchanged", "any_output_mode", "replays_may_differ"):
             if not isinstance(getattr(self, name), bool):
-                raise InvalidInputError(f"{name} is True or False, not {getattr(self, name)!r}")
+                raise InvalidInputError(
+                    f"{name} must be True or False, not {getattr(self, name)!r}"
+                )
         check_can_remember(self.tombstones, self.sequence_by, self.delete_when)
         hidden = sorted({*self.on} & {*self.except_columns})
         if hidden:
@@ -114,7 +116,7 @@ class SinkArguments:
 
     @property
     def fingerprint(self) -> str:
-        """What stands for the rules that decide what becomes of a batch's rows."""
+        """A fingerprint of the rules that determine how a batch's rows are applied."""
         return fingerprint(
             {
                 "mode": self.mode,
@@ -127,11 +129,11 @@ class SinkArguments:
 
     @property
     def is_by_key(self) -> bool:
-        """Whether rows of the table are changed by their keys."""
+        """Whether rows of the table are updated by their keys."""
         return self.mode in _BY_KEY
 
     def not_stored(self, columns: Iterable[str]) -> tuple[str, ...]:
-        """Return those of a batch's columns that are not stored; and those that it has not."""
+        """Return the columns that are not stored, including any that the batch lacks."""
         if self.mode != "apply_changes":
             return self.except_columns
         return (*self.except_columns, *(each for each in columns if is_change_column(each)))
@@ -140,8 +142,8 @@ class SinkArguments:
         """Return the rules of the upsert.
 
         Args:
-            columns: Those of the batch.
-            delete_when: The column that says whether a row deletes; it is not stored.
+            columns: The batch's columns.
+            delete_when: The column that marks deletes; it is not stored.
         """
         helpers = () if delete_when is None else (delete_when,)
         return UpsertRules(
@@ -156,30 +158,30 @@ class SinkArguments:
 
 
 def names(value: str | Sequence[str] | None, argument: str) -> tuple[str, ...]:
-    """Return column names that may be given as one text, as several, or not at all.
+    """Return column names that may be given as one string, as several, or not at all.
 
     Raises:
-        InvalidInputError: They are no names.
+        InvalidInputError: They are not names.
     """
     given = (value,) if isinstance(value, str) else _as_tuple(value, argument)
     if not all(isinstance(each, str) and each for each in given):
-        raise InvalidInputError(f"{argument} is a list of columns, not {value!r}")
+        raise InvalidInputError(f"{argument} must be a list of columns, not {value!r}")
     if len(set(given)) != len(given):
         raise InvalidInputError(f"{argument}={list(given)} names a column twice")
     return given
 
 
 def as_creation(value: object) -> dict[str, Any]:
-    """Return how a new table is made, as a user gives it.
+    """Return the options for a new table.
 
     Raises:
-        InvalidInputError: It is no mapping.
+        InvalidInputError: The value is not a mapping.
     """
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in value):
         raise InvalidInputError(
-            f"create_options is a mapping of {', '.join(CREATE_OPTIONS)}, such as "
+            f"create_options must be a mapping of {', '.join(CREATE_OPTIONS)}, such as "
             f"{{'primary_key': ['id']}}, not {value!r:.200}"
         )
     return dict(value)
@@ -190,19 +192,19 @@ def _as_tuple(value: object, argument: str) -> tuple[Any, ...]:
         return ()
     if isinstance(value, Iterable):
         return tuple(value)
-    raise InvalidInputError(f"{argument} is a list of columns, not {value!r}")
+    raise InvalidInputError(f"{argument} must be a list of columns, not {value!r}")
 
 
 def _check_text(argument: str, value: object) -> None:
     if value is not None and (not isinstance(value, str) or not value.strip()):
-        raise InvalidInputError(f"{argument} is a text, not {value!r}")
+        raise InvalidInputError(f"{argument} must be a non-empty string, not {value!r}")
 
 
 def _check_creation(options: Mapping[str, Any]) -> None:
     schema, key = options.get("schema"), names(options.get("primary_key"), "primary_key")
     if schema is not None and not isinstance(schema, pa.Schema):
         raise InvalidInputError(
-            f"create_options['schema'] is a pyarrow.Schema, not {type(schema).__name__}: "
+            f"create_options['schema'] must be a pyarrow.Schema, not {type(schema).__name__}: "
             "pa.schema([('id', pa.int64())])"
         )
     if schema is not None:
@@ -210,17 +212,17 @@ def _check_creation(options: Mapping[str, Any]) -> None:
         for name in key:
             if name.lower() not in known:
                 raise InvalidInputError(
-                    f"create_options['schema'] has no column {name!r}, which is said to be part of "
-                    f"the primary key; it has: {', '.join(schema.names)}"
+                    f"create_options['schema'] has no column {name!r}, which the primary key "
+                    f"names; it has: {', '.join(schema.names)}"
                 )
     if not isinstance(options.get("stable_row_ids", True), bool):
         raise InvalidInputError(
-            f"stable_row_ids is True or False, not {options['stable_row_ids']!r}"
+            f"stable_row_ids must be True or False, not {options['stable_row_ids']!r}"
         )
 
 
 def _check_one_of(argument: str, value: object, known: Sequence[str]) -> None:
     if value not in known:
         raise InvalidInputError(
-            f"{argument} is one of {', '.join(map(repr, known))}, not {value!r}"
+            f"{argument} must be one of {', '.join(map(repr, known))}, not {value!r}"
         )

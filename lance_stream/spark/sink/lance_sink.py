@@ -1,4 +1,4 @@
-"""The function that a user gives to foreachBatch, and the way of a batch through it."""
+"""The function for foreachBatch, and the path of a batch through it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -51,74 +51,70 @@ def lance_sink(
     replays_may_differ: bool = False,
     trusted_locations: Sequence[str] | None = None,
 ) -> "LanceSink":
-    """Return a function for `writeStream.foreachBatch` that puts a stream into a Lance table.
+    """Return a function for `writeStream.foreachBatch` that writes a stream to a Lance table.
 
-    Each micro-batch becomes one version, exactly once: a batch that Spark runs again is left out.
-    A batch that changes nothing makes no version. The table is made with the first row, with
-    stable row ids.
+    Each micro-batch becomes one version, exactly once: a batch that Spark repeats is skipped.
+    A batch that changes nothing creates no version. The first row creates the table, with stable
+    row ids.
 
-    Columns are matched by name. A missing nullable column becomes nulls; an unknown column, a type
-    that narrows, or a null where none may be is refused, and nothing is written. What Spark loses
-    of the table's types (fixed-size lists, unsigned integers, float16, units, zones) is given back.
+    Columns are matched by name. A missing nullable column becomes null. An unknown column, a
+    narrowing cast, or a null in a required column is refused, and nothing is written. The sink
+    restores types that Spark lacks (fixed-size lists, unsigned integers, float16, units, zones).
 
     Args:
-        uri: Where the table lies, for the driver and for all workers.
-        mode: "append": the rows are new. "upsert": rows whose key is there are changed in place of
+        uri: The table's location, for the driver and for all workers.
+        mode: "append": the rows are new. "upsert": rows whose key exists are updated and keep
             their row id, others are inserted. "apply_changes": the rows are the change feed of
-            another table, as `readChangeFeed` gives it here or in Delta, and what was done there
-            is done here; see `Dataset.apply_changes`. "overwrite": the rows take the place of all
-            that were there, for the output mode "complete".
+            another table, from `readChangeFeed` here or in Delta, and its changes are applied; see
+            `Dataset.apply_changes`. "overwrite": the rows replace all existing rows, for the output
+            mode "complete".
         on: For upserts and changes: the key columns; integers, strings, bytes, dates, timestamps,
-            decimals or booleans, and never null. A new table has them as its primary key.
-        sequence_by: For upserts: the column that orders rows of one key. The newest row of a batch
-            counts; one that is older than the stored row loses, if the column is stored. Values
-            are ordered as Spark orders them: NaN after all numbers, structs by their first part
-            that differs. Two different rows of a key with equal values are an error within one
-            batch. In a later batch a row with the stored row's value takes its place, whatever it
-            holds; only a remembered delete (`tombstones`) stands against it. If that can occur,
-            order by a column, or a struct of several, that tells all changes of a key apart.
-            Without it a key may occur once in a batch, and the later batch counts.
+            decimals or booleans, and never null. They become the primary key of a new table.
+        sequence_by: For upserts: the column that orders the rows of one key. The newest row of a
+            batch wins; a row older than the stored one is ignored, if the column is stored. Values
+            are ordered as in Spark: NaN after all numbers, structs by their first different field.
+            Two different rows of a key with equal values are an error within one batch. In a later
+            batch a row with the stored row's value replaces it; it is ignored only after a
+            remembered delete (`tombstones`). If that can occur, order by a column, or a struct of
+            several, that distinguishes all changes of a key. Without `sequence_by` a key may occur
+            once in a batch, and the later batch wins.
         delete_when: For upserts: a condition in Spark's SQL on an incoming row, for example
-            "op = 'd'": where it is true the row of that key is deleted.
+            "op = 'd'": if true, the row of that key is deleted.
         except_columns: Columns of the batch that are not stored.
-        schema_evolution: "add_columns": columns that the table does not have are added to it, and
-            are null in the rows that are there. "none": they are refused.
-        app_id: The name under which the table remembers this stream's batches. By default the
-            streaming query's own id, which is as old as its checkpoint. One of your own survives
-            a lost checkpoint, and is needed through Spark Connect, where Spark does not tell the
-            query's id.
-        compact_every: After every so many batches small fragments are merged into larger ones,
-            and those with many dead rows written anew, beside the batches that come next: none of
-            them waits for it. No row changes, and the change feed shows nothing. By default never.
+        schema_evolution: "add_columns": columns that the table lacks are added to it, and are null
+            in existing rows. "none": they are refused.
+        app_id: The stream's id in the table's ledger. The default is the streaming query's own id,
+            which its checkpoint keeps. An app id of your own survives a lost checkpoint, and is
+            required through Spark Connect, where Spark does not report the query's id.
+        compact_every: After every so many batches, compact small fragments and those with many
+            deleted rows in the background; no batch waits for it. The change feed shows nothing.
+            By default never.
         file_version: Of a new table's data files, for example "2.1"; by default "2.2".
-        storage_options: Settings of the store. Where none say who asks, or whom, Spark's own
-            settings do (`spark.hadoop.fs.s3a.access.key` and so on), and else what the store's
-            library finds: environment, profile, instance.
-        create_options: How a new table is made: `schema` (a `pyarrow.Schema` to use instead of
+        storage_options: Settings of the store. If none of them give credentials or an endpoint,
+            Spark's own settings apply (`spark.hadoop.fs.s3a.access.key` and so on), or else those
+            that the store's library finds: environment, profile, instance.
+        create_options: Options for a new table: `schema` (a `pyarrow.Schema` to use instead of
             the DataFrame's; for example with fixed-size lists), `primary_key`, `config`,
             `stable_row_ids`.
-        skip_unchanged: For upserts and changes: leave rows alone that would stay the same.
+        skip_unchanged: For upserts and changes: do not rewrite rows whose values stay the same.
         tombstones: For upserts with `sequence_by` and `delete_when`: how long deletes are
-            remembered, for example "7 days". A row that comes after the delete of its key, and is
-            not newer, then does not bring it back; also if the delete came before the insert.
-
-        any_output_mode: Take the results of a query whose output mode does not fit `mode`, for
-            example to keep the result of each trigger as a history. By default they are refused
-            where Spark tells the output mode: an append takes new rows only, an overwrite takes
-            the output mode "complete" only.
-        replays_may_differ: Skip a batch whose number is in the table even if it comes with other
-            rows than were taken in. By default that is an error, unless Spark says that the query's
-            plan may give other rows each time.
+            remembered, for example "7 days". A late row that is not newer than the delete of its
+            key then does not bring it back, even if the delete came before the insert.
+        any_output_mode: Accept a query whose output mode does not fit `mode`, for example to keep
+            the result of each trigger as a history. By default it is refused if Spark reports the
+            output mode: an append accepts new rows only, an overwrite the output mode "complete"
+            only.
+        replays_may_differ: Skip a committed batch id even if the batch arrives with different rows.
+            By default that is an error, unless Spark's plan of the query is nondeterministic.
         trusted_locations: URIs or absolute paths below which the table may name files on other
             services, in other accounts, or, as values of its rows, on this machine; see
             `open_dataset`.
 
-    In an upsert, columns that the batch does not have keep their values, and so do parts of
-    structs, at any depth; structs in lists and maps have to come with all parts. In an append they
-    are null.
+    In an upsert, columns that the batch lacks keep their values, and so do struct fields at any
+    depth; structs in lists and maps need all their fields. In an append they are null.
 
     Raises:
-        InvalidInputError: An argument makes no sense.
+        InvalidInputError: An argument is invalid.
     """
     return LanceSink(
         SinkArguments(
@@ -145,15 +141,15 @@ def lance_sink(
 
 
 class LanceSink:
-    """A function of a micro-batch and its number; see `lance_sink`, which makes it.
+    """A function of a micro-batch and its batch id; created by `lance_sink`.
 
     Holds plain values only: Spark Connect pickles it and calls it in another process.
 
     Args:
-        arguments: What the user says.
+        arguments: The user's arguments.
 
     Attributes:
-        last_commit: What became of the last batch that this object was called with.
+        last_commit: The outcome of the last batch.
     """
 
     def __init__(self, arguments: SinkArguments) -> None:
@@ -165,12 +161,12 @@ class LanceSink:
 
     @property
     def uri(self) -> str:
-        """Where the table lies."""
+        """The table's location."""
         return self.arguments.uri
 
     @property
     def app_id(self) -> str | None:
-        """The stream's name; None for the query's own id."""
+        """The stream's app id; None for the query's own id."""
         return self.arguments.app_id
 
     def __repr__(self) -> str:
@@ -180,35 +176,35 @@ class LanceSink:
 
     @property
     def last_compaction(self) -> Round | None:
-        """What became of the last merging of small fragments; None before the first has ended."""
+        """The outcome of the last compaction; None before the first one has ended."""
         return None if self._compaction is None else self._compaction.last_round
 
     def wait_for_compaction(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until no fragments are being merged.
+        """Wait until no compaction is running.
 
-        For a program that ends with its stream: one that ends earlier breaks the merging off, which
-        leaves nothing behind and does no harm.
+        For a program that ends with its stream: if it ends earlier, the compaction is aborted,
+        which does no harm.
 
         Args:
-            timeout_seconds: How long to wait at most; None for as long as it takes.
+            timeout_seconds: Maximum time to wait; None for no limit.
 
         Returns:
-            Whether none are being merged any more.
+            Whether no compaction is running.
         """
         return self._compaction is None or self._compaction.wait(timeout_seconds)
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Put a micro-batch into the table, unless it is in.
+        """Write a micro-batch to the table, unless it is already committed.
 
         Args:
             df: Its rows.
-            batch_id: Its number in the stream; a later batch has a larger one.
+            batch_id: Its number in the stream; later batches have larger numbers.
 
         Raises:
-            InvalidInputError: The rows do not fit the table, the stream has no name, or the
-                number belongs to another query's batch. Nothing was committed.
-            OtherBatchError: Other rows have been taken in under this number, or by other rules.
-                Nothing was committed.
+            InvalidInputError: The rows do not fit the table, the stream has no app id, or the
+                batch id belongs to another query's batch. Nothing was committed.
+            OtherBatchError: The batch id was committed with other rows or rules. Nothing was
+                committed.
             CommitError: The rows were written, but did not become a version.
         """
         arguments = self._arguments_in(df.sparkSession)
@@ -225,7 +221,7 @@ class LanceSink:
             )
 
     def _arguments_in(self, spark: SparkSession) -> SinkArguments:
-        """Return what the user said, and what a session's settings say of the store."""
+        """Return the user's arguments, with a session's settings of the store."""
         own = self.arguments
         options = options_in_session(spark, own.uri, own.storage_options)
         return replace(own, storage_options=options)
@@ -248,7 +244,7 @@ class LanceSink:
 
 
 def _put(batch: Batch, call: Call) -> SinkCommit:
-    """Put a batch into the table, unless it is in."""
+    """Write a batch to the table, unless it is already committed."""
     arguments, micro_batch = batch.arguments, batch.micro_batch
     commit = SinkCommit(micro_batch.batch_id, micro_batch.app_id)
     with batch.phases("plan"):
@@ -269,7 +265,7 @@ def _put(batch: Batch, call: Call) -> SinkCommit:
 
 
 def _skip(batch: Batch, table: TableVersion, commit: SinkCommit, call: Call) -> SinkCommit | None:
-    """Return what became of a batch that the table has; None if it does not have it."""
+    """Return the outcome of a batch that is already committed; None if it is not."""
     with batch.phases("plan"):
         if find_taken_in(table, batch.micro_batch) is None:
             return None
@@ -299,13 +295,13 @@ def _take_in(batch: Batch, table: TableVersion | None, commit: SinkCommit) -> Si
     except TableReplacedError:
         if table.version:
             raise
-    with batch.phases("plan"):  # another writer has made a table with other columns
+    with batch.phases("plan"):  # another writer has created the table with other columns
         table = batch.prepare_table(_open(batch.arguments))
     return commit if table is None else mode(batch, table, commit)
 
 
 def _named(batch: Batch, table: TableVersion | None) -> Batch:
-    """Return a batch whose columns are spelled as the table's."""
+    """Return the batch with column names in the table's spelling."""
     df, arguments = settle_names(batch.df, batch.arguments, table)
     return replace(batch, df=df, arguments=arguments)
 

@@ -1,10 +1,9 @@
-"""What a mode does with a batch: append, upsert, apply changes, overwrite.
+"""The modes of the sink: append, upsert, apply changes, overwrite.
 
-Each gets a table that has the batch's columns, and returns what became of the batch. The rows of
-an append and an overwrite are written by Spark's tasks, or by the driver (see `batch_writing`).
-Those of an upsert are collected, as long as they are no more than the driver is to hold: they are
-few beside the table, whose keys are looked up by whoever reads its files (`spark_workers`). Larger
-ones go through `large_upserts`.
+Each mode gets a table that has the batch's columns, and returns the outcome of the batch. Spark's
+tasks, or the driver, write the rows of an append or an overwrite (see `batch_writing`). The rows of
+an upsert are collected up to the driver's limit: they are few compared to the table, whose keys are
+looked up where its files are read (`spark_workers`). Larger batches go through `large_upserts`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,10 +48,10 @@ from lance_stream.write.planning import Outcome
 from lance_stream.write.row_digests import RowsDigest, digest_of
 
 DELETES: Final = "_lance_stream_deletes"
-"""A column of an upsert's batch that is not stored: whether the row deletes."""
+"""A column of an upsert's batch that is not stored: whether the row is a delete."""
 
 MAX_ROWS_ON_DRIVER: Final = 1_000_000
-"""The driver collects an upsert of so many rows at most, ..."""
+"""The driver collects an upsert of at most so many rows, ..."""
 
 MAX_BYTES_ON_DRIVER: Final = 256 << 20
 """... and of so many bytes; larger ones go through `large_upserts`."""
@@ -64,11 +63,11 @@ class Batch:
 
     Attributes:
         df: Its rows.
-        micro_batch: Which one it is.
-        arguments: What the user says.
-        phases: Told how long each phase takes.
-        last: What became of the batch before, if one came.
-        tasks: How many tasks write.
+        micro_batch: Its identity.
+        arguments: The sink's arguments.
+        phases: Records the duration of each phase.
+        last: The outcome of the previous batch, if any.
+        tasks: Chooses the number of tasks that write.
     """
 
     df: DataFrame
@@ -79,9 +78,9 @@ class Batch:
     tasks: TaskCount
 
     def prepare_table(self, table: TableVersion | None) -> TableVersion | None:
-        """Return the table with the batch's columns; None if there is neither table nor row.
+        """Return the table with the batch's columns; None if there is neither a table nor a row.
 
-        A table that is not there is version 0 of the one that the batch makes.
+        A table that does not exist is version 0 of the one that the batch creates.
 
         Args:
             table: The newest version; None if there is no table.
@@ -95,7 +94,7 @@ class Batch:
         if own.is_by_key:
             check_compared(self.df.schema, own.on, own.sequence_by)
             check_readable(self.df.schema, own.not_stored(self.df.columns))
-        # Spark calls a column non-null when this plan makes no nulls; the next one may.
+        # Spark calls a column non-null if this plan produces no nulls; the next one may.
         incoming = stored_schema(self.stored().schema.toNullable())
         if not incoming.names:
             raise InvalidInputError(
@@ -111,11 +110,11 @@ class Batch:
         return table
 
     def read(self) -> DataFrame:
-        """Return the rows with those columns that the sink reads: what their digest is of."""
+        """Return the rows with the columns that the sink reads, and that their digest covers."""
         return self.df if self.arguments.is_by_key else self.stored()
 
     def with_rows(self, digest: RowsDigest) -> MicroBatch:
-        """Return which batch it is, and the digest of its rows."""
+        """Return the batch's identity with the digest of its rows."""
         return replace(self.micro_batch, digest=digest)
 
     def stored(self) -> DataFrame:
@@ -123,10 +122,10 @@ class Batch:
         return self.df.drop(*self.arguments.not_stored(self.df.columns))
 
     def with_deletes(self) -> DataFrame:
-        """Return the rows, and a column that says whether they delete.
+        """Return the rows, with a column that marks deletes.
 
         Raises:
-            InvalidInputError: The condition is not understood.
+            InvalidInputError: The condition is invalid.
         """
         condition = self.arguments.delete_when
         if condition is None:
@@ -135,9 +134,9 @@ class Batch:
             kind = self.df.select(functions.expr(condition)).schema.fields[0].dataType
         except (AnalysisException, ParseException) as error:
             raise InvalidInputError(
-                f"delete_when={condition!r} is no condition on the batch's rows: {error}"
+                f"delete_when={condition!r} is not a condition on the batch's rows: {error}"
             ) from None
-        if not is_condition(kind):  # what is no truth value would become null
+        if not is_condition(kind):  # other values would become null
             raise InvalidInputError(
                 f"delete_when={condition!r} is {kind.simpleString()}, not a condition; compare it: "
                 f"delete_when=\"{condition} = 'd'\""
@@ -198,7 +197,7 @@ def append(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
 
 
 def overwrite(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
-    """Put the rows in place of all that are there."""
+    """Replace all rows of the table."""
     written = _write(batch, table)
     fragments = written.fragments
     num_before = count_rows(table)
@@ -241,7 +240,7 @@ def _committed(commit: SinkCommit, done: Outcome, fragments: Sequence[Fragment])
 
 
 def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
-    """Change the rows whose keys are there, delete some, and insert the others."""
+    """Update or delete the rows whose keys exist, and insert the others."""
     df = batch.with_deletes()
     deletes = None if batch.arguments.delete_when is None else DELETES
     rules = batch.arguments.upsert_rules(batch.df.columns, deletes)
@@ -261,10 +260,10 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
 
 
 def _size_of_large(df: DataFrame, last: SinkCommit | None) -> Size | None:
-    """Return how large a batch is that follows a large one; None for others.
+    """Measure a batch that follows a large one; return None for others.
 
-    Others are collected right away, which ends where they are too large. That would be for nothing
-    where it is likely.
+    Others are collected right away, until they exceed the limit. After a large batch that would
+    likely be wasted work.
     """
     if last is None or last.skipped:
         return None
@@ -278,7 +277,7 @@ def _is_too_large(size: Size) -> bool:
 
 
 def _collect(df: DataFrame) -> pa.Table | None:
-    """Return the rows of a batch; None if they are more than the driver is to hold."""
+    """Return the rows of a batch; None if they exceed the driver's limit."""
     return collect_rows(df, Size(MAX_ROWS_ON_DRIVER, MAX_BYTES_ON_DRIVER))
 
 
@@ -310,4 +309,4 @@ MODES: Mapping[str, Callable[[Batch, TableVersion, SinkCommit], SinkCommit]] = M
         "overwrite": overwrite,
     }
 )
-"""What each mode does."""
+"""The function of each mode."""

@@ -1,7 +1,7 @@
-"""Which results of a streaming query a sink's mode takes: the table `REFUSALS`.
+"""Which output modes of a query a sink's mode accepts: the table `REFUSALS`.
 
-What a trigger's rows mean depends on the query's output mode, and Spark passes them to foreachBatch
-without it:
+The meaning of a trigger's rows depends on the query's output mode, which Spark does not pass to
+foreachBatch:
 
     output mode   query                  the rows of a trigger
     append        any                    new rows
@@ -15,15 +15,15 @@ without it:
     apply_changes   yes         no                no
     overwrite       no          no                yes
 
-Where the query is not known (Spark Connect, a thread of the user's own, a call outside of a
-streaming query) nothing is checked.
+If the query is unknown (Spark Connect, a thread of the user's own, a call outside of a streaming
+query), nothing is checked.
 
-Groups can leave the result of the mode complete where some rows of the aggregation do not reach the
-sink: by a filter, a limit, an inner join, whether in the query or in what foreachBatch makes of its
-batch. An upsert would leave their rows in the table. So of both plans, the batch's from its end to
-the rows that Spark handed over and the query's from its end to the aggregation, each node has to be
-one that keeps every key. Rows that come from elsewhere (a checkpoint of the batch, a DataFrame that
-was made of collected rows) do not say what was left out.
+Groups can disappear from the result of the mode complete if some rows of the aggregation do not
+reach the sink: because of a filter, a limit or an inner join, in the query or in foreachBatch. An
+upsert would leave their rows in the table. So in both plans, the batch's from its end to the rows
+that Spark passed on and the query's from its end to the aggregation, each node must keep every key.
+Rows from elsewhere (a checkpoint of the batch, a DataFrame created from collected rows) do not
+reveal what was dropped.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -75,7 +75,7 @@ REFUSALS: Final[Mapping[tuple[str, Results], str]] = {
     ("overwrite", Results.CHANGED_GROUPS): "only the groups of the last trigger would stay. "
     f"{_OVERWRITE}, or {_UPSERT}",
 }
-"""Why a mode does not take certain results, and what is right instead."""
+"""Why a mode refuses certain results, and what to use instead."""
 
 
 def check_output_mode(df: DataFrame, query: Any, mode: str, on: Sequence[str] = ()) -> None:
@@ -83,29 +83,29 @@ def check_output_mode(df: DataFrame, query: Any, mode: str, on: Sequence[str] = 
 
     Args:
         df: The batch.
-        query: The streaming query, as `running_query` gives it; None where Spark does not tell it.
+        query: The streaming query, from `running_query`; None if Spark does not report it.
         mode: The sink's.
         on: The key columns of an upsert.
 
     Raises:
-        InvalidInputError: The message says what is right instead.
+        InvalidInputError: The message says what to use instead.
     """
     results = results_of(df, query, on)
     why = None if results is None else REFUSALS.get((mode, results))
     if results is not None and why is not None:
         raise InvalidInputError(
-            f"lance_sink(mode={mode!r}) does not fit the query's output mode: each trigger gives "
+            f"lance_sink(mode={mode!r}) does not fit the query's output mode: each trigger returns "
             f"{results.value}, so {why}. Nothing was written. If this is what you want, set "
             "lance_sink(any_output_mode=True)"
         )
 
 
 def results_of(df: DataFrame, query: Any, on: Sequence[str] = ()) -> Results | None:
-    """Return what the rows of a trigger are; None where Spark does not tell.
+    """Return the kind of a trigger's rows; None if Spark does not report it.
 
     Args:
         df: A batch of the query.
-        query: The streaming query, as `running_query` gives it; None where Spark does not tell it.
+        query: The streaming query, from `running_query`; None if Spark does not report it.
         on: The key columns by which the rows are stored.
     """
     if query is None:
@@ -171,18 +171,18 @@ _KEEPS_ROWS: Final = frozenset(
         "ResolvedHint",
     }
 )
-"""Nodes of a logical plan that give a row for each row they get."""
+"""Nodes of a logical plan that return a row for each input row."""
 
 _SIDES_KEPT: Final[Mapping[str, tuple[int, ...]]] = {
     "LeftOuter": (0,),
     "RightOuter": (1,),
     "FullOuter": (0, 1),
 }
-"""Which of a join's sides give all of their rows, by its type."""
+"""The sides of a join that keep all their rows, by join type."""
 
 
 def _keeps_keys(node: Any, is_source: Callable[[Any], bool], keys: set[str]) -> bool:
-    """Say whether each key among the rows of a plan's source is among those of its result.
+    """Return whether a plan's result has every key of the rows of its source.
 
     Args:
         node: The plan.
@@ -204,7 +204,7 @@ def _keeps_keys(node: Any, is_source: Callable[[Any], bool], keys: set[str]) -> 
 
 
 def _one_row_for_each(node: Any, name: str) -> set[str]:
-    """Return the columns of which a node keeps each value; none if it is of another kind."""
+    """Return the columns whose values a node keeps; none for other kinds of nodes."""
     if name == "Deduplicate":
         return {_identity(each) for each in _each(node.keys())}
     if name == _AGGREGATION:
@@ -213,7 +213,7 @@ def _one_row_for_each(node: Any, name: str) -> set[str]:
 
 
 def _identity(column: Any) -> str:
-    """Return what a column keeps through the nodes of a plan that do not compute it anew."""
+    """Return a column's id, which it keeps through all nodes of a plan that do not compute it."""
     with suppress(Exception):  # an expression without a name has none
         return str(column.exprId().toString())
     return ""

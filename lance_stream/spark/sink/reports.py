@@ -1,4 +1,4 @@
-"""What became of a micro-batch: for the user's program, and as a line of the log."""
+"""The outcome of a micro-batch: for the user's program, and as a line of the log."""
 
 import json
 import logging
@@ -13,27 +13,27 @@ _log = logging.getLogger("lance_stream.sink")
 
 @dataclass(frozen=True)
 class SinkCommit:
-    """What became of a micro-batch.
+    """The outcome of a micro-batch.
 
     Attributes:
-        batch_id: Its number.
-        app_id: The stream's name in the table's ledger.
-        version: The version that holds the batch; None where there was nothing to do.
-        skipped: Whether the table had the batch already, so that nothing was written.
-        rows_differ: Whether the batch was skipped although it had other rows than the table took in
-            under its number: the query's plan does not promise the same rows each time.
-        rows_in: Rows that came in; 0 where the batch was skipped.
-        rows_inserted: Rows that came into the table.
-        rows_updated: Rows that were changed in place of their row ids.
-        rows_deleted: Rows that were taken out.
-        rows_unchanged: Rows that would not have changed, and were left alone (`skip_unchanged`).
-        rows_late: Rows that lost against a newer one, of the batch or the table (`sequence_by`), or
-            against a delete that the table remembers.
-        deletes_remembered: Deletes of the batch that the table remembers (`tombstones`).
-        num_files: How many data files were written.
+        batch_id: Its batch id.
+        app_id: The stream's id in the table's ledger.
+        version: The version that contains the batch; None if there was nothing to do.
+        skipped: Whether the batch was already committed, so that nothing was written.
+        rows_differ: Whether the batch was skipped although its rows differ from the committed ones:
+            the query's plan is nondeterministic.
+        rows_in: Rows of the batch; 0 if it was skipped.
+        rows_inserted: Rows that were inserted.
+        rows_updated: Rows that were updated and kept their row ids.
+        rows_deleted: Rows that were deleted.
+        rows_unchanged: Rows with unchanged values that were not rewritten (`skip_unchanged`).
+        rows_late: Rows that were ignored because of a newer one in the batch or the table
+            (`sequence_by`), or because of a remembered delete.
+        deletes_remembered: Deletes of the batch that became tombstones (`tombstones`).
+        num_files: Number of data files written.
         bytes_written: Their size.
-        attempts: How many attempts the commit took; 1 when nobody was in the way.
-        seconds: How long each phase took: "plan" (the ledger, the schema), "collect" (an upsert's
+        attempts: Attempts that the commit took; 1 without conflicts.
+        seconds: Duration of each phase: "plan" (the ledger, the schema), "collect" (an upsert's
             rows to the driver), "scan" (their keys in the table), "write", "commit".
     """
 
@@ -58,8 +58,8 @@ class SinkCommit:
 def log_commit(uri: str, commit: SinkCommit) -> None:
     """Write one line to the log "lance_stream.sink": the table and the commit, as JSON.
 
-    The names are those of `SinkCommit`, so that a line can be put beside the progress that Spark
-    reports of the same batch (`batchId`) to a StreamingQueryListener.
+    The names are those of `SinkCommit`. Its `batch_id` matches the `batchId` in the progress that
+    Spark reports to a StreamingQueryListener.
     """
     if not _log.isEnabledFor(logging.INFO):
         return
@@ -69,6 +69,6 @@ def log_commit(uri: str, commit: SinkCommit) -> None:
 
 
 def size_of_files(fragments: Sequence[Fragment]) -> tuple[int, int]:
-    """Return how many data files fragments have, and their bytes."""
+    """Return the number of data files of fragments, and their bytes."""
     files = [file for each in fragments for file in each.files]
     return len(files), sum(each.size_bytes for each in files)
