@@ -71,8 +71,8 @@ def parse_offset(stored: Mapping[str, Any]) -> Position:
         or not _are_columns(columns)
     ):
         raise CorruptDataError(
-            f"the checkpoint holds {dict(stored)!r}, which is not an offset of a Lance change feed. "
-            "Does it belong to another query?"
+            f"the checkpoint holds {dict(stored)!r}, which is not an offset of a Lance change "
+            "feed. Does it belong to another query?"
         )
     return Position(version, events, snapshot, mark, columns)
 

@@ -169,8 +169,8 @@ class _FeedStream(DataSourceStreamReader):
             if done > newest:
                 raise InvalidInputError(
                     f"the consumer {asked.consumer!r} has finished with version {done} of "
-                    f"{asked.uri}, but the newest version there is {newest}: the table was restored "
-                    "from a copy. Drop the consumer, or set startingVersion"
+                    f"{asked.uri}, but the newest version there is {newest}: the table was "
+                    "restored from a copy. Drop the consumer, or set startingVersion"
                 )
             return self.follower.after(done)
         newest = self.follower.newest_listed()

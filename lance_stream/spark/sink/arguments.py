@@ -204,7 +204,7 @@ def _check_creation(options: Mapping[str, Any]) -> None:
     schema, key = options.get("schema"), names(options.get("primary_key"), "primary_key")
     if schema is not None and not isinstance(schema, pa.Schema):
         raise InvalidInputError(
-            f"create_options['schema'] must be a pyarrow.Schema, not {type(schema).__name__}: "
+            f"create_options['schema'] must be a pyarrow.Schema, not a {type(schema).__name__}: "
             "pa.schema([('id', pa.int64())])"
         )
     if schema is not None:

@@ -89,5 +89,5 @@ def test_an_offset_of_a_newer_release_is_refused() -> None:
     ids=str,
 )
 def test_an_offset_of_another_source_is_refused(stored: dict[str, Any]) -> None:
-    with pytest.raises(CorruptDataError, match="no offset"):
+    with pytest.raises(CorruptDataError, match="not an offset"):
         parse_offset(stored)
