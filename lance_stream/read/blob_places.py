@@ -1,13 +1,12 @@
-"""Where blobs lie: from the descriptions that a data file holds to bytes in stores.
+"""Locates blobs: from the descriptions in a data file to bytes in stores.
 
     inline       bytes of the data file itself
     packed       bytes of a side file of it, data/{data file without .lance}/{32 digits}.blob
     dedicated    all of such a side file
     external     bytes of a file that a URI names, or a path below a base path of the table
 
-Everything a description says is checked against the size of a file that is there before memory is
-set aside. Where a blob's bytes may come from, outside of the table's own files, is the business of
-`storage.trust`.
+Every description is checked against the size of an existing file before memory is allocated.
+`storage.trust` decides which places outside the table's own files may provide a blob's bytes.
 
 Source: lance, dataset/blob; files that the reference wrote.
 """
@@ -30,7 +29,7 @@ from lance_stream.table.fragments import DataFile
 from lance_stream.table.paths import blob_file_path, check_stored_path
 
 JOIN_BELOW: Final = 64 << 10
-"""Blobs of one file with fewer bytes between them are read by one range."""
+"""Blobs of one file with fewer bytes between them are read with one range."""
 
 _MAX_POSITION: Final = 2**62
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -51,7 +50,7 @@ class FileOfBlobs(NamedTuple):
 
 
 class BlobSpans(NamedTuple):
-    """Where the blobs of some rows lie.
+    """The locations of the blobs of some rows.
 
     Attributes:
         valid: (num_rows,) whether each is not null.
@@ -69,16 +68,16 @@ class BlobSpans(NamedTuple):
 
 
 def blob_places(descriptions: pa.StructArray, file: DataFile, open_files: OpenFiles) -> BlobSpans:
-    """Return where blobs lie.
+    """Return the locations of blobs.
 
     Args:
-        descriptions: What the data file's column holds.
+        descriptions: The values of the data file's column.
         file: The data file.
         open_files: The table's files.
 
     Raises:
-        CorruptDataError: A description points outside of its file, or no such file is there.
-        UnsupportedFeatureError: A blob is of a kind that is not read.
+        CorruptDataError: A description points outside its file, or the file does not exist.
+        UnsupportedFeatureError: A blob is of an unsupported kind.
     """
     names = [each.name for each in descriptions.type]
     parts = {
@@ -96,7 +95,7 @@ def blob_places(descriptions: pa.StructArray, file: DataFile, open_files: OpenFi
         uris = parts["blob_uri"].to_numpy(zero_copy_only=False)
     file_of = np.full(count, -1, np.int64)
     files: list[FileOfBlobs] = []
-    # An empty value has no bytes, but an external one of size 0 is all of its file.
+    # An empty value has no bytes, but an external one of size 0 is its whole file.
     there = np.flatnonzero(valid & ((sizes > 0) | (kinds == EXTERNAL)))
     keys: dict[tuple[int, int, str], int] = {}
     for row in _firsts(kinds, ids, uris, there):
@@ -141,7 +140,7 @@ def read_blobs(places: BlobSpans) -> pa.Array:
             if stop - first == run.size_bytes == int(places.sizes[inside].sum()) and bool(
                 (inside[1:] > inside[:-1]).all()
             ):
-                target[first:stop] = buffer  # as our own writer leaves them
+                target[first:stop] = buffer  # as our own writer stores them
                 continue
             for row in inside.tolist():
                 start, size = int(places.positions[row]) - run.start, int(places.sizes[row])
@@ -161,7 +160,7 @@ def read_range(file: FileOfBlobs, start: int, stop: int) -> memoryview:
     """Return some bytes of a file of blobs, with one request.
 
     Raises:
-        CorruptDataError: They are not all there, or the file is gone.
+        CorruptDataError: Bytes are missing, or the file no longer exists.
     """
     (buffer,) = _read(file, [ByteRange(start, stop)])
     return buffer
@@ -175,8 +174,8 @@ def _read(file: FileOfBlobs, ranges: list[ByteRange]) -> list[memoryview]:
     for wanted, buffer in zip(ranges, buffers, strict=True):
         if buffer.nbytes != wanted.size_bytes:
             raise CorruptDataError(
-                f"bytes {wanted.start} to {wanted.stop} of the file of blobs {file.path!r} are "
-                f"asked for, but only {buffer.nbytes} are there: it is cut short"
+                f"bytes {wanted.start} to {wanted.stop} of the blob file {file.path!r} were "
+                f"requested, but only {buffer.nbytes} exist: it is cut short"
             )
     return buffers
 
@@ -184,7 +183,7 @@ def _read(file: FileOfBlobs, ranges: list[ByteRange]) -> list[memoryview]:
 def _runs(
     positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> Iterator[tuple[ByteRange, int]]:
-    """Yield ranges that hold ascending slices, and how many each holds."""
+    """Yield ranges that cover ascending slices, and how many each covers."""
     if len(positions) == 0:
         return
     stops = np.maximum.accumulate(positions + sizes)
@@ -194,7 +193,7 @@ def _runs(
 
 
 def _firsts(kinds: Any, ids: Any, uris: Any, rows: npt.NDArray[np.int64]) -> list[int]:
-    """Return rows among which all files are named: those that differ from the row before."""
+    """Return rows that reference every file: those that differ from the previous row."""
     if len(rows) == 0:
         return []
     differs = (np.diff(kinds[rows]) != 0) | (np.diff(ids[rows]) != 0)
@@ -214,7 +213,7 @@ def _file_of(key: tuple[int, int, str], file: DataFile, open_files: OpenFiles) -
     elif kind == EXTERNAL:
         store, path = _external(number, uri, open_files)
     else:
-        raise UnsupportedFeatureError(f"blobs of the kind {kind} are not read")
+        raise UnsupportedFeatureError(f"blobs of the kind {kind} are not supported")
     try:
         return FileOfBlobs(store, path, open_files.known_size(store, path))
     except NotFoundError as error:
@@ -228,7 +227,7 @@ def _external(base_id: int, uri: str, open_files: OpenFiles) -> tuple[Store, str
         folder, slash, name = uri.rpartition("/")
         if not _URI.match(uri) or not slash or name in ("", ".", "..") or "\0" in name:
             raise CorruptDataError(
-                f"an external blob is said to be {uri[:200]!r}, which is no absolute URI"
+                f"an external blob has the URI {uri[:200]!r}, which is not absolute"
             )
         store = open_files.store_of(folder)
     open_files.check_raw_file(store, name)
@@ -236,7 +235,7 @@ def _external(base_id: int, uri: str, open_files: OpenFiles) -> tuple[Store, str
 
 
 def _check(places: BlobSpans, kinds: npt.NDArray[np.int64]) -> None:
-    """Raise unless all blobs lie inside of their files, those of the table's own apart."""
+    """Raise unless all blobs are inside their files, and the table's own do not overlap."""
     for which, file in enumerate(places.files):
         rows = np.flatnonzero(places.file_of == which)
         kind = int(kinds[rows[0]])
@@ -246,7 +245,7 @@ def _check(places: BlobSpans, kinds: npt.NDArray[np.int64]) -> None:
         stops = places.positions[rows] + places.sizes[rows]
         if (stops > file.size_bytes).any() or (places.sizes[rows] < 0).any():
             raise CorruptDataError(
-                f"a blob is said to end at byte {stops.max()} of {file.path!r}, which has "
+                f"a blob should end at byte {stops.max()} of {file.path!r}, which has "
                 f"{file.size_bytes} bytes"
             )
         if (
@@ -254,12 +253,12 @@ def _check(places: BlobSpans, kinds: npt.NDArray[np.int64]) -> None:
             and ((places.positions[rows] != 0) | (places.sizes[rows] != file.size_bytes)).any()
         ):
             raise CorruptDataError(
-                f"a blob is said to be {places.sizes[rows].max()} bytes, all of {file.path!r}, "
+                f"a blob should be {places.sizes[rows].max()} bytes, all of {file.path!r}, "
                 f"which has {file.size_bytes}"
             )
         if kind != EXTERNAL and int(places.sizes[rows].sum()) > file.size_bytes:
             raise CorruptDataError(
-                f"blobs of {places.sizes[rows].sum()} bytes together are said to lie in "
+                f"blobs of {places.sizes[rows].sum()} bytes together should be in "
                 f"{file.path!r}, which has {file.size_bytes}"
             )
 
@@ -267,9 +266,9 @@ def _check(places: BlobSpans, kinds: npt.NDArray[np.int64]) -> None:
 def _numbers(array: pa.Array, valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     numbers = np.where(valid, array.to_numpy(zero_copy_only=False), 0).astype(np.uint64)
     if len(numbers) and int(numbers.max()) > _MAX_POSITION:
-        raise CorruptDataError(f"a blob is said to lie at, or have, {numbers.max()} bytes")
+        raise CorruptDataError(f"a blob has an offset or a size of {numbers.max()} bytes")
     return numbers.astype(np.int64)
 
 
 def _is_gone(path: str) -> CorruptDataError:
-    return CorruptDataError(f"the file of blobs {path!r} is not there")
+    return CorruptDataError(f"the blob file {path!r} does not exist")

@@ -1,8 +1,8 @@
-"""Blobs as files: opened without being loaded, read by ranges.
+"""Blobs as files: opened without loading them, read by range.
 
-`take_blobs` reads the descriptions of some rows, and no byte of their blobs. What it returns reads
-just the bytes that are asked for, each read with one request; `io.BufferedReader(blob)` saves
-requests for whoever reads in small pieces.
+`take_blobs` reads the descriptions of some rows, and no byte of their blobs. The files that it
+returns read just the requested bytes, with one request per read; `io.BufferedReader(blob)` saves
+requests for many small reads.
 """
 
 import io
@@ -46,27 +46,27 @@ class BlobFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Return the place of the next byte to read."""
+        """Return the position of the next byte to read."""
         self._check_open()
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Move to a place, from the start, from here or from the end, and return it.
+        """Move to a position relative to the start, the current one or the end, and return it.
 
         Raises:
-            ValueError: The place is before the start, or the file is closed.
+            ValueError: The position is before the start, or the file is closed.
         """
         self._check_open()
         if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
             raise ValueError(f"whence is 0, 1 or 2, not {whence}")
         at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
         if at < 0:
-            raise ValueError(f"the place {at} lies before the start of the blob")
+            raise ValueError(f"the position {at} is before the start of the blob")
         self._at = at
         return at
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill a buffer as far as there are bytes, by one request; return how many there were."""
+        """Fill a buffer as far as possible, with one request; return the number of bytes."""
         self._check_open()
         target = memoryview(buffer).cast("B")
         data = self._read(target.nbytes)
@@ -74,16 +74,16 @@ class BlobFile(io.RawIOBase):
         return len(data)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return so many bytes, or all that are left, by one request.
+        """Return up to a number of bytes, or all remaining ones, with one request.
 
         Raises:
-            CorruptDataError: They are not there.
+            CorruptDataError: They do not exist.
         """
         self._check_open()
         return bytes(self._read(self.size if size is None or size < 0 else size))
 
     def readall(self) -> bytes:
-        """Return all bytes that are left, by one request."""
+        """Return all remaining bytes, with one request."""
         return self.read()
 
     def _read(self, size: int) -> memoryview:
@@ -107,7 +107,7 @@ def take_blobs(
     row_offsets: Numbers | None = None,
     row_ids: Numbers | None = None,
 ) -> list[BlobFile | None]:
-    """Return the blobs of some rows, in the order asked for; see `Dataset.take_blobs`."""
+    """Return the blobs of some rows, in the requested order; see `Dataset.take_blobs`."""
     field = _blob_column(table, column)
     addresses = addresses_of(table, row_offsets=row_offsets, row_ids=row_ids)
     wanted, inverse = np.unique(addresses, return_inverse=True)
@@ -126,7 +126,7 @@ def _blob_column(table: "TableVersion", column: str) -> Field:
                 return each
             blobs = [other.name for other in table.schema.fields if other.is_blob]
             raise InvalidInputError(
-                f"the column {column!r} holds no blobs; those that do: {', '.join(blobs) or 'none'}"
+                f"the column {column!r} has no blobs; ones with blobs: {', '.join(blobs) or 'none'}"
             )
     raise NotFoundError(
         f"there is no column {column!r}; there are: {', '.join(table.schema.names)}"

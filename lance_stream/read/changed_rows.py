@@ -1,7 +1,7 @@
-"""Rows that are changed or die: read where they stand, left behind there, named by their ids.
+"""Rows that are updated or deleted: read in place, deleted at their position, tracked by id.
 
-What an upsert, an update and a delete have in common. Rows are named by their addresses, ascending,
-so that those of one fragment stand together.
+What upserts, updates and deletes share. Rows are identified by their addresses, ascending, so that
+those of one fragment are together.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,8 +32,8 @@ def chosen_rows(table: TableVersion, predicate: str) -> Addresses:
     """Return the addresses of the rows for which a condition is true, ascending.
 
     Raises:
-        NotFoundError: The condition names a column that is not there.
-        InvalidInputError: The condition is not understood.
+        NotFoundError: The condition names a column that does not exist.
+        InvalidInputError: The condition is invalid.
     """
     check_filter(table, predicate)
     units = units_of(table, predicate, columns=(), system_columns=(ROW_ADDRESS,))
@@ -50,7 +50,7 @@ def read_rows(
     """Yield some columns of rows, in the order of their addresses, which ascend.
 
     Args:
-        table: The version that the addresses are of.
+        table: The version that the addresses belong to.
         addresses: (n,) u64, ascending.
         columns: The columns wanted.
         read: Yields the rows of work units, in order.
@@ -60,7 +60,7 @@ def read_rows(
         unit_of(table, places[fragment_id], columns=tuple(columns), offsets=offsets)
         for fragment_id, offsets in by_fragment(addresses)
     ]
-    # Fragments may stand in another order than their ids: one after the other, by address.
+    # The order of fragments may differ from that of their ids: read one at a time, by address.
     return read(units)
 
 
@@ -75,7 +75,7 @@ def row_ids_of(table: TableVersion, addresses: Addresses) -> Ids:
 
 
 def with_row_ids(fragments: Iterable[Fragment], row_ids: Ids) -> list[Fragment]:
-    """Say the row ids of the rows that were there before, which stand first."""
+    """Set the row ids of the rows that existed before, which come first."""
     made: list[Fragment] = []
     for fragment in fragments:
         own, row_ids = row_ids[: fragment.physical_rows], row_ids[fragment.physical_rows :]
@@ -101,7 +101,7 @@ def without_rows(
         else:
             dying.append((replace(fragment, physical_rows=num_rows), dead))
 
-    # Nothing is written before all has been read.
+    # Nothing is written before everything has been read.
     def write(job: tuple[Fragment, npt.NDArray[np.uint32], int]) -> Fragment:
         fragment, dead, file_id = job
         file = write_deletion_file(table.store, fragment.id, dead, table.version, file_id)
@@ -115,10 +115,10 @@ def without_rows(
 
 
 def by_fragment(addresses: Addresses) -> Iterator[tuple[int, npt.NDArray[np.uint32]]]:
-    """Yield fragment ids, ascending, with the row offsets that the addresses name in each."""
+    """Yield fragment ids, ascending, with the row offsets of the addresses in each."""
     fragment_ids, offsets = unpack_addresses(addresses)
     distinct, firsts = np.unique(fragment_ids, return_index=True)
     stops = [*firsts[1:].tolist(), len(offsets)]
-    # Without a row there is no fragment, and one stop too many.
+    # Without rows there is no fragment, but there would be one stop.
     for fragment_id, start, stop in zip(distinct.tolist(), firsts.tolist(), stops, strict=False):
         yield fragment_id, offsets[start:stop].astype(np.uint32)

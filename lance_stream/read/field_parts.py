@@ -1,11 +1,11 @@
-"""A column that lies in parts: in several data files of a fragment, or with parts in none.
+"""Columns stored in parts: in several data files of a fragment, or partly in none.
 
-A fragment's data files hold fields by id. After columns were added, replaced or dropped, the parts
-of one struct may lie in different files, and a part that was added without values lies in none:
-it reads as nulls. `part_in` says what of a column one file has; `assemble` makes the column again.
+A fragment's data files contain fields by id. After columns were added, replaced or dropped, the
+parts of one struct may be in different files, and a part that was added without values is in none:
+it reads as nulls. `part_in` returns what one file has of a column; `assemble` rebuilds the column.
 
-Where all parts of a struct that are asked for lie in no file, another part still tells which
-structs are null and how long lists are: `with_witnesses` adds it to what is asked for.
+If no file contains any requested part of a struct, another part still shows which structs are null
+and how long lists are: `with_witnesses` adds it to the requested ones.
 
 Source: table.proto, DataFile.fields; "Schema Evolution" in the table format.
 """
@@ -31,12 +31,12 @@ class Part(NamedTuple):
 
 
 def with_witnesses(field: Field, whole: Field, held: Container[int]) -> Field:
-    """Return a column with a held part beside those that are not, wherever none of them is.
+    """Return a column with one stored part added wherever no requested part is stored.
 
     Args:
         field: The column, its other children left out.
-        whole: The column as the table has it.
-        held: The ids of the fields that lie in any file.
+        whole: The column as in the table.
+        held: The ids of the fields that any file contains.
     """
     if field.is_leaf:
         return field
@@ -51,13 +51,13 @@ def with_witnesses(field: Field, whole: Field, held: Container[int]) -> Field:
 
 
 def _path_to_held(field: Field, held: Container[int]) -> Field | None:
-    """Return a field with one leaf that is held, and what stands around that; None if none is."""
+    """Return a field reduced to one stored leaf and its ancestors; None if no leaf is stored."""
     if field.is_leaf:
         return field if field.id in held else None
     for child in field.children:
         found = _path_to_held(child, held)
         if found is not None:
-            # a map is one whole
+            # a map is read as a whole
             return field if field.logical_type == MAP else replace(field, children=(found,))
     return None
 
@@ -76,14 +76,14 @@ def _joined(field: Field, path: Field) -> Field:
 
 
 def part_in(field: Field, held: Container[int]) -> Field | None:
-    """Return what of a column a data file has, or None.
+    """Return the part of a column that a data file has, or None.
 
     Args:
         field: The column.
-        held: The ids of the fields in the file; files from version 2.1 on name leaves only.
+        held: The ids of the fields in the file; files from version 2.1 on list leaves only.
 
     Raises:
-        CorruptDataError: The file has a list, and not its items.
+        CorruptDataError: The file has a list without its items.
     """
     if field.is_leaf:
         return field if field.id in held else None
@@ -92,7 +92,7 @@ def part_in(field: Field, held: Container[int]) -> Field | None:
         item = field.children[0]
         if item.id not in held:
             raise CorruptDataError(
-                f"a data file has the lists of {field.name!r}, but not what is in them"
+                f"a data file has the lists of {field.name!r}, but not their items"
             )
     if len(children) == len(field.children) and all(map(_is, children, field.children)):
         return field
@@ -100,7 +100,7 @@ def part_in(field: Field, held: Container[int]) -> Field | None:
 
 
 def assemble(field: Field, parts: Sequence[Part], num_rows: int) -> pa.Array:
-    """Return a column from its parts; what no part has is null.
+    """Return a column built from its parts; anything missing is null.
 
     Args:
         field: The whole column.
@@ -108,8 +108,8 @@ def assemble(field: Field, parts: Sequence[Part], num_rows: int) -> pa.Array:
         num_rows: The number of rows.
 
     Raises:
-        CorruptDataError: A column that must not be null lies in no file; or what is no struct lies
-            in several, or a list whose lengths differ between them.
+        CorruptDataError: A non-nullable column is in no file; or several files contain something
+            other than a struct, or a list whose lengths differ between them.
     """
     if len(parts) == 1 and parts[0].field == field:
         return parts[0].array
@@ -123,7 +123,7 @@ def assemble(field: Field, parts: Sequence[Part], num_rows: int) -> pa.Array:
     if pa.types.is_struct(arrow.type):
         return _assemble_struct(field, arrow.type, parts, num_rows)
     if len(parts) > 1 and (not field.children or field.logical_type == MAP):
-        raise CorruptDataError(f"column {field.name!r} lies in {len(parts)} files of one fragment")
+        raise CorruptDataError(f"column {field.name!r} is in {len(parts)} files of one fragment")
     return _assemble_lists(field, arrow.type, parts)
 
 
@@ -149,12 +149,12 @@ def _assemble_struct(
 
 
 def _assemble_lists(field: Field, arrow: pa.DataType, parts: Sequence[Part]) -> pa.Array:
-    """Return lists from parts of their items; each part has the lengths of the lists as well."""
+    """Return lists built from parts of their items; each part also has the list lengths."""
     first = parts[0].array
     if any(not _are_as_long(first, part.array) for part in parts[1:]):
         raise CorruptDataError(
-            f"the lists of {field.name!r} lie in {len(parts)} files of one fragment, which do not "
-            "agree on how long they are"
+            f"the lists of {field.name!r} are in {len(parts)} files of one fragment, which "
+            "disagree on their lengths"
         )
     held = [Part(part.field.children[0], _items_of(part.array)) for part in parts]
     items = assemble(field.children[0], held, len(held[0].array))
@@ -176,7 +176,7 @@ def _are_as_long(one: pa.Array, other: pa.Array) -> bool:
 
 
 def _items_of(lists: pa.Array) -> pa.Array:
-    """Return the items of all lists, with what lies behind null ones."""
+    """Return the items of all lists, including those behind null lists."""
     if pa.types.is_fixed_size_list(lists.type):
         size = lists.type.list_size
         return lists.values.slice(lists.offset * size, len(lists) * size)

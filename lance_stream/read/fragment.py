@@ -1,15 +1,15 @@
-"""The worker's side of reading: one work unit, some rows of one fragment, as Arrow batches.
+"""What workers run to read: one work unit, some rows of one fragment, as Arrow batches.
 
-A `WorkUnit` is picklable and says everything: where the table lies, which version was planned on,
-the fragment as bytes, which rows and which columns. Whoever has it needs no manifest.
+A `WorkUnit` is picklable and self-contained: the table's location, the version planned on, the
+fragment as bytes, the rows and the columns. A worker needs no manifest to read it.
 
-    the fragment's deletion file     which rows are dead           (not for rows given by offset)
-    the columns of the filter        which live rows are chosen
-    the other columns                read whole, or taken by offset where few rows are left
+    the fragment's deletion file     which rows are deleted        (not for rows given by offset)
+    the columns of the filter        which live rows match
+    the other columns                read whole, or taken by offset if few rows are left
     row ids and row versions         from the fragment's own sequences
 
-Memory is bounded by a batch, not by a file: `batch_size` rows at a time are asked for, by default
-as many as make about 32 MB.
+Memory is bounded by a batch, not by a file: rows are read `batch_size` at a time, by default about
+32 MB of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -61,20 +61,20 @@ from lance_stream.table.row_versions import RowVersionSequence, decode_row_versi
 Offsets = npt.NDArray[np.int64]
 
 BATCH_BYTES: Final = 32 << 20
-"""About how much a batch holds when its number of rows is not given."""
+"""The approximate size of a batch whose number of rows is not given."""
 
 MAX_BATCH_ROWS: Final = 1 << 20
 
 _LEAST_WIDTH: Final = 16
-"""What a value of no width of its own is taken to have at least."""
+"""The assumed minimum size of a value of variable width."""
 
 
 def read_unit(unit: WorkUnit) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a work unit, in row order, in batches of `unit.arrow_schema`.
 
     Raises:
-        BadDataError: A file is damaged, or has what is not supported; the notes say which.
-        NotFoundError: A file is gone: the version was cleaned up.
+        BadDataError: A file is damaged, or uses an unsupported feature; the notes name it.
+        NotFoundError: A file no longer exists: the version was cleaned up.
     """
     reader = FragmentReader(unit)
     for selection in reader.selections():
@@ -86,7 +86,7 @@ def read_unit(unit: WorkUnit) -> Iterator[pa.RecordBatch]:
 class FragmentReader:
     """Reads selections of one fragment's rows.
 
-    Safe to be used by several threads, one selection each.
+    Thread-safe for one selection per thread.
     """
 
     def __init__(self, unit: WorkUnit) -> None:
@@ -95,13 +95,13 @@ class FragmentReader:
         if has_overlays(self._fragment):
             raise UnsupportedFeatureError(
                 f"fragment {self._fragment.id} of version {unit.version} has data overlay files, "
-                "which are not read: without them its values would be stale"
+                "which are not supported: without them its values would be stale"
             )
         self._output = unit.projected.fields
         self._arrow = unit.arrow_schema
         if len(set(self._arrow.names)) != len(self._arrow.names):
             raise CorruptDataError(
-                f"version {unit.version} has two columns of one name: "
+                f"version {unit.version} has two columns of the same name: "
                 f"{', '.join(map(repr, self._arrow.names))}"
             )
         self._predicate: Expression | None = None
@@ -120,7 +120,7 @@ class FragmentReader:
         self._sequences: dict[str, RowIdSequence | RowVersionSequence | None] = {}
 
     def selections(self) -> Iterator[Selection]:
-        """Yield the live rows (or the rows given) batch by batch; the filter is not asked yet."""
+        """Yield the live rows (or the rows given) batch by batch; the filter is not applied yet."""
         has_blobs = any(map(_has_bytes, self._output)) and not all(
             map(_holds_bytes_itself, self._fragment.files)
         )
@@ -144,10 +144,10 @@ class FragmentReader:
             if len(offsets) and int(offsets[-1]) >= num_rows:
                 raise CorruptDataError(
                     f"fragment {fragment.id} has {num_rows} rows, but row offset "
-                    f"{int(offsets[-1])} is asked for"
+                    f"{int(offsets[-1])} was requested"
                 )
             offsets = self._ranges_that_may_match(num_rows).choose(offsets)
-            # rows that lie far apart are read with much of what stands between them
+            # rows far apart are read along with much of what is between them
             most_apart = int(self._default_batch_size(num_rows) / TAKE_BELOW)
             first = 0
             while first < len(offsets):
@@ -172,7 +172,7 @@ class FragmentReader:
                 yield selection
 
     def _ranges_that_may_match(self, num_rows: int) -> RowRanges:
-        """Return the rows that the filter may choose, as far as lineage and bounds can tell."""
+        """Return the rows that the filter may match, as far as lineage and bounds can tell."""
         everything = RowRanges.all_of(num_rows)
         if self._predicate is None:
             return everything
@@ -198,19 +198,19 @@ class FragmentReader:
     def _batches(self, start: int, stop: int, num_rows: int) -> Iterator[tuple[int, int]]:
         """Yield the first row of each batch and one past its last.
 
-        Unless the number of rows was asked for, a batch ends where pages end, so that a wide
-        column's pages become arrays as they are instead of being joined by copying.
+        Unless a number of rows was requested, a batch ends where pages end, so that a wide column's
+        pages become arrays directly instead of being copied together.
         """
         if self._unit.batch_size is not None or start >= stop:
             bounds = cuts(start, stop, self._unit.batch_size or 1)
         elif stop - start < (batch_size := self._default_batch_size(num_rows)) // 4:
-            bounds = [start, stop]  # wherever pages end: no file is opened to know it
+            bounds = [start, stop]  # wherever pages end: no file is opened to find out
         else:
             bounds = batch_bounds(start, stop, self._page_starts(), batch_size)
         yield from pairwise(bounds)
 
     def _page_starts(self) -> npt.NDArray[np.int64]:
-        """Return the page starts of the file that holds most of what is asked for."""
+        """Return the page starts of the file that has most of the requested columns."""
         asked = (*self._output, *self._filter_fields)
         wanted = {part.id for each in asked for part in each.walk()}
         held = {
@@ -270,7 +270,7 @@ class FragmentReader:
     def _rows(self, fields: Sequence[Field], selection: Selection) -> list[pa.Array]:
         """Read columns from all the data files that have part of them.
 
-        The rows are chosen before parts are put together: files may disagree on dead rows.
+        Rows are selected before parts are assembled: files may disagree on deleted rows.
         """
         parts: list[list[Part]] = [[] for _ in fields]
         columns_of = self._columns_of_files
@@ -320,7 +320,7 @@ class FragmentReader:
 
     @cached_property
     def _columns_of_files(self) -> list[dict[int, int]]:
-        """For each data file the columns of the fields that are read from it."""
+        """For each data file, the columns of the fields that are read from it."""
         if not self._fragment.files and self._fragment.physical_rows:
             raise CorruptDataError(
                 f"fragment {self._fragment.id} of version {self._unit.version} has "
@@ -330,7 +330,7 @@ class FragmentReader:
         if void:
             raise CorruptDataError(
                 f"the column {void[0]!r} of version {self._unit.version} has a field id below 0, "
-                "which no data file can hold"
+                "which no data file can contain"
             )
         structs = {
             part.id
@@ -350,21 +350,21 @@ class FragmentReader:
                 below.get(each, set()) & held.keys() for each in held
             ):
                 raise CorruptDataError(
-                    f"the data file {file.path!r} is said to hold a column beside those of its "
-                    "parts, which files of its version do not"
+                    f"the data file {file.path!r} lists a column besides those of its parts, which "
+                    "files of its version do not do"
                 )
         return found
 
     def _check_num_rows(self, file: DataFile) -> None:
-        """Raise if a data file that is open has other rows than its fragment: some would be lost.
+        """Raise if an open data file has other rows than its fragment: some would be lost.
 
-        Where the manifest is wrong, no row can be told from its neighbours' row ids.
+        If the manifest is wrong, rows cannot be matched with their row ids.
         """
         found, expected = self._unit.files.num_rows(file), self._physical_rows()
         if found != expected:
             raise CorruptDataError(
                 f"the data file {file.path!r} has {found} rows, but fragment {self._fragment.id} "
-                f"of version {self._unit.version} is said to have {expected}"
+                f"of version {self._unit.version} should have {expected}"
             )
 
     def _bytes_of(self, field: Field, file: DataFile, descriptions: pa.Array) -> pa.Array:
@@ -378,7 +378,7 @@ class FragmentReader:
             raise
 
     def _by_size_of_blobs(self, selection: Selection) -> Iterator[Selection]:
-        """Yield a selection in parts that hold about as many bytes of blobs as a batch may."""
+        """Yield a selection in parts with about as many bytes of blobs as a batch may have."""
         sizes = np.zeros(selection.num_rows, np.uint64)
         for field in self._output:
             if _has_bytes(field):
@@ -400,17 +400,17 @@ class FragmentReader:
             start = stop
 
     def _checked(self, field: Field, array: pa.Array) -> pa.Array:
-        """Refuse what a file holds under another type; Arrow would cast it silently later."""
+        """Reject values of another type than the column's; Arrow would cast them silently later."""
         wanted = field_to_arrow(field).type
         if not array.type.equals(wanted):
             raise CorruptDataError(
                 f"column {field.name!r} is {wanted}, but fragment {self._fragment.id} of version "
-                f"{self._unit.version} holds {array.type}"
+                f"{self._unit.version} contains {array.type}"
             )
         return array
 
     def _physical_rows(self) -> int:
-        """Old writers left the number of rows out of the manifest; the data file has it."""
+        """Old writers omitted the number of rows from the manifest; the data file has it."""
         if self._fragment.physical_rows or not self._fragment.files:
             return self._fragment.physical_rows
         return self._unit.files.num_rows(self._fragment.files[0])
@@ -426,8 +426,8 @@ class FragmentReader:
         guesses = [_width(field_to_arrow(each).type) for each in fields]
         width = sum(each.known + _LEAST_WIDTH * each.num_unknown for each in guesses)
         if any(each.num_unknown for each in guesses):
-            # What has no width of its own takes about what a stored row has beside the others.
-            # To count it twice would cut pages in two, each half of which is a request.
+            # Values of variable width take about what a stored row has besides the others.
+            # Counting them twice would split pages in two, at one request per half.
             width = max(width, stored)
         width += 8 * len(self._unit.system_columns)
         return max(1, min(MAX_BATCH_ROWS, int(BATCH_BYTES / max(width, 1))))
@@ -468,23 +468,23 @@ class FragmentReader:
 
 
 def _holds_bytes_itself(file: DataFile) -> bool:
-    """Say whether a data file is of version 0.1: there a blob column is one of plain bytes."""
+    """Return whether a data file is of version 0.1, where a blob column has plain bytes."""
     return file.file_version <= FileVersion.V0_1.data_file_numbers
 
 
 def _has_bytes(field: Field) -> bool:
-    """Say whether a column is one of blobs, to be given as bytes."""
+    """Return whether a column is a blob column to be returned as bytes."""
     return field.is_blob and not is_description(field)
 
 
 def _chosen(arrays: Sequence[pa.Array], selection: Selection) -> list[pa.Array]:
-    """Return the rows of a selection out of arrays over its whole range."""
+    """Return the rows of a selection from arrays over its whole range."""
     assert selection.offsets is not None
     places = selection.offsets - selection.start
     taken = pa.array(places)
     if 2 * len(places) < selection.stop - selection.start:
         return [each.take(taken) for each in arrays]
-    # where most rows stay, a mask is faster than places, but for fixed-size lists
+    # if most rows stay, a mask is faster than indices, except for fixed-size lists
     mask = np.zeros(selection.stop - selection.start, np.bool_)
     mask[places] = True
     is_chosen = pa.array(mask)
@@ -505,8 +505,8 @@ class _Width(NamedTuple):
     """How many bytes a value takes.
 
     Attributes:
-        known: By those parts of its type that have a width.
-        num_unknown: How many parts have none: texts, bytes, lists.
+        known: The total width of the fixed-width parts of its type.
+        num_unknown: The number of variable-width parts: texts, bytes, lists.
     """
 
     known: float

@@ -1,24 +1,23 @@
-"""Which rows a filter may choose, told by what the manifest itself says of them.
+"""Finds which rows a filter may match, from what the manifest itself contains.
 
-Row ids, row addresses and the versions in which rows were created and last updated stand in a
-fragment's message, mostly as a few runs. So a filter over these columns is asked of the runs first:
-fragments without a run that it may choose from are not read at all, of the others only the rows
-of such runs. The specification's queries for what came and what was changed between two versions
-are such filters:
+Row ids, row addresses and row versions (created and last updated) are stored in a fragment's
+message, mostly as a few runs. So a filter over these columns is first evaluated on the runs:
+fragments without a matching run are not read at all, and of the others only the rows of such runs.
+The specification's queries for rows inserted and updated between two versions are such filters:
 
     _row_created_at_version > b AND _row_created_at_version <= e
     _row_created_at_version <= b AND _row_last_updated_at_version > b
         AND _row_last_updated_at_version <= e
 
-Fragments of which one thing is to be said for all rows, as of most that were appended, are not
-decoded for that (`table.uniform_lineage`). What may match is decided as for pages of old files
-(`page_skipping`): a run is a page whose least and greatest value are known.
+Fragments with one value for all rows, such as most appended ones, need not be decoded for this
+(`table.uniform_lineage`). Matching works as for pages of old files (`page_skipping`): a run is a
+page with known bounds.
 
-    created, updated      a piece for each run of a version
-    row id                one for each range of ids, and one for every 1024 ids that stand singly
-    row address           one for the fragment
+    created, updated      one piece per run of a version
+    row id                one per range of ids, and one per 1024 ids that are stored singly
+    row address           one per fragment
 
-Who reads a fragment cuts ranges of ids and addresses into pieces of 4096 rows.
+The reader of a fragment cuts ranges of ids and addresses into pieces of 4096 rows.
 
 Source:  row ids and lineage, "Row Version Tracking", "Change Data Feed".
 """
@@ -49,7 +48,7 @@ from lance_stream.table.uniform_lineage import uniform_lineage
 Offsets: TypeAlias = npt.NDArray[np.int64]
 U64s: TypeAlias = npt.NDArray[np.uint64]
 ReadSequence: TypeAlias = Callable[[StoredSequence], bytes | None]
-"""Returns the bytes of a sequence; None where they are not to be had without reading a file."""
+"""Returns the bytes of a sequence; None if that would require reading a file."""
 
 LINEAGE_COLUMNS: Final = (
     ROW_ID,
@@ -63,7 +62,7 @@ _ROWS_IN_A_PIECE: Final = 4096
 
 
 class Pieces(NamedTuple):
-    """Between which bounds one column's values lie, piece by piece.
+    """The bounds of one column's values, piece by piece.
 
     Attributes:
         ends: (num_pieces,) i64, ascending: one past the last row of each.
@@ -76,7 +75,7 @@ class Pieces(NamedTuple):
     most: U64s
 
     def cut(self, num_rows: int) -> "Pieces":
-        """Return smaller pieces, where the values of a piece are known to go up by one a row."""
+        """Return smaller pieces where the values of a piece are known to grow by one per row."""
         lengths = np.diff(self.ends, prepend=0)
         is_range = self.most - self.least == (lengths - 1).astype(np.uint64)
         if not (is_range & (lengths > num_rows)).any():
@@ -95,13 +94,13 @@ class Pieces(NamedTuple):
         )
 
     def at(self, starts: Offsets) -> tuple[U64s, U64s]:
-        """Return the bounds of the pieces in which some rows lie."""
+        """Return the bounds of the pieces that contain some rows."""
         which = np.searchsorted(self.ends, starts, side="right")
         return self.least[which], self.most[which]
 
 
 def lineage_columns_of(predicate: Expression | None) -> tuple[str, ...]:
-    """Return the columns of a filter that the manifest knows."""
+    """Return the columns of a filter that the manifest contains."""
     named = {path[0] for path in (predicate.paths if predicate is not None else ())}
     return tuple(name for name in LINEAGE_COLUMNS if name in named)
 
@@ -114,7 +113,7 @@ def rows_that_may_match(
     *,
     has_stable_row_ids: bool,
 ) -> RowRanges:
-    """Return the rows of a fragment that a filter may choose, as far as its lineage tells.
+    """Return the rows of a fragment that a filter may match, as far as its lineage tells.
 
     Args:
         predicate: The filter.
@@ -142,13 +141,13 @@ def rows_that_may_match(
 def fragments_that_may_match(
     predicate: Expression, fragments: FragmentList, *, has_stable_row_ids: bool
 ) -> list[tuple[int, int, int | None]]:
-    """Return the fragments that a filter may choose rows of, as far as their manifest tells.
+    """Return the fragments with rows that a filter may match, as far as their manifest tells.
 
-    No file is read. A fragment is taken as a whole if its message is damaged, which who reads it
-    will say, or leaves something to a file.
+    No file is read. A fragment is included as a whole if its message is damaged, which its reader
+    will report, or refers to a file.
 
     Returns:
-        The place of each in `fragments`; the first row that may be chosen, and one past the last,
+        The index of each in `fragments`; the first row that may match, and one past the last,
         None for its end.
     """
     names = lineage_columns_of(predicate)
@@ -184,10 +183,10 @@ def _uniform_that_may_match(
     *,
     has_stable_row_ids: bool,
 ) -> tuple[npt.NDArray[np.bool_], list[tuple[int, int, int | None]]]:
-    """Ask the fragments of which one thing is to be said for all rows, without decoding them.
+    """Check the fragments with one value for all rows, without decoding them.
 
     Returns:
-        (num_fragments,) which are not of this kind; and what is found of those that are.
+        (num_fragments,) which are not of this kind; and the matches among those that are.
     """
     known = uniform_lineage(fragments.raws)
     is_known = known.is_plain.copy()
@@ -213,7 +212,7 @@ def _chosen(
     names: Sequence[str],
     asked: Sequence[tuple[int, Offsets, dict[str, tuple[U64s, U64s]]]],
 ) -> Iterator[tuple[int, int, int | None]]:
-    """Ask the pieces of several fragments at once."""
+    """Check the pieces of several fragments at once."""
     known = {
         name: (
             np.concatenate([bounds[name][0] for _, _, bounds in asked]),
@@ -237,7 +236,7 @@ def _inline(stored: StoredSequence) -> bytes | None:
 def _aligned(
     pieces: dict[str, Pieces],
 ) -> tuple[Offsets, dict[str, tuple[U64s, U64s]]]:
-    """Return pieces in which the bounds of no column change; their edges, and the bounds."""
+    """Return pieces within which no column's bounds change; their edges, and the bounds."""
     if len(pieces) == 1:
         ((name, (ends, least, most)),) = pieces.items()
         return np.concatenate(([0], ends)), {name: (least, most)}
@@ -255,7 +254,7 @@ def _pieces_of(
     *,
     has_stable_row_ids: bool,
 ) -> dict[str, Pieces]:
-    """Return for columns that the fragment's message knows the bounds of their values."""
+    """Return the bounds of columns that the fragment's message contains."""
     found: dict[str, Pieces] = {}
     for name in names:
         if name == ROW_ADDRESS or (name == ROW_ID and not has_stable_row_ids):

@@ -1,18 +1,18 @@
-"""Which rows a filter may choose, told by the bounds of the values of each page.
+"""Finds which rows a filter may match, from the bounds of the values of each page.
 
-Only files of version 0.1 have bounds (and what a manifest says of rows has, too: see
-`lineage_skipping`). A page is left out only if no value between its bounds makes
-the filter true; a part of the filter that bounds say nothing about may always be true:
+Only files of version 0.1 have bounds (the manifest's row lineage has them, too: see
+`lineage_skipping`). A page is skipped only if no value between its bounds makes
+the filter true; parts of the filter that bounds cannot decide may always be true:
 
-    column < 5         some page's least value is less
-    column = 5         5 lies between the bounds (and so for IN)
+    column < 5         the page's smallest value is less
+    column = 5         5 is within the bounds (likewise for IN)
     a AND b            both may be true
     a OR b             one may be true
-    all else           may be true: NOT, IS NULL, LIKE, <>, two columns, arithmetic
+    anything else           may be true: NOT, IS NULL, LIKE, <>, two columns, arithmetic
 
-A comparison is asked of the least and of the greatest values by the same rules as of rows, so that
-casts and mixed types mean the same. NaN is greater than any other number and lies in no bounds: of
-a column of floats `>` and `>=` may be true anywhere, and so may `=` with a value that is NaN.
+Comparisons are evaluated on the smallest and largest values by the same rules as on rows, so that
+casts and mixed types mean the same. NaN is greater than any other number and outside all bounds:
+for a float column `>` and `>=` may be true anywhere, and so may `=` with NaN.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ from lance_stream.schema.logical_types import STRUCT
 Path: TypeAlias = tuple[str, ...]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Node: TypeAlias = Any
-"""A node of sqlglot's tree; its base class has another name from release to release."""
+"""A node of sqlglot's tree; the name of its base class varies between releases."""
 
 _MIRRORED: dict[Node, Node] = {
     exp.LT: exp.GT,
@@ -69,7 +69,7 @@ class RowRanges:
         return cls(tuple((start, stop) for start, stop in places if stop > start))
 
     def within(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the ranges that lie from `start` to `stop`, cut there."""
+        """Return the ranges within `start` to `stop`, cut there."""
         cut = [(max(first, start), min(last, stop)) for first, last in self.ranges]
         return [(first, last) for first, last in cut if first < last]
 
@@ -78,7 +78,7 @@ class RowRanges:
         return RowRanges(tuple(part for each in self.ranges for part in other.within(*each)))
 
     def choose(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return those of some ascending row offsets that lie in the ranges."""
+        """Return the ascending row offsets that are within the ranges."""
         edges = np.array(self.ranges, np.int64).reshape(-1)
         inside: Mask = np.searchsorted(edges, offsets, side="right") % 2 == 1
         return np.asarray(offsets[inside])
@@ -106,7 +106,7 @@ def ranges_that_may_match(
     Args:
         predicate: The filter.
         leaves: The leaves it names.
-        bounds: What a file says of their pages.
+        bounds: The bounds of their pages in a file.
     """
     num_pages = len(bounds.batch_offsets) - 1
     known = {
@@ -122,17 +122,17 @@ def may_match(
     bounds: Mapping[str, tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]],
     num_pieces: int,
 ) -> Mask:
-    """Return in which pieces of rows a filter may be true.
+    """Return the pieces of rows in which a filter may be true.
 
     Args:
         predicate: The filter.
-        bounds: For names of columns of u64 without nulls the least and the greatest value of each
-            piece; columns that are not there may have any value.
+        bounds: Maps names of u64 columns without nulls to the smallest and largest value of each
+            piece; other columns may have any value.
         num_pieces: How many pieces there are.
 
     Returns:
-        (num_pieces,) booleans. Where a piece has one value of each column that the filter names,
-        it is known whether the filter is true.
+        (num_pieces,) booleans. They are exact if each column that the filter names has a single
+        value in a piece.
     """
     known: dict[Path, tuple[pa.Array, pa.Array]] = {
         (name,): (pa.array(least), pa.array(most)) for name, (least, most) in bounds.items()
@@ -148,7 +148,7 @@ def may_match(
             predicate, pa.RecordBatch.from_arrays(values, names=list(bounds))
         )
     except InvalidInputError:
-        return may  # asked of rows, it will say what is wrong
+        return may  # evaluating it on rows reports the error
     may[which] = pc.fill_null(answers, False).to_numpy(zero_copy_only=False)
     return may
 
@@ -186,7 +186,7 @@ def _compared(
     known: Mapping[Path, tuple[pa.Array, pa.Array]],
     everywhere: Mask,
 ) -> Mask:
-    """Return in which pages a column may compare so with a value that is the same for all rows."""
+    """Return the pages in which a comparison of a column with a constant may be true."""
     if not _is_column(column) or any(map(_is_column, value.walk())):
         return everywhere
     path = path_of(column)
@@ -212,7 +212,7 @@ def _compared(
 
 
 def _is_number(value: Node) -> bool:
-    """Say whether a value is known to be other than NaN."""
+    """Return whether a value is known not to be NaN."""
     try:
         found = evaluate_node(value, _ONE_ROW)
     except (InvalidInputError, NotFoundError, pa.ArrowException):
@@ -234,7 +234,7 @@ def _true_or_unknown(node: Node, path: Path, bound: pa.Array) -> Mask:
     try:
         answered = evaluate_node(node, batch)
     except (InvalidInputError, NotFoundError, pa.ArrowException):
-        return everywhere  # asked of rows, it will say what is wrong
+        return everywhere  # evaluating it on rows reports the error
     if isinstance(answered, pa.Scalar):
         return everywhere
     unknown = pc.is_null(bound)

@@ -1,14 +1,14 @@
-"""Work units read by several threads, some ahead of the one who takes the batches.
+"""Reads work units with several threads, ahead of the consumer of the batches.
 
-    unit 7    its rows are chosen        a thread: for that files may have to be opened
+    unit 7    its rows are selected       a thread: this may have to open files
     unit 6    a batch is read            a thread
     unit 6    a batch is read            a thread
-    unit 5    a batch waits              its turn comes when those before it have been taken
+    unit 5    a batch waits              until the consumer has taken those before it
 
-How many threads there are the store says (`Store.num_readers`): on a local disk as many as there
-are cores; on an object store more, for most of the time each of them waits. There the next units'
-rows are chosen ahead, too. What has been read and not been taken is bounded: as many batches as
-cores, and more of them only where they are small.
+The store determines the number of threads (`Store.num_readers`): on a local disk one per core; on
+an object store more, since each spends most of its time waiting. There the next units' rows are
+selected ahead, too. The amount read ahead is bounded: as many batches as cores, and more only if
+they are small.
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 MAX_WAITING_BYTES: Final = NUM_READERS * BATCH_BYTES
-"""About how much may be read ahead where there are more threads than cores."""
+"""About how much may be read ahead if there are more threads than cores."""
 
 
 class Read(NamedTuple):
@@ -49,7 +49,7 @@ class Chosen(NamedTuple):
     """Rows that make one batch.
 
     Attributes:
-        place: The place of their work unit among all.
+        place: The index of their work unit.
         reader: Reads its fragment.
         selection: The rows.
     """
@@ -65,7 +65,7 @@ class Chosen(NamedTuple):
 
 
 def num_readers(units: Sequence[WorkUnit]) -> int:
-    """Return how many threads read work units of one table best."""
+    """Return the best number of threads for reading work units of one table."""
     return units[0].files.store.num_readers if units else NUM_READERS
 
 
@@ -83,7 +83,7 @@ def choose(units: Sequence[WorkUnit]) -> Iterator[Chosen]:
 
 
 def _begin(unit: WorkUnit) -> tuple[FragmentReader, Iterator[Selection]]:
-    """Choose the first rows of a unit, which opens the files that choosing takes."""
+    """Select the first rows of a unit, which opens the files needed for that."""
     reader = FragmentReader(unit)
     selections = reader.selections()
     first = next(selections, None)
@@ -95,7 +95,7 @@ def read_ahead(reads: Iterator[Read], num_threads: int = NUM_READERS) -> Iterato
 
     Args:
         reads: Each is called by one of the threads.
-        num_threads: How many read, ahead of the one who takes the batches.
+        num_threads: How many threads read ahead of the consumer of the batches.
     """
     with ThreadPoolExecutor(num_threads, thread_name_prefix="lance-stream-scan") as threads:
         ahead: deque[tuple[Future[pa.RecordBatch], int]] = deque()

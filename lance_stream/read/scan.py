@@ -1,7 +1,7 @@
-"""Scanning a version: its live rows in order, or those for which a filter is true.
+"""Scans a version: its live rows in order, or those that match a filter.
 
-A scan is planned as work units, one a fragment. Here they are read by a few threads, some batches
-ahead of the one who takes them (`reading_ahead`); on Spark each goes to a worker
+A scan is planned as work units, one per fragment. Here a few threads read them, some batches
+ahead of the consumer (`reading_ahead`); on Spark each goes to a worker
 (`spark.table_source`).
 """
 
@@ -52,19 +52,19 @@ def plan_scan(
     Args:
         table: The version.
         columns: Names or paths; None for all columns.
-        filter: A SQL expression; rows for which it is not true are left out.
+        filter: A SQL expression; rows that do not match are skipped.
         system_columns: Names of `READABLE_SYSTEM_COLUMNS` that follow the columns.
-        batch_size: The most rows in a batch; None for as many as make about 32 MB.
+        batch_size: The maximum number of rows in a batch; None for about 32 MB.
         blob_handling: `read_fragment.BYTES` or `DESCRIPTORS`.
 
     Raises:
-        NotFoundError: A column is not there.
-        InvalidInputError: The filter is not understood, a number makes no sense, or no column is
-            asked for.
+        NotFoundError: A column does not exist.
+        InvalidInputError: The filter is invalid, a number is out of range, or no column is
+            requested.
     """
     wanted = names_of(table, columns)
     if not wanted and not system_columns:
-        raise InvalidInputError("a scan needs a column at least; use count_rows to count rows")
+        raise InvalidInputError("a scan needs at least one column; use count_rows to count rows")
     if batch_size is not None:
         batch_size = as_count(batch_size, "a batch has")
     project(table.schema, wanted)
@@ -81,15 +81,15 @@ def plan_scan(
 
 
 def units_of(table: TableVersion, filter: str | None, **wanted: Any) -> list[WorkUnit]:
-    """Return work units that read the rows for which a filter is true, in order.
+    """Return work units that read the rows that match a filter, in order.
 
-    Fragments of which the manifest itself tells that the filter chooses none of their rows are
-    left out (see `lineage_skipping`); no file is opened for that.
+    Fragments that cannot match according to the manifest are skipped (see `lineage_skipping`); no
+    file is opened for that.
 
     Args:
         table: The version.
         filter: A SQL expression that has been checked; None for all rows.
-        wanted: What of them, as the attributes of `WorkUnit`.
+        wanted: What to read, as attributes of `WorkUnit`.
     """
     fragments = table.manifest.fragments
     predicate = None if filter is None else parse_expression(filter)
@@ -107,9 +107,9 @@ def check_filter(table: TableVersion, filter: str) -> None:
     """Raise unless a SQL expression is a filter over a version's rows.
 
     Raises:
-        NotFoundError: It names a column that is not there.
-        InvalidInputError: It is not understood, or asks when rows came or were changed in a table
-            that does not keep it.
+        NotFoundError: It names a column that does not exist.
+        InvalidInputError: It is invalid, or uses row versions in a table that does not keep
+            them.
     """
     arrow = to_arrow(table.schema)
     for name in READABLE_SYSTEM_COLUMNS:
@@ -121,9 +121,9 @@ def check_filter(table: TableVersion, filter: str) -> None:
     for path in predicate.paths:
         if path[0] in _ROW_VERSIONS:
             raise InvalidInputError(
-                f"the filter names {path[0]!r}, but {table.uri} has no stable row ids, and so does "
-                "not keep in which versions its rows were created and updated. Give it such ids by "
-                "lance_stream.migrate_to_stable_row_ids(uri): versions are kept from then on"
+                f"the filter names {path[0]!r}, but {table.uri} has no stable row ids and so does "
+                "not keep row versions. Assign row ids with "
+                "lance_stream.migrate_to_stable_row_ids(uri): row versions are kept from then on"
             )
 
 
@@ -162,7 +162,7 @@ def scan(
 
 
 def count_rows(table: TableVersion, filter: str | None = None) -> int:
-    """Return how many live rows a version has, or for how many a filter is true.
+    """Return how many live rows a version has, or how many match a filter.
 
     Without a filter no data file is opened; only deletion files whose number of offsets the
     manifest does not state are read.
@@ -175,19 +175,19 @@ def count_rows(table: TableVersion, filter: str | None = None) -> int:
 
 
 def names_of(table: TableVersion, columns: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns asked for; None stands for all top-level columns.
+    """Return the requested columns; None means all top-level columns.
 
     Raises:
-        InvalidInputError: One string was given where a sequence of names is meant.
+        InvalidInputError: A string was given instead of a sequence of names.
     """
     if columns is None:
         return tuple(table.schema.names)
     if isinstance(columns, str):
-        raise InvalidInputError(f"columns is a list of names: [{columns!r}], not {columns!r}")
+        raise InvalidInputError(f"columns must be a list of names: [{columns!r}], not {columns!r}")
     return as_names(columns, "columns")
 
 
 def read_units(units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of work units, in order, read by several threads a little ahead."""
+    """Yield the batches of work units, in order, read ahead by several threads."""
     reads = (each.read_by(FragmentReader.read) for each in choose(units))
     return read_ahead(reads, num_readers(units))

@@ -1,4 +1,4 @@
-"""Which rows of a fragment make one batch, and where a range of rows is cut into batches."""
+"""Which rows of a fragment form one batch, and where a range of rows is cut into batches."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,12 +9,12 @@ import numpy.typing as npt
 Offsets = npt.NDArray[np.int64]
 
 TAKE_BELOW: Final = 1 / 8
-"""Rows are taken by offset where fewer than this part of a range of rows is wanted."""
+"""Rows are taken by offset if fewer than this fraction of a range is wanted."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows of a fragment that make one batch.
+    """Rows of a fragment that form one batch.
 
     Attributes:
         start: First row offset.
@@ -28,16 +28,16 @@ class Selection:
 
     @property
     def num_rows(self) -> int:
-        """How many rows are chosen."""
+        """How many rows are selected."""
         return self.stop - self.start if self.offsets is None else len(self.offsets)
 
     @property
     def is_sparse(self) -> bool:
-        """Whether so few rows of the range are chosen that each is better read by itself."""
+        """Whether so few rows of the range are selected that each is better read by itself."""
         return self.num_rows < TAKE_BELOW * (self.stop - self.start)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> "Selection":
-        """Return the rows for which a mask over `num_rows` is true."""
+        """Return the rows selected by a mask over `num_rows`."""
         if bool(mask.all()):
             return self
         chosen = np.flatnonzero(mask)
@@ -65,7 +65,7 @@ def batch_bounds(
         start: First row.
         stop: One past the last.
         page_starts: Ascending row offsets at which pages begin.
-        batch_size: The most rows in a batch.
+        batch_size: The maximum number of rows in a batch.
 
     Returns:
         Ascending row offsets from `start` to `stop`.
@@ -83,5 +83,5 @@ def batch_bounds(
 
 
 def cuts(start: int, stop: int, size: int) -> list[int]:
-    """Return the bounds of parts of `size` rows, the last of which may be shorter."""
+    """Return the bounds of parts of `size` rows; the last part may be shorter."""
     return [*range(start, stop, size), stop]

@@ -1,7 +1,7 @@
-"""Random access: rows by their place in a version, or by their row id.
+"""Random access: rows by position in a version, or by their row id.
 
-Of each fragment that has one of the rows, the columns asked for are read at just those offsets.
-The row id index is made when rows are first asked for by id; by place it is not needed.
+In each fragment that has one of the rows, the requested columns are read at just those offsets. The
+row id index is built when rows are first requested by id; access by position does not need it.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ Numbers: TypeAlias = Any
 """A list of integers, a numpy array or an Arrow array of them."""
 
 FEW_IDS: Final = 64
-"""Rows by so many ids are looked for in the fragments that have them, and no others."""
+"""Up to this many row ids are looked up only in the fragments that have them."""
 
 _MAX_EXAMPLES = 5
 
@@ -38,12 +38,12 @@ def take(
     columns: Sequence[str] | None = None,
     blob_handling: str = BYTES,
 ) -> pa.Table:
-    """Return some rows, in the order asked for; see `Dataset.take`."""
+    """Return some rows, in the requested order; see `Dataset.take`."""
     check_blob_handling(blob_handling)
     names = names_of(table, columns)
     arrow = output_schema(projected(table.schema, names, blob_handling), ())
     if not names:
-        raise InvalidInputError("take needs a column at least")
+        raise InvalidInputError("take needs at least one column")
     addresses = addresses_of(table, row_offsets=row_offsets, row_ids=row_ids)
     wanted, inverse = np.unique(addresses, return_inverse=True)
     fragment_ids, offsets = unpack_addresses(wanted)
@@ -69,11 +69,11 @@ def take(
 def addresses_of(
     table: TableVersion, *, row_offsets: Numbers | None, row_ids: Numbers | None
 ) -> npt.NDArray[np.uint64]:
-    """Return the addresses of rows that are given by place or by row id.
+    """Return the addresses of rows given by position or by row id.
 
     Raises:
-        NotFoundError: There is no such row.
-        InvalidInputError: Neither or both are given, or they are no whole numbers.
+        NotFoundError: A row does not exist.
+        InvalidInputError: Neither or both are given, or they are not whole numbers.
     """
     if (row_offsets is None) == (row_ids is None):
         raise InvalidInputError("take needs either row_offsets or row_ids")
@@ -89,7 +89,7 @@ def _is_ascending(places: npt.NDArray[np.intp]) -> bool:
 def _numbers(given: Numbers, name: str) -> npt.NDArray[np.uint64]:
     if isinstance(given, pa.Array | pa.ChunkedArray):
         if given.null_count:
-            raise InvalidInputError(f"{name} must not hold nulls")
+            raise InvalidInputError(f"{name} must not contain nulls")
         given = (
             given.to_numpy(zero_copy_only=False)
             if isinstance(given, pa.Array)
@@ -106,7 +106,7 @@ def _numbers(given: Numbers, name: str) -> npt.NDArray[np.uint64]:
 def _addresses_of_places(
     table: TableVersion, places: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.uint64]:
-    """Return the addresses of rows by their place among the live rows, in scan order."""
+    """Return the addresses of rows by their position among the live rows, in scan order."""
     fragments = table.manifest.fragments
     counts = np.array([table.num_live_rows(each) for each in fragments], np.int64)
     stops = np.cumsum(counts)
@@ -122,7 +122,7 @@ def _addresses_of_places(
         fragment = fragments[place]
         alive = places[chosen].astype(np.int64) - (int(stops[place]) - int(counts[place]))
         dead = table.dead_offsets(fragment).astype(np.int64)
-        # how many live rows stand before each dead one; ascending, as the dead are
+        # how many live rows precede each deleted one; ascending, like the deleted rows
         before = dead - np.arange(len(dead))
         offsets = alive + np.searchsorted(before, alive, side="right")
         addresses[chosen] = pack_addresses(fragment.id, offsets)
@@ -147,10 +147,10 @@ def _addresses_of_ids(
 
 
 def _index_for(table: TableVersion, row_ids: npt.NDArray[np.uint64]) -> RowIdIndex:
-    """Return an index that knows some rows at least.
+    """Return an index that contains at least some row ids.
 
-    That of all fragments takes all deletion files. Where reading them costs requests, and the
-    manifest tells which few fragments have the ids, it is made of those.
+    The index of all fragments reads all deletion files. If these reads cost requests, and the
+    manifest shows which few fragments have the ids, only those are indexed.
     """
     is_far = table.store.num_readers > NUM_READERS
     fragments = table.manifest.fragments
@@ -167,7 +167,7 @@ def _index_for(table: TableVersion, row_ids: npt.NDArray[np.uint64]) -> RowIdInd
 
 
 def _are_live(table: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """Return which addresses are those of live rows; without stable ids they are the row ids."""
+    """Return which addresses belong to live rows; without stable ids they are the row ids."""
     fragment_ids, offsets = unpack_addresses(addresses)
     is_live = np.zeros(len(addresses), np.bool_)
     for fragment_id in np.unique(fragment_ids).tolist():

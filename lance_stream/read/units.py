@@ -1,7 +1,7 @@
-"""Work units: some rows of one fragment, and what of them is wanted; picklable, complete.
+"""Work units: some rows of one fragment, and what to read of them; picklable, self-contained.
 
-A driver plans them from the manifest alone: it opens no data file for that, nor to tell how much
-each will read. Workers read them (`fragment`).
+A driver plans them from the manifest alone: it opens no data file, not even to estimate their
+size. Workers read them (`fragment`).
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ BYTES: Final = "bytes"
 """Blob columns are large_binary."""
 
 DESCRIPTORS: Final = "descriptors"
-"""Blob columns are what the files hold: where the bytes are."""
+"""Blob columns are what the files store: the locations of the bytes."""
 
 READABLE_SYSTEM_COLUMNS: Final = (
     ROW_ID,
@@ -39,33 +39,33 @@ READABLE_SYSTEM_COLUMNS: Final = (
     ROW_CREATED_AT_VERSION,
     ROW_LAST_UPDATED_AT_VERSION,
 )
-"""System columns that a scan can give, in this order."""
+"""System columns that a scan can return, in this order."""
 
 
-# Where a writer did not say how large its files are.
+# For writers that do not record the size of their files.
 _BYTES_PER_ROW: Final = 100
 
 
 @dataclass(frozen=True)
 class WorkUnit:
-    """Some rows of one fragment, and what of them is wanted: picklable, complete.
+    """Some rows of one fragment, and what to read of them; picklable, self-contained.
 
     Attributes:
-        files: Where the table's files lie.
+        files: The table's files.
         version: The version that was planned on; for messages.
-        fragment: The fragment's message, as the manifest has it.
+        fragment: The fragment's message, as in the manifest.
         schema: All columns of the table at that version.
-        columns: The columns wanted, as `schema.projections.project` takes them.
+        columns: The columns to read, as for `schema.projections.project`.
         system_columns: Names of `READABLE_SYSTEM_COLUMNS` that follow the columns.
-        has_stable_row_ids: Whether `_rowid` is a stable id; else it is the row address.
-        offsets: (n,) row offsets, ascending, each once, dead or alive; None for all live rows.
-        start: First row offset, where no offsets are given.
+        has_stable_row_ids: Whether `_rowid` is a stable id; otherwise it is the row address.
+        offsets: (n,) row offsets, ascending, unique, deleted or live; None for all live rows.
+        start: First row offset, if no offsets are given.
         stop: One past the last; None for the fragment's end.
-        filter: A SQL expression; rows for which it is not true are left out.
-        batch_size: The most rows in a batch; None for as many as make about 32 MB.
-        blob_handling: Whether blob columns are given as `BYTES` or as `DESCRIPTORS`.
-        with_dead_rows: Whether dead rows are given, too, where no offsets are.
-        fields: The columns wanted, where names do not say them: columns of `schema`, perhaps
+        filter: A SQL expression; rows that do not match are skipped.
+        batch_size: The maximum number of rows in a batch; None for about 32 MB.
+        blob_handling: Whether blob columns are returned as `BYTES` or as `DESCRIPTORS`.
+        with_dead_rows: Whether deleted rows are returned, too, if no offsets are given.
+        fields: The columns to read, if names do not determine them: columns of `schema`, possibly
             without some of their parts.
     """
 
@@ -87,7 +87,7 @@ class WorkUnit:
 
     @property
     def projected(self) -> Schema:
-        """The columns wanted."""
+        """The columns to read."""
         if self.fields is not None:
             return Schema(self.fields)
         return projected(self.schema, self.columns, self.blob_handling)
@@ -103,8 +103,8 @@ def unit_of(table: TableVersion, place: int, **wanted: Any) -> WorkUnit:
 
     Args:
         table: The version.
-        place: The fragment's place in its manifest.
-        wanted: What of it, as the attributes of `WorkUnit`.
+        place: The fragment's index in its manifest.
+        wanted: What to read, as attributes of `WorkUnit`.
     """
     return WorkUnit(
         files=table.files,
@@ -135,25 +135,25 @@ def stored_bytes(fragment: Fragment) -> int:
 
 
 def check_blob_handling(blob_handling: str) -> None:
-    """Raise unless it is a way to give blobs.
+    """Raise unless it is a known way to return blobs.
 
     Raises:
-        InvalidInputError: It is none.
+        InvalidInputError: It is not.
     """
     if blob_handling not in (BYTES, DESCRIPTORS):
         raise InvalidInputError(
-            f"blob_handling is {BYTES!r} or {DESCRIPTORS!r}, not {blob_handling!r}"
+            f"blob_handling must be {BYTES!r} or {DESCRIPTORS!r}, not {blob_handling!r}"
         )
 
 
 def projected(schema: Schema, columns: Sequence[str], blob_handling: str) -> Schema:
-    """Return the schema of the columns asked for, in the order asked for."""
+    """Return the schema of the requested columns, in the requested order."""
     part = project(schema, columns)
     return with_descriptions(part) if blob_handling == DESCRIPTORS else part
 
 
 def output_schema(schema: Schema, system_columns: Sequence[str]) -> pa.Schema:
-    """Return the Arrow schema of some columns, and the system columns behind them."""
+    """Return the Arrow schema of some columns, followed by the system columns."""
     arrow = to_arrow(schema)
     for name in system_columns:
         arrow = arrow.append(pa.field(name, pa.uint64(), nullable=False))

@@ -1,6 +1,6 @@
-"""One version of a table as it was opened: what every verb starts from.
+"""An open version of a table: what every verb starts from.
 
 Read `table_version` first, then `opening`. Around them: the files of a table (`open_files`,
-`missing_files`), its tags and branches (`references`, `tag_files`), its past (`history`,
-`timestamps`), and rows that are in no version yet (`write_ahead_logs`).
+`missing_files`), its tags and branches (`references`, `tag_files`), its history (`history`,
+`timestamps`), and rows that are not in any version yet (`write_ahead_logs`).
 """

@@ -1,4 +1,4 @@
-"""The versions of a table: when each was made, by what, and how many rows it has."""
+"""The versions of a table: when each was committed, by which operation, and its number of rows."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -23,15 +23,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class VersionInfo:
-    """What is to be said of one version.
+    """A summary of one version.
 
     Attributes:
         version: Its number.
-        timestamp: When it was committed, in UTC; None if its writer did not say.
-        operation: What made it, for example "Append"; None if its transaction is gone.
-        num_rows: How many live rows it has; None if its manifest does not say, as those of old
-            writers: `Dataset.count_rows` asks the files.
-        properties: What the writer noted in its transaction.
+        timestamp: When it was committed, in UTC; None if its writer did not record it.
+        operation: The operation, for example "Append"; None if its transaction is gone.
+        num_rows: How many live rows it has; None if its manifest does not state it, as with old
+            writers: `Dataset.count_rows` reads the files.
+        properties: The properties that the writer stored in its transaction.
     """
 
     version: int
@@ -42,7 +42,7 @@ class VersionInfo:
 
 
 def list_versions(table: TableVersion, limit: int | None = None) -> list[VersionInfo]:
-    """Return the versions of a table that are still there, the newest last.
+    """Return the existing versions of a table, the newest last.
 
     Args:
         table: Any version.
@@ -59,19 +59,19 @@ def list_versions(table: TableVersion, limit: int | None = None) -> list[Version
 
 
 def _read(log: VersionLog, version: int) -> Manifest | None:
-    """Return the manifest of a version that was listed; None if it was cleaned up since."""
+    """Return the manifest of a version that was listed; None if it has been cleaned up since."""
     with suppress(NotFoundError):
         return log.read(version)
     return None
 
 
 def _describe(table: TableVersion, live_rows: dict[bytes, int | None]) -> VersionInfo:
-    """Return what is to be said of one version; no data file and no deletion file is read.
+    """Return the summary of one version; no data file and no deletion file is read.
 
     Args:
         table: The version.
-        live_rows: The live rows of fragments that were met before, by the fragment's bytes: most
-            fragments stand in many versions. None where a fragment does not say it.
+        live_rows: Cache of live row counts by the fragment's bytes: most fragments are part of
+            many versions. None if a fragment does not state it.
     """
     transaction = read_transaction(table.store, table.manifest)
     fragments = table.manifest.fragments
@@ -88,7 +88,7 @@ def _describe(table: TableVersion, live_rows: dict[bytes, int | None]) -> Versio
 
 
 def read_transaction(store: Store, manifest: Manifest) -> Transaction | None:
-    """Return the transaction that made a version; None if nobody has it any more.
+    """Return the transaction that committed a version; None if it is gone.
 
     Raises:
         BadDataError: Its bytes are damaged.
@@ -97,7 +97,7 @@ def read_transaction(store: Store, manifest: Manifest) -> Transaction | None:
 
 
 def read_operation_kind(store: Store, manifest: Manifest) -> type[KnownOperation] | None:
-    """Return what kind of operation made a version; None if nobody knows it any more.
+    """Return the kind of operation that committed a version; None if it is unknown.
 
     Raises:
         BadDataError: Its transaction's bytes are damaged.

@@ -1,7 +1,7 @@
-"""A file that a version names is gone: mostly because the version was cleaned up meanwhile.
+"""Explains a missing file of a version: mostly, the version was cleaned up meanwhile.
 
-What holds a version open (a dataset, a DataFrame or view of Spark, a batch that was planned) does
-not hold it against cleanup; a tag does.
+An open version (a dataset, a DataFrame or view of Spark, a planned batch) is not protected from
+cleanup; a tag protects it.
 """
 
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from lance_stream.table.paths import NamingScheme, manifest_path
 
 @contextmanager
 def told_why_missing(store: Store, version: int, fragment: Fragment) -> Iterator[None]:
-    """Let the error say why, where a file of a version is missing.
+    """Add the reason to the error if a file of a version is missing.
 
     Args:
         store: The table's directory.
-        version: The version that names the file.
+        version: The version that references the file.
         fragment: The fragment that it belongs to.
     """
     try:

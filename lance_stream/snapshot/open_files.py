@@ -1,7 +1,7 @@
 """The files of one table, opened when they are needed and kept open for a while.
 
-A data file's footer and metadata are read once: readers are kept, the least recently used ones
-are let go. Nothing that is kept survives pickling: a worker opens for itself what it needs.
+A data file's footer and metadata are read once: readers are cached, with LRU eviction. No cache
+survives pickling: a worker opens what it needs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,18 +44,18 @@ MAX_OPEN_FILES: Final = 256
 MAX_KNOWN_SIZES: Final = 1 << 14
 
 MOST_UNCHECKED_ROWS: Final = 1 << 22
-"""Up to so many rows of a fragment are taken on trust: what is made of them needs little memory."""
+"""Up to how many rows of a fragment are trusted unchecked: they need little memory."""
 
 
 class OpenFiles:
     """Reads data files, deletion files and stored sequences of one table.
 
     Args:
-        store: Where the table lies.
-        base_paths: The places outside of it that its manifest declares. Relative ones, as the
-            reference writes them for a table that was opened by a relative path, are taken from
-            the directory of the process that makes this, also on workers.
-        storage_options: The reader's, for the table; `storage.trust` says what of them a base
+        store: The table's store.
+        base_paths: The locations outside of it that its manifest declares. Relative ones, which
+            the reference writes for a table opened by a relative path, are resolved against the
+            working directory of the process that creates this object, also on workers.
+        storage_options: The reader's, for the table; `storage.trust` decides which of them a base
             path's store gets.
     """
 
@@ -80,8 +80,8 @@ class OpenFiles:
         """Return the reader of a data file; opening it costs one round for a small file.
 
         Raises:
-            BadDataError: The file is damaged, or not supported.
-            NotFoundError: The file is not there.
+            BadDataError: The file is damaged, or unsupported.
+            NotFoundError: The file does not exist.
         """
         return self._readers.get_or_make((file.path, file.base_id), lambda: self._open(file))
 
@@ -100,15 +100,15 @@ class OpenFiles:
         return answer(asking, self._ranges_of(file))
 
     def page_starts(self, file: DataFile, fields: Sequence[Field]) -> npt.NDArray[np.int64]:
-        """Return at which row offsets the most finely paged of some columns begins its pages."""
+        """Return the page starts of the most finely paged of some columns, as row offsets."""
         asking = self.reader(file).page_starts(fields, file.column_of())
         return answer(asking, self._ranges_of(file))
 
     def page_bounds(self, file: DataFile, fields: Sequence[Field]) -> PageBounds | None:
-        """Return between which bounds the values of some leaves lie; None if nothing says it.
+        """Return the bounds of some leaves' values per page; None if the file has none.
 
-        A file says so of its own field ids. The reference gives a column another id in the manifest
-        where two files held the same one: then they say nothing.
+        A file states them by its own field ids. The reference assigns a new id in the manifest if
+        two files had the same one: then there are none.
         """
         held = [each for each in fields if each.id in file.field_ids]
         reader = self.reader(file)
@@ -118,23 +118,23 @@ class OpenFiles:
         return answer(reader.page_bounds(held), self._ranges_of(file))
 
     def num_rows(self, file: DataFile) -> int:
-        """Return how many rows a data file says it has."""
+        """Return how many rows a data file states."""
         return self.reader(file).metadata.num_rows
 
     def check_num_rows(self, fragment: Fragment) -> None:
-        """Check that the data files have as many rows as the manifest says a fragment has.
+        """Check that the data files have as many rows as the manifest states for a fragment.
 
-        For whoever sets memory aside by the manifest's number alone, before any row is read.
+        For callers that allocate memory by the manifest's number alone, before any row is read.
 
         Raises:
-            CorruptDataError: They have not: the manifest is damaged, or made to do harm.
+            CorruptDataError: They do not: the manifest is damaged, or malicious.
         """
         for file in fragment.files[:1]:
             found = self.num_rows(file)
             if fragment.physical_rows not in (0, found):
                 raise CorruptDataError(
                     f"the data file {file.path!r} has {found} rows, but fragment {fragment.id} is "
-                    f"said to have {fragment.physical_rows}"
+                    f"should have {fragment.physical_rows}"
                 )
         if not fragment.files and fragment.physical_rows:
             raise CorruptDataError(
@@ -143,11 +143,11 @@ class OpenFiles:
             )
 
     def dead_offsets(self, fragment: Fragment, num_rows: int) -> npt.NDArray[np.uint32]:
-        """Return the row offsets of a fragment's dead rows, ascending.
+        """Return the row offsets of a fragment's deleted rows, ascending.
 
         Raises:
             BadDataError: The deletion file is damaged, or disagrees with the manifest.
-            NotFoundError: The deletion file is not there.
+            NotFoundError: The deletion file does not exist.
         """
         file = fragment.deletion_file
         if file is None:
@@ -169,10 +169,10 @@ class OpenFiles:
         return self._dead.get_or_make((path, file.base_id), load)
 
     def sequence(self, stored: StoredSequence) -> bytes:
-        """Return the bytes of a row id or row version sequence, wherever they stand.
+        """Return the bytes of a row id or row version sequence, wherever they are stored.
 
         Raises:
-            CorruptDataError: They stand past the end of a file, or in no file.
+            CorruptDataError: They are stored past the end of a file, or in no file.
         """
         if isinstance(stored, LineageColumn):
             return self._hidden_sequence(stored)
@@ -181,7 +181,7 @@ class OpenFiles:
         return stored
 
     def _hidden_sequence(self, stored: LineageColumn) -> bytes:
-        """Return the bytes that a sequence would have if it did not stand in a hidden column."""
+        """Return the bytes that a sequence would have outside a hidden column."""
         if stored.file is None:
             raise CorruptDataError(
                 "row ids or row versions are said to stand in the hidden column "
@@ -195,12 +195,12 @@ class OpenFiles:
         return encode_row_versions(RowVersionSequence.from_array(numbers))
 
     def size_of(self, file: DataFile) -> int:
-        """Return how large a data file is where it lies."""
+        """Return the size of a data file in its store."""
         store, base = self._store_of(file.base_id)
         return store.size(data_file_path(file.path, base))
 
     def place_of(self, file: DataFile) -> tuple[Store, str]:
-        """Return where a data file lies."""
+        """Return the store and path of a data file."""
         store, base = self._store_of(file.base_id)
         return store, data_file_path(file.path, base)
 
@@ -209,18 +209,18 @@ class OpenFiles:
         return self._store_of(base_id)[0]
 
     def store_of(self, location: str) -> Store:
-        """Return the store of a location that a row names; see `storage.trust.open_named`."""
+        """Return the store of a location in a row; see `storage.trust.open_named`."""
         return open_named(self.store, location, self.storage_options)
 
     def check_raw_file(self, store: Store, path: str) -> None:
-        """Check that a file's bytes may become a value; see `storage.trust.check_raw_file`."""
+        """Check that a file's bytes may be used as a value; see `storage.trust.check_raw_file`."""
         check_raw_file(self.store, store, path, self.storage_options)
 
     def known_size(self, store: Store, path: str) -> int:
-        """Return how large a file beside the data files is; asked for once.
+        """Return the size of a file beside the data files; requested once.
 
         Raises:
-            NotFoundError: It is not there.
+            NotFoundError: It does not exist.
         """
         return self._sizes.get_or_make((store.uri, path), lambda: store.size(path))
 
@@ -234,7 +234,7 @@ class OpenFiles:
             raise
 
     def _size_bytes_of(self, file: DataFile) -> int:
-        """Return how large a file is; what manifests say of files of 0.1 is not always true."""
+        """Return the size of a file; what manifests state for files of 0.1 is not always true."""
         is_first = file.file_version <= FileVersion.V0_1.data_file_numbers
         return self.size_of(file) if is_first or not file.size_bytes else file.size_bytes
 
@@ -267,6 +267,6 @@ class OpenFiles:
 
 
 def _absolute(base: BasePath) -> BasePath:
-    with suppress(InvalidInputError):  # it is refused when it is opened
+    with suppress(InvalidInputError):  # it is rejected when it is opened
         return replace(base, path=as_absolute(base.path))
     return base

@@ -1,4 +1,4 @@
-"""Opening a table at a version: the newest one, a number, a tag, or a moment."""
+"""Opens a table at a version: the newest one, a number, a tag, or a moment."""
 
 import os
 from collections.abc import Mapping
@@ -32,8 +32,8 @@ def open_table(
     """Return a version of the table at a location.
 
     Raises:
-        NotFoundError: There is no table, or no such version, tag or branch.
-        InvalidInputError: The location or the version makes no sense.
+        NotFoundError: The table, version, tag or branch does not exist.
+        InvalidInputError: The location or the version is invalid.
         UnsupportedFeatureError: The table has a feature that a reader must understand and we do
             not.
     """
@@ -54,8 +54,8 @@ def open_table(
 def checkout(table: TableVersion, version: VersionSpec) -> TableVersion:
     """Return the same table at another version; see `open_table`.
 
-    A table that is yet to be made (`create.plan_table`) has itself as its newest version, until
-    another writer makes it.
+    A table that is yet to be created (`create.plan_table`) is its own newest version until another
+    writer creates it.
     """
     if version is None and not table.version:
         return newest_of_same(table)
@@ -74,18 +74,18 @@ def checkout(table: TableVersion, version: VersionSpec) -> TableVersion:
 
 
 def newest_of_same(table: TableVersion) -> TableVersion:
-    """Return the newest version of the table that a version is of.
+    """Return the newest version of the table that a version belongs to.
 
     Raises:
-        NotFoundError: There is no table any more.
-        TableReplacedError: There is another one now: the table was deleted and made anew, or put
-            back from a copy.
+        NotFoundError: The table no longer exists.
+        TableReplacedError: Another table is there now: the table was deleted and re-created, or
+            restored from a copy.
     """
     try:
         look = table.log.look()
     except NotFoundError:
         if not table.version:
-            return table  # it is yet to be made
+            return table  # it is yet to be created
         raise
     if table.version:
         check_is_still_there(table.log, look, table.manifest)
@@ -101,7 +101,7 @@ def _resolve(
         try:
             tag = get_tag(refs, version)
         except NotFoundError:
-            refs.log.latest()  # says so where there is no table either
+            refs.log.latest()  # reports it if there is no table, either
             raise
         refs, version = _branch(refs, tag.branch), tag.version
     elif isinstance(version, tuple) and len(version) == 2:
@@ -122,10 +122,10 @@ def _resolve(
 
 
 def _branch(refs: Refs, branch: str | None) -> Refs:
-    """Return the references of a branch that is there.
+    """Return the references of an existing branch.
 
     Raises:
-        NotFoundError: There is no such branch; the message lists those that are.
+        NotFoundError: The branch does not exist; the message lists those that do.
     """
     found = refs.of(branch)
     if found is not refs:
@@ -141,7 +141,7 @@ def _branch(refs: Refs, branch: str | None) -> Refs:
 
 
 def _uri_beside(uri: str, refs: Refs, other: Refs) -> str:
-    """Return the location of another branch, in the way that a user wrote the one of this."""
+    """Return the location of another branch, in the form that a user wrote this one's."""
     path, mark, query = uri.partition("?") if uri.startswith("s3+ddb:") else (uri, "", "")
     path = path.rstrip("/")
     own = "" if refs.branch is None else f"/{branch_directory(refs.branch)}"

@@ -1,9 +1,9 @@
-"""References: where the tags and branches of a table lie, and the histories of its branches.
+"""References: where tags and branches are stored, and the histories of branches.
 
     {table}/                                       the main branch
     {table}/tree/{branch}/                         a branch: versions and new files of its own
     {table}/_refs/tags/{tag}.json                  tags of the table and of all its branches
-    {table}/_refs/branches/{branch}.json           what each branch was made from
+    {table}/_refs/branches/{branch}.json           what each branch was created from
 
     {
       "parentBranch": null,
@@ -14,12 +14,12 @@
       "metadata": {}
     }
 
-A branch begins as a shallow clone: its first version has the number of the version that it was made
-from, and names the files of that one by a base path. Its manifests state the branch's name, and
-only they do: a directory called `tree/x` may be a table of its own.
+A branch begins as a shallow clone: its first version has the number of the version that it was
+created from, and references that version's files by a base path. Its manifests state the branch's
+name, and nothing else does: a directory called `tree/x` may be an independent table.
 
-Branches are opened, read, written to, tagged, followed and cleaned up here; they are made and
-deleted by the reference.
+Branches are opened, read, written, tagged, followed and cleaned up here; the reference creates and
+deletes them.
 
 Source:  files that the reference wrote, its refs.rs and branch_location.rs.
 """
@@ -55,14 +55,14 @@ _MARK = f"/{TREE_DIRECTORY}/"
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A history of its own that began with a version of another one.
+    """A separate history that starts at a version of another one.
 
     Attributes:
         name: The name.
-        parent: The branch that it was made from; None for the main one.
-        parent_version: The version that it was made from.
-        created_at: When it was made, in UTC; None if its writer did not say.
-        metadata: What its writer noted with it.
+        parent: The branch that it was created from; None for the main one.
+        parent_version: The version that it was created from.
+        created_at: When it was created, in UTC; None if its writer did not record it.
+        metadata: What its writer stored with it.
     """
 
     name: str
@@ -86,15 +86,15 @@ class Refs:
 
     @property
     def store(self) -> Store:
-        """Where the branch itself lies."""
+        """The store of the branch itself."""
         return self.log.store
 
     @cached_property
     def root(self) -> Store:
-        """Where the table lies: its tags, its branches, and the main branch.
+        """The store of the table: its tags, its branches, and the main branch.
 
         Raises:
-            InvalidInputError: The branch does not lie in its table.
+            InvalidInputError: The branch is not stored in its table.
         """
         if self.branch is None:
             return self.store
@@ -110,11 +110,11 @@ class Refs:
         )
 
     def log_of(self, branch: str | None) -> VersionLog:
-        """Return the versions of another branch of the same table, which need not be there.
+        """Return the versions of another branch of the same table, which need not exist.
 
         Raises:
             InvalidInputError: No branch can have this name.
-            UnsupportedFeatureError: How its versions are published is not known here.
+            UnsupportedFeatureError: It publishes its versions in an unknown way.
         """
         if branch == self.branch:
             return self.log
@@ -132,10 +132,10 @@ class Refs:
 def refs_of(log: VersionLog) -> Refs:
     """Return the references that concern the table or branch of a log.
 
-    Whether it is a branch stands in its manifests; they are read only where it lies like one.
+    Its manifests record whether it is a branch; they are read only if its path looks like one.
 
     Raises:
-        NotFoundError: There is no table.
+        NotFoundError: The table does not exist.
         BadDataError: The newest manifest is damaged.
     """
     lies_like_a_branch = any(_MARK in each for each in _roots(log.store))
@@ -143,10 +143,10 @@ def refs_of(log: VersionLog) -> Refs:
 
 
 def branch_by_its_file(store: Store) -> str | None:
-    """Return the branch in whose folder a store lies, by the files that tables have of branches.
+    """Return the branch whose folder a store is in, by the branch files of tables.
 
-    For a branch whose manifests do not state it, as those of a writer that knows of none. It is
-    None for a table of its own in a folder that is called like a branch.
+    For a branch whose manifests do not state it, as with a writer that does not know branches. It
+    is None for an independent table in a folder that is named like a branch.
     """
     for root in _roots(store):
         places = [at for at in range(len(root)) if root.startswith(_MARK, at)]
@@ -166,7 +166,7 @@ def _roots(store: Store) -> tuple[str, ...]:
 
 
 def _root_as_in(store: Store, path: str) -> str:
-    """Return a path that begins with "/", or is empty, as a store has its root."""
+    """Return a path that begins with "/", or is empty, in the form of a store's root."""
     return path or "/" if root_of(store).startswith("/") else path[1:]
 
 
@@ -190,7 +190,7 @@ def as_branch(name: object) -> str | None:
 def list_branches(refs: Refs) -> dict[str, Branch]:
     """Return all branches of a table by name, in the order of their names.
 
-    Files that are damaged are passed over, and named in a warning.
+    Damaged files are skipped, with a warning that names them.
     """
     found = {}
     for path, branch in read_branches(refs).items():
@@ -202,7 +202,7 @@ def list_branches(refs: Refs) -> dict[str, Branch]:
 
 
 def read_branches(refs: Refs) -> dict[str, Branch | Exception]:
-    """Return what the file of each branch says, by its path; or why it cannot be understood."""
+    """Return the branch in each branch file, by path; or the error of an unreadable one."""
     found: dict[str, Branch | Exception] = {}
     for each in refs.root.list(BRANCHES_DIRECTORY):
         name = parse_branch_file_path(each.path)
@@ -213,7 +213,7 @@ def read_branches(refs: Refs) -> dict[str, Branch | Exception]:
             found[each.path] = _as_branch(name, json.loads(refs.root.read(each.path)))
         except NotFoundError:
             if refs.root.exists(each.path):
-                raise  # else it was deleted since it was listed
+                raise  # otherwise it was deleted since it was listed
         except (ValueError, RecursionError, CorruptDataError) as error:
             found[each.path] = error
     return found
@@ -223,7 +223,7 @@ def _as_branch(name: str, content: Any) -> Branch:
     """Return the branch that a file's content describes.
 
     Raises:
-        CorruptDataError: It describes none.
+        CorruptDataError: It does not describe a branch.
     """
     if not isinstance(content, dict):
         raise CorruptDataError(f"the branch {name!r} says nothing: {content!r:.200}")
@@ -247,14 +247,14 @@ def _as_branch(name: str, content: Any) -> Branch:
 
 
 def other_branches(refs: Refs) -> Iterator[tuple[str | None, bool]]:
-    """Yield all other branches of a table, also those that are being made or were deleted by half.
+    """Yield all other branches of a table, including half-created and half-deleted ones.
 
     Yields:
         A name, None for the main one; and whether it is known that the branch has versions.
 
     Raises:
-        CorruptDataError: The file of a branch is damaged, or there is a branch whose name we do
-            not know.
+        CorruptDataError: The file of a branch is damaged, or there is a branch with an unknown
+            name.
     """
     names: dict[str, bool] = {}
     for folder in _folders_with_versions(refs.root):
@@ -279,7 +279,7 @@ def other_branches(refs: Refs) -> Iterator[tuple[str | None, bool]]:
 
 
 def _folders_with_versions(root: Store) -> set[str]:
-    """Return the folders below `tree` in which there are manifests."""
+    """Return the folders below `tree` that contain manifests."""
     mark = f"/{VERSIONS_DIRECTORY}/"
     start = len(TREE_DIRECTORY) + 1
     places = ((each.path, each.path.rfind(mark)) for each in root.list(TREE_DIRECTORY))

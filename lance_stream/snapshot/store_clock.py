@@ -1,9 +1,9 @@
-"""The clock of a store, for what is decided by the age of its files.
+"""The clock of a store, for decisions based on the age of its files.
 
-Files are dated by their store, and ages are taken by this machine's clock. Where that runs ahead, a
-file of a writer at work looks old enough to be deleted, and deletes that are remembered for days
-look expired. So before anything goes for its age, one small file is written, and its date compared
-with this machine's clock. How far ahead that is is remembered for a while.
+Stores date files, but ages are computed with this machine's clock. If that runs ahead, a file of an
+active writer looks old enough to delete, and deletes that are remembered for days look expired. So
+before anything is removed for its age, one small file is written, and its date compared with this
+machine's clock. The difference is cached for a while.
 """
 
 import logging
@@ -20,7 +20,7 @@ from lance_stream.storage.store import Store
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY
 
 TOLERATED_NANOS: Final = 60 * 10**9
-"""By so much clocks may differ: stores date files by seconds, and requests take time."""
+"""How much clocks may differ: stores date files in seconds, and requests take time."""
 
 _log = logging.getLogger(__name__)
 _machine_nanos: Callable[[], int] = time.time_ns
@@ -34,7 +34,7 @@ def by_the_clock_of(store: Store, environment: Environment) -> Environment:
     Costs a write, a listing and a delete the first time in an hour.
 
     Args:
-        store: Where a table lies.
+        store: The store of a table.
         environment: This machine's.
 
     Raises:

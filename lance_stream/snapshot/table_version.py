@@ -1,4 +1,4 @@
-"""One version of a table, and where it lies: what every verb starts from."""
+"""One version of a table and its location: what every verb starts from."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,13 +30,13 @@ from lance_stream.table.row_ids import RowIdSequence, decode_row_ids
 
 @dataclass(frozen=True)
 class TableVersion:
-    """One version of a table, and where it lies.
+    """One version of a table and its location.
 
     Attributes:
         uri: The table's directory, as the user wrote it.
-        storage_options: What opening its store took.
-        store: Where its files lie.
-        log: Its versions.
+        storage_options: The settings for opening its store.
+        store: The store of its files.
+        log: Its version log.
         manifest: The version.
     """
 
@@ -83,7 +83,7 @@ class TableVersion:
 
     @property
     def timestamp(self) -> datetime | None:
-        """When the version was committed, in UTC; None if its writer did not say."""
+        """When the version was committed, in UTC; None if its writer did not record it."""
         return timestamp_of(self.manifest)
 
     @cached_property
@@ -92,7 +92,7 @@ class TableVersion:
         return OpenFiles(self.store, self.manifest.base_paths, self.storage_options)
 
     def at(self, manifest: Manifest) -> "TableVersion":
-        """Return another version of the same table; files that are open stay open."""
+        """Return another version of the same table; open files stay open."""
         other = replace(self, manifest=manifest)
         if manifest.base_paths == self.manifest.base_paths:
             other.__dict__["files"] = self.files
@@ -102,7 +102,7 @@ class TableVersion:
         """Return another version of the same table, whose rows are to be read.
 
         Raises:
-            NotFoundError: It is gone.
+            NotFoundError: It no longer exists.
             UnsupportedFeatureError: It has a feature that a reader must understand and we do not.
         """
         manifest = self.log.read(version)
@@ -116,13 +116,13 @@ class TableVersion:
         return self.files.num_rows(fragment.files[0])
 
     def check_promise(self, fragment: Fragment) -> None:
-        """Check that a fragment has the rows that it promises, where these are very many.
+        """Check that a fragment has the rows that it promises, if these are very many.
 
-        Before memory is set aside for their row ids or versions, of which few bytes can state
+        Call it before memory is allocated for row ids or row versions, whose few bytes can state
         any number. A fragment that promises none may still have row ids.
 
         Raises:
-            CorruptDataError: The data file has others.
+            CorruptDataError: The data file has a different number.
         """
         if fragment.physical_rows > MOST_UNCHECKED_ROWS:
             self.files.check_num_rows(fragment)
@@ -130,14 +130,14 @@ class TableVersion:
             decode_row_ids(self.files.sequence(fragment.row_ids), self.physical_rows(fragment))
 
     def dead_offsets(self, fragment: Fragment) -> npt.NDArray[np.uint32]:
-        """Return the row offsets of a fragment's dead rows, ascending."""
+        """Return the row offsets of a fragment's deleted rows, ascending."""
         if fragment.deletion_file is None:
             return np.empty(0, np.uint32)
         with told_why_missing(self.store, self.version, fragment):
             return self.files.dead_offsets(fragment, self.physical_rows(fragment))
 
     def dead_offsets_of(self, fragments: Sequence[Fragment]) -> list[npt.NDArray[np.uint32]]:
-        """Return the row offsets of the dead rows of each fragment; files are read side by side."""
+        """Return the row offsets of the deleted rows per fragment; reads files side by side."""
         with_files = [each for each in fragments if each.deletion_file is not None]
         if len(with_files) < 2 or self.store.num_readers <= NUM_READERS:
             return [self.dead_offsets(each) for each in fragments]
@@ -168,14 +168,14 @@ class TableVersion:
 
     @cached_property
     def row_id_index(self) -> RowIdIndex:
-        """Where each live row is, by its stable id; made when it is first asked for."""
+        """The address of each live row, by stable id; built on first use."""
         return self.index_of(self.manifest.fragments)
 
     def index_of(self, fragments: Sequence[Fragment]) -> RowIdIndex:
-        """Return where each live row of some fragments is, by its stable id.
+        """Return the address of each live row of some fragments, by stable id.
 
         Raises:
-            CorruptDataError: Two have one id; or the manifest promises more rows than there are.
+            CorruptDataError: Two share an id; or the manifest promises more rows than exist.
         """
         if sum(each.physical_rows for each in fragments) > 4 * MOST_UNCHECKED_ROWS:
             for each in fragments:

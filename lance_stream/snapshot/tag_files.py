@@ -1,4 +1,4 @@
-"""The files of tags: names for versions, one small file each.
+"""Tag files: names for versions, one small file each.
 
     _refs/tags/{name}.json
 
@@ -11,17 +11,17 @@
       "metadata": {}
     }
 
-Both times may be missing, as in files of old writers. A tag is created once: of two who create one
-name, one succeeds. Moving it keeps what else the file says.
+Both times may be missing, as in files of old writers. A tag is created once: if two writers create
+the same name, one succeeds. Moving a tag keeps the rest of its file.
 
-All tags lie in the table's directory, those on versions of a branch too (see `references`). Early
-releases of ours wrote the tags of a branch into the branch's own directory: those still count, for
-that branch alone, and are looked for after the others.
+All tags are stored in the table's directory, including those on versions of a branch (see
+`references`). Our early releases wrote the tags of a branch into the branch's own directory: those
+are still valid, for that branch alone, and have lower precedence.
 
 Source:  files that the reference wrote, and its refs.rs.
-Differs: The reference writes a letter beyond ASCII percent-encoded, and from then on its own
-         listing of all tags fails: such tags are read here, but not made. A file that is no tag
-         makes that listing fail, too: here it is passed over and named, and stops only a cleanup.
+Differs: The reference percent-encodes non-ASCII letters, and from then on its own listing of all
+         tags fails: such tags are read here, but not created. A file that is not a tag makes
+         that listing fail, too: here it is skipped with a warning, and stops only a cleanup.
 """
 
 import json
@@ -55,10 +55,10 @@ from lance_stream.table.paths import (
 _log = logging.getLogger(__name__)
 
 RESERVED_PREFIX: Final = "lance_stream."
-"""What the names of all tags begin with that are not a user's."""
+"""The prefix of all tag names that are not a user's."""
 
 HOLD_PREFIX: Final = f"{RESERVED_PREFIX}hold."
-"""What the names of tags begin with that hold a version while something is done with it."""
+"""The prefix of tag names that protect a version while an operation uses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,10 @@ class Tag:
     Attributes:
         name: The name.
         version: The version that it stands for.
-        created_at: When it was made, in UTC; None if its writer did not say.
-        updated_at: When it was moved last, in UTC; None if its writer did not say.
+        created_at: When it was created, in UTC; None if its writer did not record it.
+        updated_at: When it was last moved, in UTC; None if its writer did not record it.
         branch: The branch that the version belongs to; None for the main one.
-        metadata: What its writer noted with it.
+        metadata: What its writer stored with it.
     """
 
     name: str
@@ -87,8 +87,8 @@ class TagListing:
     """The tags of a table.
 
     Attributes:
-        tags: The tags; two may have one name, if one lies in a branch's own directory.
-        unreadable: Files that look like tags, by their path, and why they cannot be understood.
+        tags: The tags; two may share a name, if one is in a branch's own directory.
+        unreadable: Files that look like tags, by path, and why they cannot be read.
     """
 
     tags: Sequence[Tag]
@@ -96,7 +96,7 @@ class TagListing:
 
 
 def read_tags(refs: Refs) -> TagListing:
-    """Return all tags of a table and its branches, and what looks like one."""
+    """Return all tags of a table and its branches, and files that look like tags."""
     tags: list[Tag] = []
     unreadable: dict[str, Exception] = {}
     for store, names_branch in _places(refs):
@@ -110,7 +110,7 @@ def read_tags(refs: Refs) -> TagListing:
                 tags.append(tag if names_branch else replace(tag, branch=refs.branch))
             except NotFoundError:
                 if store.exists(each.path):
-                    raise  # else it was deleted since it was listed
+                    raise  # otherwise it was deleted since it was listed
             except (CorruptDataError, InvalidInputError) as error:
                 unreadable[f"{store.uri}/{each.path}"] = error
     return TagListing(tags, unreadable)
@@ -119,7 +119,7 @@ def read_tags(refs: Refs) -> TagListing:
 def list_tags(refs: Refs) -> dict[str, Tag]:
     """Return all tags by name, in the order of their names.
 
-    Files that are no tags are passed over, and named in a warning.
+    Files that are not tags are skipped, with a warning that names them.
     """
     listing = read_tags(refs)
     for path, error in listing.unreadable.items():
@@ -132,7 +132,7 @@ def get_tag(refs: Refs, name: str) -> Tag:
     """Return a tag.
 
     Raises:
-        NotFoundError: There is no such tag; the message lists those that are.
+        NotFoundError: The tag does not exist; the message lists those that do.
         InvalidInputError: No tag can have this name.
         CorruptDataError: The tag's file is damaged.
     """
@@ -152,17 +152,17 @@ def find_tag(refs: Refs, name: str) -> Tag | None:
 
 
 def _places(refs: Refs) -> Iterator[tuple[Store, bool]]:
-    """Yield where tags lie, and whether those there say of which branch they are."""
+    """Yield the stores of tags, and whether the tags there state their branch."""
     yield refs.root, True
     if refs.branch is not None:
         yield refs.store, False
 
 
 def check_new_tag(name: str) -> str:
-    """Return the name that a new tag is to have, if it can.
+    """Return the name of a new tag, if it is valid.
 
     Raises:
-        InvalidInputError: It cannot.
+        InvalidInputError: It is not.
     """
     tag_path(name)
     if not name.isascii():
@@ -174,11 +174,11 @@ def check_new_tag(name: str) -> str:
 
 
 def create_tag(refs: Refs, name: str, version: int, environment: Environment = MACHINE) -> Tag:
-    """Make a tag for a version of a table, or of its branch.
+    """Create a tag for a version of a table, or of its branch.
 
     Raises:
-        InvalidInputError: There is such a tag already, or none can have this name.
-        NotFoundError: There is no such version.
+        InvalidInputError: The tag already exists, or the name is invalid.
+        NotFoundError: The version does not exist.
     """
     path = tag_path(check_new_tag(name))
     now = as_rfc3339(environment.now_nanos())
@@ -200,10 +200,10 @@ def create_tag(refs: Refs, name: str, version: int, environment: Environment = M
 
 
 def move_tag(refs: Refs, name: str, version: int, environment: Environment = MACHINE) -> Tag:
-    """Let a tag that is there stand for another version, of this branch.
+    """Move an existing tag to another version of this branch.
 
     Raises:
-        NotFoundError: There is no such tag or version.
+        NotFoundError: The tag or version does not exist.
         LanceStreamError: As `get_tag`.
     """
     store = _store_of(refs, name)
@@ -222,17 +222,17 @@ def move_tag(refs: Refs, name: str, version: int, environment: Environment = MAC
 
 
 def delete_tag(refs: Refs, name: str) -> None:
-    """Delete a tag; the version that it named stays.
+    """Delete a tag, but not its version.
 
     Raises:
-        NotFoundError: There is no such tag; the message lists those that are.
+        NotFoundError: The tag does not exist; the message lists those that do.
         InvalidInputError: No tag can have this name.
     """
     _store_of(refs, name).delete(tag_path(name))
 
 
 def said(tag: Tag) -> str:
-    """Return in words what a tag stands for."""
+    """Return a phrase that describes what a tag stands for."""
     of_branch = "" if tag.branch is None else f" of the branch {tag.branch!r}"
     return f"version {tag.version}{of_branch}"
 
@@ -247,12 +247,12 @@ def _store_of(refs: Refs, name: str) -> Store:
 
 @contextmanager
 def holding(refs: Refs, version: int) -> Iterator[None]:
-    """Keep a version from being cleaned up, by a tag of its own, while a body runs.
+    """Protect a version from cleanup while a body runs, with a tag of its own.
 
     A process that is killed meanwhile leaves the tag: cleanup ignores it once it is old.
 
     Raises:
-        NotFoundError: There is no such version.
+        NotFoundError: The version does not exist.
     """
     name = f"{HOLD_PREFIX}{uuid.uuid4().hex}"
     create_tag(refs, name, version)
@@ -264,9 +264,9 @@ def holding(refs: Refs, version: int) -> Iterator[None]:
 
 
 def _create(store: Store, path: str, data: bytes) -> bool:
-    """Create a tag's file; where the store cannot create a name once, by a look before.
+    """Create a tag's file; if the store cannot create a name once, check for it first.
 
-    Of two who create one name at once there, the later one's version stands, as with pylance.
+    If two writers create the same name at once there, the later version wins, as with pylance.
     """
     try:
         return store.create_once(path, data)
@@ -299,7 +299,7 @@ def _as_tag(name: str, content: Mapping[str, Any]) -> Tag:
     """Return the tag that a file's content describes.
 
     Raises:
-        CorruptDataError: It describes none.
+        CorruptDataError: It does not describe a tag.
     """
     version, branch = content.get("version"), content.get("branch")
     metadata = content.get("metadata", {})
@@ -331,7 +331,7 @@ def _manifest_size(store: Store, version: int) -> int:
     """Return the size in bytes of a version's manifest.
 
     Raises:
-        NotFoundError: There is no such version.
+        NotFoundError: The version does not exist.
     """
     for scheme in (NamingScheme.V2, NamingScheme.V1):
         with suppress(NotFoundError):
@@ -345,7 +345,7 @@ def _check_is_still_there(store: Store, version: int, undo: Callable[[], None]) 
     """Raise if a cleanup has removed a version before it could see the new tag.
 
     Raises:
-        NotFoundError: There is no such version any more; the tag is as it was.
+        NotFoundError: The version no longer exists; the tag is unchanged.
     """
     try:
         _manifest_size(store, version)

@@ -1,11 +1,10 @@
-"""When versions were committed, and how users say when.
+"""Commit timestamps, and how users specify moments.
 
-A time that names no zone is in UTC, at every door: Python's datetimes, texts of options and of the
-command line, literals in SQL. It is never in the zone of the machine, nor in Spark's session zone,
-which the processes that read options do not know; note 030 has the why.
+A time without a zone is in UTC, everywhere: Python's datetimes, options, the command line, literals
+in SQL. It is never in the zone of the machine, nor in Spark's session zone, which the processes
+that read options do not know; note 030 explains why.
 
-Times reach as far as Python's datetimes do, years 1 to 9999, and are shown as the nearest of these
-where they are further away.
+Times are limited to the range of Python's datetimes, years 1 to 9999, and clamped to it.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -13,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from lance_stream.table.manifest import Manifest
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-"""The moment that stands for one which nobody knows."""
+"""The moment that represents an unknown one."""
 
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _LAST = datetime.max.replace(tzinfo=UTC)
@@ -41,7 +40,7 @@ def parse_moment(text: str) -> datetime:
     """Return the moment that an ISO 8601 text names; in UTC if it names no zone.
 
     Raises:
-        ValueError: It names none.
+        ValueError: It does not name one.
     """
     return with_zone(datetime.fromisoformat(text.strip()))
 
@@ -52,20 +51,20 @@ def with_zone(moment: datetime) -> datetime:
 
 
 def in_utc(moment: datetime) -> datetime:
-    """Return a moment in UTC; the nearest one that a datetime can hold there.
+    """Return a moment in UTC, clamped to the range of datetime.
 
-    That of `0001-01-01T00:00:00+14:00` is in the year before the first.
+    `0001-01-01T00:00:00+14:00` in UTC is in the year before the first.
     """
     return moment_at((with_zone(moment) - LONG_AGO) // _MICROSECOND)
 
 
 def nanos_of(moment: datetime) -> int:
-    """Return a moment as nanoseconds since 1970-01-01 UTC; it is in UTC if it has no zone."""
+    """Return a moment as nanoseconds since 1970-01-01 UTC; UTC is assumed if it has no zone."""
     return (with_zone(moment) - LONG_AGO) // _MICROSECOND * 1000
 
 
 def as_rfc3339(nanos: int) -> str:
-    """Return a moment as text, with 0, 3, 6 or 9 digits of the second: as few as tell it.
+    """Return a moment as text, with 0, 3, 6 or 9 fractional digits, as few as are exact.
 
     Args:
         nanos: Nanoseconds since 1970-01-01 UTC.

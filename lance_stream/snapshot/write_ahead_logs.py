@@ -1,10 +1,10 @@
-"""Rows that stand in a table's write-ahead log (MemWAL), and in no version of the table.
+"""Rows in a table's write-ahead log (MemWAL) that are not in any version of the table.
 
-Programs that write by a MemWAL keep new rows below `_mem_wal/{shard}` until they merge them into
-the table. What is read here, as by every plain reader of the reference, is the versions alone. So a
-user is warned when such a table is opened; `show` and `verify` list what lies there.
+Programs that write through a MemWAL keep new rows below `_mem_wal/{shard}` until they merge them
+into the table. Like every plain reader of the reference, we read versions only. So users get a
+warning when they open such a table; `show` and `verify` list the files of the log.
 
-Source:  the index `__lance_mem_wal` of tables that pylance made.
+Source:  the index `__lance_mem_wal` of tables that pylance created.
 """
 
 import warnings
@@ -22,11 +22,11 @@ _warned: set[str] = set()
 
 
 class UnmergedFiles(NamedTuple):
-    """What lies in the write-ahead log of a table.
+    """The contents of a table's write-ahead log.
 
     Attributes:
-        num_files: How many files.
-        num_bytes: How many bytes they have.
+        num_files: The number of files.
+        num_bytes: Their size in bytes.
     """
 
     num_files: int
@@ -34,7 +34,7 @@ class UnmergedFiles(NamedTuple):
 
 
 def has_write_ahead_log(manifest: Manifest) -> bool:
-    """Say whether a table is written by a write-ahead log.
+    """Return whether a table is written through a write-ahead log.
 
     Raises:
         CorruptDataError: Its index section is damaged.
@@ -46,7 +46,7 @@ def has_write_ahead_log(manifest: Manifest) -> bool:
 
 
 def warn_of_unmerged_rows(log: VersionLog, manifest: Manifest) -> None:
-    """Warn that rows of a table may stand in its write-ahead log; once a table and process."""
+    """Warn that rows of a table may be in its write-ahead log; once per table and process."""
     if log.store.uri in _warned or not has_write_ahead_log(manifest):
         return
     _warned.add(log.store.uri)
@@ -60,9 +60,9 @@ def warn_of_unmerged_rows(log: VersionLog, manifest: Manifest) -> None:
 
 
 def unmerged_files(table: TableVersion) -> UnmergedFiles | None:
-    """Return what lies in the write-ahead log of a table; None if it has no such log.
+    """Return the contents of a table's write-ahead log; None if it has no such log.
 
-    Files whose rows have been merged may lie there, too, until its writer removes them.
+    This may include files whose rows have been merged, until their writer removes them.
     """
     if not has_write_ahead_log(table.manifest):
         return None

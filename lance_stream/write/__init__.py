@@ -1,6 +1,6 @@
-"""Writing rows: Arrow batches in, fragments out that no version names yet; and then their commit.
+"""Writes rows: Arrow batches become fragments that no version references yet, then a commit.
 
 Read `fragments` first, then `planning`, which all verbs that write share. `micro_batches`,
-`batch_proofs` and `row_digests` tell which batch of which stream some rows are, and whether a table
-has it.
+`batch_proofs` and `row_digests` identify the micro-batch of a stream that rows belong to, and
+whether a table already has it.
 """

@@ -1,7 +1,7 @@
-"""What a user may hand to a verb, as a stream of Arrow batches.
+"""Converts a user's input to a stream of Arrow batches.
 
-Tables, record batches and their readers pass as they are; pandas and polars frames, and whatever
-else speaks Arrow's C stream interface, are taken through it without a copy where they can.
+Tables, record batches and their readers are used directly; pandas and polars frames, and anything
+else with Arrow's C stream interface, are read through it, without a copy where possible.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,11 +18,10 @@ object with `__arrow_c_stream__`."""
 
 
 def read_input(data: ArrowInput) -> pa.RecordBatchReader:
-    """Return the rows of what a user handed in, as a stream of batches of one schema.
+    """Return the rows of a user's input as a stream of batches with one schema.
 
     Raises:
-        InvalidInputError: It is nothing that has rows and columns, or its batches differ in
-            schema.
+        InvalidInputError: It has no rows and columns, or its batches differ in schema.
     """
     if isinstance(data, pa.RecordBatchReader):
         return data
@@ -32,7 +31,7 @@ def read_input(data: ArrowInput) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_batches(data.schema, [data])
     try:
         if _is_of_pandas(data):
-            # not through the C stream: that would keep an index as a column
+            # not through the C stream, which would keep an index as a column
             return pa.Table.from_pandas(data, preserve_index=False).to_reader()
         if hasattr(data, "__arrow_c_stream__"):
             return pa.RecordBatchReader.from_stream(data)
@@ -47,7 +46,7 @@ def read_input(data: ArrowInput) -> pa.RecordBatchReader:
 
 
 def can_be_read_twice(data: ArrowInput) -> bool:
-    """Say whether what a user handed in is known to give the same rows again."""
+    """Return whether a user's input is known to give the same rows again."""
     return isinstance(data, pa.Table | pa.RecordBatch) or _is_of_pandas(data)
 
 
@@ -59,7 +58,7 @@ def _read_batches(batches: Iterator[Any]) -> pa.RecordBatchReader:
     first = next(batches, None)
     if not isinstance(first, pa.RecordBatch):
         got = "nothing" if first is None else f"a {type(first).__name__}"
-        raise InvalidInputError(f"an iterable of record batches was expected, but it gave {got}")
+        raise InvalidInputError(f"expected an iterable of record batches, but it gave {got}")
     schema = first.schema
 
     def checked() -> Iterator[pa.RecordBatch]:

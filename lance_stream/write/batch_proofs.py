@@ -1,16 +1,16 @@
-"""Whether a batch that comes under an old number is the one that the table has.
+"""Decides whether a batch with a known batch id is the one that the table has.
 
-The ledger's entry says which rows a batch had, and by which rules they were taken in. Held against
-it, a batch that comes is
+The ledger's entry records which rows a batch had, and under which rules they were applied. Compared
+with it, an incoming batch has
 
-    the same rows, by the same rules     a replay: there is nothing to do
-    the same rows, by other rules        another sink, or a sink whose settings were changed
-    other rows                           another DataFrame, or a batch that Spark planned anew
+    the same rows, the same rules        a replay: nothing to do
+    the same rows, other rules           another sink, or a sink with changed settings
+    other rows                           another DataFrame, or a batch that Spark planned again
     no rows                              nothing to lose
-    unknown, for no entry says           an error: it may be in or not
+    unknown rows: there is no entry      an error: it may or may not be in the table
 
-Entries know the last few batches. Those before are looked for in older manifests, as far as they
-are there. Spark itself gives only the last batch again, which the newest entry knows.
+Entries record the last few batches. Earlier ones are looked up in older manifests, as far as these
+exist. Spark itself replays only the last batch, which the newest entry covers.
 """
 
 import hashlib
@@ -26,22 +26,22 @@ from lance_stream.table.ledger import LedgerEntry
 from lance_stream.write.row_digests import RowsDigest
 
 MAX_READ_MANIFESTS: Final = 200
-"""So many older manifests are read for the entry of an older batch."""
+"""How many older manifests are read to find the entry of an older batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Which micro-batch of which stream some rows are.
+    """The micro-batch of a stream that rows belong to.
 
     Attributes:
         app_id: The stream.
-        batch_id: The batch's number, from 0.
-        query_id: The streaming query's own id; empty if the batch comes from none.
-        rules: A fingerprint of the rules by which the rows are taken in; empty if not known.
-        digest: The digest of the rows; None if not known.
-        may_differ: Whether the rows of a batch that is computed again may be others, because the
-            query's plan is not deterministic.
-        claimed: Versions that have rows of the same batch which other sinks of the query put in.
+        batch_id: The batch id, from 0.
+        query_id: The streaming query's own id; empty if the batch is not from a query.
+        rules: A fingerprint of the rules under which rows are applied; empty if unknown.
+        digest: The digest of the rows; None if unknown.
+        may_differ: Whether computing the batch again may give other rows, because the query's
+            plan is not deterministic.
+        claimed: Versions with rows of the same batch that other sinks of the query committed.
     """
 
     app_id: str
@@ -54,9 +54,9 @@ class MicroBatch:
 
 
 def fingerprint(rules: Mapping[str, Any]) -> str:
-    """Return 16 hexadecimal digits that stand for rules, as names and plain values.
+    """Return 16 hexadecimal digits that identify rules, given as names and plain values.
 
-    A rule that is None, False or empty is as good as none.
+    A rule that is None, False or empty counts as absent.
     """
     given = {name: value for name, value in rules.items() if value}
     text = json.dumps(given, sort_keys=True)
@@ -64,7 +64,7 @@ def fingerprint(rules: Mapping[str, Any]) -> str:
 
 
 def has_other_rows(entry: LedgerEntry, batch: MicroBatch) -> bool:
-    """Say whether a batch has other rows than an entry says; False where one does not say."""
+    """Return whether a batch's rows differ from an entry's; False if either is unknown."""
     digest = batch.digest
     if digest is None or not entry.digest:
         return False
@@ -72,21 +72,21 @@ def has_other_rows(entry: LedgerEntry, batch: MicroBatch) -> bool:
 
 
 def has_other_rules(entry: LedgerEntry, batch: MicroBatch) -> bool:
-    """Say whether a batch comes by other rules than an entry says."""
+    """Return whether a batch's rules differ from an entry's."""
     return bool(entry.rules and batch.rules and entry.rules != batch.rules)
 
 
 def settle(table: TableVersion, newest: LedgerEntry, batch: MicroBatch) -> LedgerEntry:
-    """Return the entry of a batch whose number is not newer than the ledger's newest one.
+    """Return the entry of a batch whose batch id is not newer than the ledger's newest.
 
     Args:
         table: The version whose ledger it is.
         newest: The stream's entry in it.
-        batch: The batch. Where its digest is not known its number decides.
+        batch: The batch. If its digest is unknown, its batch id decides.
 
     Raises:
-        OtherBatchError: It has other rows than the batch of its number that is in, or comes by
-            other rules, or nothing says what that batch was.
+        OtherBatchError: Its rows or rules differ from those of the committed batch with its
+            batch id, or nothing records what that batch was.
     """
     since = _since(table, newest, batch)
     entry = since[-1] if since and since[-1].batch_id == batch.batch_id else None
@@ -103,19 +103,19 @@ def settle(table: TableVersion, newest: LedgerEntry, batch: MicroBatch) -> Ledge
 
 
 def find_under_another_name(table: TableVersion, batch: MicroBatch) -> LedgerEntry | None:
-    """Return what says that a batch was taken in under the name that its query had before.
+    """Return the entry of a batch that was committed under its query's previous app id.
 
     That is the query's own id, for a sink that has been given an app id since; or that app id,
-    for a sink from which it has been taken. Other rows, or other rules, are another sink's: all
-    sinks of a query get a batch at about the same time. Where the other name has later batches
-    already, the checkpoint is an older copy, and Spark may have planned the batch anew.
+    for a sink from which it was removed. Other rows, or other rules, belong to another sink: all
+    sinks of a query get a batch at about the same time. If the other app id has later batches, the
+    checkpoint is an older copy, and Spark may have planned the batch again.
 
     Raises:
-        InvalidInputError: An entry of an older version of this library has the batch's number,
-            and does not say which rows it had.
-        OtherBatchError: It has other rows, and those of a batch that is computed again may differ,
-            so that nothing says whether it is this sink's; or the other name has later batches,
-            and not this one with these rows.
+        InvalidInputError: An entry of an older version of this library has the batch id, but does
+            not record which rows it had.
+        OtherBatchError: It has other rows, and recomputing the batch may change them, so it is
+            unknown whether it is this sink's; or the other app id has later batches, but not
+            this one with these rows.
     """
     if not batch.query_id:
         return None
@@ -133,13 +133,13 @@ def find_under_another_name(table: TableVersion, batch: MicroBatch) -> LedgerEnt
 def _settle_under(
     table: TableVersion, name: str, newest: LedgerEntry, batch: MicroBatch
 ) -> LedgerEntry | None:
-    """Return what says that a batch is in under another name; None if it is another sink's.
+    """Return the entry of a batch under another app id; None if it is another sink's.
 
     Args:
         table: The version whose ledger it is.
-        name: The other name.
-        newest: Its newest entry, of this batch's number or a later one.
-        batch: The batch. Where its digest is not known its number decides.
+        name: The other app id.
+        newest: Its newest entry, for this batch id or a later one.
+        batch: The batch. If its digest is unknown, its batch id decides.
 
     Raises:
         LanceStreamError: See `find_under_another_name`.
@@ -156,8 +156,8 @@ def _settle_under(
         raise InvalidInputError(
             f"batch {batch.batch_id} of the streaming query {batch.query_id} is in "
             f"{table.uri} under app id {name!r}, written by an older version of "
-            "lance-stream, which did not say which rows it had. Nothing was written. Start "
-            "the query once as it was, until it has gone on to the next batch; then give it "
+            "lance-stream, which did not record which rows it had. Nothing was written. Start "
+            "the query once as it was, until it has continued to the next batch; then give it "
             f"the app id {batch.app_id!r}"
         )
     if has_other_rules(entry or newest, batch):
@@ -174,7 +174,7 @@ def _settle_under(
 def _since(
     table: TableVersion, newest: LedgerEntry, batch: MicroBatch, name: str | None = None
 ) -> list[LedgerEntry]:
-    """Return the entries of a batch and those after it, newest first, as far as they are known."""
+    """Return the entries of a batch and those after it, newest first, as far as known."""
     found: list[LedgerEntry] = []
     for entry in _entries(table, newest, name or batch.app_id):
         if entry.batch_id < batch.batch_id:
@@ -186,7 +186,7 @@ def _since(
 
 
 def _entries(table: TableVersion, newest: LedgerEntry, app_id: str) -> Iterator[LedgerEntry]:
-    """Yield what is known of a stream's batches, newest first; reads manifests as it goes on."""
+    """Yield the known entries of a stream's batches, newest first; reads manifests lazily."""
     entry = newest
     for _ in range(MAX_READ_MANIFESTS):
         yield entry
@@ -215,27 +215,27 @@ def _other_rows(
     return OtherBatchError(
         f"batch {batch.batch_id} of app id {batch.app_id!r} is in {table.uri}{_at(entry)} with "
         f"{entry.num_rows} rows of digest {entry.digest}, but {digest.num_rows} rows of digest "
-        f"{digest.text} have come under the same number. Nothing was written. "
+        f"{digest.text} have arrived under the same batch id. Nothing was written. "
         "(1) If the program writes several DataFrames into this table in one batch: give the sink "
-        "that failed now an app_id of its own, leave the others as they are, and start the query "
-        "again; rows that are in are not written again. (2) If a part of the checkpoint was "
-        "lost, or an older copy was put back, so that Spark planned the batch anew: put the newest "
-        "checkpoint back. Without one, take out the rows that the stream has appended since, by "
+        "that failed now its own app_id, leave the others as they are, and restart the query; "
+        "rows that are in the table are not written again. (2) If a part of the checkpoint was "
+        "lost, or an older copy was restored, so that Spark planned the batch again: restore the "
+        "newest checkpoint. Without one, delete the rows that the stream has appended since, by "
         f'open_dataset({table.uri!r}).delete("_row_created_at_version IN '
         f'({", ".join(map(str, versions))})"), which is not needed for upserts and overwrites; '
-        f"{_forget(table, batch.app_id)}; and start the query again. (3) If the query may compute "
+        f"{_forget(table, batch.app_id)}; and restart the query. (3) If the query may compute "
         "other rows each time: set replays_may_differ=True, and the batch is skipped"
     )
 
 
 def second_rows(table: TableVersion, entry: LedgerEntry, batch: MicroBatch) -> OtherBatchError:
-    """Return the error of a second DataFrame by the same name, in one run of a query."""
+    """Return the error for a second DataFrame under the same app id, in one run of a query."""
     return OtherBatchError(
         f"batch {batch.batch_id} of app id {batch.app_id!r} is in {table.uri}{_at(entry)}, and in "
-        "the same run of the query other rows have come under the same number: the program writes "
-        "several DataFrames into this table in one batch. Nothing was written. Give the sink that "
-        "failed now an app_id of its own, leave the others as they are, and start the query "
-        "again; rows that are in are not written again. If it is one DataFrame that is written "
+        "the same run of the query other rows have arrived under the same batch id: the program "
+        "writes several DataFrames into this table in one batch. Nothing was written. Give the "
+        "sink that failed now its own app_id, leave the others as they are, and restart the query; "
+        "rows that are in the table are not written again. If it is one DataFrame that is written "
         "twice by mistake, and its plan gives other rows each time, write it once"
     )
 
@@ -245,24 +245,24 @@ def _nobodys(
 ) -> OtherBatchError:
     return OtherBatchError(
         f"batch {batch.batch_id} of the streaming query {batch.query_id} is in {table.uri}"
-        f"{_at(entry)} under app id {name!r}, with other rows than have come now under app id "
-        f"{batch.app_id!r}. The query's plan does not promise the same rows each time, so nobody "
-        "can say whether this is the same batch. Nothing was written. (1) If this sink had the "
-        f"app id {name!r} before: start the query once as it was, until it has gone on to the next "
-        f"batch; then change it. (2) If the program writes several DataFrames into this table in "
-        f"one batch: let it call the sink with the app id {name!r} first, and start the query "
-        "again; rows that are in are not written again"
+        f"{_at(entry)} under app id {name!r}, with other rows than have now arrived under app id "
+        f"{batch.app_id!r}. The query's plan does not guarantee the same rows each time, so it is "
+        "unknown whether this is the same batch. Nothing was written. (1) If this sink had the "
+        f"app id {name!r} before: start the query once as it was, until it has continued to the "
+        f"next batch; then change it. (2) If the program writes several DataFrames into this table "
+        f"in one batch: let it call the sink with the app id {name!r} first, and restart the "
+        "query; rows that are in the table are not written again"
     )
 
 
 def _other_rules(table: TableVersion, entry: LedgerEntry, batch: MicroBatch) -> OtherBatchError:
     return OtherBatchError(
         f"batch {batch.batch_id} of app id {batch.app_id!r} is in {table.uri}{_at(entry)}, but "
-        "by another sink's rules: its mode, on, sequence_by, delete_when or except_columns were "
-        "others. Nothing was written. (1) If the program uses several sinks for this table in one "
-        "batch: give the one that failed now an app_id of its own, leave the others as they are, "
-        "and start the query again; what is in is not done again. (2) If the settings of the "
-        "sink were changed: start the query with the old ones until this batch is done"
+        "under another sink's rules: its mode, on, sequence_by, delete_when or except_columns were "
+        "different. Nothing was written. (1) If the program uses several sinks for this table in "
+        "one batch: give the one that failed now its own app_id, leave the others as they are, and "
+        "restart the query; applied batches are not applied again. (2) If the settings of the sink "
+        "were changed: start the query with the old ones until this batch is done"
     )
 
 
@@ -273,44 +273,45 @@ def _older_under(
     batch: MicroBatch,
     name: str,
 ) -> OtherBatchError:
-    what = "what it was is no longer known" if entry is None else "it had other rows"
+    what = "what it had is no longer known" if entry is None else "it had other rows"
     return OtherBatchError(
-        f"batch {batch.batch_id} of the streaming query {batch.query_id} has come under app id "
-        f"{batch.app_id!r}, which {table.uri} does not know. Under app id {name!r} it has taken in "
-        f"this batch of the query, and others up to batch {newest.batch_id}{_at(newest)}; {what}, "
-        "so rows may be in. Nothing was written. The checkpoint is an older copy, and the app id "
-        f"is new. (1) If this sink had the app id {name!r} before"
+        f"batch {batch.batch_id} of the streaming query {batch.query_id} has arrived under app id "
+        f"{batch.app_id!r}, which {table.uri} does not know. Under app id {name!r} it has "
+        f"committed this batch of the query, and others up to batch {newest.batch_id}"
+        f"{_at(newest)}; {what}, "
+        "so its rows may be in the table. Nothing was written. The checkpoint is an older copy, "
+        f"and the app id is new. (1) If this sink had the app id {name!r} before"
         f"{', which is that of a sink without app_id' if name == batch.query_id else ''}: start "
-        "the query once as it was. It goes on, or says what to do; change the app id afterwards. "
-        "(2) If the program writes several DataFrames into this table in one batch: let it call "
-        f"the sink with the app id {name!r} first, and start the query again"
+        "the query once as it was. It continues, or reports what to do; change the app id "
+        "afterwards. (2) If the program writes several DataFrames into this table in one batch: "
+        f"let it call the sink with the app id {name!r} first, and restart the query"
     )
 
 
 def _unknown(table: TableVersion, newest: LedgerEntry, batch: MicroBatch) -> OtherBatchError:
     forget = _forget(table, batch.app_id)
     return OtherBatchError(
-        f"batch {batch.batch_id} of app id {batch.app_id!r} has come, but {table.uri} has taken in "
-        f"batch {newest.batch_id}{_at(newest)}, and what batch {batch.batch_id} was is no longer "
-        "known, or was not noted, so nobody can say whether these rows are in. Nothing was "
-        "written. After a restart Spark gives the last batch again, but no older one: the "
-        "checkpoint is an older copy, or a new one. (1) Put the newest checkpoint back. (2) "
-        f"Without one, if these rows and those that follow are not in the table: {forget}; and "
-        "start the query again. (3) Without one, if some of them are in and rows have a key: "
-        f"{forget}; and start the query with lance_sink({table.uri!r}, mode='upsert', on=[the "
-        "key's columns], skip_unchanged=True) until it has caught up, then as it was. Rows that "
-        "are in stay as they are, and the others are inserted. (4) Without a key: delete what "
-        f"the stream has put in, open_dataset({table.uri!r}).delete(a condition; 'true' for all "
-        f"rows); {forget}; and start the query with a new checkpoint, so that it reads its source "
-        "from the beginning"
+        f"batch {batch.batch_id} of app id {batch.app_id!r} has arrived, but {table.uri} has "
+        f"already committed batch {newest.batch_id}{_at(newest)}, and the contents of batch "
+        f"{batch.batch_id} are no longer known, or were not recorded, so it is unknown whether "
+        "these rows are in the table. Nothing was written. After a restart Spark replays the last "
+        "batch, but no older one: the checkpoint is an older copy, or a new one. (1) Restore the "
+        "newest checkpoint. (2) Without one, if these rows and those that follow are not in the "
+        f"table: {forget}; and restart the query. (3) Without one, if some of them are in the "
+        f"table and rows have a key: {forget}; and start the query with lance_sink({table.uri!r}, "
+        "mode='upsert', on=[the key's columns], skip_unchanged=True) until it has caught up, then "
+        "as it was. Existing rows stay as they are, and the others are inserted. (4) Without a "
+        f"key: delete what the stream has written, open_dataset({table.uri!r}).delete(a condition; "
+        f"'true' for all rows); {forget}; and start the query with a new checkpoint, so that it "
+        "reads its source from the beginning"
     )
 
 
 def _forget(table: TableVersion, app_id: str) -> str:
-    """Return what lets a table forget a stream's batches, for a sentence of a way out."""
+    """Return a phrase for error messages: how to make a table forget a stream's batches."""
     key = ledger.config_key(app_id)
     return (
-        f"let the table forget the stream, open_dataset({table.uri!r}).update_config("
+        f"make the table forget the stream, open_dataset({table.uri!r}).update_config("
         f"{{{key!r}: None}})"
     )
 

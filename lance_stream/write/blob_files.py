@@ -1,12 +1,12 @@
-"""Writing the side files of a data file: blobs that are too large to stand in it.
+"""Writes the side files of a data file: blobs that are too large to be inline.
 
     up to 64 KiB           inline: bytes of the data file
-    more, up to 4 MiB      one after the other in a pack, a side file of up to 1 GiB
+    more, up to 4 MiB      one after another in a pack, a side file of up to 1 GiB
     more                   a side file of its own
 
-The numbers are a column's metadata (`schema.blobs`). Side files are named by counting from 1 on,
-over all columns of the data file. They are whole before the data file is: a pack is closed when the
-next one begins, or at the end. If anything fails, all of them are deleted again.
+The limits are a column's metadata (`schema.blobs`). Side files are numbered from 1 across all
+columns of the data file. They are complete before the data file is: a pack is closed when the next
+one begins, or at the end. If anything fails, all of them are deleted.
 
 Source: lance, dataset/blob/write; files that the reference wrote.
 """
@@ -41,7 +41,7 @@ class BlobFiles:
     As a context manager it deletes them when its body raises.
 
     Args:
-        store: Where the table lies.
+        store: The table's store.
         data_file: The path of the data file.
         schema: The table's columns.
     """
@@ -64,11 +64,11 @@ class BlobFiles:
             self._delete()
 
     def close(self) -> None:
-        """Make the last pack whole; to be called before the data file is closed."""
+        """Close the last pack; call this before closing the data file."""
         self._close_pack()
 
     def prepare(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Write the large blobs of a batch, and return it with their places instead.
+        """Write the large blobs of a batch, and return it with their descriptions instead.
 
         The batch's schema is the table's; blobs that stay in the data file stay in the batch.
         """
@@ -141,7 +141,7 @@ class BlobFiles:
         return self._num_files
 
     def _delete(self) -> None:
-        """Leave nothing behind, best effort."""
+        """Delete all side files, best effort."""
         if self._pack is not None:
             with suppress(OSError, LanceStreamError):
                 self._pack.abort()

@@ -1,8 +1,9 @@
-"""Incoming Arrow batches, cast to a table's own schema; nothing is changed silently.
+"""Casts incoming Arrow batches to a table's schema; no value changes silently.
 
-Columns are matched by name; a nullable column that is missing becomes nulls. Types that only say
-the same in another way are cast: what Spark loses on its way (fixed-size lists, unsigned integers,
-float16, time units and zones, large types, dictionaries), and what widens.
+Columns are matched by name; a missing nullable column becomes nulls. Types with the same meaning
+are
+cast: what Spark loses (fixed-size lists, unsigned integers, float16, time units and zones, large
+types, dictionaries), and widening casts.
 
     incoming                                   table
     integer                                    wider integer; unsigned of at most its width;
@@ -19,10 +20,11 @@ float16, time units and zones, large types, dictionaries), and what widens.
     null                                       any column; nulls are checked as values
     struct (data, uri, ...)                    blobs, if each value has data and no URI
 
-What is known from the types alone is refused by `check_castable`, before any file is written: an
-unknown column, a missing column that must not be null, a type that narrows. What only the values
-tell (a null, a number out of range) is refused by `cast_batch`. What lies behind a null, as Arrow
-leaves it there or others do, is nobody's value: it is neither cast nor refused.
+`check_castable` rejects what the types alone reveal, before any file is written: an unknown
+column, a missing non-nullable column, a narrowing type. `cast_batch` rejects what only the values
+reveal (a null, a number out of range). Values behind a null, whatever Arrow or others left there,
+do not
+matter: they are neither cast nor rejected.
 """
 
 from collections.abc import Sequence
@@ -37,7 +39,7 @@ from lance_stream.schema.fields import BLOB_KEY
 
 
 def check_castable(incoming: pa.Schema, table: pa.Schema) -> None:
-    """Raise unless batches of a schema can be cast to a table's, as far as types tell.
+    """Raise unless batches of a schema can be cast to a table's, as far as types show.
 
     Raises:
         InvalidInputError: A column is unknown, occurs twice, is missing and must not be null, or
@@ -54,8 +56,8 @@ def cast_batch(batch: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
     """Return a batch with exactly a table's schema; columns that fit already are not copied.
 
     Raises:
-        InvalidInputError: As `check_castable`, or a value does not fit, or a null stands in a
-            column that must not be null; the message names the column.
+        InvalidInputError: As `check_castable`, or a value does not fit, or a non-nullable column
+            contains a null; the message names the column.
     """
     if not batch.schema.equals(table):
         check_castable(batch.schema, table)
@@ -83,7 +85,7 @@ def _check_names(names: Sequence[str], wanted: Sequence[pa.Field], where: str) -
     if unknown:
         raise InvalidInputError(
             f"the table has no column {', '.join(repr(where + name) for name in unknown)}; it has: "
-            f"{', '.join(known)}. Leave the column out, or add it to the table first"
+            f"{', '.join(known)}. Omit the column, or add it to the table first"
         )
     missing = [each.name for each in wanted if not each.nullable and each.name not in names]
     if missing:
@@ -93,7 +95,7 @@ def _check_names(names: Sequence[str], wanted: Sequence[pa.Field], where: str) -
         )
 
 
-# --- what the types tell
+# --- checks of types
 
 
 def _check_type(incoming: pa.DataType, wanted: pa.Field, path: str) -> None:
@@ -130,7 +132,7 @@ def _check_type(incoming: pa.DataType, wanted: pa.Field, path: str) -> None:
 
 
 def _is_blob_input(incoming: pa.DataType, wanted: pa.Field) -> bool:
-    """Say whether blobs come in the form that the reference takes them in."""
+    """Return whether blobs are in the input form of the reference."""
     if BLOB_KEY.encode() not in (wanted.metadata or {}):
         return False
     if isinstance(incoming, pa.BaseExtensionType):
@@ -145,7 +147,7 @@ def _bytes_of_blobs(array: pa.Array, path: str) -> pa.Array:
     valid, data, uris = array.is_valid(), array.field(0), array.field(1)
     if pc.any(pc.and_(valid, uris.is_valid())).as_py():
         raise InvalidInputError(
-            f"column {path!r} names blobs by their URI, but only bytes are written; read them, "
+            f"column {path!r} has blobs by URI, but only bytes are written; read them, "
             "and pass them as data"
         )
     if pc.any(pc.and_(valid, data.is_null())).as_py():
@@ -158,12 +160,12 @@ def _bytes_of_blobs(array: pa.Array, path: str) -> pa.Array:
 def _mismatch(incoming: pa.DataType, target: pa.DataType, path: str) -> InvalidInputError:
     return InvalidInputError(
         f"column {path!r} is {incoming}, but {target} in the table, and a cast could change or "
-        "lose values; cast the column yourself if that is meant"
+        "lose values; cast the column yourself if that is intended"
     )
 
 
 def _fits(incoming: pa.DataType, target: pa.DataType) -> bool:
-    """Return whether a cast keeps what a value means; whether it fits is for the values to say."""
+    """Return whether a cast preserves meaning; whether values fit is checked later."""
     types = pa.types
     if types.is_dictionary(incoming):
         return _fits(incoming.value_type, target)
@@ -178,16 +180,16 @@ def _fits(incoming: pa.DataType, target: pa.DataType) -> bool:
         if types.is_unsigned_integer(target):
             if types.is_unsigned_integer(incoming):
                 return bool(incoming.bit_width <= target.bit_width)
-            # Spark has no unsigned types: each travels as the next wider signed one
+            # Spark has no unsigned types: each arrives as the next wider signed one
             return bool(incoming.bit_width <= max(2 * target.bit_width, 16))
         return bool(types.is_floating(target) or types.is_decimal(target))
     if types.is_floating(incoming):
-        # Spark has no float16: it travels as float32
+        # Spark has no float16: it arrives as float32
         return types.is_floating(target) and bool(
             incoming.bit_width <= target.bit_width or incoming.bit_width <= 32
         )
     if types.is_decimal(incoming):
-        # Spark has no uint64: it travels as decimal(20, 0)
+        # Spark has no uint64: it arrives as decimal(20, 0)
         return bool(types.is_decimal(target) or types.is_uint64(target))
     if types.is_timestamp(incoming) and types.is_timestamp(target):
         return (incoming.tz is None) == (target.tz is None)
@@ -214,7 +216,7 @@ def _fits(incoming: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _entries_type(arrow: pa.DataType) -> pa.StructType | None:
-    """Return what a map is a list of; also of lists that could be maps. None for all others."""
+    """Return the entry type of a map, or of a list that could be a map; None for all others."""
     if pa.types.is_map(arrow):
         return pa.struct([arrow.key_field, arrow.item_field])
     if pa.types.is_list(arrow) and pa.types.is_struct(arrow.value_type):
@@ -230,7 +232,7 @@ def _is_list(arrow: pa.DataType) -> bool:
     )
 
 
-# --- what the values tell
+# --- checks of values
 
 
 def _cast(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
@@ -253,7 +255,7 @@ def _cast(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
         pa.ArrowIndexError,
     ) as error:
         raise InvalidInputError(
-            f"column {path!r} holds a value that does not fit the table's {target}: {error}"
+            f"column {path!r} contains a value that does not fit the table's {target}: {error}"
         ) from None
 
 
@@ -302,7 +304,7 @@ def _of_items(array: pa.Array, target: pa.DataType, offsets: pa.Array, items: pa
 def _visible_items(array: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return the offsets and items of lists, or maps, without items of lists that are null.
 
-    Both begin anew: the offsets of a slice lie within the buffer of the whole.
+    Both are rebased: the offsets of a slice point into the buffer of the whole.
     """
     width = pa.int64() if pa.types.is_large_list(array.type) else pa.int32()
     if not len(array):
@@ -330,14 +332,14 @@ def _without_hidden(array: pa.Array) -> pa.Array:
 def _cast_to_fixed_size_list(array: pa.Array, size: int) -> pa.Array:
     """Return lists of any length as lists of one size.
 
-    Arrow's cast (18 to 26) reads an item behind a null pointer, and so ends the process, where null
-    lists come through IPC without any item: vectors that are all null, as Spark sends them.
+    Arrow's cast (18 to 26) reads an item behind a null pointer, which crashes the process, if null
+    lists arrive through IPC without any item: vectors that are all null, as Spark sends them.
     """
     target = pa.list_(array.type.value_field, size)
     if array.null_count == len(array):
         return pa.nulls(len(array), target)
     if size and not len(array.values):
-        raise pa.ArrowInvalid(f"a list is empty, and has not {size} items")
+        raise pa.ArrowInvalid(f"a list is empty, but must have {size} items")
     return array.cast(target)
 
 
@@ -365,9 +367,9 @@ def _items_of_vectors(array: pa.FixedSizeListArray) -> pa.Array:
 
 
 def _holds_dictionaries(arrow: pa.DataType) -> bool:
-    """Say whether a type has dictionaries, whose indices may stand for nothing behind a null.
+    """Return whether a type has dictionaries, whose indices may be invalid behind a null.
 
-    Another reader refuses a file with such an index, although nobody sees it.
+    Other readers reject a file with such an index, although it is never used.
     """
     if isinstance(arrow, pa.BaseExtensionType):
         return False
@@ -377,10 +379,10 @@ def _holds_dictionaries(arrow: pa.DataType) -> bool:
 
 
 def _check_indices(array: pa.DictionaryArray) -> None:
-    """Check that each index stands for a value of the dictionary.
+    """Check that each index is within the dictionary.
 
     Raises:
-        ArrowIndexError: One does not.
+        ArrowIndexError: One is not.
     """
     ends = pc.min_max(array.indices.cast(pa.int64()))
     low, high = ends["min"].as_py(), ends["max"].as_py()
@@ -401,14 +403,14 @@ def _cast_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_binary_view(array.type):
         array = array.cast(pa.binary())
     if pa.types.is_integer(array.type) and pa.types.is_decimal(target):
-        array = array.cast(_ALL_INTEGERS)  # else Arrow asks of the type to hold them all
+        array = array.cast(_ALL_INTEGERS)  # otherwise Arrow requires the type to hold them all
     if pa.types.is_fixed_size_binary(target) and not pa.types.is_fixed_size_binary(array.type):
         return _cast_to_fixed_size_binary(array, target)
     cast = array.cast(target)
     if pa.types.is_float16(target):
         if pc.any(_became_infinite(array, cast)).as_py():
             raise pa.ArrowInvalid("a number is too large for float16")
-        # A float is rounded; an integer is refused, as Arrow does with the wider floats.
+        # Floats are rounded; integers are rejected, as Arrow does for the wider floats.
         if pa.types.is_integer(array.type) and not _is_as_float32(array, cast):
             raise pa.ArrowInvalid("an integer would be rounded in float16")
     return cast
@@ -430,7 +432,7 @@ def _cast_to_fixed_size_binary(array: pa.Array, target: pa.DataType) -> pa.Array
     width = target.byte_width
     lengths = pc.binary_length(array)
     if pc.any(pc.not_equal(lengths, width)).as_py():
-        raise pa.ArrowInvalid(f"a value has not {width} bytes")
+        raise pa.ArrowInvalid(f"a value does not have {width} bytes")
     bitmap = pc.is_valid(array).buffers()[1] if array.null_count else None
     filled = pc.fill_null(array.cast(pa.large_binary()), b"\0" * width)
     first = np.frombuffer(filled.buffers()[1], np.int64)[filled.offset] if len(filled) else 0
@@ -439,7 +441,7 @@ def _cast_to_fixed_size_binary(array: pa.Array, target: pa.DataType) -> pa.Array
     return pa.Array.from_buffers(target, len(array), [bitmap, values])
 
 
-# --- nulls where none may be
+# --- nulls in non-nullable columns
 
 
 def _check_nulls(array: pa.Array, wanted: pa.Field, path: str) -> None:
@@ -462,7 +464,7 @@ def _may_hold_forbidden_nulls(arrow: pa.DataType) -> bool:
 
 
 def _check_nulls_below(array: pa.Array, path: str) -> None:
-    """Nulls below a null do not count: nobody sees them."""
+    """Check for nulls, except those below a null, which do not count."""
     if pa.types.is_struct(array.type):
         visible = array.drop_null() if array.null_count else array
         for place, part in enumerate(array.type):
@@ -480,6 +482,6 @@ def _check_nulls_below(array: pa.Array, path: str) -> None:
 
 def _null_in(path: str, count: int) -> InvalidInputError:
     return InvalidInputError(
-        f"column {path!r} must not be null in the table, but holds {count} null"
+        f"column {path!r} must not be null in the table, but contains {count} null"
         f"{'s' if count > 1 else ''}"
     )

@@ -1,11 +1,11 @@
-"""The worker's side of writing: Arrow batches become data files, and fragments that name them.
+"""What workers run to write: Arrow batches become data files and fragments that list them.
 
-No version knows the files yet; a commit makes them part of the table (`append`, `overwrite`). A
-file is whole, or not there; when writing fails, the files that were finished before are deleted,
+No version references the files yet; a commit makes them part of the table (`append`, `overwrite`).
+A file is either complete or absent; if writing fails, files that were finished before are deleted,
 and with each data file its side files of blobs (`blob_files`).
 
-A fragment comes back with id 0 and without row ids and row versions: those are given when it is
-committed, from the version that is the newest then. It goes from worker to driver as bytes
+A fragment has id 0 and no row ids or row versions until it is committed: those are assigned from
+the version that is newest at that time. It is sent from worker to driver as bytes
 (`table.fragments.encode_fragment`).
 """
 
@@ -40,14 +40,14 @@ MAX_BYTES_PER_FILE: Final = 4 << 30
 
 @dataclass(frozen=True)
 class WriteTarget:
-    """Where and how new data files are written: picklable, made on the driver.
+    """Where and how new data files are written: picklable, created on the driver.
 
     Attributes:
-        store: Where the table lies.
+        store: The table's store.
         schema: The table's columns, with field ids.
         file_version: The version of its data files.
-        max_rows_per_file: A file is closed when it holds so many rows.
-        max_bytes_per_file: A file is closed when it has become about so large.
+        max_rows_per_file: A file is closed when it has this many rows.
+        max_bytes_per_file: A file is closed at about this size.
         dictionaries: The table's dictionaries, by field id; only of file version 0.1.
     """
 
@@ -68,10 +68,10 @@ class WriteTarget:
 def check_dictionaries(
     schema: Schema, version: FileVersion, dictionaries: Mapping[int, pa.Array]
 ) -> None:
-    """Raise if a table of version 0.1 has a dictionary column and not its values.
+    """Raise if a table of version 0.1 has a dictionary column without values.
 
     Raises:
-        InvalidInputError: It does: the values of a table's dictionary are said once and for all.
+        InvalidInputError: It does: the values of a table's dictionary are fixed.
     """
     if version is not FileVersion.V0_1:
         return
@@ -79,7 +79,7 @@ def check_dictionaries(
         if each.logical_type.startswith("dict:") and each.id not in dictionaries:
             raise InvalidInputError(
                 f"the column {each.name!r} has a dictionary, whose values a table of version 0.1 "
-                "states when it is made, before there are rows; use plain values, or version 2.0"
+                "must state when it is created, before it has rows; use plain values or version 2.0"
             )
 
 
@@ -87,9 +87,9 @@ def write_target(table: TableVersion) -> WriteTarget:
     """Return where and how new data files of a table are written; for workers, too.
 
     Raises:
-        InvalidInputError: The table's versions are published another way than was given.
+        InvalidInputError: The table publishes its versions in another way than was given.
         UnsupportedFeatureError: The table uses a feature that we may not write.
-        CorruptDataError: New rows would get row ids that others have.
+        CorruptDataError: New rows would get row ids that are already in use.
     """
     table.log.check_may_follow(table.manifest)
     check_may_write(table.manifest)
@@ -108,9 +108,9 @@ def write_fragments(
 
     Args:
         batches: Rows whose columns are matched by name and cast (see `casting`). A schema that
-            does not fit is refused before a file is begun.
+            does not fit is rejected before any file is begun.
         target: Where they go.
-        uploads: Closes the files later; None to have them closed when this returns.
+        uploads: Closes the files later; None to close them before this returns.
 
     Returns:
         One fragment for each file, in row order; none if there was no row.
@@ -153,10 +153,10 @@ def _cast(batches: Iterable[pa.RecordBatch], target: WriteTarget) -> Iterator[pa
 
 
 class _Rows:
-    """The batches of one file: as many as fit. Whoever takes them says how large it has grown.
+    """The batches of one file: as many as fit. The consumer reports the size so far.
 
     Attributes:
-        without: The columns that are null in all of them, and that the file goes without.
+        without: The columns that are null in all of them, and that the file omits.
     """
 
     def __init__(self, batches: "_Pushable", target: WriteTarget) -> None:
@@ -180,9 +180,9 @@ class _Rows:
 
 
 def _not_held(batch: pa.RecordBatch | None, target: WriteTarget) -> frozenset[str]:
-    """Return the columns of a batch that a file has to go without: see `holds_only_nulls`.
+    """Return the columns of a batch that a file must omit: see `holds_only_nulls`.
 
-    One column stays in any case; it is refused if its values are.
+    One column always stays; it is rejected if its values are.
     """
     if batch is None:
         return frozenset()
@@ -195,7 +195,7 @@ def _not_held(batch: pa.RecordBatch | None, target: WriteTarget) -> frozenset[st
 
 
 class _Pushable:
-    """Batches from which a number of rows can be taken, and the rest left for later."""
+    """Batches from which some rows can be taken, leaving the rest for later."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches

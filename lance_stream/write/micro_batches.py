@@ -1,24 +1,24 @@
-"""Micro-batches: which batch of which stream some rows are, and whether a table has it.
+"""Micro-batches: which batch of which stream rows belong to, and whether a table has it.
 
-A batch is looked up in the table's ledger before anything is written, and again on every attempt
-to commit; the ledger's new entry is part of the same version as the rows. So a batch is in the
-table once, or not at all. The newest manifest is all that this takes.
+A batch is looked up in the table's ledger before anything is written, and again on every commit
+attempt; the ledger's new entry is part of the same version as the rows. So a batch is in the table
+exactly once or not at all. This needs only the newest manifest.
 
-One thing is not in the newest manifest: that a restore by another program took a batch back, with
-its rows and its entry. A batch that was taken back stays away when Spark replays it, as it would
-have if its number stood in the ledger. So the versions since the ledger's entry are searched for
-such a restore, within bounds:
+One thing is not in the newest manifest: that a restore by another program removed a batch, with its
+rows and its entry. A removed batch is not applied again when Spark replays it, just as if its batch
+id were in the ledger. So the versions since the ledger's entry are searched for such a restore,
+within bounds:
 
     since the entry, or the last search       searched
     ------------------------------------      ----------------------------------------------------
     up to `LOOKED_AT` versions                those versions
-    more, or there is no entry                one listing says whether a transaction of this batch
+    more, or there is no entry                one listing shows whether a transaction of this batch
                                               was ever written; if not, nothing
-    more, and there was one                   the versions since that one was planned, and no more
-                                              than the last `MAX_SEARCHED_VERSIONS`
+    more, and there was one                   the versions since that one was planned, but at most
+                                                the last `MAX_SEARCHED_VERSIONS`
 
-What was searched is remembered by this process, so that the next attempt, and the next batch, look
-only at what has come since.
+This process remembers what it searched, so that the next attempt, and the next batch, search only
+later versions.
 """
 
 from contextlib import suppress
@@ -42,33 +42,33 @@ __all__ = ["MicroBatch", "entries_of", "find_taken_in", "properties_of"]
 APP_ID: Final = "lance_stream.app_id"
 BATCH_ID: Final = "lance_stream.batch_id"
 QUERY_ID: Final = "lance_stream.query_id"
-"""Properties of the transaction that takes in a micro-batch."""
+"""Properties of the transaction that commits a micro-batch."""
 
 KEEPS_LEDGER: Final = "lance_stream.keeps_ledger"
 """Property of a restore's transaction that left the ledger as it was."""
 
 LOOKED_AT: Final = 8
-"""So many versions are searched without asking first whether the batch was ever tried."""
+"""How many versions are searched without first checking that the batch was ever tried."""
 
 MAX_SEARCHED_VERSIONS: Final = 1000
-"""How far back a foreign restore is looked for at most."""
+"""How many versions at most are searched for a foreign restore."""
 
 MAX_STREAMS: Final = 256
-"""Of so many streams it is remembered what was searched."""
+"""For how many streams the search progress is remembered."""
 
 
 def find_taken_in(table: TableVersion, micro_batch: MicroBatch) -> ledger.LedgerEntry | None:
-    """Return what says that a version has taken in a micro-batch; None if nothing does.
+    """Return the entry of the version that committed a micro-batch; None if there is none.
 
-    That is the ledger. After a restore by another program the ledger is as old as what was
-    restored; then the transactions since are looked through for the batch's own. Where the ledger
-    has nothing of the stream, the names of the transactions' files tell whether there is one.
+    It comes from the ledger. After a restore by another program the ledger is as old as the
+    restored version; then the later transactions are searched for the batch's own. If the ledger
+    has no entry of the stream, the names of transaction files tell whether there is one.
 
-    Where the batch's digest is not known, its number decides; what is returned may then stand for
-    other rows (see `batch_proofs`).
+    If the batch's digest is unknown, its batch id decides; the entry may then be for other rows
+    (see `batch_proofs`).
 
     Raises:
-        InvalidInputError: The number belongs to another query's batch, or to other rows.
+        InvalidInputError: The batch id belongs to another query's batch, or to other rows.
     """
     app_id, batch_id = micro_batch.app_id, micro_batch.batch_id
     decision = ledger.decide(table.manifest.config, app_id, batch_id, micro_batch.query_id)
@@ -93,7 +93,7 @@ def find_taken_in(table: TableVersion, micro_batch: MicroBatch) -> ledger.Ledger
 
 
 def _entry_at(table: TableVersion, version: int, micro_batch: MicroBatch) -> ledger.LedgerEntry:
-    """Return the entry that a version made of a batch; without its rows if it is gone."""
+    """Return the entry of a batch that a version committed; without its rows if it is gone."""
     with suppress(NotFoundError, BadDataError):
         entry = ledger.read_entry(table.log.read(version).config, micro_batch.app_id)
         if entry is not None and entry.batch_id == micro_batch.batch_id:
@@ -102,7 +102,7 @@ def _entry_at(table: TableVersion, version: int, micro_batch: MicroBatch) -> led
 
 
 def properties_of(micro_batch: MicroBatch | None) -> dict[str, str]:
-    """Return what the transaction that takes in a micro-batch notes."""
+    """Return the properties of the transaction that commits a micro-batch."""
     if micro_batch is None:
         return {}
     noted = {APP_ID: micro_batch.app_id, BATCH_ID: str(micro_batch.batch_id)}
@@ -110,9 +110,9 @@ def properties_of(micro_batch: MicroBatch | None) -> dict[str, str]:
 
 
 def entries_of(micro_batch: MicroBatch | None) -> ConfigEntries | None:
-    """Return what gives the ledger's entry for a version that takes in a micro-batch.
+    """Return the function that gives the ledger's entry for a version that commits a micro-batch.
 
-    The entries of streams that have long been silent are shortened with it.
+    Entries of long inactive streams are shortened at the same time.
     """
     if micro_batch is None:
         return None
@@ -143,9 +143,9 @@ class _Searched:
         self._known: Cache[tuple[str, str], tuple[int, int, str]] = Cache(MAX_STREAMS)
 
     def through(self, table: TableVersion, micro_batch: MicroBatch) -> int | None:
-        """Return through which version nothing was found; None if that is not known.
+        """Return through which version nothing was found; None if unknown.
 
-        A search for one batch holds for those after it, which cannot have been taken in before.
+        A search for one batch also covers later batches, which cannot have been committed earlier.
         """
         known = self._known.get((table.store.uri, micro_batch.app_id))
         if known is None:
@@ -158,7 +158,7 @@ class _Searched:
         return version if is_same and batch_id <= micro_batch.batch_id else None
 
     def note(self, table: TableVersion, micro_batch: MicroBatch) -> None:
-        """Take note that nothing was found through a version."""
+        """Record that nothing was found through a version."""
         key = table.store.uri, micro_batch.app_id
         self._known.put(key, (table.version, micro_batch.batch_id, mark_of(table.manifest)))
 
@@ -167,17 +167,17 @@ _SEARCHED: Final = _Searched()
 
 
 def _first_tried_on(table: TableVersion, uuid: str) -> int | None:
-    """Return on which version a transaction was planned first; None if there is no file of it."""
+    """Return the version that a transaction was first planned on; None if it has no file."""
     names = map(parse_transaction_file_name, table.store.list_names(TRANSACTIONS_DIRECTORY))
     return min((each[0] for each in names if each and each[1].startswith(uuid)), default=None)
 
 
 def _find_before_restore(table: TableVersion, after: int, app_id: str, uuid: str) -> int | None:
-    """Return the version that a transaction made, if a foreign restore took its entry away.
+    """Return the version that a transaction committed, if a foreign restore removed its entry.
 
     Raises:
-        InvalidInputError: There was such a restore, and versions before it are gone, so that
-            nobody can say whether the batch was taken in.
+        InvalidInputError: There was such a restore, and versions before it are gone, so it is
+            unknown whether the batch was committed.
     """
     restored: int | None = None
     oldest = max(after, table.version - MAX_SEARCHED_VERSIONS)
@@ -197,22 +197,22 @@ def _find_before_restore(table: TableVersion, after: int, app_id: str, uuid: str
             return version
         if _forgets(transaction.operation, app_id):
             break
-        # Who made a version does not tell: other programs' restores bring that back, too.
+        # A version's author proves nothing: other programs' restores bring that back, too.
         is_foreign = KEEPS_LEDGER not in transaction.properties
         if is_foreign and isinstance(transaction.operation, Restore):
             restored = restored or version
     if restored is not None and gap is not None:
         raise InvalidInputError(
             f"version {restored} restored an older version, and with it an older ledger; whether "
-            f"the batch was taken in before cannot be known, for version {gap} has been cleaned "
-            "up, or lies too far back. Nothing was written. Look whether the table has the batch's "
-            "rows; if not, start the stream with an app id of its own"
+            f"the batch was committed before is unknown, because version {gap} has been cleaned "
+            "up, or is too far back. Nothing was written. Check whether the table has the batch's "
+            "rows; if not, start the stream with its own app id"
         )
     return None
 
 
 def _forgets(operation: Operation, app_id: str) -> bool:
-    """Say whether somebody took the stream's entry out of the config, so that it begins anew."""
+    """Return whether the stream's entry was removed from the config, so that it starts over."""
     if not isinstance(operation, UpdateConfig):
         return False
     key = ledger.config_key(app_id)

@@ -1,4 +1,4 @@
-"""How long each phase of a piece of work took."""
+"""Measures how long each phase of a piece of work takes."""
 
 import time
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class Phases:
-    """Seconds by phase; a phase that comes again is added up.
+    """Seconds by phase; repeated phases are added up.
 
     Attributes:
         seconds: By the phase's name, in the order in which they began.
@@ -17,7 +17,7 @@ class Phases:
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Measure what is done inside as (a part of) a phase."""
+        """Measure the body as (a part of) a phase."""
         start = time.perf_counter()
         self.seconds.setdefault(name, 0.0)
         try:

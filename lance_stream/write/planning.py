@@ -1,9 +1,9 @@
-"""What all verbs that write have in common: a transaction's uuid, the commit, planning again.
+"""What all writing verbs share: a transaction's uuid, the commit, planning again.
 
-A verb plans on the newest version, writes files that no version names yet, and commits
-(`commit_planned`). If others were in the way it does all of it again (`planning_again`). The files
-of a plan that is known to have come to nothing are deleted; those of one of which nobody knows
-stay, for a later cleanup.
+A verb plans on the newest version, writes files that no version references yet, and commits
+(`commit_planned`). On a conflict it does all of it again (`planning_again`). The files of a plan
+that is known to have failed are deleted; those of a plan with an unknown outcome are left for a
+later cleanup.
 """
 
 import uuid
@@ -51,7 +51,7 @@ from lance_stream.write.micro_batches import (
 T = TypeVar("T")
 
 MAX_PLANS: Final = 20
-"""How often a verb plans its operation on the newest version before it gives up."""
+"""How many times a verb plans its operation on the newest version before it gives up."""
 
 _BACKOFF: Final = Backoff(MAX_PLANS, first_delay_seconds=0.04, max_delay_seconds=1.0)
 
@@ -71,11 +71,11 @@ def commit_operation(
 
     Args:
         log: The table's history.
-        planned_on: The version; None, or version 0, for a table that is yet to be made.
-        operation: What is to be done.
-        transaction_uuid: What a second try is known by; None for a random one.
-        properties: Noted in the transaction.
-        creation: What a new table is.
+        planned_on: The version; None, or version 0, for a table that is yet to be created.
+        operation: The operation to commit.
+        transaction_uuid: Identifies a second attempt; None for a random one.
+        properties: Stored in the transaction.
+        creation: The properties of a new table.
         before_attempt: See `commit.committer.commit`.
         config_entries: See `commit.committer.commit`.
     """
@@ -96,7 +96,7 @@ def commit_operation(
 
 @dataclass(frozen=True)
 class Staged:
-    """The files of a plan, which no version names yet.
+    """The files of a plan, which no version references yet.
 
     Attributes:
         fragments: New fragments, with their data files.
@@ -109,7 +109,7 @@ class Staged:
     others: tuple[str, ...] = ()
 
     def delete(self, store: Store) -> None:
-        """Delete the files; it is known that no version will ever name them. Best effort."""
+        """Delete the files, which no version will ever reference. Best effort."""
         delete_files(store, self.fragments)
         delete_deletion_files(store, self.dying)
         for path in self.others:
@@ -119,14 +119,14 @@ class Staged:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a plan.
+    """The outcome of a plan.
 
     Attributes:
-        table: The version that was made; where none was, the newest one.
-        is_new: Whether a version was made. If not, the table had the micro-batch already.
-        taken_in_before: The version that had taken in the micro-batch before; None where none
-            had, or where it does not say.
-        attempts: How many attempts the commit took; 1 when nobody was in the way.
+        table: The committed version; the newest one if none was committed.
+        is_new: Whether a version was committed. If not, the table already had the micro-batch.
+        taken_in_before: The version that had already committed the micro-batch; None if none
+            had, or if unknown.
+        attempts: How many attempts the commit took; 1 without conflicts.
     """
 
     table: TableVersion
@@ -145,26 +145,26 @@ def commit_planned(
     check: Callable[[Manifest], None] | None = None,
     creation: Creation | None = None,
 ) -> Outcome:
-    """Commit what was planned on a version, once if it is a micro-batch.
+    """Commit what was planned on a version; a micro-batch is committed only once.
 
     Args:
-        table: The version; 0 of a table that is made with the operation's rows.
-        operation: What is to be done.
-        staged: The files that were written for it by this very plan. They are deleted where it is
-            known that no version names them. None: the caller sees to that.
-        micro_batch: Which micro-batch it is, if it comes from a stream. If the table has it
-            already, which is looked up on every attempt, no version is made.
-        properties: Noted in the transaction.
-        config_entries: Asked on every attempt for config entries that go in, besides the ledger's.
-        check: Looks at the newest version before each attempt, and raises if the files do not
+        table: The version; version 0 for a table that is created with the operation's rows.
+        operation: The operation to commit.
+        staged: The files that this plan has written for it. They are deleted if it is known that
+            no version references them. None: the caller takes care of that.
+        micro_batch: The micro-batch, if the rows come from a stream. If the table already has it,
+            which is checked on every attempt, no version is committed.
+        properties: Stored in the transaction.
+        config_entries: Called on every attempt for config entries besides the ledger's.
+        check: Checks the newest version before each attempt, and raises if the files do not
             fit it.
-        creation: What `table.apply.apply` is told of the table as a whole.
+        creation: What `table.apply.apply` needs to know of the table as a whole.
 
     Raises:
-        InvalidInputError: The batch's number belongs to another query's batch.
-        CommitConflictError: Others were in the way, or the table is another one by now; nothing
-            was done.
-        CommitUncertainError: Nobody knows whether it was done.
+        InvalidInputError: The batch id belongs to another query's batch.
+        CommitConflictError: Another commit conflicts, or the table has been replaced; nothing was
+            committed.
+        CommitUncertainError: It is unknown whether it was committed.
     """
     taken_in: list[ledger.LedgerEntry] = []
 
@@ -175,10 +175,12 @@ def commit_planned(
             entry = find_taken_in(table.at(newest), micro_batch)
             if entry is not None:
                 taken_in.append(entry)
-                return f"batch {micro_batch.batch_id} of {micro_batch.app_id!r} has been taken in"
+                return (
+                    f"batch {micro_batch.batch_id} of {micro_batch.app_id!r} is already committed"
+                )
         if not table.version:
             raise RetryableConflictError(
-                f"another writer has made the table {table.uri} meanwhile. Plan the operation "
+                f"another writer has created the table {table.uri}. Plan the operation "
                 "again on its newest version",
                 newest.version,
             )
@@ -220,11 +222,11 @@ def commit_planned(
 
 
 def _first(table: TableVersion, operation: Operation) -> tuple[Overwrite, Creation]:
-    """Return what makes a table with the rows that an operation brings, and as what.
+    """Return the operation that creates a table with an operation's rows, and its properties.
 
     Args:
         table: Its version 0; see `create.plan_table`.
-        operation: What was planned on it. No row is there that it could change.
+        operation: The operation planned on it. There are no rows that it could change.
     """
     if isinstance(operation, Append | Overwrite):
         fragments = operation.fragments
@@ -232,7 +234,7 @@ def _first(table: TableVersion, operation: Operation) -> tuple[Overwrite, Creati
         fragments = operation.new_fragments
     else:
         raise InvalidInputError(
-            f"there is no table at {table.uri} for this {operation_name(operation)}"
+            f"no table exists at {table.uri} for this {operation_name(operation)}"
         )
     own = table.manifest
     return (
@@ -242,7 +244,7 @@ def _first(table: TableVersion, operation: Operation) -> tuple[Overwrite, Creati
 
 
 def _superseded(staged: Staged, made: Manifest) -> list[Fragment]:
-    """Return the fragments whose staged deletion files a rebase has put others in the place of.
+    """Return the fragments whose staged deletion files a rebase has replaced.
 
     Args:
         staged: The files of a plan.
@@ -258,7 +260,7 @@ def _superseded(staged: Staged, made: Manifest) -> list[Fragment]:
 
 
 def _joined(*callbacks: ConfigEntries | None) -> ConfigEntries | None:
-    """Return what gives the config entries of all."""
+    """Return a callback that gives the config entries of all."""
     given = [each for each in callbacks if each is not None]
     if len(given) < 2:
         return given[0] if given else None
@@ -272,26 +274,26 @@ def planning_again(
     micro_batch: MicroBatch | None = None,
     environment: Environment = MACHINE,
 ) -> T:
-    """Run an attempt, which plans on the newest version and commits, until nobody is in the way.
+    """Run an attempt, which plans on the newest version and commits, until it has no conflict.
 
-    A micro-batch has no opinion on what the table held before it: if others overwrote or restored
-    the table meanwhile, it is planned again as if they had come first. Other verbs no longer mean
-    the same then. No verb is planned again on another table that has taken the place of the first:
-    whoever made it has to say that the rows belong there, by beginning anew.
+    A micro-batch does not depend on what the table contained: if others overwrote or restored the
+    table meanwhile, it is planned again on the result. Other verbs would then change their meaning.
+    No verb is planned again on a table that has replaced the first: its rows may not belong there,
+    so the caller must start over.
 
-    A cleanup may remove the version that is planned on, if another one has come: files that are
-    missing are looked for once more. What is missing from the newest version is missing.
+    A cleanup may remove the version that is planned on once there is a newer one: missing files
+    are looked up once more. What is missing from the newest version is missing.
 
     Args:
         attempt: Plans and commits.
-        micro_batch: Which micro-batch it takes in, if its rows come from a stream.
-        environment: What sleeps between two attempts, and the randomness.
+        micro_batch: The micro-batch that it commits, if its rows come from a stream.
+        environment: Sleeps between two attempts; provides randomness.
 
     Raises:
-        RetryableConflictError: Others were in the way `MAX_PLANS` times.
-        IncompatibleConflictError: It no longer means the same.
-        TableReplacedError: The table is another one by now.
-        NotFoundError: Twice in a row the same thing was not there.
+        RetryableConflictError: There were conflicts `MAX_PLANS` times.
+        IncompatibleConflictError: The operation no longer means the same.
+        TableReplacedError: The table has been replaced by another one.
+        NotFoundError: The same thing was missing twice in a row.
     """
     in_the_way = RetryableConflictError if micro_batch is None else CommitConflictError
     missing: str | None = None

@@ -1,11 +1,11 @@
-"""Digests of rows: how many there are, and a number that the same rows have in any order.
+"""Digests of rows: their count, and a number that does not depend on their order.
 
-Two sets of rows have the same digest if they hold the same values under the same names, each as
-often: whatever the order of rows and columns, and however Arrow represents them. Digests of parts
-add up to the digest of the whole, so that many workers can compute one.
+Two sets of rows have the same digest if they have the same values under the same names, equally
+often, whatever the order of rows and columns and however Arrow represents them. Digests of parts
+add up to the digest of the whole, so many workers can compute one.
 
-All arithmetic is that of unsigned 64-bit integers, modulo 2^64, in two lanes that differ in their
-constants. The digest of some rows is their number and the two sums of their codes.
+All arithmetic uses unsigned 64-bit integers, modulo 2^64, in two lanes with different constants.
+The digest of some rows is their count and the two sums of their codes.
 
     code of a row       that of a struct of its columns
     struct              mix(sum of field(name, part))   over its parts that are not null
@@ -14,15 +14,14 @@ constants. The digest of some rows is their number and the two sums of their cod
     map                 mix(n * LENGTH + sum of the codes of structs of "key" and "value")
     text, bytes         mix(n * LENGTH + sum of k[j] * fold(word j))   words of 8 bytes, padded by 0
     number              integers and decimals, by value
-    float               its bits as float32 where that holds it, and else as float64
+    float               its bits as float32 if exact, otherwise as float64
     bool, date, time    0 or 1; days since 1970; nanoseconds of the day
     timestamps          seconds since 1970, and nanoseconds; "instant" with a zone, else "timestamp"
     duration, interval  seconds and nanoseconds; months, days and nanoseconds
 
-A null adds nothing, so a column that is missing equals one that is null throughout. A dictionary
-stands for its values, an extension type for its storage. The exact definition, and why it is this
-one, is in docs/notes/024-batch-digests.md. Ledgers and users keep digests: the definition must not
-change.
+A null adds nothing, so a missing column equals one that is null throughout. A dictionary counts as
+its values, an extension type as its storage. docs/notes/024-batch-digests.md has the exact
+definition and its reasons. Ledgers and users keep digests: the definition must not change.
 """
 
 import hashlib
@@ -41,10 +40,10 @@ from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.write.arrow_input import ArrowInput, read_input
 
 U64: TypeAlias = npt.NDArray[np.uint64]
-"""Codes: (n,) where both lanes agree, or (2, n)."""
+"""Codes: (n,) if both lanes agree, or (2, n)."""
 
 ROWS_AT_ONCE: Final = 1 << 15
-"""Rows are taken in portions whose codes stay in a processor's cache."""
+"""Rows are processed in portions whose codes fit a processor's cache."""
 
 _ELEMENTS_AT_ONCE: Final = 1 << 15
 _LOOKED_AT: Final = 8  # words of a short text
@@ -56,7 +55,7 @@ _SEEDS: Final = (0x243F6A8885A308D3, 0x13198A2E03707344)  # the fraction of pi, 
 
 @dataclass(frozen=True, slots=True)
 class RowsDigest:
-    """How many rows there are, and what they are.
+    """The count of some rows, and a digest of their contents.
 
     Attributes:
         num_rows: How many.
@@ -78,13 +77,13 @@ class RowsDigest:
 
     @classmethod
     def parse(cls, num_rows: int, text: str) -> "RowsDigest":
-        """Return the digest of a number of rows that a text states.
+        """Parse the digest of some rows.
 
         Raises:
-            InvalidInputError: It is no digest.
+            InvalidInputError: It is not a digest.
         """
         if not re.fullmatch("[0-9a-f]{32}", text) or num_rows < 0:
-            raise InvalidInputError(f"{text!r} is no digest of {num_rows} rows")
+            raise InvalidInputError(f"{text!r} is not a digest of {num_rows} rows")
         return cls(num_rows, (int(text[:16], 16), int(text[16:], 16)))
 
     def __str__(self) -> str:
@@ -103,7 +102,7 @@ def digest_of(rows: pa.RecordBatch | pa.Table) -> RowsDigest:
     """Return the digest of some rows, of all their columns.
 
     Raises:
-        UnsupportedFeatureError: A column's type has no digest: none that a table can hold.
+        UnsupportedFeatureError: A column's type has no digest; no table can have such a column.
     """
     batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
     return add_up(
@@ -114,7 +113,7 @@ def digest_of(rows: pa.RecordBatch | pa.Table) -> RowsDigest:
 
 
 def digest_rows(data: ArrowInput) -> RowsDigest:
-    """Return how many rows there are, and a number that only the same rows have, in any order.
+    """Return the count of some rows, and a number that identifies them in any order.
 
     Args:
         data: A pyarrow Table, RecordBatches, a RecordBatchReader, or a pandas or polars frame.
@@ -123,8 +122,8 @@ def digest_rows(data: ArrowInput) -> RowsDigest:
         `num_rows`, and the digest as `text`; digests of parts add up to that of the whole.
 
     Raises:
-        InvalidInputError: The data have no rows and columns.
-        UnsupportedFeatureError: A column's type has no digest: none that a table can hold.
+        InvalidInputError: The data has no rows and columns.
+        UnsupportedFeatureError: A column's type has no digest; no table can have such a column.
     """
     return add_up(map(digest_of, read_input(data)))
 
@@ -133,10 +132,10 @@ class DigestingBatches:
     """Batches that are digested while they are read.
 
     Args:
-        batches: What is read.
+        batches: The batches to read.
 
     Attributes:
-        digest: Of the rows that were read so far.
+        digest: The digest of the rows read so far.
     """
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
@@ -171,16 +170,16 @@ def _splitmix(seed: int, count: int, first: int = 0) -> U64:
 
 
 def _odd_numbers(which: int, count: int) -> U64:
-    """Return (2, count) odd numbers, for each lane others."""
+    """Return (2, count) odd numbers, different for each lane."""
     return np.stack([_splitmix(seed ^ which, count) | np.uint64(1) for seed in _SEEDS])
 
 
 _K: Final = _odd_numbers(0, _TABLE)
-"""k[j] of the first positions of a list, or words of a text."""
+"""k[j] for the first positions of a list, or words of a text."""
 
 _LENGTH: Final = _odd_numbers(1, 1)
 _WEIGHTS: Final = _odd_numbers(2, 5)[0]
-"""Of what a scalar's code holds beyond its first word; the same in both lanes."""
+"""Factors for the words of a scalar after the first; the same in both lanes."""
 
 _SUMS_OF_K: Final = np.concatenate([np.zeros((2, 1), np.uint64), np.cumsum(_K, axis=1)], axis=1)
 
@@ -204,7 +203,7 @@ def _field(kind: str, name: str) -> tuple[U64, U64]:
 
 
 def _mix(codes: U64) -> U64:
-    """Return each code with all of its bits mixed, in place; one to one, and 0 stays 0."""
+    """Mix all bits of each code, in place; bijective, and 0 stays 0."""
     codes ^= codes >> np.uint64(32)
     codes *= np.uint64(0xD6E8FEB86659FD93)
     codes ^= codes >> np.uint64(32)
@@ -214,15 +213,15 @@ def _mix(codes: U64) -> U64:
 
 
 def _fold(words: U64) -> U64:
-    """Return words whose upper half counts in the lower as well; one to one."""
+    """Return words with their upper half folded into the lower; bijective."""
     return words ^ (words >> np.uint64(32))
 
 
-# --- what values are
+# --- values
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Return the values that a dictionary, runs, an extension type or views stand for."""
+    """Return the plain values of a dictionary, runs, an extension type or views."""
     arrow = array.type
     if isinstance(arrow, pa.BaseExtensionType):
         return _plain(array.storage)
@@ -236,7 +235,7 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def _decoded(array: pa.DictionaryArray) -> pa.Array:
-    """Return the values that indices stand for; behind a null struct or list they may be any."""
+    """Return the values of indices, which are arbitrary behind a null struct or list."""
     try:
         return array.dictionary_decode()
     except pa.ArrowIndexError:
@@ -288,7 +287,7 @@ def _are_valid(array: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 
 def _codes(array: pa.Array) -> U64:
-    """Return the codes of plain values; those of nulls mean nothing."""
+    """Return the codes of plain values; those of nulls are arbitrary."""
     return _CODES[_kind(array.type)](array)
 
 
@@ -318,7 +317,7 @@ def _structs(array: pa.StructArray) -> U64:
 
 
 def _values(array: pa.Array, dtype: Any) -> npt.NDArray[Any]:
-    """Return the values of fixed width, without copying them; nulls are any value."""
+    """Return the values of fixed width, without copying them; nulls are arbitrary."""
     buffer = array.buffers()[1]
     if buffer is None:
         return np.zeros(len(array), dtype)
@@ -369,14 +368,14 @@ def _decimals(array: pa.Array) -> U64:
 
 
 def _sign_words(words: U64) -> U64:
-    """Return all ones where a word, taken as two's complement, is negative; else 0."""
+    """Return all ones where a word is negative in two's complement; otherwise 0."""
     return np.asarray(words.view(np.int64) >> 63).view(np.uint64)
 
 
 def _strip_short(
     values: npt.NDArray[np.int64], scales: npt.NDArray[np.int64]
 ) -> tuple[U64, npt.NDArray[np.int64]]:
-    """Return unscaled values without zeros at their end, and the scales that are left."""
+    """Return unscaled values without trailing zeros, and the remaining scales."""
     values, scales = values.copy(), np.where(values == 0, 0, scales)
     active = np.flatnonzero(scales > 0)
     while len(active):
@@ -390,7 +389,7 @@ def _strip_short(
 
 
 def _strip_long(words: U64, scales: npt.NDArray[np.int64]) -> tuple[U64, npt.NDArray[np.int64]]:
-    """Return (n, width) unscaled values without zeros at their end, and the scales left."""
+    """Return (n, width) unscaled values without trailing zeros, and the remaining scales."""
     is_negative = words[:, -1].view(np.int64) < 0
     limbs = _negated(words, is_negative).view(np.uint32).astype(np.uint64)
     active = np.flatnonzero(scales > 0)
@@ -408,7 +407,7 @@ def _strip_long(words: U64, scales: npt.NDArray[np.int64]) -> tuple[U64, npt.NDA
 
 
 def _negated(words: U64, which: npt.NDArray[np.bool_]) -> U64:
-    """Return two's complements, little-endian words, of which some are negated."""
+    """Return two's complement numbers, little-endian words, with some negated."""
     result = words.copy()
     carry = which.astype(np.uint64)
     for place in range(words.shape[1]):
@@ -424,7 +423,7 @@ def _floats(array: pa.Array) -> U64:
         return _bits_of_singles(values.astype(np.float32, copy=False)).astype(np.uint64)
     with np.errstate(over="ignore", invalid="ignore"):
         singles = values.astype(np.float32)
-    # Upper halves are 0 here, and not there, but for numbers nearer to 0 than 2^-1042.
+    # Upper halves are 0 here, and not there, except for numbers closer to 0 than 2^-1042.
     codes = _fold(np.ascontiguousarray(values).view(np.uint64))
     is_single = (singles == values) | np.isnan(values)
     np.copyto(codes, _bits_of_singles(singles), where=is_single)
@@ -432,7 +431,7 @@ def _floats(array: pa.Array) -> U64:
 
 
 def _bits_of_singles(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
-    """Return the bits of float32 values, of which 0 and NaN have but one form."""
+    """Return the bits of float32 values, with a single form of 0 and NaN."""
     values = values + np.float32(0)
     bits = values.view(np.uint32)
     if len(values) and np.isnan(values.min()):
@@ -495,7 +494,7 @@ def _texts(array: pa.Array) -> U64:
     first, last = int(starts[0]), int(starts[-1] + lengths[-1])
     padded = np.zeros(last - first + 8, np.uint8)
     padded[:-8] = np.frombuffer(data, np.uint8, last - first, first)
-    # the word that begins at any byte
+    # the word that starts at each byte
     words = np.ndarray((last - first + 1,), "<u8", padded, strides=(1,))
     starts = starts - first
     longest = int(lengths.max())
@@ -520,11 +519,11 @@ def _offsets(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def _read_words(words: Any, starts: Any, lengths: Any) -> U64:
-    """Return the folded words that begin somewhere, of which the first `lengths` bytes count."""
+    """Return the folded words that start at given bytes; their first `lengths` bytes count."""
     read: U64 = words[starts]
     unused = (8 - np.minimum(lengths, 8)).view(np.uint64) * np.uint64(8)
     if unused.any():
-        # a shift by 64 is not defined, but no word is without a byte
+        # a shift by 64 is undefined, but every word has a byte
         read = read & (np.uint64(_MASK) >> unused)
     return _fold(read)
 
@@ -558,7 +557,7 @@ def _add_long(sums: U64, words: Any, starts: Any, lengths: Any) -> None:
 
 
 def _portions(counts: npt.NDArray[np.int64]) -> Iterable[slice]:
-    """Yield slices of rows that have some ten thousand elements together, or are one row."""
+    """Yield slices of rows with about ten thousand elements together, or of one row."""
     ends = np.cumsum(counts)
     start = 0
     while start < len(counts):
@@ -619,7 +618,7 @@ def _lists(array: pa.Array) -> U64:
 def _items(
     array: pa.Array,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], pa.Array]:
-    """Return where lists begin among their items, their lengths, and their items."""
+    """Return the start of each list in its items, the lengths, and the items."""
     count = len(array)
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
@@ -632,7 +631,7 @@ def _items(
 
 
 def _vector_sums(items: pa.Array, size: int) -> U64:
-    """Return (2, n) sums of k[j] * code of lists that have all the same size, and no nulls."""
+    """Return (2, n) sums of k[j] * code of lists that all have the same size, without nulls."""
     weights = np.ascontiguousarray(_K[:, :size].T)
     rows_at_once = max(_ELEMENTS_AT_ONCE // size, 1)
     num_rows = len(items) // size
@@ -649,7 +648,7 @@ def _vector_sums(items: pa.Array, size: int) -> U64:
 
 
 def _add_items(sums: U64, values: U64, starts: Any, lengths: Any) -> None:
-    """Add k[j] times the values of each list, (2, n), which follow each other without gaps."""
+    """Add k[j] times the values of each list, (2, n), which are contiguous."""
     section, which = 0, np.flatnonzero(lengths > 0)
     while len(which):
         begin = starts[which] + section * _TABLE

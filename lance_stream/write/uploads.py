@@ -1,10 +1,10 @@
-"""Files whose last bytes are on their way while other things are done.
+"""Uploads the last bytes of files while other work continues.
 
     write the rows    close the file  ─────────────────────────┐
                       the transaction's file ─► newest version ─┴─► publish
 
-Nobody reads a data file before a version names it, so it has to be whole by then, and no sooner.
-On stores that are far this takes a request's time off an append.
+A data file is not read before a version references it, so it has to be complete by then, and no
+sooner. On remote stores this saves a request's time per append.
 """
 
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ _THREADS = 4
 
 
 class Uploads:
-    """Closes files beside the one who writes them; one after the other where a store is near.
+    """Closes files in the background; one after another if the store is local.
 
-    As a context manager it ends when all are closed, or are known not to be.
+    As a context manager it exits when all are closed, or known to have failed.
 
     Args:
-        store: Where the files are written.
+        store: The store of the files.
     """
 
     def __init__(self, store: Store) -> None:
@@ -38,13 +38,13 @@ class Uploads:
             self._threads.shutdown(wait=True)
 
     def settle(self) -> bool:
-        """Wait until all files are closed, or known not to be there; return whether all are."""
+        """Wait until all files are closed, or known to have failed; True if all are."""
         wait(self._under_way)
         return not any(each.exception() for each in self._under_way)
 
     @contextmanager
     def closing(self, file: FileWriter) -> Iterator[FileWriter]:
-        """Close a file after the body, or leave nothing of it behind where the body raises."""
+        """Close a file after the body, or discard it if the body raises."""
         try:
             yield file
         except BaseException:
@@ -56,10 +56,10 @@ class Uploads:
             self._under_way.append(self._threads.submit(file.close))
 
     def wait(self) -> None:
-        """Wait until all files are there.
+        """Wait until all files are complete.
 
         Raises:
-            OSError: Or another: one could not be written.
+            OSError: Or another error: a file could not be written.
         """
         wait(self._under_way)
         for each in self._under_way:

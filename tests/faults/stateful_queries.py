@@ -412,7 +412,7 @@ class History:
         """Do what an error says; nothing if the query was killed."""
         if "Killed" in message:
             return
-        if "have come under the same number" in message:
+        if "have arrived under the same batch id" in message:
             calls = re.findall(
                 r"open_dataset\('[^']+'\)\.(?:delete|update_config)\(.*?\)(?=[,;])", message
             )
@@ -423,7 +423,7 @@ class History:
                 eval(call, {"open_dataset": open_dataset})
             self.done["planned anew"] += 1
             return
-        if "Put the newest checkpoint back" in message:
+        if "Restore the newest checkpoint" in message:
             assert self.newest.exists(), message
             _replace(self.checkpoint, self.newest)
             self.done["put the newest back"] += 1

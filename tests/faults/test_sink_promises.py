@@ -406,7 +406,7 @@ def test_g_other_rows_under_a_number_that_is_in_are_refused_after_a_restart_too(
         sink(spark.createDataFrame(as_file(mode, batch)), batch_id)
     before = versions_of(uri)
     other = sink_into(uri, app_id="app", **ARGUMENTS[mode])
-    with pytest.raises(OtherBatchError, match="have come under the same number"):
+    with pytest.raises(OtherBatchError, match="have arrived under the same batch id"):
         other(spark.createDataFrame(as_file(mode, PLAIN[2])), 1)
     assert versions_of(uri) == before
     check(uri, after(mode, PLAIN[:2]))

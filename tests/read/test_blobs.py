@@ -300,7 +300,7 @@ def test_columns_that_cannot_hold_blobs_are_refused(
 
 def test_wrong_questions_are_told_apart(tmp_path: Path) -> None:
     ds = table_of(tmp_path, "2.2")
-    with pytest.raises(InvalidInputError, match="no blobs; those that do: b"):
+    with pytest.raises(InvalidInputError, match="no blobs; ones with blobs: b"):
         ds.take_blobs("id", [0])
     with pytest.raises(NotFoundError, match="no column 'x'"):
         ds.take_blobs("x", [0])

@@ -101,7 +101,7 @@ def test_lists_whose_files_disagree_on_their_lengths_are_refused(
     (fragment,) = whole.table.manifest.fragments
     made = replace(fragment, id=0, files=(*fragment.files, *other.files), row_ids=None)
     odd = Dataset(append_fragments(ds.table, [Fragment(0, made.files, ROWS.num_rows)]).table)
-    with pytest.raises(CorruptDataError, match="lists of 'list' lie in 2 files"):
+    with pytest.raises(CorruptDataError, match="lists of 'list' are in 2 files"):
         odd.to_table()
 
 

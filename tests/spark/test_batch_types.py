@@ -116,7 +116,7 @@ def test_decimals_of_38_digits_are_kept_or_refused(spark: Any, uri: str) -> None
         sink(spark.sql(f"SELECT {nines}BD AS k, -0.{nines}BD AS v"), batch_id)
     (row,) = rows_of(uri)
     assert [str(each) for each in row] == [nines, f"-0.{nines}"]
-    with pytest.raises(InvalidInputError, match="'v' holds a value that does not fit"):
+    with pytest.raises(InvalidInputError, match="'v' contains a value that does not fit"):
         sink(spark.sql(f"SELECT 1BD AS k, {nines}BD AS v"), 2)
 
 

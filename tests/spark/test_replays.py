@@ -21,8 +21,8 @@ from tests.remedies import follow
 
 pytestmark = pytest.mark.spark
 
-OWN_ID = "Give the sink that failed now an app_id of its own|give the sink that failed now an app"
-GIVE_THE_ONE_THAT_FAILED = "give the one that failed now an app_id of its own"
+OWN_ID = "Give the sink that failed now its own app_id|give the sink that failed now an app"
+GIVE_THE_ONE_THAT_FAILED = "give the one that failed now its own app_id"
 
 
 def rows(*ids: int, op: str = "i") -> pa.Table:
@@ -246,7 +246,7 @@ def restored(file_stream: Any, uri: str) -> str:
     shutil.rmtree(file_stream.checkpoints / "main")
     shutil.move(copy, file_stream.checkpoints / "main")
     file_stream.add(rows(100))
-    with pytest.raises(Exception, match="nobody can say whether these rows are in") as caught:
+    with pytest.raises(Exception, match="it is unknown whether these rows are in") as caught:
         run(file_stream, lance_sink(uri))
     return str(caught.value)
 

@@ -169,7 +169,7 @@ def test_other_rows_under_the_same_batch_are_refused_and_not_left_out(
         sink(df.filter("id = 0"), batch_id)
         sink(df.filter("id = 1"), batch_id)
 
-    with pytest.raises(Exception, match="give the sink that failed now an app_id of its own"):
+    with pytest.raises(Exception, match="give the sink that failed now its own app_id"):
         file_stream.run(twice)
 
 
@@ -228,7 +228,7 @@ def test_an_older_batch_is_held_against_what_the_table_took_in(spark: Any, uri: 
     sink(ones, 0)
     assert sink.last_commit is not None
     assert (sink.last_commit.skipped, sink.last_commit.version) == (True, 1)
-    with pytest.raises(OtherBatchError, match="put the newest checkpoint back"):
+    with pytest.raises(OtherBatchError, match="restore the newest checkpoint"):
         sink(twos, 0)
     lance_sink(uri, app_id="a", replays_may_differ=True)(twos, 0)
     assert ids_of(uri) == [1, 2]

@@ -45,7 +45,7 @@ def test_a_decimal_with_more_digits_than_the_key_is_refused(way: Way) -> None:
         pa.table({"id": pa.array([Decimal("-1.50")], pa.decimal128(10, 2)), "x": ["old"]})
     )
     finer = pa.table({"id": pa.array([Decimal("-1.504")], pa.decimal128(10, 3)), "x": ["new"]})
-    with pytest.raises(InvalidInputError, match="column 'id' holds a value that does not fit"):
+    with pytest.raises(InvalidInputError, match="column 'id' contains a value that does not fit"):
         way(table, finer, BY_ID)
     assert lance_stream.Dataset(table).to_table()["x"].to_pylist() == ["old"]
 

@@ -390,7 +390,7 @@ def test_columns_come_in_the_order_asked_for(ds: Dataset) -> None:
         ds.scan(columns=["nope"])
     with pytest.raises(InvalidInputError, match=r"\['id'\]"):
         ds.scan(columns="id")
-    with pytest.raises(InvalidInputError, match="a column at least"):
+    with pytest.raises(InvalidInputError, match="at least one column"):
         ds.scan(columns=[])
 
 

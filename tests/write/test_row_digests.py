@@ -264,5 +264,5 @@ def test_a_digest_is_read_from_its_text() -> None:
     found = digest_of(table_of_many_types())
     assert RowsDigest.parse(found.num_rows, found.text) == found
     for text in ("", "0" * 31, "G" * 32, "A" * 32):
-        with pytest.raises(InvalidInputError, match="no digest"):
+        with pytest.raises(InvalidInputError, match="not a digest"):
             RowsDigest.parse(1, text)
