@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lance_stream.ages import parse_age
 from lance_stream.arguments import as_names
+from lance_stream.durations import parse_age
 from lance_stream.feed import changes
 from lance_stream.feed.rules import FeedRules
 from lance_stream.maintenance import cleanup, stable_row_ids, verify

@@ -392,7 +392,7 @@ def test_consumers_are_listed_and_dropped(run: Run, ds: Dataset) -> None:
         (["changes", "URI", "--after", "9"], 2, "changes after version 9"),
         (["changes", "URI", "--filter", "id ="], 2, "is not a SQL expression"),
         (["changes", "URI", "--interval", "0"], 2, "--interval must be greater than 0"),
-        (["cleanup", "URI", "--older-than", "soon"], 2, "'soon' is no age"),
+        (["cleanup", "URI", "--older-than", "soon"], 2, "'soon' is not an age"),
         (["cleanup", "URI", "--retain-versions", "0"], 2, "not a whole number from 1"),
         (["show", "URI", "-o", "durable"], 2, "a storage option must be KEY=VALUE"),
         (["show", "URI", "--version", "2020-01-01"], 3, "at 2020-01-01T00:00:00+00:00"),

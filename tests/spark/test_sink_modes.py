@@ -182,7 +182,7 @@ def test_a_late_row_does_not_bring_a_deleted_one_back(
     [
         ({"mode": "append", "tombstones": "7 days"}, "is for mode='upsert'"),
         ({"mode": "upsert", "on": "id", "tombstones": "7 days"}, "delete_when.*sequence_by"),
-        ({"mode": "upsert", "on": "id", "tombstones": "a while"}, "is no age"),
+        ({"mode": "upsert", "on": "id", "tombstones": "a while"}, "is not an age"),
     ],
 )
 def test_deletes_are_remembered_by_upserts_with_an_order(

@@ -71,7 +71,7 @@ def test_times_are_read_as_the_reference_reads_them(value: Any, seconds: float) 
     assert as_seconds("timeout", value) == seconds
 
 
-@pytest.mark.parametrize("value", ["", "soon", "-1", "0", "3 weeks", None])
+@pytest.mark.parametrize("value", ["", "soon", "-1", "0", "3 fortnights", None])
 def test_what_is_no_time_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInputError, match="'timeout' is a time"):
         as_seconds("timeout", value)

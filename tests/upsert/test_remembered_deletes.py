@@ -305,7 +305,7 @@ def test_the_verb_of_a_dataset_takes_an_age() -> None:
     }
     ds = ds.upsert(batch((1, 5, "d")), on=["id"], tombstones="7 days", **how)
     assert ds.upsert(batch((1, 4, "u")), on=["id"], **how).count_rows() == 0
-    with pytest.raises(InvalidInputError, match="is no age"):
+    with pytest.raises(InvalidInputError, match="is not an age"):
         ds.upsert(batch((1, 5, "d")), on=["id"], tombstones="a week", **how)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lance_stream.ages import parse_age
+from lance_stream.durations import parse_age
 from lance_stream.errors import NotFoundError, OtherBatchError, TableReplacedError
 from lance_stream.maintenance.compaction.background import BackgroundCompaction, Round
 from lance_stream.snapshot.opening import open_table

@@ -7,11 +7,11 @@ is silently left out would write to the wrong place. A name that only another st
 alone, so that one dict can serve tables in several.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
+from lance_stream.durations import seconds_in
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage.object_requests import Patience
 
@@ -190,13 +190,6 @@ _TIMES: Final[Mapping[str, str]] = {
     "connect_timeout": "connect_seconds",
 }
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
-_SECONDS: Final[Mapping[str, float]] = {
-    **dict.fromkeys(("", "s", "sec", "secs", "second", "seconds"), 1.0),
-    **dict.fromkeys(("ms", "msec", "millis", "milliseconds"), 0.001),
-    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
-    **dict.fromkeys(("h", "hr", "hour", "hours"), 3600.0),
-}
 
 
 def take_settings(options: Mapping[str, Any], store: str) -> dict[str, Any]:
@@ -264,13 +257,13 @@ def as_flag(name: str, value: Any) -> bool:
 
 def as_seconds(name: str, value: Any) -> float:
     """Return an option's value as a time in seconds: 30, "30s", "500ms", "2 minutes"."""
-    match = _DURATION.fullmatch(str(value).strip().lower())
-    if match is None or match[2] not in _SECONDS or not float(match[1]):
+    found = seconds_in(str(value))
+    if found is None or not found[0]:
         raise InvalidInputError(
             f"the storage option {name!r} is a time such as '30s', '500ms' or a number of seconds, "
             f"not {str(value)[:80]!r}"
         )
-    return float(match[1]) * _SECONDS[match[2]]
+    return found[0]
 
 
 def as_count(name: str, value: Any, *, at_least: int) -> int:
