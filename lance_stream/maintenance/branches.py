@@ -1,4 +1,4 @@
-"""Branches as users hold them: `ds.branches`."""
+"""The user's view of branches: `ds.branches`."""
 
 from lance_stream.snapshot import references
 from lance_stream.snapshot.references import Branch
@@ -6,10 +6,10 @@ from lance_stream.snapshot.table_version import TableVersion
 
 
 class Branches:
-    """The branches of a table: histories of their own beside the main one.
+    """The branches of a table: separate histories beside the main one.
 
-    One is opened by `ds.checkout(("dev", None))`, or by its folder in the table's, `tree/dev`; it
-    is then read, written to, followed and cleaned up like a table. Branches are made and deleted
+    Open one by `ds.checkout(("dev", None))`, or by its folder inside the table's, `tree/dev`; it
+    can then be read, written, followed and cleaned up like a table. Create and delete branches
     with pylance.
 
     Args:
@@ -25,6 +25,6 @@ class Branches:
     def list(self) -> dict[str, Branch]:
         """Return all branches by name, in the order of their names.
 
-        Files that do not describe a branch are passed over, and named in a warning.
+        Files that do not describe a branch are skipped, with a warning that names them.
         """
         return references.list_branches(self._table.refs)

@@ -1,45 +1,45 @@
-"""Cleanup: old versions go, and with them the files that no version left names.
+"""Cleanup: removes old versions, and the files that no remaining version references.
 
-    1  list versions, tags and files; decide which versions go, and note what these name
-    2  strike out what the versions that stay name
-    3  delete the manifests of those that go, the oldest first
-    4  list the versions again, and strike out what new ones name
-    5  delete what is left: what a removed version named, and what nobody names and is old
+    1  list versions, tags and files; select versions to remove, and note the files they reference
+    2  exclude files that the remaining versions reference
+    3  delete the manifests of the selected versions, the oldest first
+    4  list the versions again, and exclude files that new ones reference
+    5  delete the rest: files of removed versions, and old files that were never referenced
 
-What is cleaned up is one branch, the main one or another. The versions of all other branches count
-in 2 and 4, for they name files of it by base paths; so do those of a branch that is being made, or
-was deleted by half.
+One branch is cleaned up at a time, the main one or another. The versions of all other branches
+count in 2 and 4, because they reference its files by base paths; so do those of a branch that is
+half created or half deleted.
 
-Kept are: the newest version; those that are young, and all after a young one; as many of the newest
-as are asked for; those with a tag; those that a branch was made from; and of a consumer the version
-that it has finished with and all after it, for it reads those next.
+These versions are kept: the newest; young ones, and all after a young one; as many of the newest as
+requested; tagged ones; those that a branch was created from; and for each consumer the version that
+it has finished and all after it, which it reads next.
 
-What cannot be listed, read or understood ends a cleanup with an error: a manifest, a tag, a branch,
-a reference of another kind. So does a version that was listed and is not there though it is listed
-still. A transaction's file with an unknown name is taken for a commit under way.
+Anything that cannot be listed, read or understood ends a cleanup with an error: a manifest, a tag,
+a branch, another kind of reference. So does a version that is listed but does not exist. A
+transaction file with an unknown name counts as a commit under way.
 
-What nobody names may be about to be committed, so it has to be old: `GRACE`, as in the reference,
-unless the caller knows that nobody writes. A file that a removed version named is old news to
-everybody, and goes at once.
+Unreferenced files may be about to be committed, so they must be old: `GRACE`, as in the reference,
+unless the caller knows that there are no writers. A file that a removed version referenced is not
+about to be committed, and is deleted at once.
 
-Killed anywhere, it leaves a sound table: manifests go before the files that they name, so every
-version that can be listed can be read; files without a version go in a later cleanup.
+Killed at any point, it leaves a sound table: manifests are deleted before the files that they
+reference, so every listed version can be read; a later cleanup removes files without a version.
 
-Others go on meanwhile. What they commit is seen in step 4. A tag that is put on a version while
-that is being removed is noticed in step 3, where the manifest is put back, or by who makes it (see
-`tag_files`). A restore of ours holds its version by a tag until it is done; left is this: a restore
-by another program of a version that is being removed, whose commit comes after step 4.
+Other processes continue meanwhile. Step 4 sees what they commit. A tag on a version that is being
+removed is noticed in step 3, which restores the manifest, or by its creator (see `tag_files`). Our
+restore protects its version with a tag until it is done. One case remains: another program restores
+a version that is being removed, and commits after step 4.
 
-A writer that looked at the newest version a while ago publishes the one after it. If others have
-published that one meanwhile, it loses; but if it has been removed again, its name is free, and the
-writer would publish behind the newest version. So young versions stay while a commit is under way
-that may have been begun before them: while there is a young transaction's file that no version
-names. The committer writes that file before it looks at the newest version.
+A writer that read the newest version a while ago publishes the next one. If others have published
+that one meanwhile, it conflicts; but if that one has been removed again, its name is free, and the
+writer would publish behind the newest version. So young versions stay while a commit that may have
+started before them is under way: while there is a young transaction file that no version
+references. The committer writes that file before it reads the newest version.
 
 Source:  the reference's cleanup.rs.
-Differs: Its cleanup deletes manifests and data files in no order, keeps of a consumer only the
-         tagged version, and leaves our own files alone. Ours leaves those of overlays and managed
-         blobs alone by refusing tables that have them, cleans up one branch at a time, and does
+Differs: Its cleanup deletes manifests and data files in no particular order, keeps only the tagged
+         version of a consumer, and ignores our own files. Ours protects files of overlays and
+         managed blobs by rejecting tables that have them, cleans up one branch at a time, and does
          not look into folders below the table's own.
 """
 
@@ -91,19 +91,19 @@ from lance_stream.table.paths import (
 )
 
 GRACE: Final = timedelta(days=7)
-"""How old a file is at least that nobody can still be about to commit."""
+"""The age from which a file can no longer be about to be committed."""
 
 DEFAULT_AGE: Final = timedelta(days=14)
-"""How old the versions are that go where nothing else is said."""
+"""The default age of versions to remove."""
 
 COMMIT_GRACE: Final = timedelta(minutes=10)
-"""For how long a commit may be under way: from the writing of the transaction's file on."""
+"""How long a commit may be under way, counted from writing the transaction file."""
 
 UNDER_WAY: Final = "a commit under way"
-"""What holds versions that a writer may be about to publish anew; no tag can have this name."""
+"""Marks versions that a writer may be about to republish; no tag can have this name."""
 
 BRANCH: Final = "branch "
-"""What stands before the name of a branch that holds versions; no tag can have such a name."""
+"""Prefix of the name of a branch that holds versions; no tag can have such a name."""
 
 _VERSIONS_AT_ONCE: Final = 64
 
@@ -112,14 +112,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CleanupRules:
-    """What is to go.
+    """What to remove.
 
     Attributes:
-        older_than: How old a version is at least that goes; None for any age.
-        retain_versions: How many of the newest versions stay, whatever their age; 1 at least.
-        delete_unverified: Whether files that no version ever named go however young they are: the
-            caller knows that nobody is writing to the table.
-        expire_consumers: After how long a consumer that lets versions lie counts no more, and its
+        older_than: The minimum age of a version to remove; None for any age.
+        retain_versions: How many of the newest versions to keep, whatever their age; at least 1.
+        delete_unverified: Whether to delete never-referenced files of any age: the caller knows
+            that there are no writers.
+        expire_consumers: After how long a consumer with unread versions no longer counts, and its
             tag is deleted; None for never.
     """
 
@@ -141,15 +141,15 @@ class CleanupRules:
 
 @dataclass(frozen=True, slots=True)
 class CleanupReport:
-    """What was removed; of a dry run, what would be.
+    """What was removed; for a dry run, what would be.
 
     Attributes:
         versions: The versions, ascending.
         num_files: How many files, by what they are (the values of `FileKind`).
         size_bytes: Their size.
-        held: What kept versions that would have gone: how many, by tag, by branch (`BRANCH` and its
-            name), and by `UNDER_WAY`.
-        expired_consumers: The consumers that count no more.
+        held: What protected versions from removal, and how many: by tag, by branch (`BRANCH` and
+            its name), and by `UNDER_WAY`.
+        expired_consumers: The consumers that no longer count.
         is_dry_run: Whether nothing was removed.
     """
 
@@ -184,24 +184,24 @@ def cleanup(
     is_dry_run: bool = False,
     environment: Environment = MACHINE,
 ) -> CleanupReport:
-    """Remove old versions, and the files that no version left names.
+    """Remove old versions, and the files that no remaining version references.
 
     Args:
         table: Any version.
-        rules: What is to go.
-        is_dry_run: Whether to remove nothing, and just tell.
-        environment: The clock, which does not count where it runs ahead of the store's; a dry run
-            writes nothing, and cannot know.
+        rules: What to remove.
+        is_dry_run: Whether to remove nothing, and only report.
+        environment: The clock, which is ignored if it runs ahead of the store's; a dry run writes
+            nothing, so it cannot tell.
 
     Raises:
-        NotFoundError: There is no table any more.
-        InvalidInputError: The table's versions are published another way than was given: in an
-            external manifest store that is not known here, or in another one.
-        UnsupportedFeatureError: A version of the table or of a branch has a feature that we do not
-            know, so that nobody knows which files it needs. Nothing was removed.
+        NotFoundError: The table no longer exists.
+        InvalidInputError: The table publishes its versions in another way than was given: in an
+            external manifest store that is unknown here, or in another one.
+        UnsupportedFeatureError: A version of the table or of a branch has an unknown feature, so
+            the files that it needs are unknown. Nothing was removed.
         BadDataError: A version, a tag or a branch is damaged. Nothing was removed.
-        OSError: Something could not be listed or read. Versions may have been removed, and no file
-            that one that is left needs.
+        OSError: Something could not be listed or read. Versions may have been removed, but no
+            file that a remaining one needs.
     """
     table = _as_its_branch(table)
     _check_references(table.refs)
@@ -246,10 +246,10 @@ def cleanup(
 
 
 def _check_is_at_home(store: Store) -> None:
-    """Check that versions and references lie in the table's own directory.
+    """Check that versions and references are stored in the table's own directory.
 
     Raises:
-        UnsupportedFeatureError: They lie behind a link: what goes could be another table's.
+        UnsupportedFeatureError: They are behind a link: files to delete could be another table's.
     """
     for folder in (VERSIONS_DIRECTORY, REFS_DIRECTORY):
         if _leads_away(store, folder):
@@ -265,7 +265,7 @@ def _leads_away(store: Store, folder: str) -> bool:
 
 
 def _forget(refs: Refs, expired: Iterable[Consumer], ignored: Collection[str]) -> None:
-    """Delete the tags that count no more."""
+    """Delete the tags that no longer count."""
     for each in expired:
         forget(refs, each)
     for tag in ignored:
@@ -275,20 +275,20 @@ def _forget(refs: Refs, expired: Iterable[Consumer], ignored: Collection[str]) -
 
 
 def _as_its_branch(table: TableVersion) -> TableVersion:
-    """Return a table as the branch that it is, also where its manifests do not state it.
+    """Return a table as the branch that it is, even if its manifests do not state it.
 
     Raises:
-        OSError: Whether the table lies in the folder of a branch cannot be listed.
+        OSError: The listing that shows whether the table is in a branch's folder fails.
     """
     branch = table.branch or branch_by_its_file(table.store)
     return replace(table, manifest=replace(table.manifest, branch=branch))
 
 
 def _check_references(refs: Refs) -> None:
-    """Check that there is nothing but tags and branches that could hold a version.
+    """Check that only tags and branches could hold a version.
 
     Raises:
-        UnsupportedFeatureError: There is.
+        UnsupportedFeatureError: Something else could.
     """
     known = (f"{TAGS_DIRECTORY}/", f"{BRANCHES_DIRECTORY}/")
     for each in refs.root.list(REFS_DIRECTORY):
@@ -300,16 +300,16 @@ def _check_references(refs: Refs) -> None:
             )
 
 
-# --- what goes
+# --- what to remove
 
 
 class _Holds:
-    """What keeps versions: tags and branches the one they stand for, consumers all from theirs on.
+    """What protects versions: tags and branches protect one, consumers theirs and all later ones.
 
     Args:
         refs: The table's, or its branch's.
-        ignored: Tags that count no more.
-        made_from: The branches that were made from this one, by version.
+        ignored: Tags that no longer count.
+        made_from: The branches that were created from this one, by version.
 
     Raises:
         CorruptDataError: A tag is damaged.
@@ -332,13 +332,13 @@ class _Holds:
             self._tags[version] += names
 
     def of(self, version: int) -> list[str]:
-        """Return what keeps a version."""
+        """Return what protects a version."""
         consumers = [name for name, start in self._consumers.items() if version >= start]
         return self._tags.get(version, []) + consumers
 
 
 def _made_from(refs: Refs) -> dict[int, list[str]]:
-    """Return what the branches that were made from this one are called, by version.
+    """Return the names of the branches that were created from this one, by version.
 
     Raises:
         CorruptDataError: A branch is damaged.
@@ -356,7 +356,7 @@ def _tags_of(refs: Refs) -> list[Tag]:
     """Return the tags on versions of a branch.
 
     Raises:
-        CorruptDataError: What may be one is damaged.
+        CorruptDataError: A possible tag is damaged.
     """
     listing = read_tags(refs)
     for path, error in listing.unreadable.items():
@@ -372,11 +372,11 @@ def _not_understood(path: str, what: str, error: Exception) -> CorruptDataError:
 
 
 class _CommitsUnderWay:
-    """The commits that somebody may have begun and not finished.
+    """The commits that may have started and not finished.
 
     Args:
         table: Any version.
-        rules: Whether anybody is writing at all.
+        rules: Whether there may be writers at all.
         environment: The clock.
     """
 
@@ -388,14 +388,14 @@ class _CommitsUnderWay:
         self._young = {each.path for each in files if each.modified > self._latest}
 
     def hold_after(self, versions: Sequence[int], gone: Collection[str]) -> float:
-        """Return after which version all versions have to stay; infinity if none has to.
+        """Return the version after which all versions must stay; infinity if there is none.
 
-        A version that was published long ago is not published anew: who looked at the newest
-        version before that, and has not come to an end, counts no more.
+        A version that was published long ago is not republished: a writer that read the newest
+        version before that and has not finished no longer counts.
 
         Args:
-            versions: Those that are to go.
-            gone: The names of the transactions' files of versions that are gone.
+            versions: Those selected for removal.
+            gone: The names of transaction files of removed versions.
         """
         path = self._table.log.manifest_path
         if not self._is_asked or not any(path(each) in self._young for each in versions):
@@ -408,7 +408,7 @@ class _CommitsUnderWay:
             and each.path.endswith(".txn")
             and (read_version := _read_version(each.path)) < versions[-1]
         }
-        # From the newest on: most transactions of the last minutes are those of the last versions.
+        # Newest first: most transactions of the last minutes belong to the last versions.
         for version in reversed(self._table.log.versions() if begun else []):
             if version <= min(begun.values(), default=math.inf):
                 break
@@ -418,7 +418,7 @@ class _CommitsUnderWay:
 
 
 def _read_version(path: str) -> int:
-    """Return the version that a transaction was planned on; the first, where nobody knows it."""
+    """Return the version that a transaction was planned on; the first if unknown."""
     parsed = parse_transaction_file_name(path.rpartition("/")[2])
     return 0 if parsed is None else parsed[0]
 
@@ -433,8 +433,8 @@ class _Survey:
 
     Attributes:
         removable: The versions, ascending.
-        named: The names of all files that they name.
-        held: How many versions each tag keeps from going.
+        named: The names of all files that they reference.
+        held: How many versions each tag protects.
     """
 
     removable: list[int]
@@ -451,7 +451,7 @@ def _expired_consumers(
 
 
 def _forgotten_holds(refs: Refs, environment: Environment) -> list[str]:
-    """Return the tags of something that was being done with a version, and was killed."""
+    """Return the tags left by killed operations on versions."""
     latest = environment.now_nanos() - GRACE // timedelta(microseconds=1) * 1000
     return [
         tag.name
@@ -471,15 +471,15 @@ def _survey(
     under_way: _CommitsUnderWay,
     environment: Environment,
 ) -> _Survey:
-    """Return which versions can go, and what they name.
+    """Return which versions can be removed, and what they reference.
 
     Args:
         table: Any version.
         versions: All versions, ascending.
-        rules: What is to go.
-        ignored: Tags that count no more.
-        made_from: The branches that were made from this one, by version.
-        under_way: The commits that are.
+        rules: What to remove.
+        ignored: Tags that no longer count.
+        made_from: The branches that were created from this one, by version.
+        under_way: The commits under way.
         environment: The clock.
     """
     holds = _Holds(table.refs, ignored, made_from)
@@ -520,7 +520,7 @@ def _committed_at(table: TableVersion, manifest: Manifest) -> int:
 
 
 _Known: TypeAlias = defaultdict[Sequence[BasePath], set[bytes]]
-"""Fragments whose names are known, by the base paths that these are relative to."""
+"""Fragments whose file names are known, by the base paths that these are relative to."""
 
 
 def _names_of(manifest: Manifest, known: _Known, *, with_bases: bool = True) -> Iterator[str]:
@@ -532,20 +532,20 @@ def _names_of(manifest: Manifest, known: _Known, *, with_bases: bool = True) -> 
 
 
 def _oldest_sure(rules: CleanupRules, environment: Environment) -> float:
-    """Return until when a file must have been written that nobody can be about to commit."""
+    """Return the latest write time of a file that cannot be about to be committed."""
     if rules.delete_unverified:
         return float("inf")
     return environment.now_nanos() / 1e9 - GRACE.total_seconds()
 
 
 class _Left:
-    """The files that are left over, as far as is known.
+    """The files that are left over, as far as known.
 
     Args:
         files: All files of the table that a version may name, and what they are.
-        named: What the versions name that go.
-        oldest_sure: Until when, in seconds since 1970-01-01 UTC, a file must have been written
-            that goes though nobody ever named it.
+        named: What the removed versions reference.
+        oldest_sure: The latest write time, in seconds since 1970-01-01 UTC, of a never-referenced
+            file that is deleted.
     """
 
     def __init__(
@@ -562,7 +562,7 @@ class _Left:
         self._known: _Known = defaultdict(set)
 
     def strike_out(self, manifests: Iterable[Manifest]) -> None:
-        """Strike out what versions name that stay; they are asked for while anything is left."""
+        """Exclude what remaining versions reference; reads them only while anything is left."""
         if self._can_strike_out():
             for manifest in manifests:
                 check_writable(manifest)
@@ -575,7 +575,7 @@ class _Left:
         return any(name is not None for name in self._by_name)
 
     def files(self) -> list[tuple[Nameable, StoredFile]]:
-        """Return the files, and what they are."""
+        """Return the files and their kinds."""
         return [each for files in self._by_name.values() for each in files]
 
 
@@ -618,10 +618,10 @@ def _read_newest_first(log: VersionLog, versions: Sequence[int]) -> Iterator[Man
 
 
 def _check_is_gone(log: VersionLog, version: int) -> None:
-    """Check that a version which is not there was removed since it was listed.
+    """Check that a missing version was removed after it was listed.
 
     Raises:
-        CorruptDataError: It is listed still: nobody knows which files it needs.
+        CorruptDataError: It is still listed: the files that it needs are unknown.
     """
     if version in log.versions():
         raise CorruptDataError(
@@ -631,10 +631,10 @@ def _check_is_gone(log: VersionLog, version: int) -> None:
 
 
 def _detached_versions(store: Store) -> Iterator[Manifest]:
-    """Yield the manifests that are no part of the history.
+    """Yield the manifests that are not part of the history.
 
     Raises:
-        CorruptDataError: What may be a manifest is not known as one.
+        CorruptDataError: A possible manifest is not recognized.
     """
     paths = [f"{VERSIONS_DIRECTORY}/{name}" for name in store.list_names(VERSIONS_DIRECTORY)]
     _check_known(store, paths)
@@ -654,7 +654,7 @@ def _check_known(store: Store, paths: Iterable[str]) -> None:
     """Check that what looks like a manifest is one.
 
     Raises:
-        CorruptDataError: It may be the manifest of a version, or of something that we do not know.
+        CorruptDataError: It may be the manifest of a version, or something unknown.
     """
     for path in paths:
         name = path.removeprefix(f"{VERSIONS_DIRECTORY}/")
@@ -684,7 +684,7 @@ def _of_other_branches(refs: Refs) -> Iterator[Manifest]:
             versions = log.versions()
         except NotFoundError as error:
             if not has_versions:
-                continue  # nothing that a reader takes for a version
+                continue  # nothing that a reader would treat as a version
             raise CorruptDataError(
                 f"{log.store.uri} should have the versions of a branch, and has none: which files "
                 "they need is not known. If the branch is gone, delete its file in "
@@ -701,10 +701,10 @@ def _remove_versions(
     made_from: Mapping[int, Sequence[str]],
     under_way: _CommitsUnderWay,
 ) -> list[int]:
-    """Delete the manifests of versions that nothing keeps that has come since they were chosen.
+    """Delete the manifests of the selected versions, unless something new protects them.
 
     Returns:
-        The versions that are gone, ascending.
+        The removed versions, ascending.
     """
     path = table.log.manifest_path
     removed: list[int] = []

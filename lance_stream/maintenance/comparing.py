@@ -1,7 +1,7 @@
-"""Comparing tables, and other rows, by one number: the digest of their rows.
+"""Compares tables, and other rows, by one number: the digest of their rows.
 
-Where two digests differ, a second pass says which columns have other values on the two sides, as
-far as that can be seen of a column alone: values may also be the same, but belong to other rows.
+If two digests differ, a second pass finds the columns whose values differ, as far as a column alone
+shows it: the values may also be the same, but belong to other rows.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,18 +16,18 @@ from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.write.row_digests import NO_ROWS, RowsDigest, add_up, digest_of
 
 Rows = Callable[[], Iterable[pa.RecordBatch]]
-"""Gives some rows, each time that it is called."""
+"""Returns the rows of one side, on each call."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two sides have in common.
+    """The result of comparing two sides.
 
     Attributes:
         ours: The digest of the rows of one side.
         theirs: The digest of the rows of the other.
-        columns: The columns whose values differ, by name; empty where the sides are the same, or
-            where the same values belong to other rows.
+        columns: The names of columns whose values differ; empty if the sides are the same, or if
+            the same values belong to other rows.
     """
 
     ours: RowsDigest
@@ -62,24 +62,26 @@ def compare(ours: Rows, theirs: Rows) -> Comparison:
 def read_parquet(path: str, columns: list[str] | None = None) -> Iterable[pa.RecordBatch]:
     """Return the rows of a parquet file, or of the parquet files of a folder, on local disk.
 
-    Each file is read with the columns that it has itself: files of one folder may have others, and
-    none must be left out. Folders below it that are called `name=value` stand for a column, too.
+    Each file is read with its own columns: files of one folder may differ, and no column must be
+    lost. Subfolders named `name=value` count as columns, too.
 
     Args:
         path: The file or folder.
-        columns: Names of columns, each of which one file has at least; None for all.
+        columns: Names of columns, each in at least one file; None for all.
 
     Raises:
-        NotFoundError: There is none.
-        InvalidInputError: It is no parquet file, or no file has a column.
+        NotFoundError: There is no such file.
+        InvalidInputError: It is not a parquet file, or no file has a column.
     """
-    from pyarrow.dataset import dataset  # it loads pandas, which takes as long as all else here
+    from pyarrow.dataset import (
+        dataset,
+    )  # it loads pandas, which takes as long as everything else here
 
     try:
         partitioning = "hive" if Path(path).is_dir() else None
         found = dataset(path, format="parquet", partitioning=partitioning)
         if not found.files:
-            raise NotFoundError(f"there is no parquet file in {path}")
+            raise NotFoundError(f"no parquet file exists in {path}")
         files = [_ParquetFile(each) for each in found.get_fragments()]
     except FileNotFoundError:
         raise NotFoundError(f"there is neither a table nor a parquet file at {path}") from None
@@ -99,7 +101,7 @@ class _ParquetFile:
         file: What pyarrow has found.
 
     Attributes:
-        names: Its columns, and those that the folders it lies in stand for.
+        names: Its columns, and those from the names of its folders.
     """
 
     def __init__(self, file: Any) -> None:

@@ -1,20 +1,20 @@
-"""Consumers: readers of the change feed whose progress is kept at the table.
+"""Consumers: readers of the change feed whose progress is stored with the table.
 
-A consumer is a tag on the last version that it has finished with:
+A consumer is a tag on the last version that it has finished:
 
     _refs/tags/lance_stream.consumer.{name}.json
-    _refs/tags/lance_stream.snapshot.{name}.json      until it has finished with the first one: what
-                                                      it begins with
+    _refs/tags/lance_stream.snapshot.{name}.json      until it has finished the first one: the
+                                                      version it starts with
 
-So it is seen by every program that knows tags. The reference's cleanup keeps the tagged version
-itself; ours keeps all versions after it, too, for those are what the consumer has yet to read.
+So every program that knows tags sees it. The reference's cleanup keeps only the tagged version;
+ours also keeps all later versions, which the consumer has yet to read.
 
-A consumer may go back: a reader that was started again from an older checkpoint is where it says it
-is, and needs the versions after that.
+A consumer may go back: a reader that was restarted from an older checkpoint is at that older
+position, and needs the versions after it.
 
 A consumer belongs to the table, or to one branch of it. No user's tag has such a name (`tags`), and
-no consumer's name makes that of another kind of tag. Early releases held what a consumer began with
-by a second consumer `{name}.snapshot`: one that is left by them is listed, and can be dropped.
+no consumer name collides with another kind of tag. Early releases protected a consumer's start by a
+second consumer `{name}.snapshot`: a leftover one is listed, and can be dropped.
 """
 
 from contextlib import suppress
@@ -31,10 +31,10 @@ from lance_stream.snapshot.tag_files import RESERVED_PREFIX, Tag, check_new_tag
 from lance_stream.snapshot.timestamps import nanos_of, timestamp_of
 
 CONSUMER_PREFIX: Final = f"{RESERVED_PREFIX}consumer."
-"""What the names of consumers' tags begin with."""
+"""The prefix of consumers' tag names."""
 
 SNAPSHOT_PREFIX: Final = f"{RESERVED_PREFIX}snapshot."
-"""What the names of tags begin with that hold what a consumer begins with."""
+"""The prefix of tags that protect the version that a consumer starts with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,10 @@ class Consumer:
 
     Attributes:
         name: Its name.
-        version: The last version that it has finished with; where it has finished with none, the
-            one that it begins with.
-        created_at: When it began, in UTC.
-        updated_at: When it made progress last, in UTC.
-        is_beginning: Whether it has finished with no version yet.
+        version: The last version that it has finished; if none, the one that it starts with.
+        created_at: When it was created, in UTC.
+        updated_at: When it last made progress, in UTC.
+        is_beginning: Whether it has not finished any version yet.
     """
 
     name: str
@@ -63,15 +62,15 @@ class Consumer:
 
 
 def is_consumers(tag: str) -> bool:
-    """Return whether a tag is one of a consumer: from its version on, it needs all."""
+    """Return whether a tag is a consumer's, which needs its version and all later ones."""
     return tag.startswith((CONSUMER_PREFIX, SNAPSHOT_PREFIX))
 
 
 def consumer_tag(name: str, prefix: str = CONSUMER_PREFIX) -> str:
-    """Return the tag that holds the progress of a consumer, or what it begins with.
+    """Return the tag with the progress of a consumer, or with its start.
 
     Raises:
-        InvalidInputError: No consumer can have this name.
+        InvalidInputError: The name is invalid for a consumer.
     """
     tag = prefix + name
     try:
@@ -85,17 +84,17 @@ def consumer_tag(name: str, prefix: str = CONSUMER_PREFIX) -> str:
 
 
 def read_progress(refs: Refs, name: str) -> int | None:
-    """Return the last version that a consumer has finished with; None where none is known.
+    """Return the last version that a consumer has finished; None if unknown.
 
     Args:
         refs: The table's, or its branch's.
         name: The consumer's.
 
     Returns:
-        A version, of which nobody knows that it is still there.
+        A version, which may no longer exist.
 
     Raises:
-        InvalidInputError: No consumer can have this name, or it is one of another branch.
+        InvalidInputError: The name is invalid, or belongs to a consumer of another branch.
         CorruptDataError: The consumer's tag is damaged.
     """
     tag = _find(refs, name, CONSUMER_PREFIX)
@@ -105,9 +104,9 @@ def read_progress(refs: Refs, name: str) -> int | None:
 def record_progress(
     refs: Refs, name: str, version: int, environment: Environment = MACHINE
 ) -> None:
-    """Note the last version that a consumer has finished with; the first time makes the consumer.
+    """Record the last version that a consumer has finished; the first call creates the consumer.
 
-    From then on cleanup keeps that version and all after it.
+    From then on cleanup keeps that version and all later ones.
 
     Args:
         refs: The table's, or its branch's.
@@ -116,16 +115,16 @@ def record_progress(
         environment: The clock.
 
     Raises:
-        InvalidInputError: No consumer can have this name, it is one of another branch, or it is no
-            version.
-        NotFoundError: There is no such version (any more); the consumer stays where it was.
+        InvalidInputError: The name is invalid, or belongs to a consumer of another branch, or the
+            version is not one.
+        NotFoundError: The version does not exist (any more); the consumer is unchanged.
         CorruptDataError: The consumer's tag is damaged.
     """
     _record(refs, name, version, CONSUMER_PREFIX, environment)
 
 
 def hold_beginning(refs: Refs, name: str, version: int, environment: Environment = MACHINE) -> None:
-    """Keep what a consumer begins with, until it has finished with a version.
+    """Protect the version that a consumer starts with, until it has finished one.
 
     The arguments and errors are those of `record_progress`.
     """
@@ -141,7 +140,7 @@ def let_go_of_beginning(refs: Refs, name: str) -> None:
 
 def _record(refs: Refs, name: str, version: int, prefix: str, environment: Environment) -> None:
     if version < 1:
-        raise InvalidInputError(f"a consumer finishes with versions from 1 on, not with {version}")
+        raise InvalidInputError(f"a consumer finishes versions from 1 on, not {version}")
     tag = consumer_tag(name, prefix)
     refs = _home(refs, tag)
     there = _find(refs, name, prefix)
@@ -152,7 +151,7 @@ def _record(refs: Refs, name: str, version: int, prefix: str, environment: Envir
 
 
 def _find(refs: Refs, name: str, prefix: str) -> Tag | None:
-    """Return the tag of a consumer, if there is one.
+    """Return the tag of a consumer, if it exists.
 
     Raises:
         InvalidInputError: It is a consumer of another branch.
@@ -170,7 +169,7 @@ def _find(refs: Refs, name: str, prefix: str) -> Tag | None:
 def _home(refs: Refs, tag: str) -> Refs:
     """Return the references among which a consumer's tag is kept.
 
-    Early releases took a branch for a table of its own: what they noted there is kept there.
+    Early releases treated a branch as an independent table: their tags are still kept there.
     """
     early = Refs(refs.log)
     is_early = refs.branch is not None and tag_files.find_tag(early, tag) is not None
@@ -193,11 +192,11 @@ def list_consumers(refs: Refs) -> list[Consumer]:
 
 
 def drop_consumer(refs: Refs, name: str) -> None:
-    """Forget a consumer: cleanup need not keep anything for it any more.
+    """Drop a consumer: cleanup no longer keeps anything for it.
 
     Raises:
-        NotFoundError: There is no such consumer; the message lists those that are.
-        InvalidInputError: No consumer can have this name, or it is one of another branch.
+        NotFoundError: The consumer does not exist; the message lists those that do.
+        InvalidInputError: The name is invalid, or belongs to a consumer of another branch.
     """
     prefixes = [each for each in (CONSUMER_PREFIX, SNAPSHOT_PREFIX) if _find(refs, name, each)]
     if not prefixes:
@@ -218,13 +217,13 @@ def forget(refs: Refs, consumer: Consumer) -> None:
 def abandoned_consumers(
     table: TableVersion, older_than: timedelta, environment: Environment = MACHINE
 ) -> list[Consumer]:
-    """Return the consumers that have had something to read for a long time, and did not.
+    """Return the consumers that have not read available versions for a long time.
 
     One that has read everything is not abandoned, however long ago that was.
 
     Args:
         table: Any version.
-        older_than: For how long it has made no progress, while there was a version to go on to.
+        older_than: How long it has made no progress while there was a next version.
         environment: The clock.
     """
     now = environment.now_nanos()
@@ -236,7 +235,7 @@ def abandoned_consumers(
         if next_version is None:
             continue
         moments = [moment for moment in (each.updated_at, each.created_at) if moment is not None]
-        with suppress(NotFoundError):  # cleaned up since it was listed: the next one will do
+        with suppress(NotFoundError):  # cleaned up since it was listed: the next one suffices
             moments += filter(None, [timestamp_of(table.log.read(next_version))])
         if moments and max(map(nanos_of, moments)) <= latest:
             found.append(each)

@@ -1,16 +1,16 @@
-"""Going from one way of publishing versions to another: the directory, and manifest stores.
+"""Migrates between ways of publishing versions: the table's directory, and manifest stores.
 
-    from                     to                 what is to be done
-    the directory            a manifest store   give the storage option; from the first commit on
-                                                our writers without it refuse
+    from                     to                 steps
+    the directory            a manifest store   set the storage option; from the first commit on
+                                                our writers without it are rejected
     a manifest store         the directory      leave_manifest_store, given the store
-    a manifest store         another one        leave the one, then give the other
+    a manifest store         another one        leave the first, then set the other
     one that is gone; a      this one, or the   claim_versions, given the new one or none
     table moved or copied    directory
     a deleted table          nothing            forget_versions, given the store
 
-Nothing of it needs writers to be stopped where the store can create a name once: the final name of
-a version decides between those who publish in one way and those who publish in the other.
+No writers need to be stopped if the store can create a name once: the final name of a version
+decides between writers that publish in different ways.
 """
 
 import os
@@ -35,12 +35,12 @@ def leave_manifest_store(
 ) -> int:
     """Publish the versions of a table in its own directory from now on.
 
-    The last version that the manifest store publishes says so; after that the store forgets the
-    table. Writers go on without the storage option. One who still has it takes the table back.
-    Killed in the middle, it can be called again.
+    The last version that the manifest store publishes records this; then the store forgets the
+    table. Writers continue without the storage option. A writer that still has it moves the table
+    back. If killed in the middle, call it again.
 
     Args:
-        uri: Where the table lies: with its manifest store, as writers have given it so far.
+        uri: The table's location, with its manifest store, as writers have used it so far.
         storage_options: The same.
 
     Returns:
@@ -48,8 +48,8 @@ def leave_manifest_store(
 
     Raises:
         InvalidInputError: No manifest store is given.
-        NotFoundError: There is no table.
-        CommitError: The version that says so could not be made.
+        NotFoundError: The table does not exist.
+        CommitError: That version could not be committed.
     """
     table = open_table(uri, None, storage_options)
     log = _external(table.log)
@@ -61,22 +61,22 @@ def leave_manifest_store(
 def claim_versions(
     uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> int:
-    """Publish the versions of a table as is said here, whatever its newest version says.
+    """Publish the versions of a table as given here, whatever its newest version records.
 
-    It is for a table that was moved or copied, and for one whose manifest store is gone. Who calls
-    it knows that nobody publishes in the old way any more: a version that the old manifest store
-    has given out, and whose manifest has not got its final name yet, is lost.
+    Use it for a table that was moved or copied, or whose manifest store is gone. The caller must
+    know that there are no writers that publish in the old way: a version that the old manifest
+    store has assigned, and whose manifest has no final name yet, is lost.
 
     Args:
-        uri: Where the table lies.
-        storage_options: With the manifest store that is to be, or with none.
+        uri: The table's location.
+        storage_options: With the new manifest store, or without any.
 
     Returns:
-        The newest version: one that says how versions are published from now on.
+        The newest version: one that records how versions are published from now on.
 
     Raises:
-        NotFoundError: There is no table.
-        CommitError: The version could not be made.
+        NotFoundError: The table does not exist.
+        CommitError: The version could not be committed.
     """
     table = open_table(uri, None, storage_options)
     log = table.log
@@ -88,14 +88,14 @@ def claim_versions(
 def forget_versions(
     uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> None:
-    """Let a manifest store forget a table that was deleted, so that one can be made there anew.
+    """Make a manifest store forget a deleted table, so that it can be re-created there.
 
     Args:
-        uri: Where the table lay: with its manifest store, as for writing.
+        uri: The table's former location, with its manifest store, as for writing.
         storage_options: The same.
 
     Raises:
-        InvalidInputError: No manifest store is given, or the table is there.
+        InvalidInputError: No manifest store is given, or the table exists.
     """
     log = _external(open_log(uri, storage_options))
     try:
@@ -119,12 +119,12 @@ def _external(log: VersionLog) -> ExternalLog:
 
 
 def _marked_anew(table: TableVersion, log: VersionLog, *, is_needed: bool = False) -> TableVersion:
-    """Return a version with a log's mark, or with none; committed by that log if it has to be.
+    """Return a version with a log's mark, or without one; committed by that log if needed.
 
     Args:
         table: Any version.
         log: Publishes it.
-        is_needed: Whether one has to be published though the newest version says what it should.
+        is_needed: Whether to publish one even if the newest version already records it.
     """
 
     def attempt() -> TableVersion:

@@ -1,8 +1,8 @@
-"""Migrating a table to stable row ids: every row gets one, in one transaction.
+"""Migrates a table to stable row ids: every row gets one, in one transaction.
 
-Only the manifest changes. What rows and versions get, and what stands in the way, says
-`table.apply.stable_row_ids`. The ids depend on all that the table holds, so the migration is
-planned again whenever another version came in between; it is quick.
+Only the manifest changes. `table.apply.stable_row_ids` defines what rows and versions get, and what
+prevents a migration. The ids depend on the whole table, so the migration is planned again whenever
+another version was committed in between; it is quick.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def migrate(table: TableVersion) -> TableVersion:
 
     Raises:
         InvalidInputError: There are indices.
-        CommitError: Others were in the way each time.
+        CommitError: Every attempt conflicted with other commits.
     """
 
     def attempt() -> TableVersion:
@@ -51,13 +51,13 @@ def migrate(table: TableVersion) -> TableVersion:
 
 
 def _is_still(version: int) -> Callable[[Manifest], None]:
-    """Return what raises if there is a newer version: it may have rows, or an index, of its own."""
+    """Return a check that raises on a newer version, which may have new rows or indices."""
 
     def check(newest: Manifest) -> None:
         if newest.version != version:
             raise RetryableConflictError(
                 f"stable row ids were planned for the rows of version {version}, but there is "
-                f"version {newest.version} meanwhile. Plan them again",
+                f"version {newest.version} now. Plan them again",
                 newest.version,
             )
 

@@ -1,4 +1,4 @@
-"""Tags as users hold them: `ds.tags`."""
+"""The user's view of tags: `ds.tags`."""
 
 from lance_stream.arguments import as_number
 from lance_stream.errors import InvalidInputError
@@ -15,8 +15,8 @@ TaggedVersion = int | str | tuple[str | None, int] | None
 class Tags:
     """The tags of a table and its branches: names for versions, which cleanup keeps.
 
-    A tag can be given wherever a version is asked for. Names that begin with `lance_stream.` are
-    not for users: consumers of streams are kept as tags, too.
+    A tag is accepted wherever a version is. Names that begin with `lance_stream.` are reserved:
+    consumers of streams are stored as tags, too.
 
     Args:
         table: A version of the table, or of a branch.
@@ -31,12 +31,12 @@ class Tags:
     def list(self) -> dict[str, Tag]:
         """Return all tags by name, in the order of their names.
 
-        Files that are no tags are passed over, and named in a warning.
+        Files that are not tags are skipped, with a warning that names them.
         """
         return tag_files.list_tags(self._table.refs)
 
     def create(self, name: str, version: TaggedVersion = None) -> Tag:
-        """Make a tag.
+        """Create a tag.
 
         Args:
             name: Letters and digits of ASCII, ".", "-" and "_".
@@ -44,33 +44,33 @@ class Tags:
                 `("branch", 3)`; None for this dataset's version.
 
         Raises:
-            InvalidInputError: There is such a tag already, or none can have this name.
-            NotFoundError: There is no such version.
+            InvalidInputError: The tag already exists, or the name is invalid.
+            NotFoundError: The version does not exist.
         """
         refs, number = self._said(version)
         return tag_files.create_tag(refs, _of_user(name), number)
 
     def update(self, name: str, version: TaggedVersion = None) -> Tag:
-        """Let a tag stand for another version; the arguments are those of `create`.
+        """Move a tag to another version; the arguments are those of `create`.
 
         Raises:
             InvalidInputError: The tag is a consumer's.
-            NotFoundError: There is no such tag or version.
+            NotFoundError: The tag or version does not exist.
             CorruptDataError: The tag's file is damaged.
         """
         refs, number = self._said(version)
         return tag_files.move_tag(refs, _of_user(name), number)
 
     def delete(self, name: str) -> None:
-        """Delete a tag; the version that it stands for stays until a cleanup.
+        """Delete a tag; its version stays until a cleanup.
 
         Raises:
-            NotFoundError: There is no such tag; the message lists those that are.
+            NotFoundError: The tag does not exist; the message lists those that do.
         """
         tag_files.delete_tag(self._table.refs, name)
 
     def _said(self, version: TaggedVersion) -> tuple[Refs, int]:
-        """Return which version of which branch is meant."""
+        """Return the branch and the version."""
         refs = self._table.refs
         if version is None:
             return refs, self._table.version

@@ -1,11 +1,11 @@
-"""Verifying: every rule of the format that can be checked on a version, as a list of findings.
+"""Verifies every rule of the format that can be checked on a version; returns findings.
 
-A sound table of any writer has none. `RULES` lists the rules; each is one function that yields what
-breaks it. A rule that meets damaged bytes reports them and ends; the other rules go on.
+A sound table of any writer has none. `RULES` lists the rules; each is a function that yields its
+violations. A rule that meets damaged bytes reports them and ends; the other rules continue.
 
-Checked is one version, its files and the names beside them: the manifest as a whole, every
-fragment, the metadata of every data file (not its values), every deletion file, the sequences of
-row ids and row versions, the transaction, the ledger, the deletes that are remembered.
+It checks one version, its files and the names beside them: the manifest as a whole, every fragment,
+the metadata of every data file (not its values), every deletion file, the sequences of row ids and
+row versions, the transaction, the ledger, the remembered deletes.
 """
 
 from collections import Counter
@@ -41,7 +41,7 @@ from lance_stream.upsert.tombstone_files import column_names, read_deletes
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A rule of the format that a table breaks.
+    """A violation of a rule of the format.
 
     Attributes:
         rule: The rule's name, one of `RULES`.
@@ -58,7 +58,7 @@ class Finding:
 
 
 def verify(table: TableVersion) -> list[Finding]:
-    """Return every rule that a version breaks; none for a sound table."""
+    """Return every violation in a version; none for a sound table."""
     findings: list[Finding] = []
     for rule, check in RULES.items():
         try:
@@ -89,7 +89,7 @@ def _features(table: TableVersion) -> Broken:
     missing = reader & ~table.manifest.reader_feature_flags
     if missing:
         yield "manifest", f"the reader flags lack {missing}, which its contents ask for"
-    # the reference takes a table with a config and without its flag, and sets it later
+    # the reference accepts a table with a config but without its flag, and sets it later
     missing = writer & ~table.manifest.writer_feature_flags & ~TABLE_CONFIG
     if missing:
         yield "manifest", f"the writer flags lack {missing}, which its contents ask for"
@@ -133,7 +133,7 @@ def _transaction(table: TableVersion) -> Broken:
     is_clone = transaction is not None and isinstance(transaction.operation, Clone)
     if (
         transaction is not None
-        and not is_clone  # whose first version has the number of the one that it was made from
+        and not is_clone  # whose first version has the number of its origin
         and transaction.read_version >= manifest.version
     ):
         yield (
@@ -148,7 +148,7 @@ def _transaction(table: TableVersion) -> Broken:
         yield where, "the name says no read version and uuid"
     if table.store.exists(where):
         stored = decode_transaction(table.store.read(where))
-        # a second transaction of one uuid has a random number behind it
+        # a second transaction with the same uuid has a random number appended
         if parsed is not None and (
             parsed[0] != stored.read_version or not parsed[1].startswith(stored.uuid)
         ):
@@ -220,7 +220,7 @@ def _fragment_ids(table: TableVersion) -> Broken:
 def _fields_of_files(table: TableVersion) -> Broken:
     flags = table.manifest.reader_feature_flags
     expected = table.manifest.data_format.version
-    # the parts of a struct may lie in several files, and in 2.0 each of them names the struct, too
+    # the parts of a struct may be in several files, and in 2.0 each of them lists the struct, too
     structs = {each.id for each in table.schema.walk() if each.children and not each.is_leaf}
     for where, fragment in _fragments(table):
         live: Counter[int] = Counter()
@@ -271,7 +271,7 @@ def _stored_paths(table: TableVersion) -> Broken:
 
 
 def _data_files(table: TableVersion) -> Broken:
-    """Open every data file, several at a time."""
+    """Open every data file, several in parallel."""
     jobs = [
         (f"{where}, {file.path}", fragment, file)
         for where, fragment in _fragments(table)
@@ -288,7 +288,7 @@ def _problems_of(table: TableVersion, fragment: Fragment, file: DataFile) -> lis
     try:
         size = table.files.size_of(file)
         stated = FileVersion.from_numbers(*file.file_version)
-        # old writers noted too small a size of files of 0.1; nobody goes by it
+        # old writers recorded too small a size for files of 0.1; no reader relies on it
         if stated is not FileVersion.V0_1 and file.size_bytes not in (0, size):
             return [f"the file has {size} bytes, but the manifest says {file.size_bytes}"]
         metadata = table.files.reader(file).metadata
@@ -359,7 +359,7 @@ def _row_ids(table: TableVersion) -> Broken:
 
 def _row_ids_across_fragments(table: TableVersion) -> Broken:
     if table.has_stable_row_ids:
-        # making the index finds two live rows with one id
+        # building the index finds two live rows with one id
         _ = table.row_id_index
     yield from ()
 
@@ -370,7 +370,7 @@ def _row_versions(table: TableVersion) -> Broken:
         try:
             table.check_promise(fragment)
         except (BadDataError, NotFoundError):
-            continue  # the rules of data files and row ids say so
+            continue  # the rules of data files and row ids report it
         for name in ("created_at_versions", "last_updated_at_versions"):
             stored = getattr(fragment, name)
             if stored is None:
@@ -410,7 +410,7 @@ def _row_counts(table: TableVersion) -> Broken:
 
 
 def _wrong_counts(table: TableVersion) -> Broken:
-    """Compare what Lance 0.8 stated of rows, which is not gone by, with the files."""
+    """Compare the row counts that Lance 0.8 stated, which readers ignore, with the files."""
     for stated in table.manifest.distrusted_fragments or ():
         fragment = table.manifest.fragments.by_id(stated.id)
         if fragment is None:

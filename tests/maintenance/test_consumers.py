@@ -72,7 +72,7 @@ def test_a_version_that_is_gone_cannot_be_finished_with(ds: Dataset) -> None:
     record_progress(ds.table.refs, "totals", 2)
     with pytest.raises(NotFoundError, match="has no version 9"):
         record_progress(ds.table.refs, "totals", 9)
-    with pytest.raises(InvalidInputError, match="from 1 on, not with 0"):
+    with pytest.raises(InvalidInputError, match="from 1 on, not 0"):
         record_progress(ds.table.refs, "totals", 0)
     assert read_progress(ds.table.refs, "totals") == 2
 

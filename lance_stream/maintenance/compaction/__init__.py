@@ -1,8 +1,8 @@
-"""Compaction: rows of small fragments, and of those with many dead rows, in fewer new fragments.
+"""Compaction: moves rows of small fragments, and of those with many deleted rows, to fewer ones.
 
-Read `plan` first (which fragments are worth it), then `rewrites` (their rows in new files, by
-whoever writes them) and `compact` (what others did meanwhile is followed, and one commit).
-`background` does it beside a stream's batches.
+Read `plan` first (which fragments are worth it), then `rewrites` (writing their rows to new files)
+and `compact` (following concurrent changes, and one commit).
+`background` does it alongside a stream's batches.
 
-May import: what the other verbs may, and they.
+May import: what the other verbs may, plus the verbs.
 """

@@ -1,18 +1,18 @@
-"""Compaction beside a stream of batches, in a thread of its own.
+"""Compaction alongside a stream of batches, in its own thread.
 
     batch 0   batch 1   batch 2    batch 3            batch 4
     ───────   ───────   ─────────  ─────────────────  ───────
                       │                             ▲
                       └─ plan, write new files ─ ─ ─ commit, between two batches
 
-Every so many batches a round begins: what is worth it is planned on the version that the batch
-made, and written into new files while batches go on. The commit takes a turn like a batch does, so
-that a batch never meets it in the middle and has to be planned again. A batch waits for one attempt
-of a commit at most, never for the writing; the thread never waits while it has the turn.
+Every few batches a round starts: it is planned on the version that the batch committed, and written
+into new files while batches continue. The commit takes a turn like a batch, so a batch never meets
+it halfway and has to be planned again. A batch waits for at most one commit attempt, never for the
+writing; the thread never waits while it has the turn.
 
-A round never fails a stream: what goes wrong is logged, the files are deleted as far as they are
-known to belong to no version, and a later round tries again. A process that is killed leaves files
-that no version names. One that ends stops its rounds, and waits a while for them.
+A round never fails a stream: errors are logged, the files that are known to belong to no version
+are deleted, and a later round tries again. A killed process leaves unreferenced files. A process
+that exits stops its rounds, and waits a while for them.
 """
 
 import atexit
@@ -41,25 +41,25 @@ from lance_stream.table.fragments import Fragment
 _log = logging.getLogger("lance_stream.compaction")
 
 ROUND: Final = CompactionRules(most_dead=0.25, by_steps=True, max_rows=8 << 20, max_bytes=1 << 30)
-"""What one round does: bounded, so that small fragments are merged steadily while rows come in.
+"""What one round does: bounded, so that small fragments are merged steadily while rows arrive.
 
-A part of the rows of every fragment dies with each batch of updates. With a quarter dead before a
-fragment is written anew, three live rows are moved for each dead one; with a tenth, nine.
+Each batch of updates deletes a share of the rows of every fragment. If fragments are rewritten at a
+quarter deleted, three live rows are moved for each deleted one; at a tenth, nine.
 """
 
 SECONDS_AT_EXIT: Final = 10.0
-"""How long a process that ends waits for a round to leave nothing behind."""
+"""How long an exiting process waits for a round to clean up."""
 
 
 class StoppedError(Exception):
-    """A round was told to stop; it leaves nothing behind."""
+    """A round was stopped; it leaves nothing behind."""
 
 
 class Turns:
-    """Whose turn it is: that of the batches, or that of a commit of the compaction.
+    """Whose turn it is: a batch's, or a commit's of the compaction.
 
-    A commit waits until no batch is under way. Then it goes first, so that batches which closely
-    follow each other do not keep it out.
+    A commit waits until no batch is under way. Then it goes first, so that a dense sequence of
+    batches does not keep it out.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Turns:
 
     @contextmanager
     def of_batch(self) -> Iterator[None]:
-        """Have a turn as a batch; waits for one attempt of a commit at most."""
+        """Take a turn as a batch; waits for at most one commit attempt."""
         with self._changed:
             self._changed.wait_for(self._has_room_for_batch)
             self._num_batches += 1
@@ -83,7 +83,7 @@ class Turns:
 
     @contextmanager
     def of_commit(self, stop: threading.Event) -> Iterator[None]:
-        """Have a turn as one attempt of a commit; waits for the batches under way.
+        """Take a turn as one commit attempt; waits for the batches under way.
 
         Raises:
             StoppedError: The event was set before its turn came (see `wake`).
@@ -104,7 +104,7 @@ class Turns:
                 self._changed.notify_all()
 
     def wake(self) -> None:
-        """Let those who wait look again whether they are stopped."""
+        """Make waiting threads check again whether they are stopped."""
         with self._changed:
             self._changed.notify_all()
 
@@ -112,21 +112,21 @@ class Turns:
         return not self._num_batches and not self._committing
 
     def _has_room_for_batch(self) -> bool:
-        # With a batch under way a second one does not wait behind the commit that waits for it.
+        # While a batch is under way, a second one does not wait for the commit that waits for it.
         return not self._committing and (not self._num_waiting or self._num_batches > 0)
 
 
 @dataclass(frozen=True)
 class Round:
-    """What became of a round.
+    """The outcome of a round.
 
     Attributes:
-        version: The version that was made; None where there was nothing worth it, or it went wrong.
-        num_removed: How many fragments are gone by it.
-        num_added: How many have come.
-        num_given_up: How many groups of fragments were written anew for nothing.
+        version: The committed version; None if there was nothing to do, or it failed.
+        num_removed: How many fragments it removed.
+        num_added: How many fragments it added.
+        num_given_up: How many groups of fragments were rewritten in vain.
         seconds: How long it took: "write", and "commit" with the waiting for a turn.
-        error: What went wrong; None where nothing did.
+        error: The error; None if there was none.
     """
 
     version: int | None = None
@@ -138,10 +138,10 @@ class Round:
 
 
 def check_every(every: int) -> None:
-    """Raise unless it is a number of batches after which a round can begin.
+    """Raise unless it is a valid number of batches between rounds.
 
     Raises:
-        InvalidInputError: It is no whole number from 1.
+        InvalidInputError: It is not a whole number from 1.
     """
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise InvalidInputError(
@@ -154,14 +154,14 @@ class BackgroundCompaction:
     """Compacts a table while batches are written into it. Pickles as if it were new.
 
     Args:
-        every: After how many batches that made a version a round begins.
+        every: A round starts after this many batches that committed a version.
         rules: What a round does.
 
     Attributes:
-        last_round: What became of the last round; None before the first has ended.
+        last_round: The outcome of the last round; None before the first has ended.
 
     Raises:
-        InvalidInputError: `every` is no whole number from 1.
+        InvalidInputError: `every` is not a whole number from 1.
     """
 
     def __init__(self, every: int, rules: CompactionRules = ROUND) -> None:
@@ -189,25 +189,26 @@ class BackgroundCompaction:
         open_newest: Callable[[], TableVersion],
         write: WriteTasks | None = None,
     ) -> bool:
-        """Begin a round if one is due: every so many batches, by their numbers or as they come.
+        """Start a round if one is due: every few batches, by batch id or as they arrive.
 
-        By their numbers, so that a stream that is started for a few batches at a time gets its
+        Counting by batch id lets a stream that is started for a few batches at a time get its
         rounds, too.
 
         Args:
-            batch_id: The batch's number. It made a version.
-            open_newest: Returns the table; asked if a round is due.
-            write: Who writes the new files; by default the thread itself.
+            batch_id: The batch id. The batch committed a version.
+            open_newest: Returns the table; called if a round is due.
+            write: Writes the new files; by default the thread itself.
 
         Returns:
-            Whether a round began. None does while one is under way on this table, in this process.
+            Whether a round started. None starts while one is under way on this table, in this
+            process.
         """
         self._num_batches += 1
         if self._num_batches < self.every and (batch_id + 1) % self.every:
             return False
         try:
             table = open_newest()
-        except Exception:  # the batch is in, whatever is the matter now
+        except Exception:  # the batch is committed, whatever happens now
             _log.warning("a compaction cannot begin; the stream goes on", exc_info=True)
             return False
         if not _begin(table.store.uri):
@@ -225,7 +226,7 @@ class BackgroundCompaction:
         return True
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Wait for the round under way; return whether there is none any more."""
+        """Wait for the round under way; return whether it has ended."""
         thread = self._thread
         if thread is None:
             return True
@@ -233,9 +234,9 @@ class BackgroundCompaction:
         return not thread.is_alive()
 
     def stop(self, timeout_seconds: float | None = None) -> bool:
-        """Stop the round under way; return whether there is none any more.
+        """Stop the round under way; return whether it has ended.
 
-        A round that has not begun to commit leaves nothing; one that has goes on to its end.
+        A round that has not begun to commit leaves nothing; one that has runs to its end.
         """
         self._stop.set()
         self._turns.wake()
@@ -291,7 +292,7 @@ def _check(stop: threading.Event) -> None:
 _ROUNDS: Final[weakref.WeakSet[BackgroundCompaction]] = weakref.WeakSet()
 _TABLES: Final[set[str]] = set()
 _TABLES_LOCK: Final = threading.Lock()
-"""Which tables this process compacts at the moment, whatever sink began it."""
+"""The tables that this process is compacting, started by any sink."""
 
 
 def _begin(uri: str) -> bool:
@@ -309,7 +310,7 @@ def _end(uri: str) -> None:
 
 @atexit.register
 def _stop_all() -> None:
-    """Let the rounds of a process that ends leave nothing behind, if they can do so in time."""
+    """Let the rounds of an exiting process clean up, if they can do so in time."""
     deadline = time.monotonic() + SECONDS_AT_EXIT
     rounds = list(_ROUNDS)
     for each in rounds:

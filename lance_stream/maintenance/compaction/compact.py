@@ -1,22 +1,22 @@
-"""Compaction: rows of small fragments, and of those with many dead rows, in fewer new fragments.
+"""Compaction: moves rows of small fragments, and of those with many deleted rows, to fewer ones.
 
-No row changes: row ids and version stamps go with the rows, the dead rows are left behind, and
-readers of the feed see nothing.
+No row changes: row ids and row versions move with the rows, deleted rows are left behind, and the
+change feed shows nothing.
 
-    prepare     plan on some version, and write the files: long, and in nobody's way  (`rewrites`)
-    follow      see what became of the old fragments in the newest version
+    prepare     plan on some version, and write the files: slow, but blocks no writer  (`rewrites`)
+    follow      find the state of the old fragments in the newest version
     commit      one Rewrite for all groups; if another writer was faster, follow again
 
-Others go on writing meanwhile, and what was prepared is not lost by that:
+Other writers continue meanwhile, and the prepared files are not lost:
 
-    rows of an old fragment died       they are dead in the new one, too
-    an old fragment has other files,   it stays as it is; its rows are dead in the new one
-    or is gone, or lives again
-    more than half of the rows died    the group is given up; it would be written again at once
-    indices came for some of a group   the group is given up, because they could not follow
+    rows of an old fragment deleted    they are deleted in the new one, too
+    an old fragment has other files,   it stays as it is; its rows are deleted in the new one
+    or is gone, or has rows restored
+    more than half of the rows deleted the group is dropped; it would be rewritten at once
+    new indices on part of a group     the group is dropped, because they could not follow
 
-Source: facts of the format, section 4; measured on the reference.
-Differs: The reference gives a compaction up if one of its rows was deleted or changed meanwhile.
+Source: facts of the format, section 4; observed in the reference.
+Differs: The reference drops a compaction if one of its rows was deleted or changed meanwhile.
 """
 
 import uuid
@@ -57,20 +57,20 @@ from lance_stream.write.fragments import delete_files
 from lance_stream.write.planning import MAX_PLANS, planning_again
 
 MOST_DEAD_BEFORE_COMMIT: Final = 0.5
-"""A group of which more than this part of the rows died before it was committed is given up."""
+"""A group is dropped if more than this share of its rows was deleted before the commit."""
 
 _ONE_ATTEMPT = Backoff(max_attempts=1, first_delay_seconds=0.0, max_delay_seconds=0.0)
 
 
 @dataclass(frozen=True)
 class Compacted:
-    """What became of a compaction.
+    """The outcome of a compaction.
 
     Attributes:
-        table: The version that was made; where there was nothing to do, the newest one.
-        num_removed: How many fragments are gone.
-        num_added: How many have come.
-        num_given_up: How many groups were prepared for nothing.
+        table: The committed version; the newest one if there was nothing to do.
+        num_removed: How many fragments were removed.
+        num_added: How many fragments were added.
+        num_given_up: How many groups were prepared in vain.
     """
 
     table: TableVersion
@@ -85,12 +85,12 @@ def compact(
     write: WriteTasks = write_here,
     environment: Environment = MACHINE,
 ) -> Compacted:
-    """Write small fragments, and those with many dead rows, anew; see `Dataset.compact`.
+    """Rewrite small fragments, and those with many deleted rows; see `Dataset.compact`.
 
     Args:
         table: Any version; the newest one is compacted.
-        target_rows: How many rows a fragment is to have.
-        write: Who writes the new files.
+        target_rows: The desired number of rows of a fragment.
+        write: Writes the new files.
         environment: The clock and randomness.
     """
     rules = CompactionRules(target_rows)
@@ -115,23 +115,23 @@ def commit_prepared(
     environment: Environment = MACHINE,
     backoff: Backoff = BACKOFF,
 ) -> Compacted:
-    """Put what was prepared into the newest version, as far as it is still of use.
+    """Commit what was prepared to the newest version, as far as it still applies.
 
     Args:
-        prepared: The files and what they hold. Those that are not committed are deleted, as long
-            as it is known.
-        turn: Entered for each attempt, and left to wait for the next: who shares it is kept
-            waiting for one commit at most.
+        prepared: The files and their rows. Those that are known not to be committed are deleted.
+        turn: Entered for each attempt, and left while waiting for the next: others that share it
+            wait for at most one commit.
         environment: The clock and randomness.
-        backoff: How often, and how soon.
+        backoff: The number and delays of attempts.
 
     Returns:
-        What became of it. Where nothing was of use, no version is made.
+        The outcome. If nothing still applies, no version is committed.
 
     Raises:
-        RetryableConflictError: Others were faster each time.
-        TableReplacedError: The table is another one by now.
-        CommitUncertainError: The store did not say whether the version landed; the files stay.
+        RetryableConflictError: Every attempt lost to another writer.
+        TableReplacedError: The table has been replaced by another one.
+        CommitUncertainError: The store did not report whether the version was published; the
+            files stay.
     """
     if not prepared.groups:
         return Compacted(prepared.table)
@@ -175,11 +175,11 @@ def commit_prepared(
 
 @dataclass(frozen=True)
 class _Followed:
-    """What was prepared, as it fits a newer version.
+    """What was prepared, adapted to a newer version.
 
     Attributes:
         table: The version.
-        groups: What is left of the groups.
+        groups: What remains of the groups.
     """
 
     table: TableVersion
@@ -195,7 +195,7 @@ class _Followed:
 
 
 def _follow(newest: TableVersion, prepared: Prepared, environment: Environment) -> _Followed:
-    """Find what is of use in the newest version, and write the deletion files it takes."""
+    """Find what still applies to the newest version, and write the necessary deletion files."""
     covered_by = coverage_of(newest)
     found = [_still_there(newest, group) for group in prepared.groups]
     of_use = [
@@ -207,7 +207,7 @@ def _follow(newest: TableVersion, prepared: Prepared, environment: Environment) 
     ]
     if not any(len(each) for _, _, dead in of_use for each in dead):
         return _Followed(newest, tuple(RewriteGroup(old, new) for old, new, _ in of_use))
-    # A deletion file is named after its fragment, so that the ids have to be known before.
+    # A deletion file is named after its fragment, so the ids must be known first.
     ids = count((max_fragment_id(newest.manifest) or 0) + 1)
     made: list[Fragment] = []
     groups: list[RewriteGroup] = []
@@ -228,7 +228,7 @@ def _follow(newest: TableVersion, prepared: Prepared, environment: Environment) 
 def _still_there(
     newest: TableVersion, group: PreparedGroup
 ) -> tuple[tuple[Fragment, ...], tuple[Fragment, ...], list[Offsets]]:
-    """Return the old fragments of a group that can be replaced, the new ones, and their dead."""
+    """Return a group's replaceable old fragments, the new ones, and their deleted rows."""
     old: list[Fragment] = []
     places = []
     for planned, rows in zip(group.old, group.rows, strict=True):
@@ -283,7 +283,7 @@ def _try_to_commit(followed: _Followed, environment: Environment) -> Committed |
 
 
 def _ids_are_free(table: TableVersion) -> BeforeAttempt:
-    """Return what stops a commit if fragments have come since the new ones were given ids."""
+    """Return a check that stops a commit if fragments were added after ids were assigned."""
     highest = max_fragment_id(table.manifest)
 
     def check(newest: Manifest | None) -> str | None:

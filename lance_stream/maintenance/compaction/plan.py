@@ -1,17 +1,17 @@
-"""Which fragments a compaction puts together.
+"""Which fragments a compaction merges.
 
-    candidates    fewer rows than wanted, or more than a given part of them dead
-    groups        neighbours among the candidates, up to the number of rows wanted, and covered by
-                  the same indices, so that these can follow; one alone only if it has dead rows.
-                  Where files cannot hold nulls, those that lack a column are put together
-    a round       all groups; or those with the most to gain for the rows that are written, up to
+    candidates    fewer rows than wanted, or more than a given share of them deleted
+    groups        neighbors among the candidates, up to the number of rows wanted, and covered by
+                  the same indices, so that these can follow; one alone only if it has deleted rows.
+                  If files cannot store nulls, those that lack a column are merged with each other
+    a round       all groups; or those with the highest gain per row written, up to
                   a number of rows and bytes
 
-Who compacts again and again while rows come in goes *by steps*: the last group, to which rows still
-come, is put together only where no fragment in it is larger than all the others. A row is then
-written anew as often as its fragment doubles, and not each time that a few rows came.
+Repeated compaction while rows arrive goes *by steps*: the last group, which still receives rows, is
+merged only if no fragment in it is larger than all the others. A row is then rewritten as often as
+its fragment doubles, and not each time that a few rows arrive.
 
-Source: facts of the format, section 4; measured on the reference.
+Source: facts of the format, section 4; observed in the reference.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -26,22 +26,22 @@ from lance_stream.table.fragments import Fragment
 from lance_stream.table.indices import decode_index_section
 
 TARGET_ROWS: Final = 1 << 20
-"""How many rows a fragment is to have."""
+"""The desired number of rows of a fragment."""
 
 MOST_DEAD: Final = 0.1
-"""A fragment of which more than this part of the rows is dead is written anew."""
+"""A fragment is rewritten if more than this share of its rows is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionRules:
-    """What a compaction is to reach, and how much it may do at once.
+    """The goals of a compaction, and how much it may do at once.
 
     Attributes:
-        target_rows: How many rows a fragment is to have.
-        most_dead: The part of a fragment's rows that may be dead, 0 to 1.
-        by_steps: Whether rows still come in, so that small fragments wait for others of their size.
-        max_rows: How many rows are written at most, unless one group has more; None for all.
-        max_bytes: About how many bytes of data files are read at most, unless one fragment has
+        target_rows: The desired number of rows of a fragment.
+        most_dead: The share of a fragment's rows that may be deleted, 0 to 1.
+        by_steps: Whether rows still arrive, so that small fragments wait for others of their size.
+        max_rows: The maximum number of rows written, unless one group has more; None for all.
+        max_bytes: The approximate maximum of bytes of data files read, unless one fragment has
             more; None for all.
     """
 
@@ -64,9 +64,9 @@ class _Candidate(NamedTuple):
 
 
 def plan(table: TableVersion, rules: CompactionRules | None = None) -> list[tuple[int, ...]]:
-    """Return which fragments are to be put together, as places in the manifest, ascending."""
+    """Return which fragments to merge, as indices into the manifest, ascending."""
     rules = rules or CompactionRules()
-    if not table.schema.fields:  # as no writer leaves it: there is nothing to write anew
+    if not table.schema.fields:  # no writer creates this: there is nothing to rewrite
         return []
     groups = [each for group in _groups(table, rules) for each in group if _pays(each)]
     if rules.max_rows is not None or rules.max_bytes is not None:
@@ -75,7 +75,7 @@ def plan(table: TableVersion, rules: CompactionRules | None = None) -> list[tupl
 
 
 def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_Candidate]]]:
-    """Yield neighbours that fit together; as several groups if they had better wait for others."""
+    """Yield neighbors that fit together; as several groups if they should wait for others."""
     kind_of = _kinds(table)
     group: list[_Candidate] = []
     group_rows, group_bytes, group_kind = 0, 0, None
@@ -104,7 +104,7 @@ def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_
 
 
 def _steps(group: Sequence[_Candidate]) -> Iterator[list[_Candidate]]:
-    """Cut a group at each fragment that is larger than all others together."""
+    """Split a group at each fragment that is larger than all others together."""
     waiting = [list(group)]
     while waiting:
         part = waiting.pop()
@@ -122,7 +122,7 @@ def _pays(group: Sequence[_Candidate]) -> bool:
 def _most_gaining(
     groups: Sequence[list[_Candidate]], rules: CompactionRules
 ) -> list[list[_Candidate]]:
-    """Return the groups with the most to gain for what they cost, as many as a round may take."""
+    """Return the groups with the best ratio of gain to cost, as many as a round may take."""
 
     def gain(group: list[_Candidate]) -> float:
         gone = len(group) - 1 + sum(each.num_dead for each in group) / rules.target_rows
@@ -142,7 +142,7 @@ def _most_gaining(
 
 
 def _kinds(table: TableVersion) -> Callable[[Fragment], Hashable]:
-    """Return what says of a fragment what all fragments of a group have in common."""
+    """Return a function of a fragment whose value all fragments of a group share."""
     covered_by = coverage_of(table)
     never_null = [
         frozenset(part.id for part in each.walk())
@@ -158,7 +158,7 @@ def _kinds(table: TableVersion) -> Callable[[Fragment], Hashable]:
 
 
 def coverage_of(table: TableVersion) -> Callable[[int], frozenset[bytes]]:
-    """Return what says which indices cover a fragment, given its id, by their uuids."""
+    """Return a function that gives the uuids of the indices that cover a fragment id."""
     section = table.manifest.index_section
     known = {
         each.uuid: coverage(each)

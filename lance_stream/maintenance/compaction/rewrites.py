@@ -1,11 +1,11 @@
-"""The long part of a compaction: live rows are written into new fragments that no version names.
+"""The long part of a compaction: live rows are written into new, unreferenced fragments.
 
     task        what a worker needs to write one group: picklable
-    group       which fragments were written anew, how they were, and what came of it
+    group       the rewritten fragments, their former state, and the new ones
 
-A driver makes the tasks, lets them be done wherever the data can be read (by itself, or by Spark's
-workers), and gives the new fragments the row ids and version stamps of their rows. What becomes of
-the groups is said in `compact`: they follow what others do meanwhile.
+A driver creates the tasks, has them executed wherever the data can be read (by itself, or by
+Spark's workers), and gives the new fragments the row ids and row versions of their rows. `compact`
+describes what happens to the groups next: they follow concurrent changes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,10 +33,10 @@ from lance_stream.write.fragments import WriteTarget, delete_files, write_fragme
 
 @dataclass(frozen=True)
 class RewriteTask:
-    """Some fragments to be written anew, in order: picklable, complete.
+    """Some fragments to rewrite, in order; picklable, self-contained.
 
     Attributes:
-        units: What reads their live rows.
+        units: The work units that read their live rows.
         target: Where the new files go.
     """
 
@@ -45,20 +45,21 @@ class RewriteTask:
 
 
 WriteTasks: TypeAlias = Callable[[Sequence[RewriteTask]], Iterable[Sequence[Fragment]]]
-"""Does tasks, here or elsewhere; yields in order what `write_task` returns for each.
+"""Executes tasks, here or elsewhere; yields in order what `write_task` returns for each.
 
-If it raises, the files of the tasks that it has not yielded are gone, as far as it can know.
+If it raises, the files of the tasks that it has not yielded are deleted, as far as possible.
 """
 
 
 @dataclass(frozen=True)
 class PreparedGroup:
-    """Fragments of one version, and new ones that hold their live rows.
+    """Fragments of one version, and new ones that contain their live rows.
 
     Attributes:
         old: The fragments, as they were.
-        rows: Of each, how many rows it has and which were dead.
-        new: The new ones, with the row ids and stamps of their rows and without ids of their own.
+        rows: For each, how many rows it has and which were deleted.
+        new: The new ones, with the row ids and row versions of their rows, but without fragment
+            ids.
     """
 
     old: tuple[Fragment, ...]
@@ -68,7 +69,7 @@ class PreparedGroup:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A compaction whose files are written, and that is not committed.
+    """A compaction whose files are written, but that is not committed.
 
     Attributes:
         table: The version that was planned on.
@@ -86,14 +87,14 @@ class Prepared:
 def write_task(
     task: RewriteTask, before_each_batch: Callable[[], object] = lambda: None
 ) -> list[Fragment]:
-    """Write the live rows of a task's fragments into new ones: the worker's side.
+    """Write the live rows of a task's fragments into new ones; runs on workers.
 
     Args:
-        task: What is to be done.
+        task: The task.
         before_each_batch: May raise to end it early; no file is left behind then.
 
     Raises:
-        BadDataError: A file is damaged, or has what is not supported; no file is left behind.
+        BadDataError: A file is damaged, or uses an unsupported feature; no file is left behind.
     """
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -105,7 +106,7 @@ def write_task(
 
 
 def write_here(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
-    """Do tasks in this process, one after the other."""
+    """Execute tasks in this process, one after another."""
     yield from map(write_task, tasks)
 
 
@@ -118,12 +119,12 @@ def prepare(
 
     Args:
         table: The version.
-        rules: What is to be reached.
-        write: Who writes.
+        rules: The goals of the compaction.
+        write: Executes the tasks.
 
     Raises:
-        InvalidInputError: The rules make no sense.
-        BadDataError: A file is damaged, or has what is not supported; no file is left behind.
+        InvalidInputError: The rules are invalid.
+        BadDataError: A file is damaged, or uses an unsupported feature; no file is left behind.
     """
     rules = rules or CompactionRules()
     planned = plan(table, rules)
@@ -162,7 +163,7 @@ def _with_lineage(
     rows: Sequence[RewrittenRows],
     new: Sequence[Fragment],
 ) -> list[Fragment]:
-    """Return new fragments with the row ids and stamps of their rows, in the order of the old."""
+    """Return new fragments with the row ids and versions of their rows, in the order of the old."""
     dead = [each.dead for each in rows]
     ids = [table.row_ids(each).without(gone) for each, gone in zip(old, dead, strict=True)]
     row_ids = RowIdSequence.concat(ids).to_array()
