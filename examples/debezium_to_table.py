@@ -1,16 +1,16 @@
-"""Changes that Debezium captured go into a table, and on from there into a search index.
+"""Apply changes captured by Debezium to a table, and update a search index from the table.
 
     python examples/debezium_to_table.py [FOLDER]
 
-    FOLDER/topic/*.json     Debezium's envelopes, a line each: before, after, op, source.lsn
-          │ a stream, one commit a micro-batch: upserts and deletes by key, the newest lsn wins
-    FOLDER/articles.lance   what the captured database table holds now
+    FOLDER/topic/*.json     Debezium's envelopes, one per line: before, after, op, source.lsn
+          │ a stream, one commit per micro-batch: upserts and deletes by key, the newest lsn wins
+    FOLDER/articles.lance   the current rows of the captured database table
           │ its change feed
     FOLDER/search.db        a full-text index (SQLite's FTS5), by row id
 
-The topic is laid out as files, as a connector to object storage leaves them; with Kafka take
+The topic is stored as files, as a connector to object storage writes them; with Kafka use
 `from_json(col("value").cast("string"), ENVELOPE)` of `readStream.format("kafka")` instead. Lines
-may come late, twice, or behind the delete of their key: their lsn tells.
+may arrive late, twice, or after the delete of their key: their lsn orders them.
 """
 
 import json
@@ -38,7 +38,7 @@ ENVELOPE = f"""
 
 
 def capture(spark: SparkSession, topic: str, table: str, checkpoint: str) -> StreamingQuery:
-    """Bring the table up to what the topic holds, and end. Without the trigger it goes on."""
+    """Apply the topic to the table, then stop. Without the trigger it keeps running."""
     envelopes = spark.readStream.schema(ENVELOPE).option("maxFilesPerTrigger", 100).json(topic)
     # created, read by Debezium's own snapshot, updated, deleted
     envelopes = envelopes.where("op IN ('c', 'r', 'u', 'd')")
@@ -58,7 +58,7 @@ def capture(spark: SparkSession, topic: str, table: str, checkpoint: str) -> Str
 
 
 def index(spark: SparkSession, table: str, database: str, checkpoint: str) -> StreamingQuery:
-    """Bring the search index up to what the table holds, and end."""
+    """Apply all changes of the table to the search index, then stop."""
     changes = (
         spark.readStream.format("lance")
         .option("readChangeFeed", "true")
@@ -79,7 +79,7 @@ def start(rows: DataFrame, sink: Any, checkpoint: str) -> StreamingQuery:
 
 
 class SearchIndex:
-    """Takes each micro-batch of a change feed in once: its number is in the same transaction."""
+    """Applies each micro-batch of a change feed once: its batch id is in the same transaction."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -88,11 +88,11 @@ class SearchIndex:
             db.execute("CREATE TABLE IF NOT EXISTS taken_in (batch_id INTEGER PRIMARY KEY)")
 
     def __call__(self, changes: DataFrame, batch_id: int) -> None:
-        """Bring the index up to what the table is after the changes."""
+        """Apply the changes to the index."""
         with closing(sqlite3.connect(self.path)) as db, db:
             if db.execute("SELECT 1 FROM taken_in WHERE batch_id >= ?", [batch_id]).fetchone():
-                return  # Spark gives the last batch again after a crash
-            # A row keeps its id for as long as it lives. In the feed's order deletes come first.
+                return  # Spark repeats the last batch after a crash
+            # A row keeps its id until it is deleted. In the feed deletes come first.
             in_order = changes.orderBy("_commit_version", f.expr("_change_type <> 'delete'"))
             for change in in_order.toLocalIterator():
                 row_id = int(change["_rowid"])
@@ -105,7 +105,7 @@ class SearchIndex:
             db.execute("INSERT INTO taken_in VALUES (?)", [batch_id])
 
     def search(self, words: str) -> list[str]:
-        """Return the titles of the articles that have these words, the best one first."""
+        """Return the titles of the articles that contain these words, the best match first."""
         query = "SELECT title FROM article WHERE article MATCH ? ORDER BY rank, rowid"
         with closing(sqlite3.connect(self.path)) as db:
             return [title for (title,) in db.execute(query, [words])]

@@ -1,10 +1,10 @@
-"""The changes of a Lance table keep an aggregate up to date, without reading the table again.
+"""Keep an aggregate up to date with the changes of a Lance table, without rereading the table.
 
     python examples/delays_by_carrier.py TABLE CHECKPOINT
 
 Tails the change feed of the flights at TABLE and keeps the number of flights and the mean delay of
-each carrier. A row that comes in counts 1, a row that is deleted counts -1; an update is both.
-Prints the aggregate every five seconds, until it is stopped.
+each carrier. An inserted row counts 1, a deleted row counts -1; an update is both.
+Prints the aggregate every five seconds until it is stopped.
 """
 
 import sys

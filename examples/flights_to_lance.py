@@ -1,10 +1,10 @@
-"""A stream of files goes into a Lance table, each row exactly once.
+"""Stream files into a Lance table, each row exactly once.
 
     python examples/flights_to_lance.py FILES TABLE CHECKPOINT
 
-Reads the parquet files below FILES as a stream, six files a micro-batch, and appends them to the
-Lance table at TABLE, which is made with the first batch. Ends when all files are in. Kill it when
-you like and start it again: it goes on, and no row is lost or there twice.
+Reads the parquet files below FILES as a stream, six files per micro-batch, and appends them to the
+Lance table at TABLE; the first batch creates it. Ends when all files are committed. Kill it at any
+time and restart it: it resumes, and no row is lost or duplicated.
 """
 
 import sys

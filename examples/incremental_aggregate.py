@@ -1,13 +1,13 @@
-"""An aggregate of a table is kept up to date by the table's changes, without reading it again.
+"""Keep an aggregate of a table up to date with the table's changes, without rereading it.
 
     python examples/incremental_aggregate.py [FOLDER]
 
-Orders live in FOLDER/orders.lance and are corrected and cancelled there. FOLDER/revenue.lance has a
-row for each day with orders. A change brings a row or takes one away, so counts and sums follow by
+Orders are stored in FOLDER/orders.lance, and corrected and canceled there. FOLDER/revenue.lance has
+a row for each day with orders. A change adds or removes a row, so counts and sums are updated by
 adding and subtracting; each micro-batch writes only the days that it changed.
 
-Sums of whole numbers and decimals stay exact that way; those of floats drift. The least and the
-greatest value cannot be kept by adding and subtracting: read the changed days again for these.
+Sums of whole numbers and decimals stay exact; those of floats drift. Minima and maxima cannot be
+updated by adding and subtracting: read the changed days again for these.
 """
 
 import sys
@@ -43,7 +43,7 @@ def revenue_by_day(changes: DataFrame) -> DataFrame:
 def keep_up_to_date(
     spark: SparkSession, orders: str, revenue: str, checkpoint: str
 ) -> StreamingQuery:
-    """Bring the aggregate up to date, and end. Leave the trigger out to follow for ever."""
+    """Bring the aggregate up to date, then stop. Without the trigger it keeps following."""
     changes = (
         spark.readStream.format("lance")
         .option("readChangeFeed", "true")

@@ -1,13 +1,13 @@
-"""A table follows another one, with its updates and deletes.
+"""Replicate a table, including its updates and deletes.
 
     python examples/replicate_table.py [FOLDER]
 
-Customers live in FOLDER/customers.lance; FOLDER/replica.lance is kept equal to it by a stream that
-reads the change feed and applies it. The replica begins with a snapshot of the source. Rows are
-told apart by their key: of all changes of a key that a micro-batch brings the last one counts, and
-an update that changes the key itself takes the old key away.
+Customers are stored in FOLDER/customers.lance. A stream reads its change feed and applies it to
+FOLDER/replica.lance. The replica starts with a snapshot of the source. Rows are identified by their
+key: of all changes of a key in a micro-batch the last one wins, and an update that changes the key
+itself removes the old key.
 
-Kill it when you like and start it again: every change arrives once.
+Kill it at any time and restart it: every change is applied once.
 """
 
 import sys
@@ -33,7 +33,7 @@ CUSTOMERS = pa.schema(
 def replicate(
     spark: SparkSession, source: str, replica: str, checkpoint: str, on: list[str]
 ) -> StreamingQuery:
-    """Bring a replica up to date, and end. Leave the trigger out to follow for ever."""
+    """Bring a replica up to date, then stop. Without the trigger it keeps following."""
     changes = (
         spark.readStream.format("lance")
         .option("readChangeFeed", "true")

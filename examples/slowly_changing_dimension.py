@@ -2,13 +2,12 @@
 
     python examples/slowly_changing_dimension.py [FOLDER]
 
-FOLDER/customers.lance holds what customers are now. FOLDER/history.lance holds what they were: a
-row for each state of a customer, from when to when it held; the present one has no end. So facts
-can be joined with the dimension as it was at their time.
+FOLDER/customers.lance has the current customers. FOLDER/history.lance has a row for each state of a
+customer, with its start and end; the current state has no end. So facts can be joined with the
+dimension as of their time.
 
-A micro-batch may change a customer often. Each change ends the state before it; the first one ends
-the state that is open in the history, which is looked up there. All of it is one upsert and one
-commit.
+A micro-batch may change a customer several times. Each change ends the previous state; the first
+one ends the open state, which is looked up in the history. All of it is one upsert and one commit.
 """
 
 import sys
@@ -43,7 +42,7 @@ KEY = ["id", "since_version"]
 
 
 def states(changes: DataFrame, open_states: DataFrame) -> DataFrame:
-    """Return the states that changes begin, and those open before that they end.
+    """Return the states that changes start, and the open states that they end.
 
     Args:
         changes: Of the change feed, without pre-images: each ends what was before it.
@@ -65,7 +64,7 @@ def states(changes: DataFrame, open_states: DataFrame) -> DataFrame:
 
 
 def keep_history(spark: SparkSession, table: str, history: str, checkpoint: str) -> StreamingQuery:
-    """Bring the history up to date, and end. Leave the trigger out to follow for ever."""
+    """Bring the history up to date, then stop. Without the trigger it keeps following."""
     changes = (
         spark.readStream.format("lance")
         .option("readChangeFeed", "true")

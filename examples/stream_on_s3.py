@@ -1,14 +1,15 @@
-"""A stream goes into a table on S3, and the table's changes come out of it again.
+"""Stream into a table on S3, and stream the table's changes out.
 
     python examples/stream_on_s3.py FOLDER                      a bucket on a server of its own
-    python examples/stream_on_s3.py FOLDER s3://bucket/path     yours, by the keys that you have
+    python examples/stream_on_s3.py FOLDER s3://bucket/path     yours, with your credentials
 
 Sensors send measurements, some of them twice and some late. A sink keeps the newest one of each
 sensor in a table in the bucket; a second query follows the table's changes, and keeps a list of the
-sensors that are too hot. Streams' files and checkpoints lie in FOLDER.
+sensors that are too hot. The streams' files and checkpoints are stored in FOLDER.
 
-The server is moto's, from the extra `dev`; its bucket is gone afterwards. Who asks, and whom, is
-told once, by Spark's settings. In a bucket of yours, run it again: nothing is there twice.
+The server is moto's, from the extra `dev`; its bucket is removed afterwards. Credentials and the
+endpoint are set once, by Spark's settings. In a bucket of yours, run it again: nothing is
+duplicated.
 """
 
 import socket
@@ -29,7 +30,7 @@ TOO_HOT = 90
 
 
 def main(folder: str, uri: str | None = None) -> dict[str, float]:
-    """Run both streams until all is in, and return the sensors that are too hot."""
+    """Run both streams until all data is processed, and return the sensors that are too hot."""
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     session = spark.config("spark.sql.shuffle.partitions", "2").getOrCreate()
     if uri is not None:
@@ -88,7 +89,7 @@ def arrive(path: Path, lines: tuple[str, ...]) -> None:
 
 @contextmanager
 def server(spark: SparkSession) -> Iterator[str]:
-    """Start a server of S3 that lasts as long as the block, and yield a bucket on it."""
+    """Run an S3 server for the duration of the block, and yield a bucket on it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,9 +1,9 @@
-"""What the types of a batch's columns rule out: for keys and sequences, and for columns not stored.
+"""Type checks of a batch's columns: keys and sequences, and columns that are not stored.
 
-Keys and sequences are compared by the bytes of their texts, in every process and on every machine.
-A collation of Spark's takes texts with other bytes for equal (UTF8_LCASE: `a` and `A`), and a group
-of such a column can come with another spelling at each trigger: as two keys, it would be stored
-twice.
+String keys and sequences are compared by their bytes, in every process and on every machine. With
+a collation, Spark treats strings with different bytes as equal (UTF8_LCASE: `a` and `A`), and a
+group of such a column can have a different spelling at each trigger: it would be stored twice, as
+two keys.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ _OF_BYTES = "UTF8_BINARY"
 
 
 def check_compared(schema: StructType, on: Iterable[str], sequence_by: str | None) -> None:
-    """Refuse keys and sequences that Spark compares otherwise than by their bytes.
+    """Refuse keys and sequences that Spark does not compare by their bytes.
 
     Args:
         schema: The batch's columns.
@@ -39,26 +39,26 @@ def check_compared(schema: StructType, on: Iterable[str], sequence_by: str | Non
         collation = _collation_in(schema[name].dataType)
         if collation is not None:
             raise InvalidInputError(
-                f"the key column {name!r} has the collation {collation}, by which Spark takes "
-                "texts with other bytes for equal; keys are equal if their bytes are. Give the "
-                f'batch a key with one spelling: .withColumn({name!r}, expr("lower(`{name}`) '
-                f'COLLATE {_OF_BYTES}")); without lower() each spelling is a key'
+                f"the key column {name!r} has the collation {collation}, by which Spark treats "
+                "strings with different bytes as equal; keys are equal only if their bytes are. "
+                f'Normalize the spelling: .withColumn({name!r}, expr("lower(`{name}`) '
+                f'COLLATE {_OF_BYTES}")); without lower() each spelling is a separate key'
             )
     collation = None if sequence_by is None else _collation_in(schema[sequence_by].dataType)
     if collation is not None:
         raise InvalidInputError(
             f"the column {sequence_by!r} (sequence_by) has the collation {collation}, which orders "
-            "texts otherwise than by their bytes, as they are ordered here. Say that this is "
-            f'meant: .withColumn({sequence_by!r}, expr("`{sequence_by}` COLLATE {_OF_BYTES}"))'
+            "strings differently from their bytes, but the sink orders by bytes. To accept that, "
+            f'use .withColumn({sequence_by!r}, expr("`{sequence_by}` COLLATE {_OF_BYTES}"))'
         )
 
 
 def check_readable(schema: StructType, names: Iterable[str]) -> None:
-    """Refuse columns that come along without being stored, and cannot be read.
+    """Refuse columns that are not stored but have to be read, and cannot be.
 
     Args:
         schema: The batch's columns.
-        names: Those that are not stored; ones that the batch does not have are ignored.
+        names: Those that are not stored; names that the batch lacks are ignored.
 
     Raises:
         UnsupportedFeatureError: A column cannot be read.
@@ -66,14 +66,14 @@ def check_readable(schema: StructType, names: Iterable[str]) -> None:
     for name in set(names) & set(schema.names):
         if any(isinstance(each, YearMonthIntervalType) for each in types_in(schema[name].dataType)):
             raise UnsupportedFeatureError(
-                f"the column {name!r} has intervals of years and months, which Arrow cannot bring "
-                "to Python, so it cannot be read, though it is not stored. Make it a text before "
-                f"the sink: CAST(`{name}` AS STRING)"
+                f"the column {name!r} has intervals of years and months, which Arrow cannot "
+                "transfer to Python, so the sink cannot read it, even though it is not stored. "
+                f"Convert it to a string before the sink: CAST(`{name}` AS STRING)"
             )
 
 
 def is_condition(kind: DataType) -> bool:
-    """Return whether each value of a type is true, false or null: texts and times are not."""
+    """Return whether each value of a type is true, false or null, unlike strings and times."""
     return isinstance(kind, BooleanType | NumericType | NullType)
 
 

@@ -1,14 +1,13 @@
-"""A batch that comes again: a replay of Spark's, or other rows under an old number.
+"""Repeated batches: a replay by Spark, or other rows under a committed batch id.
 
-Which stream a batch belongs to Spark says in properties of the thread that runs foreachBatch.
-Whether a batch is the one that the table has its rows say: they are computed once, in Spark's
-tasks, and their digest is held against the ledger's (`write.batch_proofs`). Computing them also
-lets the state stores of a stateful query commit the batch, without which they refuse the next one.
+Properties of the thread that runs foreachBatch identify the stream. Whether a batch is the
+committed one is decided by its rows: Spark's tasks compute them once, and their digest is compared
+with the ledger's (`write.batch_proofs`). Computing them also lets the state stores of a stateful
+query commit the batch; otherwise they refuse the next one.
 
-Some plans give other rows each time: those that Spark calls not deterministic, and those whose
-rows depend on the order in which a shuffle brings them, which Spark does not say. There a batch
-that comes with other rows is taken for a replay, unless this very run of the query has put it in
-(see `runs`).
+Some plans return different rows each time: those that Spark calls nondeterministic, and those
+whose rows depend on the order of a shuffle, which Spark does not report. There a batch with
+different rows counts as a replay, unless this very run of the query has committed it (see `runs`).
 """
 
 import logging
@@ -40,28 +39,28 @@ def identify(df: DataFrame, batch_id: int, app_id: str | None, rules: str = "") 
 
     Args:
         df: The batch.
-        batch_id: Its number.
-        app_id: The stream's name, if the user gave it one.
-        rules: A fingerprint of the rules by which the rows are taken in.
+        batch_id: Its batch id.
+        app_id: The user's app id, if there is one.
+        rules: A fingerprint of the rules by which the rows are applied.
 
     Raises:
-        InvalidInputError: It has no name, and Spark does not tell the query's id.
+        InvalidInputError: There is no app id, and Spark does not report the query's id.
     """
     query_id = local_property(df, "sql.streaming.queryId")
     name = app_id or query_id
     if not name:
         raise InvalidInputError(
-            "the sink does not know which stream this batch belongs to: Spark did not tell the "
+            "the sink does not know which stream this batch belongs to: Spark did not report the "
             "id of a streaming query. It does so in the thread that runs foreachBatch, but not "
-            "through Spark Connect, not in threads of your own, and not outside of a streaming "
-            "query. Give the stream a name: lance_sink(uri, app_id='...')"
+            "through Spark Connect, in threads of your own, or outside of a streaming query. Set "
+            "an app id: lance_sink(uri, app_id='...')"
         )
     return MicroBatch(name, batch_id, query_id, rules)
 
 
 def local_property(df: DataFrame, name: str) -> str:
-    """Return what Spark tells the thread that runs foreachBatch; empty where it does not."""
-    with suppress(Exception):  # Spark Connect has no SparkContext, and says so in many ways
+    """Return a property of the thread that runs foreachBatch; empty if it is not set."""
+    with suppress(Exception):  # Spark Connect has no SparkContext, and raises various errors
         return df.sparkSession.sparkContext.getLocalProperty(name) or ""
     return ""
 
@@ -69,20 +68,20 @@ def local_property(df: DataFrame, name: str) -> str:
 def hold_against(
     table: TableVersion, batch: MicroBatch, df: DataFrame, call: Call, *, may_differ: bool
 ) -> tuple[LedgerEntry | None, bool]:
-    """Return what says that a batch is in, and whether it now has other rows than it had then.
+    """Return the ledger's entry of a committed batch, and whether its rows differ now.
 
     Args:
-        table: A version that has a batch of this number.
+        table: A version whose ledger has this batch id.
         batch: The batch.
         df: Its rows, as the sink reads them; they are computed once.
-        call: The sink's call; it is told the digest of the rows.
-        may_differ: Whether the user says that a batch may have other rows each time.
+        call: The sink's call; the digest of the rows is stored in it.
+        may_differ: Whether the user allows different rows in a repeated batch.
 
     Returns:
-        The entry; None if what is in is another batch, and this one is new.
+        The entry; None if the committed batch is a different one, and this one is new.
 
     Raises:
-        OtherBatchError: A batch with other rows, or by other rules, is in under this number.
+        OtherBatchError: The batch id was committed with other rows or rules.
     """
     call.digest = digest_by_tasks(df)
     known = replace(batch, digest=call.digest)
@@ -102,9 +101,9 @@ def hold_against(
     differs = has_other_rows(entry, known) and bool(call.digest.num_rows)
     if differs:
         _log.warning(
-            "batch %d of app id %r is in %s already, with %s rows of digest %s; it has come again "
-            "with %s. The query's plan does not promise the same rows each time, so it is taken "
-            "for the same batch and skipped",
+            "batch %d of app id %r is already committed to %s, with %s rows of digest %s; it was "
+            "repeated with %s. The query's plan is nondeterministic, so the batch is treated as "
+            "the same one and skipped",
             *(batch.batch_id, batch.app_id, table.uri, entry.num_rows, entry.digest, known.digest),
         )
     return entry, differs
@@ -132,14 +131,14 @@ def _digesting(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def rows_may_differ(df: DataFrame, query_id: str) -> bool:
-    """Say whether Spark's plans leave it open which rows a batch has when it is computed again.
+    """Return whether a batch may have different rows when Spark computes it again.
 
-    Where Spark does not show its plans (Spark Connect) they are taken for deterministic, so that
-    other rows are an error and not left out.
+    If Spark does not show its plans (Spark Connect), they count as deterministic, so that
+    different rows raise an error and are not skipped.
 
     Args:
-        df: The batch, as it goes into the sink.
-        query_id: The streaming query that gave it; empty if it is not known.
+        df: The batch, as the sink receives it.
+        query_id: Its streaming query; empty if it is unknown.
     """
     plans = []
     with suppress(Exception):  # none of this is a public interface of Spark's
@@ -179,7 +178,7 @@ _GIVES_THE_SAME: Final = frozenset(
         "OneRowRelation",
     }
 )
-"""Nodes of a logical plan whose rows do not depend on the order of the rows that they get."""
+"""Nodes of a logical plan whose rows do not depend on the order of their input."""
 
 _SAME_SUMS: Final = frozenset(
     {"count", "sum", "min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor"}
@@ -189,13 +188,13 @@ _INEXACT: Final = frozenset({"float", "double"})
 
 
 _CLOCK: Final = re.compile(r"\b(current_timestamp|current_date|current_time|localtimestamp|now)\(")
-"""Functions that Spark calls deterministic, for they have one value in a job: each job another."""
+"""Functions that Spark calls deterministic because their value is constant within a job."""
 
 
 def _asks_the_clock(plan: Any) -> bool:
-    """Say whether a batch's own plan has the time of the job in its rows.
+    """Return whether the rows of a batch's own plan contain the time of the job.
 
-    In the query's plan they have the batch's time, which Spark keeps for the replay.
+    In the query's plan these functions return the batch's time, which Spark keeps for the replay.
     """
     return any(_CLOCK.search(node.expressions().mkString(" ")) for node in _nodes(plan))
 
@@ -217,7 +216,7 @@ def _is_settled(node: Any) -> bool:
     name = node.nodeName()
     if name == "Aggregate":
         return _is_settled_aggregate(node)
-    if name == "Deduplicate":  # of rows with the same keys the first one stays
+    if name == "Deduplicate":  # keeps the first of the rows with the same keys
         return bool(node.keys().size() == node.child().output().size())
     if node.children().size() == 0 and node.isStreaming():
         return True
@@ -225,7 +224,7 @@ def _is_settled(node: Any) -> bool:
 
 
 def _is_settled_aggregate(node: Any) -> bool:
-    """Say whether no aggregate depends on the order of rows: sums of floats do, by rounding."""
+    """Return whether no aggregate depends on the order of rows; sums of floats do, by rounding."""
     expressions = node.aggregateExpressions()
     for place in range(expressions.size()):
         expression = expressions.apply(place)
