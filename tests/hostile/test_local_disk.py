@@ -223,15 +223,14 @@ def test_a_clock_that_runs_ahead_forgets_no_deletes(
     ds = upsert(ds, rows((1, 5, "d")))
     own = MACHINE.now_nanos
     monkeypatch.setattr(store_clock, "_machine_nanos", lambda: own() + 8 * DAY_NANOS)
-    monkeypatch.setattr(
-        "lance_stream.upsert.upsert.MACHINE",
-        replace(MACHINE, now_nanos=lambda: own() + 8 * DAY_NANOS),
-        raising=False,
-    )
     store_clock._ahead.clear()
-    for late in (3, 4):
-        ds = upsert(ds, rows((1, late, "u"), (3, late, "d")))
-        assert ds.to_table()["id"].to_pylist() == [2]
+    object.__setattr__(MACHINE, "now_nanos", lambda: own() + 8 * DAY_NANOS)
+    try:
+        for late in (3, 4):
+            ds = upsert(ds, rows((1, late, "u"), (3, late, "d")))
+            assert ds.to_table()["id"].to_pylist() == [2]
+    finally:
+        object.__setattr__(MACHINE, "now_nanos", own)
 
 
 @pytest.mark.parametrize("words", [["show"], ["show", "--json"], ["log"], ["verify"]])
