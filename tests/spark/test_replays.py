@@ -21,7 +21,7 @@ from tests.remedies import follow
 
 pytestmark = pytest.mark.spark
 
-OWN_ID = "Give the sink that failed now its own app_id|give the sink that failed now an app"
+OWN_ID = "[Gg]ive the sink that failed now its own app_id"
 GIVE_THE_ONE_THAT_FAILED = "give the one that failed now its own app_id"
 
 
