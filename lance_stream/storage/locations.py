@@ -6,6 +6,7 @@
     s3://bucket/path/t              a URI; also s3a:// and s3n://, as Spark users write them
     az://container/t  abfss://container@account.dfs.core.windows.net/t
     gs://bucket/t  gcs://bucket/t
+    other://any/t                   read only, where fsspec has a registered filesystem "other"
 
 A relative path whose first part ends in a colon is written `./part:/t`.
 
@@ -23,10 +24,11 @@ from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.storage.engine.azure import OPEN_AZURE
 from lance_stream.storage.engine.google import google_settings
 from lance_stream.storage.engine.s3 import s3_settings
+from lance_stream.storage.fsspec_store import FsspecStore, is_registered
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.storage.object_store import ObjectStore
-from lance_stream.storage.options.names import as_flag, take_settings
+from lance_stream.storage.options.names import as_flag, as_mapping, take_settings
 from lance_stream.storage.store import Store
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+(?=:/)):(.*)", re.DOTALL | re.IGNORECASE)
@@ -51,7 +53,10 @@ def open_store(
     text = text_of(location)
     protocol, rest = _split(text)
     _check_protocol(text, protocol, rest)
-    return BACKENDS[protocol](rest, dict(storage_options or {}))
+    options = dict(storage_options or {})
+    if protocol not in BACKENDS:
+        return _open_registered(protocol, rest, options)
+    return BACKENDS[protocol](rest, options)
 
 
 def text_of(location: str | os.PathLike[str]) -> str:
@@ -81,7 +86,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _check_protocol(text: str, protocol: str, rest: str) -> None:
-    if protocol not in BACKENDS:
+    if protocol not in BACKENDS and (protocol in REFUSED or not is_registered(protocol)):
         reason = REFUSED.get(protocol, "no store of that protocol is known")
         raise UnsupportedFeatureError(
             f"{text!r} cannot be opened: {reason}. Supported are local paths, "
@@ -162,6 +167,14 @@ def _open_memory(rest: str, _options: Mapping[str, Any]) -> Store:
     if root == "/" or ".." in root.split("/"):
         raise InvalidInputError(f"'memory:{rest}' is not the URI of a dataset in memory")
     return MemoryStore(root)
+
+
+def _open_registered(protocol: str, rest: str, options: Mapping[str, Any]) -> Store:
+    root = rest.removeprefix("//").rstrip("/")
+    if not root or {".", ".."} & set(root.split("/")):
+        raise InvalidInputError(f"'{protocol}:{rest}' is not the URI of a dataset")
+    given = take_settings(options, "fsspec").get("fsspec", {})
+    return FsspecStore(protocol, root, as_mapping("fsspec", given))
 
 
 def _open_s3(rest: str, options: Mapping[str, Any]) -> Store:

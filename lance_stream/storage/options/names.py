@@ -157,6 +157,9 @@ AZURE_ACCOUNT: Final = (
 LOCAL: Final[_Names] = {"durable": ("durable",)}
 """Names for local disks."""
 
+FSSPEC: Final[_Names] = {"fsspec": ("fsspec",)}
+"""The name of what a filesystem is made with that a user has registered with fsspec: a dict."""
+
 MANIFEST_STORES: Final[_Names] = {
     "manifest_store": ("manifest_store",),
     "dynamodb_endpoint": ("dynamodb_endpoint",),
@@ -171,6 +174,7 @@ STORES: Final[Mapping[str, _Names]] = {
     "s3": S3,
     "google": GOOGLE,
     "azure": AZURE,
+    "fsspec": FSSPEC,
     "manifest store": MANIFEST_STORES,
     "trust": TRUST,
 }
@@ -181,6 +185,7 @@ _CALLED: Final[Mapping[str, str]] = {
     "s3": "S3",
     "google": "Google Cloud Storage",
     "azure": "Azure Blob Storage",
+    "fsspec": "filesystems of fsspec",
     "manifest store": "external manifest stores",
     "trust": "trusted locations",
 }

@@ -1,0 +1,211 @@
+"""Files of a filesystem that a user has registered with fsspec: to be read, never written.
+
+fsspec has no call that creates a file only if its name is free, so no commit could be safe. Tables
+on such filesystems are read: opened, scanned, followed.
+
+The filesystem object is made where it is used, and never pickled. Every process that reads must
+have registered the protocol; Spark's workers do so when they import the module that registers it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NoReturn
+
+import fsspec
+from fsspec.registry import registry
+
+from lance_stream.byte_ranges import Buffer, ByteRange
+from lance_stream.errors import (
+    NotFoundError,
+    StoreRefusedError,
+    StoreUnavailableError,
+    UnsupportedFeatureError,
+)
+from lance_stream.storage.coalesce import cut_answers, plan_requests
+from lance_stream.storage.store import BytesLike, FileWriter, StoredFile, check_path
+
+_MAX_GAP_BYTES: Final = 256 << 10
+_MAX_JOINED_BYTES: Final = 8 << 20
+# Buffers begin at a multiple of this, in the file and in memory alike.
+_ALIGNMENT: Final = 8
+_READERS: Final = 8
+
+
+def is_registered(protocol: str) -> bool:
+    """Return whether fsspec knows a protocol because somebody registered it, or has used it."""
+    return protocol in registry
+
+
+@dataclass(frozen=True)
+class FsspecStore:
+    """The files below one root of a registered filesystem.
+
+    Args:
+        protocol: Its name in fsspec's registry.
+        root: A path without "/" at its end, as the filesystem understands it.
+        options: What the filesystem is made with.
+    """
+
+    protocol: str
+    root: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def uri(self) -> str:
+        """The root as a URI."""
+        return f"{self.protocol}://{self.root}"
+
+    @property
+    def lists_in_order(self) -> bool:
+        """Not promised by fsspec."""
+        return False
+
+    @property
+    def num_readers(self) -> int:
+        """A few: most filesystems wait for a network."""
+        return _READERS
+
+    @property
+    def bytes_per_request(self) -> int:
+        """About a request's latency."""
+        return _MAX_GAP_BYTES
+
+    def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """Return the bytes of each range; see `Store.read_ranges`."""
+        requests = plan_requests(
+            ranges,
+            max_gap_bytes=_MAX_GAP_BYTES,
+            max_request_bytes=_MAX_JOINED_BYTES,
+            alignment=_ALIGNMENT,
+        )
+        if not requests:
+            self.size(path)
+            return [memoryview(b"")] * len(ranges)
+        size = self.size(path)  # not every filesystem answers a range beyond the end alike
+        answers = [
+            memoryview(self._bytes(path, each.start, min(each.stop, size)))
+            if each.start < size
+            else memoryview(b"")
+            for each in requests
+        ]
+        return cut_answers(ranges, requests, answers)
+
+    def read(self, path: str) -> bytes:
+        """Return a whole file; see `Store.read`."""
+        return self._bytes(path, None, None)
+
+    def read_end(self, path: str, num_bytes: int) -> tuple[Buffer, int]:
+        """Return the last bytes of a file, and its size; see `Store.read_end`."""
+        size = self.size(path)
+        if not size or not num_bytes:
+            return memoryview(b""), size
+        return memoryview(self._bytes(path, max(size - num_bytes, 0), size)), size
+
+    def size(self, path: str) -> int:
+        """Return the size of a file; see `Store.size`."""
+        own = self._path(path)
+        with self._asking(path) as filesystem:
+            info = filesystem.info(own)
+            if info.get("type") != "file":
+                raise IsADirectoryError(path)
+            return int(info["size"])
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is such a file."""
+        try:
+            self.size(path)
+        except NotFoundError:
+            return False
+        return True
+
+    def list_names(self, folder: str, limit: int | None = None) -> list[str]:
+        """Return the names of the files right in a folder; see `Store.list_names`."""
+        return [each.path.rpartition("/")[2] for each in self.list_files(folder, limit)]
+
+    def list_files(self, folder: str, limit: int | None = None) -> list[StoredFile]:
+        """Return the files right in a folder; see `Store.list_files`."""
+        return self._listed(folder, deep=False)[:limit]
+
+    def _listed(self, folder: str, *, deep: bool) -> list[StoredFile]:
+        top = self._path(folder)
+        try:
+            with self._asking(folder) as filesystem:
+                filesystem.invalidate_cache()
+                if deep:
+                    found = list(filesystem.find(top, detail=True).values())
+                else:
+                    found = filesystem.ls(top, detail=True)
+                start = str(filesystem._strip_protocol(self.root)).rstrip("/") + "/"
+        except NotFoundError:
+            return []
+        return sorted(
+            StoredFile(name.removeprefix(start), int(each.get("size") or 0), _modified(each))
+            for each in found
+            if each.get("type") == "file" and (name := str(each["name"])).startswith(start)
+        )
+
+    def list(self, folder: str = "") -> list[StoredFile]:
+        """Return all files below a folder; see `Store.list`."""
+        return self._listed(folder, deep=True)
+
+    def create_once(self, path: str, data: BytesLike) -> bool:
+        """Refuse; see `Store.create_once`."""
+        self._refuse(path, data)
+
+    def open_writer(self, path: str) -> FileWriter:
+        """Refuse; see `Store.open_writer`."""
+        self._refuse(path)
+
+    def write(self, path: str, data: BytesLike) -> None:
+        """Refuse; see `Store.write`."""
+        self._refuse(path, data)
+
+    def copy(self, source: str, target: str) -> None:
+        """Refuse; see `Store.copy`."""
+        self._refuse(source, target)
+
+    def delete(self, path: str) -> None:
+        """Refuse; see `Store.delete`."""
+        self._refuse(path)
+
+    def _refuse(self, *_what: object) -> NoReturn:
+        raise UnsupportedFeatureError(
+            f"{self.uri} is read-only: fsspec offers no way to create a file only if its name is "
+            "free, which commits depend on. Nothing was written. Keep tables that are written on a "
+            "local disk, or on s3://, gs:// or az://"
+        )
+
+    def _bytes(self, path: str, start: int | None, stop: int | None) -> bytes:
+        own = self._path(path)
+        with self._asking(path) as filesystem:
+            data = bytes(filesystem.cat_file(own, start=start, end=stop))
+        if start is not None and stop is not None and len(data) != stop - start:
+            raise StoreUnavailableError(
+                f"{self.uri}/{path} gave {len(data):,} bytes for those from {start:,} to {stop:,}: "
+                "it was replaced meanwhile, or the filesystem cuts ranges short. Read it again"
+            )
+        return data
+
+    def _path(self, path: str) -> str:
+        return f"{self.root}/{check_path(path)}" if path else self.root
+
+    @contextmanager
+    def _asking(self, path: str) -> Iterator[Any]:
+        try:
+            yield fsspec.filesystem(self.protocol, **self.options)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            raise NotFoundError(f"there is no file {self.uri}/{path}") from error
+        except PermissionError as error:
+            raise StoreRefusedError(f"{self.uri}/{path} may not be read: {error}") from error
+        except Exception as error:  # each filesystem has errors of its own
+            raise StoreUnavailableError(
+                f"{self.uri}/{path} cannot be read: {type(error).__name__}: {str(error)[:300]}"
+            ) from error
+
+
+def _modified(info: Mapping[str, Any]) -> float:
+    """Return when a file was last written, as far as its filesystem says; else 0."""
+    said = next((info[each] for each in ("mtime", "LastModified", "created") if each in info), 0)
+    return said.timestamp() if isinstance(said, datetime) else float(said or 0)

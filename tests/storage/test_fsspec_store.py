@@ -1,0 +1,177 @@
+"""Filesystems that a user has registered with fsspec: tables on them are read, never written."""
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fsspec
+import pyarrow as pa
+import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.registry import _registry
+
+import lance_stream
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.errors import (
+    InvalidInputError,
+    NotFoundError,
+    StoreRefusedError,
+    StoreUnavailableError,
+    UnsupportedFeatureError,
+    UntrustedLocationError,
+)
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.store import Store
+
+ROWS = pa.table({"id": list(range(1000)), "name": [f"n{each}" for each in range(1000)]})
+
+
+class Shelf(DirFileSystem):
+    """A folder of this machine as a filesystem of another protocol."""
+
+    protocol = "shelf"
+    cachable = False
+    faults: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, base: str, **more: Any) -> None:
+        super().__init__(path=base, fs=LocalFileSystem(), **more)
+
+    def cat_file(self, path: str, start: Any = None, end: Any = None, **more: Any) -> bytes:
+        if "cat" in self.faults:
+            raise self.faults["cat"]
+        data = super().cat_file(path, start=start, end=end, **more)
+        return bytes(data[: self.faults.get("short", len(data))])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    fsspec.register_implementation("shelf", Shelf, clobber=True)
+    Shelf.faults.clear()
+    yield tmp_path
+    _registry.pop("shelf")
+
+
+@pytest.fixture
+def options(folder: Path) -> dict[str, Any]:
+    return {"fsspec": {"base": str(folder)}}
+
+
+@pytest.fixture
+def store(folder: Path, options: dict[str, Any]) -> Store:
+    (folder / "t" / "data").mkdir(parents=True)
+    (folder / "t" / "data" / "a.bin").write_bytes(bytes(range(100)))
+    (folder / "t" / "empty").write_bytes(b"")
+    return open_store("shelf://t", options)
+
+
+def test_a_table_is_read_and_followed(folder: Path, options: dict[str, Any]) -> None:
+    made = lance_stream.create_dataset(folder / "t", ROWS.schema).append(ROWS)
+    made.delete("id < 10")
+    ds = lance_stream.open_dataset("shelf://t", storage_options=options)
+    assert ds.to_table().equals(ROWS.slice(10))
+    assert ds.to_table(filter="id = 500")["name"].to_pylist() == ["n500"]
+    assert ds.changes(2).read_all()["id"].to_pylist() == list(range(10))
+    assert ds.verify() == []
+
+
+def test_no_verb_writes(folder: Path, options: dict[str, Any]) -> None:
+    made = lance_stream.create_dataset(folder / "t", ROWS.schema).append(ROWS)
+    before = sorted(str(each) for each in folder.rglob("*"))
+    ds = lance_stream.open_dataset("shelf://t", storage_options=options)
+    for write in (
+        lambda: ds.append(ROWS),
+        lambda: ds.delete("id = 1"),
+        lambda: ds.overwrite(ROWS),
+        lambda: ds.upsert(ROWS, on="id"),
+        lambda: ds.tags.create("a", 1),
+    ):
+        with pytest.raises(UnsupportedFeatureError, match="read-only"):
+            write()
+    assert sorted(str(each) for each in folder.rglob("*")) == before
+    assert made.checkout(None).version == made.version
+
+
+def test_ranges_ends_and_sizes(store: Store) -> None:
+    ranges = [ByteRange(90, 200), ByteRange(3, 5), ByteRange(100, 120), ByteRange(7, 7)]
+    found = [bytes(each) for each in store.read_ranges("data/a.bin", ranges)]
+    assert found == [bytes(range(90, 100)), b"\x03\x04", b"", b""]
+    assert [(bytes(data), size) for data, size in [store.read_end("data/a.bin", 3)]] == [
+        (b"abc", 100)
+    ]
+    assert store.read_end("empty", 3) == (b"", 0)
+    assert store.read("empty") == b""
+    assert store.exists("empty")
+    assert not store.exists("data")
+
+
+def test_listings_are_fresh_and_sorted(store: Store, folder: Path) -> None:
+    assert [each.path for each in store.list()] == ["data/a.bin", "empty"]
+    (folder / "t" / "data" / "0.bin").write_bytes(b"1")
+    assert store.list_names("data") == ["0.bin", "a.bin"]
+    assert [(each.path, each.size_bytes) for each in store.list_files("data", 1)] == [
+        ("data/0.bin", 1)
+    ]
+    assert all(each.modified > 0 for each in store.list())
+    assert store.list("nowhere") == []
+    assert store.list_names("nowhere") == []
+
+
+@pytest.mark.parametrize("act", ["read", "size", "read_end", "read_ranges"])
+def test_a_missing_file_is_named(store: Store, act: str) -> None:
+    more = {"read_end": (4,), "read_ranges": ([ByteRange(0, 4)],)}.get(act, ())
+    with pytest.raises(NotFoundError, match=r"shelf://t/no\.bin"):
+        getattr(store, act)("no.bin", *more)
+
+
+def test_errors_of_the_filesystem_become_ours(store: Store) -> None:
+    Shelf.faults["cat"] = PermissionError("not you")
+    with pytest.raises(StoreRefusedError, match="not you"):
+        store.read("empty")
+    Shelf.faults["cat"] = KeyError("its own")
+    with pytest.raises(StoreUnavailableError, match="KeyError"):
+        store.read("empty")
+
+
+def test_ranges_that_are_cut_short_are_noticed(store: Store) -> None:
+    Shelf.faults["short"] = 1
+    with pytest.raises(StoreUnavailableError, match="cuts ranges short"):
+        store.read_ranges("data/a.bin", [ByteRange(3, 9)])
+
+
+def test_a_pickled_store_reads(store: Store) -> None:
+    again = pickle.loads(pickle.dumps(store))
+    assert again == store
+    assert again.read("data/a.bin") == bytes(range(100))
+
+
+def test_protocols_that_nobody_registered_are_refused() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="no store of that protocol is known"):
+        open_store("unheard://bucket/t")
+
+
+@pytest.mark.parametrize("uri", ["http://host/t", "hdfs://host/t", "dbfs://x/t"])
+def test_what_is_refused_stays_refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However fsspec itself would read it."""
+    monkeypatch.setitem(_registry, uri.partition(":")[0], Shelf)
+    with pytest.raises(UnsupportedFeatureError):
+        open_store(uri)
+
+
+@pytest.mark.parametrize("uri", ["shelf://", "shelf://a/../b", "shelf:///"])
+def test_these_are_no_roots(uri: str, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError):
+        open_store(uri, options)
+
+
+def test_no_path_leads_out(store: Store) -> None:
+    with pytest.raises(InvalidInputError, match="leads out"):
+        store.read("../secret")
+
+
+def test_a_table_elsewhere_may_not_name_it(folder: Path, options: dict[str, Any]) -> None:
+    """A protocol that the reader has registered is not one that a table may choose."""
+    made = lance_stream.create_dataset(folder / "t", ROWS.schema).append(ROWS)
+    with pytest.raises(UntrustedLocationError):
+        made.table.files.store_of("shelf://t")
