@@ -75,7 +75,7 @@ def check_files_are_there(store: Store, operation: Operation) -> None:
         if not store.exists(path):
             raise TableReplacedError(
                 f"the file {path!r}, which was written for this {operation_name(operation)}, is "
-                f"not in {store.uri} any more: the table was deleted and made anew meanwhile, or "
+                f"not in {store.uri} any more: the table was deleted and re-created meanwhile, or "
                 "put back from a copy; or a cleanup took the file for one that nobody needs. "
                 "Nothing was committed. Open the table again and repeat the operation; a streaming "
                 "query does so when it is started again"
@@ -114,7 +114,7 @@ def replaced(uri: str, known: int, newest: int) -> TableReplacedError:
     """
     return TableReplacedError(
         f"version {known} of {uri} is not the one that was read before (the newest version is "
-        f"{newest} now): the table was deleted and made anew meanwhile, or put back from a copy. "
+        f"{newest} now): the table was deleted and re-created meanwhile, or put back from a copy. "
         "Nothing was committed. To go on in the table that is there now, open it again and repeat "
         "the operation; a streaming query goes on there when it is started again",
         newest,

@@ -311,7 +311,7 @@ class History:
                     for row in batch.to_pylist()
                 ]
             except NotFoundError as error:
-                if "made anew" not in str(error):
+                if "re-created" not in str(error):
                     raise
                 self.counts["noticed"] += 1
                 self.position, self.given = Position(0), []
