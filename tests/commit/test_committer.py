@@ -314,7 +314,7 @@ def test_an_unknown_operation_conflicts() -> None:
 
 def test_an_older_table_under_the_same_place_is_noticed() -> None:
     log = create(10)
-    with pytest.raises(IncompatibleConflictError, match="made anew"):
+    with pytest.raises(IncompatibleConflictError, match="re-created"):
         commit(log, append(7, 4), environment=make_environment())
 
 

@@ -188,7 +188,7 @@ def test_nothing_is_committed_to_another_table_than_was_planned_on(
         stands.extend((ds.version, ds.to_table(), files_of(uri)))
 
     meanwhile.append(take_its_place)
-    with pytest.raises(TableReplacedError, match="made anew meanwhile, or put back from a copy"):
+    with pytest.raises(TableReplacedError, match="re-created meanwhile, or put back from a copy"):
         VERBS[verb](uri)
     ds = lance_stream.open_dataset(uri)
     assert [ds.version, ds.to_table(), files_of(uri)] == stands
