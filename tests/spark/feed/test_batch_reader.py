@@ -57,7 +57,7 @@ def test_a_window_that_ends_before_it_begins_is_refused(uri: str) -> None:
         (("URI", True), "start of the interval .* not True"),
         (("URI", -1), "start of the interval .* not -1"),
         (("URI", 1, False), "end of the interval .* not False"),
-        ((7, 1), r"lance_changes\(uri, start, .*: uri is the table's path as a text, not 7"),
+        ((7, 1), r"lance_changes\(uri, start, .*: uri must be the table's path as a string, not 7"),
     ],
 )
 def test_the_sql_function_takes_numbers_of_versions_only(
