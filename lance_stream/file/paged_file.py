@@ -90,7 +90,7 @@ class PagedFile:
         of_rows = [each for each in lengths if sum(each) == self._metadata.num_rows]
         return np.cumsum([0, *max(of_rows, key=len, default=[self._metadata.num_rows])])
 
-    def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:  # noqa: ARG002
+    def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:  # noqa: ARG002  # none are stored
         """Return None: files from 2.0 on say nothing of the values of a page."""
         yield from ()
         return None

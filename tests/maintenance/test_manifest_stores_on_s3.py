@@ -63,3 +63,4 @@ def test_a_service_that_says_501_to_conditional_puts_will_do(
     proxy.add(Forge(501, "NotImplemented"), kind="put once", times=None)
     options = {**s3_bucket.storage_options, "aws_endpoint": proxy.url}
     use(f"{s3_bucket.uri}/t", {**options, "manifest_store": f"sqlite://{tmp_path}/m.db"})
+    assert "put once" in proxy.kinds()  # it was asked, and said 501

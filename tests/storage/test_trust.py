@@ -124,7 +124,7 @@ def test_another_service_is_opened_when_it_is_trusted(kind: str, other: str) -> 
             del trusting["account_name"]
     named = trust.open_named(store, location, trusting)
     assert named.uri.partition("://")[2] == location.partition("://")[2]
-    assert not ({"google-secret", "s3-secret", "azure-secret"} & set(_texts(named.settings)))  # type: ignore[attr-defined]
+    assert not ({"google-secret", "s3-secret", "azure-secret"} & set(_texts(named.settings)))  # type: ignore[attr-defined]  # object stores have them
 
 
 def _texts(settings: Any) -> list[str]:
@@ -154,7 +154,7 @@ def test_a_secret_of_one_service_is_not_sent_to_another() -> None:
     store = open_store("s3://ours/t", {**S3, "token": "s3-session"})
     options = {**S3, "token": "s3-session", "trusted_locations": "gs://theirs"}
     named = trust.open_named(store, "gs://theirs/u", options)
-    assert "s3-session" not in str(vars(named.settings))  # type: ignore[attr-defined]
+    assert "s3-session" not in str(vars(named.settings))  # type: ignore[attr-defined]  # object stores have them
 
 
 def test_a_secret_of_one_account_is_not_sent_to_another() -> None:
@@ -162,7 +162,7 @@ def test_a_secret_of_one_account_is_not_sent_to_another() -> None:
     other = "abfss://theirs@other.dfs.core.windows.net/u"
     trusting = {**options, "anon": "true", "trusted_locations": other}
     named = trust.open_named(store, other, trusting)
-    settings = named.settings  # type: ignore[attr-defined]
+    settings = named.settings  # type: ignore[attr-defined]  # object stores have them
     assert settings.account == "other"
     assert "azure-secret" not in str(vars(settings.credentials))
 

@@ -1,10 +1,10 @@
 """Asking a key-value store again, a bounded number of times, as object services are asked."""
 
-import random
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import StoreUnavailableError
 from lance_stream.storage.object_requests import Patience, TryAgainError
 from lance_stream.storage.retries import SAID_AFTER, say_that_it_goes_on
@@ -17,13 +17,16 @@ PATIENCE: Final = Patience(
 """A commit waits for each of these requests; they are small. The time is the bound."""
 
 
-def ask_patiently(ask: Callable[[], T], what: str, whom: str) -> T:
+def ask_patiently(
+    ask: Callable[[], T], what: str, whom: str, environment: Environment = MACHINE
+) -> T:
     """Return a store's answer.
 
     Args:
         ask: Sends the request; raises TryAgainError where the same may go through in a moment.
         what: What is asked, for errors: "the item of version 5".
         whom: Who is asked, for errors; see `ManifestStore.where`.
+        environment: What sleeps between two attempts, and the randomness.
 
     Raises:
         StoreUnavailableError: There was no answer, or none but "later", each time.
@@ -37,7 +40,7 @@ def ask_patiently(ask: Callable[[], T], what: str, whom: str) -> T:
             return ask()
         except TryAgainError as error:
             spent = time.monotonic() - begin
-            wait = patience.delay_seconds(attempt, random.random())
+            wait = patience.delay_seconds(attempt, environment.chance())
             if attempt >= patience.max_attempts or spent + wait > patience.total_seconds:
                 raise StoreUnavailableError(
                     f"{what} was asked of {whom} {attempt} times in {spent:.1f} s; the last answer "
@@ -45,4 +48,4 @@ def ask_patiently(ask: Callable[[], T], what: str, whom: str) -> T:
                 ) from error
             if attempt == SAID_AFTER:
                 say_that_it_goes_on(what, whom, attempt, spent, error, patience)
-        time.sleep(wait)
+        environment.sleep(wait)

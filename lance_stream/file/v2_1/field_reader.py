@@ -34,8 +34,8 @@ class FieldReader:
 
     def load_ahead(
         self,
-        fields: Sequence[Field],  # noqa: ARG002
-        columns: Sequence[Mapping[int, int]],  # noqa: ARG002
+        fields: Sequence[Field],  # noqa: ARG002  # 2.0 needs them
+        columns: Sequence[Mapping[int, int]],  # noqa: ARG002  # 2.0 needs them
     ) -> Asking[None]:
         """Load nothing: all that is needed is in the columns that the fields have."""
         yield from ()

@@ -79,9 +79,9 @@ class MiniBlockCodec(Codec):
 
     def pick(
         self,
-        buffers: Sequence[ChunkedBuffer],  # noqa: ARG002
-        num_values: Counts,  # noqa: ARG002
-        places: Counts,  # noqa: ARG002
+        buffers: Sequence[ChunkedBuffer],  # noqa: ARG002  # for codecs that can
+        num_values: Counts,  # noqa: ARG002  # for codecs that can
+        places: Counts,  # noqa: ARG002  # for codecs that can
     ) -> DataBlock | None:
         """Decode single values of the chosen chunks of a page.
 
