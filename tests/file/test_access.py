@@ -42,7 +42,7 @@ def short_tail(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_tail")
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("shape", [each for each in SHAPES if each.name in SHAPES_READ], ids=str)
-def test_a_row_costs_at_most_two_rounds_in_every_type(version: FileVersion, shape: Shape) -> None:
+def test_a_row_costs_at_most_two_rounds(version: FileVersion, shape: Shape) -> None:
     counted, too_many = 0, []
     for column in COLUMNS.values():
         if not column.suits(shape):
@@ -74,7 +74,7 @@ def test_a_row_costs_at_most_two_rounds_in_every_type(version: FileVersion, shap
 @pytest.mark.usefixtures("short_tail")
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("name", ["int64", "string", "list<int32>", "fsl<float, 100>"])
-def test_one_column_of_a_hundred_reads_only_its_bytes(version: FileVersion, name: str) -> None:
+def test_one_column_reads_only_its_bytes(version: FileVersion, name: str) -> None:
     shape = next(each for each in SHAPES if each.name == "some nulls")
     array = COLUMNS[name].array(shape, np.random.default_rng(1))
     batch = pa.record_batch([array] * 100, names=[f"column {place}" for place in range(100)])
@@ -90,7 +90,7 @@ def test_one_column_of_a_hundred_reads_only_its_bytes(version: FileVersion, name
 
 @pytest.mark.usefixtures("short_tail")
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
-def test_one_row_of_many_reads_a_small_part_of_its_column(version: FileVersion) -> None:
+def test_one_row_reads_little_of_its_column(version: FileVersion) -> None:
     random = np.random.default_rng(1)
     count = 100_000
     names = pa.array([f"{number:012x}" for number in random.integers(0, 2**48, count).tolist()])

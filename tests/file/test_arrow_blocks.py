@@ -40,7 +40,7 @@ ARRAYS = [
 
 @pytest.mark.floors
 @pytest.mark.parametrize("array", ARRAYS, ids=lambda array: str(array.type))
-def test_an_array_goes_through_a_block_and_back(array: pa.Array) -> None:
+def test_arrays_round_trip_through_blocks(array: pa.Array) -> None:
     for part in (array, array.slice(1), array.slice(len(array) // 2, 1)):
         back = array_from_block(block_from_array(part), array.type)
         back.validate(full=True)
@@ -54,7 +54,7 @@ def test_words_are_not_copied() -> None:
 
 
 @pytest.mark.parametrize("array", ARRAYS, ids=lambda array: str(array.type))
-def test_nulls_are_put_onto_arrays_that_start_anywhere(array: pa.Array) -> None:
+def test_validity_applies_to_sliced_arrays(array: pa.Array) -> None:
     for part in (array, array.slice(1)):
         valid = np.arange(len(part)) % 2 == 1
         marked = with_validity(part, valid)
@@ -65,7 +65,7 @@ def test_nulls_are_put_onto_arrays_that_start_anywhere(array: pa.Array) -> None:
         assert marked.to_pylist() == expected
 
 
-def test_a_block_of_another_shape_than_its_type_is_corrupt() -> None:
+def test_a_block_unlike_its_type_is_corrupt() -> None:
     words = FixedWidthBlock(32, 2, np.zeros(8, np.uint8))
     strings = VariableWidthBlock(1, np.array([0, 1]), np.zeros(1, np.uint8))
     lists = FixedSizeListBlock(3, words, None, 1)
@@ -100,7 +100,8 @@ def test_a_string_that_is_not_utf_8_is_corrupt(text: bytes, offsets: list[int]) 
     assert len(array_from_block(block, pa.binary())) == len(offsets) - 1
 
 
-def test_indices_of_what_is_null_may_point_anywhere_but_no_others() -> None:
+def test_indices_of_nulls_are_ignored() -> None:
+    """Every other index has to lie inside the dictionary."""
     items = pa.array(["a", "b"])
     indices = pa.array([1, 9, 0], pa.uint8())
     valid = np.array([True, False, True])
@@ -111,7 +112,8 @@ def test_indices_of_what_is_null_may_point_anywhere_but_no_others() -> None:
         look_up(indices, items, pa.string())
 
 
-def test_an_index_that_is_too_large_for_the_columns_own_is_corrupt() -> None:
+def test_an_index_beyond_its_type_is_corrupt() -> None:
+    """The index is valid among the items, but the column's index type cannot hold it."""
     items = pa.array(range(200))
     with pytest.raises(CorruptDataError, match="does not fit into int8"):
         look_up(pa.array([150], pa.uint8()), items, pa.dictionary(pa.int8(), pa.int64()))
@@ -136,7 +138,7 @@ def test_one_value_stands_for_many() -> None:
 
 
 @pytest.mark.floors
-def test_strings_that_do_not_fit_into_an_array_are_refused_before_memory_is_taken(
+def test_oversized_strings_are_refused_before_allocation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     long = scalar_from_bytes(b"x" * 1000, pa.string())

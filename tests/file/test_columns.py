@@ -26,11 +26,11 @@ COLUMN = ColumnMetadata(
 )
 
 
-def test_column_metadata_come_back_as_they_were_stored() -> None:
+def test_column_metadata_round_trips() -> None:
     assert decode_column_metadata(encode_column_metadata(COLUMN), data_stop=130) == COLUMN
 
 
-def test_a_buffer_past_the_files_buffers_is_corrupt() -> None:
+def test_a_buffer_past_the_data_is_corrupt() -> None:
     with pytest.raises(CorruptDataError, match="128 to 130"):
         decode_column_metadata(encode_column_metadata(COLUMN), data_stop=129)
 
@@ -41,7 +41,7 @@ def test_buffers_without_sizes_are_corrupt() -> None:
         decode_column_metadata(message.SerializeToString(), data_stop=100)
 
 
-def test_a_page_of_more_rows_than_can_be_counted_is_corrupt() -> None:
+def test_an_uncountable_page_length_is_corrupt() -> None:
     message = file2_pb2.ColumnMetadata(pages=[file2_pb2.ColumnMetadata.Page(length=2**64 - 1)])
     with pytest.raises(CorruptDataError, match="claims"):
         decode_column_metadata(message.SerializeToString(), data_stop=100)
@@ -82,7 +82,7 @@ def test_a_column_tells_whether_it_holds_blobs() -> None:
     assert holds_blobs(ColumnMetadata((), pack_encoding(around)))
 
 
-def test_a_zone_map_beside_plain_values_does_no_harm() -> None:
+def test_a_zone_map_is_not_a_blob() -> None:
     encoding = encodings_v2_0_pb2.ColumnEncoding()
     encoding.zone_index.rows_per_zone = 100
     encoding.zone_index.inner.values.SetInParent()
@@ -95,7 +95,7 @@ def test_parents_have_columns_in_2_0_only() -> None:
     assert [each.name for each in fields_with_column(field, FileVersion.V2_2)] == ["a", "b"]
 
 
-def test_parts_of_a_packed_struct_have_no_columns() -> None:
+def test_packed_struct_fields_have_no_columns() -> None:
     field = Field(
         "s",
         "struct",

@@ -78,7 +78,7 @@ def test_each_key_sets_its_option(key: str, value: str, attribute: str, expected
         ("blob", "false"),
     ],
 )
-def test_a_wrong_value_is_refused_by_key_and_value(key: str, value: str) -> None:
+def test_a_wrong_value_is_refused_by_name(key: str, value: str) -> None:
     field = Field("price", "int64", metadata={PREFIX + key: value.encode()})
     with pytest.raises(InvalidInputError, match=f"'price'.*'{PREFIX}{key}' is '{value}'"):
         parse_encoding_options(field)
@@ -94,7 +94,8 @@ def test_packed_is_known_without_its_prefix() -> None:
     assert parse_encoding_options(Field("x", "struct", metadata={"packed": b"true"})).packed
 
 
-def test_only_the_layout_is_asked_of_the_top_level_column() -> None:
+def test_only_the_layout_comes_from_the_root() -> None:
+    """The compression of an item is its own; the structural encoding is the top-level column's."""
     item = Field("item", "int64", metadata={PREFIX + "compression": b"lz4"})
     metadata = {PREFIX + "compression": b"zstd", PREFIX + "structural-encoding": b"fullzip"}
     root = Field("x", "list", children=(item,), metadata=metadata)
@@ -109,7 +110,7 @@ def test_a_wrong_value_below_a_column_is_found() -> None:
 
 
 @pytest.mark.parametrize("version", [FileVersion.V2_0, FileVersion.V2_1, FileVersion.V2_2])
-def test_a_file_with_a_wrong_value_is_not_begun(version: FileVersion) -> None:
+def test_a_writer_checks_options_before_writing(version: FileVersion) -> None:
     metadata = {PREFIX + "compression": "gzip"}
     arrow = pa.field("x", pa.struct([pa.field("y", pa.int32(), metadata=metadata)]))
     schema = assign_ids(Schema((field_from_arrow(arrow),)))

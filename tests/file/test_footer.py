@@ -23,7 +23,7 @@ FOOTER = Footer(100, ByteRange(200, 264), ByteRange(264, 280), FileVersion.V2_1)
 SIZE = 280 + FOOTER_BYTES
 
 
-def test_a_footer_is_forty_bytes_in_the_order_of_the_format() -> None:
+def test_a_footer_has_its_forty_bytes() -> None:
     stored = encode_footer(FOOTER)
     assert stored == struct.pack("<QQQIIHH4s", 100, 200, 264, 1, 4, 2, 1, b"LANC")
     assert decode_footer(stored, SIZE) == FOOTER
@@ -35,15 +35,14 @@ def test_a_file_too_small_for_a_footer_is_corrupt(size: int) -> None:
         decode_footer(encode_footer(FOOTER)[FOOTER_BYTES - size :] if size else b"", size)
 
 
-def test_a_file_that_ends_in_other_letters_is_corrupt() -> None:
+def test_a_file_without_magic_is_corrupt() -> None:
     with pytest.raises(CorruptDataError, match="LANC"):
         decode_footer(encode_footer(FOOTER)[:-4] + b"PAR1", SIZE)
 
 
 @pytest.mark.parametrize(("major", "minor", "named"), [(2, 3, r"2\.3"), (9, 9, r"9\.9")])
-def test_a_version_that_is_not_supported_is_named_even_if_nothing_else_fits(
-    major: int, minor: int, named: str
-) -> None:
+def test_an_unsupported_version_is_named_first(major: int, minor: int, named: str) -> None:
+    """Even where nothing else in the footer is valid."""
     end = struct.pack("<QHH4s", 0, major, minor, b"LANC")
     with pytest.raises(UnsupportedFeatureError, match=named):
         decode_footer(end, len(end))
@@ -58,7 +57,7 @@ def test_a_position_past_the_end_is_corrupt(place: int) -> None:
 
 
 @pytest.mark.parametrize("place", [24, 28])
-def test_a_table_longer_than_the_file_is_corrupt(place: int) -> None:
+def test_a_table_beyond_the_file_is_corrupt(place: int) -> None:
     stored = bytearray(encode_footer(FOOTER))
     struct.pack_into("<I", stored, place, 2**32 - 1)
     with pytest.raises(CorruptDataError, match="past its end"):
@@ -80,7 +79,7 @@ def test_a_position_table_holds_starts_and_sizes() -> None:
 
 
 @pytest.mark.parametrize("entry", [(0, 2**64 - 1), (2**64 - 1, 2**64 - 1), (281, 0)])
-def test_a_table_that_points_past_the_end_is_corrupt(entry: tuple[int, int]) -> None:
+def test_table_entries_past_the_end_are_corrupt(entry: tuple[int, int]) -> None:
     with pytest.raises(CorruptDataError, match="past its end"):
         decode_position_table(struct.pack("<2Q", *entry), SIZE)
 
@@ -95,10 +94,10 @@ def test_more_rows_than_row_offsets_are_corrupt() -> None:
         decode_file_descriptor(encode_file_descriptor(Schema(), MAX_ROWS + 1))
 
 
-def test_a_descriptor_that_is_no_message_is_corrupt() -> None:
+def test_a_malformed_descriptor_is_corrupt() -> None:
     with pytest.raises(CorruptDataError, match="malformed"):
         decode_file_descriptor(b"\xff\xff\xff")
 
 
-def test_padding_leads_to_the_next_multiple_of_64() -> None:
+def test_padding_aligns_to_64_bytes() -> None:
     assert [padding_to_alignment(each) for each in (0, 1, 63, 64, 65)] == [0, 63, 1, 0, 63]

@@ -39,7 +39,7 @@ def large_table() -> pa.Table:
     )
 
 
-def test_a_small_file_is_opened_and_read_by_one_request_in_all(files: Any) -> None:
+def test_a_small_file_takes_one_request(files: Any) -> None:
     table = small_table()
     opened = files.written(table)
     arrays = opened.read(0, 3) + opened.take([0, 2])
@@ -47,12 +47,12 @@ def test_a_small_file_is_opened_and_read_by_one_request_in_all(files: Any) -> No
     assert len(opened.rounds) == 1
 
 
-def test_a_large_file_is_opened_by_one_request_for_its_end(files: Any) -> None:
+def test_a_large_file_opens_by_its_tail(files: Any) -> None:
     opened = files.written(large_table())
     assert [[each.size_bytes for each in ranges] for ranges in opened.rounds] == [[TAIL_BYTES]]
 
 
-def test_a_file_of_very_many_columns_is_opened_by_three_requests(
+def test_very_wide_files_open_in_three_requests(
     files: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader_module, "TAIL_BYTES", 1000)
@@ -64,9 +64,8 @@ def test_a_file_of_very_many_columns_is_opened_by_three_requests(
     assert len(opened.rounds) == 1
 
 
-def test_metadata_of_columns_not_asked_for_are_not_read_if_they_are_large(
-    files: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_metadata_is_read_per_column(files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above a limit, only the metadata of the requested columns is read."""
     monkeypatch.setattr(reader_module, "TAIL_BYTES", 1000)
     monkeypatch.setattr(reader_module, "EAGER_METADATA_BYTES", 100)
     opened = files.written(pa.table({f"column {n}": [n] for n in range(100)}))
@@ -101,7 +100,7 @@ def test_only_the_rows_asked_for_are_read(files: Any) -> None:
     assert len(opened.rounds) == 2, "offsets of strings first, then their bytes"
 
 
-def test_the_columns_of_a_whole_page_are_read_by_one_round(files: Any) -> None:
+def test_all_columns_are_read_in_one_round(files: Any) -> None:
     opened = files.written(large_table())
     opened.rounds.clear()
     opened.read(0, MANY)
@@ -122,9 +121,10 @@ def test_taking_a_row_reads_its_bytes_only(files: Any) -> None:
     assert opened.bytes_read == 8 + 8 + 32 + 2 * 8 + 12
 
 
-def test_taking_scattered_rows_reads_near_ones_at_once_and_skips_what_lies_between(
+def test_nearby_rows_are_fetched_together(
     files: Any,
 ) -> None:
+    """One request covers nearby rows; the bytes between distant ones are skipped."""
     opened = files.written(large_table())
     opened.rounds.clear()
     (array,) = opened.take([5, 9, 100_000, 100_003], ["id"])
@@ -133,7 +133,7 @@ def test_taking_scattered_rows_reads_near_ones_at_once_and_skips_what_lies_betwe
     assert [each.size_bytes for each in ranges] == [5 * 8, 4 * 8]
 
 
-def test_part_of_a_struct_is_read_without_the_rest(files: Any) -> None:
+def test_a_struct_field_is_read_alone(files: Any) -> None:
     parts = [{"small": n, "large": f"{n:01000}", "more": [n]} for n in range(2000)]
     # The part asked for stands first in the file, far from its end, which is read at once.
     arrow = pa.struct(
@@ -148,7 +148,7 @@ def test_part_of_a_struct_is_read_without_the_rest(files: Any) -> None:
 
 
 @pytest.mark.floors
-def test_a_part_that_the_file_lacks_reads_as_nulls(files: Any) -> None:
+def test_a_missing_struct_field_reads_as_null(files: Any) -> None:
     opened = files.written(pa.table({"s": [{"a": 1}, {"a": 2}]}))
     (field,) = opened.schema.fields
     wider = replace(field, children=(*field.children, Field("later", "string", id=99)))
@@ -156,7 +156,7 @@ def test_a_part_that_the_file_lacks_reads_as_nulls(files: Any) -> None:
     assert array.to_pylist() == [{"a": 1, "later": None}, {"a": 2, "later": None}]
 
 
-def test_a_column_that_the_file_lacks_is_not_found_by_name(files: Any) -> None:
+def test_a_missing_column_is_not_found(files: Any) -> None:
     opened = files.written(small_table())
     with pytest.raises(NotFoundError, match="unheard"):
         answer(
@@ -165,7 +165,7 @@ def test_a_column_that_the_file_lacks_is_not_found_by_name(files: Any) -> None:
         )
 
 
-def test_a_column_index_past_the_file_is_corrupt(files: Any) -> None:
+def test_an_invalid_column_index_is_corrupt(files: Any) -> None:
     opened = files.written(small_table())
     with pytest.raises(CorruptDataError, match="column 77"):
         answer(opened.reader.read(opened.schema.fields[:1], {0: 77}, 0, 1), opened.read_ranges)
@@ -178,9 +178,7 @@ def test_rows_that_are_not_there_are_refused(files: Any, start: int, stop: int) 
 
 
 @pytest.mark.parametrize("offsets", [[3], [2, 1], [1, 1], [2**64 - 1], [2**64 - 1, 0]])
-def test_offsets_that_are_not_there_or_not_ascending_are_refused(
-    files: Any, offsets: list[int]
-) -> None:
+def test_unsorted_or_invalid_offsets_are_refused(files: Any, offsets: list[int]) -> None:
     with pytest.raises(InvalidInputError):
         files.written(small_table()).take(offsets)
 
@@ -201,7 +199,8 @@ def test_the_file_is_known_by_its_size(files: Any) -> None:
         answer(open_file(len(data) + 1), read_from(data))
 
 
-def test_a_file_below_a_size_is_read_whole_by_the_request_that_opens_it(files: Any) -> None:
+def test_a_small_file_is_opened_whole(files: Any) -> None:
+    """A file of at most `whole_below` bytes is read by the request that opens it."""
     table = large_table().slice(0, 20_000)
     data, _ = files.write(table)
     rounds: list[int] = []

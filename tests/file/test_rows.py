@@ -21,7 +21,7 @@ def places_of(rows: Rows) -> list[int]:
 
 @settings(max_examples=50)
 @given(offsets)
-def test_rows_hold_the_offsets_that_they_were_made_of(places: list[int]) -> None:
+def test_rows_keep_their_offsets(places: list[int]) -> None:
     rows = rows_of(places)
     assert places_of(rows) == places
     assert len(rows) == len(places)
@@ -34,9 +34,7 @@ def test_offsets_without_gaps_are_a_range() -> None:
 
 @settings(max_examples=50)
 @given(offsets, st.integers(0, 60), st.integers(0, 60))
-def test_rows_within_a_page_are_counted_from_its_first(
-    places: list[int], start: int, length: int
-) -> None:
+def test_rows_are_relative_to_their_page(places: list[int], start: int, length: int) -> None:
     inside = [place - start for place in places if start <= place < start + length]
     assert places_of(rows_of(places).within(start, start + length)) == inside
 
@@ -50,11 +48,12 @@ def test_items_of_rows_follow_each_other(places: list[int], dimension: int) -> N
 
 @settings(max_examples=50)
 @given(offsets)
-def test_predecessors_come_once_and_the_first_row_has_none(places: list[int]) -> None:
+def test_predecessors_are_distinct(places: list[int]) -> None:
+    """The first row has none."""
     wanted = sorted({*places, *(place - 1 for place in places if place)})
     assert places_of(rows_of(places).with_predecessors()) == wanted
 
 
-def test_more_items_than_can_be_counted_are_corrupt() -> None:
+def test_an_uncountable_number_of_items_is_corrupt() -> None:
     with pytest.raises(CorruptDataError, match="more than a file can hold"):
         Rows(0, 2**40).items(2**31)

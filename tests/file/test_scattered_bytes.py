@@ -33,7 +33,7 @@ def read(starts: Sequence[int], stops: Sequence[int]) -> tuple[bytes, list[ByteR
     return answer(pieces, read_ranges).tobytes(), asked
 
 
-def test_near_pieces_are_asked_for_together_and_far_ones_apart() -> None:
+def test_nearby_pieces_share_a_request() -> None:
     far = 70 + MAX_GAP_BYTES + 1
     pieces, asked = read([10, 50, far], [20, 70, far + 5])
     assert asked == [ByteRange(10, 70), ByteRange(far, far + 5)]
@@ -42,7 +42,8 @@ def test_near_pieces_are_asked_for_together_and_far_ones_apart() -> None:
     )
 
 
-def test_a_joined_range_is_bounded_but_one_piece_is_never_parted() -> None:
+def test_joined_ranges_are_bounded() -> None:
+    """A single piece is never split, however large it is."""
     starts = list(range(0, 2 * MAX_JOINED_BYTES, 1000))
     _, asked = read(starts, [each + 8 for each in starts])
     assert len(asked) == 2
@@ -54,7 +55,7 @@ def test_a_joined_range_is_bounded_but_one_piece_is_never_parted() -> None:
     assert asked == [ByteRange(0, 2 * MAX_JOINED_BYTES)]
 
 
-def test_near_chunks_come_with_what_lies_between_them() -> None:
+def test_nearby_chunks_include_the_gap_between() -> None:
     far = 70 + MAX_GAP_BYTES + 1
     starts, stops = np.array([10, 50, far]), np.array([20, 70, far + 5])
     asking = read_joined(starts, stops)

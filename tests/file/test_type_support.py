@@ -14,7 +14,7 @@ POINTS = pa.list_(pa.struct([("x", pa.int8())]), 2)
 
 @pytest.mark.parametrize("arrow", [MAPS, POINTS], ids=["maps", "points"])
 @pytest.mark.parametrize("version", ["0.1", "2.0", "2.1"])
-def test_an_older_version_refuses_what_came_with_2_2(arrow: pa.DataType, version: str) -> None:
+def test_older_versions_refuse_types_of_2_2(arrow: pa.DataType, version: str) -> None:
     schema = assign_ids(from_arrow(pa.schema([("id", pa.int8()), ("c", arrow)])))
     with pytest.raises(InvalidInputError, match=r"column 'c'.*version 2\.2"):
         check_types(schema.fields, FileVersion(version))
@@ -22,7 +22,7 @@ def test_an_older_version_refuses_what_came_with_2_2(arrow: pa.DataType, version
     check_types(schema.fields, FileVersion.V2_2)
 
 
-def test_a_file_is_not_begun_with_a_type_that_its_version_does_not_hold() -> None:
+def test_a_writer_checks_types_before_writing() -> None:
     schema = assign_ids(from_arrow(pa.schema([("c", MAPS)])))
     with pytest.raises(InvalidInputError, match="maps"):
         FileWriter(schema, FileVersion.V2_1)

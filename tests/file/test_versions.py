@@ -7,7 +7,7 @@ ALL = list(FileVersion)
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_every_spelling_of_a_version_leads_back_to_it(version: FileVersion) -> None:
+def test_every_spelling_of_a_version_parses(version: FileVersion) -> None:
     assert FileVersion.parse(str(version)) is version
     assert FileVersion.from_manifest_name(version.manifest_name) is version
     assert FileVersion.from_numbers(*version.data_file_numbers) is version
@@ -23,33 +23,35 @@ def test_every_spelling_of_a_version_leads_back_to_it(version: FileVersion) -> N
         ("next", FileVersion.V2_3),
     ],
 )
-def test_a_user_may_name_a_version_by_its_alias(alias: str, version: FileVersion) -> None:
+def test_users_may_use_version_aliases(alias: str, version: FileVersion) -> None:
     assert FileVersion.parse(alias) is version
 
 
 @pytest.mark.parametrize("alias", ["legacy", "0.3", "stable", "next", "2.4", ""])
-def test_a_manifest_may_not_name_a_version_by_an_alias(alias: str) -> None:
+def test_manifests_may_not_use_version_aliases(alias: str) -> None:
     with pytest.raises(UnsupportedFeatureError, match="not known"):
         FileVersion.from_manifest_name(alias)
 
 
 @pytest.mark.parametrize("name", ["0.2", "1.0", "2.4", "3.0", "two"])
-def test_asking_for_a_version_that_does_not_exist_lists_those_that_do(name: str) -> None:
+def test_an_unknown_version_lists_the_known(name: str) -> None:
     with pytest.raises(InvalidInputError, match=r"0\.1, 2\.0, 2\.1, 2\.2, 2\.3"):
         FileVersion.parse(name)
 
 
-def test_a_2_0_file_ends_in_another_pair_than_its_manifest_has() -> None:
+def test_footer_numbers_of_2_0_differ() -> None:
+    """A 2.0 file ends in 0.3, although its manifest says 2.0."""
     assert FileVersion.V2_0.data_file_numbers == (2, 0)
     assert FileVersion.V2_0.footer_numbers == (0, 3)
 
 
 @pytest.mark.parametrize("numbers", [(0, 0), (0, 1), (0, 2)])
-def test_old_writers_spelled_the_first_format_in_three_ways(numbers: tuple[int, int]) -> None:
+def test_version_0_1_has_three_spellings(numbers: tuple[int, int]) -> None:
+    """Old writers used three pairs of numbers for it."""
     assert FileVersion.from_numbers(*numbers) is FileVersion.V0_1
 
 
-def test_an_unknown_pair_of_numbers_is_refused_with_the_numbers() -> None:
+def test_unknown_version_numbers_are_named() -> None:
     with pytest.raises(UnsupportedFeatureError, match=r"7\.9"):
         FileVersion.from_numbers(7, 9)
 

@@ -83,7 +83,7 @@ shapes = st.builds(
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
-def test_any_array_comes_back_as_it_went_in(version: FileVersion) -> None:
+def test_any_array_round_trips(version: FileVersion) -> None:
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
         arrow=types_of(version),

@@ -16,7 +16,8 @@ def writer_of(schema: pa.Schema, **options: Any) -> FileWriter:
     return FileWriter(assign_ids(from_arrow(schema)), FileVersion.V2_0, **options)
 
 
-def test_what_was_written_is_told_for_the_manifest(files: Any) -> None:
+def test_the_writer_describes_its_file(files: Any) -> None:
+    """What the manifest needs: rows, size, field ids, column indices and file version."""
     table = pa.table({"a": [1, 2], "s": [{"b": "x", "c": [1.0]}] * 2})
     data, written = files.write(table)
     assert written.num_rows == 2
@@ -26,7 +27,7 @@ def test_what_was_written_is_told_for_the_manifest(files: Any) -> None:
     assert written.version is FileVersion.V2_0
 
 
-def test_every_buffer_begins_at_a_multiple_of_64(files: Any) -> None:
+def test_buffers_are_aligned_to_64_bytes(files: Any) -> None:
     table = pa.table({"a": [1, None, 3], "t": ["x", "yy", None], "f": [True, None, False]})
     opened = files.written(table, max_page_bytes=1)
     ranges = opened.rounds[0]
@@ -50,7 +51,7 @@ def test_values_are_handed_on_without_a_copy() -> None:
 
 
 @pytest.mark.parametrize("rows_of_batch", [1, 100, 10_000])
-def test_pages_are_about_as_large_as_asked_for(files: Any, rows_of_batch: int) -> None:
+def test_pages_have_about_the_requested_size(files: Any, rows_of_batch: int) -> None:
     table = pa.table({"a": np.arange(10_000), "b": np.arange(10_000, dtype=np.int8)})
     table = pa.Table.from_batches(table.to_batches(max_chunksize=rows_of_batch))
     opened = files.written(table, max_page_bytes=8000)
@@ -66,18 +67,19 @@ def test_a_batch_with_another_schema_is_refused() -> None:
         writer.write(pa.record_batch({"a": pa.array([1], pa.int32())}))
 
 
-def test_files_of_a_version_that_is_not_supported_are_not_begun() -> None:
+def test_unsupported_versions_cannot_be_written() -> None:
     with pytest.raises(UnsupportedFeatureError, match=r"2\.3"):
         FileWriter(assign_ids(from_arrow(pa.schema([("a", pa.int64())]))), FileVersion.V2_3)
 
 
-def test_a_null_where_none_may_be_is_refused_by_the_columns_name() -> None:
+def test_a_null_names_the_required_column() -> None:
     schema = pa.schema([pa.field("a", pa.int64(), nullable=False)])
     with pytest.raises(InvalidInputError, match="'a' may not be null, but 1 of 2"):
         writer_of(schema).write(pa.record_batch([pa.array([1, None])], schema=schema))
 
 
-def test_a_null_deep_inside_is_refused_but_not_below_a_null_list() -> None:
+def test_nested_required_fields_refuse_nulls() -> None:
+    """A null list above the field is allowed."""
     inner = pa.struct([pa.field("strict", pa.int64(), nullable=False)])
     schema = pa.schema([("lists", pa.list_(inner))])
 
@@ -89,13 +91,15 @@ def test_a_null_deep_inside_is_refused_but_not_below_a_null_list() -> None:
         writer_of(schema).write(batch([[{"strict": None}]]))
 
 
-def test_a_null_struct_is_refused_in_2_0_and_the_message_says_what_holds_it() -> None:
+def test_a_null_struct_is_refused_in_2_0() -> None:
+    """The message names the versions that can hold it."""
     batch = pa.record_batch({"s": pa.array([{"a": 1}, None])})
     with pytest.raises(InvalidInputError, match=r"'s' is null in 1 rows.*2\.1 or newer"):
         writer_of(batch.schema).write(batch)
 
 
-def test_a_dictionary_without_room_for_null_is_refused_in_2_0() -> None:
+def test_a_full_dictionary_refuses_nulls_in_2_0() -> None:
+    """Version 2.0 needs one more index for null."""
     indices = pa.array([*range(128), None], pa.int8())
     items = pa.array([str(n) for n in range(128)])
     batch = pa.record_batch({"d": pa.DictionaryArray.from_arrays(indices, items)})
@@ -105,7 +109,8 @@ def test_a_dictionary_without_room_for_null_is_refused_in_2_0() -> None:
         writer.finish()
 
 
-def test_dictionaries_too_many_for_one_index_type_make_pages_of_their_own(files: Any) -> None:
+def test_dictionaries_beyond_their_index_start_pages(files: Any) -> None:
+    """Dictionaries that together exceed the index type are written as separate pages."""
     batches = [
         pa.record_batch(
             {
@@ -127,7 +132,7 @@ def test_dictionaries_too_many_for_one_index_type_make_pages_of_their_own(files:
 
 
 @pytest.mark.floors
-def test_what_lies_below_null_lists_is_not_stored(files: Any) -> None:
+def test_values_under_null_lists_are_dropped(files: Any) -> None:
     lists = pa.ListArray.from_arrays(
         pa.array([0, 2, 4, 5], pa.int32()),
         pa.array([1, 2, 7, 7, 3]),
@@ -155,8 +160,9 @@ def test_writing_leaves_the_batch_as_it_is() -> None:
     assert (bitmap, bits) == (b"\x55\xaa", b"\xf0\xf0")
 
 
-def test_parts_of_another_type_than_the_whole_claims_are_refused() -> None:
+def test_mismatched_child_types_are_refused() -> None:
     # As pyarrow itself makes it from Python values, where it widens a dictionary's indices only.
+    """The array claims one type; the array inside it has another."""
     codes = pa.DictionaryArray.from_arrays(
         pa.array(range(200), pa.uint16()), pa.array(range(200), pa.int32())
     )

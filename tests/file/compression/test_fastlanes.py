@@ -47,7 +47,8 @@ def test_unpacking_undoes_packing_at_every_width(bits: int, width: int) -> None:
 
 @pytest.mark.parametrize("num_rest", [0, 1, 63, 64, 65, 500, 1023])
 @pytest.mark.parametrize("num_full", [0, 2])
-def test_an_out_of_line_tail_is_read_packed_or_as_it_is(num_full: int, num_rest: int) -> None:
+def test_out_of_line_tail_packed_or_raw(num_full: int, num_rest: int) -> None:
+    """The rest after the last full block of 1,024 values may be packed or stored as it is."""
     count = num_full * 1024 + num_rest
     values = np.random.default_rng(2).integers(0, 2, count).astype("<u2")
     padded = np.zeros((num_full + 1, 1024), "<u2")
@@ -66,7 +67,7 @@ def test_an_out_of_line_tail_is_read_packed_or_as_it_is(num_full: int, num_rest:
             OutOfLineBitpacking(16, 1).decode_block(wrong, count)
 
 
-def test_a_width_that_the_chunk_has_not_is_bad_data() -> None:
+def test_a_wrong_bit_width_is_corrupt() -> None:
     chunk = np.zeros(4 + 128 * 3, np.uint8)
     chunk[0] = 3
     sizes, counts = np.array([len(chunk)]), np.array([1024])

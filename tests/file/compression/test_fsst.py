@@ -78,7 +78,7 @@ def test_all_values_decode_as_one_by_one(
 @pytest.mark.parametrize(
     "values", [[b"\0\xff"], [b"\0\xff", b"\0"], [b"\xff\xff\xff", b"\0\0"], [b"\xff", b""]]
 )
-def test_a_value_that_ends_after_an_escape_is_bad_data(values: list[bytes]) -> None:
+def test_a_trailing_escape_byte_is_corrupt(values: list[bytes]) -> None:
     with pytest.raises(CorruptDataError, match="ends after an escape"):
         fsst.decode(block_of(values), SymbolTable(True, (b"a",)))
 
@@ -94,7 +94,7 @@ def test_a_code_without_a_symbol_is_bad_data(
             fsst.decode(block_of(values), SymbolTable(True, (b"a", b"bc")))
 
 
-def test_values_stand_as_they_are_if_the_table_is_off() -> None:
+def test_values_pass_through_a_disabled_table() -> None:
     table = decode_symbol_table(stored_table([], is_on=False))
     assert values_of(fsst.decode(block_of([b"\xff", b"ab"]), table)) == [b"\xff", b"ab"]
 
@@ -167,7 +167,7 @@ def test_text_becomes_less_than_half() -> None:
 
 
 @pytest.mark.floors
-def test_random_bytes_and_few_bytes_are_left_as_they_are() -> None:
+def test_random_or_few_bytes_stay_uncompressed() -> None:
     random = np.random.default_rng(1)
     for values in ([random.bytes(100) for _ in range(1000)], [b"few bytes"] * 9):
         encoded, table = fsst.encode(block_of(values))

@@ -53,13 +53,13 @@ def test_an_empty_piece_is_an_empty_value(scheme: str, compress: object) -> None
     assert zstd_lz4.decode_per_value(block_of([b"", b""]), scheme).data.tobytes() == b""
 
 
-def test_a_bare_frame_that_says_its_size_decompresses() -> None:
+def test_a_bare_frame_with_its_size_decompresses() -> None:
     pieces = [zstd(raw)[8:] if place % 2 == 0 else zstd(raw) for place, raw in enumerate(RAW)]
     assert values_of(zstd_lz4.decode_per_value(block_of(pieces), "zstd")) == RAW
 
 
 @pytest.mark.parametrize("size", [1, 255, 256, 257, 65_791, 65_792, 200_000])
-def test_the_size_in_the_head_of_a_frame_is_read_at_each_width(size: int) -> None:
+def test_the_frame_header_size_at_each_width(size: int) -> None:
     raw = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8).tobytes()
     assert values_of(zstd_lz4.decode_per_value(block_of([zstd(raw)[8:]]), "zstd")) == [raw]
     with pytest.raises(CorruptDataError):
@@ -79,13 +79,15 @@ def test_a_wrong_size_is_bad_data(scheme: str, compress: object, prefix: int) ->
 
 
 @pytest.mark.parametrize("prefix", [2**33, 2**62, 2**63, 2**64 - 1])
-def test_a_huge_size_is_bad_data_before_anything_is_allocated(prefix: int) -> None:
+def test_a_huge_size_allocates_nothing(prefix: int) -> None:
+    """The size that a piece declares is checked before memory is allocated for it."""
     with pytest.raises(CorruptDataError, match="say that they decompress to"):
         zstd_lz4.decode_per_value(block_of([zstd(RAW[0], prefix=prefix)]), "zstd")
 
 
 @pytest.mark.parametrize(("scheme", "compress"), SCHEMES)
-def test_a_bomb_is_bad_data_where_the_need_is_known(scheme: str, compress: object) -> None:
+def test_a_decompression_bomb_is_refused(scheme: str, compress: object) -> None:
+    """Where the reader knows how many bytes it needs, no piece may decompress to more."""
     assert callable(compress)
     bomb = np.frombuffer(compress(bytes(3_000_000)), np.uint8)
     chunks = consecutive(bomb, np.array([len(bomb)]))
@@ -95,7 +97,7 @@ def test_a_bomb_is_bad_data_where_the_need_is_known(scheme: str, compress: objec
 
 
 @pytest.mark.parametrize(("scheme", "compress"), SCHEMES)
-def test_every_prefix_of_a_piece_is_bad_data(scheme: str, compress: object) -> None:
+def test_a_truncated_piece_is_bad_data(scheme: str, compress: object) -> None:
     assert callable(compress)
     piece = compress(RAW[4])
     for size in range(1, len(piece)):
@@ -128,13 +130,14 @@ def test_sizes_stand_before_the_pieces() -> None:
         assert int.from_bytes(encoded[0][:width], "little") == 300
 
 
-def test_a_piece_too_large_for_lz4_is_invalid_input() -> None:
+def test_lz4_refuses_pieces_above_its_limit() -> None:
     sizes = np.array([zstd_lz4.MAX_LZ4_BYTES + 1])
     with pytest.raises(InvalidInputError, match="zstd"):
         zstd_lz4.encode_chunks(ChunkedBuffer(np.zeros(0, np.uint8), sizes * 0, sizes), "lz4", None)
 
 
-def test_small_pieces_that_say_they_are_gigabytes_together_are_bad_data() -> None:
+def test_small_pieces_declaring_gigabytes_are_corrupt() -> None:
+    """Each piece declares a plausible size; only their sum is over the limit."""
     piece = zstd(bytes(1 << 20), prefix=1 << 20)
     assert len(piece) < 200
     whole = block_of([piece] * 513)

@@ -80,7 +80,7 @@ def test_the_sound_file_reads(files: Any, sound: bytes) -> None:
     assert read_everything(files, with_metadata(sound, parts_of(sound)[1]))
 
 
-def test_every_prefix_of_a_file_is_found_to_be_cut_short(files: Any, sound: bytes) -> None:
+def test_a_truncated_file_is_corrupt(files: Any, sound: bytes) -> None:
     assert not any(read_everything(files, sound[:size]) for size in range(len(sound)))
 
 
@@ -97,7 +97,7 @@ def test_flipped_bits_do_no_other_harm(files: Any, sound: bytes) -> None:
 
 
 @pytest.mark.parametrize("number", EXTREMES)
-def test_a_page_table_of_absurd_numbers_is_refused(files: Any, sound: bytes, number: int) -> None:
+def test_absurd_page_tables_are_refused(files: Any, sound: bytes, number: int) -> None:
     _, message = parts_of(sound)
     num_columns = 15
     stop = message.page_table_position + num_columns * 16 * (len(message.batch_offsets) - 1)

@@ -85,7 +85,8 @@ def test_arrays_have_exactly_the_fields_types(files: Any, data: bytes, table: pa
     assert [each.type for each in arrays] == table.schema.types
 
 
-def test_batches_have_one_size_but_for_the_last(files: Any, data: bytes) -> None:
+def test_batches_have_equal_sizes(files: Any, data: bytes) -> None:
+    """All but the last."""
     starts = files.open(data).reader._content.tail.batch_offsets
     sizes = np.diff(starts)
     assert len(sizes) > 2
@@ -100,7 +101,7 @@ def test_batches_have_one_size_but_for_the_last(files: Any, data: bytes) -> None
 
 
 @pytest.mark.floors
-def test_a_small_file_is_read_by_the_request_that_opens_it(files: Any) -> None:
+def test_a_small_file_takes_one_request(files: Any) -> None:
     opened = files.written(table_of(20), version=V0_1)
     opened.read(0, 20)
     assert len(opened.rounds) == 1
@@ -127,7 +128,7 @@ def wide_file(files: Any) -> bytes:
     ("column", "rounds", "most_bytes"),
     [("id", 1, 24), ("flag", 1, 3), ("text", 2, 200), ("list", 2, 200)],
 )
-def test_rows_of_an_open_file_cost_two_rounds_at_most(
+def test_rows_cost_at_most_two_rounds(
     files: Any, wide_file: bytes, column: str, rounds: int, most_bytes: int
 ) -> None:
     opened = files.open(wide_file)
@@ -140,14 +141,14 @@ def test_rows_of_an_open_file_cost_two_rounds_at_most(
     assert opened.bytes_read <= most_bytes
 
 
-def test_one_column_of_many_reads_only_its_bytes(files: Any, wide_file: bytes) -> None:
+def test_one_column_reads_only_its_bytes(files: Any, wide_file: bytes) -> None:
     opened = files.open(wide_file)
     opened.rounds.clear()
     opened.read(0, 200_000, ["wide"])
     assert opened.bytes_read <= 8 * 200_000 + 16 * 25
 
 
-def test_a_column_that_is_not_there_is_named(files: Any, data: bytes) -> None:
+def test_a_missing_column_is_named(files: Any, data: bytes) -> None:
     opened = files.open(data)
     with pytest.raises(NotFoundError, match="'unheard'"):
         opened.reader.read([Field("unheard", "int8", id=99)], opened.column_of(), 0, 1).send(None)
@@ -168,7 +169,7 @@ def test_dictionaries_of_a_file_grow_together(files: Any) -> None:
     assert array.to_pylist() == ["a", "b", "b", None, "c", "d", "a"]
 
 
-def test_more_values_than_indices_can_tell_apart_are_refused(files: Any) -> None:
+def test_dictionaries_beyond_their_index_are_refused(files: Any) -> None:
     arrow = pa.dictionary(pa.int8(), pa.string())
     chunks = [
         pa.DictionaryArray.from_arrays(

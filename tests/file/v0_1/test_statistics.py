@@ -67,7 +67,8 @@ def test_cut_bounds_of_bytes_stay_bounds(data: bytes) -> None:
 
 
 @pytest.mark.floors
-def test_bounds_over_nulls_are_not_believed_except_of_byte_strings() -> None:
+def test_bounds_over_nulls_are_ignored() -> None:
+    """Except those of byte strings."""
     counts, least, most = pa.array([0, 1]), pa.array([1, 5]), pa.array([2, 9])
     bounds = known_bounds(Field("x", "int64"), counts, least, most)
     assert bounds.least.to_pylist() == [1, None]
@@ -76,7 +77,7 @@ def test_bounds_over_nulls_are_not_believed_except_of_byte_strings() -> None:
     assert known_bounds(Field("x", "string"), counts, texts, texts).least == texts
 
 
-def test_the_bounds_of_a_file_are_read_back(files: Any) -> None:
+def test_the_bounds_of_pages_round_trip(files: Any) -> None:
     table = pa.table(
         {
             "n": pa.array(range(20_000), pa.int32()),

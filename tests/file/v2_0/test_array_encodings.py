@@ -16,14 +16,15 @@ from lance_stream.file.v2_0.pages import PageBuffers
 from tests.file.v2_0.pages import binary, decode, flat, no_nulls, some_nulls, u64
 
 
-def test_every_encoding_of_the_proto_is_decoded_or_refused_with_a_reason() -> None:
+def test_encodings_are_decoded_or_refused() -> None:
+    """Every encoding that the proto names is in exactly one of the two tables."""
     known = {each.name for each in pb.ArrayEncoding.DESCRIPTOR.oneofs[0].fields}
     assert set(DECODERS) | set(REFUSED) == known
     assert not set(DECODERS) & set(REFUSED)
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_an_encoding_that_is_not_read_is_refused_by_name(kind: str) -> None:
+def test_unsupported_encodings_are_named(kind: str) -> None:
     encoding = pb.ArrayEncoding()
     getattr(encoding, kind).SetInParent()
     with pytest.raises(UnsupportedFeatureError, match=kind):
@@ -35,7 +36,7 @@ def test_a_page_without_an_encoding_is_corrupt() -> None:
         decode(pb.ArrayEncoding(), pa.int32(), [], Rows(0, 1))
 
 
-def test_flat_bits_are_counted_from_the_least_significant() -> None:
+def test_flat_bits_start_at_the_least_significant() -> None:
     stored = [bytes([0b0000_0101, 0b1000_0000])]
     assert decode(flat(1), pa.bool_(), stored, Rows(0, 3)).to_pylist() == [True, False, True]
     assert decode(flat(1), pa.bool_(), stored, Rows(7, 16)).to_pylist() == [*[False] * 8, True]
@@ -58,7 +59,7 @@ def test_all_nulls_have_no_buffer() -> None:
         assert array.to_pylist() == [None, None]
 
 
-def test_a_null_string_is_an_end_beyond_the_adjustment() -> None:
+def test_a_null_string_adds_the_adjustment() -> None:
     stored = [u64(2, 2 + 4, 2, 3), b"abc"]
     array = decode(binary(4), pa.string(), stored, Rows(0, 4))
     assert array.to_pylist() == ["ab", None, "", "c"]
@@ -87,13 +88,15 @@ def dictionary(index_bits: int, items: int) -> pb.ArrayEncoding:
 
 
 @pytest.mark.parametrize(("bits", "word"), [(8, "B"), (16, "H"), (32, "I"), (64, "Q")])
-def test_indices_of_a_string_column_count_from_one_and_zero_is_null(bits: int, word: str) -> None:
+def test_string_indices_start_at_one(bits: int, word: str) -> None:
+    """Index 0 is null."""
     stored = [struct.pack(f"<4{word}", 0, 2, 1, 2), u64(1, 3), b"abb"]
     array = decode(dictionary(bits, 2), pa.string(), stored, Rows(0, 4))
     assert array.to_pylist() == [None, "bb", "a", "bb"]
 
 
-def test_indices_of_a_dictionary_column_count_from_zero_and_null_is_an_item() -> None:
+def test_dictionary_indices_start_at_zero() -> None:
+    """A null is an item of its own."""
     stored = [bytes([0, 1, 2, 0]), u64(1, 3, 3 + 100), b"abb"]
     arrow = pa.dictionary(pa.int8(), pa.string())
     array = decode(dictionary(8, 3), arrow, stored, Rows(0, 4))
@@ -155,7 +158,8 @@ def test_what_does_not_fit_together_is_corrupt(
             decode(encoding, arrow, buffers, rows)
 
 
-def test_end_offsets_that_descend_are_corrupt_wherever_they_are_read() -> None:
+def test_descending_end_offsets_are_corrupt() -> None:
+    """Wherever in the page the rows that are read start."""
     stored = [u64(3, 1, 4, 4), b"abcd"]
     for rows in (Rows(0, 4), Rows(1, 2), Rows.of(np.array([1, 3]))):
         with pytest.raises(CorruptDataError, match="ascend"):
@@ -170,7 +174,7 @@ def test_text_is_checked_value_by_value() -> None:
 
 
 @pytest.mark.parametrize("kind", [pb.Buffer.column, pb.Buffer.file])
-def test_a_buffer_can_belong_to_the_column_or_the_file(kind: Any) -> None:
+def test_buffers_of_columns_and_files(kind: Any) -> None:
     encoding = pb.ArrayEncoding(
         flat=pb.Flat(bits_per_value=8, buffer=pb.Buffer(buffer_index=1, buffer_type=kind))
     )
@@ -194,7 +198,7 @@ def test_a_buffer_of_an_unknown_kind_is_corrupt() -> None:
         decode(encoding, pa.int8(), [b"a"], Rows(0, 1))
 
 
-def test_a_bitmap_whose_values_have_nulls_of_their_own_is_corrupt() -> None:
+def test_nullable_values_below_a_bitmap_are_corrupt() -> None:
     with pytest.raises(BadDataError):
         decode(
             some_nulls(flat(1), binary(2, 1, 2)), pa.string(), [b"\3", u64(1, 3), b"a"], Rows(0, 2)

@@ -52,7 +52,7 @@ def at(values: list[Any], rows: Rows) -> list[Any]:
 
 @pytest.mark.floors
 @pytest.mark.parametrize("bits", INTEGERS)
-def test_packed_values_of_every_width_read_as_unsigned_or_signed_numbers(bits: int) -> None:
+def test_bitpacked_values_of_every_width(bits: int) -> None:
     chance = random.Random(bits)
     for width in sorted({1, 2, 3, 5, 7, 8, bits // 2 + 1, bits - 1, bits}):
         if width > bits:
@@ -110,14 +110,14 @@ def test_values_in_fastlanes_order_read_in_blocks(bits: int) -> None:
         (bitpacked(5, 8, buffer=1), pa.int8(), 9),
     ],
 )
-def test_packed_values_that_do_not_fit_are_corrupt(
+def test_bitpacking_of_wrong_sizes_is_corrupt(
     encoding: pb.ArrayEncoding, arrow: pa.DataType, size: int
 ) -> None:
     with pytest.raises(CorruptDataError):
         decode(encoding, arrow, [bytes(size)], Rows(0, 3))
 
 
-def test_bytes_and_ends_of_strings_can_be_packed() -> None:
+def test_bytes_and_offsets_may_be_bitpacked() -> None:
     words = ["one", "", "three", "four"]
     text = "".join(words).encode()
     ends = [3, 3 + 20, 8, 12]
@@ -185,13 +185,14 @@ def test_compressed_strings_read_like_plain_ones(scheme: str, compress: Any) -> 
         decode(encoding, pa.string(), [stored[0], compress(b"onethree")], Rows(0, 4))
 
 
-def test_no_strings_at_all_need_no_bytes_to_decompress() -> None:
+def test_empty_strings_need_no_decompression() -> None:
     for scheme in ("zstd", "lz4"):
         array = decode(binary(1, 0, flat(8, 1, scheme)), pa.string(), [b"", b""], Rows(0, 0))
         assert array.to_pylist() == []
 
 
-def test_a_bitmap_is_never_compressed_whatever_its_encoding_says() -> None:
+def test_bitmaps_are_never_compressed() -> None:
+    """Whatever their encoding declares."""
     encoding = some_nulls(flat(1), flat(1, 1, "zstd"))
     array = decode(encoding, pa.bool_(), [b"\6", b"\5"], Rows(0, 3))
     assert array.to_pylist() == [None, False, True]
@@ -217,7 +218,7 @@ def test_an_unknown_compression_is_refused_by_name() -> None:
         ("lz4", lz4(bytes(1000))[:-2]),
     ],
 )
-def test_bytes_that_do_not_decompress_to_what_they_may_are_corrupt(
+def test_bytes_that_decompress_wrongly_are_corrupt(
     monkeypatch: pytest.MonkeyPatch, scheme: str, stored: bytes
 ) -> None:
     monkeypatch.setattr(compressed_buffers, "LEAST_RAW_LIMIT", 3 << 20)
@@ -236,7 +237,8 @@ def fsst(table: bytes) -> pb.ArrayEncoding:
 
 
 @pytest.mark.parametrize("arrow", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
-def test_codes_stand_for_symbols_and_nulls_stay_null(arrow: pa.DataType) -> None:
+def test_fsst_codes_decode_to_symbols(arrow: pa.DataType) -> None:
+    """Nulls stay null."""
     table = symbol_table(b"http://", b"ab")
     stored = [u64(2, 2 + 100, 5, 5), b"\0\1\1\xffx"]
     expected = pa.array(["http://ab", None, "abx", ""]).cast(arrow).to_pylist()
@@ -246,7 +248,7 @@ def test_codes_stand_for_symbols_and_nulls_stay_null(arrow: pa.DataType) -> None
         assert array.to_pylist() == at(expected, rows)
 
 
-def test_a_table_that_is_off_leaves_the_bytes_alone() -> None:
+def test_a_disabled_symbol_table_keeps_bytes() -> None:
     array = decode(fsst(symbol_table(is_on=False)), pa.string(), [u64(2, 3), b"abc"], Rows(0, 2))
     assert array.to_pylist() == ["ab", "c"]
 
@@ -284,7 +286,7 @@ POINT_PARTS = (no_nulls(flat(32)), fixed_size_list(2, no_nulls(flat(32))), no_nu
 
 
 @pytest.mark.floors
-def test_parts_of_a_packed_struct_stand_side_by_side() -> None:
+def test_packed_struct_fields_are_adjacent() -> None:
     stored = [b"".join(struct.pack("<iffB", n, n / 2, -n, n + 1) for n in range(5))]
     expected = [{"id": n, "at": [n / 2, -n], "kind": n + 1} for n in range(5)]
     for rows in (Rows(0, 5), Rows(2, 3), Rows(1, 1), Rows.of(np.array([0, 2, 4]))):
@@ -306,14 +308,14 @@ def test_parts_of_a_packed_struct_stand_side_by_side() -> None:
         ((), pa.struct([]), 13),
     ],
 )
-def test_a_packed_struct_of_other_parts_is_corrupt(
+def test_packed_structs_of_other_fields_are_corrupt(
     parts: tuple[pb.ArrayEncoding, ...], arrow: pa.DataType, size: int
 ) -> None:
     with pytest.raises(CorruptDataError):
         decode(packed_struct(*parts), arrow, [bytes(size)], Rows(0, 1))
 
 
-def test_a_packed_struct_whose_parts_are_encoded_is_refused() -> None:
+def test_encoded_fields_of_packed_structs_are_refused() -> None:
     with pytest.raises(UnsupportedFeatureError, match="bitpacked"):
         decode(
             packed_struct(bitpacked(3, 32)), pa.struct([("a", pa.int32())]), [b"1234"], Rows(0, 1)

@@ -81,7 +81,8 @@ def test_a_row_costs_two_rounds_and_few_bytes(files: Any, kind: str) -> None:
         assert opened.bytes_read < 700_000
 
 
-def test_rows_of_many_pages_are_not_read_ahead_at_any_price(files: Any) -> None:
+def test_reading_ahead_is_limited(files: Any) -> None:
+    """Across many pages a third round costs less than their whole indices."""
     column = lists(texts, 4 * NUM_ROWS)
     opened = files.open(files.write(pa.table({"c": column}))[0])
     rows = list(range(0, 4 * NUM_ROWS, 20_000))
@@ -92,7 +93,7 @@ def test_rows_of_many_pages_are_not_read_ahead_at_any_price(files: Any) -> None:
     assert opened.bytes_read < 200_000
 
 
-def test_a_list_of_very_many_texts_costs_two_rounds(files: Any) -> None:
+def test_a_long_list_costs_two_rounds(files: Any) -> None:
     column = pa.array([["first"], [f"text {n}" for n in range(150_000)], ["last"]])
     opened = files.open(files.write(pa.table({"c": column}))[0])
     opened.rounds.clear()
@@ -101,7 +102,7 @@ def test_a_list_of_very_many_texts_costs_two_rounds(files: Any) -> None:
     assert len(opened.rounds) == 2
 
 
-def test_one_column_of_a_hundred_reads_only_its_bytes(files: Any) -> None:
+def test_one_column_reads_only_its_bytes(files: Any) -> None:
     table = pa.table({f"c{place}": pa.array(np.arange(2000) + place) for place in range(100)})
     opened = files.open(files.write(table)[0])
     opened.rounds.clear()
@@ -112,7 +113,9 @@ def test_one_column_of_a_hundred_reads_only_its_bytes(files: Any) -> None:
 
 
 @pytest.mark.floors
-def test_pages_of_lists_end_where_enough_indices_stand_below_them(files: Any) -> None:
+def test_pages_of_lists_are_cut_by_indices(files: Any) -> None:
+    """A page of lists ends where the columns below it have enough indices."""
+
     def num_pages(column: pa.Array) -> list[int]:
         opened = files.written(pa.table({"c": column}))
         columns = range(len(opened.reader.metadata.column_ranges))

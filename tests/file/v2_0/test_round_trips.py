@@ -58,9 +58,7 @@ def test_all_rows_read_as_they_were_written(files: Any, rate: int, max_page_byte
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_any_rows_of_any_pages_of_any_batches_read_the_same(
-    files: Any, data: st.DataObject
-) -> None:
+def test_any_rows_of_any_pages_round_trip(files: Any, data: st.DataObject) -> None:
     table = TABLES[data.draw(st.sampled_from(sorted(TABLES)), "null in every")]
     cuts = sorted(data.draw(st.lists(st.integers(0, NUM_ROWS), max_size=4), "cuts"))
     batches = [
@@ -84,7 +82,7 @@ def test_any_rows_of_any_pages_of_any_batches_read_the_same(
 
 
 @pytest.mark.floors
-def test_a_file_of_no_rows_has_empty_columns_of_the_right_types(files: Any) -> None:
+def test_an_empty_file_keeps_its_types(files: Any) -> None:
     table = TABLES[0].slice(0, 0)
     opened = files.written(table)
     arrays = opened.read(0, 0)
@@ -93,7 +91,7 @@ def test_a_file_of_no_rows_has_empty_columns_of_the_right_types(files: Any) -> N
     assert [len(each) for each in opened.take([])] == [0] * table.num_columns
 
 
-def test_nulls_cost_a_bitmap_only_where_there_are_any(files: Any) -> None:
+def test_only_pages_with_nulls_store_bitmaps(files: Any) -> None:
     def size(values: list[int | None]) -> int:
         opened = files.written(pa.table({"a": pa.array(values, pa.int64())}))
         (column,) = columns_of(opened.reader, [0], opened.read_ranges)

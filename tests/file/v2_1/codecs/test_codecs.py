@@ -123,7 +123,8 @@ def apart(buffer: ChunkedBuffer) -> ChunkedBuffer:
     return ChunkedBuffer(data, starts.astype(np.int64), buffer.sizes)
 
 
-def test_every_encoding_of_the_proto_is_either_decoded_or_refused() -> None:
+def test_encodings_are_decoded_or_refused() -> None:
+    """Every encoding that the proto names is in exactly one of the two tables."""
     assert CODECS.keys() | REFUSED.keys() == ENCODINGS
     assert not CODECS.keys() & REFUSED.keys()
 
@@ -145,7 +146,7 @@ EXAMPLES: list[Codec] = [
 
 
 @pytest.mark.parametrize("name", sorted(CODECS))
-def test_each_codec_reads_the_message_that_it_writes(name: str) -> None:
+def test_each_codec_reads_its_own_message(name: str) -> None:
     (example,) = [each for each in EXAMPLES if each.name == name]
     encoding = example.to_proto()
     assert encoding.WhichOneof("compression") == name
@@ -155,7 +156,7 @@ def test_each_codec_reads_the_message_that_it_writes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_a_refused_encoding_is_named_with_its_reason(name: str) -> None:
+def test_refused_encodings_give_their_reason(name: str) -> None:
     encoding = pb.CompressiveEncoding()
     getattr(encoding, name).SetInParent()
     with pytest.raises(UnsupportedFeatureError, match=f"'{name}'.*{REFUSED[name][:20]}"):
@@ -174,7 +175,7 @@ def test_an_encoding_that_came_later_is_refused() -> None:
         decode_block(later, b"", 0)
 
 
-def test_a_codec_is_refused_where_it_cannot_stand() -> None:
+def test_codecs_are_refused_in_wrong_places() -> None:
     split = ByteStreamSplit(Flat(32)).to_proto()
     with pytest.raises(UnsupportedFeatureError, match=r"'byte_stream_split' is not .* in a block"):
         decode_block(split, b"", 0)
@@ -232,7 +233,8 @@ def test_picked_values_are_those_of_the_whole(
 
 
 @pytest.mark.parametrize(("place", "offset"), [(0, 3), (0, 4000), (1, 1000), (2, 17)], ids=str)
-def test_offsets_that_leave_a_chunk_are_bad_data_to_pick_from(place: int, offset: int) -> None:
+def test_offsets_outside_their_chunk_are_corrupt(place: int, offset: int) -> None:
+    """Also where only single values are picked."""
     block = VariableWidthBlock(3, np.array([0, 4, 8, 12], np.int32), np.zeros(12, np.uint8))
     page = encode_mini_block(block)
     places = np.arange(3)
@@ -249,9 +251,8 @@ def test_offsets_that_leave_a_chunk_are_bad_data_to_pick_from(place: int, offset
     block=fixed_blocks() | variable_blocks() | list_blocks(),
     max_values=st.sampled_from([8, 64, 4096]),
 )
-def test_all_chunks_but_the_last_are_powers_of_two_that_fit(
-    block: DataBlock, max_values: int
-) -> None:
+def test_chunk_sizes_are_powers_of_two(block: DataBlock, max_values: int) -> None:
+    """All but the last, and each within its limits of values and bytes."""
     page = encode_mini_block(block, max_chunk_values=max_values, max_chunk_bytes=900)
     sizes = sum(buffer.sizes for buffer in page.buffers)
     assert page.num_values.sum() == block.num_values
@@ -278,7 +279,7 @@ def test_a_block_decodes_to_what_was_encoded(block: DataBlock) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(block=fixed_blocks() | variable_blocks() | list_blocks())
-def test_values_decode_to_what_was_encoded_one_by_one(block: DataBlock) -> None:
+def test_per_value_encoding_round_trips(block: DataBlock) -> None:
     if isinstance(block, FixedSizeListBlock) and row_bits_are_broken(block):
         with pytest.raises(UnsupportedFeatureError, match="not whole bytes"):
             encode_per_value(block)
@@ -304,7 +305,7 @@ def row_bits_are_broken(block: FixedSizeListBlock) -> bool:
     count=st.integers(1, 2500),
     seed=st.integers(0, 99),
 )
-def test_bit_packed_chunks_decode_to_what_was_packed(bits: int, count: int, seed: int) -> None:
+def test_bit_packed_chunks_round_trip(bits: int, count: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     words = rng.integers(0, 2**63, count).astype(np.uint64) >> np.uint64(rng.integers(0, 64))
     words[: count // 2] >>= np.uint64(60)
@@ -335,25 +336,26 @@ def test_no_chunks_are_no_values() -> None:
         assert decode_mini_block(encoding, buffers, NO_VALUES).num_values == 0
 
 
-def test_two_values_that_are_larger_than_a_chunk_are_refused() -> None:
+def test_two_values_must_fit_a_chunk() -> None:
     block = FixedWidthBlock(8 * 5000, 2, np.zeros(10000, np.uint8))
     with pytest.raises(InvalidInputError, match="full-zip"):
         encode_mini_block(block)
 
 
-def test_byte_strings_larger_than_a_chunk_stand_two_by_two() -> None:
+def test_large_strings_are_paired_in_chunks() -> None:
+    """A chunk holds at least two values, even where they exceed its size."""
     block = VariableWidthBlock(5, np.arange(6, dtype=np.int32) * 9000, np.zeros(45000, np.uint8))
     assert encode_mini_block(block).num_values.tolist() == [2, 2, 1]
 
 
-def test_a_constant_without_a_value_is_all_null() -> None:
+def test_a_constant_without_value_is_null() -> None:
     block = decode_block(pb.CompressiveEncoding(constant=pb.Constant()), b"", 7)
     assert block == ConstantBlock(None, 7)
     block = decode_block(pb.CompressiveEncoding(constant=pb.Constant(value=b"\1\0")), b"", 7)
     assert block == ConstantBlock(b"\1\0", 7)
 
 
-def test_lists_of_nothing_but_null_items_have_no_items() -> None:
+def test_lists_of_null_items_have_no_items() -> None:
     lists = pb.FixedSizeList(
         items_per_value=3,
         has_validity=True,

@@ -96,7 +96,7 @@ def test_chunks_of_many_widths_come_back(
     assert np.array_equal(picked.words(), words[places])
 
 
-def test_rare_widths_are_widened_where_it_costs_little() -> None:
+def test_rare_widths_are_widened_cheaply() -> None:
     """Ids from 0 on need all widths up to theirs; few of these are written."""
     words = np.arange(300_000, dtype=np.uint64)
     assert len(np.unique(bitpacking.chunk_widths(words))) == 10
@@ -148,7 +148,7 @@ def test_split_values_come_back(bits: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("width", [65, 255, 2**63])
-def test_widths_that_a_word_does_not_have_are_refused(width: int) -> None:
+def test_widths_beyond_the_word_are_refused(width: int) -> None:
     encoded = bitpacking.encode_mini_block(block_of(below(20, 64, 1024)))
     data = encoded.buffers[0].data.copy()
     data[:8] = np.array([width], "<u8").view(np.uint8)
@@ -159,7 +159,8 @@ def test_widths_that_a_word_does_not_have_are_refused(width: int) -> None:
         pick_mini_block(encoded.encoding, [buffer], encoded.num_values, np.array([5]))
 
 
-def test_damaged_chunks_are_refused_or_give_as_many_values() -> None:
+def test_damaged_chunks_keep_their_value_count() -> None:
+    """Or they are refused."""
     decoded: list[str] = []
 
     @settings(max_examples=150, deadline=None)

@@ -87,14 +87,14 @@ def to_arrow(block: DataBlock, kind: pa.DataType) -> pa.Array:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_bytes_that_lance_wrote_decode_to_what_was_written(name: str) -> None:
+def test_bytes_written_by_lance_decode(name: str) -> None:
     case = load(name)
     expected = expected_of(case)
     assert to_arrow(decoded(case), expected.type).to_pylist() == expected.to_pylist()
 
 
 @pytest.mark.parametrize("name", CHUNKED)
-def test_chunks_can_be_chosen_and_lie_at_any_place(name: str) -> None:
+def test_chunks_decode_at_any_position(name: str) -> None:
     case = load(name)
     stops = np.cumsum(case["num_values"])
     place = len(stops) // 2
@@ -143,7 +143,7 @@ def test_a_cut_buffer_is_bad_data(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHUNKED)
-def test_a_chunk_without_its_last_byte_is_bad_data(name: str) -> None:
+def test_a_truncated_chunk_is_bad_data(name: str) -> None:
     case = load(name)
     parts = [key for key in case if key.startswith("sizes") and len(case[key])]
     assert parts
@@ -156,7 +156,8 @@ def test_a_chunk_without_its_last_byte_is_bad_data(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_a_wrong_number_of_values_is_bad_data_or_within_the_last_block(name: str) -> None:
+def test_wrong_value_counts_are_bad_data(name: str) -> None:
+    """Unless the last block can hold the difference."""
     case = load(name)
     outcomes: Counter[bool] = Counter()
     for more in (-1, 1, 1500, 2**31, 2**62):
@@ -169,7 +170,8 @@ def test_a_wrong_number_of_values_is_bad_data_or_within_the_last_block(name: str
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_damaged_encoding_decodes_or_is_bad_data(name: str) -> None:
+def test_a_damaged_encoding_is_bad_data(name: str) -> None:
+    """Or it still decodes."""
     case = load(name)
     rng = np.random.default_rng(8)
     outcomes: Counter[bool] = Counter()

@@ -69,9 +69,7 @@ def structs(draw: st.DrawFn, *, variable: bool) -> StructBlock:
 
 @settings(max_examples=60, deadline=None)
 @given(block=structs(variable=False), max_chunk_values=st.sampled_from([2, 8, 4096]))
-def test_parts_of_fixed_width_come_back_from_chunks(
-    block: StructBlock, max_chunk_values: int
-) -> None:
+def test_fixed_width_fields_round_trip_in_chunks(block: StructBlock, max_chunk_values: int) -> None:
     encoded = encode_mini_block(block, max_chunk_values=max_chunk_values)
     decoded = decode_mini_block(encoded.encoding, encoded.buffers, encoded.num_values)
     assert parts_of(decoded) == parts_of(block)
@@ -84,7 +82,7 @@ def test_parts_come_back_value_by_value(block: StructBlock) -> None:
     assert parts_of(decode_per_value(encoded.encoding, encoded.values)) == parts_of(block)
 
 
-def test_a_value_stands_side_by_side_with_its_neighbours() -> None:
+def test_fields_of_a_value_are_adjacent() -> None:
     block = StructBlock(
         (fixed([b"ab", b"cd"], 2), strings([b"xyz", b""]), fixed([b"1", b"2"], 1)), 2
     )
@@ -92,7 +90,8 @@ def test_a_value_stands_side_by_side_with_its_neighbours() -> None:
     assert values_of(encoded.values) == [b"ab\3\0\0\0xyz1", b"cd\0\0\0\0002"]
 
 
-def test_a_value_of_no_bytes_is_zeros_and_empty_strings() -> None:
+def test_an_empty_value_has_empty_fields() -> None:
+    """Zeros where the width is fixed, empty strings where it is not."""
     rows = strings([b"ab\1\0\0\0x", b"", b"cd\0\0\0\0"])
     parts = packed_struct.split_variable(rows, [16, 32], [False, True])
     assert [values_of(each) for each in parts] == [[b"ab", b"\0\0", b"cd"], [b"x", b"", b""]]
@@ -103,13 +102,13 @@ def test_a_value_of_no_bytes_is_zeros_and_empty_strings() -> None:
     [b"a", b"ab", b"ab\2\0\0\0x", b"ab\1\0\0\0xy", b"ab\xff\xff\xff\xffxy", b"ab\1\0\0"],
     ids=lambda value: value.hex(),
 )
-def test_parts_that_do_not_fill_their_value_are_bad_data(value: bytes) -> None:
+def test_fields_short_of_their_value_are_corrupt(value: bytes) -> None:
     with pytest.raises(CorruptDataError):
         packed_struct.split_variable(strings([b"ab\0\0\0\0", value]), [16, 32], [False, True])
 
 
 @pytest.mark.floors
-def test_a_length_of_64_bits_that_is_absurd_is_bad_data() -> None:
+def test_absurd_64_bit_lengths_are_corrupt() -> None:
     rows = strings([b"\xff" * 8 + b"x"])
     with pytest.raises(CorruptDataError, match="18446744073709551615 bytes"):
         packed_struct.split_variable(rows, [64], [True])
@@ -120,7 +119,7 @@ def test_a_length_of_64_bits_that_is_absurd_is_bad_data() -> None:
     [([], 0), ([8, 8], 24), ([0, 16], 16), ([1, 8], 9), ([2**63, 2**63], 2**33), ([8] * 70_000, 8)],
     ids=str,
 )
-def test_widths_that_do_not_make_up_the_value_are_bad_data(bits: list[int], total: int) -> None:
+def test_widths_must_add_up_to_the_value(bits: list[int], total: int) -> None:
     message = PackedStruct(
         bits_per_value=bits, values=CompressiveEncoding(flat=Flat(bits_per_value=total))
     )
@@ -129,7 +128,7 @@ def test_widths_that_do_not_make_up_the_value_are_bad_data(bits: list[int], tota
 
 
 @pytest.mark.parametrize("layout", [{}, {"bits_per_value": 12}, {"bits_per_length": 16}], ids=str)
-def test_parts_without_a_sound_width_are_bad_data(layout: dict[str, int]) -> None:
+def test_fields_without_valid_widths_are_corrupt(layout: dict[str, int]) -> None:
     offsets = CompressiveEncoding(flat=Flat(bits_per_value=32))
     value = CompressiveEncoding(variable=Variable(offsets=offsets))
     field = VariablePackedStruct.FieldEncoding(value=value, **layout)

@@ -60,7 +60,7 @@ def test_lengths_have_one_two_or_four_bytes(lengths_type: str) -> None:
     assert decode_chunks([[(7, 3), (8, 1)]], [4], lengths_type) == [7, 7, 7, 8]
 
 
-def test_a_huge_length_gives_no_more_values_than_its_chunk_has() -> None:
+def test_a_huge_run_ends_with_its_chunk() -> None:
     assert decode_chunks([[(7, 2**32 - 1)]] * 3, [2, 2, 2], "<u4") == [7] * 6
 
 
@@ -68,9 +68,7 @@ def test_a_huge_length_gives_no_more_values_than_its_chunk_has() -> None:
 @pytest.mark.parametrize(
     ("runs", "count"), [([(7, 3), (8, 1)], 5), ([(7, 0), (8, 4)], 4), ([], 1), ([(7, 255)], 256)]
 )
-def test_runs_that_do_not_fill_their_chunk_are_bad_data(
-    runs: list[tuple[int, int]], count: int
-) -> None:
+def test_runs_short_of_their_chunk_are_corrupt(runs: list[tuple[int, int]], count: int) -> None:
     with pytest.raises(CorruptDataError):
         decode_chunks([[(1, 2)], runs], [2, count])
 
@@ -86,7 +84,8 @@ def test_a_block_must_add_up_exactly(count: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 7, 9, 10, 11, 2**63, 2**64 - 1])
-def test_a_block_with_a_wrong_size_of_values_is_bad_data(size: int) -> None:
+def test_a_block_of_wrong_size_is_corrupt(size: int) -> None:
+    """The size of the values, which stands before them, is wrong."""
     stored = size.to_bytes(8, "little") + bytes([1, 0, 0, 0, 2, 0, 0, 0]) + bytes([3, 1])
     with pytest.raises(CorruptDataError):
         decode_block(rle(flat(32), flat(8)), stored, 4)

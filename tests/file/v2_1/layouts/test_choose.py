@@ -44,9 +44,10 @@ def test_the_layout_that_is_asked_for(
     ],
     ids=["bytes", "vectors"],
 )
-def test_what_does_not_fit_into_chunks_is_written_all_the_same(
+def test_values_too_large_for_chunks_are_written(
     columns: Any, values: pa.Array, version: FileVersion
 ) -> None:
+    """Although mini-blocks were requested."""
     metadata = {PREFIX + "structural-encoding": "miniblock"}
     column = columns.write(values, version=version, metadata=metadata)
     assert column.read(0, 2).equals(values)
@@ -63,7 +64,7 @@ def value_codec(column: Any) -> pb.CompressiveEncoding:
 @pytest.mark.parametrize("version", BOTH)
 @pytest.mark.parametrize("scheme", ["zstd", "lz4"])
 @pytest.mark.parametrize("split", ["on", "off", "auto"])
-def test_chunks_are_compressed_if_it_is_asked_for(
+def test_chunks_are_compressed_on_request(
     columns: Any, scheme: str, split: str, version: FileVersion
 ) -> None:
     metadata = {PREFIX + "compression": scheme, PREFIX + "bss": split}
@@ -79,21 +80,22 @@ def test_chunks_are_compressed_if_it_is_asked_for(
 
 
 @pytest.mark.floors
-def test_floats_of_few_distinct_bytes_are_split_by_themselves(columns: Any) -> None:
+def test_floats_of_few_bytes_are_split(columns: Any) -> None:
+    """Byte stream split is chosen without being requested."""
     values = pa.array(np.arange(6000, dtype=np.float32) / 16)
     column = columns.write(values, metadata={PREFIX + "compression": "lz4"})
     assert value_codec(column).general.values.HasField("byte_stream_split")
     assert column.read(0, 6000).equals(values)
 
 
-def test_what_compression_does_not_make_smaller_is_not_compressed(columns: Any) -> None:
+def test_incompressible_values_stay_uncompressed(columns: Any) -> None:
     values = pa.array(np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 6000))
     column = columns.write(values, metadata={PREFIX + "compression": "lz4", PREFIX + "bss": "off"})
     assert value_codec(column).HasField("flat")
     assert column.read(0, 6000).equals(values)
 
 
-def test_no_compression_at_all_if_none_is_asked_for(columns: Any) -> None:
+def test_no_compression_unless_requested(columns: Any) -> None:
     values = pa.array(np.arange(6000))
     assert columns.write(values).layouts() == ["mini_block_layout"]
     column = columns.write(values, metadata={PREFIX + "compression": "none"})
@@ -138,7 +140,7 @@ def test_a_dictionary_is_written_within_its_limits(
 
 
 @pytest.mark.floors
-def test_null_values_are_not_stored_as_they_were(columns: Any) -> None:
+def test_values_under_nulls_are_not_stored(columns: Any) -> None:
     secret = np.full(6000, 12345678, np.int64)
     secret[::2] = np.arange(3000)
     values = pa.array(secret, mask=np.arange(6000) % 2 == 1)
@@ -150,9 +152,7 @@ def test_null_values_are_not_stored_as_they_were(columns: Any) -> None:
 
 @pytest.mark.parametrize("layout", ["miniblock", "fullzip", None])
 @pytest.mark.parametrize("size", [100, 300, 9000])
-def test_wide_values_are_written_whatever_is_asked_for(
-    columns: Any, size: int, layout: str | None
-) -> None:
+def test_wide_values_are_written_in_any_layout(columns: Any, size: int, layout: str | None) -> None:
     values = pa.array([bytes([place % 7]) * size for place in range(40)], pa.binary(size))
     metadata = {PREFIX + "compression": "zstd"}
     if layout:

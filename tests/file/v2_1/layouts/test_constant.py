@@ -61,9 +61,10 @@ STRING = struct.pack("<IIIii", 2, 8, 2, 0, 2) + b"ab"
     ],
     ids=str,
 )
-def test_each_form_is_told_by_the_inline_value_and_the_number_of_buffers(
+def test_constant_forms_are_distinguished(
     columns: Any, arrow_type: pa.DataType, message: Any, buffers: list[bytes], rows: list[Any]
 ) -> None:
+    """By the inline value and the number of buffers."""
     column = columns.made_of(arrow_type, message, 3, *buffers)
     assert column.read(0, 3).to_pylist() == rows
     assert column.read(1, 2).to_pylist() == rows[1:2]
@@ -71,7 +72,7 @@ def test_each_form_is_told_by_the_inline_value_and_the_number_of_buffers(
     assert len(column.rounds) <= 1
 
 
-def test_levels_of_nothing_but_nulls_may_be_run_lengths(columns: Any) -> None:
+def test_levels_of_nulls_may_be_run_lengths(columns: Any) -> None:
     runs = pb.CompressiveEncoding(
         rle=pb.Rle(
             values=pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=16)),
@@ -108,7 +109,7 @@ def test_levels_of_nothing_but_nulls_may_be_run_lengths(columns: Any) -> None:
     ],
     ids=str,
 )
-def test_pages_of_one_value_or_none_are_written_constant(
+def test_pages_of_one_value_are_constant(
     columns: Any, values: pa.Array, version: FileVersion, num_buffers: int
 ) -> None:
     column = columns.write(values, version=version)
@@ -118,14 +119,15 @@ def test_pages_of_one_value_or_none_are_written_constant(
     assert column.read(49, 51).equals(values[49:51])
 
 
-def test_one_value_is_not_written_constant_where_2_1_would_not_know_it(columns: Any) -> None:
+def test_one_value_is_not_constant_in_2_1(columns: Any) -> None:
+    """Readers of 2.1 do not know an inline value."""
     values = pa.array([5] * 100)
     column = columns.write(values, version=FileVersion.V2_1)
     assert column.layouts() == ["mini_block_layout"]
     assert column.read(0, 100).equals(values)
 
 
-def test_a_value_that_differs_between_the_samples_is_not_lost(columns: Any) -> None:
+def test_a_rare_value_between_samples_survives(columns: Any) -> None:
     numbers = np.zeros(100_000, np.int64)
     numbers[77_777] = 1
     values = pa.array(numbers)
@@ -159,12 +161,12 @@ def test_a_page_that_contradicts_itself_is_corrupt(
         columns.made_of(arrow_type, message, 3, *buffers).read(0, 3)
 
 
-def test_a_page_of_absurdly_many_rows_costs_what_is_asked_of_it(columns: Any) -> None:
+def test_huge_constant_pages_cost_what_is_read(columns: Any) -> None:
     column = columns.made_of(pa.int16(), layout(VALID, inline_value=b"\7\0"), 2**60)
     assert column.read(2**59, 2**59 + 2).to_pylist() == [7, 7]
     assert column.take([0, 2**59]).to_pylist() == [7, 7]
 
 
-def test_pages_that_claim_more_rows_than_can_be_counted_are_corrupt(columns: Any) -> None:
+def test_an_uncountable_page_is_corrupt(columns: Any) -> None:
     with pytest.raises(BadDataError, match="claim to hold"):
         columns.made_of(pa.int16(), layout(VALID, inline_value=b"\7\0"), 2**63 - 1)

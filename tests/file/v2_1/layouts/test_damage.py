@@ -54,7 +54,8 @@ def assert_reads_or_is_bad(column: Any, num_rows: int) -> int:
 
 
 @pytest.mark.parametrize("name", WITH_BUFFERS)
-def test_buffers_that_are_cut_short_read_right_or_are_bad(columns: Any, name: str) -> None:
+def test_truncated_buffers_are_corrupt(columns: Any, name: str) -> None:
+    """Unless what was cut off is not needed."""
     values = SHAPES[name]
     column = columns.write(values)
     random = np.random.default_rng(1)
@@ -81,9 +82,7 @@ def test_buffers_that_are_cut_short_read_right_or_are_bad(columns: Any, name: st
 @pytest.mark.floors
 @pytest.mark.parametrize("name", WITH_BUFFERS)
 @pytest.mark.parametrize("version", [FileVersion.V2_1, FileVersion.V2_2])
-def test_flipped_bits_read_as_something_or_are_bad(
-    columns: Any, name: str, version: FileVersion
-) -> None:
+def test_flipped_bits_do_no_harm(columns: Any, name: str, version: FileVersion) -> None:
     column = columns.write(SHAPES[name], version=version)
     sound, random = column.data, np.random.default_rng(2)
     num_read = 0
@@ -99,7 +98,7 @@ def test_flipped_bits_read_as_something_or_are_bad(
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_flipped_bits_of_a_layout_read_as_something_or_are_bad(columns: Any, name: str) -> None:
+def test_flipped_bits_in_layouts_do_no_harm(columns: Any, name: str) -> None:
     column = columns.write(SHAPES[name])
     random = np.random.default_rng(3)
     sound = column.pages[0][0]
@@ -113,7 +112,7 @@ def test_flipped_bits_of_a_layout_read_as_something_or_are_bad(columns: Any, nam
 
 
 @pytest.mark.floors
-def test_pages_of_a_wrong_length_read_as_something_or_are_bad(columns: Any) -> None:
+def test_wrong_page_lengths_do_no_harm(columns: Any) -> None:
     for values in SHAPES.values():
         column = columns.write(values)
         sound = column.pages[0][0]

@@ -50,7 +50,7 @@ ROWS = st.none() | st.fixed_dictionaries(
 
 @settings(max_examples=60, deadline=None)
 @given(rows=st.lists(ROWS, min_size=1, max_size=12), cut=st.integers(0, 12), data=st.data())
-def test_lists_and_structs_in_one_another_come_back_as_they_were(
+def test_nested_lists_and_structs_round_trip(
     columns: Any, rows: list[Any], cut: int, data: st.DataObject
 ) -> None:
     values = pa.array(rows, DEEP)
@@ -66,7 +66,7 @@ def test_lists_and_structs_in_one_another_come_back_as_they_were(
     assert column.take(places).to_pylist() == [rows[place] for place in places]
 
 
-def test_what_stands_in_the_place_of_a_null_is_not_written(columns: Any) -> None:
+def test_values_behind_nulls_are_not_written(columns: Any) -> None:
     whole = pa.array([[1, 2], [3], [4, 5, 6], [7]])
     values = pa.ListArray.from_arrays(
         whole.offsets, whole.values, mask=pa.array([False, True, False, True])
@@ -81,7 +81,7 @@ def test_what_stands_in_the_place_of_a_null_is_not_written(columns: Any) -> None
 
 
 @pytest.mark.floors
-def test_slices_of_nested_vectors_behind_null_lists_are_written_as_they_are(columns: Any) -> None:
+def test_sliced_vectors_below_null_lists_round_trip(columns: Any) -> None:
     """Arrow itself takes the wrong items from such slices."""
     inner = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(60.0)), 3)
     vectors = pa.FixedSizeListArray.from_arrays(inner, 2).slice(3, 6)
@@ -92,7 +92,7 @@ def test_slices_of_nested_vectors_behind_null_lists_are_written_as_they_are(colu
     assert columns.write(values).read(0, 3).to_pylist() == [whole[:2], None, whole[4:]]
 
 
-def test_all_leaves_are_read_in_the_same_rounds(columns: Any) -> None:
+def test_all_leaves_share_their_rounds(columns: Any) -> None:
     rows = [{"a": n, "b": [None, str(n)], "c": None if n % 2 else n} for n in range(5000)]
     column = columns.write(pa.array(rows))
     assert column.read(1000, 1010).to_pylist() == rows[1000:1010]
@@ -102,7 +102,7 @@ def test_all_leaves_are_read_in_the_same_rounds(columns: Any) -> None:
     assert len(column.rounds) == 2
 
 
-def test_a_page_is_made_when_enough_rows_have_come(columns: Any) -> None:
+def test_pages_are_cut_at_the_requested_size(columns: Any) -> None:
     batches = [pa.array(np.arange(1000) + 1000 * n) for n in range(10)]
     column = columns.write(*batches, max_page_bytes=20_000)
     assert [page.length for page in column.pages[0]] == [3000, 3000, 3000, 1000]
@@ -114,7 +114,7 @@ def test_a_page_is_made_when_enough_rows_have_come(columns: Any) -> None:
     assert column.take([0, 2999, 3000, 9999]).to_pylist() == [0, 2999, 3000, 9999]
 
 
-def test_pages_with_nulls_and_pages_without_them_make_one_array(columns: Any) -> None:
+def test_pages_with_and_without_nulls_concatenate(columns: Any) -> None:
     batches = [[[1]], [[], [2]], [None, [3, None]], [[]], [[None]]]
     values = [pa.array(rows, pa.list_(pa.int16())) for rows in batches]
     column = columns.write(*values, max_page_bytes=1)
@@ -122,7 +122,7 @@ def test_pages_with_nulls_and_pages_without_them_make_one_array(columns: Any) ->
     assert column.read(0, 7).to_pylist() == [row for rows in batches for row in rows]
 
 
-def test_dictionaries_that_differ_between_batches_make_one_array(columns: Any) -> None:
+def test_different_dictionaries_are_unified(columns: Any) -> None:
     batches = [pa.array(words).dictionary_encode() for words in (["a", "b"], ["b", "c", None])]
     for limit in (1, 8 << 20):
         column = columns.write(*batches, max_page_bytes=limit)
@@ -130,9 +130,10 @@ def test_dictionaries_that_differ_between_batches_make_one_array(columns: Any) -
 
 
 @pytest.mark.floors
-def test_dictionaries_that_together_are_too_large_for_their_index_stay_pages_apart(
+def test_unmergeable_dictionaries_stay_separate_pages(
     columns: Any,
 ) -> None:
+    """Together they are too large for their index type."""
     kind = pa.dictionary(pa.int8(), pa.string())
     batches = [
         pa.DictionaryArray.from_arrays(
@@ -147,7 +148,8 @@ def test_dictionaries_that_together_are_too_large_for_their_index_stay_pages_apa
         column.read(0, 200)
 
 
-def test_a_field_that_may_not_be_null_has_no_bitmap_under_a_null_struct(columns: Any) -> None:
+def test_required_fields_have_no_bitmap(columns: Any) -> None:
+    """Not even under a null struct."""
     kind = pa.struct([pa.field("a", pa.int32(), nullable=False), ("b", pa.int32())])
     values = pa.array([{"a": 1, "b": None}, None, {"a": 3, "b": 4}], kind)
     read = columns.write(values).read(0, 3)
@@ -157,21 +159,22 @@ def test_a_field_that_may_not_be_null_has_no_bitmap_under_a_null_struct(columns:
     assert read.field("b").null_count == 2
 
 
-def test_a_leaf_that_the_file_does_not_have_reads_as_nulls(columns: Any) -> None:
+def test_a_missing_leaf_reads_as_nulls(columns: Any) -> None:
     column = columns.write(pa.array([{"a": 1, "b": "x"}, None, {"a": 2, "b": "y"}]))
     (_, b) = column.field.leaves()
     del column.pages_of_leaf[b.id]
     assert column.read(0, 3).to_pylist() == [{"a": 1, "b": None}, None, {"a": 2, "b": None}]
 
 
-def test_a_field_of_which_the_file_has_nothing_is_corrupt(columns: Any) -> None:
+def test_a_field_without_any_column_is_corrupt(columns: Any) -> None:
     column = columns.write(pa.array([1]))
     column.pages_of_leaf.clear()
     with pytest.raises(CorruptDataError, match="no column of the file"):
         column.read(0, 1)
 
 
-def test_rows_past_the_pages_are_corrupt_and_no_rows_are_none(columns: Any) -> None:
+def test_rows_past_the_pages_are_corrupt(columns: Any) -> None:
+    """To read no rows is allowed."""
     column = columns.write(pa.array([["a"], None]))
     assert column.read(1, 1).to_pylist() == []
     assert column.take([]).type == column.read(0, 2).type
@@ -179,7 +182,7 @@ def test_rows_past_the_pages_are_corrupt_and_no_rows_are_none(columns: Any) -> N
         column.read(0, 3)
 
 
-def test_parts_of_a_struct_that_are_of_different_lengths_are_corrupt(columns: Any) -> None:
+def test_struct_fields_of_unequal_length_are_corrupt(columns: Any) -> None:
     kind = pa.list_(pa.struct([("a", pa.int64()), ("b", pa.int64())]))
     column = columns.write(pa.array([[{"a": 1, "b": 2}]] * 3, kind))
     other = columns.write(pa.array([[{"a": 1, "b": 2}] * 2] * 3, kind))
@@ -193,7 +196,8 @@ def test_parts_of_a_struct_that_are_of_different_lengths_are_corrupt(columns: An
         column.read(0, 3)
 
 
-def test_every_layout_of_the_format_is_read_or_refused_by_name() -> None:
+def test_layouts_are_read_or_refused() -> None:
+    """Every layout that the proto names is in exactly one of the two tables."""
     names = {each.name for each in pb.PageLayout.DESCRIPTOR.oneofs_by_name["layout"].fields}
     assert names == LAYOUTS.keys() | REFUSED_LAYOUTS.keys()
     assert not LAYOUTS.keys() & REFUSED_LAYOUTS.keys()
@@ -202,7 +206,7 @@ def test_every_layout_of_the_format_is_read_or_refused_by_name() -> None:
 RANDOM = np.random.default_rng(5).bytes(5001)
 
 
-def test_a_layout_that_we_do_not_read_is_refused_by_its_name(columns: Any) -> None:
+def test_unsupported_layouts_are_named(columns: Any) -> None:
     message = pb.PageLayout()
     message.sparse_layout.SetInParent()
     with pytest.raises(UnsupportedFeatureError, match="sparse_layout"):
@@ -241,7 +245,8 @@ def test_a_layout_suits_its_values(
         assert column.read(0, len(values)).equals(values)
 
 
-def test_structs_without_fields_are_written_if_nothing_is_to_be_said_of_them(columns: Any) -> None:
+def test_plain_empty_structs_are_written(columns: Any) -> None:
+    """No fields, no nulls and no lists above them."""
     values = pa.array([{}, {}, {}], pa.struct([]))
     column = columns.write(values)
     assert column.read(0, 2).equals(values[:2])
@@ -257,21 +262,20 @@ def test_structs_without_fields_are_written_if_nothing_is_to_be_said_of_them(col
     ],
     ids=str,
 )
-def test_structs_without_fields_that_are_null_or_in_lists_are_refused(
-    columns: Any, values: pa.Array
-) -> None:
+def test_empty_structs_in_lists_are_refused(columns: Any, values: pa.Array) -> None:
+    """And those that are null."""
     with pytest.raises(InvalidInputError, match="without fields"):
         columns.write(values)
 
 
 @pytest.mark.floors
-def test_a_struct_without_fields_says_nothing_of_the_struct_around_it(columns: Any) -> None:
+def test_an_empty_struct_leaves_its_siblings(columns: Any) -> None:
     """So the reference writes it, and misreads the parts beside it."""
     values = pa.array([{"a": {}, "b": 1}, {"a": {}, "b": 2}], EMPTY_AND_NUMBER)
     assert columns.write(values).read(0, 2).equals(values)
 
 
-def test_a_page_of_structs_without_fields_that_says_more_is_refused(columns: Any) -> None:
+def test_empty_structs_with_extra_layers_are_refused(columns: Any) -> None:
     column = columns.write(pa.array([{}, {}], pa.struct([])))
     layout = column.layout()
     layout.constant_layout.layers.append(pb.REPDEF_NULLABLE_LIST)
@@ -316,7 +320,7 @@ TAG_ROWS = st.none() | st.lists(
     cut=st.integers(0, 12),
     data=st.data(),
 )
-def test_maps_and_fixed_size_lists_of_structs_come_back_as_they_were(
+def test_maps_and_fixed_size_lists_round_trip(
     columns: Any, kind: tuple[Any, pa.DataType], cut: int, data: st.DataObject
 ) -> None:
     rows = data.draw(st.lists(kind[0], min_size=1, max_size=12))
@@ -332,21 +336,21 @@ def test_maps_and_fixed_size_lists_of_structs_come_back_as_they_were(
     assert column.take(places).equals(values.take(pa.array(places, pa.int64())))
 
 
-def test_more_rows_than_the_items_of_a_fixed_size_list_make_are_bad_data(columns: Any) -> None:
+def test_rows_beyond_fixed_size_lists_are_corrupt(columns: Any) -> None:
     column = columns.write(pa.array([[{"x": 1, "s": None}] * 2] * 3, POINTS))
     for rows in (range(4), [3]):
         with pytest.raises(CorruptDataError, match="is asked for"):
             column.take(rows) if isinstance(rows, list) else column.read(0, 4)
 
 
-def test_fixed_size_lists_of_structs_in_lists_are_refused_by_name(columns: Any) -> None:
+def test_nested_fixed_size_struct_lists_are_refused(columns: Any) -> None:
     column = columns.write(pa.array([[1]], pa.list_(pa.int8())))
     column.field = field_from_arrow(pa.field("c", pa.list_(POINTS)))
     with pytest.raises(UnsupportedFeatureError, match="fixed-size lists of structs"):
         column.read(0, 1)
 
 
-def test_a_null_among_the_keys_of_a_map_is_bad_data(columns: Any) -> None:
+def test_null_map_keys_are_corrupt(columns: Any) -> None:
     entry = pa.struct([("k", pa.int8()), ("v", pa.int8())])
     column = columns.write(pa.array([[{"k": None, "v": 1}, {"k": 2, "v": 2}]], pa.list_(entry)))
     as_map = field_from_arrow(pa.field("c", pa.map_(pa.int8(), pa.int8())))
@@ -362,7 +366,7 @@ def _with_ids_of(one: Field, other: Field) -> Field:
 
 
 @pytest.mark.parametrize("kind", [DEEP, DEEP_POINTS, TAGS], ids=["lists", "points", "maps"])
-def test_a_flipped_byte_gives_values_or_bad_data(columns: Any, kind: pa.DataType) -> None:
+def test_flipped_bytes_do_no_harm(columns: Any, kind: pa.DataType) -> None:
     random = np.random.default_rng(0)
     item = {"x": 1, "s": "ab"}
     rows: Any = {
@@ -387,7 +391,7 @@ def test_a_flipped_byte_gives_values_or_bad_data(columns: Any, kind: pa.DataType
     assert outcomes == {"values", "bad data"}
 
 
-def test_absurd_lengths_of_fixed_size_lists_are_bad_data_before_memory_is_asked_for(
+def test_absurd_fixed_size_lists_allocate_nothing(
     columns: Any,
 ) -> None:
     column = columns.write(pa.array([[{"x": 1, "s": None}] * 2] * 3, POINTS))
@@ -406,7 +410,7 @@ def test_absurd_lengths_of_fixed_size_lists_are_bad_data_before_memory_is_asked_
 
 
 @pytest.mark.floors
-def test_neighbouring_pages_of_several_kinds_are_read_as_one(columns: Any) -> None:
+def test_different_pages_are_read_as_one(columns: Any) -> None:
     """Some share an encoding, some have nulls, one has a dictionary, one is constant."""
     parts = [
         pa.array([[1, 2], [3]] * 40),
@@ -426,7 +430,7 @@ def test_neighbouring_pages_of_several_kinds_are_read_as_one(columns: Any) -> No
             assert column.take(places).equals(values.take(pa.array(places)))
 
 
-def test_damage_in_one_of_several_pages_is_noted_with_its_place(columns: Any) -> None:
+def test_damage_is_reported_with_its_page(columns: Any) -> None:
     parts = [pa.array([[n, n + 1], [n + 2]] * 40) for n in range(4)]
     column = columns.write(*parts, max_page_bytes=1)
     assert [len(pages) for pages in column.pages] == [4]

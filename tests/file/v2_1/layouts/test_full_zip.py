@@ -18,9 +18,8 @@ LONG = "x" * 5000
 AS_THEY_ARE = {PREFIX + "structural-encoding": "fullzip", PREFIX + "compression": "none"}
 
 
-def test_plain_values_are_the_page_and_are_not_copied(
-    columns: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plain_values_are_not_copied(columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page is the values."""
     monkeypatch.setattr(scattered_bytes, "MAX_GAP_BYTES", 0)
     values = pa.array(np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 1000))
     column = columns.write(values)
@@ -31,7 +30,7 @@ def test_plain_values_are_the_page_and_are_not_copied(
     assert [[each.size_bytes for each in ranges] for ranges in column.rounds] == [[80], [16, 8]]
 
 
-def test_wide_values_with_nulls_stand_behind_a_control_word_each(columns: Any) -> None:
+def test_nullable_wide_values_have_control_words(columns: Any) -> None:
     values = pa.array([b"a" * 300, None, b"c" * 300], pa.binary(300))
     column = columns.write(values)
     assert len(column.data) == 3 * 301
@@ -40,7 +39,8 @@ def test_wide_values_with_nulls_stand_behind_a_control_word_each(columns: Any) -
     assert column.take([0, 2]).equals(values.take([0, 2]))
 
 
-def test_long_strings_stand_behind_their_length_and_nulls_are_a_word_alone(columns: Any) -> None:
+def test_long_strings_follow_their_length(columns: Any) -> None:
+    """A null is a control word alone."""
     values = pa.array([LONG, None, "ab"])
     column = columns.write(values, metadata=AS_THEY_ARE)
     items = b"\0" + struct.pack("<I", 5000) + LONG.encode() + b"\1" + b"\0\2\0\0\0ab"
@@ -68,7 +68,7 @@ def test_strings_without_nulls_have_no_control_word(columns: Any) -> None:
     ],
     ids=str,
 )
-def test_lists_of_wide_values_are_found_by_the_row_index(
+def test_wide_lists_are_found_by_row_index(
     columns: Any, version: FileVersion, arrow_type: pa.DataType
 ) -> None:
     wide = b"z" * 300 if "300" in str(arrow_type) else LONG
@@ -90,9 +90,7 @@ def test_lists_of_wide_values_are_found_by_the_row_index(
 
 
 @pytest.mark.floors
-def test_of_a_large_row_index_only_the_rows_asked_for_are_read(
-    columns: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_row_indices_are_read_in_part(columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_index, "MAX_INDEX_BYTES", 10)
     monkeypatch.setattr(scattered_bytes, "MAX_GAP_BYTES", 0)
     values = pa.array([LONG if n % 10 == 0 else f"short {n}" for n in range(100)])
@@ -107,7 +105,7 @@ def test_of_a_large_row_index_only_the_rows_asked_for_are_read(
 
 
 @pytest.mark.floors
-def test_a_row_of_many_items_among_few_is_followed_to_its_end(columns: Any) -> None:
+def test_an_unusually_long_row_is_read_whole(columns: Any) -> None:
     rows: list[Any] = [[LONG]] * 100 + [[str(n) for n in range(3000)]] + [[None, LONG], []]
     values = pa.array(rows)
     column = columns.write(values, metadata=AS_THEY_ARE)
@@ -136,7 +134,7 @@ def changed(column: Any, **fields: int) -> Any:
     ],
     ids=str,
 )
-def test_a_layout_that_contradicts_its_page_is_corrupt(columns: Any, fields: Any) -> None:
+def test_a_contradictory_layout_is_corrupt(columns: Any, fields: Any) -> None:
     column = changed(columns.write(pa.array([LONG, None, "ab"])), **fields)
     with pytest.raises(BadDataError):
         column.read(0, 3)
@@ -147,14 +145,15 @@ def test_a_layout_that_contradicts_its_page_is_corrupt(columns: Any, fields: Any
     [(0, 5005, 5006, 5014), (1, 5005, 5006, 5013), (0, 5007, 5006, 5013), (0, 5006, 5006, 5013)],
     ids=str,
 )
-def test_a_row_index_that_does_not_fit_its_items_is_corrupt(columns: Any, index: Any) -> None:
+def test_a_mismatched_row_index_is_corrupt(columns: Any, index: Any) -> None:
     column = columns.write(pa.array([LONG, None, "ab"]))
     broken = column.with_buffers(column.buffer(0), struct.pack("<HHHH", *index))
     with pytest.raises(CorruptDataError):
         broken.read(0, 3)
 
 
-def test_a_length_past_the_end_is_corrupt_and_takes_no_memory(columns: Any) -> None:
+def test_a_length_past_the_end_is_corrupt(columns: Any) -> None:
+    """No memory is allocated for it."""
     column = columns.write(pa.array([[LONG, "ab"]]))
     items = bytearray(column.buffer(0))
     items[1:5] = b"\xff\xff\xff\xff"
@@ -162,7 +161,7 @@ def test_a_length_past_the_end_is_corrupt_and_takes_no_memory(columns: Any) -> N
         column.with_buffers(bytes(items), column.buffer(1)).read(0, 1)
 
 
-def test_a_claim_of_absurdly_many_rows_is_refused_at_once(columns: Any) -> None:
+def test_absurd_row_counts_are_refused(columns: Any) -> None:
     column = columns.write(pa.array(np.arange(10)))
     layout = column.layout()
     layout.full_zip_layout.num_items = 2**31

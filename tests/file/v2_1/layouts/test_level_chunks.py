@@ -43,7 +43,7 @@ def packed(width: int) -> pb.CompressiveEncoding:
     as_runs=st.booleans(),
     seed=st.integers(0, 1000),
 )
-def test_levels_come_back_from_chunks_of_any_sizes(
+def test_levels_round_trip_in_any_chunks(
     counts: list[int], max_level: int, run: int, as_runs: bool, seed: int
 ) -> None:
     num_levels = np.array(counts, np.int64)
@@ -55,7 +55,7 @@ def test_levels_come_back_from_chunks_of_any_sizes(
     assert np.array_equal(decode_level_chunks(encoding, buffer, num_levels), levels)
 
 
-def test_full_blocks_of_levels_take_as_many_bits_as_their_largest() -> None:
+def test_level_blocks_use_their_minimal_width() -> None:
     levels = np.tile(np.array([0, 1], np.uint16), 2048)
     encoding, buffer = encode_level_chunks(levels, np.array([0]), as_runs=True)
     assert encoding == packed(1)
@@ -75,7 +75,7 @@ def test_levels_of_a_whole_page_come_back(run: int, max_level: int, count: int) 
     assert np.array_equal(decoded.words(), levels)
 
 
-def test_levels_in_long_runs_are_stored_as_runs() -> None:
+def test_long_runs_of_levels_become_runs() -> None:
     levels = np.repeat(np.array([0, 1, 0], np.uint16), 2000)
     encoding, buffer = encode_level_chunks(levels, np.array([0, 4096]), as_runs=True)
     assert encoding.HasField("rle")
@@ -83,7 +83,7 @@ def test_levels_in_long_runs_are_stored_as_runs() -> None:
     assert encode_level_block(levels).encoding.HasField("rle")
 
 
-def test_levels_of_few_values_are_left_as_they_are() -> None:
+def test_few_levels_stay_flat() -> None:
     encoding, buffer = encode_level_chunks(
         np.array([1, 0, 2], np.uint16), np.array([0, 1]), as_runs=True
     )
@@ -92,14 +92,15 @@ def test_levels_of_few_values_are_left_as_they_are() -> None:
     assert buffer.sizes.tolist() == [2, 4]
 
 
-def test_levels_of_no_width_are_zeros_with_a_tail_of_either_kind() -> None:
+def test_levels_of_width_zero_are_zeros() -> None:
+    """The tail may be packed or stored as it is."""
     num_levels = np.array([1024, 1030, 3, 5])
     data = np.zeros(10, np.uint8)  # only the last chunk has its tail as it is
     buffer = consecutive(data, np.array([0, 0, 0, 10]))
     assert not decode_level_chunks(packed(0), buffer, num_levels).any()
 
 
-def test_run_lengths_of_many_chunks_are_decoded_together() -> None:
+def test_run_lengths_decode_across_chunks() -> None:
     runs = pb.CompressiveEncoding(
         rle=pb.Rle(
             values=pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=16)),
@@ -130,7 +131,7 @@ def test_run_lengths_of_many_chunks_are_decoded_together() -> None:
     ],
     ids=str,
 )
-def test_bytes_that_do_not_hold_so_many_levels_are_refused(
+def test_too_few_bytes_for_levels_are_corrupt(
     encoding: pb.CompressiveEncoding, size: int, count: int
 ) -> None:
     buffer = consecutive(np.zeros(size, np.uint8), np.array([size]))
@@ -144,7 +145,8 @@ def test_chunks_outside_of_their_bytes_are_corrupt() -> None:
         decode_level_chunks(FLAT, buffer, np.array([3]))
 
 
-def test_a_number_of_levels_that_was_cut_to_16_bits_is_found_again() -> None:
+def test_truncated_level_counts_are_recovered() -> None:
+    """A count of more than 65,535 levels was cut to 16 bits."""
     levels = np.repeat(np.array([1, 0], np.uint16), 40_000)
     encoding, buffer = encode_level_chunks(levels, np.array([0]), as_runs=True)
     cut = np.array([80_000 % 65_536])
@@ -154,14 +156,15 @@ def test_a_number_of_levels_that_was_cut_to_16_bits_is_found_again() -> None:
 
 
 @pytest.mark.parametrize("said", [79_999, 14_465, 80_001, 80_000 + 65_536])
-def test_runs_that_add_up_to_another_number_are_refused(said: int) -> None:
+def test_runs_of_another_total_are_refused(said: int) -> None:
     levels = np.repeat(np.array([1, 0], np.uint16), 40_000)
     encoding, buffer = encode_level_chunks(levels, np.array([0]), as_runs=True)
     with pytest.raises(CorruptDataError, match="80000 levels"):
         true_counts(encoding, buffer, np.array([said]))
 
 
-def test_numbers_of_levels_that_are_not_runs_are_believed() -> None:
+def test_counts_of_flat_levels_are_trusted() -> None:
+    """Only runs say themselves how many levels there are."""
     levels = np.tile(np.array([0, 1], np.uint16), 2048)
     encoding, buffer = encode_level_chunks(levels, np.array([0]), as_runs=True)
     assert true_counts(encoding, buffer, np.array([7])).tolist() == [7]

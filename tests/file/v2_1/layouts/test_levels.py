@@ -42,7 +42,7 @@ def streams(levels: Levels) -> tuple[list[int] | None, list[int] | None]:
     )
 
 
-def test_null_lists_empty_lists_and_null_items_have_the_levels_that_lance_gives_them() -> None:
+def test_null_and_empty_lists_have_lance_levels() -> None:
     levels = levels_of_list([[1, None], [], None, [2]])
     assert levels.layers.kinds == (NULLABLE_ITEM, NULL_AND_EMPTY_LIST)
     assert streams(levels) == ([1, 0, 1, 1, 1], [0, 1, 3, 2, 0])
@@ -60,7 +60,7 @@ def test_null_lists_empty_lists_and_null_items_have_the_levels_that_lance_gives_
         ([[None], None, []], (NULLABLE_ITEM, NULL_AND_EMPTY_LIST), [1, 2, 3]),
     ],
 )
-def test_a_layer_declares_no_level_that_its_page_does_not_need(
+def test_layers_declare_only_needed_levels(
     rows: Any, kinds: tuple[int, ...], definition: list[int] | None
 ) -> None:
     levels = levels_of_list(rows)
@@ -68,7 +68,7 @@ def test_a_layer_declares_no_level_that_its_page_does_not_need(
     assert streams(levels)[1] == definition
 
 
-def test_three_lists_in_one_another_count_repetition_from_within() -> None:
+def test_nested_lists_count_repetition_from_within() -> None:
     # [{<0, 1>, <>, <2>}, {<3>}, {}], [], [{<4>}]
     levels = (
         LayerWriter(3)
@@ -81,7 +81,7 @@ def test_three_lists_in_one_another_count_repetition_from_within() -> None:
     assert streams(levels) == ([3, 0, 1, 1, 2, 2, 3, 3], [0, 0, 1, 0, 0, 2, 3, 0])
 
 
-def test_a_null_struct_hides_what_stands_in_it() -> None:
+def test_a_null_struct_hides_its_fields() -> None:
     rows = np.array([True, False, True])
     struct = LayerWriter(3).items(rows)
     leaf = struct.items(np.array([False, False, True])).finish()
@@ -102,7 +102,7 @@ def test_levels_are_read_from_the_leaf_outwards() -> None:
     assert valid.tolist() == [True, True, False, True]
 
 
-def test_a_list_under_a_null_struct_reads_as_null() -> None:
+def test_lists_below_null_structs_are_null() -> None:
     layers = layers_of((ALL_VALID_ITEM, EMPTYABLE_LIST, NULLABLE_ITEM))
     levels = Levels(layers, np.array([1, 0, 1, 1], np.uint16), np.array([0, 0, 1, 2], np.uint16), 4)
     reader = LayerReader(checked_levels(levels))
@@ -116,7 +116,7 @@ def test_a_list_under_a_null_struct_reads_as_null() -> None:
     assert structs.tolist() == [True, True, False]
 
 
-def test_pages_that_declare_different_layers_are_read_as_one() -> None:
+def test_pages_with_different_layers_are_joined() -> None:
     parts = [levels_of_list(rows) for rows in ([[1]], [[], [2]], [None, [3, None]])]
     joined = join_levels(parts)
     reader = LayerReader(joined)
@@ -138,7 +138,7 @@ def test_pages_that_declare_different_layers_are_read_as_one() -> None:
         ((NULLABLE_ITEM, ALL_VALID_LIST), [1, 0], [0]),  # streams of different lengths
     ],
 )
-def test_levels_that_their_layers_do_not_allow_are_corrupt(
+def test_undeclared_levels_are_corrupt(
     kinds: tuple[int, ...], repetition: list[int] | None, definition: list[int] | None
 ) -> None:
     levels = Levels(
@@ -151,7 +151,7 @@ def test_levels_that_their_layers_do_not_allow_are_corrupt(
         checked_levels(levels)
 
 
-def test_a_list_that_is_null_in_the_midst_of_its_items_is_corrupt() -> None:
+def test_null_levels_inside_a_list_are_corrupt() -> None:
     layers = layers_of((ALL_VALID_ITEM, NULLABLE_LIST))
     levels = Levels(layers, np.array([1, 0], np.uint16), np.array([0, 1], np.uint16), 2)
     reader = LayerReader(levels)
@@ -160,14 +160,15 @@ def test_a_list_that_is_null_in_the_midst_of_its_items_is_corrupt() -> None:
         reader.lists()
 
 
-def test_an_unknown_layer_and_layers_of_another_field_are_corrupt() -> None:
+def test_unknown_or_mismatched_layers_are_corrupt() -> None:
     with pytest.raises(CorruptDataError, match="unknown kind 9"):
         layers_of((ALL_VALID_ITEM, 9))
     with pytest.raises(CorruptDataError, match=r"\(item, list\), but its field has \(item\)"):
         check_layers(layers_of((ALL_VALID_ITEM, NULLABLE_LIST)), [False])
 
 
-def test_more_items_than_32_bits_can_count_need_a_large_list() -> None:
+def test_many_items_need_a_large_list() -> None:
+    """More than 32-bit offsets can count."""
     offsets = np.array([0, 2**31])
     assert arrow_offsets(offsets, wide=True).tolist() == [0, 2**31]
     with pytest.raises(InvalidInputError, match="read fewer rows"):
@@ -183,7 +184,8 @@ def test_levels_without_rows_have_no_lists() -> None:
     assert valid is None
 
 
-def test_items_that_do_not_agree_that_their_list_is_null_are_bad_data() -> None:
+def test_inconsistent_null_fixed_lists_are_corrupt() -> None:
+    """The items of one list disagree on whether it is null."""
     layers = layers_of((NULLABLE_ITEM, NULLABLE_ITEM))
     for definition, says in [([0, 1, 2, 0], "do not agree"), ([0, 1, 2], "whole lists")]:
         levels = Levels(layers, None, np.array(definition, np.uint16), len(definition))
@@ -193,7 +195,8 @@ def test_items_that_do_not_agree_that_their_list_is_null_are_bad_data() -> None:
             reader.fixed_size_lists(2)
 
 
-def test_items_of_fixed_size_lists_say_together_which_list_is_null() -> None:
+def test_fixed_size_lists_share_their_nulls() -> None:
+    """All items of a null list say which level is null."""
     layers = layers_of((NULLABLE_ITEM, NULLABLE_ITEM, NULLABLE_ITEM))
     levels = Levels(layers, None, np.array([0, 1, 2, 2, 3, 3], np.uint16), 6)
     reader = LayerReader(levels)

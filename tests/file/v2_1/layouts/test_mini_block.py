@@ -18,7 +18,7 @@ def flat(bits: int) -> pb.CompressiveEncoding:
     return pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=bits))
 
 
-def test_a_chunk_is_a_head_and_its_buffers_each_up_to_eight_bytes(columns: Any) -> None:
+def test_chunks_have_headers_and_aligned_buffers(columns: Any) -> None:
     column = columns.write(pa.array([1, None, 3], pa.int32()), version=FileVersion.V2_1)
     message = column.layout().mini_block_layout
     assert message.layers == [pb.REPDEF_NULLABLE_ITEM]
@@ -32,14 +32,14 @@ def test_a_chunk_is_a_head_and_its_buffers_each_up_to_eight_bytes(columns: Any) 
     assert column.buffer(0) == struct.pack("<H", (32 // 8 - 1) << 4)
 
 
-def test_large_chunks_have_words_of_32_bits_for_sizes(columns: Any) -> None:
+def test_large_chunks_have_32_bit_sizes(columns: Any) -> None:
     column = columns.write(pa.array([1, None, 3], pa.int32()), version=FileVersion.V2_2)
     assert column.layout().mini_block_layout.has_large_chunk
     assert column.buffer(1).startswith(struct.pack("<HHI", 3, 6, 12))
     assert column.buffer(0) == struct.pack("<I", (32 // 8 - 1) << 4)
 
 
-def test_rows_of_lists_that_go_on_in_the_next_chunk_are_told_of(columns: Any) -> None:
+def test_rows_across_chunks_are_in_the_index(columns: Any) -> None:
     rows = pa.array([list(range(3000)), [], list(range(2000)), [7]], pa.list_(pa.int64()))
     column = columns.write(rows)
     index = np.frombuffer(column.buffer(2), np.uint64).reshape(-1, 2)
@@ -54,7 +54,7 @@ def test_rows_of_lists_that_go_on_in_the_next_chunk_are_told_of(columns: Any) ->
             assert column.read(start, stop).equals(rows[start:stop])
 
 
-def test_a_page_that_was_made_by_hand_is_read(columns: Any) -> None:
+def test_a_handmade_page_is_read(columns: Any) -> None:
     """Two chunks of lists: 2 values, then 1; levels flat; the second row spans both."""
     message = pb.MiniBlockLayout(
         rep_compression=flat(16),
@@ -86,7 +86,8 @@ def test_a_page_that_was_made_by_hand_is_read(columns: Any) -> None:
     assert column.take([0, 3]).to_pylist() == [[5], None]
 
 
-def test_the_whole_page_costs_one_round_and_a_part_of_it_two_at_first(columns: Any) -> None:
+def test_rounds_of_a_page_and_its_parts(columns: Any) -> None:
+    """A whole page takes one round, the first part of it two, a later part one."""
     values = pa.array([None if n % 7 == 0 else n for n in range(20_000)])
     column = columns.write(values)
     assert column.read(0, 20_000).equals(values)
@@ -107,7 +108,7 @@ def test_the_whole_page_costs_one_round_and_a_part_of_it_two_at_first(columns: A
     ],
     ids=["numbers", "strings", "lists"],
 )
-def test_a_row_costs_its_chunk_and_not_its_page(columns: Any, values: pa.Array) -> None:
+def test_a_row_costs_only_its_chunk(columns: Any, values: pa.Array) -> None:
     column = columns.write(values)
     column.take([0])  # reads the tables
     column.rounds.clear()
@@ -116,7 +117,7 @@ def test_a_row_costs_its_chunk_and_not_its_page(columns: Any, values: pa.Array) 
     assert column.bytes_read <= 40 << 10
 
 
-def test_chunks_that_stand_together_are_asked_for_in_one_range(columns: Any) -> None:
+def test_adjacent_chunks_share_a_request(columns: Any) -> None:
     values = pa.array([None if n % 7 == 0 else n for n in range(50_000)])
     column = columns.write(values)
     column.take([0])
@@ -126,7 +127,8 @@ def test_chunks_that_stand_together_are_asked_for_in_one_range(columns: Any) -> 
     assert [len(ranges) for ranges in column.rounds] == [1, 2]
 
 
-def test_a_dictionary_is_asked_for_once_and_holds_what_rows_point_at(columns: Any) -> None:
+def test_dictionaries_are_fetched_once(columns: Any) -> None:
+    """A read returns only the items that its rows refer to."""
     values = pa.array(["a", "b", None, "a"] * 5000).dictionary_encode()
     column = columns.write(values)
     assert column.read(1, 3).to_pylist() == ["b", None]
@@ -137,14 +139,14 @@ def test_a_dictionary_is_asked_for_once_and_holds_what_rows_point_at(columns: An
     assert dictionary not in column.rounds[0]
 
 
-def test_null_items_of_a_dictionary_are_written_as_nulls(columns: Any) -> None:
+def test_null_dictionary_items_become_nulls(columns: Any) -> None:
     items = pa.array(["x", None, "z"])
     values = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 2], pa.int8()), items)
     assert columns.write(values).read(0, 4).to_pylist() == ["x", None, None, "z"]
 
 
 @pytest.mark.parametrize("version", BOTH)
-def test_skewed_strings_are_cut_into_chunks_that_fit(columns: Any, version: FileVersion) -> None:
+def test_skewed_strings_fit_their_chunks(columns: Any, version: FileVersion) -> None:
     lengths = [0] * 3000 + [4000] * 20 + [1] * 5000 + [3999, 0, 4000] + [10] * 2000
     values = pa.array([chr(97 + n % 26) * length for n, length in enumerate(lengths)])
     column = columns.write(values, version=version)
@@ -156,9 +158,7 @@ def test_skewed_strings_are_cut_into_chunks_that_fit(columns: Any, version: File
 @pytest.mark.floors
 @pytest.mark.parametrize("version", BOTH)
 @pytest.mark.parametrize("items", [[1, 2, 3], [True, False], ["x", None]], ids=str)
-def test_lists_too_sparse_for_chunks_go_full_zip(
-    columns: Any, version: FileVersion, items: list[Any]
-) -> None:
+def test_sparse_lists_go_full_zip(columns: Any, version: FileVersion, items: list[Any]) -> None:
     empty: list[Any] = []
     values = pa.array([items, *([empty] * 70_000), items, None])
     column = columns.write(values, version=version)
@@ -167,7 +167,7 @@ def test_lists_too_sparse_for_chunks_go_full_zip(
     assert column.take([0, 500, 70_001, 70_002]).equals(values.take([0, 500, 70_001, 70_002]))
 
 
-def test_lists_too_sparse_for_chunks_of_a_dictionary_make_pages_of_fewer_rows(
+def test_sparse_dictionary_lists_get_smaller_pages(
     columns: Any,
 ) -> None:
     few = pa.array(["a", "b", "a"]).dictionary_encode()
@@ -178,7 +178,8 @@ def test_lists_too_sparse_for_chunks_of_a_dictionary_make_pages_of_fewer_rows(
     assert column.read(0, len(values)).equals(values)
 
 
-def test_a_row_of_a_dictionary_that_no_chunk_can_hold_is_refused(columns: Any) -> None:
+def test_oversized_dictionary_rows_are_refused(columns: Any) -> None:
+    """No chunk can hold the levels of the row."""
     few = pa.array(["a", "b"]).dictionary_encode()
     inner = np.concatenate([[0], np.full(70_000, 1), [2]])
     lists = pa.ListArray.from_arrays(pa.array(inner, pa.int32()), few)
@@ -211,14 +212,14 @@ def changed_layout(column: Any, **fields: Any) -> Any:
     ],
     ids=str,
 )
-def test_a_layout_that_contradicts_its_page_is_corrupt(columns: Any, fields: Any) -> None:
+def test_a_contradictory_layout_is_corrupt(columns: Any, fields: Any) -> None:
     values = pa.array([None if n % 7 == 0 else n for n in range(3000)])
     column = changed_layout(columns.write(values), **fields)
     with pytest.raises(CorruptDataError):
         column.read(0, 3000)
 
 
-def test_a_claim_of_absurdly_many_rows_is_refused_at_once(columns: Any) -> None:
+def test_absurd_row_counts_are_refused(columns: Any) -> None:
     column = columns.write(pa.array([1, None, 3]))
     layout = column.layout()
     layout.mini_block_layout.num_items = 2**60
@@ -230,7 +231,7 @@ def test_a_claim_of_absurdly_many_rows_is_refused_at_once(columns: Any) -> None:
 
 
 @pytest.mark.parametrize("start", [0, 2, 4, 6])
-def test_sizes_in_a_chunks_head_that_leave_the_chunk_are_corrupt(columns: Any, start: int) -> None:
+def test_buffers_outside_their_chunk_are_corrupt(columns: Any, start: int) -> None:
     column = columns.write(pa.array([1, None, 3], pa.int32()), version=FileVersion.V2_1)
     chunk = bytearray(column.buffer(1))
     struct.pack_into("<H", chunk, start, 0xFFFF)
@@ -241,7 +242,7 @@ def test_sizes_in_a_chunks_head_that_leave_the_chunk_are_corrupt(columns: Any, s
 
 
 @pytest.mark.parametrize("index", [(4, 0), (0, 0), (2**63, 0), (3, 1), (5, 0)], ids=str)
-def test_a_row_index_that_does_not_add_up_is_corrupt(columns: Any, index: Any) -> None:
+def test_an_inconsistent_row_index_is_corrupt(columns: Any, index: Any) -> None:
     column = columns.write(pa.array([[1], [2, 3], []]))
     assert struct.unpack("<QQ", column.buffer(2)) == (3, 0)
     broken = column.with_buffers(column.buffer(0), column.buffer(1), struct.pack("<QQ", *index))

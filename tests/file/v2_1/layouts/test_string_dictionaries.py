@@ -78,7 +78,7 @@ def test_thousands_among_many_are_few(columns: Any) -> None:
     [picked(3, 99), picked(4000, 5000), pa.array(["", "a"] * 500)],
     ids=["few values", "many distinct", "short"],
 )
-def test_there_is_no_dictionary_where_it_does_not_pay(columns: Any, values: pa.Array) -> None:
+def test_dictionaries_are_written_where_they_pay(columns: Any, values: pa.Array) -> None:
     column = columns.write(values)
     has_dictionary = layout_of(column).HasField("dictionary")
     assert has_dictionary == (len(values) == 1000)
