@@ -1,4 +1,4 @@
-"""The names of a batch's columns, as its table has them; see `spark.column_names` for the rule."""
+"""Column names of a batch, in the spelling of its table; `spark.column_names` has the rule."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,15 +21,15 @@ from lance_stream.spark.sink.arguments import SinkArguments, names
 def settle_names(
     df: DataFrame, arguments: SinkArguments, table: TableVersion | None
 ) -> tuple[DataFrame, SinkArguments]:
-    """Return a batch whose columns are called as in the table, and arguments that call them so.
+    """Return the batch and the arguments with column names in the table's spelling.
 
     Args:
         df: The batch.
-        arguments: What the user says; the names in it are looked for among the batch's columns.
-        table: Where the batch goes; None if it is yet to be made.
+        arguments: The sink's arguments; their names are looked up among the batch's columns.
+        table: The batch's table; None if it does not exist yet.
 
     Raises:
-        InvalidInputError: A name is not there, or could mean several columns.
+        InvalidInputError: A column does not exist, or its name is ambiguous.
     """
     is_exact = is_case_sensitive(df.sparkSession)
     before = list(df.columns)

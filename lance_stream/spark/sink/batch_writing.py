@@ -1,7 +1,7 @@
-"""A batch into data files: one Spark job, whose tasks write what they get, and say what it was.
+"""Writes a batch to data files: in one Spark job, whose tasks also digest the rows they write.
 
-On a local master a small batch is collected instead, and written by the driver: that is the same
-machine, and a task of Python costs more than the writing.
+With a local master the driver collects a small batch and writes it itself: it is the same machine,
+and a Python task costs more than the writing.
 """
 
 import pickle
@@ -30,37 +30,37 @@ from lance_stream.write.fragments import WriteTarget, delete_files, write_fragme
 from lance_stream.write.row_digests import DigestingBatches, RowsDigest, add_up, digest_of
 
 BYTES_PER_TASK: Final = 32 << 20
-"""Less data than this is not worth a second task: each costs a round through Python."""
+"""Less data is not worth a second task: each task costs a round trip through Python."""
 
 SMALL_BATCH_ROWS: Final = 125_000
-"""A batch is written by the driver only if the last one had no more rows than this, and ..."""
+"""The driver writes a batch only if the previous one had at most this many rows, and ..."""
 
 SMALL_BATCH_BYTES: Final = 16 << 20
-"""... no larger data files."""
+"""... at most this many bytes in data files."""
 
 SLOW_SECONDS: Final = 1.0
-"""A write that takes longer is busy with computing the rows, and needs all the tasks it can get."""
+"""A longer write is dominated by computing the rows, and needs as many tasks as possible."""
 
 MAX_COLLECTED: Final = Size(num_rows=1_000_000, num_bytes=256 << 20)
-"""More than this the driver never holds of one batch."""
+"""The most that the driver ever holds of one batch."""
 
 
 class TaskCount:
-    """How many tasks write a batch.
+    """The number of tasks that write a batch.
 
-    A stream's batches resemble each other, so the last one's size tells. But fewer tasks also
-    compute the rows, and where that is the work they must not be fewer: a batch that takes long
-    keeps its partitions, and so do all after the first one that took long with few.
+    The batches of a stream are similar, so the size of the previous one decides. But the tasks also
+    compute the rows. Where that dominates, their number must not be reduced: a batch that takes
+    long keeps its partitions, and so do all batches after the first slow one with fewer tasks.
     """
 
     def __init__(self) -> None:
         self._few_tasks_help = True
 
     def after(self, last: SinkCommit | None) -> int | None:
-        """Return how many tasks write a batch at most; None for as many as it has partitions.
+        """Return the maximum number of tasks that write a batch; None for one per partition.
 
         Args:
-            last: What became of the batch before.
+            last: The outcome of the previous batch.
         """
         if last is None or not last.num_files or not self._few_tasks_help:
             return None
@@ -72,7 +72,7 @@ class TaskCount:
         """Return whether the driver writes a batch: a small one, on the driver's own machine.
 
         Args:
-            last: What became of the batch before.
+            last: The outcome of the previous batch.
             spark: The batch's session.
         """
         return (
@@ -84,18 +84,18 @@ class TaskCount:
         )
 
     def learn(self, num_tasks: int | None, seconds: float) -> None:
-        """Take notice of how long a batch took with so many tasks."""
+        """Record how long a batch took with this number of tasks."""
         if num_tasks is not None and seconds > SLOW_SECONDS:
             self._few_tasks_help = False
 
 
 @dataclass(frozen=True)
 class WrittenBatch:
-    """What became of a batch's rows.
+    """The files and the digest of a batch's rows.
 
     Attributes:
         fragments: Its data files, which no version names yet.
-        digest: The digest of its rows, as they came from Spark.
+        digest: The digest of its rows, as Spark delivered them.
     """
 
     fragments: list[Fragment]
@@ -103,12 +103,12 @@ class WrittenBatch:
 
 
 def write_batch(df: DataFrame, target: WriteTarget, num_tasks: int | None) -> WrittenBatch:
-    """Write the rows of a batch into data files that no version names yet, by Spark's tasks.
+    """Write the rows of a batch to data files that no version names yet, in Spark's tasks.
 
     Args:
         df: The batch.
-        target: Where the files go.
-        num_tasks: How many tasks write at most; None for as many as it has partitions.
+        target: The destination of the files.
+        num_tasks: The maximum number of tasks; None for one per partition.
 
     Raises:
         InvalidInputError: A value does not fit the table; no file is left behind.
@@ -127,7 +127,7 @@ def write_batch(df: DataFrame, target: WriteTarget, num_tasks: int | None) -> Wr
 
 
 def write_collected(df: DataFrame, target: WriteTarget) -> WrittenBatch | None:
-    """Write the rows of a batch in the driver; None if there are more than it can collect.
+    """Write the rows of a batch in the driver; return None if it cannot collect them all.
 
     Raises:
         InvalidInputError: A value does not fit the table; no file is left behind.
@@ -139,12 +139,12 @@ def write_collected(df: DataFrame, target: WriteTarget) -> WrittenBatch | None:
 
 
 def collect_rows(df: DataFrame, limit: Size = MAX_COLLECTED) -> pa.Table | None:
-    """Return the rows of a batch; None if they are more than the driver is to hold.
+    """Return the rows of a batch; None if they exceed the limit.
 
     Args:
         df: The batch.
-        limit: The most that the driver holds; Spark's own limit (`spark.driver.maxResultSize`)
-            counts as well.
+        limit: The most that the driver holds; Spark's own limit (`spark.driver.maxResultSize`) also
+            applies.
     """
     try:
         return collect_arrow(df, limit)
@@ -175,10 +175,10 @@ _OUTCOME_SCHEMA: Final = pa.schema(
 def _writing(target: WriteTarget) -> ArrowFunction:
     """Return the function that writes one partition in a worker.
 
-    One row a file comes back, and one with the digest of the partition's rows.
+    It returns a row per file, and one with the digest of the partition's rows.
 
-    An error of ours comes back as a row, too: it would be the same at the second try, so Spark
-    need not make one, and the driver can raise it as what it is. Others are Spark's to handle.
+    An error of lance-stream is also returned as a row: a second attempt of the task would fail the
+    same way, and the driver can raise the original error. Spark handles all other errors.
     """
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

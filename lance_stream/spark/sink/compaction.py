@@ -1,10 +1,9 @@
-"""Who writes a compaction's files for the sink: a thread of the driver, or Spark's tasks.
+"""Selects what writes a compaction's files for the sink: a driver thread, or Spark's tasks.
 
-With a local master the driver is the only worker there is. On a cluster the driver plans, and reads
-deletion files; data files are read and written by the tasks, one group of fragments each. A few
-tasks make a job, and one job follows the other: most slots stay free for the stream's own jobs,
-which would wait for them else. When a round begins, and when it commits, is said in
-`maintenance.compaction.background`.
+With a local master the driver is the only worker. On a cluster the driver plans, and reads deletion
+files; tasks read and write the data files, one group of fragments each. The tasks run in small
+jobs, one after another, so that most slots stay free for the stream's own jobs, which would
+otherwise wait. `maintenance.compaction.background` describes when a round starts and commits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,22 +21,22 @@ from lance_stream.table.fragments import Fragment
 from lance_stream.write.fragments import delete_files
 
 SLOTS_FOR_EACH_TASK: Final = 4
-"""One of so many of a cluster's slots takes part in a compaction."""
+"""A compaction uses one in this many of a cluster's slots."""
 
 
 def writer_of(spark: SparkSession) -> WriteTasks | None:
-    """Return who writes a compaction's files: Spark's tasks; None for the driver's own thread."""
+    """Return the writer of a compaction's files: Spark's tasks; None for a driver thread."""
     return None if driver_is_alone(spark) else partial(write_by_jobs, spark)
 
 
 def write_by_jobs(spark: SparkSession, tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
-    """Do tasks in Spark jobs of a few tasks each; see `rewrites.WriteTasks`.
+    """Run tasks in Spark jobs of a few tasks each; see `rewrites.WriteTasks`.
 
     Raises:
-        LanceStreamError: What a task raised. The files of the others of its job are deleted.
+        LanceStreamError: A task failed. The files of the other tasks of its job are deleted.
     """
     num_at_once = 1
-    with suppress(Exception):  # Spark Connect has no SparkContext, and says so in many ways
+    with suppress(Exception):  # Spark Connect has no SparkContext, and raises various errors
         num_at_once = max(1, spark.sparkContext.defaultParallelism // SLOTS_FOR_EACH_TASK)
         spark.sparkContext.setJobGroup("lance-stream compaction", "merging small fragments")
     for first in range(0, len(tasks), num_at_once):
@@ -55,7 +54,7 @@ def _job(spark: SparkSession, tasks: Sequence[RewriteTask]) -> list[list[Fragmen
 
 
 def _try_to_write(task: RewriteTask) -> list[Fragment] | LanceStreamError:
-    """Return an error instead of raising it, so that the driver learns of the others' files."""
+    """Return an error instead of raising it, so that the driver learns the other tasks' files."""
     try:
         return write_task(task)
     except LanceStreamError as error:

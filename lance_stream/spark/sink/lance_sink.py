@@ -236,14 +236,14 @@ class LanceSink:
         with CALLS.call(run, self.uri, batch_id, micro_batch.app_id) as call:
             micro_batch = replace(micro_batch, claimed=call.claimed)
             batch = Batch(df, micro_batch, arguments, phases, self.last_commit, self._tasks)
-            done = _put(batch, call)
+            done = _write_once(batch, call)
             call.version = done.version
         self.last_commit = replace(done, seconds=phases.seconds)
         log_commit(self.uri, self.last_commit)
         return self.last_commit
 
 
-def _put(batch: Batch, call: Call) -> SinkCommit:
+def _write_once(batch: Batch, call: Call) -> SinkCommit:
     """Write a batch to the table, unless it is already committed."""
     arguments, micro_batch = batch.arguments, batch.micro_batch
     commit = SinkCommit(micro_batch.batch_id, micro_batch.app_id)
@@ -253,7 +253,7 @@ def _put(batch: Batch, call: Call) -> SinkCommit:
     if done is not None:
         return done
     try:
-        return _take_in(batch, table, commit)
+        return _write_new(batch, table, commit)
     except OtherBatchError:  # another driver was faster
         if not (arguments.replays_may_differ or rows_may_differ(batch.df, micro_batch.query_id)):
             raise
@@ -281,7 +281,7 @@ def _skip(batch: Batch, table: TableVersion, commit: SinkCommit, call: Call) -> 
     return replace(commit, version=entry.version, skipped=True, rows_differ=differs)
 
 
-def _take_in(batch: Batch, table: TableVersion | None, commit: SinkCommit) -> SinkCommit:
+def _write_new(batch: Batch, table: TableVersion | None, commit: SinkCommit) -> SinkCommit:
     if table is not None:
         check_may_write(table.manifest)
     with batch.phases("plan"):

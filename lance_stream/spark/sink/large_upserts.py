@@ -1,16 +1,16 @@
-"""Upserts that the driver cannot hold: rows and keys are brought together by a shuffle.
+"""Upserts that are too large for the driver: a shuffle brings rows and keys together.
 
     the batch's rows            split by their keys' parts    ┐ one frame of bundles,
     the keys of the table       the same                      ┘ by part
                                            │
                                repartitioned by the part
                                            │
-    a task      has all rows of its keys, of the batch and of the table: it decides what becomes
-                of them, writes changed and new rows, and sends back what it did
-    the driver  makes one operation of it: deletion files, row ids, one commit
+    a task      gets all rows of its keys, of the batch and of the table. It determines their
+                outcome, writes changed and new rows, and returns what it did
+    the driver  builds one operation from the results: deletion files, row ids, one commit
 
-What a task does is `upsert.in_parts`. To Spark a bundle is a number and bytes: none of its
-casts, comparisons and hashes decides which rows have the same key. No process holds the keys of the
+Each task runs `upsert.in_parts`. For Spark a bundle is only a number and bytes, so Spark's casts,
+comparisons and hashes do not affect which rows have the same key. No process holds the keys of the
 whole table, or all rows of the batch.
 """
 
@@ -45,7 +45,7 @@ from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.phases import Phases
 
 ROWS_PER_TASK: Final = 1 << 20
-"""About how many rows, of the batch and of the table together, a task holds at once, and ..."""
+"""About how many rows, of the batch and the table together, a task holds at once, and ..."""
 
 BYTES_PER_TASK: Final = 128 << 20
 """... how many bytes of the batch."""
@@ -76,20 +76,20 @@ def upsert_by_tasks(
     size: Size | None = None,
     helpers: Sequence[str] = (),
 ) -> Upserted:
-    """Do in Spark's tasks what `upsert.upsert.upsert` does in one process.
+    """Run an upsert in Spark's tasks; `upsert.upsert.upsert` runs it in one process.
 
     Args:
-        df: The rows; computed once for each time that the upsert is planned.
+        df: The rows; computed once each time the upsert is planned.
         table: Any version; the newest one is changed.
-        rules: What the user says of them.
-        micro_batch: Which micro-batch they are. If the table has it already, nothing is done.
-        phases: Told how long it takes to "write", which is all that tasks do, and to "commit".
-        size: How large the batch is; None if it has not been measured.
-        helpers: Columns that are no part of the rows' digest.
+        rules: The user's rules for the upsert.
+        micro_batch: The identity of the micro-batch. If it is already committed, nothing is done.
+        phases: Records the duration of "write" (all work of the tasks) and "commit".
+        size: The size of the batch; None if it has not been measured.
+        helpers: Columns that are not part of the rows' digest.
 
     Raises:
         InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
-        CommitError: It did not become a version, or it is not known whether it did.
+        CommitError: The commit failed, or its outcome is unknown.
     """
     known = size
 
@@ -100,7 +100,7 @@ def upsert_by_tasks(
         num_parts = number_of_parts(known, count_rows(parted.table))
         return _run(df, replace(parted, num_parts=num_parts))
 
-    # Of the others a helper column may have a type that cannot be stored.
+    # Only this column: a helper column may have a type that cannot be stored.
     ordering = [each for each in df.schema.toNullable() if each.name == rules.sequence_by]
     sequence = stored_schema(StructType(ordering)).field(0).type if ordering else None
     return upsert_in_parts(
@@ -117,11 +117,11 @@ def upsert_by_tasks(
 
 
 def number_of_parts(size: Size, table_rows: int) -> int:
-    """Return in how many parts an upsert is done.
+    """Return the number of parts of an upsert.
 
     Args:
-        size: How large the batch is.
-        table_rows: How many rows the table has.
+        size: The size of the batch.
+        table_rows: The number of rows of the table.
     """
     by_rows = -(-(size.num_rows + table_rows) // ROWS_PER_TASK)
     return max(by_rows, -(-size.num_bytes // BYTES_PER_TASK), 1)
@@ -139,10 +139,10 @@ def _run(df: DataFrame, parted: PartedUpsert) -> list[Part | LanceStreamError]:
 def _bundles_of(
     split: Callable[[Iterable[pa.RecordBatch]], Iterator[Bundle]],
 ) -> ArrowFunction:
-    """Return what a task does that splits rows.
+    """Return the function of a task that splits rows.
 
-    An error of ours becomes a row: it would be the same at the second try, so Spark need not make
-    one, and the driver can raise it as what it is.
+    An error of lance-stream is returned as a row: a second attempt of the task would fail the same
+    way, and the driver can raise the original error.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -157,7 +157,7 @@ def _bundles_of(
 
 
 def _keys(spark: SparkSession, parted: PartedUpsert) -> DataFrame:
-    """Return the keys of the table, split."""
+    """Return the keys of the table, split into parts."""
     sized = [(unit, size_of(unit)[1]) for unit in parted.key_units()]
     num_tasks = number_of_tasks(sum(size for _, size in sized))
     portions = [pickle.dumps(each.units) for each in pack(sized, num_tasks)]
@@ -173,7 +173,7 @@ def _keys(spark: SparkSession, parted: PartedUpsert) -> DataFrame:
 
 
 def _deciding(parted: PartedUpsert) -> ArrowFunction:
-    """Return what a task does with all bundles of its parts."""
+    """Return the function of a task that decides the outcome of all bundles of its parts."""
 
     def decide(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         parts: dict[int, list[Bundle]] = {}
@@ -192,7 +192,7 @@ def _deciding(parted: PartedUpsert) -> ArrowFunction:
                 outcome = None if part is None else {"part": pickle.dumps(part)}
             except LanceStreamError as failure:
                 failure.add_note(
-                    "while a Spark task did its part of an upsert; nothing was committed"
+                    "while a Spark task applied its part of an upsert; nothing was committed"
                 )
                 outcome = {"error": pickle.dumps(failure)}
             if outcome is not None:

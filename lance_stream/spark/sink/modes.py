@@ -59,7 +59,7 @@ MAX_BYTES_ON_DRIVER: Final = 256 << 20
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch on its way into the table.
+    """A batch that is being written to the table.
 
     Attributes:
         df: Its rows.
@@ -147,9 +147,9 @@ class Batch:
         return self.df.withColumn(DELETES, deletes)
 
     def _create_for_rows(self, incoming: pa.Schema) -> TableVersion | None:
-        """Say what the table will be; None if it cannot be made, and need not be, without a row.
+        """Plan the new table; return None if that fails but there is no row that needs the table.
 
-        The rows are not counted before, for they would be computed twice.
+        The rows are not counted first, because that would compute them twice.
         """
         try:
             return self._create(incoming)
@@ -159,7 +159,7 @@ class Batch:
             raise
 
     def _create(self, incoming: pa.Schema) -> TableVersion:
-        """Say what the table will be, which is made with the batch's rows."""
+        """Plan the table that the batch's rows create."""
         own = self.arguments
         options = dict(own.create_options)
         schema = options.pop("schema", None)
@@ -180,13 +180,13 @@ class Batch:
 
 def _check_fits(incoming: pa.Schema, table: TableVersion, *, is_partial: bool) -> None:
     wanted = table.arrow_schema
-    if is_partial:  # columns that do not come keep their values
+    if is_partial:  # missing columns keep their values
         wanted = pa.schema([each for each in wanted if each.name in incoming.names])
     check_castable(incoming, wanted)
 
 
 def append(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
-    """Put the rows behind those that are there."""
+    """Append the rows to the table."""
     written = _write(batch, table)
     fragments = written.fragments
     if not fragments:

@@ -18,12 +18,12 @@ foreachBatch:
 If the query is unknown (Spark Connect, a thread of the user's own, a call outside of a streaming
 query), nothing is checked.
 
-Groups can disappear from the result of the mode complete if some rows of the aggregation do not
-reach the sink: because of a filter, a limit or an inner join, in the query or in foreachBatch. An
-upsert would leave their rows in the table. So in both plans, the batch's from its end to the rows
-that Spark passed on and the query's from its end to the aggregation, each node must keep every key.
-Rows from elsewhere (a checkpoint of the batch, a DataFrame created from collected rows) do not
-reveal what was dropped.
+Groups can disappear from the result of the output mode complete if some rows of the aggregation do
+not reach the sink: because of a filter, a limit or an inner join, in the query or in foreachBatch.
+An upsert would leave their rows in the table. So in both plans, the batch's from its end to the
+rows that Spark passed on and the query's from its end to the aggregation, each node must keep
+every key. Rows from elsewhere (a checkpoint of the batch, a DataFrame created from collected rows)
+do not reveal what was dropped.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,7 +88,7 @@ def check_output_mode(df: DataFrame, query: Any, mode: str, on: Sequence[str] = 
         on: The key columns of an upsert.
 
     Raises:
-        InvalidInputError: The message says what to use instead.
+        InvalidInputError: The output mode does not fit; the message names one that does.
     """
     results = results_of(df, query, on)
     why = None if results is None else REFUSALS.get((mode, results))
@@ -124,7 +124,7 @@ _AGGREGATION: Final = "Aggregate"
 
 
 def _aggregates(plan: Any) -> bool:
-    """Say whether a plan has a streaming aggregation."""
+    """Return whether a plan has a streaming aggregation."""
     pending = [plan]
     while pending:
         node = pending.pop()
@@ -198,7 +198,7 @@ def _keeps_keys(node: Any, is_source: Callable[[Any], bool], keys: set[str]) -> 
         sides = _SIDES_KEPT.get(node.joinType().toString(), ())
         return any(_keeps_keys(children[side], is_source, keys) for side in sides)
     if name == _AGGREGATION and node.groupingExpressions().size() == 0:
-        return True  # one row, whatever comes
+        return True  # one row for any input
     is_kept = name in _KEEPS_ROWS or (bool(keys) and keys <= _one_row_for_each(node, name))
     return is_kept and len(children) == 1 and _keeps_keys(children[0], is_source, keys)
 

@@ -123,8 +123,8 @@ def digest_by_tasks(df: DataFrame) -> RowsDigest:
 
 def _digesting(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     digest = add_up(map(digest_of, batches))
-    told = {"rows": [digest.num_rows], "digest": [digest.text]}
-    yield pa.RecordBatch.from_pydict(told, schema=_DIGEST_SCHEMA)
+    totals = {"rows": [digest.num_rows], "digest": [digest.text]}
+    yield pa.RecordBatch.from_pydict(totals, schema=_DIGEST_SCHEMA)
 
 
 # --- which plans give the same rows each time

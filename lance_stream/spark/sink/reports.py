@@ -63,9 +63,9 @@ def log_commit(uri: str, commit: SinkCommit) -> None:
     """
     if not _log.isEnabledFor(logging.INFO):
         return
-    told: dict[str, Any] = {"table": uri, **asdict(commit)}
-    told["seconds"] = {name: round(seconds, 6) for name, seconds in commit.seconds.items()}
-    _log.info("lance_sink %s", json.dumps(told))
+    entry: dict[str, Any] = {"table": uri, **asdict(commit)}
+    entry["seconds"] = {name: round(seconds, 6) for name, seconds in commit.seconds.items()}
+    _log.info("lance_sink %s", json.dumps(entry))
 
 
 def size_of_files(fragments: Sequence[Fragment]) -> tuple[int, int]:

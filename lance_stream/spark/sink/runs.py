@@ -1,15 +1,15 @@
-"""Which batches this process has put into which tables, by runs of streaming queries.
+"""The batches that this process has committed to which tables, by runs of streaming queries.
 
 A run of a query computes each of its batches once: only another run replays a batch. So two calls
-of sinks in one run, for one batch, one table and one name in the ledger, are given two DataFrames,
-unless their rows are the same. That tells a second DataFrame from a replay also where the plan may
-give other rows each time and the digest of the rows decides nothing.
+of sinks in one run, for the same batch, table and app id, received two different DataFrames,
+unless their rows are the same. This distinguishes a second DataFrame from a replay even if the plan
+may return different rows each time, so that the digest of the rows decides nothing.
 
-Likewise, what one sink of a run has put into the table, or has found there as its own, was not put
-there by another sink of the run under another name.
+Likewise, a version that one sink of a run committed, or found to be its own, was not committed by
+another sink of the run under another app id.
 
-All this is known of runs in this process only, which is where foreachBatch runs. Without the run's
-id (Spark Connect, threads of the user's own, calls outside of a query) nothing is remembered.
+Only runs in this process are known, which is where foreachBatch runs. Without the run's id (Spark
+Connect, threads of the user's own, calls outside of a query) nothing is remembered.
 """
 
 import os
@@ -24,7 +24,7 @@ from lance_stream.caches import Cache
 from lance_stream.write.row_digests import RowsDigest
 
 MAX_BATCHES: Final = 1024
-"""So many batches are remembered, the newest ones: one for each query and table suffices."""
+"""How many of the newest batches are remembered; one for each query and table suffices."""
 
 _Key: TypeAlias = tuple[str, str, int]
 
@@ -34,9 +34,9 @@ class Call:
     """One call of a sink.
 
     Attributes:
-        name: The stream's name in the ledger.
-        others: The calls before it, or beside it, of the same run for the same batch and table.
-        version: The version that has the batch; None as long as the call goes on.
+        name: The stream's app id.
+        others: Earlier and concurrent calls of the same run for the same batch and table.
+        version: The version that contains the batch; None while the call is running.
         digest: Of the rows, if the batch was skipped; None if they are the ledger's.
     """
 
@@ -47,7 +47,7 @@ class Call:
 
     @property
     def claimed(self) -> frozenset[int]:
-        """The versions that have the batch's rows of other sinks."""
+        """The versions that other sinks created for this batch."""
         return frozenset(
             each.version
             for each in self.others
@@ -55,11 +55,11 @@ class Call:
         )
 
     def is_second(self, digest: RowsDigest, noted: str) -> bool:
-        """Say whether another call by the same name was given other rows.
+        """Return whether another call with the same app id received other rows.
 
         Args:
             digest: Of this call's rows.
-            noted: The text of the digest that the ledger has.
+            noted: The text of the digest in the ledger.
         """
         if not digest.num_rows:
             return False
@@ -79,18 +79,18 @@ class Calls:
 
     @contextmanager
     def call(self, run: str, uri: str, batch_id: int, name: str) -> Iterator[Call]:
-        """Remember a call, unless it fails, or ends without a version that has its rows.
+        """Remember a call, unless it fails or ends without a version that contains its rows.
 
         Args:
-            run: The id of the query's run; empty if it is not known.
-            uri: Where the table lies.
-            batch_id: The batch's number.
-            name: The stream's name in the ledger.
+            run: The id of the query's run; empty if it is unknown.
+            uri: The table's location.
+            batch_id: The batch id.
+            name: The stream's app id.
         """
         if not run:
             yield Call(name)
             return
-        key = run, _place(uri), batch_id
+        key = run, _normalized(uri), batch_id
         with self._lock:
             calls = self._known.get_or_make(key, list)
             call = Call(name, tuple(calls))
@@ -106,7 +106,7 @@ class Calls:
 CALLS: Final = Calls()
 
 
-def _place(uri: str) -> str:
-    """Return the same text for a table's URI with and without a slash, and for paths to it."""
+def _normalized(uri: str) -> str:
+    """Return the same text for a table's URI with and without a final slash, and for its paths."""
     text = uri if ":/" in uri else os.path.realpath(Path(uri).expanduser())
     return text.rstrip("/")

@@ -1,7 +1,7 @@
-"""Who reads a table's data files for the sink: threads of the driver, or Spark's tasks.
+"""Selects what reads a table's data files for the sink: threads of the driver, or Spark's tasks.
 
-With a local master the driver is the only worker there is, and a round through Python processes
-would be for nothing. On a cluster the driver never reads data files.
+With a local master the driver is the only worker, and a detour through Python processes would
+gain nothing. On a cluster the driver never reads data files.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,13 +20,13 @@ from lance_stream.upsert.matching import THREADS, Matches, Workers, find_matches
 
 
 def workers_of(spark: SparkSession) -> Workers:
-    """Return who reads data files in a session."""
+    """Return the readers of data files in a session."""
     return THREADS if driver_is_alone(spark) else SparkTasks(spark)
 
 
 def driver_is_alone(spark: SparkSession) -> bool:
-    """Say whether the driver is the only machine, because the master is local."""
-    with suppress(Exception):  # Spark Connect has no SparkContext, and says so in many ways
+    """Return whether the driver is the only machine, because the master is local."""
+    with suppress(Exception):  # Spark Connect has no SparkContext, and raises various errors
         return (spark.sparkContext.master or "").split("[")[0] == "local"
     return False
 
