@@ -48,9 +48,7 @@ def test_the_reference_commits_the_same(tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("by", ["ours", "pylance"])
-def test_rows_older_than_a_struct_are_written_anew_in_files_that_hold_no_null_structs(
-    tmp_path: Path, by: str
-) -> None:
+def test_compacted_2_0_files_omit_null_structs(tmp_path: Path, by: str) -> None:
     """Files of 2.0 go without the struct. The reference reads these, and cannot write them."""
     uri = str(tmp_path / "t")
     ids = [pa.table({"id": pa.array(each, pa.int64())}) for each in ([1, 2], [3, 4], [5, 6])]
@@ -97,7 +95,7 @@ def test_rows_older_than_a_struct_are_written_anew_in_files_that_hold_no_null_st
     check()
 
 
-def test_the_number_of_a_dropped_column_is_not_given_again(tmp_path: Path) -> None:
+def test_dropped_field_ids_are_not_reused(tmp_path: Path) -> None:
     twins = Twins(tmp_path, rows(range(20), 0))
     for uri in (twins.ours, twins.theirs):
         lance.dataset(uri).drop_columns(["x"])
@@ -109,7 +107,8 @@ def test_the_number_of_a_dropped_column_is_not_given_again(tmp_path: Path) -> No
     assert lance.dataset(twins.ours).to_table()["x"].null_count == 20
 
 
-def test_rows_that_the_reference_appends_meanwhile_read_null(tmp_path: Path) -> None:
+def test_concurrent_pylance_appends_read_null(tmp_path: Path) -> None:
+    """Rows that the reference appends while columns are added have nulls in them."""
     twins = Twins(tmp_path, rows(range(5), 0))
     stale = open_table(twins.ours)
     lance.write_dataset(rows([7], 0), twins.ours, mode="append")

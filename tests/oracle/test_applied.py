@@ -174,9 +174,7 @@ def test_what_pylance_committed_is_what_we_would_have_committed(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_indices_cover_after_our_commit_what_they_cover_after_pylance_s(
-    tmp_path: Path, seed: int
-) -> None:
+def test_index_coverage_agrees_after_commits(tmp_path: Path, seed: int) -> None:
     acts = random.Random(seed)
     history = IndexedHistory(str(tmp_path / "t"), seed)
     for _ in range(12):

@@ -32,7 +32,7 @@ class TestTablesOnAzureByTheirFullNames(SharedTables):
         return lambda path: in_full(azure_container, path)
 
 
-def test_both_kinds_of_uri_lead_both_to_the_same_table(azure_container: Bucket) -> None:
+def test_both_azure_uri_forms_open_one_table(azure_container: Bucket) -> None:
     short = Place(f"{azure_container.uri}/a/t", azure_container.storage_options)
     short.they_append(rows(1))
     in_full(azure_container, "a/t").we_append(rows(2))

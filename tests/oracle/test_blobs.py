@@ -145,7 +145,7 @@ def test_external_blobs_of_pylance_are_read(tmp_path: Path) -> None:
     ]
 
 
-def test_files_of_0_1_hold_the_bytes_of_a_blob_column_as_plain_values(tmp_path: Path) -> None:
+def test_blobs_in_0_1_files_are_plain(tmp_path: Path) -> None:
     """Whatever its metadata say: the reference writes it so, and reads it as bytes alone."""
     uri = str(tmp_path / "t")
     rows = table_of([b"abc", b"\0" * 70_000, b"x"])

@@ -51,7 +51,7 @@ def of_both(uri: str, branch: str | None, version: int | None = None) -> list[in
     return ids(ours)
 
 
-def test_a_branch_is_opened_by_its_name_by_its_folder_and_by_a_tag(uri: str) -> None:
+def test_branches_open_by_name_folder_or_tag(uri: str) -> None:
     assert of_both(uri, None) == [2, 3]
     assert of_both(uri, "dev") == [1, 2, 3, 10]
     assert of_both(uri, "dev", 2) == [1, 2, 3]
@@ -97,7 +97,7 @@ def test_branches_are_listed_from_each_of_them(uri: str) -> None:
         ((3, 1), InvalidInputError, "a text"),
     ],
 )
-def test_a_branch_or_version_that_is_not_there_is_told(
+def test_a_missing_branch_or_version_is_reported(
     uri: str, version: object, error: type[Exception], match: str
 ) -> None:
     with pytest.raises(error, match=match):
@@ -150,7 +150,8 @@ def test_a_branch_is_followed_from_where_it_began(uri: str) -> None:
     assert open_dataset(f"{uri}/tree/dev").cleanup(retain_versions=1).versions == (2,)
 
 
-def test_a_consumer_that_an_early_release_kept_in_the_branch_itself_goes_on(uri: str) -> None:
+def test_a_consumer_stored_in_its_branch_continues(uri: str) -> None:
+    """An early release kept the consumers of a branch in the branch's own directory."""
     dev = open_dataset(f"{uri}/tree/dev").append(rows(11)).append(rows(12))
     early = Refs(dev.table.log)
     record_progress(early, "me", 3)
@@ -164,7 +165,7 @@ def test_a_consumer_that_an_early_release_kept_in_the_branch_itself_goes_on(uri:
     assert dev.cleanup(retain_versions=1).versions == (2,)  # version 3 is held by dev/deep
 
 
-def test_cleanup_keeps_what_tags_branches_and_branches_of_branches_need(uri: str) -> None:
+def test_cleanup_keeps_what_branches_and_tags_need(uri: str) -> None:
     dev = open_dataset(f"{uri}/tree/dev").append(rows(11))
     lance.dataset(uri).tags.create("held", ("dev", 4))
     dev = dev.overwrite(rows(12)).append(rows(13))
@@ -181,7 +182,7 @@ def test_cleanup_keeps_what_tags_branches_and_branches_of_branches_need(uri: str
     assert of_both(uri, "dev/deep") == [1, 2, 3, 10, 100]
 
 
-def test_a_branch_that_is_being_made_keeps_its_files(uri: str) -> None:
+def test_a_branch_being_created_keeps_its_files(uri: str) -> None:
     """The reference writes the branch's first version before its file below `_refs`."""
     lance.dataset(uri).create_branch("young", 1)
     Path(uri, "_refs/branches/young.json").unlink()
@@ -189,7 +190,8 @@ def test_a_branch_that_is_being_made_keeps_its_files(uri: str) -> None:
     assert ids(lance.dataset(f"{uri}/tree/young")) == [1, 2]
 
 
-def test_a_branch_called_like_a_folder_of_a_table_is_none_of_its_files(tmp_path: Path) -> None:
+def test_branches_can_be_named_like_table_folders(tmp_path: Path) -> None:
+    """Cleanup takes none of their files for its own."""
     uri = str(tmp_path / "t")
     table = lance.write_dataset(rows(1), uri)
     for name in ("a", "a/data", "a/data/x", "a/_indices", "a/_transactions", "a/_versions"):
@@ -201,7 +203,7 @@ def test_a_branch_called_like_a_folder_of_a_table_is_none_of_its_files(tmp_path:
         assert all(each.operation for each in branch.versions())
 
 
-def test_a_branch_that_was_moved_is_read_but_not_cleaned_up(uri: str, tmp_path: Path) -> None:
+def test_a_moved_branch_is_readable_not_cleaned(uri: str, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     Path(uri, "tree/dev").rename(moved)
     ds = open_dataset(moved)
@@ -213,9 +215,7 @@ def test_a_branch_that_was_moved_is_read_but_not_cleaned_up(uri: str, tmp_path: 
 
 @pytest.mark.parametrize("has_file", [True, False])
 @pytest.mark.parametrize("branch", ["dev", "dev/deep"])
-def test_cleanup_of_a_branch_that_does_not_state_it_keeps_what_others_need(
-    uri: str, branch: str, has_file: bool
-) -> None:
+def test_cleanup_protects_files_of_unstated_branches(uri: str, branch: str, has_file: bool) -> None:
     """A writer that knows of no branches leaves the statement out of what it commits."""
     folder = f"{uri}/tree/{branch}"
     lance.dataset(uri).tags.create("held", (branch, 4 if branch == "dev/deep" else 3))
@@ -237,7 +237,7 @@ def test_cleanup_of_a_branch_that_does_not_state_it_keeps_what_others_need(
 
 
 @pytest.mark.parametrize("name", ["a" * 256, "dev/" + "a" * 256, "\u00e9" * 128])
-def test_a_branch_or_tag_with_too_long_a_name_is_told(uri: str, name: str) -> None:
+def test_overlong_branch_and_tag_names_are_refused(uri: str, name: str) -> None:
     with pytest.raises(InvalidInputError, match="256 bytes, and a name can have 255"):
         open_dataset(uri, (name, None))
     if name.isascii() and "/" not in name:
@@ -247,14 +247,14 @@ def test_a_branch_or_tag_with_too_long_a_name_is_told(uri: str, name: str) -> No
                 ask(name)
 
 
-def test_our_tags_may_be_as_long_as_those_of_pylance(uri: str) -> None:
+def test_our_tag_names_can_match_pylances_length(uri: str) -> None:
     longest = "a" * 211
     lance.dataset(uri).tags.create(longest, 1)
     open_dataset(uri).tags.create("b" * 248, 2)
     assert sorted(lance.dataset(uri).tags.list()) == [longest, "b" * 248]
 
 
-def test_a_branch_of_a_table_that_was_opened_by_a_relative_path_is_read_on_workers(
+def test_workers_read_branches_opened_by_relative_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reference then notes the relative path, which workers start elsewhere with."""
@@ -313,7 +313,8 @@ def test_the_command_line_shows_branches(uri: str, capsys: pytest.CaptureFixture
     assert "_refs/tags/stray.json" in shown
 
 
-def test_a_table_in_a_folder_called_like_a_branch_is_a_table(tmp_path: Path) -> None:
+def test_a_folder_named_tree_holds_a_table(tmp_path: Path) -> None:
+    """Only the path is like a branch's: `tree/dev` is a table of its own."""
     ds = lance_stream.create_dataset(tmp_path / "tree/dev", rows().schema).append(rows(1))
     ds.tags.create("gold", 2)
     assert (tmp_path / "tree/dev/_refs/tags/gold.json").exists()
@@ -321,7 +322,7 @@ def test_a_table_in_a_folder_called_like_a_branch_is_a_table(tmp_path: Path) -> 
     assert ds.append(rows(2)).cleanup(retain_versions=1).versions == (1,)
 
 
-def test_spark_reads_the_version_of_the_branch_that_a_tag_stands_for(uri: str) -> None:
+def test_spark_reads_the_branch_of_a_tag(uri: str) -> None:
     from lance_stream.spark.sources import LanceSource
 
     open_dataset(uri).tags.create("dev-3", ("dev", 3))
@@ -333,7 +334,7 @@ def test_spark_reads_the_version_of_the_branch_that_a_tag_stands_for(uri: str) -
     assert sorted(each.as_py() for each in found) == [1, 2, 3, 10]
 
 
-def test_a_stream_follows_a_branch_and_keeps_its_place_there(uri: str) -> None:
+def test_a_stream_and_its_consumer_follow_branches(uri: str) -> None:
     from lance_stream.spark.feed.stream_reader import HAS_READ_LIMITS
     from tests.spark.feed.query_runs import Query
 
@@ -356,7 +357,7 @@ def test_a_stream_follows_a_branch_and_keeps_its_place_there(uri: str) -> None:
     "folder",
     ["_refs", "_refs/tags", "_refs/branches", "tree", "tree/dev", "_transactions", "_versions"],
 )
-def test_a_folder_that_may_not_be_listed_ends_a_cleanup(
+def test_an_unlistable_folder_stops_cleanup(
     uri: str, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     main = open_dataset(uri).overwrite(rows(7))

@@ -97,7 +97,7 @@ def test_indices_follow_renamed_columns(tmp_path: Path) -> None:
     assert ds.to_table(filter="key = 7").num_rows == 1
 
 
-def test_what_the_reference_did_with_columns_is_read_by_our_feed(tmp_path: Path) -> None:
+def test_our_feed_reads_pylances_column_changes(tmp_path: Path) -> None:
     twins = twins_of(tmp_path)
     theirs = lance.dataset(twins.ours)
     theirs.alter_columns({"path": "group", "name": "team"})
@@ -131,7 +131,8 @@ def test_the_reference_writes_on(tmp_path: Path) -> None:
     }
 
 
-def test_a_stale_writer_of_theirs_follows_a_drop_and_not_values(tmp_path: Path) -> None:
+def test_stale_pylance_writers_rebase_on_column_changes(tmp_path: Path) -> None:
+    """A delete is rebased on a dropped column, and planned again when a column got values."""
     twins = twins_of(tmp_path)
     stale = lance.dataset(twins.ours)
     lance_stream.open_dataset(twins.ours).drop_columns(["x"])
@@ -257,7 +258,7 @@ def snapshot(uri: str) -> dict[int, dict[str, Any]]:
 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
 @pytest.mark.parametrize("make_list", [pa.list_, pa.large_list])
-def test_a_part_of_lists_that_was_cast_lies_in_a_file_of_its_own(
+def test_casts_within_lists_write_separate_files(
     tmp_path: Path, version: str, make_list: Callable[[pa.DataType], pa.DataType]
 ) -> None:
     items = make_list(pa.struct([("a", pa.float64()), ("d", pa.string())]))

@@ -68,7 +68,7 @@ def test_the_same_files_go_as_with_pylance(uri: str, tagged: list[int]) -> None:
     assert {kind: ours.num_files.get(kind, 0) for kind in counts} == counts
 
 
-def test_files_of_failed_writes_go_as_with_pylance_if_nobody_writes(uri: str) -> None:
+def test_unverified_files_go_as_with_pylance(uri: str) -> None:
     fragments = lance.fragment.write_fragments(rows(0, 5), uri)
     assert len(fragments) == 1
     other = f"{uri}-2"
@@ -80,7 +80,7 @@ def test_files_of_failed_writes_go_as_with_pylance_if_nobody_writes(uri: str) ->
 
 
 @pytest.mark.parametrize("first", ["ours", "theirs"])
-def test_each_side_goes_on_where_the_other_has_cleaned_up(uri: str, first: str) -> None:
+def test_either_side_continues_after_a_cleanup(uri: str, first: str) -> None:
     before = lance.dataset(uri).to_table(with_row_id=True)
     lance.dataset(uri).tags.create("gold", 3)
     cleanups: list[Callable[[], object]] = [
@@ -103,9 +103,10 @@ def test_each_side_goes_on_where_the_other_has_cleaned_up(uri: str, first: str) 
     assert ours.verify() == []
 
 
-def test_pylances_cleanup_keeps_of_a_consumer_the_tagged_version_alone_and_ours_all_after(
+def test_only_our_cleanup_keeps_consumers_ranges(
     uri: str,
 ) -> None:
+    """Pylance keeps the version that a consumer tagged, and none of those after it."""
     ours = lance_stream.open_dataset(uri)
     record_progress(ours.table.refs, "totals", 4)
     ours.cleanup(NOW)

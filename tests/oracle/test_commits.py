@@ -199,7 +199,7 @@ def test_a_stale_pylance_writer_follows_our_commits(log: ObjectStoreLog, uri: st
     assert check_ids(log, uri)
 
 
-def test_a_stale_pylance_writer_gives_way_to_our_overwrite(log: ObjectStoreLog, uri: str) -> None:
+def test_stale_pylance_writers_yield_to_overwrites(log: ObjectStoreLog, uri: str) -> None:
     appended = lance.LanceOperation.Append(write_fragments(rows(70), uri, schema=SCHEMA))
     commit_to(log, OURS["overwrite"](log, uri))
     with pytest.raises(OSError, match="incompatible with concurrent transaction Overwrite"):
@@ -207,7 +207,7 @@ def test_a_stale_pylance_writer_gives_way_to_our_overwrite(log: ObjectStoreLog, 
     assert keys_of(uri) == [60]
 
 
-def test_a_table_that_we_made_is_pylance_s_to_go_on_with(tmp_path: Path) -> None:
+def test_pylance_continues_a_table_we_created(tmp_path: Path) -> None:
     uri, other = str(tmp_path / "ours"), str(tmp_path / "other")
     lance.write_dataset(rows(0), other, enable_stable_row_ids=True)
     schema = ObjectStoreLog(open_store(other)).read(1).schema
@@ -234,7 +234,7 @@ def test_pylance_reads_the_transactions_that_we_wrote(log: ObjectStoreLog, uri: 
     assert found.transaction_properties == {"lance_stream.batch": "7"}
 
 
-def test_stamps_of_rows_and_versions_are_what_pylance_gives(log: ObjectStoreLog, uri: str) -> None:
+def test_row_versions_are_what_pylance_gives(log: ObjectStoreLog, uri: str) -> None:
     commit_to(log, delete(log, 1, [3]))
     commit_to(log, transaction(1, Append((written(uri, 50, 51),))))
     found = lance.dataset(uri).to_table(
@@ -264,7 +264,7 @@ def test_a_rebased_delete_states_what_it_did(log: ObjectStoreLog, uri: str) -> N
     assert np.array_equal(live_ids(log), [0, 3, 4, 5, 6, 7, 8, 9])
 
 
-def test_a_table_of_the_old_naming_scheme_is_gone_on_with_by_both(tmp_path: Path) -> None:
+def test_both_continue_tables_with_v1_names(tmp_path: Path) -> None:
     uri = str(tmp_path / "old")
     lance.write_dataset(rows(1), uri, enable_stable_row_ids=True, enable_v2_manifest_paths=False)
     log = ObjectStoreLog(open_store(uri))
@@ -278,7 +278,7 @@ def test_a_table_of_the_old_naming_scheme_is_gone_on_with_by_both(tmp_path: Path
     )
 
 
-def test_writers_of_both_kinds_race_and_no_row_is_lost(log: ObjectStoreLog, uri: str) -> None:
+def test_racing_writers_lose_no_row(log: ObjectStoreLog, uri: str) -> None:
     num_each = 15
 
     def ours() -> None:
@@ -302,7 +302,8 @@ def test_writers_of_both_kinds_race_and_no_row_is_lost(log: ObjectStoreLog, uri:
     assert check_ids(log, uri)
 
 
-def test_a_batch_taken_in_before_a_restore_by_pylance_is_not_written_again(tmp_path: Path) -> None:
+def test_batches_are_skipped_after_pylance_restores(tmp_path: Path) -> None:
+    """The ledger of the version before the restore still counts."""
     uri = str(tmp_path / "t")
     table = lance_stream.create_dataset(uri, SCHEMA).table
     for number in range(2):

@@ -74,7 +74,7 @@ def test_a_prepared_compaction_follows_what_pylance_did_meanwhile(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_queries_by_index_hold_for_a_compaction_that_followed(tmp_path: Path, seed: int) -> None:
+def test_index_queries_hold_after_a_rebased_compaction(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     uri = str(tmp_path / "t")
     history = IndexedHistory(uri, seed)

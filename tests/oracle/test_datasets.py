@@ -157,7 +157,7 @@ ON_TOP: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("operation", list(ON_TOP))
 @pytest.mark.parametrize("file_version", [pytest.param("2.0", marks=pytest.mark.slow), "2.2"])
-def test_what_pylance_does_to_our_table_is_read_and_followed(
+def test_changes_by_pylance_are_read_and_followed(
     uri: str, file_version: str, operation: str
 ) -> None:
     before = ours_of_every_kind(uri, file_version)
@@ -171,7 +171,7 @@ def test_what_pylance_does_to_our_table_is_read_and_followed(
         agree(uri)
 
 
-def test_a_column_that_pylance_adds_reads_as_nulls_before(uri: str) -> None:
+def test_columns_added_by_pylance_read_null_before(uri: str) -> None:
     ds = ours_of_every_kind(uri, "2.2")
     lance.dataset(uri).add_columns(pa.schema([("n", pa.int32())]))
     lance.dataset(uri).add_columns({"y": "id * 2"})
@@ -208,9 +208,7 @@ def pylance_table(uri: str, file_version: str, *, stable: bool = True) -> Any:
 
 
 @pytest.mark.parametrize("file_version", FILE_VERSIONS)
-def test_a_long_history_of_pylances_own_is_sound_and_read_alike(
-    uri: str, file_version: str
-) -> None:
+def test_long_pylance_histories_read_alike(uri: str, file_version: str) -> None:
     theirs = pylance_table(uri, file_version)
     theirs.delete("id % 8 = 2")
     upsert(lance.dataset(uri))
@@ -271,7 +269,7 @@ def test_tables_with_v1_names_go_on_with_them(uri: str) -> None:
     changes_agree(uri)
 
 
-def test_a_table_with_an_index_is_appended_to_and_deleted_from(uri: str) -> None:
+def test_indexed_tables_accept_appends_and_deletes(uri: str) -> None:
     pylance_table(uri, "2.2").create_scalar_index("id", "BTREE")
     ds = lance_stream.open_dataset(uri).append(make_rows(100, 101))
     ds.delete("id IN (2, 100)")
@@ -300,7 +298,7 @@ def test_rows_are_taken_as_pylance_takes_them(uri: str, file_version: str) -> No
 
 
 @pytest.mark.parametrize("file_version", FILE_VERSIONS)
-def test_five_thousand_dead_rows_are_a_bitmap_for_both(uri: str, file_version: str) -> None:
+def test_five_thousand_dead_rows_become_a_bitmap(uri: str, file_version: str) -> None:
     schema = pa.schema([("id", pa.int64())])
     ds = lance_stream.create_dataset(uri, schema, file_version=file_version)
     ds = ds.append(pa.table({"id": range(20_000)})).delete("id % 4 = 1")
@@ -323,7 +321,7 @@ def test_stale_writers_of_both_kinds_follow_each_other(uri: str) -> None:
     assert sorted(agree(uri).to_table(columns=["id"])["id"].to_pylist())[:3] == [0, 5, 6]
 
 
-def test_what_both_writers_note_in_their_transactions_is_read_by_both(uri: str) -> None:
+def test_both_read_each_others_transaction_properties(uri: str) -> None:
     from lance_stream.verbs.append import append
     from lance_stream.write.micro_batches import MicroBatch
 

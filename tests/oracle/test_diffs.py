@@ -142,7 +142,7 @@ def check_version(log: ObjectStoreLog, uri: str, version: int) -> int:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_diff_of_neighbours_is_the_difference_of_their_rows(tmp_path: Path, seed: int) -> None:
+def test_a_diff_is_the_difference_of_rows(tmp_path: Path, seed: int) -> None:
     history = History(str(tmp_path / "t"), seed)
     for _ in range(9):
         history.dice.choice(ACTS)(history)
@@ -151,9 +151,10 @@ def test_the_diff_of_neighbours_is_the_difference_of_their_rows(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_the_diff_agrees_with_the_delta_where_the_delta_is_right(
+def test_our_diff_agrees_with_correct_deltas(
     tmp_path: Path, act: Callable[[History], None]
 ) -> None:
+    """Pylance's delta is the oracle for the operations that it gets right."""
     history = History(str(tmp_path / "t"), 7)
     history.append()
     history.update()
@@ -194,7 +195,7 @@ def test_what_changes_no_row_gives_no_change(
         assert changes_of(log, version).num_changes == 0
 
 
-def test_a_column_replaced_without_a_stamp_updates_its_rows(tmp_path: Path) -> None:
+def test_columns_replaced_without_stamps_update_rows(tmp_path: Path) -> None:
     history = History(str(tmp_path / "t"), 7)
     fragment = history.ds.get_fragments()[0]
     changed = pa.table({"id": pa.array(range(7), pa.int64()), "x": [9.0] * 7})

@@ -259,7 +259,7 @@ NULLED: Final = [
 
 
 @pytest.mark.parametrize("name", NULLED)
-def test_nulls_that_pylance_lost_are_read_as_it_reads_them(name: str, tmp_path: Path) -> None:
+def test_nulls_lost_by_pylance_read_alike(name: str, tmp_path: Path) -> None:
     table = table_of(COLUMNS[name], 150)
     places = pa.array([None if each % 3 == 0 else each for each in range(150)])
     theirs = by_pylance(tmp_path / "t", table.set_column(1, "x", table["x"].take(places)))
@@ -279,7 +279,7 @@ def test_nulls_that_would_be_lost_are_refused(name: str, tmp_path: Path) -> None
     assert ours(tmp_path / "t").count_rows() == 0
 
 
-def test_an_empty_text_where_null_is_meant_by_it_is_refused(tmp_path: Path) -> None:
+def test_empty_strings_that_mean_null_are_refused(tmp_path: Path) -> None:
     table = pa.table({"s": ["a", ""]})
     made = lance_stream.create_dataset(str(tmp_path / "t"), table.schema, file_version="0.1")
     with pytest.raises(InvalidInputError, match="'s' has an empty value"):

@@ -234,9 +234,7 @@ def test_pylance_reads_what_we_write(tmp_path: Path, num_rows: int, null_rate: f
 
 
 @pytest.mark.parametrize("max_page_bytes", [1, 3000, 8 << 20])
-def test_pylance_reads_sliced_batches_of_any_size_and_pages_of_any_size(
-    tmp_path: Path, max_page_bytes: int
-) -> None:
+def test_pylance_reads_sliced_batches_and_pages(tmp_path: Path, max_page_bytes: int) -> None:
     whole = columns(140, 0.3)
     slices = [
         batch
@@ -256,7 +254,7 @@ def test_pylance_reads_sliced_batches_of_any_size_and_pages_of_any_size(
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_million_rows_of_many_pages_read_the_same(tmp_path: Path) -> None:
+def test_a_million_rows_in_pages_read_alike(tmp_path: Path) -> None:
     random = np.random.default_rng(5)
     count = 1_000_000
     numbers = with_nulls(random, pa.array(random.integers(0, 2**60, count)), 0.1)
@@ -277,14 +275,14 @@ def test_a_million_rows_of_many_pages_read_the_same(tmp_path: Path) -> None:
     assert_reads_as(Reading(data), table)
 
 
-def test_the_file_of_no_rows_can_be_read_by_both(tmp_path: Path) -> None:
+def test_both_read_files_without_rows(tmp_path: Path) -> None:
     table = columns(3, 0.0).slice(0, 0)
     write_by_us(table, tmp_path / "ours.lance")
     assert_reads_as(Reading((tmp_path / "ours.lance").read_bytes()), table)
     assert LanceFileReader(str(tmp_path / "ours.lance")).num_rows() == 0
 
 
-def test_not_a_number_and_signed_zeros_keep_their_bits(tmp_path: Path) -> None:
+def test_nans_and_signed_zeros_keep_their_bits(tmp_path: Path) -> None:
     bits = np.array([0x7FF8000000000001, 0xFFF8000000000000, 1 << 63, 0], np.uint64)
     table = pa.table({"x": pa.array(bits.view(np.float64))})
     write_by_us(table, tmp_path / "ours.lance")
@@ -305,7 +303,7 @@ def test_encodings_that_pylance_writes_on_demand_are_read(tmp_path: Path, compre
     assert_reads_as(Reading(data), table)
 
 
-def test_the_unstable_file_version_is_refused_by_name(tmp_path: Path) -> None:
+def test_the_unstable_file_version_is_refused(tmp_path: Path) -> None:
     import lance
 
     dataset = lance.write_dataset(

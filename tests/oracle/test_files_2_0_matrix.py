@@ -316,7 +316,7 @@ TEXTS = [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()]
 @pytest.mark.parametrize("compression", ["zstd", "lz4", "fsst", "none"])
 @pytest.mark.parametrize("arrow", TEXTS, ids=str)
 @pytest.mark.parametrize("null_every", [0, 4, 1])
-def test_compression_that_is_asked_for_is_read_by_both(
+def test_both_read_requested_compression(
     tmp_path: Path, arrow: pa.DataType, compression: str, null_every: int
 ) -> None:
     values = [

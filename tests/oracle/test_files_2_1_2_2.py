@@ -352,7 +352,7 @@ def in_batches(table: pa.Table, rows: int | None = None) -> list[pa.RecordBatch]
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize(("count", "rate"), [(1, 0), (1, 1), (1025, 0), (1025, 0.1), (600, 1)])
-def test_columns_of_every_shape_are_the_same_to_both(
+def test_every_column_shape_reads_alike(
     tmp_path: Path, version: FileVersion, count: int, rate: float
 ) -> None:
     check_both_ways(tmp_path, version, in_batches(table_of(count, "bare", rate)))
@@ -369,17 +369,13 @@ SOME = [
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("nesting", NESTINGS)
-def test_lists_and_structs_of_them_are_the_same_to_both(
-    tmp_path: Path, version: FileVersion, nesting: str
-) -> None:
+def test_lists_and_structs_read_alike(tmp_path: Path, version: FileVersion, nesting: str) -> None:
     check_both_ways(tmp_path, version, in_batches(table_of(100, nesting, 0.3, SOME)))
 
 
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
-def test_files_of_many_small_pages_are_the_same_to_both(
-    tmp_path: Path, version: FileVersion
-) -> None:
+def test_files_of_many_small_pages_agree(tmp_path: Path, version: FileVersion) -> None:
     batches = [
         batch
         for part, (count, rate) in enumerate([(30, 0), (1, 1), (200, 0.5), (90, 0), (4, 0.2)])
@@ -391,7 +387,7 @@ def test_files_of_many_small_pages_are_the_same_to_both(
     assert max(len(each) for each in pages) > 5
 
 
-def test_files_without_rows_can_be_read_by_both(tmp_path: Path) -> None:
+def test_both_read_empty_files(tmp_path: Path) -> None:
     table = table_of(3, "structs", 0, SOME).slice(0, 0)
     for version in VERSIONS:
         write_by_us(
@@ -410,7 +406,7 @@ def test_the_shapes_make_pylance_choose_every_layout(tmp_path: Path) -> None:
     assert found == {"mini_block_layout", "full_zip_layout", "constant_layout"}
 
 
-def test_levels_of_a_page_that_pylance_cut_are_of_no_width(tmp_path: Path) -> None:
+def test_constant_levels_have_no_width(tmp_path: Path) -> None:
     """After such a cut a page can declare nulls and have none."""
     rows = [list(range(300_000)), [], None, [1, 2]]
     batches = in_batches(pa.table({"a": pa.array(rows, pa.list_(pa.int64()))}))
@@ -421,9 +417,7 @@ def test_levels_of_a_page_that_pylance_cut_are_of_no_width(tmp_path: Path) -> No
 
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
-def test_lists_that_are_nearly_all_empty_are_the_same_to_both(
-    tmp_path: Path, version: FileVersion
-) -> None:
+def test_mostly_empty_lists_read_alike(tmp_path: Path, version: FileVersion) -> None:
     lengths = np.zeros(70_003, np.int64)
     lengths[[1, 70_001]] = 3
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
@@ -439,9 +433,8 @@ def test_lists_that_are_nearly_all_empty_are_the_same_to_both(
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
-def test_pylance_takes_filters_compacts_and_merges_what_we_wrote(
-    tmp_path: Path, version: FileVersion
-) -> None:
+def test_pylance_operates_on_files_we_wrote(tmp_path: Path, version: FileVersion) -> None:
+    """It takes, filters, compacts and merges them."""
     (tmp_path / "data").mkdir()
     parts, fragments = [], []
     for number, rate in enumerate((0, 0.3)):
@@ -483,9 +476,7 @@ def test_pylance_takes_filters_compacts_and_merges_what_we_wrote(
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("count", [2, 1023, 1024, 4096, 4097])
-def test_the_ends_of_chunks_are_where_both_look_for_them(
-    tmp_path: Path, version: FileVersion, count: int
-) -> None:
+def test_both_agree_on_chunk_boundaries(tmp_path: Path, version: FileVersion, count: int) -> None:
     for rate in (0, 0.3):
         check_both_ways(tmp_path, version, in_batches(table_of(count, "bare", rate)))
 
@@ -494,9 +485,7 @@ def test_the_ends_of_chunks_are_where_both_look_for_them(
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("nesting", NESTINGS)
-def test_every_shape_in_every_nesting_is_the_same_to_both(
-    tmp_path: Path, version: FileVersion, nesting: str
-) -> None:
+def test_nested_shapes_read_alike(tmp_path: Path, version: FileVersion, nesting: str) -> None:
     is_bare = nesting == "bare"
     names = list(SHAPES) if is_bare else some_of(SHAPES, one_in=3, seed=f"{nesting} {version}")
     rates = NULL_RATES if is_bare else [0.01, 0.5, 0.99]

@@ -32,7 +32,7 @@ def ids_of(table: pa.Table) -> list[int]:
     return sorted(table["id"].to_pylist())
 
 
-def test_each_reads_what_the_other_wrote_and_goes_on_from_it(bucket: Bucket) -> None:
+def test_each_side_continues_the_others_table(bucket: Bucket) -> None:
     uri, options = f"{bucket.uri}/a table", bucket.storage_options
     lance.write_dataset(rows(1), uri, storage_options=options)
     ours = lance_stream.open_dataset(uri, storage_options=options)
@@ -46,7 +46,7 @@ def test_each_reads_what_the_other_wrote_and_goes_on_from_it(bucket: Bucket) -> 
     assert ids_of(lance.dataset(uri, storage_options=options).to_table()) == [3]
 
 
-def test_files_that_are_sent_in_parts_are_read_by_the_other(bucket: Bucket) -> None:
+def test_multipart_uploads_are_read_by_both(bucket: Bucket) -> None:
     options = bucket.storage_options
     large = pa.table({"id": range(1_500_000), "x": [each / 7 for each in range(1_500_000)]})
     by_us, by_them = f"{bucket.uri}/ours", f"{bucket.uri}/theirs"
@@ -56,7 +56,7 @@ def test_files_that_are_sent_in_parts_are_read_by_the_other(bucket: Bucket) -> N
     assert lance_stream.open_dataset(by_them, storage_options=options).to_table().equals(large)
 
 
-def test_appends_of_both_at_once_are_all_there_and_none_twice(bucket: Bucket) -> None:
+def test_concurrent_appends_of_both_all_commit(bucket: Bucket) -> None:
     uri, options = f"{bucket.uri}/t", bucket.storage_options
     lance_stream.create_dataset(uri, rows(0).schema, storage_options=options).append(rows(0))
 
@@ -89,7 +89,7 @@ def test_appends_of_both_at_once_are_all_there_and_none_twice(bucket: Bucket) ->
     assert final.version == 2 + 4 * NUM_APPENDS
 
 
-def test_a_lost_answer_between_both_is_neither_a_lost_nor_a_second_row(
+def test_lost_replies_neither_lose_nor_double_rows(
     google_front: GoogleFront,
 ) -> None:
     with FaultProxy(google_front.url) as proxy:

@@ -228,7 +228,7 @@ def test_indices_are_right_after(
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("act", ACTS, ids=lambda each: each.__name__)
-def test_indices_that_pylance_has_yet_to_move_are_right_after(
+def test_deferred_index_remaps_are_followed(
     tmp_path: Path, act: Callable[[IndexedTable], None]
 ) -> None:
     table = IndexedTable(str(tmp_path / "t"), 8, stable_row_ids=False)
@@ -245,9 +245,10 @@ def test_indices_that_pylance_has_yet_to_move_are_right_after(
     table.check()
 
 
-def test_dead_rows_that_a_compaction_leaves_behind_take_no_places_of_near_ones(
+def test_dead_rows_crowd_out_no_neighbors(
     tmp_path: Path,
 ) -> None:
+    """A nearest-neighbor query finds as many live rows as it asks for."""
     uri = str(tmp_path / "t")
     vectors = pa.array([[float(key)] * 4 for key in range(30)], SCHEMA.field("v").type)
     rows = pa.table({"id": pa.array(range(30)), "v": vectors})

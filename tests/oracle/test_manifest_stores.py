@@ -153,7 +153,7 @@ def test_what_one_left_the_other_finishes(
 
 
 @pytest.mark.parametrize("writer", ["pylance", "we"])
-def test_a_version_whose_manifest_is_lost_is_loaded_by_nobody(place: Place, writer: str) -> None:
+def test_a_lost_manifest_loads_nowhere(place: Place, writer: str) -> None:
     made_by(place, writer)
     Left(True, False, False).make(place)
     with pytest.raises(lance_stream.CorruptDataError, match="version 3"):
@@ -182,7 +182,7 @@ def test_the_items_of_both_are_alike(place: Place, dynamodb_table: DynamoTable) 
 
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", ["t.lance", "d/tüte.lance", "d/100%.lance", "a%20b", "x+y", "a~b"])
-def test_both_know_a_table_by_the_same_key(
+def test_both_use_one_key_for_a_table(
     s3_bucket: Bucket, dynamodb_table: DynamoTable, name: str
 ) -> None:
     place = with_dynamodb(s3_bucket, dynamodb_table, name)
@@ -199,7 +199,7 @@ def plain(place: Place) -> Place:
     return Place(place.uri.replace("s3+ddb", "s3").partition("?")[0], place.options)
 
 
-def test_what_pylance_appends_past_dynamodb_is_not_lost(place: Place) -> None:
+def test_appends_that_bypass_dynamodb_are_kept(place: Place) -> None:
     made_by(place, "we")
     plain(place).they_append(rows(4))
     assert set(both_see(place)) == {1, 2, 3}  # neither of us sees it yet
@@ -211,7 +211,7 @@ def test_what_pylance_appends_past_dynamodb_is_not_lost(place: Place) -> None:
     assert both_see(plain(place)) == both_see(place)
 
 
-def test_a_table_of_pylance_goes_on_with_dynamodb(place: Place) -> None:
+def test_pylance_tables_can_adopt_dynamodb(place: Place) -> None:
     lance.write_dataset(rows(1), plain(place).uri, storage_options=place.options)
     plain(place).they_append(rows(2))
     place.we_append(rows(3))
@@ -236,7 +236,7 @@ def test_a_table_leaves_dynamodb(place: Place) -> None:
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("fault", [CutBefore(), CutAfter(), Forge(503), Forge(500, landed=True)])
-def test_whatever_request_of_a_commit_goes_wrong_once_it_ends_in_one_version(
+def test_every_commit_fault_ends_in_one_version(
     s3_bucket: Bucket, dynamodb_table: DynamoTable, fault: Any
 ) -> None:
     whole = with_dynamodb(s3_bucket, dynamodb_table, "t")

@@ -121,9 +121,7 @@ def test_structs_are_read_however_packed_is_spelled(version: str, key: str, tmp_
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_tables_are_read_and_appended_to_whatever_their_columns_ask_for(
-    version: str, tmp_path: Path
-) -> None:
+def test_every_metadata_spelling_reads_and_appends(version: str, tmp_path: Path) -> None:
     num_written = 0
     for case in some_of(cases(), 12, version):
         key, spelling, kind = case
@@ -144,9 +142,7 @@ def test_tables_are_read_and_appended_to_whatever_their_columns_ask_for(
 
 
 @pytest.mark.parametrize("spelling", ["1", "yes", "false", "0"])
-def test_our_tables_say_packed_as_every_reader_understands_it(
-    spelling: str, tmp_path: Path
-) -> None:
+def test_we_write_packed_as_every_reader_expects(spelling: str, tmp_path: Path) -> None:
     for version in VERSIONS:
         path = str(tmp_path / f"{version}.lance")
         parts = pa.struct([pa.field("a", pa.int32())])
@@ -157,7 +153,7 @@ def test_our_tables_say_packed_as_every_reader_understands_it(
         assert pylance_reads(path) == {"s": [{"a": 1}, {"a": 2}] * 2}
 
 
-def test_a_wrong_wish_is_refused_as_a_table_is_made(tmp_path: Path) -> None:
+def test_invalid_encoding_options_are_refused_on_creation(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("c", pa.int64(), metadata={"lance-encoding:bss": "maybe"})])
     with pytest.raises(InvalidInputError, match="'lance-encoding:bss' is 'maybe'"):
         lance_stream.create_dataset(tmp_path / "t", schema)

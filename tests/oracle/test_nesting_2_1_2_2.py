@@ -123,9 +123,7 @@ def check_both_ways(folder: Path, version: FileVersion, array: pa.Array, cut: in
 
 
 @pytest.mark.parametrize("version", [FileVersion.V2_1, FileVersion.V2_2])
-def test_nothing_but_null_structs_of_what_must_not_be_null_is_the_same_to_both(
-    tmp_path: Path, version: FileVersion
-) -> None:
+def test_all_null_non_nullable_structs_read_alike(tmp_path: Path, version: FileVersion) -> None:
     point = pa.struct([pa.field("x", pa.int64(), nullable=False)])
     arrow = pa.struct([pa.field("a", point, nullable=False)])
     array = pa.nulls(3, arrow)
@@ -136,7 +134,7 @@ def test_nothing_but_null_structs_of_what_must_not_be_null_is_the_same_to_both(
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize(("count", "rate"), [(1, 0), (700, 0), (700, 0.3), (9, 1)])
-def test_maps_and_fixed_size_lists_of_structs_are_the_same_to_both(
+def test_maps_and_lists_of_structs_read_alike(
     tmp_path: Path, name: str, count: int, rate: float
 ) -> None:
     array = values_of(TYPES[name], count, np.random.default_rng(len(name)), rate)
@@ -181,7 +179,7 @@ TYPES_OF_2_2 = st.one_of(
 @pytest.mark.parametrize(
     ("version", "types"), [(FileVersion.V2_1, TYPES_OF_2_1), (FileVersion.V2_2, TYPES_OF_2_2)]
 )
-def test_any_type_in_any_other_is_the_same_to_both(
+def test_arbitrary_nestings_read_alike(
     tmp_path: Path, version: FileVersion, types: Any, data: st.DataObject
 ) -> None:
     arrow = data.draw(types)
@@ -191,9 +189,10 @@ def test_any_type_in_any_other_is_the_same_to_both(
     check_both_ways(tmp_path, version, array, data.draw(st.integers(0, count)))
 
 
-def test_what_pylance_writes_of_points_in_lists_and_does_not_read_is_refused_by_name(
+def test_pylances_unreadable_nesting_is_refused_by_name(
     tmp_path: Path,
 ) -> None:
+    """Pylance writes fixed-size lists of structs within lists, and cannot read them."""
     path = tmp_path / "theirs.lance"
     table = pa.table({"c": pa.array([[[{"x": 1, "name": "a"}] * 3]], pa.list_(POINTS))})
     write_by_pylance(table.to_batches(), path, FileVersion.V2_2)
@@ -203,7 +202,7 @@ def test_what_pylance_writes_of_points_in_lists_and_does_not_read_is_refused_by_
         Reading(path).read(0, 1)
 
 
-def test_parts_beside_a_struct_without_fields_are_read_rightly(tmp_path: Path) -> None:
+def test_siblings_of_empty_structs_read_correctly(tmp_path: Path) -> None:
     """pylance misreads its own file: it loses the values of `b`."""
     path = tmp_path / "theirs.lance"
     arrow = pa.struct([("a", pa.struct([])), ("b", pa.int8())])

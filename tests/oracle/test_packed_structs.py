@@ -154,7 +154,7 @@ def test_the_older_key_packs_too(tmp_path: Path) -> None:
     assert lance.dataset(tmp_path / "ours").to_table().equals(table)
 
 
-def test_structs_too_wide_for_a_chunk_are_read_by_pylance(tmp_path: Path) -> None:
+def test_pylance_reads_structs_wider_than_chunks(tmp_path: Path) -> None:
     blocks = pa.array([bytes([place]) * 10_000 for place in range(20)], pa.binary(10_000))
     column = pa.StructArray.from_arrays([pa.array(range(20)), blocks], names=["a", "b"])
     table = table_of(column)
@@ -172,7 +172,7 @@ def test_structs_too_wide_for_a_chunk_are_read_by_pylance(tmp_path: Path) -> Non
     ],
     ids=["text-2.0", "text-2.1", "bool", "null-part"],
 )
-def test_what_the_format_cannot_pack_is_refused_before_a_version_is_made(
+def test_unpackable_structs_are_refused_before_commit(
     tmp_path: Path, version: str, parts: dict[str, pa.Array]
 ) -> None:
     column = pa.StructArray.from_arrays(list(parts.values()), names=list(parts))
@@ -184,7 +184,7 @@ def test_what_the_format_cannot_pack_is_refused_before_a_version_is_made(
     assert not list((tmp_path / "t").glob("data/*.lance"))
 
 
-def test_packed_booleans_which_nobody_can_read_are_refused(tmp_path: Path) -> None:
+def test_unreadable_packed_booleans_are_refused(tmp_path: Path) -> None:
     column = pa.StructArray.from_arrays([pa.array([True, False])], names=["a"])
     lance.write_dataset(table_of(column), tmp_path / "t", data_storage_version="2.2")
     with pytest.raises(pa.ArrowInvalid, match="widths"):

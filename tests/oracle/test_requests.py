@@ -95,7 +95,7 @@ def test_an_append(beside: Beside) -> None:
     assert ours.checkout(None).count_rows() == (NUM_VERSIONS + 3) * 100
 
 
-def test_a_commit_of_files_that_were_written_before(beside: Beside) -> None:
+def test_committing_files_written_before(beside: Beside) -> None:
     target = write_target(open_table(beside.our_uri, None, beside.options))
     our_files = write_fragments(rows(7).to_batches(), target)
     their_files = lance.fragment.write_fragments(

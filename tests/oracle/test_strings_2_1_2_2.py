@@ -107,7 +107,7 @@ def metadata_of(compression: str | None, layout: str | None, **others: str) -> d
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_asked_for_is_written_and_read_by_both(
+def test_requested_encodings_are_written_and_read(
     tmp_path: Path, version: FileVersion, compression: str | None, layout: str | None
 ) -> None:
     table = table_of(metadata_of(compression, layout, dict_divisor="1000000"))
@@ -157,7 +157,7 @@ def test_by_default_zstd_is_written_where_it_pays(tmp_path: Path, version: FileV
     ("num_distinct", "order"),
     [(1, "any"), (2, "any"), (2, "sorted"), (256, "any"), (257, "sorted"), (70_000, "any")],
 )
-def test_dictionaries_of_any_number_of_values_are_read_by_both(
+def test_dictionaries_of_any_size_read_alike(
     tmp_path: Path, version: FileVersion, num_distinct: int, order: str
 ) -> None:
     random = np.random.default_rng(num_distinct)

@@ -109,7 +109,7 @@ def lineage(folder: Path, manifest: Manifest) -> list[np.ndarray]:
     return [np.concatenate(column) for column in zip(*(empty + parts), strict=True)]
 
 
-def test_every_version_of_a_long_history_reads_as_pylance_says(history: Path) -> None:
+def test_every_version_reads_as_in_pylance(history: Path) -> None:
     versions = {each["version"]: each for each in lance.dataset(str(history)).versions()}
     seen = []
     for path, manifest in manifests(history):
@@ -137,7 +137,7 @@ def test_every_version_of_a_long_history_reads_as_pylance_says(history: Path) ->
     assert len(seen) > 20
 
 
-def test_row_ids_and_versions_of_every_version_are_pylance_s(history: Path) -> None:
+def test_row_ids_and_versions_are_pylances(history: Path) -> None:
     kinds = set()
     for _, manifest in manifests(history):
         ds = lance.dataset(str(history), version=manifest.version)
@@ -157,7 +157,7 @@ def test_row_ids_and_versions_of_every_version_are_pylance_s(history: Path) -> N
     assert len(kinds) == 2
 
 
-def test_flags_computed_from_a_version_are_those_that_pylance_wrote(history: Path) -> None:
+def test_computed_flags_are_those_pylance_wrote(history: Path) -> None:
     written = set()
     for _, manifest in manifests(history):
         stored = (manifest.reader_feature_flags, manifest.writer_feature_flags)
@@ -166,7 +166,7 @@ def test_flags_computed_from_a_version_are_those_that_pylance_wrote(history: Pat
     assert len(written) > 2
 
 
-def test_every_transaction_is_read_and_written_back_without_loss(history: Path) -> None:
+def test_transactions_are_rewritten_without_loss(history: Path) -> None:
     kinds = set()
     for _, manifest in manifests(history):
         data = (history / paths.transaction_path(manifest.transaction_file)).read_bytes()
@@ -202,7 +202,7 @@ def test_properties_of_a_transaction_are_pylance_s(history: Path) -> None:
     assert num_compared > 3
 
 
-def test_an_index_section_is_read_as_pylance_lists_it(history: Path) -> None:
+def test_index_sections_read_as_pylance_lists(history: Path) -> None:
     indexed = [each for _, each in manifests(history) if each.index_section]
     assert indexed
     for manifest in indexed:
@@ -214,9 +214,7 @@ def test_an_index_section_is_read_as_pylance_lists_it(history: Path) -> None:
         assert decode_index_section(encode_index_section(ours)) == ours
 
 
-def test_a_manifest_that_we_wrote_again_is_the_same_table_to_pylance(
-    history: Path, tmp_path: Path
-) -> None:
+def test_rewritten_manifests_are_unchanged_for_pylance(history: Path, tmp_path: Path) -> None:
     copy = tmp_path / "t.lance"
     shutil.copytree(history, copy)
     for path, manifest in manifests(copy):
@@ -266,7 +264,7 @@ def new_table(tmp_path: Path, num_rows: int) -> tuple[Path, Manifest]:
 
 
 @pytest.mark.parametrize("num_dead", [1, 4999, 5000, 9999])
-def test_pylance_reads_a_deletion_file_that_we_wrote(tmp_path: Path, num_dead: int) -> None:
+def test_pylance_reads_our_deletion_files(tmp_path: Path, num_dead: int) -> None:
     folder, manifest = new_table(tmp_path, 10_000)
     dead = np.sort(np.random.default_rng(num_dead).choice(10_000, num_dead, replace=False))
     file_type, data = encode_deletion_vector(dead)
@@ -297,7 +295,7 @@ def test_pylance_reads_a_deletion_file_that_we_wrote(tmp_path: Path, num_dead: i
         [*range(0, 2600, 13), *range(9000, 9100)],
     ],
 )
-def test_pylance_reads_row_ids_and_versions_that_we_wrote(tmp_path: Path, ids: list[int]) -> None:
+def test_pylance_reads_our_lineage_sequences(tmp_path: Path, ids: list[int]) -> None:
     folder, manifest = new_table(tmp_path, 300)
     created = [1 + (i // 20) % 2 for i in range(300)]
     updated = [2 + i % 3 for i in range(300)]
@@ -319,7 +317,7 @@ def test_pylance_reads_row_ids_and_versions_that_we_wrote(tmp_path: Path, ids: l
 
 
 @pytest.mark.parametrize("stable", [True, False])
-def test_versions_that_no_one_stated_read_as_1(tmp_path: Path, stable: bool) -> None:
+def test_unstated_row_versions_read_as_1(tmp_path: Path, stable: bool) -> None:
     folder = tmp_path / "t.lance"
     lance.write_dataset(rows(0, 5), str(folder), enable_stable_row_ids=stable)
     ((_, manifest),) = manifests(folder)
@@ -332,7 +330,7 @@ def test_versions_that_no_one_stated_read_as_1(tmp_path: Path, stable: bool) -> 
     assert feature_flags.has_stable_row_ids(manifest) == stable
 
 
-def test_spilled_row_lineage_is_seen_and_not_written(tmp_path: Path) -> None:
+def test_spilled_row_lineage_is_read_only(tmp_path: Path) -> None:
     folder = tmp_path / "t.lance"
     ds = lance.write_dataset(rows(0, 1000), str(folder), enable_stable_row_ids=True)
     ds.update_config({"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "1"})
@@ -347,7 +345,7 @@ def test_spilled_row_lineage_is_seen_and_not_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["legacy", "2.0", "2.1", "2.2"])
-def test_the_stored_spelling_of_a_file_version_is_known(tmp_path: Path, version: str) -> None:
+def test_stored_file_version_spellings_are_known(tmp_path: Path, version: str) -> None:
     folder = tmp_path / "t.lance"
     lance.write_dataset(rows(0, 5), str(folder), data_storage_version=version)
     ((_, manifest),) = manifests(folder)
@@ -359,7 +357,7 @@ def test_the_stored_spelling_of_a_file_version_is_known(tmp_path: Path, version:
     assert (manifest.data_format.version, file.file_version) == spelling
 
 
-def test_version_1_names_and_detached_versions_are_told_apart(tmp_path: Path) -> None:
+def test_v1_and_detached_names_are_distinguished(tmp_path: Path) -> None:
     folder = tmp_path / "t.lance"
     lance.write_dataset(rows(0, 5), str(folder), enable_v2_manifest_paths=False)
     lance.write_dataset(rows(0, 5), str(folder), mode="append")
@@ -384,7 +382,8 @@ def test_version_1_names_and_detached_versions_are_told_apart(tmp_path: Path) ->
     assert decode_manifest(data).version == detached.version
 
 
-def test_a_damaged_manifest_of_pylance_reads_or_is_bad_data(history: Path) -> None:
+def test_a_damaged_pylance_manifest_is_bad_data(history: Path) -> None:
+    """Or it still reads, if the damage is in what nothing depends on."""
     random = np.random.default_rng(3)
     largest = max((path for path, _ in manifests(history)), key=lambda path: path.stat().st_size)
     data = largest.read_bytes()
@@ -405,7 +404,7 @@ def test_a_damaged_manifest_of_pylance_reads_or_is_bad_data(history: Path) -> No
     assert refused >= 300
 
 
-def test_files_of_a_shallow_clone_are_found_below_their_base_path(tmp_path: Path) -> None:
+def test_a_clones_files_lie_below_its_base(tmp_path: Path) -> None:
     folder, clone = tmp_path / "t.lance", tmp_path / "clone.lance"
     ds = lance.write_dataset(rows(0, 10), str(folder))
     ds.delete("id = 3")
@@ -438,7 +437,7 @@ def test_files_of_a_shallow_clone_are_found_below_their_base_path(tmp_path: Path
     assert (operation.is_shallow, operation.ref_version) == (True, 2)
 
 
-def test_a_data_replacement_is_read_as_pylance_made_it(tmp_path: Path) -> None:
+def test_data_replacements_read_as_pylance_made_them(tmp_path: Path) -> None:
     folder = tmp_path / "t.lance"
     ds = lance.write_dataset(rows(0, 10), str(folder))
     ds.merge(pa.table({"id": range(10), "w": range(10)}), "id")

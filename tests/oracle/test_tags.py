@@ -27,7 +27,7 @@ def tag_file(uri: str, name: str) -> bytes:
     return Path(uri, "_refs", "tags", f"{name}.json").read_bytes()
 
 
-def test_a_tag_s_file_is_the_one_that_pylance_writes_but_for_the_time(uri: str) -> None:
+def test_tag_files_equal_pylances_but_for_time(uri: str) -> None:
     lance.dataset(uri).tags.create("theirs", 1)
     lance_stream.open_dataset(uri).tags.create("ours", 1)
     theirs, ours = (tag_file(uri, each) for each in ("theirs", "ours"))
@@ -35,7 +35,7 @@ def test_a_tag_s_file_is_the_one_that_pylance_writes_but_for_the_time(uri: str) 
     assert ours.replace(times[1], b"T") == theirs.replace(times[0], b"T")
 
 
-def test_each_side_lists_moves_and_deletes_the_other_s_tags(uri: str) -> None:
+def test_each_side_manages_the_others_tags(uri: str) -> None:
     theirs, ours = lance.dataset(uri), lance_stream.open_dataset(uri)
     theirs.tags.create("a", 1)
     ours.tags.create("b", 1)
@@ -55,7 +55,8 @@ def test_each_side_lists_moves_and_deletes_the_other_s_tags(uri: str) -> None:
     assert list(theirs.tags.list()) == list(ours.tags.list()) == [consumer]
 
 
-def test_a_tag_beyond_ascii_which_pylance_can_make_but_not_list_is_read(uri: str) -> None:
+def test_non_ascii_tags_of_pylance_are_read(uri: str) -> None:
+    """Pylance can create such a tag, and not list it."""
     theirs, ours = lance.dataset(uri), lance_stream.open_dataset(uri)
     theirs.tags.create("größe", 1)
     with pytest.raises(ValueError, match="Not found"):

@@ -50,7 +50,7 @@ def keys_of(uri: str) -> list[int]:
     return found
 
 
-def test_what_pylance_does_in_between_makes_us_forget_nothing(tmp_path: Path) -> None:
+def test_pylance_commits_drop_no_tombstones(tmp_path: Path) -> None:
     uri = make_table(tmp_path)
     upsert(open_table(uri), changes((1, 5, "d"), (9, 5, "d")), RULES)
     (file,) = (tmp_path / "t" / TOMBSTONES_DIRECTORY).iterdir()
@@ -70,7 +70,8 @@ def test_what_pylance_does_in_between_makes_us_forget_nothing(tmp_path: Path) ->
     assert verify(done.table) == []
 
 
-def test_a_version_that_only_remembers_is_a_version_for_pylance(tmp_path: Path) -> None:
+def test_tombstone_only_versions_suit_pylance(tmp_path: Path) -> None:
+    """A version that changes nothing but tombstones is a version like others to it."""
     uri = make_table(tmp_path)
     before = lance.dataset(uri)
     done = upsert(open_table(uri), changes((9, 5, "d")), RULES)
@@ -101,9 +102,8 @@ def insert_with_append(uri: str) -> None:
 
 
 @pytest.mark.parametrize("insert", [insert_with_merge, insert_with_append])
-def test_a_row_that_pylance_inserts_while_we_delete_its_key_is_deleted(
-    tmp_path: Path, insert: Callable[[str], Any]
-) -> None:
+def test_a_racing_pylance_insert_is_deleted(tmp_path: Path, insert: Callable[[str], Any]) -> None:
+    """The late delete removes a row that was inserted while it was planned."""
     uri = make_table(tmp_path)
     table = open_table(uri)
     store = WatchedStore(table.store)

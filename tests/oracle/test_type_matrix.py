@@ -252,9 +252,7 @@ ALONE = "fsl<struct, 2>"
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda each: each.name)
-def test_all_types_in_one_shape_are_the_same_to_both(
-    tmp_path: Path, version: FileVersion, shape: Shape
-) -> None:
+def test_all_types_of_a_shape_agree(tmp_path: Path, version: FileVersion, shape: Shape) -> None:
     cases = cases_of(version, shape)
     ours = [case for case, no in cases if no is None or no.ours == WORKS]
     theirs = [case for case, no in cases if no is None or no.theirs == no.reading == WORKS]
@@ -294,9 +292,7 @@ def check_what_pylance_writes(path: Path, version: FileVersion, batch: pa.Record
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("name", ["some nulls", "few distinct"])
-def test_batches_of_any_size_in_small_pages_are_the_same_to_both(
-    tmp_path: Path, version: FileVersion, name: str
-) -> None:
+def test_batches_of_any_size_agree(tmp_path: Path, version: FileVersion, name: str) -> None:
     shape = next(each for each in SHAPES if each.name == name)
     cases = cases_of(version, shape)
     ends = [0, 1, 1, 8, 150, shape.num_rows]
@@ -315,9 +311,7 @@ def test_batches_of_any_size_in_small_pages_are_the_same_to_both(
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
-def test_what_is_refused_is_refused_in_the_words_of_the_table(
-    tmp_path: Path, version: FileVersion
-) -> None:
+def test_refusals_use_the_tables_words(tmp_path: Path, version: FileVersion) -> None:
     wrong: list[str] = []
     for shape in SHAPES:
         for case, refusal in cases_of(version, shape):
@@ -364,7 +358,7 @@ def wrong_refusals(folder: Path, case: Case, refusal: Refusal) -> list[str]:
     return wrong
 
 
-def test_every_entry_of_the_table_of_refusals_means_some_case() -> None:
+def test_every_refusal_entry_matches_a_case() -> None:
     for each in REFUSALS:
         if each.columns == "extension json" and not hasattr(pa, "json_"):
             continue  # an Arrow that is too old to have the type
@@ -377,7 +371,7 @@ def test_every_entry_of_the_table_of_refusals_means_some_case() -> None:
         assert found == set(each.versions), each
 
 
-def test_there_are_well_over_a_hundred_cases_that_work_in_each_version() -> None:
+def test_every_version_has_many_working_cases() -> None:
     for version in VERSIONS:
         works = [no is None for shape in SHAPES for _, no in cases_of(version, shape)]
         assert sum(works) > 2000, version

@@ -43,7 +43,7 @@ def test_random_updates(tmp_path: Path, seed: int) -> None:
         twins.check()
 
 
-def test_a_value_that_does_not_fit_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
+def test_values_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
     twins = Twins(tmp_path, rows(range(5), 0))
     table = open_table(twins.ours)
     for values, match in (

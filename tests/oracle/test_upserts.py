@@ -90,7 +90,7 @@ def test_whole_fragments_are_changed(tmp_path: Path, version: str) -> None:
     assert twins.upsert(rows(range(40), 2), "id").num_inserted == 20
 
 
-def test_some_columns_are_changed_and_the_others_kept(tmp_path: Path) -> None:
+def test_partial_upserts_keep_other_columns(tmp_path: Path) -> None:
     twins = Twins(tmp_path, rows(range(20), 0))
     done = twins.upsert(rows([3, 19, 7], 5).drop_columns(["group"]), "id")
     assert done.num_updated == 3
@@ -107,9 +107,10 @@ def test_pylance_goes_on_where_we_stopped(tmp_path: Path) -> None:
     twins.upsert(rows([1, 2, 30, 31], 6), "id")
 
 
-def test_a_key_that_pylance_inserts_at_the_same_time_is_not_inserted_twice(
+def test_concurrent_inserts_of_a_key_merge(
     tmp_path: Path,
 ) -> None:
+    """A key that pylance inserts at the same time gets one row."""
     key = pa.field("id", pa.int64(), False, {"lance-schema:unenforced-primary-key": "true"})
     schema = pa.schema([key, pa.field("x", pa.float64())])
     uri = str(tmp_path / "t")

@@ -23,9 +23,10 @@ def batch(keys: list[int], x: int) -> pa.Table:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_pylance_does_between_them_upserts_find_every_key(
+def test_upserts_find_every_key_beside_pylance(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whatever pylance does between them."""
     monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
     dice = np.random.default_rng(seed)
     uri = str(tmp_path / "t")
