@@ -71,7 +71,7 @@ def test_the_first_version_appends_all_it_has() -> None:
 
 
 @pytest.mark.parametrize("operation", [Append(()), Update((), (), ()), Merge((), SCHEMA), None])
-def test_new_fragments_beside_those_there_were_are_appended(operation: Operation | None) -> None:
+def test_new_fragments_beside_old_are_appended(operation: Operation | None) -> None:
     newer = version(2, fragment(0), fragment(1), fragment(2), fragment(3))
     assert told(FIRST, newer, operation) == ([2, 3], None)
 
@@ -81,7 +81,8 @@ def test_a_compaction_appends_nothing() -> None:
     assert told(FIRST, newer, Rewrite(())) == ([], None)
 
 
-def test_what_looks_like_a_compaction_and_may_be_an_update_is_no_append() -> None:
+def test_an_ambiguous_compaction_is_no_append() -> None:
+    """What looks like a compaction may be an update."""
     appended, changes = told(FIRST, version(2, fragment(2, 20)), None)
     assert appended == []
     assert changes == "takes away the rows of fragment 0"
@@ -97,7 +98,7 @@ def test_what_looks_like_a_compaction_and_may_be_an_update_is_no_append() -> Non
         ([fragment(0), with_values(1, "new", 1)], Update((), (), ()), "other values (by Update)"),
     ],
 )
-def test_a_version_that_changes_rows_says_why_and_gives_none(
+def test_changed_rows_give_reason_and_no_fragments(
     fragments: Sequence[Fragment], operation: Operation, changes: str
 ) -> None:
     appended, found = told(FIRST, version(2, *fragments), operation)
@@ -106,7 +107,7 @@ def test_a_version_that_changes_rows_says_why_and_gives_none(
     assert changes in found
 
 
-def test_rows_that_a_restore_brings_back_are_not_appended() -> None:
+def test_restored_rows_are_not_appended_rows() -> None:
     older = version(5, fragment(0), highest=4)
     newer = version(6, fragment(0), fragment(1), highest=4)
     for operation in (Restore(3), None):  # an id that was given before tells it, too
@@ -116,17 +117,18 @@ def test_rows_that_a_restore_brings_back_are_not_appended() -> None:
         assert changes.startswith("brings back the rows of fragment 1")
 
 
-def test_a_fragment_without_a_live_row_is_not_missed() -> None:
+def test_fragments_without_live_rows_may_go() -> None:
     older = version(1, fragment(0), fragment(1, dead=10))
     assert told(older, version(2, fragment(0)), Delete((), ())) == ([], None)
 
 
-def test_fragments_whose_number_of_rows_is_not_told_are_missed() -> None:
+def test_fragments_of_unknown_size_are_missed() -> None:
     older = version(1, fragment(0), fragment(1, num_rows=0))
     assert told(older, version(2, fragment(0)), Delete((), ()))[1] is not None
 
 
-def test_what_is_said_of_a_fragment_may_be_said_in_other_words() -> None:
+def test_equivalent_fragment_metadata_is_no_change() -> None:
+    """Row ids that are encoded otherwise, and sizes that are filled in later."""
     said = replace(fragment(1), row_ids=encode_row_ids(RowIdSequence.from_range(10, 20)))
     sized = replace(
         fragment(0), files=(replace(fragment(0).files[0], size_bytes=99),)
@@ -134,7 +136,7 @@ def test_what_is_said_of_a_fragment_may_be_said_in_other_words() -> None:
     assert told(FIRST, version(2, sized, said), UpdateConfig()) == ([], None)
 
 
-def test_a_column_with_values_changes_rows_unless_it_is_to_be_passed_over() -> None:
+def test_column_backfills_change_rows_unless_ignored() -> None:
     newer = version(2, with_values(0, "y0", 2), with_values(1, "y1", 2), schema=WIDER)
     assert told(FIRST, newer, Merge((), WIDER)) == (
         [],
@@ -144,7 +146,8 @@ def test_a_column_with_values_changes_rows_unless_it_is_to_be_passed_over() -> N
     assert (passed.fragments, passed.changes) == ((), None)
 
 
-def test_a_rewritten_column_changes_rows_whatever_is_passed_over() -> None:
+def test_rewritten_columns_always_change_rows() -> None:
+    """Also where column backfills are ignored."""
     newer = version(2, with_values(0, "x0", 1), fragment(1))
     told_of = appended_fragments(FIRST, newer, Update((), (), ()), column_backfills=False)
     assert told_of.changes == "gives rows of fragment 0 other values (by Update)"

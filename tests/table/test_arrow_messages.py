@@ -42,7 +42,7 @@ def test_many_zeros_are_not_decompressed(compression: str) -> None:
     assert pa.total_allocated_bytes() - before < 1 << 20
 
 
-def test_a_buffer_that_claims_too_much_is_refused() -> None:
+def test_overstated_buffers_are_refused() -> None:
     data = bytearray(arrow_file(range(1000), "zstd"))
     place = data.index(struct.pack("<q", 4000))
     while bytes(data[place + 8 : place + 12]) != b"\x28\xb5\x2f\xfd":  # where a frame begins
@@ -59,7 +59,7 @@ def test_there_is_one_batch(batches: int) -> None:
         read_only_batch(arrow_file([1], batches=batches), SCHEMA, 5)
 
 
-def test_damage_is_refused_or_read_within_the_limits() -> None:
+def test_damaged_messages_are_refused_or_read() -> None:
     dice = np.random.default_rng(5)
     refused = read = 0
     for compression in (None, "zstd", "lz4"):
@@ -76,7 +76,7 @@ def test_damage_is_refused_or_read_within_the_limits() -> None:
     assert read > 100
 
 
-def test_a_header_of_chance_is_refused_or_parsed() -> None:
+def test_random_headers_are_refused_or_parsed() -> None:
     dice = np.random.default_rng(6)
     refused = 0
     for size in range(1, 400):

@@ -24,13 +24,13 @@ def test_sets_of_numbers_are_those_of_python(data: st.DataObject, kind: type) ->
 
 
 @pytest.mark.parametrize("edge", [0, 2**63, 2**64 - 1])
-def test_the_ends_of_64_bits_are_numbers_like_others(edge: int) -> None:
+def test_the_limits_of_64_bits_work(edge: int) -> None:
     one, other = np.array([edge], np.uint64), np.array([5, 2**64 - 2], np.uint64)
     assert union(one, other).tolist() == sorted({edge, 5, 2**64 - 2})
     assert difference(other, one).tolist() == [5, 2**64 - 2]
     assert difference(one, one).tolist() == []
 
 
-def test_numbers_that_ascend_are_given_back_as_they_are() -> None:
+def test_ascending_numbers_are_returned_as_given() -> None:
     numbers = np.arange(10, dtype=np.uint32)
     assert distinct(numbers) is numbers

@@ -29,7 +29,7 @@ def rewrites(draw: st.DrawFn) -> tuple[list[tuple[int, list[int], list[int] | No
 
 @settings(max_examples=60, deadline=None)
 @given(rewrites())
-def test_the_dead_rows_of_the_new_fragments_are_those_that_are_dead_in_the_old(
+def test_dead_rows_carry_over_to_new_fragments(
     rewrite: tuple[list[tuple[int, list[int], list[int] | None]], list[int]],
 ) -> None:
     old, sizes = rewrite
@@ -54,5 +54,5 @@ def test_the_dead_rows_of_the_new_fragments_are_those_that_are_dead_in_the_old(
 
 
 @pytest.mark.parametrize("dead_now", [[], [1], [1, 4, 5]])
-def test_a_row_that_lives_again_was_not_written(dead_now: list[int]) -> None:
+def test_a_revived_row_was_not_written(dead_now: list[int]) -> None:
     assert killed_since(RewrittenRows(6, offsets([1, 2])), offsets(dead_now)) is None

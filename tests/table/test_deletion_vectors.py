@@ -53,9 +53,7 @@ def test_offsets_come_back_from_either_flavour(offsets: list[int]) -> None:
 
 @settings(max_examples=30)
 @given(offset_sets, st.booleans())
-def test_a_roaring_bitmap_is_read_as_its_own_library_reads_it(
-    offsets: list[int], with_runs: bool
-) -> None:
+def test_roaring_bitmaps_decode_as_pyroaring_writes(offsets: list[int], with_runs: bool) -> None:
     bitmap = BitMap(offsets)
     if with_runs:
         bitmap.run_optimize()
@@ -67,7 +65,7 @@ def test_the_flavour_changes_at_five_thousand(count: int, file_type: DeletionFil
     assert encode_deletion_vector(np.arange(count))[0] is file_type
 
 
-def test_the_arrow_flavour_is_one_batch_of_one_column() -> None:
+def test_arrow_deletion_vectors_are_one_batch() -> None:
     _, data = encode_deletion_vector([3, 1])
     table = pa.ipc.open_file(data).read_all()
     assert table.schema == pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
@@ -75,13 +73,13 @@ def test_the_arrow_flavour_is_one_batch_of_one_column() -> None:
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
-def test_offsets_in_any_order_and_compression_are_read(compression: str | None) -> None:
+def test_unordered_and_compressed_offsets_are_read(compression: str | None) -> None:
     data = arrow_file(pa.array([*range(2000, 3000), 5], pa.uint32()), compression=compression)
     assert decode_deletion_vector(data, ARROW, 3000).tolist() == [5, *range(2000, 3000)]
 
 
 @pytest.mark.parametrize("offsets", [[], [-1], [1 << 32]])
-def test_what_is_no_set_of_offsets_is_not_written(offsets: list[int]) -> None:
+def test_invalid_offset_sets_are_not_written(offsets: list[int]) -> None:
     with pytest.raises(InvalidInputError):
         encode_deletion_vector(np.array(offsets, np.int64))
 
@@ -95,7 +93,7 @@ def test_an_offset_outside_the_fragment_is_corrupt(count: int) -> None:
         decode_deletion_vector(data, file_type, last)
 
 
-def test_a_count_that_differs_from_the_manifest_s_is_corrupt() -> None:
+def test_a_count_unlike_the_manifests_is_corrupt() -> None:
     file_type, data = encode_deletion_vector([1, 2])
     with pytest.raises(CorruptDataError, match="holds 2 offsets, but the manifest says 3"):
         decode_deletion_vector(data, file_type, 10, 3)
@@ -115,7 +113,7 @@ def test_a_count_that_differs_from_the_manifest_s_is_corrupt() -> None:
         (b"ARROW1\0\0", "cut short"),
     ],
 )
-def test_an_arrow_file_of_another_shape_is_corrupt(data: bytes, what: str) -> None:
+def test_arrow_files_of_other_shapes_are_corrupt(data: bytes, what: str) -> None:
     with pytest.raises(CorruptDataError, match=what):
         decode_deletion_vector(data, ARROW, 3)
 
@@ -125,7 +123,8 @@ def runs(*pairs: tuple[int, int], count: int) -> bytes:
     return header + np.array([len(pairs), *sum(pairs, ())], "<u2").tobytes()
 
 
-def test_a_run_coded_container_is_first_and_length_less_one() -> None:
+def test_run_containers_state_start_and_length() -> None:
+    """The length is stored less one."""
     data = runs((3, 1), (9, 0), count=3)
     assert decode_deletion_vector(data, BITMAP, 10).tolist() == [3, 4, 9]
     assert list(BitMap.deserialize(data)) == [3, 4, 9]
@@ -155,12 +154,13 @@ PLAIN = BitMap([1, 4, 9]).serialize()  # too few and far apart for runs
         ),
     ],
 )
-def test_a_roaring_bitmap_that_breaks_a_rule_is_corrupt(data: bytes, what: str) -> None:
+def test_rule_breaking_roaring_bitmaps_are_corrupt(data: bytes, what: str) -> None:
     with pytest.raises(CorruptDataError, match=what):
         decode_deletion_vector(data, BITMAP, 1 << 20)
 
 
-def test_a_small_file_cannot_claim_more_numbers_than_there_are_rows() -> None:
+def test_small_files_cannot_claim_many_offsets() -> None:
+    """A bitmap that states more offsets than the fragment has rows is refused undecoded."""
     everything = BitMap()
     everything.add_range(0, 1 << 31)
     everything.run_optimize()
@@ -184,7 +184,8 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_prefixes_and_flipped_bytes_of_a_deletion_file_read_or_are_bad_data(name: str) -> None:
+def test_damaged_deletion_files_read_or_are_refused(name: str) -> None:
+    """Every prefix, and every file with one byte changed."""
     file_type, data = FILES[name]
     damaged = [data[:stop] for stop in range(len(data))]
     for place in range(len(data)):

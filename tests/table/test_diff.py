@@ -160,11 +160,11 @@ def expect(
 FIRST = version(1, Rows(0, range(10)), Rows(1, range(10, 15)))
 
 
-def test_all_rows_of_the_first_version_are_inserts() -> None:
+def test_first_version_rows_are_inserts() -> None:
     assert ids(None, FIRST) == expect(insert=range(15))
 
 
-def test_dead_rows_of_the_first_version_never_were() -> None:
+def test_dead_rows_of_version_1_are_ignored() -> None:
     assert ids(None, version(1, Rows(0, range(5), dead=[0, 3]))) == expect(insert=[1, 2, 4])
 
 
@@ -181,7 +181,7 @@ def test_fragments_with_equal_bytes_are_never_decoded() -> None:
     assert (older.fragments.num_decoded, after.fragments.num_decoded) == (0, 1)
 
 
-def test_only_deletion_files_that_differ_are_asked_for() -> None:
+def test_only_changed_deletion_files_are_requested() -> None:
     older = version(1, Rows(0, range(10), dead=[1]), Rows(1, range(10, 15), dead=[2]))
     newer = version(2, older.rows[0], Rows(1, range(10, 15), dead=[2, 4]))
     plan = plan_diff(older.manifest, newer.manifest)
@@ -196,26 +196,26 @@ def test_rows_that_died_in_place_are_deletes() -> None:
     assert ids(FIRST, newer) == expect(delete=[3, 7])
 
 
-def test_rows_of_a_fragment_that_is_gone_are_deletes() -> None:
+def test_rows_of_removed_fragments_are_deletes() -> None:
     assert ids(FIRST, version(2, FIRST.rows[0])) == expect(delete=range(10, 15))
 
 
-def test_rows_that_were_dead_already_are_not_deleted_again() -> None:
+def test_already_dead_rows_are_not_deleted_again() -> None:
     older = version(1, Rows(0, range(5), dead=[0, 1]))
     assert ids(older, version(2)) == expect(delete=[2, 3, 4])
 
 
-def test_a_row_that_moved_with_a_new_stamp_is_an_update() -> None:
+def test_moved_rows_with_new_stamps_are_updates() -> None:
     newer = version(2, Rows(0, range(10), dead=[2, 4]), FIRST.rows[1], Rows(2, [4, 2, 15], 2))
     assert ids(FIRST, newer) == expect(insert=[15], update=[4, 2])
 
 
-def test_an_update_of_a_whole_fragment_is_told_as_updates() -> None:
+def test_a_wholly_updated_fragment_gives_updates() -> None:
     newer = version(2, FIRST.rows[0], Rows(2, range(10, 15), 2))
     assert ids(FIRST, newer) == expect(update=range(10, 15))
 
 
-def test_a_row_can_be_inserted_updated_and_deleted_in_one_version() -> None:
+def test_one_version_can_insert_update_and_delete() -> None:
     newer = version(2, Rows(0, range(10), dead=[2, 4, 6]), FIRST.rows[1], Rows(2, [4, 15], 2))
     assert ids(FIRST, newer) == expect(insert=[15], update=[4], delete=[2, 6])
 
@@ -228,46 +228,48 @@ def test_a_compaction_is_no_change() -> None:
     assert ids(older, newer) == expect()
 
 
-def test_rows_that_an_update_stamped_in_place_are_updates() -> None:
+def test_rows_stamped_in_place_are_updates() -> None:
     newer = version(2, Rows(0, range(10), [1, 2] * 5), FIRST.rows[1])
     assert ids(FIRST, newer) == expect(update=[1, 3, 5, 7, 9])
 
 
-def test_dead_rows_are_no_updates_whatever_their_stamp() -> None:
+def test_dead_rows_are_never_updates() -> None:
+    """Whatever their row versions say."""
     older = version(1, Rows(0, range(4), dead=[0]))
     newer = version(2, Rows(0, range(4), 2, dead=[0, 1]))
     assert ids(older, newer) == expect(update=[2, 3], delete=[1])
 
 
-def test_a_restore_that_brings_rows_back_gives_inserts() -> None:
+def test_a_restore_that_revives_rows_gives_inserts() -> None:
     older = version(3, Rows(0, range(10), dead=[3, 7]))
     assert ids(older, version(4, Rows(0, range(10)))) == expect(insert=[3, 7])
 
 
-def test_a_restore_that_takes_rows_away_gives_deletes() -> None:
+def test_a_restore_that_removes_rows_gives_deletes() -> None:
     older = version(3, *FIRST.rows, Rows(2, range(15, 18), 2))
     assert ids(older, version(4, *FIRST.rows)) == expect(delete=[15, 16, 17])
 
 
-def test_a_restore_that_turns_an_update_back_gives_updates() -> None:
+def test_a_restore_that_reverts_updates_gives_updates() -> None:
     older = version(3, Rows(0, range(10), dead=[2, 4]), FIRST.rows[1], Rows(2, [4, 2], 2))
     assert ids(older, version(4, *FIRST.rows)) == expect(update=[2, 4])
 
 
 @pytest.mark.floors
-def test_rows_revived_and_stamped_in_one_fragment_are_told_together() -> None:
+def test_revived_and_restamped_rows_are_both_found() -> None:
     older = version(3, Rows(0, range(6), [1, 1, 1, 5, 1, 1], dead=[0, 4]), Rows(1, [4], 3))
     newer = version(4, Rows(0, range(6), 1))
     assert ids(older, newer) == expect(insert=[0], update=[3, 4])
 
 
-def test_a_fragment_id_that_names_other_rows_is_no_trap() -> None:
+def test_a_reused_fragment_id_misleads_nobody() -> None:
+    """The fragment of that id holds other rows than before."""
     older = version(3, Rows(0, range(10)), Rows(1, [20, 21], 3))
     newer = version(4, Rows(0, range(10)), Rows(1, [30, 21], 4))
     assert ids(older, newer) == expect(insert=[30], update=[21], delete=[20])
 
 
-def test_row_ids_that_are_only_spelled_otherwise_are_no_change() -> None:
+def test_reencoded_row_ids_are_no_change() -> None:
     newer = version(2, *FIRST.rows)
     spelled = b"".join(encode_row_ids([each]) for each in range(10))
     first = replace(newer.manifest.fragments[0], row_ids=spelled)
@@ -275,7 +277,7 @@ def test_row_ids_that_are_only_spelled_otherwise_are_no_change() -> None:
     assert diff(plan_diff(FIRST.manifest, manifest)).num_changes == 0
 
 
-def test_new_metadata_of_a_fragment_is_no_change() -> None:
+def test_new_fragment_metadata_is_no_change() -> None:
     newer = version(2, Rows(0, range(10), files=(replace(FILE, size_bytes=77),)), FIRST.rows[1])
     assert ids(FIRST, newer) == expect()
 
@@ -284,26 +286,27 @@ NEW_COLUMN = DataFile("b.lance", (1,), (0,), (2, 2))
 WITHOUT_X = replace(FILE, field_ids=(0, -2))
 
 
-def test_a_column_that_was_replaced_without_a_stamp_updates_every_live_row() -> None:
+def test_an_unstamped_column_replacement_updates_live_rows() -> None:
     older = version(1, Rows(0, range(4), dead=[1]), Rows(1, range(10, 15)))
     newer = version(2, Rows(0, range(4), dead=[1, 2], files=(WITHOUT_X, NEW_COLUMN)), older.rows[1])
     assert ids(older, newer) == expect(update=[0, 3], delete=[2])
 
 
-def test_a_column_that_was_replaced_with_some_stamps_updates_the_stamped_rows() -> None:
+def test_a_partly_stamped_replacement_updates_stamped_rows() -> None:
     newer = version(
         2, Rows(0, range(10), [2] + [1] * 9, files=(WITHOUT_X, NEW_COLUMN)), FIRST.rows[1]
     )
     assert ids(FIRST, newer) == expect(update=[0])
 
 
-def test_the_stamp_of_a_dead_row_does_not_speak_for_the_live_ones() -> None:
+def test_stamps_of_dead_rows_do_not_count() -> None:
+    """No live row is stamped: the replaced column updates all of them."""
     older = version(1, Rows(0, range(3), dead=[0]))
     newer = version(2, Rows(0, range(3), [2, 1, 1], dead=[0], files=(WITHOUT_X, NEW_COLUMN)))
     assert ids(older, newer) == expect(update=[1, 2])
 
 
-def test_a_column_that_got_values_without_a_stamp_updates_every_row() -> None:
+def test_an_unstamped_backfill_updates_every_row() -> None:
     older = version(
         1, Rows(0, range(3), files=(replace(FILE, field_ids=(0,), column_indices=(0,)),))
     )
@@ -320,7 +323,7 @@ def test_a_column_that_was_dropped_updates_nothing() -> None:
     assert ids(FIRST, newer) == expect()
 
 
-def test_a_column_of_nulls_that_was_added_updates_nothing() -> None:
+def test_an_added_null_column_updates_nothing() -> None:
     added = replace(SCHEMA.fields[1], id=2, name="y")
     assert ids(FIRST, Version(2, FIRST.rows, Schema((*SCHEMA.fields, added)))) == expect()
 
@@ -351,14 +354,15 @@ def test_sequences_in_hidden_columns_are_asked_for() -> None:
     assert inserted.offsets.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_column_that_came_back_updates_rows_of_fragments_with_equal_bytes() -> None:
+def test_a_returned_column_updates_unchanged_fragments() -> None:
+    """The fragments are equal byte by byte; the column was missing in the schema between them."""
     older = Version(2, FIRST.rows, Schema(SCHEMA.fields[:1]))
     assert ids(older, version(3, *FIRST.rows)) == expect(update=range(15))
     plan = plan_diff(older.manifest, version(3, *FIRST.rows).manifest)
     assert diff(plan, column_backfills=False).num_changes == 0
 
 
-def test_a_column_that_came_back_updates_rows_that_were_moved() -> None:
+def test_a_returned_column_updates_moved_rows() -> None:
     older = Version(
         2,
         [Rows(7, range(15), files=(replace(FILE, field_ids=(0, -2)),))],
@@ -367,7 +371,7 @@ def test_a_column_that_came_back_updates_rows_that_were_moved() -> None:
     assert ids(older, version(3, *FIRST.rows)) == expect(update=range(15))
 
 
-def test_far_versions_are_in_doubt_about_rows_that_moved() -> None:
+def test_distant_versions_leave_moved_rows_in_doubt() -> None:
     newer = version(9, Rows(3, range(15)))
     plan = plan_diff(FIRST.manifest, newer.manifest)
     found = diff(plan)
@@ -376,7 +380,8 @@ def test_far_versions_are_in_doubt_about_rows_that_moved() -> None:
     assert [each.offsets.tolist() for each in found.updates] == [[2, 4]]
 
 
-def test_far_versions_tell_rows_beside_those_that_were_stamped_in_place_by_history_alone() -> None:
+def test_in_place_stamps_need_history_across_versions() -> None:
+    """Between distant versions only the history decides about the other rows of the fragment."""
     files = (WITHOUT_X, NEW_COLUMN)
     newer = version(9, Rows(0, range(10), [5] + [1] * 9, dead=[0], files=files), FIRST.rows[1])
     plan = plan_diff(FIRST.manifest, newer.manifest)
@@ -385,7 +390,7 @@ def test_far_versions_tell_rows_beside_those_that_were_stamped_in_place_by_histo
 
 
 @pytest.mark.floors
-def test_rows_that_only_got_values_in_a_new_column_can_be_left_out() -> None:
+def test_column_backfills_can_be_left_out() -> None:
     older = version(
         1, Rows(0, range(4), files=(replace(FILE, field_ids=(0,), column_indices=(0,)),))
     )
@@ -399,13 +404,13 @@ def test_rows_that_only_got_values_in_a_new_column_can_be_left_out() -> None:
     assert [each.offsets.tolist() for each in found.updates] == [[1]]
 
 
-def test_the_ids_of_all_rows_that_are_told() -> None:
+def test_ids_of_all_changed_rows_are_listed() -> None:
     newer = version(2, Rows(0, range(10), dead=[2, 4, 6]), FIRST.rows[1], Rows(2, [4, 15], 2))
     found = diff(plan_diff(FIRST.manifest, newer.manifest), newer.dead)
     assert row_ids_told(found).tolist() == [2, 6, 15, 4]
 
 
-def test_a_table_without_stable_row_ids_says_how_to_get_them() -> None:
+def test_tables_without_stable_ids_name_the_remedy() -> None:
     plain = Version(2, FIRST.rows, flags=0)
     for older, newer in ((None, plain), (FIRST, plain), (Version(0, (), flags=0), FIRST)):
         with pytest.raises(UnsupportedFeatureError, match=r"no stable row ids.* Create .* migrate"):
@@ -419,7 +424,7 @@ def test_a_fragment_without_row_ids_is_corrupt() -> None:
         diff(plan_diff(None, manifest))
 
 
-def test_a_fragment_without_stamps_was_updated_in_version_1() -> None:
+def test_a_fragment_without_stamps_reads_version_1() -> None:
     bare = replace(FIRST.manifest.fragments[0], last_updated_at_versions=None)
     manifest = replace(FIRST.manifest, version=2, fragments=FragmentList.of([bare]))
     older = version(1, Rows(0, range(10)))
@@ -429,12 +434,12 @@ def test_a_fragment_without_stamps_was_updated_in_version_1() -> None:
 
 
 @pytest.mark.parametrize("row_ids", [[5, 5], [6, 5, 6]])
-def test_a_row_id_that_is_live_twice_is_corrupt(row_ids: list[int]) -> None:
+def test_a_row_id_live_twice_is_corrupt(row_ids: list[int]) -> None:
     with pytest.raises(CorruptDataError, match="belongs to two live rows"):
         changes(None, version(1, Rows(0, row_ids[:1]), Rows(1, row_ids[1:])))
 
 
-def test_a_dead_row_past_the_end_is_corrupt() -> None:
+def test_dead_rows_beyond_the_end_are_corrupt() -> None:
     newer = version(2, Rows(0, range(10), dead=[3]), FIRST.rows[1])
     plan = plan_diff(FIRST.manifest, newer.manifest)
     with pytest.raises(CorruptDataError, match="row 10 of fragment 0"):
@@ -454,7 +459,7 @@ def test_a_plan_between_equal_tables_is_empty() -> None:
     assert changes(FIRST, newer) == TableChanges(2)
 
 
-def test_a_compaction_of_a_million_rows_is_followed_row_by_row() -> None:
+def test_a_million_compacted_rows_are_followed() -> None:
     def fragment(number: int, start: int, stop: int) -> Fragment:
         stamps = encode_row_versions(RowVersionSequence([1, stop - start - 1], [1, 2]))
         sequence = encode_row_ids(RowIdSequence.from_range(start, stop))
@@ -519,7 +524,7 @@ def make_history(seed: int) -> tuple[Version, Version]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1 << 40))
-def test_the_diff_is_the_difference_of_the_live_rows(seed: int) -> None:
+def test_diffs_are_differences_of_live_rows(seed: int) -> None:
     older, newer = make_history(seed)
     before, after = older.live(), newer.live()
     found = ids(older, newer)

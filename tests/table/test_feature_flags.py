@@ -16,12 +16,12 @@ def with_flags(reader: int, writer: int) -> Manifest:
     return replace(EMPTY, reader_feature_flags=reader, writer_feature_flags=writer)
 
 
-def test_every_bit_up_to_the_last_defined_one_is_decided_on() -> None:
+def test_every_bit_to_the_last_is_decided() -> None:
     assert list(flags.FLAGS) == [1 << place for place in range(18)]
 
 
 @pytest.mark.parametrize("bit", [1 << place for place in range(64)])
-def test_a_bit_is_let_through_exactly_where_the_table_says_so(bit: int) -> None:
+def test_flags_are_accepted_as_the_table_says(bit: int) -> None:
     flag = flags.FLAGS.get(bit)
     for can, check in (
         (flag and flag.can_read, flags.check_readable),
@@ -36,14 +36,14 @@ def test_a_bit_is_let_through_exactly_where_the_table_says_so(bit: int) -> None:
 
 
 @pytest.mark.parametrize("bit", [6, 9, 11, 12, 13, 15, 17, 18, 63])
-def test_a_writer_s_flag_that_we_do_not_know_leaves_the_table_readable(bit: int) -> None:
+def test_unknown_writer_flags_leave_tables_readable(bit: int) -> None:
     manifest = with_flags(0, 1 << bit)
     flags.check_readable(manifest)
     with pytest.raises(UnsupportedFeatureError, match="cannot be written"):
         flags.check_writable(manifest)
 
 
-def test_spilled_row_lineage_is_read_and_not_written() -> None:
+def test_spilled_row_lineage_is_read_only() -> None:
     flags.check_readable(with_flags(2048, 2048))
     with pytest.raises(UnsupportedFeatureError, match="spilled row lineage"):
         flags.check_writable(with_flags(2048, 2048))
@@ -62,13 +62,13 @@ def test_flags_follow_from_what_a_version_holds() -> None:
     assert flags.flags_for(replace(EMPTY, fragments=FragmentList.of([DEAD]))) == (1, 1)
 
 
-def test_some_flags_stay_and_the_others_go_with_their_reason() -> None:
+def test_kept_flags_survive_and_others_follow_content() -> None:
     old = 1 | 2 | 4 | 8 | 16 | 32 | 128 | 256 | 1024
     assert flags.flags_for(with_flags(old, old)) == (2 | 256 | 1024,) * 2
     indexed = replace(with_flags(128, 128), index_section=b"")
     assert flags.flags_for(indexed) == (128, 128)
 
 
-def test_stable_row_ids_are_the_reader_s_flag_2() -> None:
+def test_stable_row_ids_are_flag_2() -> None:
     assert flags.has_stable_row_ids(with_flags(3, 3))
     assert not flags.has_stable_row_ids(with_flags(1, 3))

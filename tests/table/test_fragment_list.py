@@ -67,7 +67,7 @@ def test_a_fragment_is_decoded_once() -> None:
     assert fragments[-1] is fragments[0]
 
 
-def test_fragments_are_replaced_and_left_out_by_place() -> None:
+def test_fragments_are_replaced_and_dropped_by_position() -> None:
     fragments = FragmentList.of(fragment(each) for each in range(4))
     changed = fragments.replaced({1: None, 3: fragment(3, physical_rows=99)})
     assert changed.ids == (0, 2, 3)
@@ -82,7 +82,7 @@ def test_two_fragments_with_one_id_are_corrupt() -> None:
         FragmentList.of([fragment(1), fragment(1)]).by_id(1)
 
 
-def test_one_deletion_file_among_many_fragments_is_seen() -> None:
+def test_one_deletion_file_among_many_is_seen() -> None:
     plain = [fragment(each) for each in range(5)]
     assert not FragmentList.of(plain).has_deletion_files
     for place in range(5):
@@ -96,7 +96,7 @@ def test_a_fragment_list_survives_pickling() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, MANY])
-def test_the_numbers_are_what_the_fragments_say_and_none_is_decoded(count: int) -> None:
+def test_numbers_are_found_without_decoding(count: int) -> None:
     known = varied(count)
     fragments = FragmentList(map(encode_fragment, known))
     assert numbers_of(fragments) == expected_of(known)
@@ -105,7 +105,8 @@ def test_the_numbers_are_what_the_fragments_say_and_none_is_decoded(count: int) 
     assert numbers_of(FragmentList.of(known)) == expected_of(known)
 
 
-def test_the_parts_of_a_deletion_file_are_united_as_the_decoder_does_it() -> None:
+def test_repeated_deletion_file_fields_merge() -> None:
+    """As protobuf does it."""
     raws = [encode_fragment(each) for each in varied(MANY)]
     # protobuf unites an embedded message that comes twice.
     raws[3] += wire.frame(3, b"\x10\x05\x20\x02") + wire.frame(3, b"\x18\x07")
@@ -115,14 +116,15 @@ def test_the_parts_of_a_deletion_file_are_united_as_the_decoder_does_it() -> Non
 
 
 @pytest.mark.parametrize("place", [0, 7, MANY - 1])
-def test_a_fragment_that_is_cut_short_is_corrupt(place: int) -> None:
+def test_truncated_fragments_are_corrupt(place: int) -> None:
     raws = [encode_fragment(each) for each in varied(MANY)]
     raws[place] = raws[place][:-1]
     with pytest.raises(CorruptDataError):
         _ = FragmentList(raws).numbers
 
 
-def test_damaged_fragments_have_the_numbers_that_they_are_decoded_with_or_are_refused() -> None:
+def test_damaged_fragments_agree_with_the_decoder() -> None:
+    """Their numbers are those that decoding gives, or both refuse them."""
     random = np.random.default_rng(5)
     raws = [encode_fragment(each) for each in varied(MANY)]
     compared = 0
@@ -140,7 +142,7 @@ def test_damaged_fragments_have_the_numbers_that_they_are_decoded_with_or_are_re
     assert compared > 20
 
 
-def test_what_is_known_of_the_fragments_goes_on_with_them() -> None:
+def test_derived_lists_keep_what_is_known() -> None:
     known = varied(MANY)
     fragments = FragmentList(map(encode_fragment, known))
     _ = fragments.numbers, fragments[4], fragments.framed, fragments.place_of
@@ -171,7 +173,7 @@ def test_what_is_known_of_the_fragments_goes_on_with_them() -> None:
     assert numbers_of(fragments) == expected_of(known)
 
 
-def test_an_id_that_comes_twice_is_seen_however_the_list_was_made() -> None:
+def test_duplicate_ids_are_seen_in_derived_lists() -> None:
     fragments = FragmentList.of([fragment(1), fragment(2)])
     assert fragments.place_of == {1: 0, 2: 1}
     for made in (fragments.appended([fragment(2)]), fragments.replaced({0: fragment(2)})):
@@ -189,7 +191,7 @@ def test_fragments_are_sorted_by_id() -> None:
     assert made.sorted_by_id() is made
 
 
-def test_the_sum_of_rows_and_of_dead_rows_is_told() -> None:
+def test_live_and_dead_rows_are_summed() -> None:
     fragments = FragmentList.of([fragment(1, deletion_file=dead(3)), fragment(2)])
     assert fragments.num_live_rows == 17
     assert FragmentList().num_live_rows == 0

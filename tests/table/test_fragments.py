@@ -37,7 +37,7 @@ def test_a_fragment_comes_back_from_its_bytes(fragment: Fragment) -> None:
 
 
 @pytest.mark.parametrize("version", [(0, 2), (0, 3), (2, 0), (2, 1), (2, 2), (2, 3)])
-def test_every_spelling_of_a_file_version_is_kept(version: tuple[int, int]) -> None:
+def test_every_file_version_spelling_is_kept(version: tuple[int, int]) -> None:
     fragment = Fragment(0, (DataFile("a", (0,), (0,), version),), 1)
     assert decode_fragment(encode_fragment(fragment)).files[0].file_version == version
 
@@ -64,7 +64,7 @@ def test_data_overlays_are_kept_and_told() -> None:
     assert table_pb2.DataFragment.FromString(encode_fragment(fragment)) == message
 
 
-def test_a_file_of_the_first_version_needs_no_column_indices() -> None:
+def test_legacy_files_need_no_column_indices() -> None:
     file = data_file_from_proto(table_pb2.DataFile(path="a", fields=[3, -2, 5]))
     assert file.column_indices == ()
     assert file.column_of() == {3: 0, 5: 2}
@@ -101,10 +101,10 @@ def test_a_fragment_that_contradicts_itself_is_corrupt(
         decode_fragment(message.SerializeToString())
 
 
-def test_a_third_flavour_of_deletion_file_is_refused_by_name() -> None:
+def test_unknown_deletion_file_types_are_refused() -> None:
     with pytest.raises(UnsupportedFeatureError, match="type 2"):
         decode_fragment(b"\x1a\x02\x08\x02")
 
 
-def test_a_column_of_a_file_is_found_by_field_and_a_void_one_is_not() -> None:
+def test_columns_are_found_by_field_unless_void() -> None:
     assert DATA_FILE.column_of() == {0: 0, 1: -1}

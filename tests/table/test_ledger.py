@@ -15,7 +15,7 @@ CONFIG = {"lance.auto": "1", **ledger.config_entries("app", ENTRY)}
 
 
 @given(texts, st.builds(LedgerEntry, st.integers(0, 1 << 62), texts, st.none() | st.just(3)))
-def test_the_entry_of_any_app_id_comes_back(app_id: str, entry: LedgerEntry) -> None:
+def test_entries_of_any_app_id_round_trip(app_id: str, entry: LedgerEntry) -> None:
     config = ledger.config_entries(app_id, entry)
     assert ledger.read_entry(config, app_id) == entry
     assert ledger.read_entries(config) == {app_id: entry}
@@ -25,7 +25,7 @@ def test_the_entry_of_any_app_id_comes_back(app_id: str, entry: LedgerEntry) -> 
 
 
 @given(texts, texts)
-def test_two_app_ids_never_share_an_entry_or_a_uuid(one: str, other: str) -> None:
+def test_app_ids_share_no_entry_or_uuid(one: str, other: str) -> None:
     assert (ledger.config_key(one) == ledger.config_key(other)) == (one == other)
     assert (ledger.derive_uuid(one, 1) == ledger.derive_uuid(other, 1)) == (one == other)
 
@@ -51,7 +51,7 @@ def test_an_entry_with_earlier_batches_comes_back(
     assert ledger.read_entry(ledger.config_entries("app", entry), "app") == entry
 
 
-def test_rules_of_earlier_batches_are_stated_where_they_are_others() -> None:
+def test_earlier_batches_state_only_differing_rules() -> None:
     def batch(number: int, rules: str, *recent: LedgerEntry) -> LedgerEntry:
         query = "q" if number == 9 else ""
         return LedgerEntry(number, query, number, 5, "d", rules, recent)
@@ -67,7 +67,7 @@ def test_rules_of_earlier_batches_are_stated_where_they_are_others() -> None:
     assert found == replace(entry, recent=entry.recent[:2])
 
 
-def test_entries_of_silent_streams_lose_their_earlier_batches_and_nothing_else() -> None:
+def test_silent_streams_lose_only_earlier_batches() -> None:
     recent = (LedgerEntry(8, "", 95, 1, "d", "r"),)
     config = {"other": '"recent" "version": 1', "lance_stream.ledger.bad": '"recent" "version": 1'}
     for app_id, version in (("silent", 100), ("due", 101), ("näme", 2), ('q "version": 1', 101)):
@@ -84,7 +84,7 @@ def test_entries_of_silent_streams_lose_their_earlier_batches_and_nothing_else()
     assert ledger.silent_entries(config | short, 101 + ledger.MAX_SILENT_VERSIONS) == {}
 
 
-def test_a_table_of_many_streams_states_few_bytes_of_each() -> None:
+def test_an_entry_takes_few_bytes() -> None:
     """What the note on digests says of the size of a manifest."""
 
     def batch(number: int) -> LedgerEntry:
@@ -102,7 +102,8 @@ def _size(config: dict[str, str]) -> int:
     return sum(len(key) + len(value) for key, value in config.items())
 
 
-def test_a_newer_batch_is_new_and_says_where_a_restore_could_hide_it() -> None:
+def test_a_newer_batch_is_new() -> None:
+    """It says after which version a restore could hide it."""
     assert decide({}, "app", 0) == New(None)
     assert decide({}, "app", 0).search_after == 0
     assert decide(CONFIG, "app", 42, "query-1") == New(ENTRY)
@@ -112,12 +113,12 @@ def test_a_newer_batch_is_new_and_says_where_a_restore_could_hide_it() -> None:
 
 @pytest.mark.parametrize("batch_id", [0, 40, 41])
 @pytest.mark.parametrize("query_id", ["query-1", ""])
-def test_an_old_batch_of_the_same_query_is_taken_in(batch_id: int, query_id: str) -> None:
+def test_old_batches_of_the_query_are_known(batch_id: int, query_id: str) -> None:
     assert decide(CONFIG, "app", batch_id, query_id) == TakenIn(ENTRY)
 
 
 @pytest.mark.parametrize("batch_id", [0, 41])
-def test_an_old_batch_of_another_query_is_refused_with_a_way_out(batch_id: int) -> None:
+def test_other_queries_old_batches_name_the_remedy(batch_id: int) -> None:
     with pytest.raises(InvalidInputError) as caught:
         decide(CONFIG, "app", batch_id, "query-2")
     text = str(caught.value)
@@ -126,18 +127,18 @@ def test_an_old_batch_of_another_query_is_refused_with_a_way_out(batch_id: int) 
     assert ledger.config_key("app") in text
 
 
-def test_a_newer_batch_of_another_query_goes_on_with_the_stream() -> None:
+def test_another_query_may_continue_the_stream() -> None:
     assert decide(CONFIG, "app", 42, "query-2") == New(ENTRY)
 
 
 @pytest.mark.parametrize("batch_id", [-1, 1 << 63])
-def test_a_batch_number_out_of_range_is_refused(batch_id: int) -> None:
+def test_batch_ids_out_of_range_are_refused(batch_id: int) -> None:
     with pytest.raises(InvalidInputError, match="batch id"):
         decide({}, "app", batch_id)
 
 
 @pytest.mark.parametrize("app_id", ["", "\ud800"])
-def test_an_app_id_that_is_no_text_is_refused(app_id: str) -> None:
+def test_app_ids_must_be_text(app_id: str) -> None:
     for function in (ledger.config_key, lambda each: ledger.derive_uuid(each, 1)):
         with pytest.raises(InvalidInputError, match="app id"):
             function(app_id)
@@ -151,12 +152,12 @@ def test_an_app_id_that_is_no_text_is_refused(app_id: str) -> None:
         *('{"batch": 1, "version": "x"}', '{"batch": 9223372036854775808}', "9" * 5000),
     ],
 )
-def test_an_entry_that_is_none_is_refused_by_its_key(value: str) -> None:
+def test_invalid_entries_are_refused_by_key(value: str) -> None:
     with pytest.raises(CorruptDataError, match=r"lance_stream\.ledger\.app"):
         decide({"lance_stream.ledger.app": value}, "app", 5)
 
 
-def test_a_uuid_is_of_version_5_and_never_changes() -> None:
+def test_uuids_are_version_5_and_stable() -> None:
     made = uuid.UUID(ledger.derive_uuid("app", 7))
     assert made == uuid.uuid5(uuid.UUID(bytes=ledger._NAMESPACE), "7:app")
     assert made.version == 5
@@ -165,7 +166,7 @@ def test_a_uuid_is_of_version_5_and_never_changes() -> None:
     assert ledger.derive_uuid("1:app", 1) != ledger.derive_uuid("app", 11)
 
 
-def test_a_restore_keeps_the_newer_entry_of_each_stream() -> None:
+def test_a_restore_keeps_each_streams_newer_entry() -> None:
     restored = {
         "other": "old",
         **ledger.config_entries("a", LedgerEntry(1, "q", 2)),
@@ -184,7 +185,7 @@ def test_a_restore_keeps_the_newer_entry_of_each_stream() -> None:
     assert "other" not in kept
 
 
-def test_the_entries_of_a_query_are_read_past_those_of_others() -> None:
+def test_a_querys_entries_are_found_among_others() -> None:
     config = {
         **ledger.config_entries("ours", LedgerEntry(4, "q", version=9)),
         **ledger.config_entries("theirs", LedgerEntry(7, "another", version=8)),

@@ -73,7 +73,7 @@ def test_a_manifest_comes_back_from_its_bytes(manifest: Manifest) -> None:
     assert encode_manifest(decode_manifest(data)) == data
 
 
-def test_the_file_has_the_layout_of_the_format() -> None:
+def test_manifest_files_have_the_formats_layout() -> None:
     manifest = replace(full_manifest(), index_section=b"II", inline_transaction=b"TTT")
     data = encode_manifest(manifest)
     assert data.startswith(b"\x02\0\0\0II\x03\0\0\0TTT")
@@ -98,7 +98,8 @@ def file_of(message: table_pb2.Manifest, before: bytes = b"") -> bytes:
     return before + len(body).to_bytes(4, "little") + body + footer
 
 
-def test_the_transaction_offset_of_older_files_is_read_from_its_old_field() -> None:
+def test_the_deprecated_transaction_offset_is_read() -> None:
+    """Older files state it in another field."""
     section = b"\x03\0\0\0abc"
     old = table_pb2.Manifest(version=1, transaction_section_deprecated=0)
     assert decode_manifest(file_of(old, section)).inline_transaction == b"abc"
@@ -116,7 +117,7 @@ def test_the_transaction_offset_of_older_files_is_read_from_its_old_field() -> N
         (None, 0, "0.1"),
     ],
 )
-def test_a_manifest_without_a_data_format_means_what_old_writers_meant(
+def test_missing_data_formats_mean_the_old_one(
     file_version: tuple[int, int] | None, flags: int, expected: str
 ) -> None:
     message = table_pb2.Manifest(version=1, writer_feature_flags=flags)
@@ -126,7 +127,7 @@ def test_a_manifest_without_a_data_format_means_what_old_writers_meant(
     assert decode_manifest(file_of(message)).data_format == DataFormat("lance", expected)
 
 
-def test_a_successor_leaves_out_what_is_a_version_s_own() -> None:
+def test_a_successor_omits_version_specific_fields() -> None:
     successor = full_manifest().successor()
     assert successor.version == 8
     assert (successor.timestamp_nanos, successor.tag, successor.transaction_file) == (None, "", "")
@@ -146,9 +147,8 @@ def body_of(data: bytes) -> bytes:
     return data[position + 4 : -16]
 
 
-def test_twenty_thousand_fragments_are_opened_appended_to_and_written_without_decoding_any() -> (
-    None
-):
+def test_many_fragments_are_never_decoded() -> None:
+    """A manifest of 20,000 fragments is read, appended to and written."""
     raws = tuple(encode_fragment(fragment(each)) for each in range(20_000))
     old = replace(full_manifest(), fragments=FragmentList(raws))
     opened = decode_manifest(encode_manifest(old))
@@ -168,13 +168,13 @@ def test_twenty_thousand_fragments_are_opened_appended_to_and_written_without_de
     assert again.fragments.num_decoded == 1
 
 
-def test_a_base_path_that_is_not_declared_is_corrupt() -> None:
+def test_undeclared_base_paths_are_corrupt() -> None:
     assert full_manifest().base_path(1).path == "s3://b/c"
     with pytest.raises(CorruptDataError, match="base path 2"):
         full_manifest().base_path(2)
 
 
-def test_numbers_that_do_not_fit_are_refused_on_writing() -> None:
+def test_numbers_out_of_range_are_not_written() -> None:
     with pytest.raises(InvalidInputError, match="cannot be written"):
         encode_manifest(replace(full_manifest(), version=-1))
     with pytest.raises(InvalidInputError, match="cannot be written"):
@@ -187,14 +187,15 @@ def read_all(data: bytes) -> None:
     _ = manifest.fragments.place_of, manifest.fragments.has_deletion_files
 
 
-def test_every_strict_prefix_of_a_manifest_is_refused() -> None:
+def test_every_strict_prefix_is_refused() -> None:
     data = encode_manifest(full_manifest())
     for stop in range(len(data)):
         with pytest.raises(CorruptDataError):
             read_all(data[:stop])
 
 
-def test_every_flipped_byte_of_a_manifest_reads_or_is_bad_data() -> None:
+def test_manifests_with_flipped_bytes_read_or_fail() -> None:
+    """They fail with BadDataError alone."""
     data = encode_manifest(full_manifest())
     refused = 0
     for place in range(len(data)):

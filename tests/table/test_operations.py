@@ -89,7 +89,7 @@ def transaction(operation: ops.Operation) -> Transaction:
     return Transaction(6, "some-uuid", operation, "t", {"p": "q", "": ""}, wire.frame(50, b"more"))
 
 
-def test_every_operation_of_the_message_has_a_class() -> None:
+def test_every_operation_has_a_class() -> None:
     oneof = transaction_pb2.Transaction.DESCRIPTOR.oneofs_by_name["operation"]
     assert {each.name for each in oneof.fields} == set(ops.OPERATIONS)
     assert len(set(ops.OPERATIONS.values())) == len(ops.OPERATIONS)
@@ -112,7 +112,7 @@ def test_an_operation_comes_back_from_its_transaction(operation: ops.Operation) 
     [each for each in OPERATIONS if not isinstance(each, ops.UnknownOperation)],
     ids=ops.operation_name,
 )
-def test_every_field_of_an_operation_s_message_is_stated_by_its_class(
+def test_operation_classes_state_every_message_field(
     operation: ops.Operation,
 ) -> None:
     name = ops.FIELD_NAMES[type(operation)]
@@ -133,7 +133,7 @@ def test_unknown_fields_of_an_operation_are_kept(name: str) -> None:
     assert transaction_pb2.Transaction.FromString(encode_transaction(decoded)) == message
 
 
-def test_an_operation_of_a_later_format_is_unknown_and_written_back_as_it_came() -> None:
+def test_unknown_operations_are_kept_verbatim() -> None:
     data = b"\x08\x05" + wire.frame(116, b"new operation") + wire.frame(9, b"new detail")
     decoded = decode_transaction(data)
     assert decoded.operation == ops.UnknownOperation(116, wire.frame(116, b"new operation"))
@@ -148,7 +148,7 @@ def test_a_transaction_without_an_operation_is_corrupt() -> None:
             decode_transaction(data)
 
 
-def test_a_transaction_that_cannot_be_written_is_refused() -> None:
+def test_unwritable_transactions_are_refused() -> None:
     with pytest.raises(InvalidInputError):
         encode_transaction(replace(transaction(ops.Restore(1)), read_version=-1))
     with pytest.raises(InvalidInputError):
@@ -158,9 +158,10 @@ def test_a_transaction_that_cannot_be_written_is_refused() -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=ops.operation_name)
-def test_prefixes_and_flipped_bytes_of_a_transaction_read_or_are_bad_data(
+def test_damaged_transactions_read_or_are_bad_data(
     operation: ops.Operation,
 ) -> None:
+    """Every prefix, and every transaction with one byte changed."""
     data = encode_transaction(transaction(operation))
     damaged = [data[:stop] for stop in range(len(data))]
     for place in range(len(data)):
@@ -177,7 +178,7 @@ def test_prefixes_and_flipped_bytes_of_a_transaction_read_or_are_bad_data(
     assert refused > len(data) // 2
 
 
-def test_only_operations_that_add_rows_have_new_fragments() -> None:
+def test_only_adding_operations_have_new_fragments() -> None:
     having = {type(each) for each in OPERATIONS if ops.new_fragments(each)}
     assert having == {ops.Append, ops.Overwrite, ops.Update}
     assert ops.new_fragments(OPERATIONS[0]) == (FRAGMENT, OTHER)

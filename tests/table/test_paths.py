@@ -12,23 +12,22 @@ versions = st.integers(0, (1 << 63) - 1)
 
 
 @given(versions, st.sampled_from(NamingScheme))
-def test_the_name_of_a_manifest_says_its_version_and_scheme(
-    version: int, scheme: NamingScheme
-) -> None:
+def test_manifest_names_state_version_and_scheme(version: int, scheme: NamingScheme) -> None:
     name = paths.manifest_name(version, scheme)
     assert paths.parse_manifest_name(name) == ManifestName(version, scheme)
     assert paths.parse_detached_manifest_name(name) is None
     assert paths.manifest_path(version, scheme) == f"_versions/{name}"
 
 
-def test_names_of_scheme_v2_sort_the_newest_version_first() -> None:
+def test_v2_names_sort_newest_first() -> None:
     names = [paths.manifest_name(version) for version in (1, 2, 10, 999)]
     assert names[0] == "18446744073709551614.manifest"
     assert sorted(names) == names[::-1]
     assert paths.manifest_name(12, NamingScheme.V1) == "12.manifest"
 
 
-def test_a_detached_version_has_a_name_of_its_own_and_no_place_in_the_history() -> None:
+def test_detached_versions_have_separate_names() -> None:
+    """They are no part of the table's history."""
     version = 1 << 63 | 5
     for scheme in NamingScheme:
         name = paths.manifest_name(version, scheme)
@@ -48,18 +47,19 @@ def test_a_detached_version_has_a_name_of_its_own_and_no_place_in_the_history() 
         *("184467440737095516150.manifest", "00000000000000000001.manifest", "d5.manifest"),
     ],
 )
-def test_a_file_that_is_no_version_s_manifest_is_passed_over(name: str) -> None:
+def test_other_files_are_no_manifests(name: str) -> None:
     assert paths.parse_manifest_name(name) is None
     assert paths.parse_detached_manifest_name(name) is None
 
 
-def test_a_version_that_is_none_has_no_name() -> None:
+def test_invalid_versions_have_no_name() -> None:
     for version in (-1, 1 << 64):
         with pytest.raises(InvalidInputError):
             paths.manifest_name(version)
 
 
-def test_one_naming_scheme_is_found_and_two_are_refused() -> None:
+def test_two_naming_schemes_are_refused() -> None:
+    """One is found by the names."""
     v1, v2 = ([paths.manifest_name(each, scheme) for each in (1, 2)] for scheme in NamingScheme)
     assert paths.scheme_of([*v1, "latest_version_hint.json"]) is NamingScheme.V1
     assert paths.scheme_of([*v2, "d9223372036854775813.manifest"]) is NamingScheme.V2
@@ -69,7 +69,7 @@ def test_one_naming_scheme_is_found_and_two_are_refused() -> None:
 
 
 @pytest.mark.parametrize("scheme", NamingScheme)
-def test_the_newest_version_is_the_one_with_the_largest_number(scheme: NamingScheme) -> None:
+def test_the_newest_manifest_has_the_highest_version(scheme: NamingScheme) -> None:
     others = ["latest_version_hint.json", "d9223372036854775813.manifest", "x", "a" * 29, ""]
     versions = [1, 2, 9, 10, 11, 99, 100]
     for count in range(1, len(versions) + 1):
@@ -79,14 +79,14 @@ def test_the_newest_version_is_the_one_with_the_largest_number(scheme: NamingSch
     assert paths.newest_manifest(sorted(others)) is None
 
 
-def test_no_version_is_the_newest_among_names_of_two_schemes() -> None:
+def test_mixed_schemes_have_no_newest_version() -> None:
     names = [paths.manifest_name(1, NamingScheme.V1), paths.manifest_name(2, NamingScheme.V2)]
     with pytest.raises(CorruptDataError, match="both naming schemes"):
         paths.newest_manifest(sorted(names))
 
 
 @given(st.binary(min_size=16, max_size=16))
-def test_the_name_of_a_data_file_says_what_it_was_made_of(random: bytes) -> None:
+def test_data_file_names_encode_their_random_bytes(random: bytes) -> None:
     name = paths.data_file_name(random)
     assert len(name) == 50 + len(".lance")
     assert paths.parse_data_file_name(name) == random
@@ -94,21 +94,22 @@ def test_the_name_of_a_data_file_says_what_it_was_made_of(random: bytes) -> None
 
 
 @pytest.mark.parametrize("name", ["a.lance", "2" * 50 + ".lance", "0" * 50, "0" * 49 + "G.lance"])
-def test_any_other_name_of_a_data_file_was_made_of_nothing(name: str) -> None:
+def test_foreign_data_file_names_encode_nothing(name: str) -> None:
     assert paths.parse_data_file_name(name) is None
 
 
-def test_a_data_file_s_name_needs_16_bytes() -> None:
+def test_data_file_names_need_16_bytes() -> None:
     with pytest.raises(InvalidInputError):
         paths.data_file_name(b"short")
 
 
-def test_data_files_of_a_base_path_lie_in_data_only_below_a_dataset_root() -> None:
+def test_data_files_lie_by_kind_of_base() -> None:
+    """Those of a dataset root are in its `data` folder, others right below the base path."""
     assert paths.data_file_path("a/b.lance", BasePath(0, "/x", None, True)) == "data/a/b.lance"
     assert paths.data_file_path("a.lance", BasePath(0, "/x")) == "a.lance"
 
 
-def test_the_name_of_a_transaction_file_says_read_version_and_uuid() -> None:
+def test_transaction_file_names_state_version_and_uuid() -> None:
     name = paths.transaction_file_name(12, "0b1c-2d")
     assert name == "12-0b1c-2d.txn"
     assert paths.parse_transaction_file_name(name) == (12, "0b1c-2d")
@@ -123,7 +124,7 @@ def test_the_name_of_a_transaction_file_says_read_version_and_uuid() -> None:
     st.integers(0, (1 << 64) - 1),
     st.sampled_from(DeletionFileType),
 )
-def test_the_name_of_a_deletion_file_says_whose_it_is(
+def test_deletion_file_names_state_their_fragment(
     fragment_id: int, read_version: int, file_id: int, file_type: DeletionFileType
 ) -> None:
     path = paths.deletion_file_path(fragment_id, DeletionFile(file_type, read_version, file_id))
@@ -137,7 +138,7 @@ def test_another_file_is_no_deletion_file(name: str) -> None:
     assert paths.parse_deletion_file_name(name) is None
 
 
-def test_a_tag_s_name_cannot_lead_out_of_its_directory() -> None:
+def test_tag_names_cannot_leave_their_directory() -> None:
     assert paths.tag_path("v1.0-rc_2") == "_refs/tags/v1.0-rc_2.json"
     for tag in ("", ".", "..", "a/b", "../x", ".x", "x.", "a..b", "x.lock", "a b", "a\\b"):
         with pytest.raises(InvalidInputError):
@@ -152,7 +153,7 @@ BAD_PATHS = [
 
 
 @pytest.mark.parametrize("path", BAD_PATHS)
-def test_a_stored_path_that_may_lead_elsewhere_is_corrupt(path: str) -> None:
+def test_stored_paths_that_lead_elsewhere_are_corrupt(path: str) -> None:
     for use in (paths.check_stored_path, paths.data_file_path, paths.transaction_path):
         with pytest.raises(CorruptDataError, match="not a path below"):
             use(path)

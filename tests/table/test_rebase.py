@@ -40,7 +40,7 @@ def test_only_fragments_that_others_changed_are_united() -> None:
     ]
 
 
-def test_a_fragment_that_is_gone_has_to_be_planned_again() -> None:
+def test_a_missing_fragment_requires_replanning() -> None:
     read, newest = version(1, None, None), version(4, None)
     with pytest.raises(RetryableConflictError, match="fragment 1"):
         plan_rebase(Delete(tuple(read.fragments), ()), read, newest)
@@ -52,17 +52,17 @@ def test_dead_rows_of_both_sides_are_united() -> None:
     assert dead.dtype == np.uint32
 
 
-def test_a_row_that_both_sides_killed_has_to_be_planned_again() -> None:
+def test_a_row_deleted_twice_requires_replanning() -> None:
     with pytest.raises(RetryableConflictError, match=r"2 rows of fragment 0 .* \[5, 9\]") as caught:
         unite(FILES, offsets(1, 5, 9), offsets(1), offsets(1, 5, 9), 4)
     assert caught.value.version == 4
 
 
-def test_a_row_that_was_dead_when_we_planned_is_nobody_s() -> None:
+def test_already_dead_rows_cause_no_conflict() -> None:
     assert unite(FILES, offsets(1, 5), offsets(1), offsets(1), 4).tolist() == [1, 5]
 
 
-def test_a_row_that_came_to_life_again_stays_as_we_want_it() -> None:
+def test_revived_rows_stay_dead_as_planned() -> None:
     assert unite(FILES, offsets(1, 5), offsets(1), offsets(), 4).tolist() == [1, 5]
 
 

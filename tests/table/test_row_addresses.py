@@ -25,7 +25,7 @@ def index_of(*fragments: tuple[int, list[int], list[int]]) -> RowIdIndex:
     )
 
 
-def test_an_address_is_fragment_id_and_row_offset() -> None:
+def test_an_address_is_fragment_and_offset() -> None:
     packed = pack_addresses(7, [0, 5, (1 << 32) - 1])
     assert packed.tolist() == [7 << 32, (7 << 32) + 5, (8 << 32) - 1]
     fragment_ids, offsets = unpack_addresses(packed)
@@ -38,7 +38,7 @@ spans = st.sampled_from([60, 1 << 40, MAX])
 
 
 @given(spans, st.data())
-def test_every_live_row_is_found_and_no_other(span: int, data: st.DataObject) -> None:
+def test_exactly_the_live_rows_are_found(span: int, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, span), max_size=60, unique=True))
     cut = data.draw(st.integers(0, len(ids)))
     fragments = {4: ids[:cut], 9: ids[cut:]}
@@ -60,14 +60,14 @@ def test_every_live_row_is_found_and_no_other(span: int, data: st.DataObject) ->
     assert len(index) == len(expected)
 
 
-def test_an_updated_row_is_found_at_its_new_place() -> None:
+def test_updated_rows_are_found_where_they_moved() -> None:
     index = index_of((1, [1, 2, 3], [1]), (2, [2], []))
     assert index.find([1, 2, 3])[0].tolist() == [1 << 32, 2 << 32, (1 << 32) + 2]
 
 
 @pytest.mark.floors
 @pytest.mark.parametrize("far", [10, 1 << 50])
-def test_two_live_rows_with_one_id_are_corrupt(far: int) -> None:
+def test_a_row_id_live_twice_is_corrupt(far: int) -> None:
     with pytest.raises(CorruptDataError, match="1 row ids stand for two live rows each"):
         index_of((1, [5, far], []), (2, [7, 5], []))
     assert len(index_of((1, [5, far], [0]), (2, [7, 5], []))) == 3
@@ -79,7 +79,8 @@ def test_an_index_of_no_rows_finds_nothing() -> None:
     assert index_of().find([])[0].tolist() == []
 
 
-def test_more_rows_than_memory_holds_are_refused_before_they_are_made() -> None:
+def test_unindexable_row_counts_are_refused_early() -> None:
+    """Before memory is allocated for them."""
     with pytest.raises(UnsupportedFeatureError, match="would not fit"):
         RowIdIndex([FragmentRows(0, RowIdSequence.from_range(0, 1 << 32))])
 
@@ -87,7 +88,7 @@ def test_more_rows_than_memory_holds_are_refused_before_they_are_made() -> None:
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("factor", [1, 1000])
-def test_ten_million_ids_are_indexed_in_the_time_of_sorting_them(factor: int) -> None:
+def test_indexing_costs_little_more_than_sorting(factor: int) -> None:
     ids = np.random.default_rng(1).permutation(10_000_000).astype(np.uint64) * np.uint64(factor)
     # One hundred fragments, each with ids of all ages, as after many updates and a compaction.
     parts = [RowIdSequence.from_array(np.sort(part)) for part in np.split(ids, 100)]

@@ -55,9 +55,7 @@ def test_row_ids_come_back_from_their_bytes(ids: list[int]) -> None:
 
 
 @given(id_lists, st.data())
-def test_any_part_of_a_sequence_is_had_without_the_rest(
-    ids: list[int], data: st.DataObject
-) -> None:
+def test_parts_of_a_sequence_decode_alone(ids: list[int], data: st.DataObject) -> None:
     sequence = decode_row_ids(encode_row_ids(u64(ids)))
     start = data.draw(st.integers(0, len(ids)))
     stop = data.draw(st.integers(start, len(ids)))
@@ -111,13 +109,13 @@ def test_no_other_single_segment_would_be_smaller(ids: list[int]) -> None:
         ([0, MAX], "array"),
     ],
 )
-def test_each_kind_of_segment_is_chosen_where_it_is_the_smallest(ids: list[int], kind: str) -> None:
+def test_the_smallest_segment_kind_is_chosen(ids: list[int], kind: str) -> None:
     data = encode_row_ids(u64(list(ids)))
     assert kind_of(data) == kind
     assert decode_row_ids(data).to_array().tolist() == list(ids)
 
 
-def test_rows_moved_in_runs_are_stored_as_runs() -> None:
+def test_rows_moved_in_runs_store_runs() -> None:
     moved = [*range(500, 900), *range(300), *range(4000, 9000)]
     data = encode_row_ids(u64(moved))
     kinds = [
@@ -138,14 +136,14 @@ def test_unsorted_pieces_each_have_their_own_kind() -> None:
     assert decode_row_ids(data).to_array().tolist() == ids
 
 
-def test_the_bitmap_counts_from_the_least_significant_bit() -> None:
+def test_bitmaps_count_from_the_lowest_bit() -> None:
     # Ids 0 to 9 without 1, as Lance writes them.
     data = bytes.fromhex("0a081a06100a1a02fd03")
     assert decode_row_ids(data, 9).to_array().tolist() == [0, *range(2, 10)]
     assert encode_row_ids(u64([0, *range(2, 10)])) == data
 
 
-def test_a_new_fragment_s_ids_are_written_without_making_them() -> None:
+def test_new_ranges_are_encoded_without_expansion() -> None:
     sequence = RowIdSequence.from_range(5, 5 + (1 << 31))
     data = encode_row_ids(sequence)
     assert len(data) < 20
@@ -168,7 +166,7 @@ def test_sequences_are_joined_in_order() -> None:
     assert encode_row_ids(RowIdSequence()) == b""
 
 
-def test_a_range_or_offset_that_is_none_is_refused() -> None:
+def test_invalid_ranges_and_offsets_are_refused() -> None:
     for start, stop in ((-1, 0), (5, 4), (0, 1 << 64)):
         with pytest.raises(InvalidInputError):
             RowIdSequence.from_range(start, stop)
@@ -180,7 +178,7 @@ def test_a_range_or_offset_that_is_none_is_refused() -> None:
         sequence.slice(5, 11)
 
 
-def test_a_count_that_differs_from_the_fragment_s_rows_is_corrupt() -> None:
+def test_a_count_unlike_the_fragments_is_corrupt() -> None:
     with pytest.raises(CorruptDataError, match="10 rows has 9 row ids"):
         decode_row_ids(bytes.fromhex("0a081a06100a1a02fd03"), 10)
 
@@ -240,7 +238,7 @@ HUGE = Segment(range=Segment.Range(start=0, end=1 << 63))
         ([Segment(array=Array(u64_array=Array.U64Array(values=b"abc")))], "3 bytes"),
     ],
 )
-def test_a_segment_that_breaks_a_rule_is_corrupt(
+def test_rule_breaking_segments_are_corrupt(
     segments: list[rowids_pb2.U64Segment], what: str
 ) -> None:
     with pytest.raises(CorruptDataError, match=what):

@@ -63,7 +63,7 @@ def test_spans_are_the_rows_offsets() -> None:
     ]
 
 
-def test_only_the_number_of_a_span_s_members_counts() -> None:
+def test_only_the_size_of_a_span_counts() -> None:
     bitmap = rowids_pb2.U64Segment.RangeWithBitmap(start=7, end=15, bitmap=b"\x81")
     data = message_of(
         run(5, range=span(0, 3)),
@@ -74,12 +74,13 @@ def test_only_the_number_of_a_span_s_members_counts() -> None:
     assert decode_row_versions(data, 9).to_array().tolist() == [5, 5, 5, 6, 6, 6, 7, 7, 5]
 
 
-def test_a_missing_sequence_reads_as_version_1_for_every_row() -> None:
+def test_a_missing_sequence_reads_as_version_1() -> None:
     assert decode_row_versions(None, 3).to_array().tolist() == [1, 1, 1]
     assert decode_row_versions(None, 0).to_array().tolist() == []
 
 
-def test_equal_neighbours_are_one_run_and_empty_runs_are_none() -> None:
+def test_equal_neighbors_merge_into_one_run() -> None:
+    """Empty runs are dropped."""
     sequence = RowVersionSequence([2, 0, 1, 1], [4, 9, 4, 5])
     assert (sequence.lengths.tolist(), sequence.versions.tolist()) == ([3, 1], [4, 5])
     assert RowVersionSequence.uniform(0, 3) == RowVersionSequence([], [])
@@ -97,7 +98,7 @@ def test_equal_neighbours_are_one_run_and_empty_runs_are_none() -> None:
         (b"", "0 row versions"),
     ],
 )
-def test_versions_that_do_not_fit_the_rows_are_corrupt(data: bytes, what: str) -> None:
+def test_versions_that_do_not_fit_are_corrupt(data: bytes, what: str) -> None:
     with pytest.raises(CorruptDataError, match=what):
         decode_row_versions(data, 5)
 
@@ -124,7 +125,7 @@ def test_any_bytes_read_or_are_bad_data() -> None:
     assert num_read > 0
 
 
-def test_offsets_and_lengths_that_are_none_are_refused() -> None:
+def test_invalid_offsets_and_lengths_are_refused() -> None:
     sequence = RowVersionSequence.uniform(4, 1)
     for wrong in ([4], [-1]):
         with pytest.raises(InvalidInputError):

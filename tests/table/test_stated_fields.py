@@ -26,25 +26,25 @@ def varint(number: int, value: int) -> bytes:
     return wire.encode_varint(number << 3) + wire.encode_varint(value)
 
 
-def test_every_field_of_every_message_has_a_treatment() -> None:
+def test_every_message_field_has_a_treatment() -> None:
     assert FIELDS.keys() == MESSAGES.keys()
     for name, message in MESSAGES.items():
         defined = {each.number for each in message.DESCRIPTOR.fields}
         assert defined <= FIELDS[name].keys(), name
 
 
-def test_every_number_up_to_the_last_one_is_decided() -> None:
+def test_every_field_number_is_decided() -> None:
     assert FIELDS["Manifest"].keys() == set(range(1, 27))
     assert FIELDS["DataFragment"].keys() == set(range(1, 17))
 
 
-def test_what_is_refused_or_passed_over_says_why() -> None:
+def test_refused_and_ignored_fields_give_reasons() -> None:
     for fields in FIELDS.values():
         for stated in fields.values():
             assert (stated.treatment is Treatment.READ) == (not stated.reason)
 
 
-def test_a_field_that_is_read_is_in_the_definition_of_its_message() -> None:
+def test_read_fields_exist_in_their_messages() -> None:
     for name, fields in FIELDS.items():
         defined = {each.number for each in MESSAGES[name].DESCRIPTOR.fields}
         for number, stated in fields.items():
@@ -61,9 +61,7 @@ def test_a_field_that_is_read_is_in_the_definition_of_its_message() -> None:
         (varint(26, 1), False),
     ],
 )
-def test_fields_that_must_not_be_passed_over_are_refused(
-    field: bytes, refused_by_readers: bool
-) -> None:
+def test_fields_that_change_meaning_are_refused(field: bytes, refused_by_readers: bool) -> None:
     with pytest.raises(UnsupportedFeatureError, match="of its manifest states"):
         check_stated(wire.frame(99, b"") + field, for_writing=True)
     if refused_by_readers:
@@ -73,6 +71,6 @@ def test_fields_that_must_not_be_passed_over_are_refused(
         check_stated(field, for_writing=False)
 
 
-def test_fields_of_releases_to_come_and_zeros_are_passed_over() -> None:
+def test_future_fields_and_zeros_are_ignored() -> None:
     for field in (b"", wire.frame(99, b"later"), varint(17, 0), varint(26, 0)):
         check_stated(field, for_writing=True)

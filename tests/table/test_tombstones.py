@@ -43,13 +43,13 @@ files = st.builds(file, st.integers(0, 1 << 100), st.integers(0, 1 << 50), st.in
         st.lists(files, max_size=5).map(tuple),
     )
 )
-def test_what_is_remembered_comes_back_from_the_config(tombstones: Tombstones) -> None:
+def test_tombstones_round_trip_through_the_config(tombstones: Tombstones) -> None:
     entries = config_entries(tombstones)
     assert list(entries) == [CONFIG_KEY]
     assert read_tombstones({"lance.auto": "1", **entries}) == tombstones
 
 
-def test_the_entry_has_a_fixed_form_and_may_say_more() -> None:
+def test_entries_have_a_fixed_extensible_form() -> None:
     entry = json.loads(config_entries(by_id(file(1, 5, 7)))[CONFIG_KEY])
     assert entry == {
         "on": ["id"],
@@ -99,7 +99,8 @@ def test_an_entry_that_is_none_is_refused(value: Any) -> None:
         read_tombstones({CONFIG_KEY: value if isinstance(value, str) else json.dumps(value)})
 
 
-def test_other_columns_are_refused_with_a_way_out_as_long_as_there_are_deletes() -> None:
+def test_tombstones_fix_the_key_columns() -> None:
+    """Other columns are refused with a way out as long as deletes are remembered."""
     known = Tombstones(("a", "b"), "seq", "int64", (file(1),))
     assert is_of(known, ("b", "a"), "seq")
     check_is_of(known, ("b", "a"), "seq")
@@ -112,7 +113,7 @@ def test_other_columns_are_refused_with_a_way_out_as_long_as_there_are_deletes()
         check_is_of(Tombstones(("a", "b"), "seq", "int64"), on, sequence_by)
 
 
-def test_each_writer_adds_to_what_the_newest_version_names() -> None:
+def test_writers_add_to_the_newest_tombstones() -> None:
     newest = by_id(file(1, 10), file(2, 20), file(3, 30))
     made = with_change(
         newest, by_id(file(4, 40)), joined=[file(2).name, file(9).name], oldest_ms=15
@@ -122,14 +123,14 @@ def test_each_writer_adds_to_what_the_newest_version_names() -> None:
     assert with_change(newest, by_id(), joined=[], oldest_ms=30) == by_id(file(3, 30))
 
 
-def test_columns_can_be_changed_once_all_deletes_are_forgotten() -> None:
+def test_columns_can_change_after_all_expire() -> None:
     added = Tombstones(("key",), "at", "double", (file(4, 40),))
     assert with_change(by_id(), added, joined=[], oldest_ms=0) == added
     with pytest.raises(InvalidInputError, match="by the key"):
         with_change(by_id(file(1, 10)), added, joined=[], oldest_ms=0)
 
 
-def test_a_file_is_forgotten_when_its_newest_delete_is_too_old() -> None:
+def test_a_file_expires_with_its_newest_delete() -> None:
     assert without_expired([file(1, 99), file(2, 100), file(3, 101)], 100) == (
         file(2, 100),
         file(3, 101),
@@ -138,7 +139,7 @@ def test_a_file_is_forgotten_when_its_newest_delete_is_too_old() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=300))
-def test_files_do_not_pile_up_and_no_delete_is_written_often(sizes: list[int]) -> None:
+def test_files_stay_few_and_rarely_rewritten(sizes: list[int]) -> None:
     there: list[TombstoneFile] = []
     written = 0
     for number, size in enumerate(sizes):

@@ -112,7 +112,7 @@ def test_it_is_what_each_says_by_itself(made: list[Fragment]) -> None:
         check(told.first_row_ids, place, ids_of(each.row_ids), 1)
 
 
-def test_a_run_that_is_written_in_two_parts_is_not_known() -> None:
+def test_a_split_run_is_not_known() -> None:
     """Two runs of one version say the same as one, but have to be decoded to be known."""
     twice = versions(4, 4, 4) + versions(4, 4)
     made = Fragment(0, (DataFile("a.lance", (0,), (0,), (2, 2)),), NUM_ROWS)
@@ -122,7 +122,7 @@ def test_a_run_that_is_written_in_two_parts_is_not_known() -> None:
     assert told.last_updated.is_known[0]  # there is none, which stands for version 1
 
 
-def test_fragments_that_say_no_number_of_rows_are_not_known() -> None:
+def test_fragments_without_row_counts_are_unknown() -> None:
     made = Fragment(3, (DataFile("a.lance", (0,), (0,), (2, 2)),), 0)
     told = uniform_lineage([encode_fragment(made)])
     assert not told.is_plain[0]
@@ -133,7 +133,7 @@ def test_no_fragment_is_no_knowledge() -> None:
     assert len(told.ids) == len(told.created.values) == 0
 
 
-def test_it_finds_most_of_a_table_that_was_appended_to() -> None:
+def test_lineage_of_appended_tables_is_known() -> None:
     made = [
         Fragment(
             each,

@@ -8,18 +8,18 @@ from lance_stream.table import wire
 
 
 @given(st.integers(0, (1 << 64) - 1), st.binary(max_size=3))
-def test_a_varint_comes_back_with_the_place_behind_it(value: int, behind: bytes) -> None:
+def test_a_varint_round_trips_with_its_end(value: int, behind: bytes) -> None:
     data = b"\xff" + wire.encode_varint(value) + behind
     assert wire.read_varint(data, 1) == (value, len(data) - len(behind))
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"\xff" * 9 + b"\x02", b"\x80" * 10 + b"\x01"])
-def test_a_varint_that_ends_early_or_has_more_than_64_bits_is_refused(data: bytes) -> None:
+def test_truncated_and_overlong_varints_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptDataError):
         wire.read_varint(data, 0)
 
 
-def test_the_fields_of_a_message_are_its_bytes_in_order() -> None:
+def test_message_fields_are_its_bytes_in_order() -> None:
     message = table_pb2.DeletionFile(read_version=300, id=1 << 63, base_id=0)
     data = message.SerializeToString()
     fields = wire.split_message(data)
@@ -62,14 +62,14 @@ def test_joined_frames_split_into_their_bodies(bodies: list[bytes], number: int)
     assert {each.number for each in fields} <= {number}
 
 
-def test_bytes_that_are_no_message_are_corrupt_data() -> None:
+def test_bytes_of_no_message_are_corrupt() -> None:
     with pytest.raises(CorruptDataError, match="not a DataFile message"):
         wire.parse_message(table_pb2.DataFile, b"\x0a\x7f")
     with pytest.raises(CorruptDataError, match="not a DataFile message"):
         wire.parse_message(table_pb2.DataFile, b"\x0a\x02\xff\xfe")  # a path that is not UTF-8
 
 
-def test_unknown_fields_are_what_the_definition_does_not_name() -> None:
+def test_unknown_fields_are_those_undefined() -> None:
     known = table_pb2.ExternalFile(path="p", size=3).SerializeToString()
     future = wire.frame(99, b"later") + b"\x80\x06\x01"
     message = wire.parse_message(table_pb2.ExternalFile, known + future)
@@ -78,7 +78,7 @@ def test_unknown_fields_are_what_the_definition_does_not_name() -> None:
     assert wire.unknown_fields(table_pb2.ExternalFile(path="p")) == b""
 
 
-def test_a_field_with_the_wire_type_of_another_is_corrupt_data() -> None:
+def test_fields_of_wrong_wire_type_are_corrupt() -> None:
     message = wire.parse_message(table_pb2.ExternalFile, b"\x12\x01x")
     with pytest.raises(CorruptDataError, match="not its own"):
         wire.unknown_fields(message)

@@ -30,7 +30,7 @@ def walk_all(messages: list[bytes]) -> Walked:
 
 @given(st.lists(st.lists(FIELDS, max_size=6).map(b"".join), max_size=20))
 @settings(deadline=None, max_examples=50)
-def test_what_is_walked_is_what_each_message_says(messages: list[bytes]) -> None:
+def test_walking_columns_agrees_with_each_message(messages: list[bytes]) -> None:
     walked = walk_all(messages)
     assert not walked.is_odd.any()
     for place, message in enumerate(messages):
@@ -69,7 +69,7 @@ def test_embedded_messages_are_found_where_they_lie() -> None:
         (varint(2, 1) + varint(1, 1)) * 33,
     ],
 )
-def test_a_message_that_is_not_plain_is_left_alone_and_its_neighbours_are_read(odd: bytes) -> None:
+def test_odd_messages_do_not_affect_neighbors(odd: bytes) -> None:
     plain = varint(1, 1 << 40) + varint(2, 7)
     walked = walk_all([plain, odd, plain, odd])
     assert walked.is_odd.tolist() == [False, True, False, True]
@@ -79,7 +79,7 @@ def test_a_message_that_is_not_plain_is_left_alone_and_its_neighbours_are_read(o
 
 @given(st.lists(st.binary(max_size=40), max_size=10))
 @settings(deadline=None)
-def test_any_bytes_are_plain_or_odd_and_never_an_error(messages: list[bytes]) -> None:
+def test_any_bytes_are_plain_or_odd(messages: list[bytes]) -> None:
     walked = walk_all([*messages, varint(1, 5)])
     assert len(walked.is_odd) == len(messages) + 1
     assert int(walked.numbers[1][-1]) == 5

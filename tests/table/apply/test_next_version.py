@@ -71,12 +71,12 @@ def test_a_new_table_begins_with_version_1() -> None:
     assert made.reader_feature_flags == made.writer_feature_flags == STABLE_ROW_IDS
 
 
-def test_a_new_table_without_rows_has_used_no_id() -> None:
+def test_an_empty_new_table_uses_no_ids() -> None:
     made = table()
     assert (made.next_row_id, made.max_fragment_id) == (0, None)
 
 
-def test_a_table_without_stable_row_ids_gets_none() -> None:
+def test_unstable_tables_get_no_row_ids() -> None:
     made = then(table(3, stable=False), Append((new_fragment(2),)))
     assert made.reader_feature_flags == 0
     assert made.next_row_id == 0
@@ -85,7 +85,7 @@ def test_a_table_without_stable_row_ids_gets_none() -> None:
     ] * 2
 
 
-def test_an_append_carries_the_old_fragments_as_bytes() -> None:
+def test_appends_carry_old_fragments_as_bytes() -> None:
     old = table(3, 2)
     carried = replace(old, fragments=FragmentList(old.fragments.raws))
     made = then(carried, Append((new_fragment(4),)))
@@ -97,19 +97,20 @@ def test_an_append_carries_the_old_fragments_as_bytes() -> None:
     assert (made.next_row_id, made.max_fragment_id) == (9, 2)
 
 
-def test_fragment_ids_go_on_though_the_highest_fragment_is_gone() -> None:
+def test_fragment_ids_of_deleted_fragments_stay_used() -> None:
     old = then(table(3, 2), Delete((), (1,)))
     assert old.max_fragment_id == 1
     assert [each.id for each in then(old, Append((new_fragment(1),))).fragments] == [0, 2]
 
 
-def test_fragment_ids_go_on_where_an_old_writer_did_not_state_the_highest() -> None:
+def test_an_unstated_highest_fragment_id_is_found() -> None:
+    """Old writers did not state it: the next fragment's id follows those that are there."""
     old = replace(table(3, 2), max_fragment_id=None)
     made = then(old, Append((new_fragment(1),)))
     assert made.max_fragment_id == made.fragments[2].id == 2
 
 
-def test_a_delete_takes_over_the_deletion_file_and_nothing_else() -> None:
+def test_a_delete_changes_only_the_deletion_file() -> None:
     old = table(3, 2)
     stale = replace(killing(old.fragments[0], 1), files=(), row_ids=None)
     made = then(old, Delete((stale,), (1,), "x"))
@@ -118,21 +119,21 @@ def test_a_delete_takes_over_the_deletion_file_and_nothing_else() -> None:
     assert (made.next_row_id, made.max_fragment_id) == (5, 1)
 
 
-def test_a_fragment_without_a_live_row_is_dropped() -> None:
+def test_a_fragment_without_live_rows_is_dropped() -> None:
     old = table(3, 2)
     made = then(old, Delete((killing(old.fragments[0], 3),), ()))
     assert [each.id for each in made.fragments] == [1]
     assert made.reader_feature_flags == STABLE_ROW_IDS
 
 
-def test_a_delete_in_a_fragment_that_is_not_there_is_refused() -> None:
+def test_deletes_in_missing_fragments_are_refused() -> None:
     old = table(3)
     for operation in (Delete((), (9,)), Delete((replace(old.fragments[0], id=9),), ())):
         with pytest.raises(InvalidInputError, match="fragment 9"):
             then(old, operation)
 
 
-def test_an_overwrite_goes_on_counting_and_keeps_what_is_the_table_s() -> None:
+def test_an_overwrite_continues_ids_and_keeps_config() -> None:
     old = replace(
         table(3, 2),
         config={"a": "1", "b": "2"},
@@ -166,14 +167,14 @@ def test_an_overwrite_can_change_the_file_version() -> None:
     assert made.reader_feature_flags & STABLE_ROW_IDS
 
 
-def test_base_paths_are_declared_only_as_a_table_is_made() -> None:
+def test_base_paths_are_declared_only_on_creation() -> None:
     operation = Overwrite((), SCHEMA, initial_bases=(BasePath(1, "/b"),))
     assert then(None, operation).base_paths == operation.initial_bases
     with pytest.raises(InvalidInputError, match="base paths"):
         then(table(3), operation)
 
 
-def test_what_is_a_version_s_own_is_not_inherited() -> None:
+def test_version_specific_fields_are_not_inherited() -> None:
     old = replace(
         table(3),
         tag="t",
@@ -191,7 +192,7 @@ def test_what_is_a_version_s_own_is_not_inherited() -> None:
     assert (made.index_section, made.branch, made.unknown) == (b"i", "b", b"")
 
 
-def test_a_version_is_later_than_the_one_before_it() -> None:
+def test_a_version_is_later_than_its_predecessor() -> None:
     old = table(3)
     assert then(old, Append(()), timestamp_nanos=5).timestamp_nanos == 1001
     assert then(old, Append(()), timestamp_nanos=5000).timestamp_nanos == 5000
@@ -207,7 +208,7 @@ def test_config_entries_win_over_the_operation() -> None:
     assert made.reader_feature_flags == STABLE_ROW_IDS
 
 
-def test_config_and_metadata_are_changed_key_by_key() -> None:
+def test_config_and_metadata_change_by_key() -> None:
     old = replace(
         table(3), config={"a": "1", "b": "2"}, table_metadata={"a": "1", "b": "2"},
         schema=Schema(SCHEMA.fields, {"a": b"1", "b": b"2"}),
@@ -220,7 +221,7 @@ def test_config_and_metadata_are_changed_key_by_key() -> None:
     assert made.fragments.raws == old.fragments.raws
 
 
-def test_config_and_metadata_are_replaced_as_a_whole() -> None:
+def test_config_and_metadata_are_replaced_whole() -> None:
     old = replace(
         table(3),
         config={"a": "1"},
@@ -240,7 +241,7 @@ def test_config_and_metadata_are_replaced_as_a_whole() -> None:
         tombstones.config_entries(tombstones.Tombstones(("id",), "seq", "int64")),
     ],
 )
-def test_replacing_the_whole_config_keeps_our_own_entries(entry: dict[str, str]) -> None:
+def test_replacing_the_config_keeps_our_entries(entry: dict[str, str]) -> None:
     (key,) = entry
     old = replace(table(3), config={"a": "1", **entry})
     assert then(old, UpdateConfig(MapUpdate((), replace=True))).config == entry
@@ -264,7 +265,7 @@ def test_the_spellings_of_old_writers_are_understood() -> None:
     assert made.schema.fields[0].metadata == {"k": b"v"}
 
 
-def test_the_metadata_of_a_nested_field_can_be_changed() -> None:
+def test_metadata_of_nested_fields_can_change() -> None:
     item = Field("item", "int32", 1)
     schema = Schema((Field("tags", "list", 0, children=(item,)),))
     made = then(
@@ -291,13 +292,13 @@ def test_a_primary_key_is_set_once() -> None:
         then(table(3), key("maybe"))
 
 
-def test_a_table_that_we_may_not_write_is_left_alone() -> None:
+def test_unwritable_tables_are_left_alone() -> None:
     old = replace(table(3), writer_feature_flags=1 << 40)
     with pytest.raises(UnsupportedFeatureError, match="cannot be written"):
         then(old, Append(()))
 
 
-def test_what_cannot_be_made_is_refused_by_name() -> None:
+def test_unsupported_operations_are_refused_by_name() -> None:
     assert set(APPLY) <= set(OPERATIONS.values())
     for operation_class in set(OPERATIONS.values()) - set(APPLY):
         operation = object.__new__(operation_class)
@@ -305,14 +306,15 @@ def test_what_cannot_be_made_is_refused_by_name() -> None:
             then(table(3), operation)
 
 
-def test_a_table_is_made_by_an_overwrite_with_a_data_format() -> None:
+def test_only_an_overwrite_creates_a_table() -> None:
+    """It needs a data format, and no other operation can be a table's first."""
     with pytest.raises(NotFoundError, match="Append"):
         then(None, Append(()))
     with pytest.raises(InvalidInputError, match="data format"):
         apply(None, Overwrite((), SCHEMA), NOW)
 
 
-def test_a_fragment_that_is_not_new_is_refused() -> None:
+def test_fragments_that_are_not_new_are_refused() -> None:
     made = table(3)
     no_files = replace(new_fragment(3), files=())
     for fragment in (new_fragment(0), no_files, made.fragments[0], killing(new_fragment(3), 1)):
@@ -330,7 +332,7 @@ def test_ids_do_not_run_over() -> None:
         then(replace(table(3), next_row_id=(1 << 64) - 3), Append((new_fragment(4),)))
 
 
-def test_an_append_to_twenty_thousand_fragments_decodes_none_of_them() -> None:
+def test_an_append_decodes_no_old_fragments() -> None:
     (raw,) = table(3).fragments.raws
     old = replace(table(3), fragments=FragmentList([raw] * 20_000), max_fragment_id=19_999)
     made = then(old, Append((new_fragment(1),)))

@@ -54,7 +54,7 @@ def covered(manifest: Manifest) -> dict[str, set[int]]:
     return {each.name: set(index_coverage.coverage(each)) for each in found}
 
 
-def test_an_updated_row_keeps_its_id_and_the_version_it_was_created_in() -> None:
+def test_updated_rows_keep_id_and_created_version() -> None:
     old = then(table(3, 2), Update())
     made = then(
         old,
@@ -70,7 +70,7 @@ def test_an_updated_row_keeps_its_id_and_the_version_it_was_created_in() -> None
     assert made.next_row_id == 7
 
 
-def test_an_update_decodes_only_the_fragments_it_touches() -> None:
+def test_updates_decode_only_touched_fragments() -> None:
     old = table(*[3] * 50)
     fresh = replace(old, fragments=FragmentList(old.fragments.raws))
     made = then(
@@ -81,7 +81,8 @@ def test_an_update_decodes_only_the_fragments_it_touches() -> None:
     assert fresh.fragments.num_decoded == 1
 
 
-def test_where_a_moved_row_was_created_is_found_in_any_fragment() -> None:
+def test_created_versions_of_moved_rows_are_found() -> None:
+    """In whichever fragment the row was before."""
     made = then(table(3, 2), Update(new_fragments=(moved(2, 4, 0),)))
     assert stamps(made.fragments[-1]) == ([1, 1], [2, 2])
 
@@ -93,13 +94,13 @@ def test_ids_that_were_never_given_are_refused() -> None:
         then(table(3, 2), Update(new_fragments=(moved(1, 1, 2),)))
 
 
-def test_rows_from_a_write_ahead_log_are_refused() -> None:
+def test_write_ahead_log_rows_are_refused() -> None:
     with pytest.raises(UnsupportedFeatureError, match="write-ahead log"):
         then(table(3), Update(compacted_sstables=(b"x",)))
 
 
 @pytest.mark.floors
-def test_columns_rewritten_in_place_stamp_the_rows_that_are_named() -> None:
+def test_in_place_updates_stamp_the_named_rows() -> None:
     old = table(4)
     planned = replace(old.fragments[0], files=(new_fragment(4).files[0],))
     named = Update(
@@ -118,7 +119,7 @@ def test_columns_rewritten_in_place_stamp_the_rows_that_are_named() -> None:
 
 
 @pytest.mark.floors
-def test_an_index_follows_rows_that_it_knew_all_of() -> None:
+def test_indices_follow_rows_they_fully_cover() -> None:
     old = with_index(
         table(3, 2), index("all", X, 0, 1), index("some", X, 0), index("key", ID, 0, 1)
     )
@@ -150,7 +151,8 @@ def test_a_rewrite_stands_where_its_ids_say() -> None:
     assert [each.id for each in without_reserve.fragments] == [3, 4]
 
 
-def test_a_rewrite_that_loses_rows_or_ids_is_refused() -> None:
+def test_rewrites_that_lose_rows_are_refused() -> None:
+    """Also those that lose row ids."""
     old = table(3, 2)
     fine = rewritten(old, 0, 1)
     (group,) = fine.groups
@@ -169,7 +171,7 @@ def test_a_rewrite_that_loses_rows_or_ids_is_refused() -> None:
         then(then(old, Update(removed_fragment_ids=(1,))), fine)
 
 
-def test_rows_that_died_while_they_were_rewritten_are_dead_in_the_new_fragment() -> None:
+def test_rows_deleted_during_a_rewrite_stay_deleted() -> None:
     old = table(3, 2)
     (group,) = rewritten(old, 0, 1).groups
     dying = then(old, Delete((killing(old.fragments[0], 1),), ()))
@@ -183,7 +185,7 @@ def test_rows_that_died_while_they_were_rewritten_are_dead_in_the_new_fragment()
 
 
 @pytest.mark.floors
-def test_indices_that_say_addresses_do_not_follow_a_rewrite() -> None:
+def test_address_indices_do_not_follow_rewrites() -> None:
     zones = ("/lance.table.ZoneMapIndexDetails", b"")
     old = with_index(
         table(3, 2, 1),
@@ -202,7 +204,7 @@ def test_indices_that_say_addresses_do_not_follow_a_rewrite() -> None:
         then(old, twice)
 
 
-def test_a_rewrite_beside_a_history_of_moved_rows_is_refused() -> None:
+def test_rewrites_beside_moved_row_histories_are_refused() -> None:
     reuse = index(index_coverage.FRAGMENT_REUSE, X, 0, index_version=1)
     old = with_index(table(3, 2), reuse)
     flagged = replace(
@@ -214,13 +216,13 @@ def test_a_rewrite_beside_a_history_of_moved_rows_is_refused() -> None:
         then(flagged, rewritten(flagged, 0, 1))
 
 
-def test_without_stable_row_ids_no_index_follows_a_rewrite() -> None:
+def test_indices_need_stable_ids_to_follow_rewrites() -> None:
     old = with_index(table(3, 2, stable=False), index("ids", X, 0, 1))
     group = RewriteGroup(tuple(old.fragments), (new_fragment(5),))
     assert covered(then(old, Rewrite((group,)))) == {"ids": set()}
 
 
-def test_a_merge_states_every_fragment_and_the_same_rows() -> None:
+def test_a_merge_restates_fragments_and_rows() -> None:
     old = table(3, 2)
     with pytest.raises(InvalidInputError, match=r"\[1\] are missing"):
         then(old, Merge((old.fragments[0],), SCHEMA))
@@ -228,7 +230,7 @@ def test_a_merge_states_every_fragment_and_the_same_rows() -> None:
         then(old, Merge((replace(old.fragments[0], physical_rows=4), old.fragments[1]), SCHEMA))
 
 
-def test_a_merge_stamps_only_fragments_with_other_files() -> None:
+def test_merges_stamp_only_fragments_with_new_files() -> None:
     old = table(3, 2)
     grown = replace(old.fragments[1], files=(*old.fragments[1].files, new_fragment(2).files[0]))
     made = then(old, Merge((old.fragments[0], grown, new_fragment(1)), SCHEMA))
@@ -236,7 +238,7 @@ def test_a_merge_stamps_only_fragments_with_other_files() -> None:
     assert [ids(each) for each in made.fragments] == [[0, 1, 2], [3, 4], [5]]
 
 
-def test_a_dropped_column_takes_its_files_and_indices_with_it() -> None:
+def test_dropped_columns_take_files_and_indices_along() -> None:
     (file,) = new_fragment(3).files
     files = (
         replace(file, path="a.lance", field_ids=(ID,), column_indices=(0,)),
@@ -254,7 +256,8 @@ def test_a_dropped_column_takes_its_files_and_indices_with_it() -> None:
 
 
 @pytest.mark.floors
-def test_data_is_replaced_as_a_whole_file_or_beside_it() -> None:
+def test_data_files_are_replaced_or_added() -> None:
+    """A replacement stands for a whole file, or adds one beside it."""
     old = with_index(table(3, 2), index("ids", ID, 0, 1), index("xs", X, 0, 1))
     (file,) = old.fragments[0].files
     whole = replace(file, path="whole.lance")
@@ -279,7 +282,8 @@ def test_data_is_replaced_as_a_whole_file_or_beside_it() -> None:
             then(old, DataReplacement(replacements))
 
 
-def test_the_last_segment_of_an_index_stays_though_it_covers_nothing() -> None:
+def test_an_index_keeps_its_last_segment() -> None:
+    """Even when it covers no fragment."""
     segments = [
         index("xs", X, 0, uuid=b"a" * 16, created_at=5),
         index("xs", X, 1, uuid=b"b" * 16, created_at=3),
