@@ -1,16 +1,16 @@
-"""Hadoop's settings as storage options: what a Spark cluster says of its stores says it to us, too.
+"""Converts Hadoop's settings to storage options, so that a Spark cluster's settings apply here.
 
 A cluster's settings name each store's credentials and endpoint, for Hadoop's own connectors
-(`fs.s3a.*`, `fs.azure.*`, `fs.gs.*`). The same settings make the storage options of a location:
+(`fs.s3a.*`, `fs.azure.*`, `fs.gs.*`). They become the storage options of a location:
 
-    s3, s3a, s3n, s3+ddb    fs.s3a.bucket.BUCKET.X, else fs.s3a.X
-    abfs, abfss, az, wasb   fs.azure.X.ACCOUNT.dfs.core.windows.net, else fs.azure.X
-    gs, gcs                 fs.gs.X, and google.cloud.X as older connectors have it
+    s3, s3a, s3n, s3+ddb    fs.s3a.bucket.BUCKET.X, or else fs.s3a.X
+    abfs, abfss, az, wasb   fs.azure.X.ACCOUNT.dfs.core.windows.net, or else fs.azure.X
+    gs, gcs                 fs.gs.X, and google.cloud.X as in older connectors
 
-Ways to credentials that cannot be followed (an assumed role, a class of the cluster's own) are left
-to the chain that the store's library has: environment, profile, instance. A warning says so, once.
+Credential providers that are not supported (an assumed role, a custom class) are left to the
+provider chain of the store's library: environment, profile, instance. A warning states this once.
 
-Pure, but for that warning: whoever has a session reads its settings (`HADOOP_NAMES`).
+Pure, except for that warning: code with a session reads its settings (`HADOOP_NAMES`).
 """
 
 import json
@@ -35,7 +35,7 @@ HADOOP_NAMES: Final = (
     r"|fs\.gs\.(auth\.[a-z.]+|project\.id|storage\.root\.url|requester\.pays\.mode)"
     r"|google\.cloud\.auth\.[a-z.]+"
 )
-"""The names of all settings that are looked at; a regular expression for a whole name."""
+"""The names of all settings that are used; a regular expression for a whole name."""
 
 SECRET_NAMES: Final = (
     "fs.s3a.access.key",
@@ -44,7 +44,7 @@ SECRET_NAMES: Final = (
     "fs.azure.account.oauth2.client.secret",
     "fs.azure.account.key",
 )
-"""Those that may lie in a file of secrets, which the settings name (a credential provider)."""
+"""Settings that may be stored in a credential file, which the settings name (a provider path)."""
 
 
 class _Place(NamedTuple):
@@ -61,23 +61,23 @@ _STORE_OF: Final[Mapping[str, str]] = {
 
 
 def store_of(location: str) -> str:
-    """Return which store's options a location takes, by its name in `options.names`."""
+    """Return the store whose options apply to a location, by its name in `options.names`."""
     return _place(location).store
 
 
 def storage_options_of(settings: Mapping[str, str], location: str) -> dict[str, str]:
-    """Return what Hadoop's settings say of a location, as storage options.
+    """Return the storage options that Hadoop's settings contain for a location.
 
     Args:
-        settings: By Hadoop's names, without "spark.hadoop." in front; others are left alone.
+        settings: By Hadoop's names, without the prefix "spark.hadoop."; others are ignored.
         location: A path or URI.
 
     Returns:
-        Under the names that Lance has for them; empty where the settings say nothing, and for
+        Under Lance's names for them; empty if there are no settings for the location, and for
         local paths.
 
     Raises:
-        InvalidInputError: The settings demand an encryption that we do not know.
+        InvalidInputError: The settings require an unknown encryption.
     """
     place = _place(location)
     known = {name: value.strip() for name, value in settings.items() if value and value.strip()}
@@ -92,14 +92,14 @@ def storage_options_of(settings: Mapping[str, str], location: str) -> dict[str, 
 
 _Options: TypeAlias = Iterator[tuple[str, str]]
 _Get: TypeAlias = Callable[[str], str]
-"""Returns a setting by the part of its name that says what it is; empty if there is none."""
+"""Returns a setting by the store-independent part of its name; empty if there is none."""
 
 
 # --- S3
 
 
 class _InBucket:
-    """The settings of one bucket: its own, where it has some."""
+    """The settings of one bucket: its own, or else the general ones."""
 
     def __init__(self, settings: Mapping[str, str], bucket: str) -> None:
         self._settings = settings
@@ -122,11 +122,11 @@ def _of_s3(settings: _InBucket) -> _Options:
         is_plain = settings["connection.ssl.enabled"].lower() == "false"
         host = f"{'http' if is_plain else 'https'}://{host}"
     amazons = _AMAZONS_HOST.fullmatch(urlsplit(host).hostname or "")
-    if host and urlsplit(host).hostname != "s3.amazonaws.com":  # which is where S3 is without it
+    if host and urlsplit(host).hostname != "s3.amazonaws.com":  # the default endpoint
         yield "aws_endpoint", host
         if host.startswith("http://"):
             yield "allow_http", "true"
-    if region and region != "sdk":  # which leaves the region to Amazon's own chain
+    if region and region != "sdk":  # leaves the region to Amazon's own chain
         yield "aws_region", region
     elif amazons:
         yield "aws_region", amazons[1]
@@ -140,9 +140,9 @@ def _of_s3(settings: _InBucket) -> _Options:
             yield "aws_sse_kms_key_id", key
     elif algorithm:
         raise InvalidInputError(
-            f"fs.s3a.encryption.algorithm is {algorithm!r}, which lance-stream does not know, and "
-            "files would be written without it. It knows AES256, SSE-KMS and DSSE-KMS. To write "
-            "without, give storage options with credentials of their own"
+            f"fs.s3a.encryption.algorithm is {algorithm!r}, which lance-stream does not support, "
+            "so files would be written without it. Supported are AES256, SSE-KMS and DSSE-KMS. To "
+            "write without encryption, set storage options with their own credentials"
         )
     if settings["requester.pays.enabled"].lower() == "true":
         yield "aws_request_payer", "true"
@@ -165,11 +165,11 @@ _CHAIN = (
     "DefaultAWSCredentialsProviderChain",
     "DefaultCredentialsProvider",
 )
-"""Those that look where the store's own library looks as well."""
+"""Providers whose sources the store's own library searches as well."""
 
 
 def _s3_credentials(settings: _InBucket) -> _Options:
-    """Yield the credentials of the first provider in the list that has some to give."""
+    """Yield the credentials of the first provider in the list that has any."""
     key, secret, token = settings["access.key"], settings["secret.key"], settings["session.token"]
     keys = [("aws_access_key_id", key), ("aws_secret_access_key", secret)] if key and secret else []
     listed = settings["aws.credentials.provider"]
@@ -214,7 +214,7 @@ def _of_azure(settings: Mapping[str, str], place: _Place) -> _Options:
         yield "account_name", account
 
     def get(name: str) -> str:
-        """Return a setting of this account, under any of the names that it may go by."""
+        """Return a setting of this account, under any of its possible names."""
         for suffix in _account_suffixes(host):
             value = settings.get(f"fs.azure.{name}.{suffix}", "")
             if value:
@@ -260,14 +260,14 @@ def _azure_sas(settings: Mapping[str, str], get: _Get, container: str, host: str
 
 
 def _account_suffixes(host: str) -> tuple[str, ...]:
-    """Return what stands behind a setting's name for one account, the most special first."""
+    """Return the suffixes of a setting's name for one account, the most specific first."""
     account, _, domain = host.partition(".")
     domain = domain.partition(".")[2] or "core.windows.net"
     return (host, f"{account}.dfs.{domain}", f"{account}.blob.{domain}", account)
 
 
 def _only_host(settings: Mapping[str, str]) -> str:
-    """Return the account that the settings are of, for a URI without one; empty if of several."""
+    """Return the only account in the settings, for a URI without one; empty if there are more."""
     pattern = re.compile(r"fs\.azure\.account\.[a-z0-9.]*?\.([a-z0-9]{3,24})\.((?:dfs|blob)\..+)")
     hosts = {each[1]: f"{each[1]}.{each[2]}" for each in map(pattern.fullmatch, settings) if each}
     return next(iter(hosts.values())) if len(hosts) == 1 else ""
@@ -278,7 +278,7 @@ def _only_host(settings: Mapping[str, str]) -> str:
 
 def _of_google(settings: Mapping[str, str]) -> _Options:
     def get(name: str) -> str:
-        """Return a setting of the connector, under its newer or its older name."""
+        """Return a setting of the connector, under its newer or older name."""
         return settings.get(f"fs.gs.{name}", "") or settings.get(f"google.cloud.{name}", "")
 
     kind = get("auth.type").upper()
@@ -322,11 +322,11 @@ def _place(location: str) -> _Place:
     return _Place(store, container, host if store == "azure" else "")
 
 
-@cache  # so that each is said once a process
+@cache  # so that each is logged once per process
 def _warn(what: str) -> None:
     _log.warning(
-        "%s cannot be followed outside of Hadoop, and is left out: the store's library looks for "
-        "credentials in the environment, in profiles and at the machine. To say it otherwise, give "
+        "%s is not supported outside of Hadoop and is ignored: the store's library looks for "
+        "credentials in the environment, in profiles and on the machine. To override this, set "
         "storage options",
         what,
     )

@@ -1,8 +1,8 @@
-"""Storage options from several sources: the first that says who asks, or whom, is heard.
+"""Combines storage options from several sources: the first with credentials or an endpoint applies.
 
-Settings are of two kinds. Credentials, endpoints, regions and accounts belong together: half of
-them from one source and half from another would send a key to a place that it is not for. All else
-(time-outs, retries, proxies, a manifest store) stands for itself.
+There are two kinds of settings. Credentials, endpoints, regions and accounts belong together: half
+of them from one source and half from another would send a key to an endpoint that it is not for.
+All others (time-outs, retries, proxies, a manifest store) are independent.
 """
 
 from collections.abc import Mapping
@@ -11,29 +11,29 @@ from typing import Any, Final
 from lance_stream.spark.hadoop_settings import store_of
 from lance_stream.storage.options.names import LOCAL, MANIFEST_STORES, REQUESTS, STORES, TRUST
 
-_BY_THEMSELVES: Final = {*REQUESTS, *LOCAL, *MANIFEST_STORES, *TRUST}
+_INDEPENDENT: Final = {*REQUESTS, *LOCAL, *MANIFEST_STORES, *TRUST}
 
 
 def layer_options(location: str, *layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the storage options of a location out of several sources.
+    """Return the storage options of a location, combined from several sources.
 
     Args:
-        location: A path or URI: names that mean nothing there do not make a source heard.
-        layers: The first one goes before the others.
+        location: A path or URI; options that mean nothing there do not count.
+        layers: The sources; earlier ones take precedence.
     """
     known = _settings_of(location)
     chosen: dict[str, Any] = {}
     taken: set[str] = set()
-    is_said = False
+    is_set = False
     for layer in layers:
         settings = {name: known.get(name.lower(), "") for name in layer}
-        says = any(each and each not in _BY_THEMSELVES for each in settings.values())
+        sets_any = any(each and each not in _INDEPENDENT for each in settings.values())
         for name, setting in settings.items():
-            stands_alone = not setting or setting in _BY_THEMSELVES
-            if (stands_alone or not is_said) and (setting or name) not in taken:
+            is_independent = not setting or setting in _INDEPENDENT
+            if (is_independent or not is_set) and (setting or name) not in taken:
                 chosen[name] = layer[name]
         taken.update(setting or name for name, setting in settings.items())
-        is_said = is_said or says
+        is_set = is_set or sets_any
     return chosen
 
 

@@ -2,7 +2,7 @@
 
     1  storage options of the load, of the writer, or of `lance_sink`
     2  storage options given to `register`: for the format, and for lance_changes
-    3  Spark's settings: spark.hadoop.fs.s3a.access.key, ... (`storage.options.hadoop`)
+    3  Spark's settings: spark.hadoop.fs.s3a.access.key, ... (`spark.hadoop_settings`)
     4  settings that the store's library finds: environment, profile, instance
 
 The first level that sets credentials or an endpoint applies, and the levels below it are ignored:

@@ -88,7 +88,7 @@ def register(
         as_options(storage_options), read_hadoop_settings(spark), is_case_sensitive(spark)
     )
     spark.dataSource.register(_source(name, session))
-    function: Any = udtf(changes_function(session), useArrow=False)  # else it asks for pandas
+    function: Any = udtf(changes_function(session), useArrow=False)  # otherwise it requires pandas
     spark.udtf.register(f"{name}_changes", function)
 
 

@@ -155,7 +155,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
         """Write the rows of one task; only compute their digest if the ledger has the batch id."""
-        query_id, batch_id = _told("sql.streaming.queryId"), _told("streaming.sql.batchId")
+        query_id, batch_id = (
+            _task_property("sql.streaming.queryId"),
+            _task_property("streaming.sql.batchId"),
+        )
         try:
             batch = self._identify(int(batch_id or 0), query_id)
             if batch_id and self.job.has_taken_in(batch):
@@ -253,7 +256,7 @@ def _fragments_of(parts: Sequence[Part]) -> list[Fragment]:
     return [decode_fragment(each) for part in parts for each in part.fragments]
 
 
-def _told(name: str) -> str:
+def _task_property(name: str) -> str:
     """Return a property that Spark sets for the tasks of a job; empty if it is not set."""
     context = TaskContext.get()
     return "" if context is None else context.getLocalProperty(name) or ""

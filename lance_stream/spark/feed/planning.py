@@ -140,7 +140,7 @@ def plan_stream(
 
 
 def stream_columns(
-    told: TableVersion,
+    known: TableVersion,
     asked: SourceOptions,
     carried: pa.Schema,
     resumed: TableVersion | None = None,
@@ -149,7 +149,7 @@ def stream_columns(
     """Return the columns of a stream, in a run of its query.
 
     Args:
-        told: The version from which Spark knows the columns since the start of the query.
+        known: The version from which Spark knows the columns since the start of the query.
         asked: The user's options.
         carried: The columns that Spark knows.
         resumed: The version after which the stream resumes; None for a new stream.
@@ -158,10 +158,10 @@ def stream_columns(
     Raises:
         NotFoundError: A column does not exist.
     """
-    columns = columns_to_read(told, asked, carried)
+    columns = columns_to_read(known, asked, carried)
     if resumed is None or names is None:
-        return FeedColumns(told, columns)
-    return resumed_columns(told, columns, resumed, names)
+        return FeedColumns(known, columns)
+    return resumed_columns(known, columns, resumed, names)
 
 
 def follower_rules(asked: SourceOptions) -> FollowerRules:
@@ -218,41 +218,41 @@ def check_columns(columns: FeedColumns, table: TableVersion) -> None:
     checked: the query was started with the columns of a later one.
 
     Raises:
-        InvalidInputError: It does not; the message says what to do.
+        InvalidInputError: A column is missing or has another type; the message suggests what to do.
     """
     if table.version <= columns.told.version:
         return
     missing = columns.missing_in(table)
     if missing is not None:
         raise _columns_have_changed(table, f"column {missing!r} no longer exists")
-    for told, field in zip(columns.own, columns.as_in(table), strict=True):
-        now, was = carrier(field.type), carrier(told.type)
+    for known, field in zip(columns.own, columns.as_in(table), strict=True):
+        now, was = carrier(field.type), carrier(known.type)
         if not _fits(now, was):
-            raise _columns_have_changed(table, f"column {told.name!r} is {now}, and was {was}")
+            raise _columns_have_changed(table, f"column {known.name!r} is {now}, and was {was}")
 
 
-def _fits(now: pa.DataType, told: pa.DataType) -> bool:
+def _fits(now: pa.DataType, known: pa.DataType) -> bool:
     """Return whether every value of a type fits the type that Spark knows."""
-    if now.equals(told):
+    if now.equals(known):
         return True
-    if pa.types.is_struct(told):
+    if pa.types.is_struct(known):
         return pa.types.is_struct(now) and all(
             now.get_field_index(part.name) >= 0
             and _fits(now.field(now.get_field_index(part.name)).type, part.type)
-            for part in told
+            for part in known
         )
-    if pa.types.is_map(told):
+    if pa.types.is_map(known):
         return (
             pa.types.is_map(now)
-            and _fits(now.key_type, told.key_type)
-            and _fits(now.item_type, told.item_type)
+            and _fits(now.key_type, known.key_type)
+            and _fits(now.item_type, known.item_type)
         )
-    if pa.types.is_list(told):
-        return pa.types.is_list(now) and _fits(now.value_type, told.value_type)
-    is_same_kind = (pa.types.is_integer(now) and pa.types.is_integer(told)) or (
-        pa.types.is_floating(now) and pa.types.is_floating(told)
+    if pa.types.is_list(known):
+        return pa.types.is_list(now) and _fits(now.value_type, known.value_type)
+    is_same_kind = (pa.types.is_integer(now) and pa.types.is_integer(known)) or (
+        pa.types.is_floating(now) and pa.types.is_floating(known)
     )
-    return bool(is_same_kind and now.bit_width <= told.bit_width)
+    return bool(is_same_kind and now.bit_width <= known.bit_width)
 
 
 def _columns_have_changed(table: TableVersion, change: str) -> InvalidInputError:

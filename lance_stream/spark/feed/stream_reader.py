@@ -128,9 +128,9 @@ class _FeedStream(DataSourceStreamReader):
             if position.columns is not None:
                 with suppress(NotFoundError):  # cleaned up
                     resumed = self.follower.table(max(position.version, 1))
-            told = self._told()
+            known = self._known_version()
             self._columns = stream_columns(
-                told, self.asked, self.carried, resumed, position.columns
+                known, self.asked, self.carried, resumed, position.columns
             )
         return self._columns
 
@@ -139,7 +139,7 @@ class _FeedStream(DataSourceStreamReader):
         table = self.follower.table(max(position.version, 1))
         return replace(position, columns=columns.names_in(table))
 
-    def _told(self) -> TableVersion:
+    def _known_version(self) -> TableVersion:
         """Return the version from which Spark knows the columns."""
         if self.version is not None:
             with suppress(NotFoundError):  # cleaned up
