@@ -26,7 +26,8 @@ def run(*arguments: str) -> str:
 @pytest.mark.oracle
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_the_benchmark_of_tables_gives_a_ratio_for_a_version_in_every_direction() -> None:
+def test_the_tables_benchmark_prints_its_ratios() -> None:
+    """For each file version and direction."""
     shown = run("benchmarks.tables", "--rows", "3000", "--rounds", "1", "--file-versions", "2.2")
     ratios = re.findall(r"([\d.]+)x pylance, +([\d.]+)x parquet", shown)
     assert len(ratios) == 3, shown
@@ -36,7 +37,8 @@ def test_the_benchmark_of_tables_gives_a_ratio_for_a_version_in_every_direction(
 @pytest.mark.nightly
 @pytest.mark.oracle
 @pytest.mark.slow
-def test_the_benchmark_of_files_gives_five_ratios_for_every_kind_and_version() -> None:
+def test_the_files_benchmark_prints_its_ratios() -> None:
+    """Five for each kind and version."""
     some = ("ids", "maps")
     shown = run("benchmarks.files", "--rows", "2000", "--turns", "1", "--kinds", *some)
     lines = {line[:19].strip(): line[29:] for line in shown.splitlines() if line[29:].strip()}
@@ -62,7 +64,7 @@ def test_a_kind_of_column_makes_sound_values(name: str) -> None:
 @pytest.mark.nightly
 @pytest.mark.oracle
 @pytest.mark.slow
-def test_the_benchmark_of_growth_holds_commits_into_many_fragments_against_few() -> None:
+def test_the_growth_benchmark_compares_fragment_counts() -> None:
     shown = run("benchmarks.growth", "--no-spark", "--fragments", "3", "40", "--rounds", "2")
     for line in ("commit, ours", "commit, pylance", "bytes, ours"):
         cells = re.search(rf"^{line} +([\d.]+) +([\d.]+)$", shown, re.MULTILINE)
@@ -75,7 +77,8 @@ def test_the_benchmark_of_growth_holds_commits_into_many_fragments_against_few()
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.server("moto")
-def test_the_benchmark_of_stores_gives_ratios_of_time_and_of_requests_for_every_act() -> None:
+def test_the_stores_benchmark_prints_its_ratios() -> None:
+    """Of time and of requests, for each act."""
     shown = run("benchmarks.stores", "--rounds", "1", "--latency-ms", "0")
     ratios = re.findall(r"^(\S.*?) {2,}.* ([\d.]+) x +([\d.]+) x$", shown, re.MULTILINE)
     assert [name.replace(" ", "_") for name, _, _ in ratios] == list(ACTS), shown

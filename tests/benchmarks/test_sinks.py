@@ -18,7 +18,7 @@ def files(folder: Path, verb: str) -> list[pa.Table]:
     return [pq.read_table(path) for path in sorted((folder / verb).iterdir())]
 
 
-def test_the_sums_of_a_workload_are_those_of_a_table_that_took_all_batches(tmp_path: Path) -> None:
+def test_workload_sums_match_a_table(tmp_path: Path) -> None:
     workload = Workload(table_rows=1000, batch_rows=100, appends=3, upserts=4)
     expected = workload.write(tmp_path)
     stored: dict[int, float] = {}
@@ -29,7 +29,7 @@ def test_the_sums_of_a_workload_are_those_of_a_table_that_took_all_batches(tmp_p
     assert len(stored) == expected.num_rows
 
 
-def test_nine_rows_in_ten_of_an_upserted_batch_are_of_the_loaded_table(tmp_path: Path) -> None:
+def test_upserts_are_nine_tenths_updates(tmp_path: Path) -> None:
     Workload(table_rows=1000, batch_rows=200, appends=1, upserts=2).write(tmp_path)
     batches = files(tmp_path, "upsert")
     assert len(batches) == 2
@@ -39,7 +39,8 @@ def test_nine_rows_in_ten_of_an_upserted_batch_are_of_the_loaded_table(tmp_path:
         assert np.count_nonzero(ids < 1000) == 180
 
 
-def test_the_first_batch_is_not_counted_unless_it_is_the_only_one() -> None:
+def test_the_first_batch_is_a_warm_up() -> None:
+    """It is counted only if it is the only one."""
     assert settled_median([9.0, 1.0, 3.0, 2.0]) == 2.0
     assert settled_median([9.0]) == 9.0
     assert settled_median([]) is None
@@ -49,7 +50,8 @@ NEWEST = Figures({"append": {"lance-stream": [1, 0.1], "parquet": [1, 0.25]}}, {
 THEIRS = Figures({"append": {"lance-stream": [1, 0.2], "Iceberg": [9, 0.4], "Delta": [9, 12]}}, {})
 
 
-def test_a_rival_is_told_against_ours_on_its_pyspark_and_on_the_newest() -> None:
+def test_rivals_are_compared_per_pyspark() -> None:
+    """With our figure on the rival's PySpark, and on the newest."""
     lines = table(("4.3.0", NEWEST), ("4.1.4", THEIRS))
     assert lines[0] == "| sink | PySpark | load | append | upsert | feed |"
     assert "| parquet | 4.3.0 |  | 250 ms: 2.5x |  |  |" in lines
@@ -58,7 +60,8 @@ def test_a_rival_is_told_against_ours_on_its_pyspark_and_on_the_newest() -> None
     assert "| Delta | 4.1.4 |  | 12.0 s: 60.0x, 120.0x |  |  |" in lines
 
 
-def test_each_sink_is_drawn_on_the_newest_pyspark_that_it_has() -> None:
+def test_bars_use_the_newest_pyspark() -> None:
+    """The newest that the sink has."""
     drawn = bars(("4.3.0", NEWEST), ("4.1.4", THEIRS))["append"]
     assert [(each.label, round(each.value, 6)) for each in drawn] == [
         ("lance-stream, PySpark 4.3", 1.0),
@@ -68,7 +71,7 @@ def test_each_sink_is_drawn_on_the_newest_pyspark_that_it_has() -> None:
     ]
 
 
-def test_bars_are_as_long_as_what_they_tell() -> None:
+def test_bars_are_drawn_to_scale() -> None:
     svg = draw({"append": [Bar("ours", 1.0, True), Bar("a <rival>", 4.0, False)]})
     space = "{http://www.w3.org/2000/svg}"
     widths = [
@@ -82,7 +85,7 @@ def test_bars_are_as_long_as_what_they_tell() -> None:
 @pytest.mark.spark
 @pytest.mark.oracle
 @pytest.mark.slow
-def test_sinks_that_take_turns_hold_the_same_rows(spark: Any, tmp_path: Path) -> None:
+def test_all_sinks_hold_the_same_rows(spark: Any, tmp_path: Path) -> None:
     names = ("lance-stream", "pylance", "parquet", "noop")
     workload = Workload(table_rows=2000, batch_rows=500, appends=2, upserts=2)
     expected = workload.write(tmp_path)

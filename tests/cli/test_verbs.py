@@ -76,8 +76,8 @@ def objects(text: str) -> list[dict[str, Any]]:
 def test_show_tells_what_a_table_is(run: Run, ds: Dataset) -> None:
     ds.tags.create("gold", 2)
     record_progress(ds.table.refs, "totals", 3)
-    told = answer(run, "show", ds.uri)
-    lines = [" ".join(line.split()) for line in told.splitlines()]
+    printed = answer(run, "show", ds.uri)
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
     assert f"{ds.uri} at version 5 of {ds.timestamp:%Y-%m-%d %H:%M:%SZ}" in lines
     assert "5 versions, 1 to 5; file version 2.2, with stable row ids" in lines
     assert any(
@@ -90,25 +90,25 @@ def test_show_tells_what_a_table_is(run: Run, ds: Dataset) -> None:
 
 def test_show_answers_programs_in_json(run: Run, ds: Dataset) -> None:
     record_progress(ds.table.refs, "totals", 4)
-    told = json.loads(answer(run, "show", ds.uri, "--json"))
-    assert told["versions"] == {"count": 5, "oldest": 1, "newest": 5}
-    assert (told["num_rows"], told["num_dead_rows"], told["num_fragments"]) == (4, 2, 3)
-    assert told["columns"][0] == {"name": "id", "type": "int64", "nullable": False}
-    assert told["config"] == {"team": "blue"}
-    assert told["data_bytes"] == sum(
+    printed = json.loads(answer(run, "show", ds.uri, "--json"))
+    assert printed["versions"] == {"count": 5, "oldest": 1, "newest": 5}
+    assert (printed["num_rows"], printed["num_dead_rows"], printed["num_fragments"]) == (4, 2, 3)
+    assert printed["columns"][0] == {"name": "id", "type": "int64", "nullable": False}
+    assert printed["config"] == {"team": "blue"}
+    assert printed["data_bytes"] == sum(
         each.size_bytes for each in ds.table.store.list("data") if each.path.endswith(".lance")
     )
-    (consumer,) = told["consumers"]
+    (consumer,) = printed["consumers"]
     assert (consumer["name"], consumer["version"], consumer["versions_behind"]) == ("totals", 4, 1)
 
 
-def test_show_tells_of_streams_indices_and_remembered_deletes(run: Run, ds: Dataset) -> None:
+def test_show_lists_streams_indices_and_tombstones(run: Run, ds: Dataset) -> None:
     data = pa.table({"id": [9], "name": ["x"], "op": ["d"]})
     ds = ds.upsert(data, "id", "name", "op = 'd'", "op", tombstones="7 days")
     ds.update_config(config_entries("orders", LedgerEntry(7, "q", 6, 3, "0f" * 16)))
-    told = json.loads(answer(run, "show", ds.uri, "--json"))
-    assert told["remembered_deletes"] == {"on": ["id"], "sequence_by": "name", "num_rows": 1}
-    (stream,) = told["streams"]
+    printed = json.loads(answer(run, "show", ds.uri, "--json"))
+    assert printed["remembered_deletes"] == {"on": ["id"], "sequence_by": "name", "num_rows": 1}
+    (stream,) = printed["streams"]
     assert stream == {
         "app_id": "orders",
         "batch": 7,
@@ -117,7 +117,7 @@ def test_show_tells_of_streams_indices_and_remembered_deletes(run: Run, ds: Data
         "rows": 3,
         "digest": "0f" * 16,
     }
-    assert told["config"] == {"team": "blue"}
+    assert printed["config"] == {"team": "blue"}
     assert "1 tombstone by id, ordered by name" in answer(run, "show", ds.uri)
 
 
@@ -128,11 +128,11 @@ def test_show_looks_at_an_older_version(run: Run, ds: Dataset, version: str) -> 
         when = ds.checkout(2).timestamp
         assert when is not None
         version = when.isoformat()
-    told = json.loads(answer(run, "show", ds.uri, "--json", "--version", version))
-    assert (told["version"], told["num_rows"]) == (2, 3)
+    printed = json.loads(answer(run, "show", ds.uri, "--json", "--version", version))
+    assert (printed["version"], printed["num_rows"]) == (2, 3)
 
 
-def test_log_has_a_line_for_each_version_the_newest_first(run: Run, ds: Dataset) -> None:
+def test_log_lists_versions_newest_first(run: Run, ds: Dataset) -> None:
     lines = [line.split() for line in answer(run, "log", ds.uri).splitlines()]
     assert lines[0] == ["VERSION", "COMMITTED", "OPERATION", "ROWS"]
     assert [(line[0], line[3], line[4]) for line in lines[1:]] == [
@@ -153,12 +153,12 @@ def test_log_has_a_line_for_each_version_the_newest_first(run: Run, ds: Dataset)
 
 
 def test_changes_are_what_the_feed_says(run: Run, ds: Dataset) -> None:
-    told = objects(answer(run, "changes", ds.uri, "--after", "2", "--format", "json"))
+    printed = objects(answer(run, "changes", ds.uri, "--after", "2", "--format", "json"))
     wanted = ds.changes(after=2).read_all().to_pylist()
-    assert len(told) == len(wanted) == 5
+    assert len(printed) == len(wanted) == 5
     for each in wanted:
         each["_commit_timestamp"] = each["_commit_timestamp"].isoformat()
-    assert told == wanted
+    assert printed == wanted
 
 
 @pytest.mark.parametrize(
@@ -181,30 +181,31 @@ def test_an_interval_of_the_changes_is_chosen(
     run: Run, ds: Dataset, words: list[str], wanted: list[str]
 ) -> None:
     ds.tags.create("gold", 2)
-    told = objects(answer(run, "changes", ds.uri, *words, "--format", "json"))
-    assert [each["_change_type"] for each in told] == wanted
+    printed = objects(answer(run, "changes", ds.uri, *words, "--format", "json"))
+    assert [each["_change_type"] for each in printed] == wanted
 
 
-def test_a_condition_may_name_columns_that_are_not_asked_for(run: Run, ds: Dataset) -> None:
+def test_filters_may_use_unselected_columns(run: Run, ds: Dataset) -> None:
     words = ["--columns", "name", "--filter", "id > 3 AND _commit_version > 0", "--format", "json"]
-    told = objects(answer(run, "changes", ds.uri, *words))
-    assert [each["name"] for each in told] == ["n4", "n5", "n4"]
-    assert "id" not in told[0]
+    printed = objects(answer(run, "changes", ds.uri, *words))
+    assert [each["name"] for each in printed] == ["n4", "n5", "n4"]
+    assert "id" not in printed[0]
 
 
-def test_a_condition_may_name_a_part_that_is_not_asked_for(run: Run, tmp_path: Path) -> None:
+def test_filters_may_use_unselected_struct_fields(run: Run, tmp_path: Path) -> None:
     struct = pa.struct([("x", pa.int64()), ("y", pa.string())])
     uri = str(tmp_path / "nested")
     made = lance_stream.create_dataset(uri, pa.schema([("id", pa.int64()), ("s", struct)]))
     made.append(pa.table({"id": [1, 2], "s": [{"x": 1, "y": "a"}, {"x": 2, "y": "b"}]}))
     words = ["--columns", "id,s.x", "--filter", "s.y = 'a'", "--format", "json"]
-    (told,) = objects(answer(run, "changes", uri, *words))
-    assert (told["id"], told["s"]) == (1, {"x": 1})
+    (printed,) = objects(answer(run, "changes", uri, *words))
+    assert (printed["id"], printed["s"]) == (1, {"x": 1})
 
 
-def test_words_mean_what_they_meant_when_following_began(
+def test_following_survives_renamed_columns(
     run: Run, ds: Dataset, naps: list[Callable[[], object]]
 ) -> None:
+    """The words of the command keep their meaning from when following began."""
     naps += [
         lambda: ds.rename_columns({"id": "n", "name": "label"}),
         lambda: ds.checkout(None).append(rows(77, 78).rename_columns(["n", "label"])),
@@ -214,7 +215,7 @@ def test_words_mean_what_they_meant_when_following_began(
     assert [each["name"] for each in objects(out)] == ["n77"]
 
 
-def test_following_stops_where_a_column_that_is_asked_for_is_gone(
+def test_following_stops_when_a_column_is_dropped(
     run: Run, ds: Dataset, naps: list[Callable[[], object]]
 ) -> None:
     naps += [lambda: ds.drop_columns(["name"])]
@@ -257,9 +258,9 @@ def test_following_goes_on_as_versions_come(run: Run, ds: Dataset) -> None:
     writer = threading.Thread(target=write)
     writer.start()
     words = ["--after", "4", "--through", "8", "--follow", "--interval", "0.01", "--format", "json"]
-    told = objects(answer(run, "changes", ds.uri, *words))
+    printed = objects(answer(run, "changes", ds.uri, *words))
     writer.join()
-    assert [(each["_commit_version"], each["id"]) for each in told] == [
+    assert [(each["_commit_version"], each["id"]) for each in printed] == [
         (5, 4),
         (6, 10),
         (7, 11),
@@ -281,9 +282,10 @@ def naps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]
     return things
 
 
-def test_following_begins_with_what_comes_and_ends_when_it_is_interrupted(
+def test_following_runs_until_interrupted(
     run: Run, ds: Dataset, naps: list[Callable[[], object]]
 ) -> None:
+    """It begins with the next version."""
     naps += [lambda: None, lambda: ds.append(rows(77)), lambda: None]
     code, out, err = run("changes", ds.uri, "--follow", "--format", "json")
     assert (code, err) == (130, "")
@@ -291,7 +293,7 @@ def test_following_begins_with_what_comes_and_ends_when_it_is_interrupted(
 
 
 @pytest.mark.parametrize("num_versions", [0, 1, 3], ids=["fewer", "as many", "more"])
-def test_following_notices_that_a_table_was_put_back(
+def test_following_notices_a_restored_copy(
     run: Run, tmp_path: Path, naps: list[Callable[[], object]], num_versions: int
 ) -> None:
     uri = str(tmp_path / "t")
@@ -311,7 +313,7 @@ def test_following_notices_that_a_table_was_put_back(
     assert "restored from a copy" in err
 
 
-def test_following_shows_the_columns_that_a_table_gets(
+def test_following_shows_added_columns(
     run: Run, ds: Dataset, naps: list[Callable[[], object]]
 ) -> None:
     naps += [
@@ -324,7 +326,7 @@ def test_following_shows_the_columns_that_a_table_gets(
     assert out.splitlines()[2].split()[2] == "x"
 
 
-def test_an_arrow_stream_that_cannot_go_on_says_so(
+def test_an_arrow_stream_ends_if_columns_change(
     ds: Dataset,
     naps: list[Callable[[], object]],
     monkeypatch: pytest.MonkeyPatch,
@@ -353,16 +355,20 @@ def test_compact_says_what_it_did(run: Run, ds: Dataset) -> None:
 def test_cleanup_says_what_it_removed(run: Run, ds: Dataset) -> None:
     ds.tags.create("gold", 2)
     assert answer(run, "cleanup", ds.uri, "--older-than", "7d").startswith("removed 0 versions")
-    told = answer(run, "cleanup", ds.uri, "--retain-versions", "1", "--dry-run")
-    assert told.startswith("would remove 3 versions, ")
-    assert "kept 1 for the tag gold" in told
+    printed = answer(run, "cleanup", ds.uri, "--retain-versions", "1", "--dry-run")
+    assert printed.startswith("would remove 3 versions, ")
+    assert "kept 1 for the tag gold" in printed
     assert len(ds.versions()) == 5
-    told = json.loads(answer(run, "cleanup", ds.uri, "--older-than", "0s", "--json"))
-    assert (told["versions"], told["held"], told["is_dry_run"]) == ([1, 3, 4], {"gold": 1}, False)
+    printed = json.loads(answer(run, "cleanup", ds.uri, "--older-than", "0s", "--json"))
+    assert (printed["versions"], printed["held"], printed["is_dry_run"]) == (
+        [1, 3, 4],
+        {"gold": 1},
+        False,
+    )
     assert [each.version for each in ds.versions()] == [2, 5]
 
 
-def test_verify_ends_with_1_if_a_rule_is_broken(run: Run, ds: Dataset) -> None:
+def test_verify_exits_1_on_violations(run: Run, ds: Dataset) -> None:
     assert answer(run, "verify", ds.uri) == f"{ds.uri} is valid at version 5\n"
     assert answer(run, "verify", ds.uri, "--json", "--version", "2") == ""
     path = ds.table.store.list("data")[0].path
@@ -407,7 +413,7 @@ def test_consumers_are_listed_and_dropped(run: Run, ds: Dataset) -> None:
         (["show", "hdfs://namenode/t"], 4, "abfss://"),
     ],
 )
-def test_a_command_that_fails_says_why_and_by_its_exit_code_of_which_kind(
+def test_failures_have_messages_and_exit_codes(
     run: Run, ds: Dataset, words: list[str], code: int, said: str
 ) -> None:
     got, out, err = run(*[ds.uri if each == "URI" else each for each in words])
@@ -415,7 +421,7 @@ def test_a_command_that_fails_says_why_and_by_its_exit_code_of_which_kind(
     assert said in err
 
 
-def test_a_damaged_table_is_told_with_the_place(run: Run, ds: Dataset) -> None:
+def test_damage_is_reported_with_its_location(run: Run, ds: Dataset) -> None:
     path = ds.table.log.manifest_path(5)
     ds.table.store.write(path, ds.table.store.read(path)[:-4])
     code, _, err = run("log", ds.uri)
@@ -450,9 +456,10 @@ runpy.run_module("lance_stream.cli", run_name="__main__")
 """
 
 
-def test_a_process_of_its_own_stops_when_nobody_reads_on_and_loads_no_spark(
+def test_a_closed_pipe_ends_the_process(
     tmp_path: Path,
 ) -> None:
+    """And the process loads no Spark."""
     ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA).append(rows(*range(20_000)))
     process = subprocess.Popen(
         [sys.executable, "-c", PROCESS, "changes", ds.uri, "--format", "json"],
@@ -469,7 +476,7 @@ def test_a_process_of_its_own_stops_when_nobody_reads_on_and_loads_no_spark(
     process.stderr.close()
 
 
-def test_the_script_that_is_installed_is_this_program() -> None:
+def test_the_console_script_is_this_program() -> None:
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
     module, _, function = project["scripts"]["lance-stream"].partition(":")
     assert getattr(import_module(module), function) is program.main
@@ -518,9 +525,8 @@ def test_moments_are_told_in_utc() -> None:
     assert output.moment(None) == "-"
 
 
-def test_verify_compares_rows_with_another_version_a_replica_and_parquet(
-    run: Run, ds: Dataset, tmp_path: Path
-) -> None:
+def test_verify_compares_rows_with_other_tables(run: Run, ds: Dataset, tmp_path: Path) -> None:
+    """Another version, a replica and a Parquet file."""
     same = pa.Table.from_batches(reversed(ds.to_table().to_batches()), ds.schema)
     replica = lance_stream.create_dataset(tmp_path / "replica", ds.schema).append(same)
     pq.write_table(same, tmp_path / "same.parquet")
@@ -535,9 +541,7 @@ def test_verify_compares_rows_with_another_version_a_replica_and_parquet(
     assert (code, out.splitlines()[-1]) == (1, "the rows differ in name")
 
 
-def test_verify_takes_each_parquet_file_of_a_folder_with_its_own_columns(
-    run: Run, tmp_path: Path
-) -> None:
+def test_parquet_files_may_have_different_columns(run: Run, tmp_path: Path) -> None:
     whole = pa.table({"id": [1, 2, 3], "name": [None, None, "c"], "day": [7, 7, 8]})
     ds = lance_stream.create_dataset(tmp_path / "whole", whole.schema).append(whole)
     folder = tmp_path / "folder"
@@ -563,7 +567,7 @@ def test_verify_takes_each_parquet_file_of_a_folder_with_its_own_columns(
 @pytest.mark.parametrize(
     "words", [["show"], ["show", "--json"], ["changes"], ["changes", "--format", "json"]], ids=str
 )
-def test_an_output_that_has_not_all_letters_gets_escapes(
+def test_unencodable_output_is_escaped(
     words: list[str], encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = pa.table({"ü": ["日本"]})
@@ -581,16 +585,14 @@ def test_an_output_that_has_not_all_letters_gets_escapes(
         assert rb"\u65e5\u672c" in printed.getvalue()
 
 
-def test_an_output_that_is_closed_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_stdout_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lance_stream.create_dataset(tmp_path / "t", pa.schema([("id", pa.int64())]))
     monkeypatch.setattr(sys, "stdout", None)
     assert program.main(["log", str(tmp_path / "t")]) == 0
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
-def test_an_interval_is_a_time_that_can_be_waited_for(
+def test_the_poll_interval_is_validated(
     seconds: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lance_stream.create_dataset(tmp_path / "t", pa.schema([("id", pa.int64())]))

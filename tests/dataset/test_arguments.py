@@ -52,7 +52,7 @@ REFUSED: dict[str, tuple[Callable[[Dataset, Any], Any], list[Any]]] = {
 
 
 @pytest.mark.parametrize("verb", REFUSED)
-def test_what_is_of_the_wrong_kind_is_refused_and_leaves_nothing(verb: str, tmp_path: Path) -> None:
+def test_invalid_arguments_leave_no_files(verb: str, tmp_path: Path) -> None:
     ds = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
     before = {each for each in tmp_path.rglob("*") if each.is_file()}
     call, given = REFUSED[verb]
@@ -64,9 +64,7 @@ def test_what_is_of_the_wrong_kind_is_refused_and_leaves_nothing(verb: str, tmp_
 
 @pytest.mark.parametrize("argument", ["file_version", "primary_key", "config"])
 @pytest.mark.parametrize("value", [0, 1.5, True, b"a", [None], [1], ...], ids=repr)
-def test_no_table_is_made_by_arguments_of_the_wrong_kind(
-    argument: str, value: Any, tmp_path: Path
-) -> None:
+def test_invalid_arguments_create_no_table(argument: str, value: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError):
         lance_stream.create_dataset(tmp_path / "t", ROWS.schema, **{argument: value})
     assert not (tmp_path / "t").exists()
@@ -79,7 +77,7 @@ def test_columns_may_come_from_an_iterator(tmp_path: Path) -> None:
     assert ds.upsert(ROWS, on=iter(["id"])).count_rows() == 3
 
 
-def test_an_option_that_no_store_knows_is_said_to_be_none_of_any(tmp_path: Path) -> None:
+def test_unknown_storage_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="'nope' is not known for any store"):
         lance_stream.open_dataset(tmp_path / "t", storage_options={"nope": "1"})
     with pytest.raises(InvalidInputError, match="did you mean 'durable'"):

@@ -85,22 +85,21 @@ def test_a_new_table(service: ObjectService) -> None:
 # --- opening
 
 
-def test_opening_a_table_that_was_not_met_before(
+def test_opening_a_new_table(
     service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forget(monkeypatch)
     assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1, "get": 1}
 
 
-def test_opening_a_table_whose_newest_version_is_known(service: ObjectService, ds: Dataset) -> None:
+def test_opening_a_known_version(service: ObjectService, ds: Dataset) -> None:
     assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1}
     ds.append(rows(100))
     assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1}
 
 
-def test_a_service_whose_etags_are_no_digests_is_asked_for_a_manifests_end_once(
-    service: ObjectService, ds: Dataset
-) -> None:
+def test_etags_that_are_no_digests(service: ObjectService, ds: Dataset) -> None:
+    """The end of a manifest is read once."""
     service.etag_of = lambda data: f"not-md5-{hash(data)}"
     assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1, "get": 1}
     assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1}
@@ -109,9 +108,7 @@ def test_a_service_whose_etags_are_no_digests_is_asked_for_a_manifests_end_once(
     assert append == {"put": 1, "put once": 2, "list": 1, "get": 1}
 
 
-def test_a_service_without_etags_is_asked_for_a_manifests_end_each_time(
-    service: ObjectService, ds: Dataset
-) -> None:
+def test_without_etags_manifests_are_read_again(service: ObjectService, ds: Dataset) -> None:
     service.etag_of = lambda _data: ""
     for _ in range(2):
         assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1, "get": 1}
@@ -190,7 +187,7 @@ def test_a_micro_batch_of_several_files(
     assert requests_of(service, take_in) == {"list": 2, "put once": 2}
 
 
-def test_a_batch_that_comes_again_is_found_by_opening_the_table(
+def test_finding_a_replay_opens_the_table(
     service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = MicroBatch("app", 0, "query")
@@ -231,9 +228,8 @@ def test_a_row_by_its_id(service: ObjectService, ds: Dataset) -> None:
     assert requests_of(service, lambda: ds.take(row_ids=[15])) == {}, "what was read is kept"
 
 
-def test_a_row_of_a_table_with_dead_rows_takes_the_deletion_files_of_its_fragment(
-    service: ObjectService, ds: Dataset
-) -> None:
+def test_taking_a_row_reads_deletion_files(service: ObjectService, ds: Dataset) -> None:
+    """Only those of the row's fragment."""
     ds.delete("id % 10 = 3")
     ds = opened()
     assert requests_of(service, lambda: ds.take(row_ids=[15])) == {"get": 2}
@@ -320,7 +316,7 @@ def test_a_batch_of_several_versions(
     assert service.kinds() == {"get": num_versions + lists, "list": lists}
 
 
-def test_a_batch_that_is_planned_again_by_another_process(
+def test_replanning_a_batch_in_another_process(
     service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The timestamps of the versions before it are looked at, too, as far as clocks may differ."""
@@ -336,7 +332,7 @@ def test_a_batch_that_is_planned_again_by_another_process(
     assert plan == {"list": 1, "get": 3 + 1}
 
 
-def test_columns_are_followed_in_leaps_where_files_stay(
+def test_few_manifests_identify_unchanged_columns(
     service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(70):
@@ -350,9 +346,10 @@ def test_columns_are_followed_in_leaps_where_files_stay(
     assert service.kinds()["get"] <= 5
 
 
-def test_columns_are_followed_by_reads_side_by_side_where_files_are_rewritten(
+def test_manifests_are_read_in_parallel(
     service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where files are rewritten, each version has to be looked at to identify the columns."""
     for number in range(35):
         ds = ds.append(rows(100 + number)).compact()
     forget(monkeypatch)

@@ -62,7 +62,7 @@ def test_an_aggregate_follows_its_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("spark")
-def test_captured_changes_reach_the_table_and_the_search_index(tmp_path: Path) -> None:
+def test_captured_changes_reach_table_and_index(tmp_path: Path) -> None:
     example = load("debezium_to_table")
     example.main(str(tmp_path))
     bodies = {row["id"]: row["body"] for row in table(tmp_path, "articles")}
@@ -75,7 +75,7 @@ def test_captured_changes_reach_the_table_and_the_search_index(tmp_path: Path) -
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("spark")
-def test_a_history_holds_every_state_of_its_table(tmp_path: Path) -> None:
+def test_a_history_holds_every_state(tmp_path: Path) -> None:
     load("slowly_changing_dimension").main(str(tmp_path))
     history = sorted(table(tmp_path, "history"), key=lambda row: (row["id"], row["since_version"]))
     assert [(row["id"], row["city"], row["status"], row["until"] is None) for row in history] == [

@@ -82,9 +82,8 @@ def test_each_version_gives_what_it_appended(made: Any) -> None:
         ),
     ],
 )
-def test_a_version_that_changes_rows_says_so_and_gives_none(
-    made: Any, change: Any, because: str
-) -> None:
+def test_a_version_changing_rows_gives_no_appends(made: Any, change: Any, because: str) -> None:
+    """The step says why it has none."""
     change(made)
     *_, step = steps(made.uri)
     assert step.newer.version == 3
@@ -94,7 +93,8 @@ def test_a_version_that_changes_rows_says_so_and_gives_none(
     assert list(step.units()) == []
 
 
-def test_a_compaction_an_index_and_a_column_of_nulls_give_nothing(made: Any) -> None:
+def test_metadata_changes_append_nothing(made: Any) -> None:
+    """Nor do a compaction, an index and a new column of nulls."""
     DatasetOptimizer(made).compact_files()
     made.create_scalar_index("id", "BTREE")
     made.add_columns(pa.field("x", pa.int64()))
@@ -104,7 +104,7 @@ def test_a_compaction_an_index_and_a_column_of_nulls_give_nothing(made: Any) -> 
     assert [(each.num_events, each.changes_rows) for each in found] == [(0, None)] * 5
 
 
-def test_values_in_a_new_column_can_be_passed_over(made: Any) -> None:
+def test_column_backfills_may_be_ignored(made: Any) -> None:
     made.add_columns({"x": "id * 2"})
     last = lance_stream.open_dataset(made.uri).table
     columns = FeedColumns(last, None)
@@ -112,13 +112,13 @@ def test_values_in_a_new_column_can_be_passed_over(made: Any) -> None:
     assert (step.changes_rows, step.num_events) == (None, 0)
 
 
-def test_an_upsert_that_only_inserts_is_an_append(made: Any) -> None:
+def test_an_insert_only_upsert_is_an_append(made: Any) -> None:
     made.merge_insert("id").when_not_matched_insert_all().execute(rows(1, 7))
     *_, step = steps(made.uri)
     assert (step.changes_rows, ids_of(step)) == (None, [7])
 
 
-def test_rows_that_come_back_by_a_restore_are_not_given_again(made: Any) -> None:
+def test_restored_rows_are_not_appended_again(made: Any) -> None:
     made.delete("id = 2")
     made.checkout_version(2).restore()
     deleted, restored = steps(made.uri, after=2)
@@ -126,7 +126,7 @@ def test_rows_that_come_back_by_a_restore_are_not_given_again(made: Any) -> None
     assert restored.changes_rows == "brings back the rows of fragment 1 (by Restore)"
 
 
-def test_any_part_of_the_rows_can_be_read_by_itself(made: Any) -> None:
+def test_any_range_of_appended_rows_is_readable(made: Any) -> None:
     lance.write_dataset(rows(*range(10, 20)), made.uri, mode="append", max_rows_per_file=4)
     *_, step = steps(made.uri)
     assert len(step.appended.fragments) > 1
@@ -137,7 +137,7 @@ def test_any_part_of_the_rows_can_be_read_by_itself(made: Any) -> None:
 
 
 @pytest.mark.floors
-def test_the_first_version_that_is_left_gives_its_live_rows(made: Any) -> None:
+def test_first_existing_version_gives_live_rows(made: Any) -> None:
     """As a table that came whole from elsewhere: its first version has dead rows."""
     made.delete("id = 0")
     last = lance_stream.open_dataset(made.uri).table
@@ -153,7 +153,7 @@ def test_the_first_version_that_is_left_gives_its_live_rows(made: Any) -> None:
     assert ids_of(step, 1) == [2]
 
 
-def test_columns_of_older_versions_are_those_of_the_last_one(made: Any) -> None:
+def test_columns_are_those_of_the_newest(made: Any) -> None:
     made.alter_columns({"path": "name", "name": "title"})
     made.add_columns(pa.field("x", pa.int64()))
     made.insert(pa.table({"id": [5], "title": ["t"], "x": [1]}))

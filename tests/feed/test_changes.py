@@ -62,7 +62,7 @@ def test_after_is_exclusive_and_through_is_inclusive(ds: Dataset) -> None:
     assert feed(ds.checkout(3), 2) == [(3, "delete", 1)]
 
 
-def test_the_columns_are_the_tables_and_then_the_change_columns(ds: Dataset) -> None:
+def test_change_columns_follow_the_tables_columns(ds: Dataset) -> None:
     schema = ds.changes(0).schema
     assert schema.names == [*SCHEMA.names, *CHANGE_COLUMNS.names]
     assert pa.schema([schema.field(each) for each in CHANGE_COLUMNS.names]) == CHANGE_COLUMNS
@@ -71,7 +71,8 @@ def test_the_columns_are_the_tables_and_then_the_change_columns(ds: Dataset) -> 
         ds.changes(0, columns=["nope"])
 
 
-def test_a_deleted_row_shows_its_content_and_stamps(ds: Dataset) -> None:
+def test_a_deleted_row_keeps_its_row_versions(ds: Dataset) -> None:
+    """The change also has its content and the time of the commit."""
     (change,) = ds.changes(2, 3).read_all().to_pylist()
     timestamp = change.pop("_commit_timestamp")
     assert timestamp == ds.checkout(3).timestamp
@@ -87,7 +88,7 @@ def test_a_deleted_row_shows_its_content_and_stamps(ds: Dataset) -> None:
     }
 
 
-def test_an_overwrite_deletes_all_and_then_inserts_all(ds: Dataset) -> None:
+def test_an_overwrite_deletes_before_it_inserts(ds: Dataset) -> None:
     ds = ds.overwrite(rows(7, 8))
     assert feed(ds, 5) == [
         (6, "delete", 0),
@@ -99,7 +100,7 @@ def test_an_overwrite_deletes_all_and_then_inserts_all(ds: Dataset) -> None:
     ]
 
 
-def test_over_an_overwrite_columns_are_found_by_name(ds: Dataset) -> None:
+def test_columns_match_by_name_across_overwrites(ds: Dataset) -> None:
     other = pa.table({"name": pa.array(["x"], pa.large_string()), "z": [1.5], "id": ["nine"]})
     changes = ds.overwrite(other).changes(0, columns=["name", "id", "z"]).read_all()
     deleted = changes.filter(pa.compute.field("_change_type") == "delete")
@@ -110,7 +111,7 @@ def test_over_an_overwrite_columns_are_found_by_name(ds: Dataset) -> None:
     assert changes["name"].type == pa.large_string()
 
 
-def test_net_changes_compare_the_ends_of_the_interval(ds: Dataset) -> None:
+def test_net_changes_compare_both_ends(ds: Dataset) -> None:
     assert feed(ds, 0, deduplication_mode="netChanges") == [
         (5, "insert", 0),
         (5, "insert", 2),
@@ -138,11 +139,11 @@ def test_what_is_no_interval_is_refused(ds: Dataset, interval: tuple[Any, ...], 
         ds.changes(*interval)
 
 
-def test_an_older_dataset_shows_changes_up_to_the_newest_version(ds: Dataset) -> None:
+def test_an_older_dataset_sees_newer_changes(ds: Dataset) -> None:
     assert feed(ds.checkout(2), 3, 5) == [(4, "insert", 4)]
 
 
-def test_a_version_that_was_cleaned_up_is_named(ds: Dataset) -> None:
+def test_a_missing_version_is_named(ds: Dataset) -> None:
     for version in (1, 2):
         ds.table.store.delete(manifest_path(version))
     with pytest.raises(
@@ -154,7 +155,7 @@ def test_a_version_that_was_cleaned_up_is_named(ds: Dataset) -> None:
     assert feed(ds, 3) == [(4, "insert", 4)]
 
 
-def test_without_stable_row_ids_there_is_no_feed() -> None:
+def test_the_feed_needs_stable_row_ids() -> None:
     made = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
     )
@@ -162,7 +163,7 @@ def test_without_stable_row_ids_there_is_no_feed() -> None:
         made.append(rows(1)).changes(0)
 
 
-def test_change_units_survive_pickling_and_need_nothing_else(ds: Dataset) -> None:
+def test_change_units_can_be_pickled(ds: Dataset) -> None:
     plan = plan_changes(ds.table, 0)
     assert [each.num_rows for each in plan.units] == [4, 1, 1]
     units = pickle.loads(pickle.dumps(plan.units))

@@ -35,7 +35,7 @@ def overwrite(uri: str, *rows: Row, schema: pa.Schema | None = None) -> None:
     lance.write_dataset(pa.Table.from_pylist(list(rows), schema), uri, mode="overwrite")
 
 
-def told(uri: str, column: str, after: int = 0, **options: Any) -> list[tuple[int, str, Any]]:
+def images_of(uri: str, column: str, after: int = 0, **options: Any) -> list[tuple[int, str, Any]]:
     """Each change as the version, the kind and one column."""
     read = lance_stream.open_dataset(uri).changes(after, **options).read_all()
     names = ["_commit_version", "_change_type", column]
@@ -49,18 +49,19 @@ def struct(**kinds: pa.DataType) -> pa.DataType:
 # --- parts of a struct
 
 
-def test_parts_that_an_overwrite_puts_in_another_order_keep_their_values(tmp_path: Path) -> None:
+def test_reordered_struct_fields_keep_their_values(tmp_path: Path) -> None:
     uri = uri_of(tmp_path)
     made(uri, {"s": {"y": 1, "z": 2}})
     overwrite(uri, {"s": {"z": 20, "y": 10}})
-    assert told(uri, "s") == [
+    assert images_of(uri, "s") == [
         (1, "insert", {"z": 2, "y": 1}),
         (2, "delete", {"z": 2, "y": 1}),
         (2, "insert", {"z": 20, "y": 10}),
     ]
 
 
-def test_a_dropped_parts_id_that_is_given_again_is_another_part(tmp_path: Path) -> None:
+def test_a_reused_field_id_is_another_column(tmp_path: Path) -> None:
+    """A dropped struct field's id is given to a top-level column."""
     uri = uri_of(tmp_path)
     ds = made(uri, {"id": 1, "s": {"y": 1, "z": "old"}}).append(
         pa.Table.from_pylist([{"id": 2, "s": {"y": 2, "z": "old"}}])
@@ -70,14 +71,13 @@ def test_a_dropped_parts_id_that_is_given_again_is_another_part(tmp_path: Path) 
     lance.dataset(uri).add_columns(pa.field("n", pa.string()))
     ds = lance_stream.open_dataset(uri)
     assert ds.table.schema.fields[-1].id == dropped
-    assert told(uri, "n") == [(1, "insert", None), (2, "insert", None)]
-    assert told(uri, "s") == [(1, "insert", {"y": 1}), (2, "insert", {"y": 2})]
+    assert images_of(uri, "n") == [(1, "insert", None), (2, "insert", None)]
+    assert images_of(uri, "s") == [(1, "insert", {"y": 1}), (2, "insert", {"y": 2})]
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.2"])
-def test_a_dropped_parts_id_that_another_part_gets_is_another_part(
-    tmp_path: Path, version: str
-) -> None:
+def test_a_reused_field_id_within_a_struct(tmp_path: Path, version: str) -> None:
+    """Another field of the same struct gets the id of the dropped one."""
     uri = uri_of(tmp_path)
     rows = [{"s": {"y": 1, "z": "old"}}, {"s": {"y": 2, "z": "old"}}]
     ds = made(uri, rows[0], version=version).append(pa.Table.from_pylist(rows[1:]))
@@ -90,16 +90,17 @@ def test_a_dropped_parts_id_that_another_part_gets_is_another_part(
     lance.dataset(uri).alter_columns({"path": "s.y", "data_type": pa.int32()})
     parts = lance_stream.open_dataset(uri).table.schema.fields[0].children
     assert 2 in {each.id for each in parts}, "the id that z had"
-    shown = [each[2] for each in told(uri, "s")]
+    shown = [each[2] for each in images_of(uri, "s")]
     assert shown == [expected, {**expected, "y": 2}] * 3
 
 
-def test_a_part_that_is_dropped_and_made_anew_shows_nothing_of_the_old_one(tmp_path: Path) -> None:
+def test_a_recreated_struct_field_starts_null(tmp_path: Path) -> None:
+    """It shows no value of the dropped field of that name."""
     uri = uri_of(tmp_path)
     made(uri, {"id": 1, "s": {"y": 1, "z": "old"}})
     overwrite(uri, {"id": 1, "s": {"y": 2}})
     overwrite(uri, {"id": 1, "s": {"y": 3, "z": "new"}})
-    assert [each[2] for each in told(uri, "s")] == [
+    assert [each[2] for each in images_of(uri, "s")] == [
         {"y": 1, "z": None},
         {"y": 1, "z": None},
         {"y": 2, "z": None},
@@ -115,7 +116,7 @@ def test_a_cast_part_shows_what_it_was(tmp_path: Path) -> None:
     )
     lance.dataset(uri).alter_columns({"path": "s.y", "data_type": pa.int64()})
     same = {"y": 1, "z": "a"}
-    assert told(uri, "s") == [
+    assert images_of(uri, "s") == [
         (1, "insert", same),
         (2, "update_preimage", same),
         (2, "update_postimage", same),
@@ -125,25 +126,25 @@ def test_a_cast_part_shows_what_it_was(tmp_path: Path) -> None:
 def test_parts_that_change_names_keep_their_values(tmp_path: Path) -> None:
     uri = uri_of(tmp_path)
     made(uri, {"s": {"y": 1, "z": 2}}).rename_columns({"s.y": "z", "s.z": "y"})
-    assert told(uri, "s") == [(1, "insert", {"z": 1, "y": 2})]
+    assert images_of(uri, "s") == [(1, "insert", {"z": 1, "y": 2})]
 
 
-def test_a_struct_stays_where_none_of_the_parts_asked_for_is_there(tmp_path: Path) -> None:
+def test_a_struct_without_requested_fields_remains(tmp_path: Path) -> None:
     uri = uri_of(tmp_path)
     made(uri, {"id": 1, "s": {"y": 1}}, {"id": 2, "s": None})
     ds = lance_stream.open_dataset(uri)
     overwrite(uri, {"id": 3, "s": {"z": 5}})
-    assert [each[2] for each in told(uri, "s")][:2] == [{"z": None}, None]
+    assert [each[2] for each in images_of(uri, "s")][:2] == [{"z": None}, None]
     assert ds.version == 1
 
 
-def test_a_part_that_must_not_be_null_may_be_missing_before(tmp_path: Path) -> None:
+def test_a_required_struct_field_may_start_null(tmp_path: Path) -> None:
     uri = uri_of(tmp_path)
     made(uri, {"s": {"y": 1}})
     part = pa.field("z", pa.int64(), nullable=False)
     schema = pa.schema([("s", pa.struct([pa.field("y", pa.int64()), part]))])
     overwrite(uri, {"s": {"y": 1, "z": 2}}, schema=schema)
-    assert [each[2] for each in told(uri, "s")] == [
+    assert [each[2] for each in images_of(uri, "s")] == [
         {"y": 1, "z": None},
         {"y": 1, "z": None},
         {"y": 1, "z": 2},
@@ -177,13 +178,14 @@ CASTS = [
 
 
 @pytest.mark.parametrize(("before", "value", "now", "shown"), CASTS)
-def test_a_column_of_another_type_shows_what_is_the_same_value_in_it(
+def test_retyped_columns_show_equal_values(
     tmp_path: Path, before: pa.DataType, value: Any, now: pa.DataType, shown: Any
 ) -> None:
+    """Values that the new type cannot hold are null."""
     uri = uri_of(tmp_path)
     made(uri, {"id": 1, "x": value}, schema=pa.schema({"id": pa.int64(), "x": before}))
     overwrite(uri, {"id": 2, "x": None}, schema=pa.schema({"id": pa.int64(), "x": now}))
-    assert told(uri, "x") == [(1, "insert", shown), (2, "delete", shown), (2, "insert", None)]
+    assert images_of(uri, "x") == [(1, "insert", shown), (2, "delete", shown), (2, "insert", None)]
 
 
 def test_maps_show_their_entries_under_other_types(tmp_path: Path) -> None:
@@ -193,47 +195,45 @@ def test_maps_show_their_entries_under_other_types(tmp_path: Path) -> None:
     made(uri, row, {"m": None}, {"m": []}, schema=schema, version="2.2")
     schema = pa.schema({"m": pa.map_(pa.string(), struct(q=pa.int64(), p=pa.int32()))})
     overwrite(uri, row, schema=schema)
-    assert [each[2] for each in told(uri, "m")][:3] == [[("k", {"q": 2, "p": 1})], None, []]
+    assert [each[2] for each in images_of(uri, "m")][:3] == [[("k", {"q": 2, "p": 1})], None, []]
 
 
 @pytest.mark.parametrize("is_packed", [True, False])
-def test_a_struct_may_be_packed_in_one_version_and_not_in_another(
-    tmp_path: Path, is_packed: bool
-) -> None:
+def test_structs_may_become_packed_or_unpacked(tmp_path: Path, is_packed: bool) -> None:
     uri = uri_of(tmp_path)
     plain = pa.field("s", struct(y=pa.int32(), z=pa.int32()))
     packed = plain.with_metadata({"packed": "true"})
     fields = (packed, plain) if is_packed else (plain, packed)
     made(uri, {"s": {"y": 1, "z": 2}}, schema=pa.schema([fields[0]]))
     overwrite(uri, {"s": {"y": 3, "z": 4}}, schema=pa.schema([fields[1]]))
-    assert [each[2] for each in told(uri, "s")] == [
+    assert [each[2] for each in images_of(uri, "s")] == [
         {"y": 1, "z": 2},
         {"y": 1, "z": 2},
         {"y": 3, "z": 4},
     ]
 
 
-def test_bytes_that_become_blobs_show_what_they_were(tmp_path: Path) -> None:
+def test_bytes_that_become_blobs_keep_values(tmp_path: Path) -> None:
     uri = uri_of(tmp_path)
     plain = pa.field("b", pa.large_binary())
     made(uri, {"b": b"plain"}, schema=pa.schema([plain]))
     blobs = plain.with_metadata({"lance-encoding:blob": "true"})
     overwrite(uri, {"b": b"a blob"}, schema=pa.schema([blobs]))
-    assert told(uri, "b") == [
+    assert images_of(uri, "b") == [
         (1, "insert", b"plain"),
         (2, "delete", b"plain"),
         (2, "insert", b"a blob"),
     ]
 
 
-def test_a_cast_that_cut_values_leaves_them_null_before(tmp_path: Path) -> None:
+def test_truncated_casts_show_null_before(tmp_path: Path) -> None:
     uri = uri_of(tmp_path)
     schema = pa.schema({"t": pa.timestamp("us")})
     rows = pa.table([pa.array([1_000, 1_234], pa.timestamp("us"))], schema=schema)
     made(uri, *rows.to_pylist(), schema=schema)
     lance.dataset(uri).alter_columns({"path": "t", "data_type": pa.timestamp("ms")})
     one = pa.scalar(1, pa.timestamp("ms")).as_py()
-    assert told(uri, "t") == [
+    assert images_of(uri, "t") == [
         (1, "insert", one),
         (1, "insert", None),
         (2, "update_preimage", one),
@@ -243,11 +243,11 @@ def test_a_cast_that_cut_values_leaves_them_null_before(tmp_path: Path) -> None:
     ]
 
 
-def test_a_column_that_is_cast_and_renamed_in_one_go_is_the_same_column(tmp_path: Path) -> None:
+def test_renamed_and_cast_columns_stay_the_same(tmp_path: Path) -> None:
     uri = uri_of(tmp_path)
     made(uri, {"id": 1, "x": 10})
     lance.dataset(uri).alter_columns({"path": "x", "name": "price", "data_type": pa.int32()})
-    assert [each[2] for each in told(uri, "price")] == [10, 10, 10]
+    assert [each[2] for each in images_of(uri, "price")] == [10, 10, 10]
 
 
 # --- names
@@ -257,16 +257,16 @@ def test_columns_that_change_names_keep_their_values(tmp_path: Path) -> None:
     uri = uri_of(tmp_path)
     ds = made(uri, {"a": 1, "b": 2}).rename_columns({"a": "b", "b": "a"})
     ds.append(pa.table({"b": [10], "a": [20]}))
-    assert told(uri, "a") == [(1, "insert", 2), (3, "insert", 20)]
-    assert told(uri, "b") == [(1, "insert", 1), (3, "insert", 10)]
+    assert images_of(uri, "a") == [(1, "insert", 2), (3, "insert", 20)]
+    assert images_of(uri, "b") == [(1, "insert", 1), (3, "insert", 10)]
 
 
-def test_names_decide_over_a_gap_from_its_nearest_versions_on(tmp_path: Path) -> None:
+def test_names_identify_columns_across_a_gap(tmp_path: Path) -> None:
     uri = uri_of(tmp_path)
     ds = made(uri, {"x": 1}).append(pa.table({"x": [2]})).append(pa.table({"x": [3]}))
     ds = ds.rename_columns({"x": "price"})
     ds.table.store.delete(ds.table.log.manifest_path(2))
-    net = told(uri, "price", after=1, deduplication_mode="netChanges")
+    net = images_of(uri, "price", after=1, deduplication_mode="netChanges")
     assert [each[2] for each in net] == [2, 3]
 
 
@@ -294,10 +294,10 @@ def manifests_read(monkeypatch: pytest.MonkeyPatch, ds: Dataset, version: int) -
 
 
 @pytest.mark.parametrize(("every", "most"), [(0, 24), (60, 90)])
-def test_columns_are_followed_over_a_long_history_by_few_of_its_versions(
+def test_few_manifests_identify_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, most: int
 ) -> None:
-    """Also where a compaction leaves no file that the version before had."""
+    """Even where a compaction leaves no file that the previous version had."""
     schema = pa.schema([("id", pa.int64()), ("s", struct(a=pa.int64(), b=pa.string()))])
     ds = lance_stream.create_dataset(tmp_path / "t", schema)
     for number in range(200):
@@ -311,7 +311,7 @@ def test_columns_are_followed_over_a_long_history_by_few_of_its_versions(
 
 
 @pytest.mark.parametrize("part", ["x", "s.x"])
-def test_an_id_that_is_given_again_is_not_leapt_over(
+def test_a_reused_field_id_is_not_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """The versions far apart have the same schema, but not one file with values of the column."""

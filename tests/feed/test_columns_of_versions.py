@@ -51,7 +51,7 @@ def test_a_cast_column_shows_what_it_was(uri: str) -> None:
     ]
 
 
-def test_a_column_that_comes_later_is_null_before(uri: str) -> None:
+def test_a_later_column_is_null_before(uri: str) -> None:
     ds = lance_stream.open_dataset(uri).add_columns(pa.field("z", pa.float64()))
     ds = ds.update({"z": "x"})
     assert images(ds, "z") == [
@@ -61,13 +61,13 @@ def test_a_column_that_comes_later_is_null_before(uri: str) -> None:
     ]
 
 
-def test_a_column_of_an_old_name_is_another_column(uri: str) -> None:
+def test_a_reused_name_is_another_column(uri: str) -> None:
     lance.dataset(uri).drop_columns(["x"])
     ds = lance_stream.open_dataset(uri).add_columns(pa.field("x", pa.int32()))
     assert images(ds, "x") == [(2, "insert", None)]
 
 
-def test_an_id_that_is_given_again_after_a_restore_is_another_column(uri: str) -> None:
+def test_reused_ids_after_restores_are_other_columns(uri: str) -> None:
     ds = lance_stream.open_dataset(uri).add_columns(pa.field("z", pa.string()))
     two = pa.Table.from_pylist([{"id": 2, "x": 20, "z": "text"}], ds.schema)
     ds = ds.append(two).restore(2)
@@ -81,7 +81,7 @@ def test_an_id_that_is_given_again_after_a_restore_is_another_column(uri: str) -
     ]
 
 
-def test_what_was_there_before_an_overwrite_is_there_after_a_restore_of_it(uri: str) -> None:
+def test_restoring_across_an_overwrite_finds_old_columns(uri: str) -> None:
     ds = lance_stream.open_dataset(uri)
     ds = ds.overwrite(
         table(z=[1.5], id=["text"], x=pa.array([7], pa.int32()))
@@ -102,13 +102,13 @@ def test_a_rename_is_followed_beyond_an_overwrite(uri: str) -> None:
     assert images(ds, "price") == [(2, "insert", 10.0), (4, "delete", 10.0), (4, "insert", 0.5)]
 
 
-def test_parts_of_a_column_are_followed_like_the_whole(uri: str) -> None:
+def test_struct_fields_are_followed_like_columns(uri: str) -> None:
     lance.dataset(uri).alter_columns({"path": "s", "name": "part"})
     ds = lance_stream.open_dataset(uri)
     assert images(ds, "part", columns=["part.y"]) == [(2, "insert", {"y": "a"})]
 
 
-def test_a_column_that_must_not_be_null_may_be_missing_before(uri: str) -> None:
+def test_a_required_column_may_start_null(uri: str) -> None:
     lance.dataset(uri).add_columns({"one": "1"})
     ds = lance_stream.open_dataset(uri)
     assert not ds.schema.field("one").nullable

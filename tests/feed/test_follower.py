@@ -138,33 +138,34 @@ def test_each_change_comes_once_whatever_the_limits(
 HISTORY = make_history(f"memory://{uuid.uuid4()}/table")
 
 
-def test_the_two_images_of_an_update_are_never_parted(ds: Dataset) -> None:
+def test_both_images_share_a_batch(ds: Dataset) -> None:
+    """A limit never separates the pre-image of an update from its post-image."""
     batches = batches_from(follow(ds), Position(3), Limits(rows=1))
     images = [sum(each[1].startswith("update") for each in batch) for batch in batches]
     assert set(images) <= {0, 2}
     assert 2 in images
 
 
-def test_a_large_version_is_split_and_small_ones_come_together(ds: Dataset) -> None:
+def test_large_versions_are_split_small_ones_combined(ds: Dataset) -> None:
     batches = batches_from(follow(ds), Position(0), Limits(rows=4))
     assert [len(each) for each in batches] == [4, 4, 4, 4]
     assert batches[1] == [(2, "insert", 4), (2, "insert", 5), (3, "delete", 1), (3, "delete", 4)]
 
 
-def test_a_batch_is_about_as_large_as_allowed(tmp_path: Path) -> None:
+def test_batches_respect_the_size_limit(tmp_path: Path) -> None:
     table = lance_stream.create_dataset(str(tmp_path / "t"), SCHEMA).append(rows(*range(1000)))
     size = sum(each.stat().st_size for each in (tmp_path / "t" / "data").iterdir())
     batches = batches_from(follow(table), Position(1), Limits(size_bytes=size // 4))
     assert [len(each) for each in batches] == pytest.approx([250] * 4, abs=5)
 
 
-def test_a_limit_of_versions_counts_those_that_change_nothing(ds: Dataset) -> None:
+def test_the_version_limit_counts_unchanged_versions(ds: Dataset) -> None:
     after = ds.update_config({"a": "b"}).append(rows(9))
     positions = steps_from(follow(ds), Position(5), Limits(versions=1))
     assert [each.version for each in positions] == [5, 6, after.version]
 
 
-def test_nothing_after_the_version_it_ends_at_is_taken(ds: Dataset) -> None:
+def test_nothing_is_read_past_the_end(ds: Dataset) -> None:
     followed = follow(ds)
     ds.append(rows(8))
     batches = batches_from(followed, Position(3), Limits(rows=2), through=5)
@@ -173,7 +174,7 @@ def test_nothing_after_the_version_it_ends_at_is_taken(ds: Dataset) -> None:
     )
 
 
-def test_a_fast_writer_does_not_hold_up_the_end(ds: Dataset) -> None:
+def test_fast_writers_do_not_delay_the_end(ds: Dataset) -> None:
     followed, position, found = follow(ds), Position(4), list[Change]()
     for number in range(100, 150):
         ds = ds.append(rows(number))
@@ -186,16 +187,14 @@ def test_a_fast_writer_does_not_hold_up_the_end(ds: Dataset) -> None:
     assert [each[2] for each in found] == [6, 7, 100, 101]
 
 
-def test_without_news_a_position_stays_what_it_is(ds: Dataset) -> None:
+def test_without_news_the_position_stays(ds: Dataset) -> None:
     followed = follow(ds)
     position = followed.after(5)
     assert followed.advance(position, Limits(rows=1)) == position
     assert read(followed, position, position) == []
 
 
-def test_a_look_without_news_is_one_small_read(
-    ds: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_poll_is_one_read(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     store = WatchedStore(open_store(ds.uri))
     monkeypatch.setattr(follower, "open_log", lambda *_: ObjectStoreLog(store))
     followed = follow(ds)
@@ -207,7 +206,7 @@ def test_a_look_without_news_is_one_small_read(
     assert [call for call, _ in store.calls] == ["read"] * 10
 
 
-def test_a_batch_can_be_planned_again_from_its_positions_alone(ds: Dataset) -> None:
+def test_batches_can_be_replanned_from_their_positions(ds: Dataset) -> None:
     positions = steps_from(follow(ds), FROM_SNAPSHOT, Limits(rows=2))
     ds.append(rows(8))
     positions += steps_from(follow(ds), positions[-1], Limits(rows=2))[1:]
@@ -217,9 +216,7 @@ def test_a_batch_can_be_planned_again_from_its_positions_alone(ds: Dataset) -> N
     assert again == first
 
 
-def test_a_version_that_is_read_in_parts_is_compared_once(
-    ds: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_split_version_is_compared_once(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     walked: list[tuple[int, int]] = []
 
     def watched_walk(table: Any, after: int, through: int, *rest: Any) -> Any:
@@ -238,9 +235,7 @@ def test_a_version_that_is_read_in_parts_is_compared_once(
     assert [each for each in walked if each[0] == 1] == [(1, 2)]
 
 
-def test_a_batch_reads_each_manifest_once_and_lists_a_few_times(
-    stored: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_reads_each_manifest_once(stored: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     store = WatchedStore(open_store(stored.uri))
     monkeypatch.setattr(follower, "open_log", lambda *_: ObjectStoreLog(store))
     monkeypatch.setattr(opening, "open_log", lambda *_: ObjectStoreLog(store))
@@ -259,7 +254,7 @@ def test_a_batch_reads_each_manifest_once_and_lists_a_few_times(
 # --- snapshots
 
 
-def test_a_snapshot_comes_in_pieces_and_changes_go_on_from_its_version(ds: Dataset) -> None:
+def test_changes_follow_the_pieces_of_a_snapshot(ds: Dataset) -> None:
     followed = follow(ds)
     first = followed.advance(FROM_SNAPSHOT, Limits(rows=2))
     assert (first.version, first.events, first.is_snapshot) == (5, 2, True)
@@ -279,18 +274,19 @@ def test_a_snapshot_without_limits_is_one_batch(ds: Dataset) -> None:
     assert sorted(each[2] for each in batch) == [0, 2, 3, 5, 6, 7]
 
 
-def test_a_limit_of_versions_does_not_cut_a_snapshot(ds: Dataset) -> None:
+def test_the_version_limit_ignores_snapshots(ds: Dataset) -> None:
     assert len(batches_from(follow(ds), FROM_SNAPSHOT, Limits(versions=1))) == 1
 
 
-def test_the_snapshot_of_an_empty_table_is_an_empty_batch() -> None:
+def test_an_empty_table_has_an_empty_snapshot() -> None:
     table = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
     assert batches_from(follow(table), FROM_SNAPSHOT, Limits(rows=1)) == [[]]
 
 
-def test_a_snapshot_whose_version_has_gone_is_an_error_or_begun_anew(
+def test_a_snapshot_whose_version_is_gone(
     stored: Dataset, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """It is an error, or the snapshot is read again at the newest version."""
     first = follow(stored).advance(FROM_SNAPSHOT, Limits(rows=2))
     after = stored.append(rows(8))
     forget(stored, 5)
@@ -307,7 +303,7 @@ def test_a_snapshot_whose_version_has_gone_is_an_error_or_begun_anew(
 # --- versions that are gone
 
 
-def test_a_loss_is_an_error_that_says_what_is_there_and_what_to_do(stored: Dataset) -> None:
+def test_a_loss_is_an_error_with_remedies(stored: Dataset) -> None:
     forget(stored, 1, 2, 3)
     with pytest.raises(NotFoundError) as error:
         read(follow(stored), Position(2), Position(5))
@@ -318,7 +314,7 @@ def test_a_loss_is_an_error_that_says_what_is_there_and_what_to_do(stored: Datas
         assert option in said
 
 
-def test_a_loss_can_be_passed_over_and_is_said(
+def test_losses_can_be_skipped_with_a_warning(
     stored: Dataset, caplog: pytest.LogCaptureFixture
 ) -> None:
     forget(stored, 1, 2, 3)
@@ -329,7 +325,7 @@ def test_a_loss_can_be_passed_over_and_is_said(
     assert "the changes through version 4 are skipped" in caplog.text
 
 
-def test_a_gap_after_a_consumers_version_is_bridged_by_net_changes(
+def test_net_changes_bridge_a_consumers_gap(
     stored: Dataset, caplog: pytest.LogCaptureFixture
 ) -> None:
     stored.delete("id = 6")
@@ -346,7 +342,8 @@ def test_a_gap_after_a_consumers_version_is_bridged_by_net_changes(
     assert "net changes from version 2 to 6" in caplog.text
 
 
-def test_a_gap_in_the_middle_is_bridged_when_losses_are_no_error(stored: Dataset) -> None:
+def test_net_changes_bridge_a_gap_if_lenient(stored: Dataset) -> None:
+    """Only with `failOnDataLoss` off."""
     forget(stored, 3)
     rules = FollowerRules(FeedRules(pre_images=False), fail_on_data_loss=False)
     batches = batches_from(follow(stored, rules), Position(1), Limits(versions=1))
@@ -356,9 +353,10 @@ def test_a_gap_in_the_middle_is_bridged_when_losses_are_no_error(stored: Dataset
     )
 
 
-def test_a_version_that_goes_while_it_is_half_read_is_an_error_or_comes_again(
+def test_a_half_read_version_that_is_gone(
     stored: Dataset,
 ) -> None:
+    """It is an error, or its rows are read again from the bridge."""
     half = follow(stored).advance(Position(1), Limits(rows=4))
     assert (half.version, half.events) == (1, 4)
     forget(stored, 2)
@@ -369,10 +367,10 @@ def test_a_version_that_goes_while_it_is_half_read_is_an_error_or_comes_again(
     assert sorted(each[2] for each in found if each[:2] == (3, "insert")) == [0, 2, 3, 5]
 
 
-def test_a_batch_whose_versions_went_before_it_was_done_is_planned_with_what_is_left(
+def test_a_batch_whose_end_version_is_gone(
     stored: Dataset,
 ) -> None:
-    """The one who follows ends at version 3, which goes; what stands for it is given once."""
+    """The reader stops at version 3, which is removed; its replacement is read once."""
     stored.append(rows(8))
     forget(stored, 3, 4)
     lenient = follow(stored, FollowerRules(FeedRules(), fail_on_data_loss=False))
@@ -382,7 +380,7 @@ def test_a_batch_whose_versions_went_before_it_was_done_is_planned_with_what_is_
     assert rest == [(6, "insert", 8)]
 
 
-def test_after_the_references_cleanup_nothing_is_lost_that_a_tag_held(stored: Dataset) -> None:
+def test_a_cleanup_by_lance_keeps_tagged_versions(stored: Dataset) -> None:
     import datetime
 
     stored.tags.create("held", 2)
@@ -436,9 +434,7 @@ def inside_version_2(followed: TableFollower) -> Position:
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_a_table_put_back_from_a_copy_is_noticed_inside_a_version(
-    tmp_path: Path, is_running: bool
-) -> None:
+def test_a_copy_is_noticed_inside_a_version(tmp_path: Path, is_running: bool) -> None:
     """Version 1 is the same in both; version 2 is not."""
     uri, copy = str(tmp_path / "table"), str(tmp_path / "copy")
     lance_stream.create_dataset(uri, SCHEMA)
@@ -460,10 +456,8 @@ def test_a_table_put_back_from_a_copy_is_noticed_inside_a_version(
 
 
 @pytest.mark.parametrize("num_appends", [0, 1], ids=["fewer", "as many"])
-def test_a_position_inside_a_version_that_was_put_back_is_no_loss(
-    tmp_path: Path, num_appends: int
-) -> None:
-    """What is gone with the table is not what cleanup took: `failOnDataLoss` does not pass it."""
+def test_a_restored_copy_is_not_a_loss(tmp_path: Path, num_appends: int) -> None:
+    """`failOnDataLoss` covers what cleanup removed, not a table that was replaced."""
     uri, copy = str(tmp_path / "table"), str(tmp_path / "copy")
     lance_stream.create_dataset(uri, SCHEMA)
     shutil.copytree(uri, copy)
@@ -482,7 +476,8 @@ def test_a_position_inside_a_version_that_was_put_back_is_no_loss(
             ask()
 
 
-def test_what_is_known_of_a_version_is_not_taken_for_another_of_its_number(tmp_path: Path) -> None:
+def test_cached_versions_do_not_survive_replacement(tmp_path: Path) -> None:
+    """Another table's version of the same number is compared anew."""
     uri, copy = str(tmp_path / "table"), str(tmp_path / "copy")
     lance_stream.create_dataset(uri, SCHEMA)
     shutil.copytree(uri, copy)
@@ -498,15 +493,16 @@ def test_what_is_known_of_a_version_is_not_taken_for_another_of_its_number(tmp_p
     assert {each[2] for each in read(followed, start, end)} == {100, 101}
 
 
-def test_a_position_inside_a_version_of_an_older_release_goes_on(ds: Dataset) -> None:
-    """It bears the mark of the version before, and nothing else."""
+def test_positions_of_older_releases_resume_inside(ds: Dataset) -> None:
+    """They have the mark of the previous version only."""
     marked = follow(ds).after(1)
     old = Position(1, 4, mark=marked.mark)
     new = inside_version_2(follow(ds))
     assert joined(batches_from(follow(ds), old)) == joined(batches_from(follow(ds), new))
 
 
-def test_a_position_of_an_older_release_has_no_mark_and_is_believed(ds: Dataset) -> None:
+def test_positions_without_a_mark_are_trusted(ds: Dataset) -> None:
+    """Older releases stored none."""
     assert joined(batches_from(follow(ds), Position(4))) == all_changes(ds, 4)
 
 
@@ -524,14 +520,14 @@ def test_net_changes_are_those_of_each_batch(ds: Dataset) -> None:
     ]
 
 
-def test_net_changes_of_a_version_that_is_too_large_come_in_parts(ds: Dataset) -> None:
+def test_net_changes_of_large_versions_are_split(ds: Dataset) -> None:
     rules = FollowerRules(FeedRules(deduplication_mode=NET_CHANGES, pre_images=False))
     batches = batches_from(follow(ds, rules), Position(1), Limits(rows=4))
     assert [len(each) for each in batches] == [4, 2, 2, 3, 2]
     assert sorted(each[2] for each in joined(batches) if each[0] == 2) == [0, 1, 2, 3, 4, 5]
 
 
-def test_rows_appended_are_given_of_a_table_without_stable_row_ids(tmp_path: Path) -> None:
+def test_appended_rows_need_no_stable_row_ids(tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     lance.write_dataset(rows(1, 2, 3), uri)
     lance.write_dataset(rows(4), uri, mode="append")
@@ -545,7 +541,8 @@ def test_rows_appended_are_given_of_a_table_without_stable_row_ids(tmp_path: Pat
     assert [each[2] for each in snapshot] == [1, 2, 3, 4, 5]
 
 
-def test_rows_appended_stop_at_a_version_that_changes_others(ds: Dataset) -> None:
+def test_appended_rows_stop_at_other_changes(ds: Dataset) -> None:
+    """Unless `skipChangeCommits` is on."""
     followed = follow(ds, FollowerRules(FeedRules(), only_appended=True))
     with pytest.raises(InvalidInputError, match=r"version 3 .*skipChangeCommits"):
         read(followed, Position(1), Position(5))
@@ -566,7 +563,7 @@ def test_a_start_behind_its_end_gives_nothing(ds: Dataset) -> None:
 # --- how far behind
 
 
-def test_versions_and_rows_that_are_yet_to_be_read_are_counted(ds: Dataset) -> None:
+def test_unread_versions_and_rows_are_counted(ds: Dataset) -> None:
     followed = follow(ds)
     end = followed.advance(Position(1), Limits(rows=4))
     behind = followed.behind(end)
@@ -577,7 +574,8 @@ def test_versions_and_rows_that_are_yet_to_be_read_are_counted(ds: Dataset) -> N
     assert followed.behind(in_snapshot).rows == 2
 
 
-def test_rows_of_a_long_history_are_counted_a_few_versions_at_a_time() -> None:
+def test_counting_unread_rows_is_spread_out() -> None:
+    """Each report counts a few versions; until all are counted, the number is unknown."""
     table = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
     for number in range(follower.COUNTED_PER_REPORT + 2):
         table = table.append(rows(number))

@@ -60,7 +60,7 @@ def test_a_moment_before_the_first_version() -> None:
         last_version_until(table, at(-1))
 
 
-def test_a_moment_is_the_same_in_every_zone() -> None:
+def test_moments_are_independent_of_time_zones() -> None:
     table = made_at(0, 10, 20).table
     moment = at(10).astimezone(KOLKATA)
     assert first_version_since(table, moment) == last_version_until(table, moment) == 2
@@ -81,7 +81,7 @@ def test_clocks_that_differ_leave_no_version_out(seconds: int) -> None:
         assert last_version_until(table, at(seconds)) == until
 
 
-def test_a_version_is_found_without_reading_all_of_them() -> None:
+def test_finding_a_version_reads_few_manifests() -> None:
     minutes = made_at(*(120 * each for each in range(60)))
     store = WatchedStore(minutes.table.store)
     log = type(minutes.table.log)(store)
@@ -91,7 +91,7 @@ def test_a_version_is_found_without_reading_all_of_them() -> None:
     assert len(read) < 10
 
 
-def test_timestamps_never_go_back_wherever_a_range_begins() -> None:
+def test_timestamps_are_monotonic_for_any_start() -> None:
     said = [0, 50, 12, 30, 11, 60, 58]
     ds = made_at(*said)
     whole = ds.changes(0).read_all()["_commit_timestamp"].to_pylist()

@@ -22,7 +22,7 @@ def watched(uri: str) -> WatchedStore:
     return WatchedStore(open_store(uri))
 
 
-def test_a_look_without_news_is_one_small_read(tmp_path: Path) -> None:
+def test_an_idle_poll_is_one_read(tmp_path: Path) -> None:
     table = lance_stream.create_dataset(str(tmp_path), ROW.schema).append(ROW)
     store = watched(table.uri)
     newest = NewestVersion(ObjectStoreLog(store))
@@ -42,7 +42,8 @@ def test_a_new_version_is_seen_at_once(tmp_path: Path) -> None:
     assert newest.look() == 3
 
 
-def test_a_new_version_is_found_behind_one_that_was_cleaned_up(tmp_path: Path) -> None:
+def test_a_version_behind_a_gap_is_found(tmp_path: Path) -> None:
+    """The next version was cleaned up before anyone saw it."""
     table = lance_stream.create_dataset(str(tmp_path), ROW.schema)
     newest = NewestVersion(open_log(table.uri))
     assert newest.look() == 1
@@ -52,7 +53,7 @@ def test_a_new_version_is_found_behind_one_that_was_cleaned_up(tmp_path: Path) -
     assert looks[-1] == 3
 
 
-def test_a_table_that_is_deleted_or_made_anew_is_noticed(tmp_path: Path) -> None:
+def test_a_deleted_or_recreated_table_is_noticed(tmp_path: Path) -> None:
     table = lance_stream.create_dataset(str(tmp_path / "t"), ROW.schema).append(ROW)
     newest = NewestVersion(open_log(table.uri))
     newest.look()

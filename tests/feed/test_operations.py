@@ -135,26 +135,26 @@ def test_an_update_over_two_fragments(uri: str, who: str) -> None:
 
 
 @WRITERS
-def test_an_upsert_gives_the_update_before_the_insert(uri: str, who: str) -> None:
+def test_an_upsert_shows_updates_before_inserts(uri: str, who: str) -> None:
     UPSERT[who](uri)
     assert events(uri) == [*updates([1], 0, 7), ("insert", 9, 7)]
 
 
-def test_a_batch_of_changes_gives_deletes_updates_and_inserts_in_this_order(uri: str) -> None:
+def test_deletes_precede_updates_and_inserts(uri: str) -> None:
     data = rows(id=[9, 1, 4], x=[7, 7, 7]).append_column("op", pa.array(["i", "u", "d"]))
     ours(uri).upsert(data, on="id", delete_when="op = 'd'", except_columns=["op"])
     assert events(uri) == [("delete", 4, 0), *updates([1], 0, 7), ("insert", 9, 7)]
 
 
 @WRITERS
-def test_a_delete_of_a_row_and_of_a_whole_fragment(uri: str, who: str) -> None:
+def test_a_delete_of_rows_and_fragments(uri: str, who: str) -> None:
     DELETE[who](uri)
     assert len(ours(uri).table.manifest.fragments) == 1
     assert events(uri) == [("delete", each, 0) for each in (1, 4, 5)]
 
 
 @WRITERS
-def test_a_key_that_is_deleted_and_inserted_again_is_another_row(uri: str, who: str) -> None:
+def test_a_reinserted_key_is_another_row(uri: str, who: str) -> None:
     DELETE[who](uri)
     ours(uri).append(rows(id=[4], x=[1]))
     read = ours(uri).changes(3).read_all()
@@ -166,7 +166,7 @@ def test_a_key_that_is_deleted_and_inserted_again_is_another_row(uri: str, who: 
 
 
 @WRITERS
-def test_an_overwrite_deletes_all_and_then_inserts_all(uri: str, who: str) -> None:
+def test_an_overwrite_deletes_before_it_inserts(uri: str, who: str) -> None:
     OVERWRITE[who](uri)
     assert events(uri) == [*ALL_OLD, ("insert", 0, 1), ("insert", 9, 1)]
 
@@ -196,12 +196,12 @@ def test_a_replaced_column_updates_the_whole_fragment(uri: str) -> None:
     assert events(uri) == updates([4, 5], 0, 7)
 
 
-def test_rows_that_were_rewritten_in_place_are_updates(uri: str) -> None:
+def test_rows_rewritten_in_place_are_updates(uri: str) -> None:
     rewrite_column(uri, rows(id=[1, 3], x=[7, 7]), stamped=True)
     assert events(uri) == updates([1, 3], 0, 7)
 
 
-def test_without_stamps_every_row_of_a_rewritten_fragment_is_updated(uri: str) -> None:
+def test_unstamped_rewrites_update_whole_fragments(uri: str) -> None:
     rewrite_column(uri, rows(id=[1], x=[7]), stamped=False)
     assert events(uri) == [
         *(("update_pre", each, 0) for each in range(4)),
@@ -209,14 +209,14 @@ def test_without_stamps_every_row_of_a_rewritten_fragment_is_updated(uri: str) -
     ]
 
 
-def test_a_rewrite_without_stamps_is_a_net_change_though_a_compaction_moved_it(uri: str) -> None:
+def test_compacted_unstamped_rewrites_are_net_changes(uri: str) -> None:
     rewrite_column(uri, rows(id=[1], x=[7]), stamped=False)
     ours(uri).compact()
     net = events(uri, deduplication_mode="netChanges", pre_images=False)
     assert net == [("update_post", each, 7 if each == 1 else 0) for each in range(4)]
 
 
-def test_a_restore_turns_a_rewrite_without_stamps_back_though_a_compaction_moved_it(
+def test_restores_revert_compacted_unstamped_rewrites(
     uri: str,
 ) -> None:
     rewrite_column(uri, rows(id=[1], x=[7]), stamped=False)
@@ -225,7 +225,8 @@ def test_a_restore_turns_a_rewrite_without_stamps_back_though_a_compaction_moved
     assert [each for each in events(uri, last - 1) if each[1] == 1] == updates([1], 7, 0)
 
 
-def test_rows_beside_those_that_were_rewritten_are_no_net_change(uri: str) -> None:
+def test_untouched_rows_are_no_net_changes(uri: str) -> None:
+    """Not even those in the fragment of a rewritten row."""
     rewrite_column(uri, rows(id=[1], x=[7]), stamped=True)
     ours(uri).update({"x": "8"}, where="id = 1")
     assert events(uri, deduplication_mode="netChanges") == updates([1], 0, 8)
@@ -247,7 +248,7 @@ def test_a_column_with_values_updates_every_row(uri: str, who: str) -> None:
 
 
 @WRITERS
-def test_values_of_a_new_column_can_be_left_out(uri: str, who: str) -> None:
+def test_column_backfills_can_be_left_out(uri: str, who: str) -> None:
     add_values(uri, who)
     ours(uri).update({"x": "7"}, where="id = 1").compact()
     for mode in ("none", "netChanges"):
@@ -256,7 +257,8 @@ def test_values_of_a_new_column_can_be_left_out(uri: str, who: str) -> None:
         assert events(uri, 3, 4, **options) == []
 
 
-def test_a_cast_updates_every_row_and_is_no_backfill(uri: str) -> None:
+def test_a_cast_is_no_backfill(uri: str) -> None:
+    """It updates every row."""
     for wanted in (pa.int32(), pa.int64()):
         lance.dataset(uri).alter_columns({"path": "x", "data_type": wanted})
     assert events(uri, 4, column_backfills=False) == updates([*range(6)], 0, 0)
@@ -264,9 +266,7 @@ def test_a_cast_updates_every_row_and_is_no_backfill(uri: str) -> None:
 
 @pytest.mark.floors
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_dropped_column_that_a_restore_brings_back_updates_every_row(
-    uri: str, moved: bool
-) -> None:
+def test_restoring_a_dropped_column_updates_rows(uri: str, moved: bool) -> None:
     lance.dataset(uri).drop_columns(["x"])
     if moved:
         ours(uri).compact()
@@ -275,7 +275,7 @@ def test_a_dropped_column_that_a_restore_brings_back_updates_every_row(
     assert events(uri, last - 1, column_backfills=False) == []
 
 
-def test_without_updates_an_update_is_a_delete_and_an_insert(uri: str) -> None:
+def test_updates_can_be_deletes_and_inserts(uri: str) -> None:
     UPSERT["we"](uri)
     assert events(uri, compute_updates=False) == [
         ("delete", 1, 0),
@@ -291,7 +291,7 @@ def test_net_changes_show_each_row_once(uri: str) -> None:
     assert sorted(net) == [("delete", 0, 0), ("insert", 10, 1), *sorted(updates([1, 2], 0, 8))]
 
 
-def test_the_version_that_gave_rows_their_ids_is_no_change(tmp_path: Path) -> None:
+def test_migration_to_row_ids_changes_nothing(tmp_path: Path) -> None:
     plain = str(tmp_path / "plain")
     lance.write_dataset(rows(id=[0, 1, 2], x=[0] * 3), plain, max_rows_per_file=2)
     lance.dataset(plain).delete("id = 1")

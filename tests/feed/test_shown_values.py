@@ -84,9 +84,10 @@ CASES: list[tuple[pa.DataType, list[Any], pa.DataType, list[Any], Source]] = [
 
 @pytest.mark.floors
 @pytest.mark.parametrize(("before", "values", "now", "expected", "source"), CASES)
-def test_a_value_is_the_same_under_another_type_or_null(
+def test_values_under_another_type_or_null(
     before: pa.DataType, values: list[Any], now: pa.DataType, expected: list[Any], source: Source
 ) -> None:
+    """Values that the type cannot hold become null."""
     read = pa.array(values, before)
     found = show(read, source, now)
     found.validate(full=True)

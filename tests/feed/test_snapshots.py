@@ -45,9 +45,7 @@ def ids_of(snapshot: Snapshot, start: int, stop: int | None) -> list[int]:
     st.sets(st.integers(0, 40), max_size=20),
     st.lists(st.integers(0, 50), max_size=4),
 )
-def test_pieces_are_the_rows_of_a_scan_each_once(
-    fragments: list[int], dead: set[int], cuts: list[int]
-) -> None:
+def test_pieces_have_each_row_once(fragments: list[int], dead: set[int], cuts: list[int]) -> None:
     uri, alive = table_of(fragments, sorted(each for each in dead if each < sum(fragments)))
     snapshot = Snapshot(open_table(uri))
     assert snapshot.num_rows == len(alive)
@@ -59,7 +57,8 @@ def test_pieces_are_the_rows_of_a_scan_each_once(
     assert [each for piece in pieces for each in piece] == alive
 
 
-def test_rows_are_inserts_of_their_version_with_their_own_stamps() -> None:
+def test_snapshot_rows_are_inserts_with_stamps() -> None:
+    """The commit version is the snapshot's; the row versions are the rows' own."""
     uri, _ = table_of([3], [])
     lance_stream.open_dataset(uri).update({"name": "'new'"}, where="id = 1")
     (batch,) = [
@@ -75,7 +74,7 @@ def test_rows_are_inserts_of_their_version_with_their_own_stamps() -> None:
     assert (row["_row_created_at_version"], row["_row_last_updated_at_version"]) == (2, 2)
 
 
-def test_a_piece_has_no_more_rows_than_allowed() -> None:
+def test_pieces_respect_the_row_limit() -> None:
     snapshot = Snapshot(open_table(table_of([5, 5, 5], [1, 7])[0]))
     assert snapshot.stop_within(0, rows=4) == 4
     assert snapshot.stop_within(4, rows=100) == 13
@@ -83,7 +82,7 @@ def test_a_piece_has_no_more_rows_than_allowed() -> None:
     assert snapshot.stop_within(0) == 13
 
 
-def test_a_piece_is_about_as_large_as_allowed() -> None:
+def test_pieces_respect_the_size_limit() -> None:
     table = open_table(table_of([1000, 1000, 1000], [])[0])
     snapshot = Snapshot(table)
     sizes = [sum(file.size_bytes for file in each.files) for each in table.manifest.fragments]

@@ -6,8 +6,8 @@
     append 20,21      yes       0,2..5,6..10,20,21
     upsert 1,30       retry     0,2..5,6..10,30
 
-The first act is planned on a table; then somebody does the act of the line, and the first one is
-committed. The line says what becomes of it, and which rows there are in the end: after
+The first act is planned on a table; then another writer does the act of the line, and the first
+one is committed. The line says what becomes of it, and which rows there are in the end: after
 `retry` those after planning it again by the same verb, where there is one. A row whose x is not
 half its id has a quote behind its id. Columns and indices that came or went, and config, follow
 the rows.
@@ -88,15 +88,15 @@ class End(NamedTuple):
     """How a pair ended: what became of our act, and what is in the table then."""
 
     verdict: str
-    told: str
+    content: str
     rows: list[tuple[Any, ...]]
 
 
 def read_story(text: str) -> Story:
-    told = [line for line in text.splitlines() if line and not line.startswith("#")]
-    match = re.fullmatch(r"we plan (.*?)( by primary key)?", told[0])
-    assert match, told[0]
-    lines = [Line(*re.split(r" {2,}", line, maxsplit=1)) for line in told[1:]]
+    commands = [line for line in text.splitlines() if line and not line.startswith("#")]
+    match = re.fullmatch(r"we plan (.*?)( by primary key)?", commands[0])
+    assert match, commands[0]
+    lines = [Line(*re.split(r" {2,}", line, maxsplit=1)) for line in commands[1:]]
     lines = [Line(each.theirs, each.answer.strip()) for each in lines]
     return Story(match[1], bool(match[2]), lines)
 
@@ -117,7 +117,7 @@ class Player:
         return self.verdicts[-1]
 
     def we_follow(self, ours: str, theirs: str) -> End:
-        """Somebody does theirs, then we commit ours."""
+        """Another writer does theirs, then we commit ours."""
         plan = self.stage.plan(ours)
         table = self.stage.copy(plan)
         act = ACTS[theirs]
@@ -159,9 +159,9 @@ class Player:
         if other is None or other.verdict == word:
             if other is not None and word == "yes":
                 assert other.rows == end.rows
-                assert other.told == end.told
-            return f"{end.verdict:<9} {end.told}"
-        return f"{end.verdict:<9} {end.told}    pylance: {other.verdict}"
+                assert other.content == end.content
+            return f"{end.verdict:<9} {end.content}"
+        return f"{end.verdict:<9} {end.content}    pylance: {other.verdict}"
 
     def commit(self, table: Path, plan: Planned) -> str:
         self.verdicts = []
@@ -261,7 +261,7 @@ def address_player(tmp_path_factory: pytest.TempPathFactory) -> Player:
     return Player(tmp_path_factory.mktemp("address-pairs"), stable_row_ids=False)
 
 
-TOLD = {path.stem: read_story(path.read_text()) for path in STORIES}
+STORY_OF = {path.stem: read_story(path.read_text()) for path in STORIES}
 OF_THE_SINK = ("append", "delete", "overwrite", "upsert", "upsert_by_primary_key", "compact")
 
 
@@ -269,19 +269,19 @@ def pairs(*names: str) -> list[Any]:
     """Every line of some stories; those of rarer operations count as slow."""
     return [
         pytest.param(
-            TOLD[name],
+            STORY_OF[name],
             line,
             id=f"{name}-{line.theirs}",
             marks=() if name in OF_THE_SINK else pytest.mark.slow,
         )
         for name in names
-        for line in TOLD[name].lines
+        for line in STORY_OF[name].lines
     ]
 
 
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.oracle
-@pytest.mark.parametrize(("story", "line"), pairs(*TOLD))
+@pytest.mark.parametrize(("story", "line"), pairs(*STORY_OF))
 def test_pairs(
     story: Story, line: Line, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,16 +302,16 @@ def test_pairs_where_rows_have_no_stable_ids(
     answer = line.answer.split("    pylance:")[0]
     if (story.ours, line.theirs) in NOT_KNOWN_TO_HAVE_MOVED:
         answer = answer.replace("yes  ", "retry")
-    assert f"{end.verdict:<9} {end.told}" == answer
+    assert f"{end.verdict:<9} {end.content}" == answer
 
 
-def test_every_pair_of_operations_is_in_a_story() -> None:
+def test_every_pair_of_operations_is_covered() -> None:
     """Each operation of the format follows each; ours are all that we can commit."""
-    told = {
+    covered = {
         (ACTS[story.ours].kind, ACTS[line.theirs].kind)
-        for story in TOLD.values()
+        for story in STORY_OF.values()
         for line in story.lines
     }
     theirs = {*OPERATIONS.values(), UnknownOperation} - {DataOverlay}
     ours = {*APPLY, Clone, UpdateMemWalState}
-    assert told == set(itertools.product(ours, theirs))
+    assert covered == set(itertools.product(ours, theirs))

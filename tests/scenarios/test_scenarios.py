@@ -1,4 +1,4 @@
-"""Stories of several writers, told in text: commands, and under ---- what they answer.
+"""Stories of several writers, as text: commands, and under ---- what they answer.
 
     table rows=10,5            a table with two fragments
     a plans delete rows=1,2    by row id, on the newest version; also append rows=4,
@@ -282,10 +282,10 @@ def spans(values: list[int]) -> str:
 
 def blocks(text: str) -> list[tuple[list[str], str]]:
     """Split a story into its commands and the answers it expects."""
-    told = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
+    story = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
     found: list[tuple[list[str], str]] = []
     commands: list[str] = []
-    lines = iter(told.splitlines())
+    lines = iter(story.splitlines())
     for line in lines:
         if line == "----":
             answer: list[str] = []

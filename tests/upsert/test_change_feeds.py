@@ -53,32 +53,34 @@ def last(batch: pa.RecordBatch) -> dict[int, tuple[int, bool]]:
 # --- which change counts
 
 
-def test_every_type_of_change_of_the_feed_can_be_applied(empty_table: lance_stream.Dataset) -> None:
+def test_all_change_types_can_be_applied(empty_table: lance_stream.Dataset) -> None:
     table = empty_table.append(rows({1: "a", 2: "b"})).update({"x": "'c'"}, where="id = 1")
     types = set(table.delete("id = 2").changes(0).read_all()["_change_type"].to_pylist())
     assert types == set(BRINGS)
 
 
-def test_of_a_keys_changes_the_last_version_counts_in_any_order_of_rows() -> None:
+def test_the_newest_version_of_a_key_wins() -> None:
+    """Whatever the order of the rows."""
     batch = changes_of(
         (9, "delete", 1), (3, "insert", 1), (5, "insert", 2), (4, "update_postimage", 3)
     )
     assert last(batch) == {1: (0, True), 2: (2, False), 3: (3, False)}
 
 
-def test_within_a_version_what_takes_away_comes_before_what_brings() -> None:
+def test_removals_precede_additions_within_a_version() -> None:
     batch = changes_of(
         (7, "insert", 1), (7, "delete", 1), (7, "update_postimage", 2), (7, "update_preimage", 2)
     )
     assert last(batch) == {1: (0, False), 2: (2, False)}
 
 
-def test_a_pre_image_alone_takes_its_key_away() -> None:
+def test_a_lone_pre_image_deletes_its_key() -> None:
     assert last(changes_of((7, "update_preimage", 1))) == {1: (0, True)}
 
 
 @pytest.mark.parametrize("change", BRINGS)
-def test_two_rows_of_a_key_that_a_version_treats_alike_are_refused(change: str) -> None:
+def test_duplicate_changes_of_a_key_are_refused(change: str) -> None:
+    """Two rows of one version that do the same to a key: the columns are not a key."""
     batch = changes_of((6, "insert", 3), (7, change, 5), (7, change, 5), (8, "delete", 5))
     with pytest.raises(InvalidInputError, match=r"1 keys .* \(id=5\).*version 7.*not a key"):
         last(batch)
@@ -110,9 +112,8 @@ def empty_table(tmp_path: Any) -> lance_stream.Dataset:
 # --- tables that follow
 
 
-def test_the_feeds_own_columns_and_those_left_out_are_not_stored(
-    empty_table: lance_stream.Dataset, tmp_path: Any
-) -> None:
+def test_change_columns_are_not_stored(empty_table: lance_stream.Dataset, tmp_path: Any) -> None:
+    """Nor are those left out by `except_columns`."""
     source = empty_table.append(rows({1: "a", 2: "b"}))
     ids = pa.schema([pa.field("id", pa.int64())])
     replica = lance_stream.create_dataset(str(tmp_path / "ids"), ids)
@@ -120,7 +121,7 @@ def test_the_feeds_own_columns_and_those_left_out_are_not_stored(
     assert lance.dataset(replica.uri).to_table().to_pydict() == {"id": [1, 2]}
 
 
-def test_a_key_that_is_deleted_and_inserted_again_keeps_its_row_in_the_replica(
+def test_a_reinserted_key_keeps_its_replica_row(
     empty_table: lance_stream.Dataset, tmp_path: Any
 ) -> None:
     source = empty_table.append(rows({1: "a", 2: "b"}))
@@ -133,9 +134,7 @@ def test_a_key_that_is_deleted_and_inserted_again_keeps_its_row_in_the_replica(
     assert content(replica) == content(source)
 
 
-def test_rows_that_would_stay_the_same_can_be_left_alone(
-    empty_table: lance_stream.Dataset, tmp_path: Any
-) -> None:
+def test_unchanged_rows_can_be_skipped(empty_table: lance_stream.Dataset, tmp_path: Any) -> None:
     source = empty_table.append(rows({1: "a", 2: "b"}))
     replica = lance_stream.create_dataset(str(tmp_path / "replica"), SCHEMA)
     replica = replica.apply_changes(source.changes(0), on="id")
@@ -178,9 +177,7 @@ def do(ds: lance_stream.Dataset, step: Step) -> lance_stream.Dataset:
 
 @settings(max_examples=30)
 @given(steps=STEPS, data=st.data())
-def test_a_replica_is_equal_after_each_batch_however_versions_are_batched(
-    steps: Sequence[Step], data: st.DataObject
-) -> None:
+def test_replicas_match_after_any_batching(steps: Sequence[Step], data: st.DataObject) -> None:
     source = new_table()
     for step in steps:
         source = do(source, step)
@@ -198,7 +195,7 @@ def test_a_replica_is_equal_after_each_batch_however_versions_are_batched(
 
 @settings(max_examples=25)
 @given(steps=STEPS)
-def test_the_changes_that_a_filter_lets_through_keep_a_replica_of_what_it_lets_through(
+def test_filtered_changes_maintain_filtered_replicas(
     steps: Sequence[Step],
 ) -> None:
     source, replica = new_table(), new_table()

@@ -92,7 +92,7 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 @pytest.mark.parametrize("name", [*TYPES, *ONLY_EQUAL])
-def test_values_are_the_same_where_python_says_so(name: str) -> None:
+def test_equality_is_that_of_python(name: str) -> None:
     kind, values = {**TYPES, **ONLY_EQUAL}[name]
     left, one, right, other = pairs_of(kind, values)
     expected = [order_of(a) == order_of(b) for a, b in zip(left, right, strict=True)]

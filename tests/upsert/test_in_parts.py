@@ -40,7 +40,7 @@ def content(table: TableVersion) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in zip(*(each.to_pylist() for each in found), strict=True))
 
 
-def test_a_decimal_with_more_digits_than_the_key_is_refused(way: Way) -> None:
+def test_decimals_finer_than_the_key_are_refused(way: Way) -> None:
     table = table_of(
         pa.table({"id": pa.array([Decimal("-1.50")], pa.decimal128(10, 2)), "x": ["old"]})
     )
@@ -74,7 +74,7 @@ def test_equal_keys_of_other_types_meet(way: Way, stored: pa.Array, incoming: pa
     assert content(done.table) == [(stored[0].as_py(), "new", 0)]
 
 
-def test_keys_that_differ_by_a_nanosecond_are_two(way: Way) -> None:
+def test_nanoseconds_distinguish_keys(way: Way) -> None:
     ids = pa.array([1, 2, 3], pa.timestamp("ns"))
     table = table_of(pa.table({"id": ids, "x": ["a", "b", "c"]}))
     done = way(table, pa.table({"id": ids.slice(1, 1), "x": ["B"]}), BY_ID)
@@ -83,7 +83,7 @@ def test_keys_that_differ_by_a_nanosecond_are_two(way: Way) -> None:
     assert sorted(pairs) == [(1, "a"), (2, "B"), (3, "c")]
 
 
-def test_a_row_that_is_late_by_a_nanosecond_is_late(way: Way) -> None:
+def test_nanoseconds_decide_lateness(way: Way) -> None:
     rules = UpsertRules(("id",), sequence_by="at")
     times = pa.array([1_000_000_002, 1_000_000_001], pa.timestamp("ns"))
     table = table_of(pa.table({"id": [1], "at": times.slice(0, 1), "x": ["new"]}))
@@ -102,7 +102,8 @@ def test_stored_rows_without_a_key_stay(way: Way) -> None:
     ]
 
 
-def test_a_part_that_fails_leaves_no_file_of_the_others(tmp_path: Any) -> None:
+def test_a_failed_part_leaves_no_files(tmp_path: Any) -> None:
+    """Neither its own nor those of the other parts."""
     schema = pa.schema([pa.field("id", pa.int64()), pa.field("x", pa.string(), nullable=False)])
     table = lance_stream.create_dataset(str(tmp_path / "t"), schema).table
     rows = pa.table({"id": range(20), "x": [None if i == 13 else "a" for i in range(20)]})
@@ -145,7 +146,7 @@ ASCENDING = {
 
 
 @pytest.mark.parametrize("name", ASCENDING)
-def test_the_greatest_sequence_stays_whatever_order_rows_arrive_in(way: Way, name: str) -> None:
+def test_the_greatest_sequence_wins_in_any_order(way: Way, name: str) -> None:
     sequences = ASCENDING[name]
     last = len(sequences) - 1
     places = list(range(len(sequences)))
@@ -156,7 +157,8 @@ def test_the_greatest_sequence_stays_whatever_order_rows_arrive_in(way: Way, nam
 
 
 @pytest.mark.floors
-def test_a_struct_that_orders_rows_counts_in_the_order_of_the_stored_parts(way: Way) -> None:
+def test_struct_sequences_compare_in_stored_order(way: Way) -> None:
+    """The order of the struct's fields in the table counts, not that in the batch."""
     table = table_of(
         pa.table({"id": [1], "seq": pa.array([{"at": 2, "lsn": 1.0}], NESTED), "x": ["new"]})
     )
@@ -229,7 +231,7 @@ STORED = [
 
 @pytest.mark.floors
 @pytest.mark.parametrize("applies_changes", [False, True])
-def test_parts_of_structs_that_do_not_come_stay(way: Way, applies_changes: bool) -> None:
+def test_missing_struct_fields_keep_their_values(way: Way, applies_changes: bool) -> None:
     table = table_of(pa.table({"id": range(4), "s": pa.array(STORED, WHOLE)}))
     partial = pa.struct([("b", pa.struct([("x", pa.int32())]))])
     values = [{"b": {"x": 7}}, {"b": {"x": 7}}, {"b": {"x": 7}}, None, {"b": {"x": 7}}]

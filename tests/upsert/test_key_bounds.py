@@ -72,12 +72,12 @@ def learnt_bounds(
 ) -> tuple[KeyBounds, FragmentList, list[FileBounds]]:
     fields = key_fields(*types)
     fragments = [fragment_of(at, fields, len(rows)) for at, rows in enumerate(rows_of)]
-    told: list[FileBounds] = []
+    learnt: list[FileBounds] = []
     for fragment, rows in zip(fragments, rows_of, strict=True):
         learner = BoundsLearner(fragment, fields)
         learner.see(arrays(types, rows))
-        told += learner.learnt()
-    return KeyBounds([ColumnBounds(each) for each in fields]), FragmentList.of(fragments), told
+        learnt += learner.learnt()
+    return KeyBounds([ColumnBounds(each) for each in fields]), FragmentList.of(fragments), learnt
 
 
 def cut(value: Any) -> Any:
@@ -94,37 +94,39 @@ def lies_in_box(key: tuple[Any, ...], rows: list[tuple[Any, ...]]) -> bool:
 
 @settings(deadline=None)
 @given(tables_and_keys(), st.integers(0, 6), st.sampled_from([1, 2, 512]))
-def test_fragments_whose_bounds_no_key_fits_are_left_out_and_no_others(
+def test_only_fragments_that_cannot_match_are_skipped(
     drawn: tuple[tuple[pa.DataType, ...], list[list[tuple[Any, ...]]], list[tuple[Any, ...]]],
-    num_told: int,
+    num_learnt: int,
     sample_keys: int,
 ) -> None:
     types, rows_of, keys = drawn
-    bounds, fragments, told = learnt_bounds(types, rows_of)
-    told = told[: num_told * len(types)]
-    bounds.learn(told)
+    bounds, fragments, learnt = learnt_bounds(types, rows_of)
+    learnt = learnt[: num_learnt * len(types)]
+    bounds.learn(learnt)
     with patch("lance_stream.upsert.key_bounds._SAMPLE_KEYS", sample_keys):
         may = bounds.may_hold(fragments, KeyLookup(arrays(types, keys)))
     expected = [
-        bool(keys) and (at >= num_told or any(lies_in_box(key, rows) for key in keys))
+        bool(keys) and (at >= num_learnt or any(lies_in_box(key, rows) for key in keys))
         for at, rows in enumerate(rows_of)
     ]
     assert may.tolist() == expected
-    assert bounds.are_unknown(fragments).tolist() == [at >= num_told for at in range(len(rows_of))]
+    assert bounds.are_unknown(fragments).tolist() == [
+        at >= num_learnt for at in range(len(rows_of))
+    ]
 
 
 def test_a_fragment_seen_before_is_not_decoded() -> None:
-    bounds, fragments, told = learnt_bounds((pa.int64(),), [[(1,)], [(2,)]])
-    bounds.learn(told)
+    bounds, fragments, learnt = learnt_bounds((pa.int64(),), [[(1,)], [(2,)]])
+    bounds.learn(learnt)
     bounds.may_hold(fragments, KeyLookup([pa.array([1])]))
     again = FragmentList(fragments.raws)
     assert bounds.may_hold(again, KeyLookup([pa.array([2])])).tolist() == [False, True]
     assert again.num_decoded == 0
 
 
-def test_bounds_stay_true_when_a_fragment_gets_another_id_or_loses_rows() -> None:
-    bounds, fragments, told = learnt_bounds((pa.int64(),), [[(1,), (5,)], [(9,)]])
-    bounds.learn(told)
+def test_bounds_survive_renumbering_and_deletes() -> None:
+    bounds, fragments, learnt = learnt_bounds((pa.int64(),), [[(1,), (5,)], [(9,)]])
+    bounds.learn(learnt)
     moved = FragmentList.of([replace(fragments[1], id=7), replace(fragments[0], id=8)])
     assert bounds.may_hold(moved, KeyLookup([pa.array([4])])).tolist() == [False, True]
 
@@ -140,7 +142,8 @@ def test_bounds_stay_true_when_a_fragment_gets_another_id_or_loses_rows() -> Non
         {"files": "no column"},
     ],
 )
-def test_what_may_be_otherwise_is_looked_into_and_never_learnt(changes: dict[str, Any]) -> None:
+def test_ambiguous_fragments_are_always_read(changes: dict[str, Any]) -> None:
+    """Bounds of such a fragment are neither learnt nor used."""
     fields = key_fields(pa.int64())
     fragment = fragment_of(1, fields, 1)
     (file,) = fragment.files
@@ -165,7 +168,7 @@ def test_what_may_be_otherwise_is_looked_into_and_never_learnt(changes: dict[str
     assert not bounds.are_unknown(listed).any()
 
 
-def test_files_of_older_writers_are_known_by_their_names_too() -> None:
+def test_file_names_of_older_writers_are_known() -> None:
     fields = key_fields(pa.int64())
     fragment = fragment_of(1, fields, 1)
     old = replace(fragment.files[0], path="6f1c0d3e-2b7a-4b6e-9b55-0c2f7d1f4a90.lance")
@@ -176,7 +179,7 @@ def test_files_of_older_writers_are_known_by_their_names_too() -> None:
     assert file_column(replace(fragment, files=(not_a_uuid,)), fields[0].id) is None
 
 
-def test_bounds_of_a_part_say_nothing_until_all_parts_are_told() -> None:
+def test_bounds_need_all_parts_of_a_file() -> None:
     fields = key_fields(pa.int64())
     fragment = fragment_of(1, fields, 4)
     parts = []
@@ -197,7 +200,8 @@ def test_bounds_of_a_part_say_nothing_until_all_parts_are_told() -> None:
     assert [each.bounds for each in joined_bounds([parts[1]])] == [None]
 
 
-def test_columns_without_bounds_leave_it_to_the_others() -> None:
+def test_the_other_columns_have_bounds() -> None:
+    """A column without bounds leaves the decision to them."""
     fields = key_fields(pa.dictionary(pa.int8(), pa.string()), pa.int64())
     fragment = fragment_of(1, fields, 1)
     learner = BoundsLearner(fragment, fields)
@@ -220,9 +224,7 @@ def test_columns_without_bounds_leave_it_to_the_others() -> None:
         ([[None], [None], [None]], [False] * 4),
     ],
 )
-def test_new_files_lie_between_the_bounds_of_all_old_ones(
-    rows_of: list[list[Any] | None], may: list[bool]
-) -> None:
+def test_new_files_inherit_the_old_bounds(rows_of: list[list[Any] | None], may: list[bool]) -> None:
     (field,) = key_fields(pa.int64())
     column = ColumnBounds(field)
     old = [fragment_of(at, (field,), 1) for at in range(3)]
@@ -250,16 +252,16 @@ def many_files(num_files: int) -> Iterator[Fragment]:
     return (fragment_of(at, fields, 1) for at in range(num_files))
 
 
-def test_files_that_the_table_has_no_more_are_forgotten() -> None:
+def test_bounds_of_removed_files_are_dropped() -> None:
     (field,) = key_fields(pa.int64())
     column = ColumnBounds(field)
     fragments = FragmentList.of(many_files(5000))
-    told = []
+    learnt = []
     for fragment in fragments:
         learner = BoundsLearner(fragment, [field])
         learner.see([pa.array([fragment.id])])
-        told += learner.learnt()
-    column.add(told)
+        learnt += learner.learnt()
+    column.add(learnt)
     column.forget_others(fragments)
     assert column.num_known == 5000
     left = fragments[4990:]
@@ -269,12 +271,12 @@ def test_files_that_the_table_has_no_more_are_forgotten() -> None:
     assert np.flatnonzero(KeyBounds([column]).may_hold(left, lookup)).tolist() == [5]
 
 
-def test_boxes_with_many_keys_within_are_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where looking closely would take long, what each column says by itself has to do."""
+def test_too_many_pairs_skip_the_exact_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it would take too long, the bounds of each column by itself decide."""
     rows: list[list[tuple[Any, ...]]] = [[(0, 0), (9, 9)], [(0, 5), (9, 5)]]
     keys = [(at, 0) for at in range(5)] + [(20, 5)]
-    bounds, fragments, told = learnt_bounds((pa.int64(), pa.int64()), rows)
-    bounds.learn(told)
+    bounds, fragments, learnt = learnt_bounds((pa.int64(), pa.int64()), rows)
+    bounds.learn(learnt)
     lookup = KeyLookup(arrays((pa.int64(), pa.int64()), keys))
     assert bounds.may_hold(fragments, lookup).tolist() == [True, False]
     monkeypatch.setattr("lance_stream.upsert.key_bounds._MOST_PAIRS", 0)

@@ -5,7 +5,8 @@ import pytest
 from lance_stream.upsert.key_filter import KeyFilter, are_exact, key_words
 
 
-def test_no_key_is_missed_and_few_others_are_taken_for_one() -> None:
+def test_the_filter_has_few_false_positives() -> None:
+    """And no false negatives."""
     dice = np.random.default_rng(1)
     keys = dice.choice(1 << 40, 5000, replace=False)
     others = dice.choice(1 << 40, 100_000)
@@ -37,7 +38,7 @@ def test_without_keys_there_are_no_candidates() -> None:
         ([pa.array([1], pa.decimal128(9, 0))], False),
     ],
 )
-def test_a_word_says_all_of_a_number_of_eight_bytes(columns: list[pa.Array], exact: bool) -> None:
+def test_eight_byte_numbers_are_exact_words(columns: list[pa.Array], exact: bool) -> None:
     assert are_exact(columns) is exact
 
 
@@ -51,7 +52,7 @@ def test_a_word_says_all_of_a_number_of_eight_bytes(columns: list[pa.Array], exa
         [f"user-{at:07d}" for at in range(50)],
     ],
 )
-def test_words_of_texts_tell_them_apart_wherever_they_stand(texts: list[str]) -> None:
+def test_words_distinguish_strings_at_any_offset(texts: list[str]) -> None:
     words = key_words([pa.array(texts)])
     assert len(np.unique(words)) == len(texts)
     among_others = pa.array(["before", *texts, "behind it", None])

@@ -10,7 +10,7 @@ from tests.upsert.key_histories import KEYS, SEQUENCES, Kind, run, values_as
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.floors
 @pytest.mark.parametrize("seed", range(8))
-def test_both_ways_of_an_upsert_do_what_a_model_does(seed: int) -> None:
+def test_both_ways_of_upsert_match_the_model(seed: int) -> None:
     made = run(seed, 4)
     assert made.num_rows
 

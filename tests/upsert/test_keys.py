@@ -58,7 +58,7 @@ def rows_of(keys: list[pa.Array]) -> list[tuple[Any, ...]]:
 
 
 @given(keys_and_rows())
-def test_a_row_is_found_by_all_columns_of_its_key(
+def test_all_key_columns_identify_a_row(
     given_keys: tuple[list[pa.Array], list[pa.Array]],
 ) -> None:
     batch, table = given_keys
@@ -72,7 +72,7 @@ def test_a_row_is_found_by_all_columns_of_its_key(
 
 
 @given(keys_and_rows(), st.integers(0, 3), st.booleans())
-def test_however_few_or_many_rows_there_are_each_is_found(
+def test_lookups_find_any_number_of_rows(
     given_keys: tuple[list[pa.Array], list[pa.Array]], start: int, through_a_pickle: bool
 ) -> None:
     batch, table = given_keys
@@ -88,13 +88,14 @@ def test_however_few_or_many_rows_there_are_each_is_found(
     assert numbers.tolist() == [each for each in wanted.tolist() * 20 if each >= 0]
 
 
-def test_twins_are_told_apart_whichever_the_batch_has() -> None:
+def test_similar_strings_are_distinguished() -> None:
+    """Their first and last eight bytes are equal."""
     rows = pa.array([*TWINS, None, TWINS[0]])
     assert KeyLookup([pa.array(TWINS[:1])]).find([rows]).tolist() == [0, -1, -1, 0]
     assert KeyLookup([pa.array(TWINS)]).find([rows]).tolist() == [0, 1, -1, 0]
 
 
-def test_a_batch_of_too_many_keys_for_the_filter_finds_the_same(
+def test_large_batches_work_without_the_filter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("lance_stream.upsert.keys.MAX_KEYS", 3)
@@ -106,7 +107,7 @@ def test_a_batch_of_too_many_keys_for_the_filter_finds_the_same(
 
 
 @given(keys_and_rows(), st.integers(0, 3))
-def test_equal_keys_have_equal_hashes_and_others_others(
+def test_hashes_are_equal_for_equal_keys_only(
     given_keys: tuple[list[pa.Array], list[pa.Array]], start: int
 ) -> None:
     batch, _ = given_keys
@@ -122,7 +123,7 @@ def test_hashes_never_change() -> None:
     assert hash_keys(keys).tolist() == [3268114855643547390, 13674178207171167827]
 
 
-def test_many_columns_of_many_values_do_not_overflow() -> None:
+def test_composite_keys_do_not_overflow() -> None:
     dice = np.random.default_rng(1)
     columns = [pa.array(dice.permutation(5000)) for _ in range(6)]
     lookup = KeyLookup(columns)
@@ -149,7 +150,7 @@ def test_these_types_cannot(arrow_type: pa.DataType) -> None:
 
 
 @pytest.mark.floors
-def test_null_keys_are_refused_with_their_number_and_one_of_them() -> None:
+def test_null_keys_are_counted_and_refused() -> None:
     keys = [pa.array([1, 2, None, None]), pa.array(["a", None, "c", "d"])]
     with pytest.raises(InvalidInputError, match=r"3 of 4 rows .* \(a=2, b=None\)"):
         check_no_null_keys(["a", "b"], keys)
@@ -184,7 +185,7 @@ def test_the_newest_row_of_a_key_counts(rows: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.floors
-def test_equal_sequences_are_refused_unless_the_rows_are_equal() -> None:
+def test_equal_sequences_need_equal_rows() -> None:
     batch = pa.record_batch(
         {"k": [1, 1, 1, 2], "seq": [3, 3, 1, 1], "x": [float("nan"), float("nan"), 0.0, 0.0]}
     )

@@ -38,12 +38,12 @@ def key_field(table: TableVersion) -> Field:
 
 
 def learnt(table: TableVersion, *keys: list[Any]) -> list[FileBounds]:
-    told = []
+    bounds = []
     for fragment, each in zip(table.manifest.fragments, keys, strict=True):
         learner = BoundsLearner(fragment, [key_field(table)])
         learner.see([pa.array(each, table.arrow_schema.field(0).type)])
-        told += learner.learnt()
-    return told
+        bounds += learner.learnt()
+    return bounds
 
 
 def saved(table: TableVersion, *keys: list[Any]) -> ColumnBounds:
@@ -89,9 +89,10 @@ def test_damage_is_noticed_wherever_it_is() -> None:
         assert read_bounds(table.store, key_field(table)) == []
 
 
-def test_the_bounds_of_another_type_or_release_are_not_taken(
+def test_saved_bounds_match_type_and_release(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Others are ignored."""
     table, other = table_of([1]), table_of(["1"], arrow_type=pa.string())
     saved(table, [1])
     assert len(read_bounds(table.store, key_field(table))) == 1
@@ -100,9 +101,10 @@ def test_the_bounds_of_another_type_or_release_are_not_taken(
     assert read_bounds(table.store, key_field(table)) == []
 
 
-def test_a_file_that_is_too_large_is_not_used_and_not_read_whole(
+def test_an_oversized_file_is_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Only its end is read."""
     table = table_of([1])
     saved(table, [1])
     monkeypatch.setattr(known_key_bounds, "MAX_FILE_BYTES", 100)
@@ -111,7 +113,7 @@ def test_a_file_that_is_too_large_is_not_used_and_not_read_whole(
     assert [call for call, _ in store.calls] == ["read_end"]
 
 
-def test_of_too_many_files_the_newest_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_newest_bounds_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_key_bounds, "MAX_FILE_ENTRIES", 2)
     table = table_of([1], [2], [3])
     column = saved(table, [1], [2], [3])
@@ -147,9 +149,10 @@ def test_a_process_reads_what_was_saved_once() -> None:
 
 
 @pytest.mark.floors
-def test_it_is_saved_only_where_much_would_have_to_be_read_again(
+def test_bounds_are_saved_if_it_pays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Only where much would have to be read again without them."""
     table = table_of([1], [5])
     bounds = key_bounds(table, ["id"])
     bounds.learn(learnt(table, [1], [5]))

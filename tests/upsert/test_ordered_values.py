@@ -54,9 +54,7 @@ def columns(draw: st.DrawFn) -> tuple[pa.DataType, list[Any]]:
 
 @settings(deadline=None)
 @given(columns(), st.integers(0, 2))
-def test_what_stands_for_values_is_in_their_order(
-    column: tuple[pa.DataType, list[Any]], skipped: int
-) -> None:
+def test_ordered_words_keep_the_order(column: tuple[pa.DataType, list[Any]], skipped: int) -> None:
     arrow_type, drawn = column
     array = pa.array(drawn, arrow_type).slice(skipped)
     drawn = drawn[skipped:]
@@ -84,7 +82,7 @@ def test_all_values_lie_between_their_bounds(
 
 
 @pytest.mark.parametrize("arrow_type", list(values))
-def test_nulls_have_no_bounds_and_no_values_no_words(arrow_type: pa.DataType) -> None:
+def test_nulls_have_neither_bounds_nor_words(arrow_type: pa.DataType) -> None:
     assert bounds_of(pa.nulls(3, arrow_type)) is None
     assert len(ordered_words(pa.array([], arrow_type))) == 0
 

@@ -89,9 +89,7 @@ def last_state(happened: Sequence[Event]) -> dict[int, str]:
 
 @settings(max_examples=15, deadline=None)
 @given(events, st.randoms(use_true_random=False))
-def test_whatever_the_order_in_which_events_arrive_the_table_ends_up_the_same(
-    happened: list[Event], dice: random.Random
-) -> None:
+def test_events_in_any_order_end_alike(happened: list[Event], dice: random.Random) -> None:
     table = new_table()
     arriving = list(happened)
     dice.shuffle(arriving)
@@ -121,7 +119,7 @@ def on_publication(table: TableVersion, act: Callable[[], object]) -> TableVersi
 
 @settings(max_examples=15, deadline=None)
 @given(events, events, events)
-def test_two_writers_at_once_end_up_where_one_would(
+def test_concurrent_writers_end_like_one(
     before: list[Event], ours: list[Event], theirs: list[Event]
 ) -> None:
     order = {event: at for at, event in enumerate([*before, *ours, *theirs])}
@@ -141,7 +139,7 @@ def test_two_writers_at_once_end_up_where_one_would(
 
 
 @pytest.mark.parametrize("ours", [(1, 5, "d"), (1, 4, "u")])
-def test_a_delete_and_an_older_insert_at_once_leave_no_row(ours: Event) -> None:
+def test_a_delete_beats_a_concurrent_older_insert(ours: Event) -> None:
     theirs = (1, 9 - ours[1], "u" if ours[2] == "d" else "d")
     table = take_in(new_table(), (7, 1, "u")).table
     stale = on_publication(table, lambda: take_in(table, theirs))
@@ -151,7 +149,7 @@ def test_a_delete_and_an_older_insert_at_once_leave_no_row(ours: Event) -> None:
     assert tombstone_files(table) == named_files(table)
 
 
-def test_without_tombstones_a_late_row_brings_a_deleted_one_back() -> None:
+def test_without_tombstones_late_rows_resurrect() -> None:
     table = append(new_table(), pa.table({"id": [1], "seq": [1], "x": ["1@1"]})).table
     for rules, left in ((FORGETFUL, {1: "1@2"}), (RULES, {})):
         table = take_in(table, (1, 9, "d"), rules=rules).table
@@ -160,7 +158,8 @@ def test_without_tombstones_a_late_row_brings_a_deleted_one_back() -> None:
         table = done.table
 
 
-def test_a_delete_that_arrives_before_its_insert_wins() -> None:
+def test_an_early_delete_wins() -> None:
+    """It arrives before the insert that it deletes."""
     table = new_table()
     done = take_in(table, (1, 5, "d"))
     assert (done.is_new, done.num_deleted, done.num_remembered) == (True, 0, 1)
@@ -172,20 +171,21 @@ def test_a_delete_that_arrives_before_its_insert_wins() -> None:
     assert (newer.num_inserted, content(newer.table)) == (1, {1: "1@6", 2: "2@4"})
 
 
-def test_a_row_that_is_as_new_as_the_delete_is_late() -> None:
+def test_ties_with_a_delete_are_late() -> None:
     table = take_in(new_table(), (1, 5, "d")).table
     done = take_in(table, (1, 5, "u"))
     assert (done.num_late, done.is_new) == (1, False)
 
 
-def test_a_batch_of_late_deletes_makes_no_version() -> None:
+def test_late_deletes_make_no_version() -> None:
     table = take_in(new_table(), (1, 5, "d"), (2, 7, "u")).table
     done = take_in(table, (1, 5, "d"), (2, 6, "d"))
     assert (done.is_new, done.num_late, done.num_remembered) == (False, 2, 0)
     assert tombstone_files(table) == named_files(table)
 
 
-def test_an_upsert_that_remembers_nothing_minds_what_others_remember() -> None:
+def test_tombstones_bind_upserts_without_them() -> None:
+    """An upsert that remembers no deletes still honours those in the table."""
     table = take_in(new_table(), (1, 5, "d")).table
     done = take_in(table, (1, 4, "u"), (2, 4, "d"), rules=FORGETFUL)
     assert (done.num_late, done.num_remembered, content(done.table)) == (1, 0, {})
@@ -193,7 +193,7 @@ def test_an_upsert_that_remembers_nothing_minds_what_others_remember() -> None:
     assert content(unordered.table) == {1: "new"}
 
 
-def test_a_sequence_that_is_not_stored_is_remembered_all_the_same() -> None:
+def test_unstored_sequences_are_remembered() -> None:
     rules = replace(RULES, except_columns=("op", "seq"))
     table = new_table(pa.schema([SCHEMA.field("id"), SCHEMA.field("x")]))
     table = take_in(table, (1, 5, "d"), rules=rules).table
@@ -204,7 +204,7 @@ def test_a_sequence_that_is_not_stored_is_remembered_all_the_same() -> None:
     assert (late.num_late, content(late.table)) == (1, {1: "1@9"})
 
 
-def test_a_table_without_stable_row_ids_remembers_as_well() -> None:
+def test_tombstones_need_no_stable_row_ids() -> None:
     uri = f"memory://{uuid.uuid4()}/t"
     table = lance_stream.create_dataset(uri, SCHEMA, stable_row_ids=False).table
     table = take_in(table, (1, 1, "u"), (2, 1, "u"), (9, 5, "d")).table
@@ -214,7 +214,8 @@ def test_a_table_without_stable_row_ids_remembers_as_well() -> None:
     assert verify(done.table) == []
 
 
-def test_keys_of_several_columns_are_told_apart_whatever_their_order() -> None:
+def test_composite_keys_match_in_any_order() -> None:
+    """The order in which `on` names the columns does not matter."""
     schema = pa.schema(
         [pa.field("a", pa.string(), False), pa.field("b", pa.int32(), False), SCHEMA.field("seq")]
     )
@@ -241,7 +242,7 @@ def test_deletes_are_forgotten_after_a_while() -> None:
     assert len(tombstone_files(done.table)) == 1  # the versions before name it
 
 
-def test_what_is_remembered_and_the_ledger_go_in_with_one_version() -> None:
+def test_tombstones_and_ledger_share_a_version() -> None:
     table = new_table()
     first = take_in(table, (1, 5, "d"), micro_batch=MicroBatch("app", 0))
     assert first.table.version == table.version + 1
@@ -251,7 +252,7 @@ def test_what_is_remembered_and_the_ledger_go_in_with_one_version() -> None:
     assert tombstone_files(table) == named_files(table)
 
 
-def test_a_second_driver_of_a_batch_leaves_no_file_behind() -> None:
+def test_a_second_driver_leaves_no_file() -> None:
     table = take_in(new_table(), (9, 1, "d")).table
     micro_batch = MicroBatch("app", 0)
     stale = on_publication(table, lambda: take_in(table, (1, 5, "d"), micro_batch=micro_batch))
@@ -261,7 +262,7 @@ def test_a_second_driver_of_a_batch_leaves_no_file_behind() -> None:
     assert len(named_files(table)) == 2
 
 
-def test_a_commit_that_is_known_to_have_failed_leaves_no_file_behind() -> None:
+def test_a_failed_commit_leaves_no_file() -> None:
     table = take_in(new_table(), (1, 5, "d")).table
     stale = on_publication(table, lambda: Dataset(table).restore(1))
     with pytest.raises(CommitConflictError):
@@ -269,7 +270,7 @@ def test_a_commit_that_is_known_to_have_failed_leaves_no_file_behind() -> None:
     assert len(tombstone_files(table)) == 1
 
 
-def test_a_restore_brings_back_what_was_remembered_then() -> None:
+def test_a_restore_brings_back_its_tombstones() -> None:
     first = take_in(new_table(), (1, 5, "d")).table
     second = take_in(first, (2, 5, "d")).table
     restored = Dataset(second).restore(first.version).table
@@ -277,7 +278,8 @@ def test_a_restore_brings_back_what_was_remembered_then() -> None:
     assert (done.num_late, content(done.table)) == (1, {2: "2@4"})
 
 
-def test_deletes_by_other_columns_are_refused_and_nothing_is_written() -> None:
+def test_other_key_columns_are_refused() -> None:
+    """Nothing is written."""
     table = take_in(new_table(), (1, 5, "d")).table
     files = [each.path for each in table.store.list()]
     rows = batch((1, 6, "d")).append_column("at", pa.array([1]))
@@ -286,7 +288,8 @@ def test_deletes_by_other_columns_are_refused_and_nothing_is_written() -> None:
     assert [each.path for each in table.store.list()] == files
 
 
-def test_another_writer_who_remembers_by_other_columns_meanwhile_is_noticed() -> None:
+def test_other_columns_of_a_concurrent_writer() -> None:
+    """Another writer begins to remember deletes by other columns between plan and commit."""
     table = new_table()
     other = replace(RULES, sequence_by="at", except_columns=("op", "at"))
     rows = batch((2, 6, "d")).append_column("at", pa.array([1]))
@@ -296,7 +299,7 @@ def test_another_writer_who_remembers_by_other_columns_meanwhile_is_noticed() ->
     assert tombstone_files(table) == named_files(table)
 
 
-def test_the_verb_of_a_dataset_takes_an_age() -> None:
+def test_the_dataset_verb_takes_an_age() -> None:
     ds = Dataset(new_table())
     how: dict[str, Any] = {
         "sequence_by": "seq",
@@ -340,7 +343,8 @@ OURS: list[Event] = [(1, 6, "d"), (3, 4, "u"), (4, 6, "d"), (5, 3, "u"), (6, 7, 
 THEIRS: list[Event] = [(1, 5, "u"), (4, 5, "u"), (5, 4, "d"), (6, 6, "d"), (2, 2, "d")]
 
 
-def test_wherever_another_writer_comes_in_the_table_ends_up_the_same() -> None:
+def test_concurrent_commits_anywhere_end_alike() -> None:
+    """Another writer commits at each call to the store in turn."""
     wanted = last_state([*BEFORE, *OURS, *THEIRS])
     num_calls = number_of_calls(*OURS, before=BEFORE)
     assert num_calls > 8
@@ -356,7 +360,9 @@ class KilledError(BaseException):
     """The process is gone: nothing is tidied up."""
 
 
-def test_wherever_a_writer_dies_its_successor_does_the_batch_once() -> None:
+def test_crashes_anywhere_apply_the_batch_once() -> None:
+    """The writer dies at each call to the store in turn, and a second one takes over."""
+
     def die() -> None:
         raise KilledError
 
@@ -375,7 +381,7 @@ def test_wherever_a_writer_dies_its_successor_does_the_batch_once() -> None:
     assert versions == {0, 1}  # some died before, some after the version was there
 
 
-def test_a_file_stays_when_it_is_not_known_whether_its_commit_landed() -> None:
+def test_an_uncertain_commit_keeps_its_file() -> None:
     table = take_in(new_table(), (1, 5, "d")).table
     store = WatchedStore(table.store)
 

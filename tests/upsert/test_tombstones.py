@@ -100,7 +100,7 @@ def columns_of(
 
 @settings(max_examples=60, deadline=None)
 @given(histories())
-def test_a_row_is_late_unless_it_is_newer_than_every_delete_of_its_key(
+def test_rows_must_be_newer_than_every_delete(
     history: tuple[list[pa.DataType], list[dict[tuple[Any, ...], int]]],
 ) -> None:
     types, batches = history
@@ -122,7 +122,7 @@ def test_a_row_is_late_unless_it_is_newer_than_every_delete_of_its_key(
 
 
 @pytest.mark.parametrize("num_asked", [1, 50, 3000])
-def test_many_deletes_are_found_by_few_keys_and_few_by_many(num_asked: int) -> None:
+def test_few_and_many_keys_are_looked_up(num_asked: int) -> None:
     dice = np.random.default_rng(num_asked)
     table = new_table()
     model: dict[int, int] = {}
@@ -144,7 +144,7 @@ def ids(*numbers: int) -> list[pa.Array]:
     return [pa.array(numbers, pa.int64())]
 
 
-def test_deletes_are_forgotten_when_they_are_too_old() -> None:
+def test_old_deletes_expire() -> None:
     day = 24 * 3600 * 1000
     table = remember(new_table(), ids(1), pa.array([5]), now_ms=0)
     table = remember(table, ids(2), pa.array([5]), now_ms=6 * day)
@@ -157,7 +157,8 @@ def test_deletes_are_forgotten_when_they_are_too_old() -> None:
     assert late(table, *asked, now_ms=0, age=None) == [False, True]
 
 
-def test_old_deletes_in_a_file_that_is_kept_for_younger_ones_are_forgotten_too() -> None:
+def test_old_deletes_in_joined_files_expire() -> None:
+    """Although younger ones keep their file."""
     table = new_table()
     for number in range(8):  # the eighth file takes in the seven before
         table = remember(table, ids(number), pa.array([5]), now_ms=number * 1000)
@@ -175,7 +176,7 @@ def config_files(table: TableVersion) -> tuple[TombstoneFile, ...]:
     return known.files
 
 
-def test_the_newest_delete_of_a_key_is_kept_when_files_become_one() -> None:
+def test_joining_keeps_the_newest_delete() -> None:
     table = new_table()
     for sequence in (3, 9, 4, 1, 1, 1, 1, 1):
         table = remember(table, ids(1), pa.array([sequence]))
@@ -184,7 +185,7 @@ def test_the_newest_delete_of_a_key_is_kept_when_files_become_one() -> None:
     assert late(table, ids(1), pa.array([10])) == [False]
 
 
-def test_what_two_writers_remember_at_once_is_remembered_of_both() -> None:
+def test_concurrent_writers_keep_both_tombstones() -> None:
     table = new_table()
     for number in range(7):
         table = remember(table, ids(number), pa.array([5]))
@@ -205,7 +206,8 @@ def test_nothing_is_written_where_nothing_is_deleted() -> None:
     assert table.store.list("_lance_stream") == []
 
 
-def test_a_file_is_read_once_by_a_process_and_not_at_all_by_who_wrote_it() -> None:
+def test_each_process_reads_a_file_once() -> None:
+    """The process that wrote it does not read it at all."""
     table = remember(new_table(), ids(1), pa.array([5]))
     watched = WatchedStore(table.store)
     here = replace(table, store=watched)
@@ -244,7 +246,8 @@ def by(
     return open_remembered(table, on, "seq", sequence, age=age, now_ms=0)
 
 
-def test_other_columns_are_refused_when_deletes_are_to_be_remembered_and_else_ignored() -> None:
+def test_other_columns_are_refused_or_ignored() -> None:
+    """Refused if this upsert remembers deletes, ignored if not."""
     table = remember(new_table(), ids(1), pa.array([5]))
     with pytest.raises(InvalidInputError, match="the table remembers deletes by the key"):
         open_remembered(table, ["seq"], "id", pa.int64(), age=WEEK, now_ms=0)
@@ -252,7 +255,7 @@ def test_other_columns_are_refused_when_deletes_are_to_be_remembered_and_else_ig
     assert len(by(table, ["id"], pa.int64(), None).files) == 1
 
 
-def test_sequences_that_are_not_stored_are_compared_in_the_wider_type() -> None:
+def test_unstored_sequences_compare_as_wider_type() -> None:
     table = remember(new_table(), ids(1), pa.array([5], pa.int32()))
     assert late(table, ids(1), pa.array([5], pa.int64())) == [True]
     assert late(table, ids(1), pa.array([1 << 40], pa.int64())) == [False]
@@ -279,12 +282,12 @@ def test_sequences_that_are_not_stored_are_compared_in_the_wider_type() -> None:
     ],
     ids=lambda each: str(each.type),
 )
-def test_any_type_that_has_an_order_can_be_a_sequence(sequence: pa.Array) -> None:
+def test_any_ordered_type_can_be_a_sequence(sequence: pa.Array) -> None:
     table = remember(new_table(), ids(1, 2), sequence)
     assert late(table, ids(2, 1), sequence) == [True, False]
 
 
-def test_the_keys_of_a_clone_are_looked_up_where_it_was_cloned() -> None:
+def test_a_clone_reads_its_origins_files() -> None:
     table = remember(new_table(), ids(1), pa.array([5]))
     base = lance_stream.table.manifest.BasePath(0, table.store.uri, None, is_dataset_root=True)
     clone = new_table()
@@ -292,7 +295,7 @@ def test_the_keys_of_a_clone_are_looked_up_where_it_was_cloned() -> None:
     assert late(replace(clone, manifest=manifest), ids(1, 2), pa.array([5, 5])) == [True, False]
 
 
-def test_a_file_that_is_not_there_is_an_error_with_a_way_out() -> None:
+def test_a_missing_file_gives_a_way_out() -> None:
     known = Tombstones(("id",), "seq", "int64", (TombstoneFile("0" * 32 + ".arrow", 0, 1),))
     table = new_table()
     table = table.at(replace(table.manifest, config=config_entries(known)))
@@ -309,7 +312,7 @@ DELETES = pa.record_batch(
 NAMES = DELETES.schema.names
 
 
-def test_every_damaged_file_is_told_to_be_so_or_holds_deletes() -> None:
+def test_damaged_files_are_refused_or_read() -> None:
     data = encode_deletes(Deletes(DELETES))
     assert decode_deletes(data, NAMES, 2).equals(DELETES)
     dice = np.random.default_rng(3)
@@ -334,12 +337,12 @@ def test_every_damaged_file_is_told_to_be_so_or_holds_deletes() -> None:
         (pa.record_batch({"key:id": [1, None], "sequence": [5, 6], "deleted_at": [0, 0]}), "nulls"),
     ],
 )
-def test_a_file_that_holds_something_else_is_refused(rows: pa.RecordBatch, match: str) -> None:
+def test_files_with_other_contents_are_refused(rows: pa.RecordBatch, match: str) -> None:
     with pytest.raises(CorruptDataError, match=match):
         decode_deletes(encode_deletes(Deletes(rows)), NAMES, 2)
 
 
-def test_keys_of_another_type_are_refused_with_a_way_out() -> None:
+def test_keys_of_other_types_are_refused() -> None:
     texts = DELETES.set_column(0, "key:id", pa.array(["a", "b"]))
     with pytest.raises(InvalidInputError, match=f"of other types.*{CONFIG_KEY}"):
         cast_deletes(texts, DELETES.schema)

@@ -86,7 +86,7 @@ def small() -> TableVersion:
     return append(new_table(), pa.table({**rows, "tags": [["a"], None, []]})).table
 
 
-def test_rows_that_stay_the_same_are_left_alone() -> None:
+def test_unchanged_rows_can_be_skipped() -> None:
     table = small()
     same = pa.Table.from_pylist(content(table), SCHEMA)
     rules = UpsertRules(("id",), skip_unchanged=True)
@@ -97,7 +97,8 @@ def test_rows_that_stay_the_same_are_left_alone() -> None:
     assert (done.num_updated, done.table.version) == (1, table.version + 1)
 
 
-def test_a_column_that_is_missing_keeps_its_values_and_is_null_in_new_rows() -> None:
+def test_missing_columns_keep_their_values() -> None:
+    """In new rows they are null."""
     done = upsert(small(), pa.table({"id": [9, 2], "x": [9.0, 8.0]}), UpsertRules(("id",)))
     assert repr(content(done.table)) == repr(
         [
@@ -109,13 +110,13 @@ def test_a_column_that_is_missing_keeps_its_values_and_is_null_in_new_rows() -> 
     )
 
 
-def test_a_stored_row_without_a_sequence_is_older_than_any() -> None:
+def test_stored_null_sequences_are_the_oldest() -> None:
     rows = pa.table({"id": [3], "seq": [-7], "x": [1.0]})
     done = upsert(small(), rows, UpsertRules(("id",), sequence_by="seq"))
     assert (done.num_updated, done.num_late) == (1, 0)
 
 
-def test_rows_that_delete_need_no_more_than_their_key() -> None:
+def test_deletes_need_only_the_key() -> None:
     rows = pa.table({"id": [1, 7], "op": ["d", "d"]})
     rules = UpsertRules(("id",), delete_when="op = 'd'", except_columns=("op",))
     done = upsert(small(), rows, rules)
@@ -124,7 +125,7 @@ def test_rows_that_delete_need_no_more_than_their_key() -> None:
     assert again.table.version == done.table.version
 
 
-def test_a_key_that_several_rows_have_changes_all_of_them() -> None:
+def test_all_rows_of_a_key_change() -> None:
     table = append(small(), pa.table({"id": [1], "x": [0.0]})).table
     done = upsert(table, pa.table({"id": [1], "x": [4.0]}), UpsertRules(("id",)))
     assert [row["x"] for row in content(done.table)][:2] == [4.0, 4.0]
@@ -158,9 +159,7 @@ def test_a_key_that_several_rows_have_changes_all_of_them() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_and_nothing_is_changed(
-    rows: dict[str, Any], rules: UpsertRules, match: str
-) -> None:
+def test_invalid_rows_change_nothing(rows: dict[str, Any], rules: UpsertRules, match: str) -> None:
     table = small()
     with pytest.raises((InvalidInputError, lance_stream.NotFoundError), match=match):
         upsert(table, pa.table(rows), rules)
@@ -171,7 +170,8 @@ def open_newest(table: TableVersion) -> int:
     return table.log.latest()
 
 
-def test_two_who_change_the_same_row_do_so_one_after_the_other() -> None:
+def test_concurrent_updates_of_a_row_are_serialized() -> None:
+    """The later upsert is planned again and updates the row of the earlier one."""
     table = small()
     stale = table
     upsert(table, pa.table({"id": [1], "x": [2.0]}), UpsertRules(("id",)))
@@ -198,7 +198,8 @@ def test_the_verbs_of_a_dataset_lead_here() -> None:
         final.restore(99)
 
 
-def test_one_key_column_and_one_that_is_not_stored_may_be_named_alone() -> None:
+def test_single_names_need_no_list() -> None:
+    """`on` and `except_columns` take one name as a string."""
     rows = pa.table({"id": [1, 7], "x": [9.0, 8.0], "op": ["u", "u"]})
     ds = lance_stream.Dataset(small()).upsert(rows, on="id", except_columns="op")
     assert {row["id"]: row["x"] for row in content(ds.table)}[7] == 8.0
@@ -206,9 +207,11 @@ def test_one_key_column_and_one_that_is_not_stored_may_be_named_alone() -> None:
 
 
 @pytest.mark.parametrize("tombstones", [None, "7 days"])
-def test_of_two_batches_with_equal_sequences_the_later_counts_unless_a_delete_is_remembered(
+def test_equal_sequences_let_the_later_win(
     tombstones: str | None,
 ) -> None:
+    """Of two batches, unless a delete is remembered."""
+
     def batch(x: float, op: str = "u") -> pa.Table:
         row = {"id": 1, "seq": 5, "x": x, "tags": None, "op": op}
         return pa.Table.from_pylist([row], WITH_OP)
@@ -231,7 +234,9 @@ def test_of_two_batches_with_equal_sequences_the_later_counts_unless_a_delete_is
     assert ds.to_table()["x"].to_pylist() == ([4.0] if tombstones is None else [])
 
 
-def test_of_two_calls_that_apply_changes_the_later_counts_whatever_its_versions() -> None:
+def test_later_calls_win_over_newer_versions() -> None:
+    """Versions are compared within one call only."""
+
     def change(x: float, version: int) -> pa.Table:
         row = {"id": 1, "seq": 5, "x": x, "_change_type": "insert", "_commit_version": version}
         return pa.Table.from_pylist([row])

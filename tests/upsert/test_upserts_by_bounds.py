@@ -62,7 +62,7 @@ def values(table: TableVersion) -> dict[int, float]:
     return dict(zip(found["id"], found["x"], strict=True))
 
 
-def test_an_upsert_of_recent_keys_opens_only_the_fragments_that_can_hold_them() -> None:
+def test_recent_keys_open_few_fragments() -> None:
     table = ordered_by_time()
     first, store = watched(table)
     done = upsert(first, rows(550, 560, 1.0), ON_ID)
@@ -82,7 +82,7 @@ def test_an_upsert_of_recent_keys_opens_only_the_fragments_that_can_hold_them() 
     assert len(found) == 1250
 
 
-def test_keys_far_apart_open_only_the_fragments_between_whose_bounds_they_lie() -> None:
+def test_distant_keys_skip_fragments_between() -> None:
     table = upsert(ordered_by_time(), rows(-1, 0), ON_ID).table
     now, store = watched(table)
     keys = pa.table({"id": [5, 1105, 5000], "x": [1.0, 1.0, 1.0]}, SCHEMA)
@@ -99,7 +99,7 @@ def test_new_keys_only_open_nothing() -> None:
     assert (done.num_updated, done.num_inserted) == (0, 10)
 
 
-def test_what_another_writer_adds_is_looked_into() -> None:
+def test_foreign_fragments_are_read() -> None:
     table = upsert(ordered_by_time(), rows(-1, 0), ON_ID).table
     theirs = lance_stream.Dataset(table).append(rows(9000, 9010))
     done = upsert(table, rows(9005, 9006, 1.0), ON_ID)
@@ -107,7 +107,7 @@ def test_what_another_writer_adds_is_looked_into() -> None:
     assert done.table.version == theirs.version + 1
 
 
-def test_rows_that_a_restore_brings_back_are_found() -> None:
+def test_restored_rows_are_found() -> None:
     """The bounds of a file are those of its dead rows, too."""
     ds = lance_stream.Dataset(ordered_by_time())
     deleted = ds.delete("id % 100 < 90")
@@ -120,7 +120,7 @@ def test_rows_that_a_restore_brings_back_are_found() -> None:
     assert data_files_read(store) == {path_of(now, 2)}
 
 
-def test_compacted_files_have_the_bounds_of_those_they_were_made_of() -> None:
+def test_compacted_files_inherit_their_bounds() -> None:
     table = upsert(ordered_by_time(), rows(9000, 9001), ON_ID).table
     ds = lance_stream.Dataset(table).delete("id >= 300 and id < 350").compact(target_rows=300)
     assert len(ds.table.manifest.fragments) < NUM_FRAGMENTS // 2
@@ -130,14 +130,15 @@ def test_compacted_files_have_the_bounds_of_those_they_were_made_of() -> None:
     assert len(data_files_read(store)) == 1
 
 
-def test_dead_rows_are_not_matched_while_their_bounds_are_learnt() -> None:
+def test_dead_rows_are_not_matched() -> None:
+    """Although their keys are read to learn the bounds."""
     deleted = lance_stream.Dataset(ordered_by_time()).delete("id < 5")
     done = upsert(deleted.table, rows(3, 7, 1.0), ON_ID)
     assert (done.num_updated, done.num_inserted) == (2, 2)
     assert len(values(done.table)) == 1197
 
 
-def test_another_process_goes_on_from_what_was_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_uses_saved_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
     table = upsert(ordered_by_time(), rows(-1, 0), ON_ID).table
     assert table.store.exists(bounds_path(table.schema.fields[0]))
@@ -148,8 +149,8 @@ def test_another_process_goes_on_from_what_was_saved(monkeypatch: pytest.MonkeyP
     assert data_files_read(store) == {path_of(table, 7), path_of(table, NUM_FRAGMENTS)}
 
 
-def test_the_saved_bounds_of_no_table_lead_to_wrong_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table made anew in the same place has other files, whose names nobody knows."""
+def test_bounds_of_another_table_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table re-created in the same place has other files, with names of their own."""
     monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
     old, new = ordered_by_time(), ordered_by_time()
     old = upsert(old, rows(-1, 0), ON_ID).table
@@ -161,7 +162,7 @@ def test_the_saved_bounds_of_no_table_lead_to_wrong_rows(monkeypatch: pytest.Mon
     assert upsert(new, rows(0, 1200, 1.0), ON_ID).num_updated == 1200
 
 
-def test_a_store_that_cannot_be_written_beside_the_table_is_no_obstacle(
+def test_unwritable_bounds_do_not_fail_upserts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
@@ -196,9 +197,8 @@ KEYS: dict[str, tuple[pa.Schema, Callable[[int], tuple[Any, ...]]]] = {
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("kind", list(KEYS))
 @pytest.mark.parametrize("seed", range(2))
-def test_whatever_happens_to_a_table_an_upsert_finds_what_a_dictionary_has(
-    kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_upserts_match_a_dictionary(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After any history of the table."""
     monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 20_000)
     schema, key_of = KEYS[kind]
     rules = UpsertRules(tuple(schema.names))
@@ -252,7 +252,7 @@ def test_whatever_happens_to_a_table_an_upsert_finds_what_a_dictionary_has(
     assert num_left_out > 0 or kind == "long texts"
 
 
-def test_readers_are_not_shared_with_the_watched_store() -> None:
+def test_watched_stores_have_their_own_readers() -> None:
     """What the tests above count would else be read from memory."""
     table, store = watched(ordered_by_time())
     assert isinstance(table.files, OpenFiles)

@@ -39,7 +39,8 @@ def in_the_way(ds: Dataset, before_publishing: Any, times: int = 1) -> Dataset:
     return Dataset(replace(ds.table, store=store, log=ObjectStoreLog(store)))
 
 
-def test_old_rows_read_null_in_a_new_column_and_stay_who_they_are(ds: Dataset) -> None:
+def test_existing_rows_read_null(ds: Dataset) -> None:
+    """They keep their row ids and versions, and the feed has no change."""
     before = ds.to_table(with_row_id=True, with_row_versions=True)
     added = ds.add_columns(PRICE)
     assert added.version == ds.version + 1
@@ -96,7 +97,8 @@ def test_nested_columns_are_numbered_on(ds: Dataset) -> None:
     assert added.verify() == []
 
 
-def test_a_column_that_is_there_with_the_same_type_is_left_alone(ds: Dataset) -> None:
+def test_existing_columns_are_left_alone(ds: Dataset) -> None:
+    """If they have the same type."""
     added = ds.add_columns(PRICE)
     for columns in (PRICE, [PRICE], pa.schema([PRICE, pa.field("name", pa.string())])):
         assert added.add_columns(columns).version == added.version
@@ -121,27 +123,25 @@ def test_a_column_that_is_there_with_the_same_type_is_left_alone(ds: Dataset) ->
         (1.0, "a pyarrow.Field"),
     ],
 )
-def test_what_cannot_be_added_is_refused_and_makes_no_version(
-    ds: Dataset, column: Any, match: str
-) -> None:
+def test_invalid_columns_make_no_version(ds: Dataset, column: Any, match: str) -> None:
     with pytest.raises(InvalidInputError, match=match):
         ds.add_columns(column)
     assert ds.checkout(None).version == ds.version
 
 
-def test_a_table_of_version_0_1_takes_no_more_columns() -> None:
+def test_version_0_1_takes_no_new_columns() -> None:
     old = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/old", SCHEMA, file_version="0.1")
     with pytest.raises(InvalidInputError, match=r"version 0\.1 must hold all columns"):
         old.add_columns(PRICE)
 
 
-def test_a_type_that_the_files_do_not_hold_is_refused() -> None:
+def test_unsupported_types_are_refused() -> None:
     old = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/old", SCHEMA, file_version="2.1")
     with pytest.raises(InvalidInputError, match=r"version 2\.1 hold no maps"):
         old.add_columns(pa.field("m", pa.map_(pa.string(), pa.int64())))
 
 
-def test_rows_that_others_append_meanwhile_read_null_as_well(ds: Dataset) -> None:
+def test_concurrently_appended_rows_read_null(ds: Dataset) -> None:
     watched = in_the_way(ds, lambda: ds.append(pa.table({"id": [6], "name": ["late"]})), times=2)
     added = watched.add_columns(PRICE)
     assert added.version == ds.version + 3
@@ -151,20 +151,20 @@ def test_rows_that_others_append_meanwhile_read_null_as_well(ds: Dataset) -> Non
     }
 
 
-def test_of_two_who_add_one_column_the_second_finds_it_there(ds: Dataset) -> None:
+def test_concurrent_additions_of_a_column_agree(ds: Dataset) -> None:
     added = in_the_way(ds, lambda: ds.add_columns(PRICE)).add_columns(PRICE)
     assert added.version == ds.version + 1
     assert added.schema.names == ["id", "name", "price"]
 
 
 @pytest.mark.floors
-def test_of_two_who_add_one_column_with_two_types_the_second_is_told(ds: Dataset) -> None:
+def test_concurrent_additions_of_different_types_conflict(ds: Dataset) -> None:
     watched = in_the_way(ds, lambda: ds.add_columns(pa.field("price", pa.string())))
     with pytest.raises(InvalidInputError, match="of type string, not double"):
         watched.add_columns(PRICE)
 
 
-def test_rows_written_before_a_column_came_are_appended_after_it(ds: Dataset) -> None:
+def test_concurrent_appends_follow_a_new_column(ds: Dataset) -> None:
     watched = in_the_way(ds, lambda: ds.add_columns(PRICE))
     after = watched.append(pa.table({"id": [6], "name": ["n6"]}))
     assert after.version == ds.version + 2
@@ -172,7 +172,7 @@ def test_rows_written_before_a_column_came_are_appended_after_it(ds: Dataset) ->
     assert after.verify() == []
 
 
-def test_the_columns_that_rows_bring_along_are_added(ds: Dataset) -> None:
+def test_new_columns_of_rows_are_added(ds: Dataset) -> None:
     rows = pa.table(
         {"id": pa.array([9], pa.int32()), "price": [1.5], "name": ["x"], "note": ["new"]},
         schema=pa.schema(
@@ -196,12 +196,13 @@ def test_the_columns_that_rows_bring_along_are_added(ds: Dataset) -> None:
     }
 
 
-def test_rows_need_not_have_all_columns_of_the_table(ds: Dataset) -> None:
+def test_rows_may_lack_columns(ds: Dataset) -> None:
     table = add_missing_columns(ds.table, pa.schema([("note", pa.string())]))
     assert table.arrow_schema.names == ["id", "name", "note"]
 
 
-def test_a_key_of_the_table_that_rows_come_from_is_no_key_here(ds: Dataset) -> None:
+def test_a_source_primary_key_is_dropped(ds: Dataset) -> None:
+    """The table that rows come from declares it; here it is an ordinary column."""
     declared = {"lance-schema:unenforced-primary-key": "true", "comment": "kept"}
     table = add_missing_columns(
         ds.table, pa.schema([pa.field("k", pa.int64(), nullable=False, metadata=declared)])
@@ -231,7 +232,7 @@ def test_rows_that_would_not_fit_add_nothing(ds: Dataset, incoming: Any, match: 
 
 
 @pytest.mark.parametrize("file_version", ["2.0", "2.1", "2.2"])
-def test_every_file_version_from_2_0_takes_columns(file_version: str) -> None:
+def test_file_versions_from_2_0_take_columns(file_version: str) -> None:
     uri = f"memory://{uuid.uuid4()}/table"
     ds = lance_stream.create_dataset(uri, SCHEMA, file_version=file_version)
     ds = ds.append(pa.table({"id": [1], "name": ["a"]})).add_columns(

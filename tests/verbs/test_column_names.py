@@ -13,7 +13,7 @@ NOT_NAMES = ["", "a.b", "."]
 
 
 @pytest.mark.parametrize("name", NOT_NAMES)
-def test_a_name_that_others_cannot_read_is_refused(name: str, tmp_path: Path) -> None:
+def test_unportable_names_are_refused(name: str, tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), (name, pa.int64())])
     with pytest.raises(InvalidInputError, match="a name is not empty, and has no dot"):
         lance_stream.create_dataset(tmp_path / "new", schema)
@@ -33,7 +33,7 @@ def test_a_name_that_others_cannot_read_is_refused(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.2"])
-def test_two_parts_of_a_struct_must_not_share_a_name(version: str, tmp_path: Path) -> None:
+def test_struct_fields_need_distinct_names(version: str, tmp_path: Path) -> None:
     parts = pa.struct([pa.field("x", pa.int64()), pa.field("x", pa.int64())])
     for arrow in (parts, pa.list_(parts)):
         with pytest.raises(InvalidInputError, match="the parts of a struct must have different"):
@@ -42,9 +42,7 @@ def test_two_parts_of_a_struct_must_not_share_a_name(version: str, tmp_path: Pat
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_names_that_differ_in_case_are_two_columns_in_every_verb(
-    version: str, tmp_path: Path
-) -> None:
+def test_names_are_case_sensitive_in_every_verb(version: str, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     schema = pa.schema(
         [

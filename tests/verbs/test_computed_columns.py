@@ -43,7 +43,7 @@ def data_files(ds: Dataset) -> set[str]:
 
 
 @pytest.mark.floors
-def test_a_value_is_computed_from_its_own_row(ds: Dataset) -> None:
+def test_values_are_computed_row_by_row(ds: Dataset) -> None:
     made = ds.add_columns(
         {
             "double": "id * 2",
@@ -65,7 +65,7 @@ def test_a_value_is_computed_from_its_own_row(ds: Dataset) -> None:
     assert made.verify() == []
 
 
-def test_rows_stay_who_they_are_and_were_updated(ds: Dataset) -> None:
+def test_rows_keep_their_ids_and_are_updated(ds: Dataset) -> None:
     before = ds.to_table(with_row_id=True, with_row_versions=True).drop_columns(
         "_row_last_updated_at_version"
     )
@@ -89,7 +89,7 @@ def test_only_the_new_columns_are_written(ds: Dataset) -> None:
         assert fragment.physical_rows == 4
 
 
-def test_what_a_dead_row_holds_cannot_be_in_the_way(ds: Dataset) -> None:
+def test_dead_rows_are_not_computed(ds: Dataset) -> None:
     numbers = {"number": "CAST(name AS int)"}
     with pytest.raises(InvalidInputError, match="cannot be computed"):
         ds.add_columns(numbers)
@@ -97,7 +97,8 @@ def test_what_a_dead_row_holds_cannot_be_in_the_way(ds: Dataset) -> None:
     assert left.add_columns(numbers).to_table()["number"].to_pylist() == [None, None]
 
 
-def test_a_column_that_is_always_null_writes_nothing_and_updates_nobody(ds: Dataset) -> None:
+def test_a_constant_null_writes_nothing(ds: Dataset) -> None:
+    """No row is updated."""
     before = data_files(ds)
     made = ds.add_columns({"price": "CAST(NULL AS double)"})
     assert made.schema.field("price").type == pa.float64()
@@ -128,7 +129,7 @@ def test_a_table_without_rows_gets_its_columns() -> None:
     assert made.to_table()["double"].to_pylist() == [None]
 
 
-def test_tables_without_stable_row_ids_get_values_too() -> None:
+def test_values_without_stable_row_ids() -> None:
     made = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
     )
@@ -152,7 +153,7 @@ def test_tables_without_stable_row_ids_get_values_too() -> None:
         ({"x": 1}, InvalidInputError, "SQL expression"),
     ],
 )
-def test_what_cannot_be_computed_changes_nothing_and_leaves_no_file(
+def test_failed_computations_leave_no_files(
     ds: Dataset, columns: Any, error: type[Exception], match: str
 ) -> None:
     before = data_files(ds)
@@ -166,7 +167,7 @@ def test_no_column_is_no_version(ds: Dataset) -> None:
     assert ds.add_columns({}).version == ds.version
 
 
-def test_it_is_planned_again_and_writes_only_what_came_meanwhile(ds: Dataset) -> None:
+def test_retries_compute_only_new_rows(ds: Dataset) -> None:
     before = data_files(ds)
     made = in_the_way(ds, lambda: ds.append(rows(9))).add_columns({"double": "id * 2"})
     assert made.version == ds.version + 2
@@ -175,19 +176,21 @@ def test_it_is_planned_again_and_writes_only_what_came_meanwhile(ds: Dataset) ->
     assert made.verify() == []
 
 
-def test_rows_that_died_meanwhile_do_not_come_back(ds: Dataset) -> None:
+def test_concurrently_deleted_rows_stay_deleted(ds: Dataset) -> None:
     made = in_the_way(ds, lambda: ds.delete("id = 5")).add_columns({"double": "id * 2"})
     assert made.to_table()["double"].to_pylist() == [2, 6, 8, 12, 14, 16]
 
 
-def test_files_of_fragments_that_went_meanwhile_are_deleted(ds: Dataset) -> None:
+def test_files_of_removed_fragments_are_deleted(ds: Dataset) -> None:
     made = in_the_way(ds, lambda: ds.delete("id < 5")).add_columns({"double": "id * 2"})
     named = {file.path for each in made.table.manifest.fragments for file in each.files}
     stale = {file.path for each in ds.table.manifest.fragments for file in each.files}
     assert data_files(made) == named | stale
 
 
-def test_files_are_written_again_when_another_column_took_their_number(ds: Dataset) -> None:
+def test_files_are_rewritten_if_ids_collide(ds: Dataset) -> None:
+    """A concurrent writer's column took the field id."""
+
     def meanwhile() -> None:
         ds.add_columns({"other": "name"})
 
@@ -198,7 +201,7 @@ def test_files_are_written_again_when_another_column_took_their_number(ds: Datas
     assert len(data_files(made) - before) == 4  # the first two of ours are gone
 
 
-def test_an_overwrite_meanwhile_ends_it_without_a_file(ds: Dataset) -> None:
+def test_a_concurrent_overwrite_leaves_no_file(ds: Dataset) -> None:
     def meanwhile() -> None:
         ds.overwrite(rows(50))
 
@@ -214,7 +217,7 @@ def test_an_overwrite_meanwhile_ends_it_without_a_file(ds: Dataset) -> None:
     assert data_files(ds) == named
 
 
-def test_the_same_column_added_meanwhile_is_an_error(ds: Dataset) -> None:
+def test_a_concurrent_column_of_that_name_conflicts(ds: Dataset) -> None:
     def meanwhile() -> None:
         ds.add_columns({"double": "id * 3"})
 
@@ -224,7 +227,7 @@ def test_the_same_column_added_meanwhile_is_an_error(ds: Dataset) -> None:
     assert len(data_files(ds)) == 4
 
 
-def test_whoever_is_always_late_gives_up(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_are_limited(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lance_stream.write.planning.MAX_PLANS", 3)
     monkeypatch.setattr("time.sleep", lambda _: None)
     before = data_files(ds)

@@ -47,7 +47,7 @@ def ds() -> Dataset:
     return made.append(rows(1, 2)).append(rows(3, 4))
 
 
-def test_a_column_is_gone_and_no_row_changes(ds: Dataset) -> None:
+def test_dropping_a_column_changes_no_row(ds: Dataset) -> None:
     before = ds.to_table(with_row_id=True, with_row_versions=True)
     left = ds.drop_columns(["name", "orders"])
     assert left.version == ds.version + 1
@@ -62,13 +62,14 @@ def test_one_name_may_stand_for_itself(ds: Dataset) -> None:
     assert ds.drop_columns("name").schema.names == ["id", "place", "orders", "tags"]
 
 
-def test_a_part_of_a_struct_is_gone_and_null_structs_stay_null(ds: Dataset) -> None:
+def test_a_struct_field_can_be_dropped(ds: Dataset) -> None:
+    """Null structs stay null."""
     left = ds.drop_columns(["place.city"])
     assert left.to_table()["place"].to_pylist() == [{"zip": 1}, None, {"zip": 3}, None]
     assert left.drop_columns(["place"]).schema.names == ["id", "name", "orders", "tags"]
 
 
-def test_a_struct_that_goes_takes_its_parts_along(ds: Dataset) -> None:
+def test_a_dropped_struct_takes_its_fields(ds: Dataset) -> None:
     assert "place" not in ds.drop_columns(["place.zip", "place"]).schema.names
 
 
@@ -87,20 +88,24 @@ def test_values_go_with_a_compaction(ds: Dataset) -> None:
     assert left.to_table().equals(ds.to_table().drop_columns("name"))
 
 
-def test_a_file_without_a_column_left_is_named_no_more(ds: Dataset) -> None:
+def test_files_without_columns_leave_the_manifest(ds: Dataset) -> None:
     left = ds.add_columns({"double": "id * 2"}).drop_columns(["double"])
     assert [len(each.files) for each in left.table.manifest.fragments] == [1, 1]
     assert left.to_table().equals(ds.to_table())
 
 
-def test_a_column_that_takes_the_number_of_one_that_went_has_no_past(ds: Dataset) -> None:
+def test_a_reused_field_id_has_no_history(ds: Dataset) -> None:
     first = ds.add_columns({"double": "id * 2"})
     last = first.drop_columns(["double"]).add_columns({"triple": "id * 3"})
     assert first.table.schema.fields[-1].id == last.table.schema.fields[-1].id
     feed = last.changes(first.version - 1, columns=["id", "triple"]).read_all().to_pylist()
-    told = [(each["_commit_version"] - first.version, each["id"], each["triple"]) for each in feed]
-    assert [each for each in told if each[2] is not None] == [(2, n, 3 * n) for n in (1, 2, 3, 4)]
-    assert len(told) == 16  # two columns with values, four rows, before and after
+    changes = [
+        (each["_commit_version"] - first.version, each["id"], each["triple"]) for each in feed
+    ]
+    assert [each for each in changes if each[2] is not None] == [
+        (2, n, 3 * n) for n in (1, 2, 3, 4)
+    ]
+    assert len(changes) == 16  # two columns with values, four rows, before and after
 
 
 @pytest.mark.parametrize(
@@ -124,7 +129,7 @@ def test_a_column_that_takes_the_number_of_one_that_went_has_no_past(ds: Dataset
         (["_rowid"], NotFoundError, "'_rowid'"),
     ],
 )
-def test_what_cannot_go_stays_and_makes_no_version(
+def test_invalid_drops_make_no_version(
     ds: Dataset, columns: Any, error: type[Exception], match: str
 ) -> None:
     with pytest.raises(error, match=match):
@@ -144,7 +149,8 @@ def test_no_column_is_no_version(ds: Dataset) -> None:
     assert ds.drop_columns([]).version == ds.version
 
 
-def test_a_column_of_remembered_deletes_stays_until_they_are_forgotten() -> None:
+def test_columns_of_tombstones_cannot_be_dropped() -> None:
+    """Until the remembered deletes are removed."""
     schema = pa.schema([("k", pa.int64()), ("seq", pa.int64()), ("gone", pa.bool_())])
     made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
     for gone in (False, True):

@@ -36,7 +36,7 @@ def celsius() -> Any:
 
 
 @pytest.mark.floors
-def test_registered_extension_types_come_back_as_such(celsius: Celsius) -> None:
+def test_registered_extension_types_round_trip(celsius: Celsius) -> None:
     degrees = pa.ExtensionArray.from_storage(celsius, pa.array([36.6, None]))
     table = pa.table(
         {
@@ -59,7 +59,7 @@ def test_registered_extension_types_come_back_as_such(celsius: Celsius) -> None:
     assert dataset.overwrite(table).table.schema == dataset.table.schema
 
 
-def test_an_extension_type_that_is_not_registered_comes_back_as_its_storage(
+def test_unregistered_extension_types_read_as_storage(
     celsius: Celsius,
 ) -> None:
     table = pa.table({"c": pa.ExtensionArray.from_storage(celsius, pa.array([36.6, None]))})

@@ -56,7 +56,7 @@ def files_named(uri: str) -> list[str]:
     return sorted(file.path for each in fragments for file in each.files)
 
 
-def test_the_first_commit_makes_the_table_with_its_rows(uri: str) -> None:
+def test_the_first_commit_creates_the_table(uri: str) -> None:
     job = plan_job(uri, SCHEMA, file_version="2.1", primary_key=["id"])
     with pytest.raises(NotFoundError):
         open_table(uri)
@@ -76,14 +76,15 @@ def test_the_first_commit_makes_the_table_with_its_rows(uri: str) -> None:
 
 
 @pytest.mark.floors
-def test_a_job_without_rows_makes_the_table_and_no_version_after_it(uri: str) -> None:
+def test_an_empty_job_creates_the_table(uri: str) -> None:
+    """A second one makes no version."""
     assert commit_job(plan_job(uri, SCHEMA), []).is_new
     assert not commit_job(plan_job(uri, SCHEMA), []).is_new
     assert lance_stream.open_dataset(uri).version == 1
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_of_two_jobs_that_make_one_table_the_second_follows(uri: str, overwrite: bool) -> None:
+def test_concurrent_creations_share_one_table(uri: str, overwrite: bool) -> None:
     first, second = plan_job(uri, SCHEMA), plan_job(uri, SCHEMA, overwrite=overwrite)
     commit_job(first, write(first, 1, 2))
     done = commit_job(second, write(second, 3))
@@ -92,7 +93,8 @@ def test_of_two_jobs_that_make_one_table_the_second_follows(uri: str, overwrite:
     assert Dataset(done.table).verify() == []
 
 
-def test_a_table_that_was_made_with_other_columns_meanwhile_is_not_written(uri: str) -> None:
+def test_a_concurrent_table_is_not_written(uri: str) -> None:
+    """It was created meanwhile, with other columns."""
     job = plan_job(uri, SCHEMA)
     fragments = write(job, 1, 2)
     lance_stream.create_dataset(uri, pa.schema([("other", pa.int64())]))
@@ -104,9 +106,7 @@ def test_a_table_that_was_made_with_other_columns_meanwhile_is_not_written(uri: 
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("exists", [False, True])
-def test_a_micro_batch_is_in_once_whoever_commits_it(
-    uri: str, overwrite: bool, exists: bool
-) -> None:
+def test_a_micro_batch_is_committed_once(uri: str, overwrite: bool, exists: bool) -> None:
     if exists:
         lance_stream.create_dataset(uri, SCHEMA).append(rows(0))
     batch = MicroBatch("app", 0, "query")
@@ -127,7 +127,7 @@ def test_a_micro_batch_is_in_once_whoever_commits_it(
         assert files_of(uri) == files_named(uri)
 
 
-def test_rows_of_a_job_go_behind_what_others_did_meanwhile(uri: str) -> None:
+def test_jobs_commit_after_concurrent_changes(uri: str) -> None:
     table = lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 1))
     job = plan_job(uri, SCHEMA)
     fragments = write(job, 2)
@@ -137,7 +137,7 @@ def test_rows_of_a_job_go_behind_what_others_did_meanwhile(uri: str) -> None:
     assert Dataset(done.table).verify() == []
 
 
-def test_rows_written_for_columns_that_were_replaced_are_refused(uri: str) -> None:
+def test_rows_for_replaced_columns_are_refused(uri: str) -> None:
     table = lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 1))
     job = plan_job(uri, SCHEMA)
     fragments = write(job, 2)
@@ -150,7 +150,7 @@ def test_rows_written_for_columns_that_were_replaced_are_refused(uri: str) -> No
     assert not written & set(files_of(uri))
 
 
-def test_rows_written_for_a_table_that_is_gone_are_refused(uri: str) -> None:
+def test_rows_for_a_deleted_table_are_refused(uri: str) -> None:
     lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 1))
     job = plan_job(uri, SCHEMA)
     fragments = write(job, 2)
@@ -163,7 +163,7 @@ def test_rows_written_for_a_table_that_is_gone_are_refused(uri: str) -> None:
     assert len(files_of(uri)) == 1  # that of the first rows, which nobody deletes
 
 
-def test_a_version_that_was_cleaned_up_meanwhile_is_not_missed(uri: str) -> None:
+def test_the_planned_version_may_be_cleaned_up(uri: str) -> None:
     table = lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 1))
     job = plan_job(uri, SCHEMA)
     fragments = write(job, 2)
@@ -176,7 +176,7 @@ def test_a_version_that_was_cleaned_up_meanwhile_is_not_missed(uri: str) -> None
 
 
 @pytest.mark.parametrize("landed", [False, True])
-def test_files_stay_when_nobody_knows_whether_the_table_was_made(
+def test_an_uncertain_creation_keeps_its_files(
     uri: str, landed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(call: str, path: str) -> None:
@@ -195,14 +195,14 @@ def test_files_stay_when_nobody_knows_whether_the_table_was_made(
         assert ids_of(uri) == [1, 2]
 
 
-def test_what_a_job_wrote_can_be_thrown_away(uri: str) -> None:
+def test_written_files_can_be_discarded(uri: str) -> None:
     job = plan_job(uri, SCHEMA)
     discard(job, write(job, 1) + write(job, 2))
     assert files_of(uri) == []
 
 
 @pytest.mark.floors
-def test_columns_are_added_when_the_job_is_planned(uri: str) -> None:
+def test_planning_a_job_adds_columns(uri: str) -> None:
     lance_stream.create_dataset(uri, SCHEMA).append(rows(0))
     wider = SCHEMA.append(pa.field("price", pa.float64()))
     with pytest.raises(InvalidInputError, match="no column 'price'"):
@@ -213,7 +213,7 @@ def test_columns_are_added_when_the_job_is_planned(uri: str) -> None:
     assert lance_stream.open_dataset(uri).to_table()["price"].to_pylist() == [None, 1.5]
 
 
-def test_no_column_is_added_for_rows_that_lack_another(uri: str) -> None:
+def test_no_column_is_added_for_incomplete_rows(uri: str) -> None:
     required = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     lance_stream.create_dataset(uri, required)
     with pytest.raises(InvalidInputError, match="'id' must not be null in the table, but is miss"):
@@ -231,9 +231,7 @@ def test_no_column_is_added_for_rows_that_lack_another(uri: str) -> None:
         (pa.schema([("id", pa.int64()), ("other", pa.string())]), False),
     ],
 )
-def test_an_overwrite_keeps_columns_that_the_rows_can_be_cast_to(
-    uri: str, incoming: pa.Schema, kept: bool
-) -> None:
+def test_overwrites_keep_castable_columns(uri: str, incoming: pa.Schema, kept: bool) -> None:
     table = lance_stream.create_dataset(uri, SCHEMA).append(rows(0))
     job = plan_job(uri, incoming, overwrite=True)
     ids = {each.id for each in table.table.schema.walk()}
@@ -249,7 +247,7 @@ def test_an_overwrite_keeps_columns_that_the_rows_can_be_cast_to(
         ({"file_version": "9.9"}, "9.9"),
     ],
 )
-def test_a_table_that_is_not_made_as_asked_for_is_refused(
+def test_a_table_with_other_options_is_refused(
     uri: str, options: dict[str, Any], match: str
 ) -> None:
     lance_stream.create_dataset(uri, SCHEMA, primary_key=["id"])

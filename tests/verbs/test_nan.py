@@ -28,7 +28,7 @@ QUERIES = [
 @pytest.mark.parametrize("arrow", [pa.float32(), pa.float64()], ids=str)
 @pytest.mark.parametrize("version", ["0.1", "2.0", "2.2"])
 @pytest.mark.oracle
-def test_a_filter_chooses_the_rows_that_pylance_chooses(
+def test_filters_choose_the_rows_of_pylance(
     version: str, arrow: pa.DataType, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "t")
@@ -44,7 +44,7 @@ def test_a_filter_chooses_the_rows_that_pylance_chooses(
         assert ours.to_table(["id"], filter=query).to_pydict() == expected.to_pydict(), query
 
 
-def test_a_delete_takes_nan_for_the_greatest_number(tmp_path: Path) -> None:
+def test_nan_compares_as_the_greatest_number(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("f", pa.float64())])
     ds = lance_stream.create_dataset(tmp_path / "t", schema)
     ds = ds.append(pa.table({"id": [1, 2, 3, 4], "f": [1.0, NAN, 400.0, None]}))
@@ -54,9 +54,7 @@ def test_a_delete_takes_nan_for_the_greatest_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arrow", [pa.float32(), pa.float64(), pa.decimal128(9, 3)], ids=str)
-def test_a_literal_with_a_point_updates_every_column_of_fractions(
-    arrow: pa.DataType, tmp_path: Path
-) -> None:
+def test_decimal_literals_fit_all_fractional_types(arrow: pa.DataType, tmp_path: Path) -> None:
     ds = lance_stream.create_dataset(tmp_path / "t", pa.schema([("x", arrow)]))
     ds = ds.append(pa.table({"x": pa.array([1, 2], pa.int8()).cast(arrow)}))
     assert [float(each) for each in ds.update({"x": "9.0"}).to_table()["x"].to_pylist()] == [9, 9]
@@ -64,7 +62,7 @@ def test_a_literal_with_a_point_updates_every_column_of_fractions(
     assert [float(each) for each in ds.to_table()["x"].to_pylist()] == [-0.25, -0.25]
 
 
-def test_a_double_is_set_to_the_one_that_its_digits_say_and_found_by_them(tmp_path: Path) -> None:
+def test_doubles_match_their_decimal_digits(tmp_path: Path) -> None:
     digits = "0.10000000149011612"  # more than 2^53, without the point
     ds = lance_stream.create_dataset(tmp_path / "t", pa.schema([("x", pa.float64())]))
     ds = ds.append(pa.table({"x": [1.5]})).update({"x": digits})

@@ -58,7 +58,7 @@ def test_two_columns_change_names(ds: Dataset) -> None:
     }
 
 
-def test_the_feed_follows_a_column_through_its_names(ds: Dataset) -> None:
+def test_the_feed_follows_renamed_columns(ds: Dataset) -> None:
     made = ds.rename_columns({"name": "title"}).update({"title": "'new'"}, "id = 1")
     feed = made.changes(0, columns=["title"]).read_all()
     assert feed["title"].to_pylist() == ["n1", "n2", "n3", "n4", "n1", "new"]
@@ -85,7 +85,7 @@ def test_the_same_names_are_no_version(ds: Dataset) -> None:
         (["name"], InvalidInputError, "a mapping"),
     ],
 )
-def test_what_cannot_be_named_so_keeps_its_name(
+def test_invalid_names_change_nothing(
     ds: Dataset, names: Any, error: type[Exception], match: str
 ) -> None:
     with pytest.raises(error, match=match):
@@ -93,7 +93,7 @@ def test_what_cannot_be_named_so_keeps_its_name(
     assert ds.checkout(None).version == ds.version
 
 
-def test_a_column_that_went_meanwhile_is_not_there(ds: Dataset) -> None:
+def test_a_concurrently_dropped_column_is_missing(ds: Dataset) -> None:
     def meanwhile() -> None:
         ds.drop_columns(["name"])
 
@@ -101,6 +101,6 @@ def test_a_column_that_went_meanwhile_is_not_there(ds: Dataset) -> None:
         in_the_way(ds, meanwhile).rename_columns({"name": "title"})
 
 
-def test_rows_that_are_written_meanwhile_are_read_under_the_new_name(ds: Dataset) -> None:
+def test_concurrent_rows_get_the_new_name(ds: Dataset) -> None:
     made = in_the_way(ds, lambda: ds.append(rows(5))).rename_columns({"name": "title"})
     assert made.to_table(["title"], filter="id = 5")["title"].to_pylist() == ["n5"]

@@ -49,7 +49,7 @@ def ds(uri: str) -> Dataset:
 
 
 @pytest.mark.parametrize("file_version", ["2.0", "2.1", "2.2"])
-def test_a_new_table_has_its_schema_and_no_rows(uri: str, file_version: str) -> None:
+def test_a_new_table_has_no_rows(uri: str, file_version: str) -> None:
     made = lance_stream.create_dataset(uri, SCHEMA, file_version=file_version, config={"a": "b"})
     opened = lance_stream.open_dataset(uri)
     for each in (made, opened):
@@ -69,7 +69,7 @@ def test_a_table_is_not_made_twice(ds: Dataset) -> None:
         lance_stream.create_dataset(ds.uri, SCHEMA)
 
 
-def test_of_two_who_make_a_table_one_succeeds(uri: str) -> None:
+def test_concurrent_creations_succeed_once(uri: str) -> None:
     outcomes: list[str] = []
     gate = threading.Barrier(4)
 
@@ -112,24 +112,20 @@ def test_the_primary_key_is_declared_and_not_null(uri: str) -> None:
         ({"file_version": "7.0"}, "no file version"),
     ],
 )
-def test_an_argument_that_makes_no_sense_makes_no_table(
-    uri: str, arguments: dict[str, Any], named: str
-) -> None:
+def test_invalid_arguments_create_no_table(uri: str, arguments: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidInputError, match=named):
         lance_stream.create_dataset(uri, **{"schema": SCHEMA, **arguments})
     with pytest.raises(NotFoundError):
         lance_stream.open_dataset(uri)
 
 
-def test_the_unstable_file_version_is_refused_by_name(uri: str) -> None:
+def test_the_unstable_file_version_is_refused(uri: str) -> None:
     with pytest.raises(UnsupportedFeatureError, match=r"2\.3"):
         lance_stream.create_dataset(uri, SCHEMA, file_version="2.3")
 
 
 @pytest.mark.parametrize("file_version", ["2.0", "2.1"])
-def test_a_type_that_came_with_a_newer_file_version_is_refused_with_the_way_out(
-    uri: str, file_version: str
-) -> None:
+def test_types_of_newer_file_versions_are_refused(uri: str, file_version: str) -> None:
     schema = pa.schema([("a", pa.map_(pa.string(), pa.int8()))])
     with pytest.raises(InvalidInputError, match=r"'a'.*maps.*version 2\.2"):
         lance_stream.create_dataset(uri, schema, file_version=file_version)
@@ -139,12 +135,12 @@ def test_a_type_that_came_with_a_newer_file_version_is_refused_with_the_way_out(
         dataset.overwrite(pa.table([pa.array([[("k", 1)]], schema.field("a").type)], schema=schema))
 
 
-def test_a_location_without_a_table_is_said_to_have_none(uri: str) -> None:
+def test_missing_tables_are_reported(uri: str) -> None:
     with pytest.raises(NotFoundError, match="there is no dataset at"):
         lance_stream.open_dataset(uri)
 
 
-def test_a_version_is_found_by_number_and_by_moment(ds: Dataset) -> None:
+def test_checkout_by_number_and_timestamp(ds: Dataset) -> None:
     assert ids_of(ds.checkout(2)) == [0, 1, 2]
     assert ids_of(lance_stream.open_dataset(ds.uri, version=1)) == []
     second = ds.checkout(2).timestamp
@@ -161,7 +157,7 @@ def test_what_is_no_version_is_refused(ds: Dataset, version: Any) -> None:
         ds.checkout(version)
 
 
-def test_an_absent_version_is_answered_with_those_that_are_there(ds: Dataset) -> None:
+def test_missing_versions_list_the_existing(ds: Dataset) -> None:
     with pytest.raises(NotFoundError, match=r"no version 9.*oldest 1 and the newest 3"):
         ds.checkout(9)
     with pytest.raises(NotFoundError, match="there is no tag 'x'; there are no tags"):
@@ -170,7 +166,7 @@ def test_an_absent_version_is_answered_with_those_that_are_there(ds: Dataset) ->
         ds.checkout(datetime(2001, 1, 1, tzinfo=UTC))
 
 
-def test_every_version_is_listed_with_what_made_it(ds: Dataset) -> None:
+def test_versions_list_their_operations(ds: Dataset) -> None:
     ds = ds.delete("id = 1").update_config({"a": "b"})
     listed = ds.versions()
     assert [each.version for each in listed] == [1, 2, 3, 4, 5]
@@ -190,7 +186,7 @@ def test_every_version_is_listed_with_what_made_it(ds: Dataset) -> None:
 # --- appending
 
 
-def test_appended_rows_follow_the_others_and_get_new_ids(ds: Dataset) -> None:
+def test_appended_rows_get_new_row_ids(ds: Dataset) -> None:
     table = ds.to_table(with_row_id=True, with_row_versions=True)
     assert table["id"].to_pylist() == [0, 1, 2, 3, 4, 5]
     assert table["_rowid"].to_pylist() == [0, 1, 2, 3, 4, 5]
@@ -198,14 +194,14 @@ def test_appended_rows_follow_the_others_and_get_new_ids(ds: Dataset) -> None:
     assert table["_row_last_updated_at_version"].to_pylist() == [2, 2, 2, 3, 3, 3]
 
 
-def test_a_verb_leaves_the_dataset_it_was_called_on_as_it_was(ds: Dataset) -> None:
+def test_verbs_do_not_change_their_dataset(ds: Dataset) -> None:
     ds.append(rows(9))
     ds.delete("id < 3")
     assert ds.version == 3
     assert ids_of(ds) == [0, 1, 2, 3, 4, 5]
 
 
-def test_appending_to_an_older_version_goes_behind_the_newest(ds: Dataset) -> None:
+def test_appends_go_after_the_newest_version(ds: Dataset) -> None:
     assert ids_of(ds.checkout(2).append(rows(6))) == [0, 1, 2, 3, 4, 5, 6]
 
 
@@ -226,7 +222,7 @@ def test_whatever_has_the_columns_can_be_appended(ds: Dataset, data: Any) -> Non
     assert ds.append(data).to_table() == pa.concat_tables([ds.to_table(), rows(6, 7)])
 
 
-def test_a_scan_can_be_appended_to_the_table_it_reads(ds: Dataset) -> None:
+def test_a_table_can_append_its_scan(ds: Dataset) -> None:
     assert ids_of(ds.append(ds.scan(filter="id > 3"))) == [0, 1, 2, 3, 4, 5, 4, 5]
 
 
@@ -244,9 +240,7 @@ def test_appending_no_rows_makes_no_version(ds: Dataset) -> None:
         ("text", "no rows and columns"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_leaves_no_file(
-    tmp_path: Path, data: Any, named: str
-) -> None:
+def test_invalid_rows_leave_no_file(tmp_path: Path, data: Any, named: str) -> None:
     ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InvalidInputError, match=named):
@@ -254,7 +248,7 @@ def test_what_does_not_fit_is_refused_and_leaves_no_file(
     assert [each for each in sorted(tmp_path.rglob("*")) if each.name != "data"] == before
 
 
-def test_an_error_in_the_users_own_batches_leaves_no_file(tmp_path: Path) -> None:
+def test_errors_of_the_input_leave_no_file(tmp_path: Path) -> None:
     ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -293,7 +287,7 @@ def test_many_who_append_at_once_all_succeed(ds: Dataset) -> None:
 # --- deleting, overwriting, configuring
 
 
-def test_deleted_rows_are_gone_and_the_others_keep_their_ids(ds: Dataset) -> None:
+def test_deletes_keep_other_row_ids(ds: Dataset) -> None:
     ds = ds.delete("id % 3 = 1")
     assert ds.version == 4
     assert ds.to_table(with_row_id=True)["_rowid"].to_pylist() == [0, 2, 3, 5]
@@ -302,7 +296,7 @@ def test_deleted_rows_are_gone_and_the_others_keep_their_ids(ds: Dataset) -> Non
     assert ds.verify() == []
 
 
-def test_a_fragment_without_live_rows_leaves_the_table(ds: Dataset) -> None:
+def test_an_emptied_fragment_leaves_the_table(ds: Dataset) -> None:
     ds = ds.delete("id IN (0, 2)").delete("id <= 2")
     assert len(ds.table.manifest.fragments) == 1
     assert ids_of(ds) == [3, 4, 5]
@@ -314,17 +308,17 @@ def test_deleting_nothing_makes_no_version(ds: Dataset) -> None:
     assert ds.delete("NULL").version == 3
 
 
-def test_rows_for_which_a_condition_is_null_stay(ds: Dataset) -> None:
+def test_rows_with_null_conditions_stay(ds: Dataset) -> None:
     ds = ds.append(pa.table({"id": [6], "name": pa.array([None], pa.string())}))
     assert ids_of(ds.delete("name <> 'n0'")) == [0, 6]
 
 
-def test_deleting_by_an_older_dataset_deletes_from_the_newest(ds: Dataset) -> None:
+def test_deletes_apply_to_the_newest_version(ds: Dataset) -> None:
     ds.append(rows(6))
     assert ids_of(ds.delete("id >= 5")) == [0, 1, 2, 3, 4]
 
 
-def test_a_condition_that_is_not_understood_deletes_nothing(ds: Dataset) -> None:
+def test_invalid_conditions_delete_nothing(ds: Dataset) -> None:
     with pytest.raises(InvalidInputError):
         ds.delete("id >")
     with pytest.raises(NotFoundError):
@@ -332,7 +326,8 @@ def test_a_condition_that_is_not_understood_deletes_nothing(ds: Dataset) -> None
     assert lance_stream.open_dataset(ds.uri).version == 3
 
 
-def test_deletes_at_once_of_different_and_of_the_same_rows_all_end_well(ds: Dataset) -> None:
+def test_concurrent_deletes_all_succeed(ds: Dataset) -> None:
+    """Of the same and of different rows."""
     errors: list[BaseException] = []
 
     def delete(condition: str) -> None:
@@ -353,7 +348,7 @@ def test_deletes_at_once_of_different_and_of_the_same_rows_all_end_well(ds: Data
     assert now.verify() == []
 
 
-def test_overwriting_puts_other_rows_and_columns_in_place(ds: Dataset) -> None:
+def test_overwriting_replaces_rows_and_columns(ds: Dataset) -> None:
     ds = ds.update_config({"a": "b"})
     ds = ds.overwrite(pa.table({"x": [1.5, 2.5]}))
     table = ds.to_table(with_row_id=True)
@@ -364,7 +359,7 @@ def test_overwriting_puts_other_rows_and_columns_in_place(ds: Dataset) -> None:
     assert ds.verify() == []
 
 
-def test_overwriting_with_the_same_columns_keeps_their_field_ids(ds: Dataset) -> None:
+def test_overwriting_keeps_ids_of_equal_columns(ds: Dataset) -> None:
     schema = ds.table.schema
     assert ds.overwrite(rows(7)).table.schema == schema
     other = ds.overwrite(rows(7).rename_columns(["id", "other"])).table.schema
@@ -394,7 +389,7 @@ def test_columns_come_in_the_order_asked_for(ds: Dataset) -> None:
         ds.scan(columns=[])
 
 
-def test_a_filter_may_name_columns_that_are_not_asked_for(ds: Dataset) -> None:
+def test_filters_may_use_unselected_columns(ds: Dataset) -> None:
     assert ds.to_table(columns=["name"], filter="id > 3")["name"].to_pylist() == ["n4", "n5"]
     assert ds.to_table(columns=["id"], filter="_rowid = 2")["id"].to_pylist() == [2]
     assert ds.count_rows("name LIKE 'n%' AND id < 2") == 2
@@ -409,7 +404,7 @@ def test_no_batch_is_larger_than_asked_for(ds: Dataset) -> None:
         ds.scan(batch_size=0)
 
 
-def test_a_scan_that_is_not_read_to_its_end_is_no_harm(ds: Dataset) -> None:
+def test_scans_may_be_abandoned(ds: Dataset) -> None:
     reader = ds.scan(batch_size=1)
     reader.read_next_batch()
     del reader
@@ -417,7 +412,7 @@ def test_a_scan_that_is_not_read_to_its_end_is_no_harm(ds: Dataset) -> None:
 
 
 @pytest.mark.floors
-def test_rows_are_taken_in_the_order_asked_for(ds: Dataset) -> None:
+def test_take_keeps_the_requested_order(ds: Dataset) -> None:
     ds = ds.delete("id = 1")
     assert ds.take(row_offsets=[4, 0, 1, 4])["id"].to_pylist() == [5, 0, 2, 5]
     assert ds.take(row_ids=pa.array([5, 0, 5]), columns=["name"])["name"].to_pylist() == [
@@ -444,7 +439,7 @@ def test_rows_are_taken_in_the_order_asked_for(ds: Dataset) -> None:
         ({"row_offsets": [0], "columns": []}, InvalidInputError),
     ],
 )
-def test_a_row_that_is_not_there_is_not_taken(
+def test_taking_missing_rows_is_an_error(
     ds: Dataset, arguments: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -452,7 +447,7 @@ def test_a_row_that_is_not_there_is_not_taken(
 
 
 @pytest.mark.floors
-def test_without_stable_row_ids_an_address_is_the_row_id(uri: str) -> None:
+def test_row_ids_default_to_addresses(uri: str) -> None:
     made = lance_stream.create_dataset(uri, SCHEMA, stable_row_ids=False)
     ds = made.append(rows(0, 1)).append(rows(2, 3)).delete("id = 2")
     assert not ds.has_stable_row_ids
@@ -465,7 +460,7 @@ def test_without_stable_row_ids_an_address_is_the_row_id(uri: str) -> None:
     assert ds.verify() == []
 
 
-def test_a_deleted_and_remade_table_is_read_anew(tmp_path: Path) -> None:
+def test_a_recreated_table_is_read_anew(tmp_path: Path) -> None:
     import shutil
 
     uri = str(tmp_path / "t")
@@ -476,7 +471,7 @@ def test_a_deleted_and_remade_table_is_read_anew(tmp_path: Path) -> None:
     assert ids_of(lance_stream.open_dataset(uri)) == [9]
 
 
-def test_a_stored_path_that_leads_outside_is_refused(tmp_path: Path) -> None:
+def test_paths_outside_the_table_are_refused(tmp_path: Path) -> None:
     from dataclasses import replace
 
     from lance_stream.table.manifest import FragmentList, encode_manifest
@@ -498,7 +493,7 @@ def test_a_stored_path_that_leads_outside_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["0.1", "2.0", "2.1", "2.2"])
 @pytest.mark.parametrize("kind", [pa.list_, pa.large_list])
-def test_lists_without_a_list_in_them_may_have_no_offset_at_all(version: str, kind: Any) -> None:
+def test_empty_lists_may_have_no_offsets(version: str, kind: Any) -> None:
     inner = kind(pa.int64())
     children = [pa.array([], pa.int64())]
     empty = pa.Array.from_buffers(inner, 0, [None, pa.py_buffer(b"")], children=children)

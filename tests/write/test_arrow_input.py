@@ -37,13 +37,13 @@ def test_whatever_has_rows_and_columns_becomes_batches(data: Any) -> None:
 
 
 @pytest.mark.floors
-def test_the_index_of_a_pandas_frame_is_no_column() -> None:
+def test_pandas_indices_are_not_columns() -> None:
     frame = pd.DataFrame({"a": [1, 2]}, index=["x", "y"])
     assert read_input(frame).read_all().column_names == ["a"]
 
 
 @pytest.mark.parametrize("data", [5, "text", {"a": [1]}, [], [TABLE], [1], None], ids=repr)
-def test_what_has_no_rows_and_columns_is_refused(data: Any) -> None:
+def test_unsupported_input_is_refused(data: Any) -> None:
     with pytest.raises(InvalidInputError):
         read_input(data)
 

@@ -13,11 +13,11 @@ def test_small_pages_share_a_batch() -> None:
     assert batch_bounds(0, 60, np.arange(0, 61, 10), 100) == [0, 30, 60]
 
 
-def test_a_large_page_is_cut_into_even_parts() -> None:
+def test_large_pages_are_cut_evenly() -> None:
     assert batch_bounds(0, 300, np.array([0, 250, 300]), 100) == [0, 84, 168, 250, 300]
 
 
-def test_a_part_of_the_rows_is_cut_within_itself() -> None:
+def test_ranges_are_cut_within_themselves() -> None:
     assert batch_bounds(50, 150, np.array([0, 100, 200]), 80) == [50, 100, 150]
 
 
@@ -27,7 +27,7 @@ def test_a_part_of_the_rows_is_cut_within_itself() -> None:
     st.lists(st.integers(0, 120), max_size=12),
     st.integers(1, 200),
 )
-def test_every_row_is_in_one_batch_of_no_more_than_is_allowed(
+def test_batches_cover_all_rows_within_limits(
     start: int, num_rows: int, pages: list[int], batch_size: int
 ) -> None:
     bounds = batch_bounds(start, start + num_rows, np.cumsum([0, *pages]), batch_size)

@@ -48,21 +48,22 @@ def table(tmp_path: Path) -> TableVersion:
     return lance_stream.create_dataset(tmp_path / "t", rows().schema).table
 
 
-def test_an_entry_says_which_rows_a_batch_had(table: TableVersion) -> None:
+def test_an_entry_records_the_rows(table: TableVersion) -> None:
     done = take_in(table, 3, rows(1, 2))
     entry = ledger.read_entry(done.table.manifest.config, QUERY)
     digest = digest_of(rows(2, 1))
     assert entry == ledger.LedgerEntry(3, QUERY, 2, 2, digest.text, RULES)
 
 
-def test_the_same_rows_in_another_order_are_a_replay(table: TableVersion) -> None:
+def test_reordered_rows_are_a_replay(table: TableVersion) -> None:
     take_in(table, 0, rows(1, 2))
     again = take_in(table, 0, rows(2, 1))
     assert (again.is_new, again.taken_in_before) == (False, 2)
     assert ids_of(table) == [1, 2]
 
 
-def test_other_rows_under_the_same_number_are_an_error(table: TableVersion) -> None:
+def test_different_rows_are_an_error(table: TableVersion) -> None:
+    """They arrive under a batch id that is committed already."""
     take_in(table, 0, rows(1, 2))
     for other in (rows(1), rows(1, 3), rows(1, 2, 2)):
         with pytest.raises(OtherBatchError, match="have arrived under the same batch id"):
@@ -71,26 +72,26 @@ def test_other_rows_under_the_same_number_are_an_error(table: TableVersion) -> N
     assert lance_stream.open_dataset(table.uri).verify() == []
 
 
-def test_no_rows_under_an_old_number_are_left_out(table: TableVersion) -> None:
+def test_an_empty_replay_is_skipped(table: TableVersion) -> None:
     take_in(table, 0, rows(1, 2))
     assert find_taken_in(checkout(table, None), batch(0, rows())) is not None
 
 
-def test_other_rows_of_a_plan_that_is_not_deterministic_are_a_replay(table: TableVersion) -> None:
+def test_nondeterministic_replays_may_differ(table: TableVersion) -> None:
     take_in(table, 0, rows(1, 2))
     assert not take_in(table, 0, rows(3), may_differ=True).is_new
     assert ids_of(table) == [1, 2]
 
 
-def test_the_same_rows_by_other_rules_are_an_error(table: TableVersion) -> None:
+def test_different_rules_are_an_error(table: TableVersion) -> None:
     take_in(table, 0, rows(1, 2))
     for may_differ in (False, True):
         with pytest.raises(OtherBatchError, match="another sink's rules"):
             take_in(table, 0, rows(1, 2), rules=fingerprint({"mode": "x"}), may_differ=may_differ)
 
 
-def test_a_batch_that_is_committed_meanwhile_is_compared_as_well(table: TableVersion) -> None:
-    """Two threads plan on one version: the second one's rows are not the first one's."""
+def test_concurrent_batches_are_compared(table: TableVersion) -> None:
+    """Two threads plan on one version; the second has other rows than the first."""
     from lance_stream.verbs.append import append_fragments
     from lance_stream.write.fragments import write_fragments, write_target
 
@@ -104,7 +105,7 @@ def test_a_batch_that_is_committed_meanwhile_is_compared_as_well(table: TableVer
 
 
 @pytest.mark.parametrize("back", [1, 5, ledger.MAX_RECENT, ledger.MAX_RECENT + 1, 24])
-def test_an_older_batch_is_held_against_what_it_was(table: TableVersion, back: int) -> None:
+def test_older_batches_are_compared(table: TableVersion, back: int) -> None:
     for number in range(30):
         take_in(table, number, rows(number))
     older = 29 - back
@@ -115,7 +116,8 @@ def test_an_older_batch_is_held_against_what_it_was(table: TableVersion, back: i
     assert ids_of(table) == list(range(30))
 
 
-def test_a_batch_of_which_nothing_is_known_any_more_is_an_error(table: TableVersion) -> None:
+def test_an_unknown_batch_is_an_error(table: TableVersion) -> None:
+    """Its version was cleaned up, and the ledger no longer has it."""
     for number in range(12):
         take_in(table, number, rows(number))
     lance_stream.open_dataset(table.uri).cleanup(retain_versions=1, older_than="0 seconds")
@@ -132,9 +134,10 @@ def test_a_batch_of_which_nothing_is_known_any_more_is_an_error(table: TableVers
     [(1, [1], True), (1, [1, 2], True), (10, [10, 11], True), (10, [10, 11], False)],
 )
 @pytest.mark.parametrize("names", [(QUERY, "mine"), ("mine", QUERY)])
-def test_an_older_checkpoint_and_a_new_app_id_at_once_double_nothing(
+def test_old_checkpoints_with_new_app_ids_duplicate_nothing(
     table: TableVersion, names: tuple[str, str], number: int, ids: list[int], is_cleaned_up: bool
 ) -> None:
+    """The batches are found under the query's former name; none is written twice."""
     before, after = names
     for each in range(12):
         take_in(table, each, rows(each), before)
@@ -151,9 +154,10 @@ def test_an_older_checkpoint_and_a_new_app_id_at_once_double_nothing(
     assert take_in(table, 12, rows(12), after).is_new
 
 
-def test_another_sink_is_told_from_one_with_a_new_app_id_also_in_an_older_checkpoint(
+def test_two_sinks_resume_an_old_checkpoint(
     table: TableVersion,
 ) -> None:
+    """Another sink of the query is distinguished from the same sink with a new app id."""
     for number in range(3):
         take_in(table, number, rows(number))
     first = take_in(table, 1, rows(1))
@@ -165,14 +169,15 @@ def test_another_sink_is_told_from_one_with_a_new_app_id_also_in_an_older_checkp
     assert take_in(table, 1, rows(200), "rules", rules=fingerprint({"mode": "upsert"})).is_new
 
 
-def test_a_number_that_was_left_out_and_comes_with_rows_is_an_error(table: TableVersion) -> None:
+def test_an_unrecorded_batch_id_is_an_error(table: TableVersion) -> None:
+    """The batch had no rows at first, and now has some."""
     take_in(table, 0, rows(0))
     take_in(table, 2, rows(2))  # batch 1 changed nothing
     with pytest.raises(OtherBatchError, match="it is unknown whether"):
         take_in(table, 1, rows(1))
 
 
-def test_an_app_id_that_is_given_before_a_replay_does_not_double_the_batch(
+def test_adding_an_app_id_keeps_replays(
     table: TableVersion,
 ) -> None:
     take_in(table, 4, rows(1, 2))
@@ -182,7 +187,7 @@ def test_an_app_id_that_is_given_before_a_replay_does_not_double_the_batch(
     assert ids_of(table) == [1, 2, 3]
 
 
-def test_an_app_id_that_is_taken_away_before_a_replay_does_not_double_the_batch(
+def test_removing_an_app_id_keeps_replays(
     table: TableVersion,
 ) -> None:
     take_in(table, 4, rows(1, 2), "mine")
@@ -190,9 +195,10 @@ def test_an_app_id_that_is_taken_away_before_a_replay_does_not_double_the_batch(
     assert ids_of(table) == [1, 2]
 
 
-def test_rows_that_another_sink_put_in_are_not_looked_at_under_another_name(
+def test_claimed_versions_are_not_replays(
     table: TableVersion,
 ) -> None:
+    """They are those of another sink of this query."""
     done = take_in(table, 4, rows(1, 2))
     version = frozenset([done.table.version])
     assert take_in(table, 4, rows(1, 2), "mine", claimed=version).is_new
@@ -200,9 +206,10 @@ def test_rows_that_another_sink_put_in_are_not_looked_at_under_another_name(
     assert ids_of(table) == [1, 1, 2, 2, 3]
 
 
-def test_other_rows_under_another_name_may_be_either_where_the_plan_may_differ(
+def test_ambiguous_rows_under_new_names_are_refused(
     table: TableVersion,
 ) -> None:
+    """Where the plan may differ, they could be a replay or another sink's rows."""
     take_in(table, 4, rows(1, 2))
     with pytest.raises(OtherBatchError, match="start the query once as it was"):
         take_in(table, 4, rows(3), "mine", may_differ=True)
@@ -210,7 +217,7 @@ def test_other_rows_under_another_name_may_be_either_where_the_plan_may_differ(
     assert ids_of(table) == [1, 2]
 
 
-def test_an_app_id_for_each_of_two_dataframes_ends_with_each_row_once(table: TableVersion) -> None:
+def test_two_app_ids_write_each_row_once(table: TableVersion) -> None:
     """What the error advises."""
     take_in(table, 0, rows(1))
     with pytest.raises(OtherBatchError, match="give the sink that failed now its own app_id"):
@@ -221,7 +228,7 @@ def test_an_app_id_for_each_of_two_dataframes_ends_with_each_row_once(table: Tab
     assert ids_of(table) == [1, 2]
 
 
-def test_rows_that_spark_planned_anew_take_the_place_of_the_old_ones(table: TableVersion) -> None:
+def test_replanned_rows_replace_the_old_ones(table: TableVersion) -> None:
     """What the error advises for a checkpoint that was put back: batches 1 and 2 as one."""
     for number in range(3):
         take_in(table, number, rows(number))
@@ -235,7 +242,7 @@ def test_rows_that_spark_planned_anew_take_the_place_of_the_old_ones(table: Tabl
     assert ids_of(table) == [0, 1, 2, 3]
 
 
-def test_entries_of_older_versions_go_by_their_number(table: TableVersion) -> None:
+def test_entries_of_older_releases_compare_ids(table: TableVersion) -> None:
     for number in range(2):
         append(checkout(table, None), rows(number), MicroBatch(QUERY, number, QUERY))
     assert not take_in(table, 1, rows(1)).is_new
@@ -245,9 +252,10 @@ def test_entries_of_older_versions_go_by_their_number(table: TableVersion) -> No
         take_in(table, 1, rows(1), "mine")
 
 
-def test_a_batch_before_a_foreign_restore_is_held_against_what_it_was(
+def test_older_batches_survive_foreign_restores(
     table: TableVersion,
 ) -> None:
+    """They are compared with what was committed before the restore."""
     from lance_stream.table.operations import Restore
     from lance_stream.write.planning import commit_operation
 
@@ -260,7 +268,7 @@ def test_a_batch_before_a_foreign_restore_is_held_against_what_it_was(
         take_in(table, 1, rows(5))
 
 
-def test_a_rule_that_says_nothing_is_as_good_as_none() -> None:
+def test_empty_rules_do_not_change_fingerprints() -> None:
     assert fingerprint({"mode": "append", "on": [], "x": None}) == fingerprint({"mode": "append"})
     assert fingerprint({"mode": "append"}) != fingerprint({"mode": "overwrite"})
     assert fingerprint({"mode": "append"}) == "0fa944cfd3db0b25"
@@ -275,7 +283,7 @@ def test_recent_batches_are_few_in_an_entry(table: TableVersion) -> None:
     assert entry == replace(entry, recent=entry.recent)
 
 
-def test_a_stream_that_was_silent_for_long_knows_its_batches_still(
+def test_long_silent_streams_keep_their_batches(
     table: TableVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger, "MAX_SILENT_VERSIONS", 3)

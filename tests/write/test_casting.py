@@ -119,13 +119,14 @@ def test_a_cast_keeps_every_value(
     assert cast(values, incoming, wanted).to_pylist() == values
 
 
-def test_an_instant_stays_the_same_in_another_zone_and_unit() -> None:
+def test_timestamps_keep_their_instant() -> None:
     source = pa.timestamp("us", "America/New_York")
     result = cast([0, None, 1_000_000], source, pa.timestamp("ms", "UTC"))
     assert result.cast(pa.int64()).to_pylist() == [0, None, 1000]
 
 
-def test_parts_of_a_struct_are_matched_by_name_and_missing_ones_are_null() -> None:
+def test_struct_fields_match_by_name() -> None:
+    """Missing ones are null."""
     incoming = pa.struct([("b", pa.int16()), ("a", pa.string())])
     wanted = pa.struct([("a", pa.large_string()), ("c", pa.int8()), ("b", pa.int64())])
     result = cast([{"b": 1, "a": "x"}, None, {"b": None, "a": None}], incoming, wanted)
@@ -158,9 +159,7 @@ REFUSED_BY_TYPE = [
 
 
 @pytest.mark.parametrize(("incoming", "wanted"), REFUSED_BY_TYPE, ids=str)
-def test_a_type_that_narrows_is_refused_before_any_value_is_seen(
-    incoming: pa.DataType, wanted: pa.DataType
-) -> None:
+def test_narrowing_types_are_refused_up_front(incoming: pa.DataType, wanted: pa.DataType) -> None:
     with pytest.raises(InvalidInputError, match="column 'a"):
         check_castable(pa.schema([("a", incoming)]), pa.schema([("a", wanted)]))
 
@@ -184,14 +183,15 @@ REFUSED_BY_VALUE = [
 
 @pytest.mark.floors
 @pytest.mark.parametrize(("values", "incoming", "wanted"), REFUSED_BY_VALUE, ids=str)
-def test_a_value_that_does_not_fit_is_refused(
+def test_values_out_of_range_are_refused(
     values: list[Any], incoming: pa.DataType, wanted: pa.DataType
 ) -> None:
     with pytest.raises(InvalidInputError, match="column 'a"):
         cast(values, incoming, wanted)
 
 
-def test_columns_are_matched_by_name_and_missing_nullable_ones_are_null() -> None:
+def test_columns_match_by_name() -> None:
+    """Missing nullable ones are null."""
     table = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())])
     batch = pa.RecordBatch.from_pydict({"a": pa.array([1, 2], pa.int32())})
     assert cast_batch(batch, table).to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": None}]
@@ -209,7 +209,7 @@ def test_an_unknown_column_is_refused_by_name() -> None:
         )
 
 
-def test_a_missing_column_that_must_not_be_null_is_refused_by_name() -> None:
+def test_missing_required_columns_are_named() -> None:
     table = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())])
     with pytest.raises(InvalidInputError, match="column 'a' must not be null"):
         check_castable(pa.schema([("b", pa.string())]), table)
@@ -230,7 +230,7 @@ NOT_NULL = pa.field("item", pa.int64(), nullable=False)
         ),
     ],
 )
-def test_a_null_where_none_may_be_is_refused_by_name(
+def test_nulls_in_required_columns_are_named(
     values: list[Any], wanted: pa.Field, named: str
 ) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array(values)], names=["a"])
@@ -264,7 +264,8 @@ def test_a_list_of_pairs_becomes_a_map() -> None:
             cast(bad, pa.list_(pair), wanted)
 
 
-def test_a_map_is_refused_where_its_values_would_narrow_or_must_not_be_null() -> None:
+def test_map_values_are_checked_like_columns() -> None:
+    """They must not narrow, nor be null where the table has required values."""
     wide, narrow = pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int8())
     with pytest.raises(InvalidInputError, match=r"'a\.value'"):
         cast([[("k", 1)]], wide, narrow)
@@ -275,7 +276,7 @@ def test_a_map_is_refused_where_its_values_would_narrow_or_must_not_be_null() ->
         cast([[], None, [("k", None)]], wide, there)
 
 
-def test_extension_types_are_cast_as_what_they_are_made_of() -> None:
+def test_extension_types_cast_as_their_storage() -> None:
     storage = pa.array([b"0123456789abcdef", None], pa.binary(16))
     named = pa.ExtensionArray.from_storage(pa.uuid(), storage)
     incoming = pa.record_batch({"a": named, "l": pa.ListArray.from_arrays([0, 2, 2], named)})

@@ -80,14 +80,14 @@ def test_the_first_version_has_rows_and_ledger(uri: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("stable_row_ids", [True, False])
-def test_what_the_table_is_to_be_is_kept(uri: str, stable_row_ids: bool) -> None:
+def test_table_options_are_kept(uri: str, stable_row_ids: bool) -> None:
     planned = plan_table(uri, SCHEMA, stable_row_ids=stable_row_ids)
     by_append(planned, rows(1), batch())
     assert lance_stream.open_dataset(uri).has_stable_row_ids == stable_row_ids
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_first_batch_that_fails_leaves_no_table(tmp_path: Path, way: str) -> None:
+def test_a_failed_first_batch_creates_no_table(tmp_path: Path, way: str) -> None:
     uri = str(tmp_path / "t")
     too_large = pa.table({"id": [1], "at": [1], "gone": ["no bool"]})
     with pytest.raises(InvalidInputError):
@@ -100,7 +100,8 @@ def test_a_first_batch_that_fails_leaves_no_table(tmp_path: Path, way: str) -> N
     assert lance_stream.open_dataset(uri).count_rows() == 1
 
 
-def test_a_first_batch_of_deletes_only_makes_no_table_unless_they_are_remembered(uri: str) -> None:
+def test_a_first_batch_of_deletes_only(uri: str) -> None:
+    """It creates the table only if deletes are remembered."""
     forgetful = UpsertRules(("id",), sequence_by="at", delete_when="gone")
     assert not upsert(plan_table(uri, SCHEMA), rows(1, gone=True), forgetful, batch()).is_new
     with pytest.raises(lance_stream.NotFoundError):
@@ -116,7 +117,7 @@ def test_a_first_batch_of_deletes_only_makes_no_table_unless_they_are_remembered
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_of_two_drivers_that_make_the_table_the_second_goes_on_in_it(uri: str, way: str) -> None:
+def test_concurrent_drivers_share_one_table(uri: str, way: str) -> None:
     ours, theirs = plan_table(uri, SCHEMA), plan_table(uri, SCHEMA)
     WAYS[way](theirs, rows(1), MicroBatch("theirs", 0, "other"))
     WAYS[way](ours, rows(2), batch())
@@ -151,9 +152,8 @@ def test_many_drivers_make_one_table(uri: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["append", "overwrite"])
-def test_files_for_other_columns_than_the_table_was_made_with_are_not_committed(
-    tmp_path: Path, way: str
-) -> None:
+def test_files_for_other_columns_are_refused(tmp_path: Path, way: str) -> None:
+    """The table was created meanwhile, with other columns."""
     uri = str(tmp_path / "t")
     planned = plan_table(uri, SCHEMA)
     lance_stream.create_dataset(uri, pa.schema([("x", pa.int64()), ("y", pa.int64())]))
@@ -166,7 +166,7 @@ def test_files_for_other_columns_than_the_table_was_made_with_are_not_committed(
 @pytest.mark.parametrize(
     "kind", [pa.null(), pa.list_(pa.null()), pa.struct([("a", pa.int8()), ("b", pa.null())])]
 )
-def test_a_column_of_nulls_only_makes_no_table(uri: str, kind: pa.DataType) -> None:
+def test_untyped_null_columns_create_no_table(uri: str, kind: pa.DataType) -> None:
     schema = pa.schema([("id", pa.int64()), ("x", kind)])
     with pytest.raises(InvalidInputError, match="'x' contains only nulls"):
         check_types_known(schema)

@@ -44,16 +44,14 @@ def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
         ((), []),
     ],
 )
-def test_a_file_holds_so_many_rows_and_the_next_goes_on(
-    tmp_path: Path, sizes: tuple[int, ...], files: list[int]
-) -> None:
+def test_files_are_cut_by_rows(tmp_path: Path, sizes: tuple[int, ...], files: list[int]) -> None:
     fragments = write_fragments(batches(*sizes), target(tmp_path, max_rows_per_file=10))
     assert [each.physical_rows for each in fragments] == files
     stored = sorted(path.stat().st_size for path in tmp_path.glob("data/*.lance"))
     assert stored == sorted(each.files[0].size_bytes for each in fragments)
 
 
-def test_a_file_is_closed_when_it_is_large_enough(tmp_path: Path) -> None:
+def test_files_are_cut_by_size(tmp_path: Path) -> None:
     rows = (
         pa.RecordBatch.from_pydict({"id": range(1 << 20), "x": pa.nulls(1 << 20, pa.float32())})
         for _ in range(3)
@@ -78,7 +76,7 @@ def test_files_written_before_a_failure_are_deleted(tmp_path: Path) -> None:
     assert list((tmp_path / "data").iterdir()) == []
 
 
-def test_columns_that_do_not_fit_are_refused_before_a_file_is_begun(tmp_path: Path) -> None:
+def test_unknown_columns_create_no_file(tmp_path: Path) -> None:
     rows = [pa.RecordBatch.from_pydict({"id": [1], "y": [2]})]
     with pytest.raises(InvalidInputError, match="no column 'y'"):
         write_fragments(rows, target(tmp_path))
@@ -103,7 +101,7 @@ def test_a_worker_writes_and_the_driver_commits(tmp_path: Path) -> None:
     assert done.verify() == []
 
 
-def test_deleting_files_that_are_gone_is_no_error(tmp_path: Path) -> None:
+def test_deleting_missing_files_is_no_error(tmp_path: Path) -> None:
     to = target(tmp_path)
     fragments = write_fragments(batches(3), to)
     delete_files(to.store, fragments)

@@ -65,13 +65,14 @@ def test_an_older_micro_batch_changes_nothing_either(table: TableVersion) -> Non
     assert ids_of(table) == [1]
 
 
-def test_streams_of_different_names_do_not_know_each_other(table: TableVersion) -> None:
+def test_app_ids_are_independent(table: TableVersion) -> None:
     append(table, rows(1), batch(0))
     append(table, rows(2), replace(batch(0), app_id="other"))
     assert ids_of(table) == [1, 2]
 
 
-def test_another_query_with_an_old_batch_number_is_told_what_happened(table: TableVersion) -> None:
+def test_another_querys_old_batch_is_refused(table: TableVersion) -> None:
+    """The error says that the checkpoint was deleted."""
     append(table, rows(1), batch(4))
     with pytest.raises(InvalidInputError, match="checkpoint was deleted"):
         append(table, rows(2), batch(0, query="another"))
@@ -82,8 +83,8 @@ def write(table: TableVersion, *ids: int) -> list:
     return write_fragments(rows(*ids).to_batches(), write_target(table))
 
 
-def test_files_of_a_batch_that_is_in_already_are_deleted(tmp_path: Path) -> None:
-    """The second driver found nothing when it looked first; on the attempt to commit it does."""
+def test_duplicate_files_of_a_batch_are_deleted(tmp_path: Path) -> None:
+    """The second driver sees the first one's commit only when it commits itself."""
     table = lance_stream.create_dataset(tmp_path / "t", SCHEMA).table
     ours, theirs = write(table, 1), write(table, 1)
     assert append_fragments(table, theirs, batch(0)).is_new
@@ -93,8 +94,8 @@ def test_files_of_a_batch_that_is_in_already_are_deleted(tmp_path: Path) -> None
     assert left == [theirs[0].files[0].path]
 
 
-def test_files_that_an_earlier_call_committed_are_not_deleted(tmp_path: Path) -> None:
-    """A caller who does not know what became of his commit may try the same fragments again."""
+def test_committed_files_are_not_deleted(tmp_path: Path) -> None:
+    """After an unclear outcome the caller may commit the same fragments again."""
     table = lance_stream.create_dataset(tmp_path / "t", SCHEMA).table
     fragments = write(table, 1)
     assert append_fragments(table, fragments, batch(0)).is_new
@@ -105,7 +106,7 @@ def test_files_that_an_earlier_call_committed_are_not_deleted(tmp_path: Path) ->
     assert lance_stream.open_dataset(tmp_path / "t", version=2).to_table() == rows(1)
 
 
-def test_of_drivers_with_the_same_batch_one_succeeds(table: TableVersion) -> None:
+def test_concurrent_drivers_commit_a_batch_once(table: TableVersion) -> None:
     done: list[Outcome] = []
     gate = threading.Barrier(4)
 
@@ -133,9 +134,7 @@ BETWEEN: dict[str, Callable[[TableVersion], object]] = {
 
 
 @pytest.mark.parametrize("between", list(BETWEEN))
-def test_what_comes_between_plan_and_commit_does_not_hinder(
-    table: TableVersion, between: str
-) -> None:
+def test_concurrent_changes_do_not_stop_a_batch(table: TableVersion, between: str) -> None:
     table = append(table, rows(0)).table
     fragments = write(table, 1)
     BETWEEN[between](table)
@@ -144,7 +143,7 @@ def test_what_comes_between_plan_and_commit_does_not_hinder(
     assert not append_fragments(table, write(table, 1), batch(0)).is_new
 
 
-def test_an_overwrite_between_plan_and_commit_refuses_an_append_of_no_stream(
+def test_a_concurrent_overwrite_stops_plain_appends(
     tmp_path: Path,
 ) -> None:
     table = lance_stream.create_dataset(tmp_path / "t", SCHEMA).table
@@ -157,7 +156,7 @@ def test_an_overwrite_between_plan_and_commit_refuses_an_append_of_no_stream(
     assert append(table, rows(6), batch(0)).is_new
 
 
-def test_an_overwrite_between_plan_and_commit_comes_before_the_micro_batch(
+def test_a_micro_batch_follows_a_concurrent_overwrite(
     table: TableVersion,
 ) -> None:
     fragments = write(table, 1)
@@ -166,7 +165,7 @@ def test_an_overwrite_between_plan_and_commit_comes_before_the_micro_batch(
     assert sorted(ids_of(table)) == [1, 5]
 
 
-def test_an_overwrite_with_other_columns_refuses_the_micro_batch(table: TableVersion) -> None:
+def test_overwritten_columns_stop_the_micro_batch(table: TableVersion) -> None:
     fragments = write(table, 1)
     overwrite(table, pa.table({"other": [1.5]}))
     with pytest.raises(lance_stream.InvalidInputError, match="write them again"):
@@ -174,7 +173,7 @@ def test_an_overwrite_with_other_columns_refuses_the_micro_batch(table: TableVer
     assert find_taken_in(checkout(table, None), batch(0)) is None
 
 
-def test_the_ledger_outlives_the_version_that_took_the_batch_in(table: TableVersion) -> None:
+def test_the_ledger_outlives_cleaned_versions(table: TableVersion) -> None:
     append(table, rows(1), batch(0))
     for number in range(5):
         append(table, rows(10 + number))
@@ -184,13 +183,14 @@ def test_the_ledger_outlives_the_version_that_took_the_batch_in(table: TableVers
     assert not append(table, rows(1), batch(0)).is_new
 
 
-def test_a_batch_without_rows_makes_no_version_and_no_entry(table: TableVersion) -> None:
+def test_an_empty_batch_makes_no_version(table: TableVersion) -> None:
+    """Nor an entry in the ledger."""
     done = append(table, rows(), batch(0))
     assert (done.is_new, done.table.version) == (False, 1)
     assert find_taken_in(done.table, batch(0)) is None
 
 
-def test_a_version_whose_answer_was_lost_is_found_to_have_landed(table: TableVersion) -> None:
+def test_a_lost_response_is_found_committed(table: TableVersion) -> None:
     def lose(call: str, path: str) -> None:
         if call == "create_once" and path.startswith("_versions/"):
             raise TimeoutError("the answer was lost")
@@ -203,7 +203,7 @@ def test_a_version_whose_answer_was_lost_is_found_to_have_landed(table: TableVer
     assert not append(table, rows(1), batch(0)).is_new
 
 
-def test_files_of_an_uncertain_commit_are_never_deleted(tmp_path: Path) -> None:
+def test_an_uncertain_commit_keeps_its_files(tmp_path: Path) -> None:
     table = lance_stream.create_dataset(tmp_path / "t", SCHEMA).table
 
     def break_down(call: str, path: str) -> None:
@@ -235,7 +235,7 @@ def restore_as_another_program(table: TableVersion, version: int) -> None:
     assert table.log.publish(restored.version, encode_manifest(restored))
 
 
-def test_a_batch_taken_in_before_a_foreign_restore_is_not_written_again(
+def test_foreign_restores_keep_replays_out(
     table: TableVersion,
 ) -> None:
     append(table, rows(1), batch(0))
@@ -248,7 +248,7 @@ def test_a_batch_taken_in_before_a_foreign_restore_is_not_written_again(
     assert ids_of(table) == [1, 3]
 
 
-def test_a_first_batch_taken_in_before_a_foreign_restore_is_not_written_again(
+def test_foreign_restores_keep_first_replays_out(
     table: TableVersion,
 ) -> None:
     append(table, rows(9))
@@ -260,7 +260,7 @@ def test_a_first_batch_taken_in_before_a_foreign_restore_is_not_written_again(
     assert ids_of(table) == [9, 2]
 
 
-def test_a_stream_that_was_forgotten_after_a_restore_begins_anew(table: TableVersion) -> None:
+def test_a_forgotten_stream_starts_anew(table: TableVersion) -> None:
     append(table, rows(1), batch(0))
     append(table, rows(2), batch(1))
     restore_as_another_program(table, 2)
@@ -270,7 +270,7 @@ def test_a_stream_that_was_forgotten_after_a_restore_begins_anew(table: TableVer
     assert ids_of(table) == [1, 7, 8]
 
 
-def test_a_restore_of_ours_leaves_nothing_to_look_for(table: TableVersion) -> None:
+def test_our_restores_need_no_history(table: TableVersion) -> None:
     append(table, rows(1), batch(0))
     append(table, rows(2), batch(1))
     restore(table, 2)
@@ -280,7 +280,7 @@ def test_a_restore_of_ours_leaves_nothing_to_look_for(table: TableVersion) -> No
     assert ids_of(table) == [1, 3]
 
 
-def test_a_stream_that_begins_looks_at_no_version_but_the_newest(table: TableVersion) -> None:
+def test_new_streams_read_only_the_newest_version(table: TableVersion) -> None:
     for number in range(5):
         append(table, rows(number))
     store = WatchedStore(table.store)
@@ -290,10 +290,8 @@ def test_a_stream_that_begins_looks_at_no_version_but_the_newest(table: TableVer
 
 
 @pytest.mark.parametrize("has_entry", [True, False])
-def test_many_versions_of_others_are_not_read_for_a_batch(
-    table: TableVersion, has_entry: bool
-) -> None:
-    """The ledger is in the newest manifest; whether the batch was ever tried is one listing."""
+def test_foreign_versions_are_not_read(table: TableVersion, has_entry: bool) -> None:
+    """The newest manifest has the ledger; one listing shows whether the batch was ever tried."""
     if has_entry:
         append(table, rows(0), batch(0))
     for number in range(LOOKED_AT + 5):
@@ -310,7 +308,7 @@ def test_many_versions_of_others_are_not_read_for_a_batch(
     assert [call for call, _ in store.calls] == ["list_files", "read_ranges"], "one look"
 
 
-def test_a_batch_that_a_foreign_restore_took_back_long_ago_stays_away(table: TableVersion) -> None:
+def test_foreign_restores_are_found_far_back(table: TableVersion) -> None:
     append(table, rows(0), batch(0))
     append(table, rows(1), batch(1))
     restore_as_another_program(table, 2)
@@ -330,9 +328,10 @@ def test_a_search_holds_for_later_batches_only(table: TableVersion) -> None:
     assert not append(table, rows(1), batch(1)).is_new
 
 
-def test_where_history_is_gone_after_a_foreign_restore_the_stream_stops(
+def test_missing_history_stops_the_stream(
     table: TableVersion,
 ) -> None:
+    """After another program's restore."""
     append(table, rows(1), batch(0))
     append(table, rows(2), batch(1))
     restore_as_another_program(table, 2)

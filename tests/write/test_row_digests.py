@@ -63,7 +63,7 @@ PLAIN = [each for each in COLUMNS.values() if not any("encoding" in key for key 
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.floors
 @pytest.mark.parametrize("column", PLAIN, ids=lambda each: each.name)
-def test_values_of_every_type_have_the_digest_of_the_definition(column: Column) -> None:
+def test_digests_match_the_definition(column: Column) -> None:
     shapes = [each for each in SHAPES if column.suits(each)]
     assert shapes
     for shape in shapes:
@@ -73,7 +73,7 @@ def test_values_of_every_type_have_the_digest_of_the_definition(column: Column) 
         assert (found.num_rows, found.text) == digest(table), shape.name
 
 
-def test_the_order_of_rows_and_columns_does_not_count() -> None:
+def test_digests_ignore_row_and_column_order() -> None:
     table = table_of_many_types()
     others = table.take(pa.array([2, 0, 3, 1])).select(sorted(table.column_names))
     assert digest_of(others) == digest_of(table)
@@ -108,7 +108,7 @@ def test_values_that_change_places_make_other_rows() -> None:
     assert len({digest_of_column([each]) for each in words}) == 4
 
 
-def test_a_column_that_is_null_throughout_equals_one_that_is_missing() -> None:
+def test_null_columns_equal_missing_ones() -> None:
     one = pa.table({"x": [1, 2]})
     for arrow in (pa.null(), pa.string(), pa.list_(pa.int8()), pa.struct([("a", pa.int8())])):
         assert digest_of(one.append_column("y", pa.nulls(2, arrow))) == digest_of(one)
@@ -229,11 +229,11 @@ SAME_VALUES: dict[str, list[pa.Array]] = {
 
 @pytest.mark.floors
 @pytest.mark.parametrize("arrays", SAME_VALUES.values(), ids=SAME_VALUES.keys())
-def test_a_value_has_one_digest_in_all_types_that_hold_it(arrays: list[pa.Array]) -> None:
+def test_equal_values_digest_alike_across_types(arrays: list[pa.Array]) -> None:
     assert len({digest_of_column(each) for each in arrays}) == 1
 
 
-def test_texts_and_lists_of_any_length_have_the_digest_of_the_definition() -> None:
+def test_long_values_match_the_definition() -> None:
     lengths = [0, 7, 8, 9, 63, 64, 65, 500, 65_537]
     random = np.random.default_rng(2)
     texts = pa.table({"x": [random.bytes(each) for each in lengths]})
@@ -243,7 +243,7 @@ def test_texts_and_lists_of_any_length_have_the_digest_of_the_definition() -> No
         assert digest_of(lists).text == digest(lists)[1]
 
 
-def test_what_is_under_a_null_does_not_count() -> None:
+def test_values_under_nulls_do_not_count() -> None:
     hidden = pa.array([1, 2, 3]).to_numpy()
     mask = np.array([False, True, False])
     assert digest_of_column(pa.array(hidden, mask=mask)) == digest_of_column([1, None, 3])

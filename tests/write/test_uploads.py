@@ -38,9 +38,7 @@ def ds(service: Service) -> Dataset:
     return lance_stream.create_dataset("test://bucket/u", ROW.schema)
 
 
-def test_a_version_is_published_only_when_its_files_are_there(
-    service: Service, ds: Dataset
-) -> None:
+def test_versions_are_published_after_their_files(service: Service, ds: Dataset) -> None:
     service.is_refusing = True
     with pytest.raises(OSError, match="the disk is full") as caught:
         ds.append(ROW)
@@ -50,7 +48,7 @@ def test_a_version_is_published_only_when_its_files_are_there(
     assert ds.append(ROW).count_rows() == 1
 
 
-def test_of_files_that_no_version_will_name_none_is_left(service: Service, ds: Dataset) -> None:
+def test_failed_commits_leave_no_files(service: Service, ds: Dataset) -> None:
     service.objects = {key: data for key, data in service.objects.items() if "_versions" not in key}
     with pytest.raises(lance_stream.NotFoundError):
         ds.append(ROW)
