@@ -255,7 +255,7 @@ class ExternalLog:
             return False
         final = self.manifest_path(version)
         if self.store.exists(final):
-            self._take_in_newest()
+            self._register_newest()
             return False
         staged = staged_manifest_path(final, str(uuid.uuid4()))
         self.store.write(staged, manifest)
@@ -507,7 +507,7 @@ class ExternalLog:
             self._scheme = self._listed.scheme
         return True
 
-    def _take_in_newest(self) -> None:
+    def _register_newest(self) -> None:
         """Put the newest version of the directory into the manifest store, if it is newer."""
         newest = self._listed.latest()
         known = self._latest()

@@ -123,7 +123,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, job: WriteJob, write: MicroBatch | None) -> None:
         self.job = job
         self.numbered = write
-        self.skip = write is not None and job.has_taken_in(write)
+        self.skip = write is not None and job.has_committed(write)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
         """Write the rows of one task."""
@@ -161,7 +161,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         )
         try:
             batch = self._identify(int(batch_id or 0), query_id)
-            if batch_id and self.job.has_taken_in(batch):
+            if batch_id and self.job.has_committed(batch):
                 return _digest(self.job, iterator, query_id)
         except LanceStreamError as error:
             return Part(self.job, query_id=query_id, error=pickle.dumps(error))

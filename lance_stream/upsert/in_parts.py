@@ -51,7 +51,7 @@ from lance_stream.upsert.upsert import (
     write_rows,
 )
 from lance_stream.write.fragments import delete_files, write_target
-from lance_stream.write.micro_batches import MicroBatch, find_taken_in
+from lance_stream.write.micro_batches import MicroBatch, find_committed
 from lance_stream.write.phases import Phases
 from lance_stream.write.planning import planning_again
 from lance_stream.write.row_digests import NO_ROWS, RowsDigest, add_up, digest_of
@@ -249,12 +249,12 @@ def upsert_in_parts(
         nonlocal attempts, known
         newest = checkout(table, None)
         attempts += 1
-        entry = None if known is None else find_taken_in(newest, known)
+        entry = None if known is None else find_committed(newest, known)
         if entry is not None and known is not None and known.digest is None and digest is not None:
             known = replace(known, digest=digest())
-            entry = find_taken_in(newest, known)
+            entry = find_committed(newest, known)
         if entry is not None:
-            return Upserted(newest, taken_in_before=entry.version, was_known=True)
+            return Upserted(newest, already_committed_in=entry.version, was_already_committed=True)
         check_may_write(newest.manifest)
         with phases("write"):
             remembered = _remembered(sequence, newest, rules, environment)

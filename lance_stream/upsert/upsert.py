@@ -58,7 +58,7 @@ from lance_stream.upsert.tombstones import (
 )
 from lance_stream.write.arrow_input import ArrowInput, read_input
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
-from lance_stream.write.micro_batches import MicroBatch, find_taken_in
+from lance_stream.write.micro_batches import MicroBatch, find_committed
 from lance_stream.write.phases import Phases
 from lance_stream.write.planning import Staged, commit_planned, planning_again
 
@@ -180,8 +180,8 @@ class Upserted:
     Attributes:
         table: The committed version; the newest one if none was committed.
         is_new: Whether a version was committed.
-        taken_in_before: The version that had already applied the micro-batch; None if none had,
-            or if unknown.
+        already_committed_in: The version that had already applied the micro-batch; None if none
+            had, or if unknown.
         attempts: The number of commit attempts of all plans.
         num_rows: How many rows came in.
         num_inserted: How many rows are new.
@@ -192,12 +192,12 @@ class Upserted:
             than a delete that the table remembers.
         num_remembered: How many deletes of this batch the table remembers.
         fragments: The new fragments as they were written.
-        was_known: Whether the table already had the micro-batch, so that nothing was done.
+        was_already_committed: Whether the table already had the micro-batch; nothing was done.
     """
 
     table: TableVersion
     is_new: bool = False
-    taken_in_before: int | None = None
+    already_committed_in: int | None = None
     attempts: int = 0
     num_rows: int = 0
     num_inserted: int = 0
@@ -207,7 +207,7 @@ class Upserted:
     num_late: int = 0
     num_remembered: int = 0
     fragments: tuple[Fragment, ...] = ()
-    was_known: bool = False
+    was_already_committed: bool = False
 
 
 def commit_plan(
@@ -240,7 +240,9 @@ def commit_plan(
             config_entries=remembering.entries if remembering else None,
         )
     if not done.is_new:
-        return Upserted(done.table, taken_in_before=done.taken_in_before, was_known=True)
+        return Upserted(
+            done.table, already_committed_in=done.already_committed_in, was_already_committed=True
+        )
     attempts = result.attempts + done.attempts - 1
     return replace(result, table=done.table, is_new=True, attempts=attempts)
 
@@ -286,8 +288,8 @@ def upsert(
         if attempts:
             newest = newest_of_same(newest)
         attempts += 1
-        if micro_batch is not None and (entry := find_taken_in(newest, micro_batch)) is not None:
-            return Upserted(newest, taken_in_before=entry.version, was_known=True)
+        if micro_batch is not None and (entry := find_committed(newest, micro_batch)) is not None:
+            return Upserted(newest, already_committed_in=entry.version, was_already_committed=True)
         check_may_write(newest.manifest)
         with phases("scan"):
             if incoming is None or incoming.table != newest.arrow_schema:
@@ -338,7 +340,7 @@ def upsert(
         if written is not None:
             delete_files(table.store, written.fragments)
         raise
-    if result.was_known and written is not None:
+    if result.was_already_committed and written is not None:
         delete_files(table.store, written.fragments)
     return result
 

@@ -25,7 +25,7 @@ from lance_stream.table.operations import Append
 from lance_stream.write.arrow_input import ArrowInput, can_be_read_twice, read_input
 from lance_stream.write.casting import check_castable
 from lance_stream.write.fragments import delete_files, write_fragments, write_target
-from lance_stream.write.micro_batches import MicroBatch, find_taken_in
+from lance_stream.write.micro_batches import MicroBatch, find_committed
 from lance_stream.write.planning import Outcome, commit_planned, planning_again
 from lance_stream.write.uploads import Uploads
 
@@ -56,9 +56,9 @@ def append(table: TableVersion, data: ArrowInput, micro_batch: MicroBatch | None
     else:
         table = checkout(table, None)
     if micro_batch is not None:
-        taken_in = find_taken_in(table, micro_batch)
-        if taken_in is not None:
-            return Outcome(table, is_new=False, taken_in_before=taken_in.version)
+        committed = find_committed(table, micro_batch)
+        if committed is not None:
+            return Outcome(table, is_new=False, already_committed_in=committed.version)
     return append_fragments(table, _write(table, data), micro_batch)
 
 

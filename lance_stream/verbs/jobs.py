@@ -47,7 +47,7 @@ from lance_stream.verbs.create import (
 from lance_stream.verbs.overwrite import overwrite_fragments
 from lance_stream.write.casting import check_castable
 from lance_stream.write.fragments import WriteTarget, delete_files, write_target
-from lance_stream.write.micro_batches import MicroBatch, find_taken_in
+from lance_stream.write.micro_batches import MicroBatch, find_committed
 from lance_stream.write.planning import Outcome
 
 NameRule: TypeAlias = Callable[[Sequence[str], Sequence[str]], Sequence[str]]
@@ -79,7 +79,7 @@ class WriteJob:
     mark: str = ""
     names: tuple[str, ...] | None = None
 
-    def has_taken_in(self, micro_batch: MicroBatch) -> bool:
+    def has_committed(self, micro_batch: MicroBatch) -> bool:
         """Return whether the table had a micro-batch when the job was planned; sends no request.
 
         Raises:
@@ -205,7 +205,7 @@ def check_is_in(job: WriteJob, micro_batch: MicroBatch) -> ledger.LedgerEntry:
         InvalidInputError: The ledger's entry has been removed since.
     """
     table = open_table(job.uri, storage_options=job.storage_options)
-    entry = find_taken_in(table, micro_batch)
+    entry = find_committed(table, micro_batch)
     if entry is None:
         raise InvalidInputError(
             f"the ledger of {job.uri} had batch {micro_batch.batch_id} of app id "

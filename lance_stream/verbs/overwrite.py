@@ -22,7 +22,7 @@ from lance_stream.verbs.append import check_was_made_alike
 from lance_stream.verbs.create import new_schema
 from lance_stream.write.arrow_input import ArrowInput, read_input
 from lance_stream.write.fragments import write_fragments, write_target
-from lance_stream.write.micro_batches import MicroBatch, find_taken_in
+from lance_stream.write.micro_batches import MicroBatch, find_committed
 from lance_stream.write.planning import Outcome, Staged, commit_planned, planning_again
 
 
@@ -38,9 +38,9 @@ def overwrite(
     """
     table = checkout(table, None)
     if micro_batch is not None:
-        taken_in = find_taken_in(table, micro_batch)
-        if taken_in is not None:
-            return Outcome(table, is_new=False, taken_in_before=taken_in.version)
+        committed = find_committed(table, micro_batch)
+        if committed is not None:
+            return Outcome(table, is_new=False, already_committed_in=committed.version)
     rows = read_input(data)
     schema = table.schema
     if not _has_same_columns(rows.schema, table.arrow_schema):

@@ -37,7 +37,7 @@ from lance_stream.table.paths import TRANSACTIONS_DIRECTORY, parse_transaction_f
 from lance_stream.table.version_marks import mark_of
 from lance_stream.write.batch_proofs import MicroBatch, find_under_another_name, settle
 
-__all__ = ["MicroBatch", "entries_of", "find_taken_in", "properties_of"]
+__all__ = ["MicroBatch", "entries_of", "find_committed", "properties_of"]
 
 APP_ID: Final = "lance_stream.app_id"
 BATCH_ID: Final = "lance_stream.batch_id"
@@ -57,7 +57,7 @@ MAX_STREAMS: Final = 256
 """For how many streams the search progress is remembered."""
 
 
-def find_taken_in(table: TableVersion, micro_batch: MicroBatch) -> ledger.LedgerEntry | None:
+def find_committed(table: TableVersion, micro_batch: MicroBatch) -> ledger.LedgerEntry | None:
     """Return the entry of the version that committed a micro-batch; None if there is none.
 
     It comes from the ledger. After a restore by another program the ledger is as old as the

@@ -44,7 +44,7 @@ from lance_stream.write.fragments import delete_files
 from lance_stream.write.micro_batches import (
     MicroBatch,
     entries_of,
-    find_taken_in,
+    find_committed,
     properties_of,
 )
 
@@ -124,14 +124,14 @@ class Outcome:
     Attributes:
         table: The committed version; the newest one if none was committed.
         is_new: Whether a version was committed. If not, the table already had the micro-batch.
-        taken_in_before: The version that had already committed the micro-batch; None if none
+        already_committed_in: The version that had already committed the micro-batch; None if none
             had, or if unknown.
         attempts: How many attempts the commit took; 1 without conflicts.
     """
 
     table: TableVersion
     is_new: bool
-    taken_in_before: int | None = None
+    already_committed_in: int | None = None
     attempts: int = 1
 
 
@@ -166,15 +166,15 @@ def commit_planned(
             committed.
         CommitUncertainError: It is unknown whether it was committed.
     """
-    taken_in: list[ledger.LedgerEntry] = []
+    committed: list[ledger.LedgerEntry] = []
 
     def look_up(newest: Manifest | None) -> str | None:
         if newest is None:
             return None
         if micro_batch is not None:
-            entry = find_taken_in(table.at(newest), micro_batch)
+            entry = find_committed(table.at(newest), micro_batch)
             if entry is not None:
-                taken_in.append(entry)
+                committed.append(entry)
                 return (
                     f"batch {micro_batch.batch_id} of {micro_batch.app_id!r} is already committed"
                 )
@@ -218,7 +218,9 @@ def commit_planned(
     if staged is not None:
         staged.delete(table.store)
     now = table if result.manifest is None else table.at(result.manifest)
-    return Outcome(now, is_new=False, taken_in_before=taken_in[-1].version if taken_in else None)
+    return Outcome(
+        now, is_new=False, already_committed_in=committed[-1].version if committed else None
+    )
 
 
 def _first(table: TableVersion, operation: Operation) -> tuple[Overwrite, Creation]:

@@ -28,7 +28,7 @@ from lance_stream.storage import locations
 from lance_stream.table.fragments import Fragment
 from lance_stream.verbs.append import append_fragments
 from lance_stream.write.fragments import write_fragments, write_target
-from lance_stream.write.micro_batches import MicroBatch, find_taken_in
+from lance_stream.write.micro_batches import MicroBatch, find_committed
 from tests.contracts.object_service import ObjectService
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -181,7 +181,7 @@ def test_a_micro_batch_of_several_files(
     def take_in() -> None:
         table = open_table(URI)
         batch = MicroBatch("app", 1, "query")
-        assert find_taken_in(table, batch) is None
+        assert find_committed(table, batch) is None
         assert append_fragments(table, fragments, batch).is_new
 
     assert requests_of(service, take_in) == {"list": 2, "put once": 2}
@@ -193,7 +193,7 @@ def test_finding_a_replay_opens_the_table(
     batch = MicroBatch("app", 0, "query")
     append_fragments(open_table(URI), written(1), batch)
     forget(monkeypatch)
-    find = requests_of(service, lambda: find_taken_in(open_table(URI), batch))
+    find = requests_of(service, lambda: find_committed(open_table(URI), batch))
     assert find == {"list": 1, "get": 1}
 
 

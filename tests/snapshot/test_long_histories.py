@@ -31,7 +31,7 @@ from lance_stream.table.paths import manifest_path
 from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.verbs.append import append_fragments
 from lance_stream.write.fragments import write_fragments, write_target
-from lance_stream.write.micro_batches import MicroBatch, find_taken_in
+from lance_stream.write.micro_batches import MicroBatch, find_committed
 from tests.contracts.object_service import ObjectService
 from tests.sampling import ALL_CASES
 from tests.servers.fault_proxy import FaultProxy
@@ -221,7 +221,7 @@ def test_a_batch_is_taken_in_once(place: Place) -> None:
     found = []
 
     def find() -> None:
-        found.append(find_taken_in(open_table(place.uri, None, place.options), batch))
+        found.append(find_committed(open_table(place.uri, None, place.options), batch))
 
     asked, num_bytes = place.asked(find)
     assert asked == {"list": 1}

@@ -299,7 +299,7 @@ def test_a_new_query_under_an_old_name_is_refused(uri: str) -> None:
         StreamWriter(late.job, "app").commit([late], 3)
     assert ids_of(uri) == [0, 1]
     assert files_of(uri) == files_named(uri)
-    assert late.job.has_taken_in(MicroBatch("app", 5, "old"))
+    assert late.job.has_committed(MicroBatch("app", 5, "old"))
 
 
 # --- streams

@@ -248,7 +248,7 @@ def test_tombstones_and_ledger_share_a_version() -> None:
     assert first.table.version == table.version + 1
     assert set(first.table.manifest.config) == {CONFIG_KEY, "lance_stream.ledger.app"}
     again = take_in(table, (1, 5, "d"), micro_batch=MicroBatch("app", 0))
-    assert (again.was_known, again.table.version) == (True, first.table.version)
+    assert (again.was_already_committed, again.table.version) == (True, first.table.version)
     assert tombstone_files(table) == named_files(table)
 
 
@@ -257,7 +257,7 @@ def test_a_second_driver_leaves_no_file() -> None:
     micro_batch = MicroBatch("app", 0)
     stale = on_publication(table, lambda: take_in(table, (1, 5, "d"), micro_batch=micro_batch))
     done = take_in(stale, (1, 5, "d"), micro_batch=micro_batch)
-    assert done.was_known
+    assert done.was_already_committed
     assert tombstone_files(table) == named_files(table)
     assert len(named_files(table)) == 2
 

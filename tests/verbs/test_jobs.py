@@ -115,14 +115,14 @@ def test_a_micro_batch_is_committed_once(uri: str, overwrite: bool, exists: bool
     outcomes = [commit_job(*each, batch) for each in zip(jobs, written, strict=True)]
     assert [each.is_new for each in outcomes] == [True, False]
     version = outcomes[0].table.version
-    assert outcomes[1].taken_in_before == version
+    assert outcomes[1].already_committed_in == version
     assert lance_stream.open_dataset(uri).version == version
     assert ids_of(uri) == ([0] if exists and not overwrite else []) + [7, 8]
     late = plan_job(uri, SCHEMA, overwrite=overwrite)
-    assert late.has_taken_in(batch)
-    assert not late.has_taken_in(MicroBatch("app", 1, "query"))
+    assert late.has_committed(batch)
+    assert not late.has_committed(MicroBatch("app", 1, "query"))
     with pytest.raises(InvalidInputError, match="comes from the streaming query other"):
-        late.has_taken_in(MicroBatch("app", 0, "other"))
+        late.has_committed(MicroBatch("app", 0, "other"))
     if not overwrite:
         assert files_of(uri) == files_named(uri)
 

@@ -14,7 +14,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table import ledger
 from lance_stream.verbs.append import append
 from lance_stream.write.batch_proofs import MicroBatch, fingerprint
-from lance_stream.write.micro_batches import find_taken_in
+from lance_stream.write.micro_batches import find_committed
 from lance_stream.write.planning import Outcome
 from lance_stream.write.row_digests import digest_of
 from tests.remedies import follow
@@ -58,7 +58,7 @@ def test_an_entry_records_the_rows(table: TableVersion) -> None:
 def test_reordered_rows_are_a_replay(table: TableVersion) -> None:
     take_in(table, 0, rows(1, 2))
     again = take_in(table, 0, rows(2, 1))
-    assert (again.is_new, again.taken_in_before) == (False, 2)
+    assert (again.is_new, again.already_committed_in) == (False, 2)
     assert ids_of(table) == [1, 2]
 
 
@@ -74,7 +74,7 @@ def test_different_rows_are_an_error(table: TableVersion) -> None:
 
 def test_an_empty_replay_is_skipped(table: TableVersion) -> None:
     take_in(table, 0, rows(1, 2))
-    assert find_taken_in(checkout(table, None), batch(0, rows())) is not None
+    assert find_committed(checkout(table, None), batch(0, rows())) is not None
 
 
 def test_nondeterministic_replays_may_differ(table: TableVersion) -> None:
@@ -110,7 +110,7 @@ def test_older_batches_are_compared(table: TableVersion, back: int) -> None:
         take_in(table, number, rows(number))
     older = 29 - back
     again = take_in(table, older, rows(older))
-    assert (again.is_new, again.taken_in_before) == (False, older + 2)
+    assert (again.is_new, again.already_committed_in) == (False, older + 2)
     with pytest.raises(OtherBatchError, match="have arrived under the same batch id"):
         take_in(table, older, rows(100))
     assert ids_of(table) == list(range(30))
@@ -146,7 +146,7 @@ def test_old_checkpoints_with_new_app_ids_duplicate_nothing(
     for may_differ in (False, True):
         with pytest.raises(OtherBatchError, match="start the query once as it was"):
             take_in(table, number, rows(*ids), after, may_differ=may_differ)
-    assert find_taken_in(checkout(table, None), replace(batch(number, rows(), after), digest=None))
+    assert find_committed(checkout(table, None), replace(batch(number, rows(), after), digest=None))
     assert ids_of(table) == list(range(12))
     with pytest.raises(OtherBatchError):  # as it was: it says what to do
         take_in(table, number, rows(*ids), before)
@@ -161,8 +161,8 @@ def test_two_sinks_resume_an_old_checkpoint(
     for number in range(3):
         take_in(table, number, rows(number))
     first = take_in(table, 1, rows(1))
-    assert first.taken_in_before is not None
-    claimed = frozenset([first.taken_in_before])
+    assert first.already_committed_in is not None
+    claimed = frozenset([first.already_committed_in])
     with pytest.raises(OtherBatchError, match=f"call the sink with the app id '{QUERY}' first"):
         take_in(table, 1, rows(100), "others")
     assert take_in(table, 1, rows(100), "others", claimed=claimed).is_new

@@ -21,7 +21,7 @@ from lance_stream.verbs.create import check_types_known, plan_table
 from lance_stream.verbs.jobs import plan_job
 from lance_stream.verbs.overwrite import overwrite_fragments
 from lance_stream.write.fragments import write_fragments, write_target
-from lance_stream.write.micro_batches import MicroBatch, find_taken_in
+from lance_stream.write.micro_batches import MicroBatch, find_committed
 from lance_stream.write.planning import Outcome
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("gone", pa.bool_())])
@@ -69,7 +69,7 @@ def test_the_first_version_has_rows_and_ledger(uri: str, way: str) -> None:
     assert (ds.version, ds.file_version, ds.table.manifest.config["a"]) == (1, "2.1", "b")
     assert ds.to_table(with_row_id=True)["_rowid"].to_pylist() == [0, 1]
     assert ds.schema.field("id").metadata[b"lance-schema:unenforced-primary-key"] == b"true"
-    entry = find_taken_in(ds.table, batch())
+    entry = find_committed(ds.table, batch())
     assert entry is not None
     assert entry.version == 1
     assert ds.verify() == []

@@ -25,7 +25,7 @@ from lance_stream.verbs.delete import delete
 from lance_stream.verbs.overwrite import overwrite
 from lance_stream.verbs.restore import restore
 from lance_stream.write.fragments import write_fragments, write_target
-from lance_stream.write.micro_batches import LOOKED_AT, MicroBatch, find_taken_in
+from lance_stream.write.micro_batches import LOOKED_AT, MicroBatch, find_committed
 from lance_stream.write.planning import Outcome
 from tests.contracts.watched_stores import WatchedStore
 
@@ -52,9 +52,9 @@ def batch(number: int, query: str = "query") -> MicroBatch:
 
 def test_a_replayed_micro_batch_changes_nothing(table: TableVersion) -> None:
     first = append(table, rows(1), batch(0))
-    assert (first.is_new, first.taken_in_before) == (True, None)
+    assert (first.is_new, first.already_committed_in) == (True, None)
     again = append(table, rows(1), batch(0))
-    assert (again.is_new, again.taken_in_before) == (False, 2)
+    assert (again.is_new, again.already_committed_in) == (False, 2)
     assert again.table.version == 2
     assert ids_of(table) == [1]
 
@@ -89,7 +89,7 @@ def test_duplicate_files_of_a_batch_are_deleted(tmp_path: Path) -> None:
     ours, theirs = write(table, 1), write(table, 1)
     assert append_fragments(table, theirs, batch(0)).is_new
     done = append_fragments(table, ours, batch(0))
-    assert (done.is_new, done.taken_in_before) == (False, 2)
+    assert (done.is_new, done.already_committed_in) == (False, 2)
     left = [each.name for each in (tmp_path / "t" / "data").iterdir()]
     assert left == [theirs[0].files[0].path]
 
@@ -170,7 +170,7 @@ def test_overwritten_columns_stop_the_micro_batch(table: TableVersion) -> None:
     overwrite(table, pa.table({"other": [1.5]}))
     with pytest.raises(lance_stream.InvalidInputError, match="write them again"):
         append_fragments(table, fragments, batch(0))
-    assert find_taken_in(checkout(table, None), batch(0)) is None
+    assert find_committed(checkout(table, None), batch(0)) is None
 
 
 def test_the_ledger_outlives_cleaned_versions(table: TableVersion) -> None:
@@ -187,7 +187,7 @@ def test_an_empty_batch_makes_no_version(table: TableVersion) -> None:
     """Nor an entry in the ledger."""
     done = append(table, rows(), batch(0))
     assert (done.is_new, done.table.version) == (False, 1)
-    assert find_taken_in(done.table, batch(0)) is None
+    assert find_committed(done.table, batch(0)) is None
 
 
 def test_a_lost_response_is_found_committed(table: TableVersion) -> None:
@@ -243,7 +243,7 @@ def test_foreign_restores_keep_replays_out(
     restore_as_another_program(table, 2)
     assert ids_of(table) == [1]
     again = append(table, rows(2), batch(1))
-    assert (again.is_new, again.taken_in_before) == (False, 3)
+    assert (again.is_new, again.already_committed_in) == (False, 3)
     assert append(table, rows(3), batch(2)).is_new
     assert ids_of(table) == [1, 3]
 
@@ -255,7 +255,7 @@ def test_foreign_restores_keep_first_replays_out(
     append(table, rows(1), batch(0))
     restore_as_another_program(table, 2)
     again = append(table, rows(1), batch(0))
-    assert (again.is_new, again.taken_in_before) == (False, 3)
+    assert (again.is_new, again.already_committed_in) == (False, 3)
     assert append(table, rows(2), batch(1)).is_new
     assert ids_of(table) == [9, 2]
 
@@ -285,7 +285,7 @@ def test_new_streams_read_only_the_newest_version(table: TableVersion) -> None:
         append(table, rows(number))
     store = WatchedStore(table.store)
     watched = replace(checkout(table, None), store=store, log=ObjectStoreLog(store))
-    assert find_taken_in(watched, batch(0)) is None
+    assert find_committed(watched, batch(0)) is None
     assert store.calls == [("list_names", "_transactions")]
 
 
@@ -298,13 +298,13 @@ def test_foreign_versions_are_not_read(table: TableVersion, has_entry: bool) -> 
         append(table, rows(number))
     store = WatchedStore(table.store)
     newest = replace(checkout(table, None), store=store, log=ObjectStoreLog(store))
-    assert find_taken_in(newest, batch(1)) is None
+    assert find_committed(newest, batch(1)) is None
     assert store.calls == [("list_names", "_transactions")]
     store.calls.clear()
-    assert find_taken_in(newest, batch(1)) is None
+    assert find_committed(newest, batch(1)) is None
     assert store.calls == [], "the outcome is remembered for the next attempt"
     append(table, rows(99))
-    assert find_taken_in(checkout(newest, None), batch(2)) is None
+    assert find_committed(checkout(newest, None), batch(2)) is None
     assert [call for call, _ in store.calls] == ["list_files", "read_ranges"], "one look"
 
 
@@ -315,7 +315,7 @@ def test_foreign_restores_are_found_far_back(table: TableVersion) -> None:
     for number in range(LOOKED_AT + 5):
         append(table, rows(10 + number))
     again = append(table, rows(1), batch(1))
-    assert (again.is_new, again.taken_in_before) == (False, 3)
+    assert (again.is_new, again.already_committed_in) == (False, 3)
     assert append(table, rows(2), batch(2)).is_new
     assert 1 not in ids_of(table)
 
@@ -324,7 +324,7 @@ def test_a_search_holds_for_later_batches_only(table: TableVersion) -> None:
     append(table, rows(0), batch(0))
     append(table, rows(1), batch(1))
     restore_as_another_program(table, 2)
-    assert find_taken_in(checkout(table, None), batch(2)) is None
+    assert find_committed(checkout(table, None), batch(2)) is None
     assert not append(table, rows(1), batch(1)).is_new
 
 

@@ -27,7 +27,7 @@ from lance_stream.spark.sink.runs import CALLS, Call
 from lance_stream.storage.options.names import as_options
 from lance_stream.storage.trust import with_trusted
 from lance_stream.table.apply import check_may_write
-from lance_stream.write.micro_batches import find_taken_in
+from lance_stream.write.micro_batches import find_committed
 from lance_stream.write.phases import Phases
 
 
@@ -267,7 +267,7 @@ def _write_once(batch: Batch, call: Call) -> SinkCommit:
 def _skip(batch: Batch, table: TableVersion, commit: SinkCommit, call: Call) -> SinkCommit | None:
     """Return the outcome of a batch that is already committed; None if it is not."""
     with batch.phases("plan"):
-        if find_taken_in(table, batch.micro_batch) is None:
+        if find_committed(table, batch.micro_batch) is None:
             return None
         batch = _named(batch, table)
     may_differ = batch.arguments.replays_may_differ

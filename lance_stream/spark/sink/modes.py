@@ -225,7 +225,7 @@ def _write(batch: Batch, table: TableVersion) -> WrittenBatch:
 
 def _committed(commit: SinkCommit, done: Outcome, fragments: Sequence[Fragment]) -> SinkCommit:
     if not done.is_new:  # another driver was faster
-        return replace(commit, version=done.taken_in_before, skipped=True)
+        return replace(commit, version=done.already_committed_in, skipped=True)
     num_files, num_bytes = size_of_files(fragments)
     num_rows = sum(each.physical_rows for each in fragments)
     return replace(
@@ -282,8 +282,8 @@ def _collect(df: DataFrame) -> pa.Table | None:
 
 
 def _upserted(commit: SinkCommit, done: Upserted) -> SinkCommit:
-    if done.was_known:  # another driver was faster
-        return replace(commit, version=done.taken_in_before, skipped=True)
+    if done.was_already_committed:  # another driver was faster
+        return replace(commit, version=done.already_committed_in, skipped=True)
     num_files, num_bytes = size_of_files(done.fragments)
     return replace(
         commit,

@@ -28,7 +28,7 @@ from lance_stream.spark.sink.running_queries import running_query
 from lance_stream.spark.sink.runs import Call
 from lance_stream.table.ledger import LedgerEntry
 from lance_stream.write.batch_proofs import MicroBatch, has_other_rows, second_rows
-from lance_stream.write.micro_batches import find_taken_in
+from lance_stream.write.micro_batches import find_committed
 from lance_stream.write.row_digests import RowsDigest, add_up, digest_of
 
 _log = logging.getLogger("lance_stream.sink")
@@ -86,14 +86,14 @@ def hold_against(
     call.digest = digest_by_tasks(df)
     known = replace(batch, digest=call.digest)
     try:
-        entry = find_taken_in(table, known)
+        entry = find_committed(table, known)
     except OtherBatchError:
         if not (may_differ or rows_may_differ(df, batch.query_id)):
             raise
-        entry = find_taken_in(table, replace(known, may_differ=True))
+        entry = find_committed(table, replace(known, may_differ=True))
     else:
         if entry is None and (may_differ or rows_may_differ(df, batch.query_id)):
-            entry = find_taken_in(table, replace(known, may_differ=True))
+            entry = find_committed(table, replace(known, may_differ=True))
     if entry is None:
         return None, False
     if entry.digest and call.is_second(call.digest, entry.digest):
