@@ -50,14 +50,14 @@ class AppendedRows:
         return self.appended.changes
 
     @cached_property
-    def num_events(self) -> int:
+    def num_row_changes(self) -> int:
         """How many rows were appended."""
         return sum(map(self.newer.num_live_rows, self.appended.fragments))
 
     def num_rows(self, start: int = 0, stop: int | None = None) -> int:
         """How many rows some of the row changes give: one each."""
-        num_events = self.num_events
-        return max((num_events if stop is None else min(stop, num_events)) - start, 0)
+        num_row_changes = self.num_row_changes
+        return max((num_row_changes if stop is None else min(stop, num_row_changes)) - start, 0)
 
     def units(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
         """Yield the work units that read some of the rows, in scan order.
@@ -66,7 +66,7 @@ class AppendedRows:
             start: The first row, from 0.
             stop: One past the last; None for all.
         """
-        stop = self.num_events if stop is None else stop
+        stop = self.num_row_changes if stop is None else stop
         reads = ReadsOfVersion(self.columns, self.newer, self.newer.version, self.timestamp)
         place_of = self.newer.manifest.fragments.place_of
         for fragment in self.appended.fragments:

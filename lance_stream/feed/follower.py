@@ -46,7 +46,7 @@ from lance_stream.table.version_marks import mark_of
 _log = logging.getLogger(__name__)
 
 KNOWN: Final = 64
-KNOWN_EVENTS: Final = 1 << 22
+KNOWN_ROW_CHANGES: Final = 1 << 22
 """How many steps are cached, and with how many row changes in all (or one larger step)."""
 
 VERSIONS_AHEAD: Final = 4
@@ -102,7 +102,7 @@ class Step(Protocol):
         ...
 
     @property
-    def num_events(self) -> int:
+    def num_row_changes(self) -> int:
         """How many row changes there are."""
         ...
 
@@ -218,7 +218,7 @@ class TableFollower:
         if start.is_snapshot:
             end = self._advance_snapshot(history, start, limits, through)
         elif limits.is_none:
-            in_part = start.events and self.rules.feed.is_net  # net changes cannot be split
+            in_part = start.num_delivered and self.rules.feed.is_net  # net changes cannot be split
             end = history.position(start.version + 1 if in_part else through)
         else:
             end = self._take(history, start, limits, through)
@@ -283,7 +283,7 @@ class TableFollower:
     def _advance_snapshot(
         self, history: VersionsLeft, start: Position, limits: Limits, through: int
     ) -> Position:
-        version, first = start.version or through, start.events
+        version, first = start.version or through, start.num_delivered
         if not history.has(version):
             self._lose(
                 f"the rows of version {version}, of which {first} have been read as a snapshot, "
@@ -298,7 +298,7 @@ class TableFollower:
         stop = snapshot.stop_within(first, limits.rows, limits.size_bytes)
         if stop >= snapshot.num_rows:
             return history.position(version)
-        return replace(history.position(version), events=stop, is_snapshot=True)
+        return replace(history.position(version), num_delivered=stop, is_snapshot=True)
 
     def _take(
         self, history: VersionsLeft, start: Position, limits: Limits, through: int
@@ -310,7 +310,7 @@ class TableFollower:
         is_first = True
         for step, is_bridge in self._steps(history, version, through):
             stop, cost = _stop_within(step, first, rows, size_bytes)
-            if stop < step.num_events:
+            if stop < step.num_row_changes:
                 if is_bridge and not is_first:
                     break
                 if not is_bridge:
@@ -318,7 +318,7 @@ class TableFollower:
                         stop = max(stop, first + 1)
                     elif stop == first or self.rules.feed.is_net:
                         break  # net changes of several versions cannot be split
-                    if stop < step.num_events:
+                    if stop < step.num_row_changes:
                         return history.position(version, stop)
             version = step.newer.version
             versions = None if versions is None else versions - 1
@@ -340,8 +340,8 @@ class TableFollower:
         columns_of: Callable[[TableVersion], FeedColumns],
     ) -> list[ChangeUnit]:
         version = end.version
-        first = start.events if start.version == version else 0
-        stop = end.events if end.is_snapshot else None
+        first = start.num_delivered if start.version == version else 0
+        stop = end.num_delivered if end.is_snapshot else None
         if not history.has(version):
             if stop is None:
                 version, first = history.stand_in(version), 0
@@ -369,11 +369,11 @@ class TableFollower:
         end: Position,
         columns_of: Callable[[TableVersion], FeedColumns],
     ) -> list[ChangeUnit]:
-        part = end.version + 1 if end.events else None
+        part = end.version + 1 if end.num_delivered else None
         if part is not None and not history.has(part):
             # The part can no longer be determined; the next batch delivers the whole version.
             self._lose(
-                f"the first {end.events} changes of version {part} are needed, but the "
+                f"the first {end.num_delivered} changes of version {part} are needed, but the "
                 "version no longer exists",
                 history,
                 "they follow in the next batch",
@@ -390,7 +390,7 @@ class TableFollower:
             steps = self._steps(history, after, through, columns)
         units: list[ChangeUnit] = []
         for step, is_bridge in steps:
-            stop = end.events if step.newer.version == part else None
+            stop = end.num_delivered if step.newer.version == part else None
             units += step.units(0 if is_bridge else first, stop)
             first = 0
         return units
@@ -412,15 +412,15 @@ class TableFollower:
                 f"the changes through version {left} are skipped",
             )
             return left, 0
-        if start.events and not history.has(version + 1):
+        if start.num_delivered and not history.has(version + 1):
             self._lose(
-                f"{start.events} changes of version {version + 1} have been read, but that version "
-                "no longer exists, so which ones remain is unknown",
+                f"{start.num_delivered} changes of version {version + 1} have been read, but that "
+                "version no longer exists, so which ones remain is unknown",
                 history,
                 f"all changes after version {version} follow, some of them repeated",
             )
             return version, 0
-        return version, start.events
+        return version, start.num_delivered
 
     def _steps(
         self, history: VersionsLeft, after: int, through: int, columns: FeedColumns | None = None
@@ -514,8 +514,10 @@ class TableFollower:
             yield step
 
     def _remember(self, step: VersionChanges | AppendedRows) -> None:
-        events = sum(each.num_events for each in self._known_steps.values()) + step.num_events
-        if not self._known_steps or (len(self._known_steps) < KNOWN and events <= KNOWN_EVENTS):
+        kept = (
+            sum(each.num_row_changes for each in self._known_steps.values()) + step.num_row_changes
+        )
+        if not self._known_steps or (len(self._known_steps) < KNOWN and kept <= KNOWN_ROW_CHANGES):
             self._known_steps[step.newer.version] = step
 
     def _net(
@@ -548,14 +550,14 @@ class TableFollower:
     def _rows_behind(self, history: VersionsLeft, position: Position, newest: int) -> int | None:
         rows = 0
         if position.is_snapshot and position.version:
-            rows = Snapshot(history.at(position.version)).num_rows - position.events
+            rows = Snapshot(history.at(position.version)).num_rows - position.num_delivered
         elif position.is_snapshot:
             return Snapshot(history.newest).num_rows
         counted = 0
         for version in [each for each in self._rows_of if each <= position.version]:
             del self._rows_of[version]
         for version in range(position.version + 1, newest + 1):
-            is_part = position.events and not position.is_snapshot
+            is_part = position.num_delivered and not position.is_snapshot
             is_part = bool(is_part) and version == position.version + 1
             if version not in self._rows_of or is_part:
                 there = history.has(version - 1) and history.has(version)
@@ -566,7 +568,7 @@ class TableFollower:
                 (step,) = self._walk(history, version - 1, version, columns)
                 self._rows_of[version] = step.num_rows()
                 if is_part:
-                    rows -= step.num_rows(0, position.events)
+                    rows -= step.num_rows(0, position.num_delivered)
             rows += self._rows_of[version]
         return rows
 
@@ -623,7 +625,7 @@ class TableFollower:
 
 
 def _place(position: Position) -> tuple[int, int]:
-    return position.version, position.events
+    return position.version, position.num_delivered
 
 
 def _run(after: int, versions: Sequence[int]) -> Sequence[int]:
@@ -656,8 +658,8 @@ def _stop_within(
         if size > size_bytes:
             allowed = min(allowed, num_rows * size_bytes // size)
     if allowed >= num_rows:
-        return step.num_events, size
-    low, high = first, step.num_events  # low gives no more rows than allowed, high gives more
+        return step.num_row_changes, size
+    low, high = first, step.num_row_changes  # low gives no more rows than allowed, high gives more
     while high - low > 1:
         middle = (low + high) // 2
         if step.num_rows(first, middle) <= allowed:

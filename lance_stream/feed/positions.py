@@ -1,9 +1,10 @@
 """Positions in a table's history, and limits on the size of one batch.
 
     Position(7)                          all changes of versions 1 to 7 have been delivered
-    Position(7, events=250)              and the first 250 of version 8
+    Position(7, num_delivered=250)       and the first 250 of version 8
     Position(0, is_snapshot=True)        nothing yet; starts with a snapshot of a version to be
-    chosen Position(7, 1000, is_snapshot=True)  the first 1,000 rows of version 7, as inserts
+                                         chosen
+    Position(7, 1000, is_snapshot=True)  the first 1,000 rows of version 7, as inserts
 
 A snapshot of version 7 ends at `Position(7)`, where its changes continue: no overlap, no gap.
 
@@ -11,8 +12,9 @@ A position belongs to one table. A table that was deleted and re-created at the 
 versions with the same numbers, so each position carries the mark of its version
 (`table.version_marks`), and a position inside a version also that version's mark:
 
-    Position(7, mark="5f..")                 version 7 is known
-    Position(7, events=250, mark="5f../9a..")  so is version 8, with 250 row changes delivered
+    Position(7, mark="5f..")    version 7 is known
+    Position(7, num_delivered=250, mark="5f../9a..")    so is version 8, of which 250 row changes
+                                                        have been delivered
 
 Positions of older releases have only the first mark, or none; missing marks are not compared.
 """
@@ -31,7 +33,7 @@ class Position:
     Attributes:
         version: The last version whose changes have all been delivered, or the one whose rows
             are being delivered; 0 for none.
-        events: How many of the next version's row changes have been delivered as well (see
+        num_delivered: How many of the next version's row changes have been delivered as well (see
             `steps`), or how many live rows of a snapshot, in scan order.
         is_snapshot: Whether rows of a snapshot are being delivered.
         mark: The version's mark (`table.version_marks.mark_of`); empty for version 0, and if
@@ -42,7 +44,7 @@ class Position:
     """
 
     version: int
-    events: int = 0
+    num_delivered: int = 0
     is_snapshot: bool = False
     mark: str = ""
     columns: Mapping[str, int | None] | None = field(default=None, compare=False)
@@ -57,7 +59,7 @@ class Position:
     @property
     def last_version(self) -> int:
         """The newest version of which anything has been delivered."""
-        return self.version + bool(self.events and not self.is_snapshot)
+        return self.version + bool(self.num_delivered and not self.is_snapshot)
 
 
 @dataclass(frozen=True)

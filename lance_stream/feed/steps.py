@@ -57,7 +57,7 @@ class VersionChanges:
     rules: FeedRules
 
     @cached_property
-    def num_events(self) -> int:
+    def num_row_changes(self) -> int:
         """How many rows were deleted, updated or inserted."""
         return self.changed.num_changes
 
@@ -69,7 +69,7 @@ class VersionChanges:
             stop: One past the last; None for all.
         """
         deletes, updates = self._kinds
-        stop = self.num_events if stop is None else min(stop, self.num_events)
+        stop = self.num_row_changes if stop is None else min(stop, self.num_row_changes)
         start = min(start, stop)
         updated = max(min(stop, deletes + updates) - max(start, deletes), 0)
         gives_two = self.rules.pre_images or not self.rules.compute_updates
@@ -91,7 +91,7 @@ class VersionChanges:
             start: The first row change, from 0.
             stop: One past the last; None for all.
         """
-        stop = self.num_events if stop is None else stop
+        stop = self.num_row_changes if stop is None else stop
         deletes, start, stop = _cut(self.changed.deletes, start, stop)
         updates, start, stop = _cut(self.changed.updates, start, stop)
         inserts, start, stop = _cut(self.changed.inserts, start, stop)

@@ -101,17 +101,17 @@ class VersionsLeft:
         is_there = 0 < version <= self.newest.version and self.has(version)
         return mark_of(self.at(version).manifest) if is_there else ""
 
-    def position(self, version: int, events: int = 0) -> Position:
+    def position(self, version: int, num_delivered: int = 0) -> Position:
         """Return the position after all row changes of a version.
 
         Args:
             version: The version.
-            events: How many row changes of the next version have been delivered as well.
+            num_delivered: How many row changes of the next version have been delivered as well.
         """
         mark = self.mark(version)
-        if events:
+        if num_delivered:
             mark = joined_marks(mark, self.mark(version + 1))
-        return Position(version, events, mark=mark)
+        return Position(version, num_delivered, mark=mark)
 
 
 def read_ahead(table: TableVersion, versions: Sequence[int]) -> None:

@@ -43,7 +43,7 @@ def ids_of(step: AppendedRows, start: int = 0, stop: int | None = None) -> list[
 def test_each_version_gives_what_it_appended(made: Any) -> None:
     made.insert(rows(3, 4))
     found = steps(made.uri)
-    assert [(each.newer.version, each.num_events, ids_of(each)) for each in found] == [
+    assert [(each.newer.version, each.num_row_changes, ids_of(each)) for each in found] == [
         (1, 2, [0, 1]),
         (2, 1, [2]),
         (3, 2, [3, 4]),
@@ -89,7 +89,7 @@ def test_a_version_changing_rows_gives_no_appends(made: Any, change: Any, becaus
     assert step.newer.version == 3
     assert step.changes_rows is not None
     assert because in step.changes_rows
-    assert step.num_events == 0
+    assert step.num_row_changes == 0
     assert list(step.units()) == []
 
 
@@ -101,7 +101,7 @@ def test_metadata_changes_append_nothing(made: Any) -> None:
     made.update_config({"a": "b"})
     found = steps(made.uri, after=2)
     assert len(found) == 5  # a compaction is two versions
-    assert [(each.num_events, each.changes_rows) for each in found] == [(0, None)] * 5
+    assert [(each.num_row_changes, each.changes_rows) for each in found] == [(0, None)] * 5
 
 
 def test_column_backfills_may_be_ignored(made: Any) -> None:
@@ -109,7 +109,7 @@ def test_column_backfills_may_be_ignored(made: Any) -> None:
     last = lance_stream.open_dataset(made.uri).table
     columns = FeedColumns(last, None)
     (step,) = walk_appended(last, 2, 3, columns, column_backfills=False)
-    assert (step.changes_rows, step.num_events) == (None, 0)
+    assert (step.changes_rows, step.num_row_changes) == (None, 0)
 
 
 def test_an_insert_only_upsert_is_an_append(made: Any) -> None:
@@ -148,7 +148,7 @@ def test_first_existing_version_gives_live_rows(made: Any) -> None:
         last.timestamp,
         FeedColumns(last, None),
     )
-    assert step.num_events == 2
+    assert step.num_row_changes == 2
     assert ids_of(step) == [1, 2]
     assert ids_of(step, 1) == [2]
 

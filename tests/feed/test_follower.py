@@ -230,7 +230,7 @@ def test_a_split_version_is_compared_once(ds: Dataset, monkeypatch: pytest.Monke
         followed.behind(end)
         read(followed, position, end)
         position = end
-    assert (position.version, position.events) == (2, 0)
+    assert (position.version, position.num_delivered) == (2, 0)
     assert walked[0] == (1, 2)
     assert [each for each in walked if each[0] == 1] == [(1, 2)]
 
@@ -257,7 +257,7 @@ def test_a_batch_reads_each_manifest_once(stored: Dataset, monkeypatch: pytest.M
 def test_changes_follow_the_pieces_of_a_snapshot(ds: Dataset) -> None:
     followed = follow(ds)
     first = followed.advance(FROM_SNAPSHOT, Limits(rows=2))
-    assert (first.version, first.events, first.is_snapshot) == (5, 2, True)
+    assert (first.version, first.num_delivered, first.is_snapshot) == (5, 2, True)
     ds.append(rows(8)).delete("id = 0")  # while the snapshot is being read
     batches = [read(followed, FROM_SNAPSHOT, first), *batches_from(followed, first, Limits(rows=2))]
     assert [[each[1:] for each in batch] for batch in batches] == [
@@ -358,7 +358,7 @@ def test_a_half_read_version_that_is_gone(
 ) -> None:
     """It is an error, or its rows are read again from the bridge."""
     half = follow(stored).advance(Position(1), Limits(rows=4))
-    assert (half.version, half.events) == (1, 4)
+    assert (half.version, half.num_delivered) == (1, 4)
     forget(stored, 2)
     with pytest.raises(NotFoundError, match="4 changes of version 2 have been read"):
         follow(stored, FollowerRules(FeedRules(), is_consumer=True)).advance(half, Limits(rows=4))
@@ -429,7 +429,7 @@ def test_a_running_reader_notices_it_too(stored: Dataset) -> None:
 def inside_version_2(followed: TableFollower) -> Position:
     """Return a position after some of the inserts of version 2."""
     position = followed.advance(Position(0), Limits(rows=4))
-    assert (position.version, position.events) == (1, 4)
+    assert (position.version, position.num_delivered) == (1, 4)
     return position
 
 
@@ -489,7 +489,7 @@ def test_cached_versions_do_not_survive_replacement(tmp_path: Path) -> None:
     shutil.copytree(copy, uri)
     lance_stream.open_dataset(uri).append(rows(100, 101))
     end = followed.advance(start, Limits(rows=4))
-    assert (end.version, end.events) == (2, 0)
+    assert (end.version, end.num_delivered) == (2, 0)
     assert {each[2] for each in read(followed, start, end)} == {100, 101}
 
 

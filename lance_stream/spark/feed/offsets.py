@@ -39,7 +39,7 @@ def to_offset(position: Position) -> dict[str, Any]:
         "columns": None if columns is None else dict(sorted(columns.items())),
         "format": FORMAT,
         "mark": position.mark,
-        "position": position.events,
+        "position": position.num_delivered,
         "snapshot": position.is_snapshot,
         "version": position.version,
     }
@@ -59,13 +59,13 @@ def parse_offset(stored: Mapping[str, Any]) -> Position:
             f"lance-stream; this one supports the formats {', '.join(map(str, _KEYS))}"
         )
     version, snapshot = stored.get("version"), stored.get("snapshot")
-    events, mark = stored.get("position", 0), stored.get("mark", "")
+    num_delivered, mark = stored.get("position", 0), stored.get("mark", "")
     columns = stored.get("columns")
     if (
         not _is_number(form)
         or set(stored) != _KEYS[form]
         or not _is_number(version)
-        or not _is_number(events)
+        or not _is_number(num_delivered)
         or not isinstance(snapshot, bool)
         or not isinstance(mark, str)
         or not _are_columns(columns)
@@ -74,7 +74,7 @@ def parse_offset(stored: Mapping[str, Any]) -> Position:
             f"the checkpoint holds {dict(stored)!r}, which is not an offset of a Lance change "
             "feed. Does it belong to another query?"
         )
-    return Position(version, events, snapshot, mark, columns)
+    return Position(version, num_delivered, snapshot, mark, columns)
 
 
 def _are_columns(value: Any) -> bool:
