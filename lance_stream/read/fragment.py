@@ -416,7 +416,7 @@ class FragmentReader:
         return self._unit.files.num_rows(self._fragment.files[0])
 
     def _dead_offsets(self, num_rows: int) -> Offsets:
-        if self._unit.with_dead_rows:
+        if self._unit.include_deleted:
             return np.empty(0, np.int64)
         return self._unit.files.dead_offsets(self._fragment, num_rows).astype(np.int64)
 

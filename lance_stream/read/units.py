@@ -64,7 +64,7 @@ class WorkUnit:
         filter: A SQL expression; rows that do not match are skipped.
         batch_size: The maximum number of rows in a batch; None for about 32 MB.
         blob_handling: Whether blob columns are returned as `BYTES` or as `DESCRIPTORS`.
-        with_dead_rows: Whether deleted rows are returned, too, if no offsets are given.
+        include_deleted: Whether deleted rows are returned, too, if no offsets are given.
         fields: The columns to read, if names do not determine them: columns of `schema`, possibly
             without some of their parts.
     """
@@ -82,7 +82,7 @@ class WorkUnit:
     filter: str | None = None
     batch_size: int | None = None
     blob_handling: str = BYTES
-    with_dead_rows: bool = False
+    include_deleted: bool = False
     fields: tuple[Field, ...] | None = None
 
     @property

@@ -110,11 +110,11 @@ def find_matches(unit: WorkUnit, lookup: KeyLookup, num_keys: int) -> Matches:
     """
     found: list[Matches] = []
     fragment = decode_fragment(unit.fragment)
-    learner = _learner(unit, fragment, num_keys) if unit.with_dead_rows else None
-    reads_all = unit.with_dead_rows or _most_live(fragment)
+    learner = _learner(unit, fragment, num_keys) if unit.include_deleted else None
+    reads_all = unit.include_deleted or _most_live(fragment)
     keys_alone = replace(unit, columns=unit.columns[:num_keys])
     if reads_all:
-        keys_alone = replace(keys_alone, with_dead_rows=True, system_columns=())
+        keys_alone = replace(keys_alone, include_deleted=True, system_columns=())
     first = 0
     for batch in read_unit(keys_alone):
         keys = batch.columns[:num_keys]
@@ -145,7 +145,7 @@ def _sequence_of(unit: WorkUnit, fragment: Fragment, matches: Matches) -> pa.Arr
         return pa.concat_arrays([batch.column(0) for batch in read_unit(rows)])
     parts: list[pa.Array] = []
     done = first = 0
-    for batch in read_unit(replace(rows, with_dead_rows=True)):
+    for batch in read_unit(replace(rows, include_deleted=True)):
         stop = int(np.searchsorted(offsets, first + batch.num_rows))
         parts.append(batch.column(0).take(pa.array(offsets[done:stop] - np.uint64(first))))
         done, first = stop, first + batch.num_rows
@@ -232,7 +232,7 @@ class Found:
                 place,
                 columns=columns,
                 system_columns=(ROW_ADDRESS,),
-                with_dead_rows=bool(are_unknown[place]),
+                include_deleted=bool(are_unknown[place]),
             )
             for place in places
         ]

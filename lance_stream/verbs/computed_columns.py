@@ -193,7 +193,7 @@ def _values(table: TableVersion, place: int, expressions: Expressions) -> Iterat
         columns=tuple(dict.fromkeys(quote_path(path[:1]) for path in paths)),
         system_columns=(ROW_ADDRESS,),
         batch_size=_BATCH_ROWS,
-        with_dead_rows=True,
+        include_deleted=True,
     )
     dead = table.dead_offsets(table.manifest.fragments[place])
     reader = FragmentReader(unit)

@@ -50,7 +50,7 @@ def test_only_sequences_of_matches_are_read(tmp_path: Path, keys: list[int], lea
     lance_stream.create_dataset(uri, rows.schema).append(rows).delete("key % 3 = 0")
     columns = ("key", "sequence" if set(keys) - {-1} else "no such column")
     unit = unit_of(
-        open_table(uri), 0, columns=columns, system_columns=(ROW_ADDRESS,), with_dead_rows=learns
+        open_table(uri), 0, columns=columns, system_columns=(ROW_ADDRESS,), include_deleted=learns
     )
     found = find_matches(unit, KeyLookup([pa.array(keys, pa.int64())]), num_keys=1)
     live = [each // 2 for each in keys if each >= 0 and each % 3]
