@@ -199,8 +199,8 @@ class _Chosen:
         Raises:
             InvalidInputError: It does not.
         """
-        told = self.columns.told
-        if ds.version <= told.version:
+        as_of = self.columns.as_of
+        if ds.version <= as_of.version:
             return
         missing, other = self.columns.missing_in(ds.table), None
         change = f"no longer has the column {missing!r}, which"
@@ -211,7 +211,7 @@ class _Chosen:
         if missing is not None or other is not None:
             raise InvalidInputError(
                 f"version {ds.version} of {ds.uri} {change} was requested as of version "
-                f"{told.version}; start over after the last version that was printed"
+                f"{as_of.version}; start over after the last version that was printed"
             )
 
     @property

@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Show the table."""
     ds = open_table(arguments)
-    told = describe(ds.checkout(parse_version(arguments.version)))
-    print(output.to_json(told) if arguments.json else "\n".join(_lines(told)))
+    info = describe(ds.checkout(parse_version(arguments.version)))
+    print(output.to_json(info) if arguments.json else "\n".join(_lines(info)))
     return 0
 
 
@@ -153,31 +153,31 @@ def _write_ahead_log(table: TableVersion) -> dict[str, int] | None:
     return None if found is None else {"num_files": found.num_files, "bytes": found.num_bytes}
 
 
-def _lines(told: Mapping[str, Any]) -> Iterator[str]:
-    there = told["versions"]
-    has_ids = "with" if told["stable_row_ids"] else "without"
-    branch = "" if told["branch"] is None else f", the branch {told['branch']},"
+def _lines(info: Mapping[str, Any]) -> Iterator[str]:
+    there = info["versions"]
+    has_ids = "with" if info["stable_row_ids"] else "without"
+    branch = "" if info["branch"] is None else f", the branch {info['branch']},"
     yield (
-        f"{told['uri']}{branch} at version {told['version']} of {output.moment(told['timestamp'])}"
+        f"{info['uri']}{branch} at version {info['version']} of {output.moment(info['timestamp'])}"
     )
     yield (
         f"{output.count(there['count'], 'version')}, {there['oldest']} to {there['newest']}; file "
-        f"version {told['file_version']}, {has_ids} stable row ids"
+        f"version {info['file_version']}, {has_ids} stable row ids"
     )
     yield (
-        f"{output.count(told['num_rows'], 'row')} and {told['num_dead_rows']} deleted in "
-        f"{output.count(told['num_fragments'], 'fragment')}; "
-        f"{output.count(told['num_data_files'], 'data file')} of "
-        f"{output.size(told['data_bytes'])}, "
-        f"{output.count(told['num_deletion_files'], 'deletion file')}"
+        f"{output.count(info['num_rows'], 'row')} and {info['num_dead_rows']} deleted in "
+        f"{output.count(info['num_fragments'], 'fragment')}; "
+        f"{output.count(info['num_data_files'], 'data file')} of "
+        f"{output.size(info['data_bytes'])}, "
+        f"{output.count(info['num_deletion_files'], 'deletion file')}"
     )
-    deletes = told["remembered_deletes"]
+    deletes = info["remembered_deletes"]
     if deletes is not None:
         yield (
             f"{output.count(deletes['num_rows'], 'tombstone')} by "
             f"{', '.join(deletes['on'])}, ordered by {deletes['sequence_by']}"
         )
-    ahead = told["write_ahead_log"]
+    ahead = info["write_ahead_log"]
     if ahead is not None:
         yield (
             "written by a write-ahead log (MemWAL) with "
@@ -190,15 +190,15 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
             ["NAME", "TYPE", ""],
             [
                 [each["name"], each["type"], "" if each["nullable"] else "not null"]
-                for each in told["columns"]
+                for each in info["columns"]
             ],
         ),
         (
             "indices",
             ["NAME", "COLUMNS"],
-            [[each["name"], ", ".join(each["columns"])] for each in told["indices"]],
+            [[each["name"], ", ".join(each["columns"])] for each in info["indices"]],
         ),
-        ("config", ["KEY", "VALUE"], [list(each) for each in told["config"].items()]),
+        ("config", ["KEY", "VALUE"], [list(each) for each in info["config"].items()]),
         (
             "streams into it",
             ["APP ID", "BATCH", "IN VERSION", "ROWS", "DIGEST"],
@@ -210,20 +210,20 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
                     "?" if each["rows"] is None else str(each["rows"]),
                     each["digest"] or "?",
                 ]
-                for each in told["streams"]
+                for each in info["streams"]
             ],
         ),
         (
             "branches",
             ["NAME", "FROM VERSION"],
-            [[each["name"], str(each["from"])] for each in told["branches"]],
+            [[each["name"], str(each["from"])] for each in info["branches"]],
         ),
         (
             "files that look like tags or branches but are not",
             ["FILE", "REASON"],
-            [list(each) for each in told["unreadable"].items()],
+            [list(each) for each in info["unreadable"].items()],
         ),
-        ("tags", ["NAME", "VERSION"], [[k, str(v)] for k, v in told["tags"].items()]),
+        ("tags", ["NAME", "VERSION"], [[k, str(v)] for k, v in info["tags"].items()]),
         (
             "consumers",
             ["NAME", "FINISHED", "BEHIND", "UPDATED"],
@@ -234,7 +234,7 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
                     output.count(each["versions_behind"], "version"),
                     output.moment(each["updated_at"]),
                 ]
-                for each in told["consumers"]
+                for each in info["consumers"]
             ],
         ),
     ):

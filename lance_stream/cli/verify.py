@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
             )
     findings = ds.verify()
     for each in findings:
-        told = {"rule": each.rule, "where": each.where, "message": each.message}
-        print(output.to_json(told) if arguments.json else each)
+        answer = {"rule": each.rule, "where": each.where, "message": each.message}
+        print(output.to_json(answer) if arguments.json else each)
     if not findings and not arguments.json:
         print(f"{ds.uri} is valid at version {ds.version}")
     return 1 if findings else 0
@@ -66,8 +66,8 @@ def _compare(ds: Dataset, arguments: argparse.Namespace) -> int:
     found = compare(lambda: ds.scan(columns, arguments.filter), _rows_of_other(arguments, columns))
     if arguments.json:
         sides = (("rows", found.ours), ("against", found.theirs))
-        told = {name: {"count": each.num_rows, "digest": each.text} for name, each in sides}
-        print(output.to_json({"same": found.is_same, **told, "columns": list(found.columns)}))
+        answer = {name: {"count": each.num_rows, "digest": each.text} for name, each in sides}
+        print(output.to_json({"same": found.is_same, **answer, "columns": list(found.columns)}))
         return 0 if found.is_same else 1
     print(f"{ds.uri} at version {ds.version}: {found.ours}")
     print(f"{arguments.against}: {found.theirs}")

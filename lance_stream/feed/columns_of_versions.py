@@ -48,7 +48,7 @@ class FeedColumns:
     """The columns of a feed's rows.
 
     Args:
-        told: The version whose names are used.
+        as_of: The version whose names are used.
         columns: Names or paths; None for all.
         meaning: Maps ids of the columns to the ids that they stand for in that version; None where
             each stands for itself. A stream that started before two columns swapped names keeps
@@ -56,7 +56,7 @@ class FeedColumns:
         lineage: Lineage of the same table from another reader, to save reading it again.
 
     Attributes:
-        told: The version.
+        as_of: The version.
         wanted: The columns, as in that version.
         own: The same in Arrow, all of them nullable at every level.
         arrow_schema: The feed's columns: these, then the change columns.
@@ -67,20 +67,20 @@ class FeedColumns:
 
     def __init__(
         self,
-        told: TableVersion,
+        as_of: TableVersion,
         columns: Sequence[str] | None,
         meaning: Ids | None = None,
         lineage: Lineage | None = None,
     ) -> None:
-        self.told = told
-        self.wanted = project(told.schema, names_of(told, columns))
+        self.as_of = as_of
+        self.wanted = project(as_of.schema, names_of(as_of, columns))
         self.own = pa.schema([field_to_arrow(_nullable(each)) for each in self.wanted.fields])
         self.arrow_schema = feed_schema(self.own)
-        self.lineage = lineage or Lineage(told)
+        self.lineage = lineage or Lineage(as_of)
         ids = {each.id: each.id for each in self.wanted.walk()}
-        self._ids: dict[int, Ids] = {told.version: ids if meaning is None else meaning}
-        self._last: Ids = self._ids[told.version]
-        self._meet = told.version  # the oldest version that the given one is known to derive from
+        self._ids: dict[int, Ids] = {as_of.version: ids if meaning is None else meaning}
+        self._last: Ids = self._ids[as_of.version]
+        self._meet = as_of.version  # the oldest version that the given one is known to derive from
 
     def ids_in(self, table: TableVersion) -> Ids:
         """Return a mapping from the ids of the wanted fields to their ids in a version.
@@ -193,7 +193,7 @@ class FeedColumns:
         Args:
             columns: Names or paths in the version whose names are used; None for all.
         """
-        fields = project(self.told.schema, names_of(self.told, columns)).fields
+        fields = project(self.as_of.schema, names_of(self.as_of, columns)).fields
         place_of = {each.id: place for place, each in enumerate(self.wanted.fields)}
         ids = {each.id: each.id for each in self.wanted.walk()}
         sources = (

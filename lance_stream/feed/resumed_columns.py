@@ -22,7 +22,7 @@ from lance_stream.snapshot.table_version import TableVersion
 
 
 def resumed_columns(
-    told: TableVersion,
+    as_of: TableVersion,
     columns: Sequence[str] | None,
     table: TableVersion,
     names: Mapping[str, int | None],
@@ -30,7 +30,7 @@ def resumed_columns(
     """Return the columns of a stream that resumes.
 
     Args:
-        told: The version whose column names the reader was given.
+        as_of: The version whose column names the reader was given.
         columns: Names or paths; None for all.
         table: The version after which the stream resumes.
         names: The checkpoint's ids of columns in that version, where names do not give them.
@@ -38,10 +38,10 @@ def resumed_columns(
     Raises:
         NotFoundError: A column does not exist.
     """
-    now = FeedColumns(told, columns)
-    followed = inverted(FeedColumns(told, None, lineage=now.lineage).ids_in(table))
+    now = FeedColumns(as_of, columns)
+    followed = inverted(FeedColumns(as_of, None, lineage=now.lineage).ids_in(table))
     by_path = ids_by_path(table.schema.fields)
-    types = {each.id: each.logical_type for each in told.schema.walk()}
+    types = {each.id: each.logical_type for each in as_of.schema.walk()}
     meaning: dict[int, int] = {}
     for each in now.wanted.fields:
         kept: dict[int, int] = {}
@@ -53,7 +53,7 @@ def resumed_columns(
         meaning |= kept if _is_all_of(each, kept) else {part.id: part.id for part in each.walk()}
     if len(set(meaning.values())) < len(meaning):
         return now
-    return FeedColumns(told, columns, meaning, now.lineage)
+    return FeedColumns(as_of, columns, meaning, now.lineage)
 
 
 def _is_all_of(field: Field, kept: Ids) -> bool:

@@ -22,9 +22,9 @@ from lance_stream.table.diff import (
     Sequences,
     TableChanges,
     U64s,
+    changed_row_ids,
     diff,
     plan_diff,
-    row_ids_told,
 )
 
 
@@ -119,7 +119,7 @@ class RowDifferences:
         """Return the ids of rows inserted, deleted, or changed by more than a new column."""
         found = [np.empty(0, np.uint64)]
         for older, newer in self._steps(after, through):
-            found.append(row_ids_told(*self._compare(older, newer, column_backfills=False)))
+            found.append(changed_row_ids(*self._compare(older, newer, column_backfills=False)))
         return np.unique(np.concatenate(found))
 
     def _restored_by(self, table: TableVersion) -> int | None:

@@ -109,9 +109,11 @@ class _ParquetFile:
 
         self._file = file
         self._schema: pa.Schema = file.physical_schema
-        told = get_partition_keys(file.partition_expression)
-        self._told = {name: told[name] for name in told if name not in self._schema.names}
-        self.names = [*self._schema.names, *self._told]
+        keys = get_partition_keys(file.partition_expression)
+        self._partition_values = {
+            name: keys[name] for name in keys if name not in self._schema.names
+        }
+        self.names = [*self._schema.names, *self._partition_values]
 
     def batches(self, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
         """Yield its rows with all of its columns, or with some, null where it lacks them."""
@@ -121,7 +123,7 @@ class _ParquetFile:
             values = dict(zip(own, batch.columns, strict=True))
             for name in names:
                 if name not in values:
-                    values[name] = pa.array([self._told.get(name)] * batch.num_rows)
+                    values[name] = pa.array([self._partition_values.get(name)] * batch.num_rows)
             yield pa.RecordBatch.from_arrays(list(values.values()), names=list(values))
 
 

@@ -46,7 +46,7 @@ from lance_stream.schema.system_columns import (
     ROW_CREATED_AT_VERSION,
     ROW_ID,
 )
-from lance_stream.snapshot.missing_files import told_why_missing
+from lance_stream.snapshot.missing_files import explaining_missing_files
 from lance_stream.table.fragments import (
     DataFile,
     StoredSequence,
@@ -124,16 +124,16 @@ class FragmentReader:
         has_blobs = any(map(_has_bytes, self._output)) and not all(
             map(_holds_bytes_itself, self._fragment.files)
         )
-        with self._told_why_missing():
+        with self._explaining_missing_files():
             for selection in self._selections():
                 if has_blobs:
                     yield from self._by_size_of_blobs(selection)
                 else:
                     yield selection
 
-    def _told_why_missing(self) -> AbstractContextManager[None]:
+    def _explaining_missing_files(self) -> AbstractContextManager[None]:
         unit = self._unit
-        return told_why_missing(unit.files.store, unit.version, self._fragment)
+        return explaining_missing_files(unit.files.store, unit.version, self._fragment)
 
     def _selections(self) -> Iterator[Selection]:
         unit, fragment = self._unit, self._fragment
@@ -224,7 +224,7 @@ class FragmentReader:
 
     def read(self, selection: Selection) -> pa.RecordBatch:
         """Return the rows of a selection for which the filter is true."""
-        with self._told_why_missing():
+        with self._explaining_missing_files():
             return self._read(selection)
 
     def _read(self, selection: Selection) -> pa.RecordBatch:

@@ -16,7 +16,7 @@ from lance_stream.table.paths import NamingScheme, manifest_path
 
 
 @contextmanager
-def told_why_missing(store: Store, version: int, fragment: Fragment) -> Iterator[None]:
+def explaining_missing_files(store: Store, version: int, fragment: Fragment) -> Iterator[None]:
     """Add the reason to the error if a file of a version is missing.
 
     Args:

@@ -16,7 +16,7 @@ from lance_stream.errors import CorruptDataError
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.schema.fields import Schema
-from lance_stream.snapshot.missing_files import told_why_missing
+from lance_stream.snapshot.missing_files import explaining_missing_files
 from lance_stream.snapshot.open_files import MOST_UNCHECKED_ROWS, OpenFiles
 from lance_stream.snapshot.references import Refs
 from lance_stream.snapshot.timestamps import timestamp_of
@@ -133,7 +133,7 @@ class TableVersion:
         """Return the row offsets of a fragment's deleted rows, ascending."""
         if fragment.deletion_file is None:
             return np.empty(0, np.uint32)
-        with told_why_missing(self.store, self.version, fragment):
+        with explaining_missing_files(self.store, self.version, fragment):
             return self.files.dead_offsets(fragment, self.physical_rows(fragment))
 
     def dead_offsets_of(self, fragments: Sequence[Fragment]) -> list[npt.NDArray[np.uint32]]:

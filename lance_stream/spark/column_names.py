@@ -46,7 +46,7 @@ def find_column(name: str, known: Iterable[str], *, case_sensitive: bool) -> str
     return alike[0] if alike else None
 
 
-def check_told_apart(names: Sequence[str], whose: str, *, case_sensitive: bool) -> None:
+def check_are_distinct(names: Sequence[str], whose: str, *, case_sensitive: bool) -> None:
     """Refuse columns that Spark does not distinguish.
 
     Args:
@@ -82,7 +82,7 @@ def names_in_table(
     Raises:
         InvalidInputError: A name could mean several of the table's columns, or two are one column.
     """
-    check_told_apart(incoming, "the batch", case_sensitive=case_sensitive)
+    check_are_distinct(incoming, "the batch", case_sensitive=case_sensitive)
     return [find_column(name, table, case_sensitive=case_sensitive) or name for name in incoming]
 
 

@@ -280,7 +280,7 @@ def diff(
     )
 
 
-def row_ids_told(changed: TableChanges, sequences: Sequences | None = None) -> U64s:
+def changed_row_ids(changed: TableChanges, sequences: Sequences | None = None) -> U64s:
     """Return the ids of all rows in which two versions differ.
 
     Args:

@@ -15,9 +15,9 @@ from lance_stream.table.diff import (
     DiffPlan,
     History,
     TableChanges,
+    changed_row_ids,
     diff,
     plan_diff,
-    row_ids_told,
 )
 from lance_stream.table.feature_flags import STABLE_ROW_IDS
 from lance_stream.table.fragments import (
@@ -407,7 +407,7 @@ def test_column_backfills_can_be_left_out() -> None:
 def test_ids_of_all_changed_rows_are_listed() -> None:
     newer = version(2, Rows(0, range(10), dead=[2, 4, 6]), FIRST.rows[1], Rows(2, [4, 15], 2))
     found = diff(plan_diff(FIRST.manifest, newer.manifest), newer.dead)
-    assert row_ids_told(found).tolist() == [2, 6, 15, 4]
+    assert changed_row_ids(found).tolist() == [2, 6, 15, 4]
 
 
 def test_tables_without_stable_ids_name_the_remedy() -> None:

@@ -220,7 +220,7 @@ def check_columns(columns: FeedColumns, table: TableVersion) -> None:
     Raises:
         InvalidInputError: A column is missing or has another type; the message suggests what to do.
     """
-    if table.version <= columns.told.version:
+    if table.version <= columns.as_of.version:
         return
     missing = columns.missing_in(table)
     if missing is not None:

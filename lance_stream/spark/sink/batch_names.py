@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from lance_stream.errors import InvalidInputError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.column_names import (
-    check_told_apart,
+    check_are_distinct,
     did_you_mean,
     find_column,
     names_in_table,
@@ -33,9 +33,9 @@ def settle_names(
     """
     is_exact = is_case_sensitive(df.sparkSession)
     before = list(df.columns)
-    check_told_apart(before, "the batch", case_sensitive=is_exact)
+    check_are_distinct(before, "the batch", case_sensitive=is_exact)
     after = names_in_table(before, _names_of(arguments, table), case_sensitive=is_exact)
-    check_told_apart(after, "the batch", case_sensitive=is_exact)
+    check_are_distinct(after, "the batch", case_sensitive=is_exact)
     by_name = dict(zip(before, after, strict=True))
 
     def settle(name: str) -> str:
