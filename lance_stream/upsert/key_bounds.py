@@ -106,9 +106,9 @@ def joined_bounds(parts: Iterable[FileBounds]) -> list[FileBounds]:
     for each in parts:
         known = of_file.setdefault((each.field_id, each.place), each)
         if known is not each:
-            told = [some.bounds for some in (known, each) if some.bounds is not None]
+            ranges = [some.bounds for some in (known, each) if some.bounds is not None]
             of_file[each.field_id, each.place] = each._replace(
-                bounds=_around(told), num_seen=known.num_seen + each.num_seen
+                bounds=_around(ranges), num_seen=known.num_seen + each.num_seen
             )
     return list(of_file.values())
 
@@ -177,7 +177,7 @@ class BoundsLearner:
             if place is not None and (bounds := bounds_of(values)) is not None:
                 found.append(bounds)
 
-    def learnt(self) -> list[FileBounds]:
+    def file_bounds(self) -> list[FileBounds]:
         """Return the bounds of the rows seen."""
         return [
             FileBounds(field.id, place, _around(found), self._num_seen, self._num_rows)
@@ -196,12 +196,12 @@ def bounds_of_written(
         fields: The key columns.
         keys: (n,) values of each key column in all the rows.
     """
-    told: list[FileBounds] = []
+    found: list[FileBounds] = []
     for each in fragments:
         learner = BoundsLearner(each, fields)
         learner.see(keys)
-        told += [one._replace(num_seen=each.physical_rows) for one in learner.learnt()]
-    return told
+        found += [one._replace(num_seen=each.physical_rows) for one in learner.file_bounds()]
+    return found
 
 
 def _around(bounds: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, bytes] | None:
@@ -241,21 +241,21 @@ class ColumnBounds:
         """How many files are known."""
         return len(self._row_of_file)
 
-    def add(self, learnt: Iterable[FileBounds]) -> None:
+    def add(self, file_bounds: Iterable[FileBounds]) -> None:
         """Store complete bounds; the first ones for a file are kept."""
         with self._lock:
             new = {
                 each.place: each
-                for each in learnt
+                for each in file_bounds
                 if each.field_id == self.field.id
                 and each.says_all
                 and each.place not in self._row_of_file
             }
-            told = [self._nothing if each.bounds is None else each.bounds for each in new.values()]
+            pairs = [self._nothing if each.bounds is None else each.bounds for each in new.values()]
             self._row_of_file.update({place: row for row, place in enumerate(new, len(self._lows))})
-            self._lows = _joined(self._lows, as_words([low for low, _ in told], self.arrow_type))
+            self._lows = _joined(self._lows, as_words([low for low, _ in pairs], self.arrow_type))
             self._highs = _joined(
-                self._highs, as_words([high for _, high in told], self.arrow_type)
+                self._highs, as_words([high for _, high in pairs], self.arrow_type)
             )
             self.unsaved_work += sum(each.num_rows + _ROWS_FOR_A_FILE for each in new.values())
 
@@ -370,11 +370,11 @@ class KeyBounds:
         self.columns = [each for each in columns if each is not None]
         self._places = [place for place, each in enumerate(columns) if each is not None]
 
-    def learn(self, learnt: Iterable[FileBounds]) -> None:
+    def learn(self, file_bounds: Iterable[FileBounds]) -> None:
         """Remember bounds."""
-        told = joined_bounds(learnt)
+        joined = joined_bounds(file_bounds)
         for each in self.columns:
-            each.add(told)
+            each.add(joined)
 
     def are_unknown(self, fragments: FragmentList) -> Mask:
         """Return which fragments have bounds yet to be learned."""
@@ -387,11 +387,11 @@ class KeyBounds:
         """Return which fragments may hold a key of a batch."""
         may = np.full(len(fragments), lookup.num_keys > 0)
         rows = [each.rows_of(fragments) for each in self.columns]
-        told = [at for at, own in enumerate(rows) if bool((own > ANYWHERE).any())]
-        if not lookup.num_keys or not told:
+        bounded = [at for at, own in enumerate(rows) if bool((own > ANYWHERE).any())]
+        if not lookup.num_keys or not bounded:
             return may
-        keys = [lookup.key_columns[self._places[at]] for at in told]
-        bounds = [self.columns[at].between(rows[at]) for at in told]
+        keys = [lookup.key_columns[self._places[at]] for at in bounded]
+        bounds = [self.columns[at].between(rows[at]) for at in bounded]
         for each, values in zip(bounds, keys, strict=True):
             least, most = ordered_words(extremes_of(values))
             may &= (each.lows <= most) & (each.highs >= least)

@@ -44,13 +44,13 @@ class Matches(NamedTuple):
         addresses: (n,) u64 row addresses, ascending within a fragment.
         keys: (n,) i64, the number of each row's key.
         sequence: (n,) the stored sequence of each row; None if none is stored.
-        learnt: The bounds of all keys of the fragment, including those of deleted rows.
+        file_bounds: The bounds of all keys of the fragment, including those of deleted rows.
     """
 
     addresses: Addresses
     keys: Places
     sequence: pa.Array | None = None
-    learnt: tuple[FileBounds, ...] = ()
+    file_bounds: tuple[FileBounds, ...] = ()
 
     def where(self, chosen: Places) -> "Matches":
         """Return some of them.
@@ -133,7 +133,9 @@ def find_matches(unit: WorkUnit, lookup: KeyLookup, num_keys: int) -> Matches:
         matches = _alive(unit, fragment, matches)
     if len(unit.columns) > num_keys and len(matches.addresses):
         matches = matches._replace(sequence=_sequence_of(unit, fragment, matches))
-    return matches if learner is None else matches._replace(learnt=tuple(learner.learnt()))
+    return (
+        matches if learner is None else matches._replace(file_bounds=tuple(learner.file_bounds()))
+    )
 
 
 def _sequence_of(unit: WorkUnit, fragment: Fragment, matches: Matches) -> pa.Array:
@@ -239,7 +241,7 @@ class Found:
         found = self._workers.find(units, incoming.lookup, len(incoming.rules.on))
         for place, unit, each in zip(places, units, found, strict=True):
             self._known[fragments.ids[place]] = (unit.fragment, each)
-        bounds.learn(learnt for each in found for learnt in each.learnt)
+        bounds.learn(file_bounds for each in found for file_bounds in each.file_bounds)
         save_key_bounds(table, bounds)
         return join_matches([*matches, *found])
 

@@ -138,7 +138,7 @@ class Written(NamedTuple):
         inserted_keys: (m,) u64 hashes of the keys of the new rows, and of the deletes.
         num_unchanged: How many rows would not have changed and were left untouched.
         deletes: The deletes to remember; None if none are.
-        learnt: The key bounds of the new files.
+        file_bounds: The key bounds of the new files.
     """
 
     fragments: tuple[Fragment, ...]
@@ -146,7 +146,7 @@ class Written(NamedTuple):
     inserted_keys: npt.NDArray[np.uint64]
     num_unchanged: int = 0
     deletes: Deletes | None = None
-    learnt: tuple[FileBounds, ...] = ()
+    file_bounds: tuple[FileBounds, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -530,7 +530,9 @@ def plan_update(
         inserted_rows=_inserted_keys(table, rules, [each.inserted_keys for each in parts]),
     )
     # Even if it is not committed: a file's bounds stay true.
-    key_bounds(table, rules.on).learn(learnt for each in parts for learnt in each.learnt)
+    key_bounds(table, rules.on).learn(
+        file_bounds for each in parts for file_bounds in each.file_bounds
+    )
     if remembered is None or not remembered.is_remembering:
         return PlannedUpdate(operation, Staged(dying=updated))
     deletes = [each.deletes for each in parts if each.deletes is not None]

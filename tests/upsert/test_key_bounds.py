@@ -67,17 +67,21 @@ def arrays(types: tuple[pa.DataType, ...], rows: list[tuple[Any, ...]]) -> list[
     return [pa.array([row[at] for row in rows], each) for at, each in enumerate(types)]
 
 
-def learnt_bounds(
+def file_bounds_of(
     types: tuple[pa.DataType, ...], rows_of: list[list[tuple[Any, ...]]]
 ) -> tuple[KeyBounds, FragmentList, list[FileBounds]]:
     fields = key_fields(*types)
     fragments = [fragment_of(at, fields, len(rows)) for at, rows in enumerate(rows_of)]
-    learnt: list[FileBounds] = []
+    file_bounds: list[FileBounds] = []
     for fragment, rows in zip(fragments, rows_of, strict=True):
         learner = BoundsLearner(fragment, fields)
         learner.see(arrays(types, rows))
-        learnt += learner.learnt()
-    return KeyBounds([ColumnBounds(each) for each in fields]), FragmentList.of(fragments), learnt
+        file_bounds += learner.file_bounds()
+    return (
+        KeyBounds([ColumnBounds(each) for each in fields]),
+        FragmentList.of(fragments),
+        file_bounds,
+    )
 
 
 def cut(value: Any) -> Any:
@@ -96,28 +100,26 @@ def lies_in_box(key: tuple[Any, ...], rows: list[tuple[Any, ...]]) -> bool:
 @given(tables_and_keys(), st.integers(0, 6), st.sampled_from([1, 2, 512]))
 def test_only_fragments_that_cannot_match_are_skipped(
     drawn: tuple[tuple[pa.DataType, ...], list[list[tuple[Any, ...]]], list[tuple[Any, ...]]],
-    num_learnt: int,
+    num_known: int,
     sample_keys: int,
 ) -> None:
     types, rows_of, keys = drawn
-    bounds, fragments, learnt = learnt_bounds(types, rows_of)
-    learnt = learnt[: num_learnt * len(types)]
-    bounds.learn(learnt)
+    bounds, fragments, file_bounds = file_bounds_of(types, rows_of)
+    file_bounds = file_bounds[: num_known * len(types)]
+    bounds.learn(file_bounds)
     with patch("lance_stream.upsert.key_bounds._SAMPLE_KEYS", sample_keys):
         may = bounds.may_hold(fragments, KeyLookup(arrays(types, keys)))
     expected = [
-        bool(keys) and (at >= num_learnt or any(lies_in_box(key, rows) for key in keys))
+        bool(keys) and (at >= num_known or any(lies_in_box(key, rows) for key in keys))
         for at, rows in enumerate(rows_of)
     ]
     assert may.tolist() == expected
-    assert bounds.are_unknown(fragments).tolist() == [
-        at >= num_learnt for at in range(len(rows_of))
-    ]
+    assert bounds.are_unknown(fragments).tolist() == [at >= num_known for at in range(len(rows_of))]
 
 
 def test_a_fragment_seen_before_is_not_decoded() -> None:
-    bounds, fragments, learnt = learnt_bounds((pa.int64(),), [[(1,)], [(2,)]])
-    bounds.learn(learnt)
+    bounds, fragments, file_bounds = file_bounds_of((pa.int64(),), [[(1,)], [(2,)]])
+    bounds.learn(file_bounds)
     bounds.may_hold(fragments, KeyLookup([pa.array([1])]))
     again = FragmentList(fragments.raws)
     assert bounds.may_hold(again, KeyLookup([pa.array([2])])).tolist() == [False, True]
@@ -125,8 +127,8 @@ def test_a_fragment_seen_before_is_not_decoded() -> None:
 
 
 def test_bounds_survive_renumbering_and_deletes() -> None:
-    bounds, fragments, learnt = learnt_bounds((pa.int64(),), [[(1,), (5,)], [(9,)]])
-    bounds.learn(learnt)
+    bounds, fragments, file_bounds = file_bounds_of((pa.int64(),), [[(1,), (5,)], [(9,)]])
+    bounds.learn(file_bounds)
     moved = FragmentList.of([replace(fragments[1], id=7), replace(fragments[0], id=8)])
     assert bounds.may_hold(moved, KeyLookup([pa.array([4])])).tolist() == [False, True]
 
@@ -161,7 +163,7 @@ def test_ambiguous_fragments_are_always_read(changes: dict[str, Any]) -> None:
     assert file_column(changed, fields[0].id) is None
     learner = BoundsLearner(changed, fields)
     learner.see([pa.array([1])])
-    assert learner.learnt() == []
+    assert learner.file_bounds() == []
     bounds = KeyBounds([ColumnBounds(fields[0])])
     listed = FragmentList.of([changed])
     assert bounds.may_hold(listed, KeyLookup([pa.array([5])])).tolist() == [True]
@@ -186,7 +188,7 @@ def test_bounds_need_all_parts_of_a_file() -> None:
     for keys in ([5, 7], [None, None], [1, 1]):
         learner = BoundsLearner(fragment, fields)
         learner.see([pa.array(keys, pa.int64())])
-        parts += learner.learnt()
+        parts += learner.file_bounds()
     listed = FragmentList.of([fragment])
     column = ColumnBounds(fields[0])
     bounds = KeyBounds([column])
@@ -208,7 +210,7 @@ def test_the_other_columns_have_bounds() -> None:
     text = pa.array(["a"]).dictionary_encode()
     learner.see([text, pa.array([5])])
     bounds = KeyBounds([None, ColumnBounds(fields[1])])
-    bounds.learn(learner.learnt())
+    bounds.learn(learner.file_bounds())
     listed = FragmentList.of([fragment])
     for key, may in ((5, True), (6, False)):
         lookup = KeyLookup([text, pa.array([key])])
@@ -232,7 +234,7 @@ def test_new_files_inherit_the_old_bounds(rows_of: list[list[Any] | None], may: 
         if keys is not None:
             learner = BoundsLearner(fragment, [field])
             learner.see([pa.array(keys, pa.int64())])
-            column.add(learner.learnt())
+            column.add(learner.file_bounds())
     new = fragment_of(9, (field,), 3)
     column.inherit(old, [new])
     column.inherit([], [fragment_of(10, (field,), 3)])
@@ -256,12 +258,12 @@ def test_bounds_of_removed_files_are_dropped() -> None:
     (field,) = key_fields(pa.int64())
     column = ColumnBounds(field)
     fragments = FragmentList.of(many_files(5000))
-    learnt = []
+    file_bounds = []
     for fragment in fragments:
         learner = BoundsLearner(fragment, [field])
         learner.see([pa.array([fragment.id])])
-        learnt += learner.learnt()
-    column.add(learnt)
+        file_bounds += learner.file_bounds()
+    column.add(file_bounds)
     column.forget_others(fragments)
     assert column.num_known == 5000
     left = fragments[4990:]
@@ -275,8 +277,8 @@ def test_too_many_pairs_skip_the_exact_check(monkeypatch: pytest.MonkeyPatch) ->
     """If it would take too long, the bounds of each column by itself decide."""
     rows: list[list[tuple[Any, ...]]] = [[(0, 0), (9, 9)], [(0, 5), (9, 5)]]
     keys = [(at, 0) for at in range(5)] + [(20, 5)]
-    bounds, fragments, learnt = learnt_bounds((pa.int64(), pa.int64()), rows)
-    bounds.learn(learnt)
+    bounds, fragments, file_bounds = file_bounds_of((pa.int64(), pa.int64()), rows)
+    bounds.learn(file_bounds)
     lookup = KeyLookup(arrays((pa.int64(), pa.int64()), keys))
     assert bounds.may_hold(fragments, lookup).tolist() == [True, False]
     monkeypatch.setattr("lance_stream.upsert.key_bounds._MOST_PAIRS", 0)

@@ -37,18 +37,18 @@ def key_field(table: TableVersion) -> Field:
     return table.schema.fields[0]
 
 
-def learnt(table: TableVersion, *keys: list[Any]) -> list[FileBounds]:
+def file_bounds(table: TableVersion, *keys: list[Any]) -> list[FileBounds]:
     bounds = []
     for fragment, each in zip(table.manifest.fragments, keys, strict=True):
         learner = BoundsLearner(fragment, [key_field(table)])
         learner.see([pa.array(each, table.arrow_schema.field(0).type)])
-        bounds += learner.learnt()
+        bounds += learner.file_bounds()
     return bounds
 
 
 def saved(table: TableVersion, *keys: list[Any]) -> ColumnBounds:
     column = ColumnBounds(key_field(table))
-    column.add(learnt(table, *keys))
+    column.add(file_bounds(table, *keys))
     write_bounds(table.store, column, table.manifest.fragments)
     return column
 
@@ -130,7 +130,7 @@ def test_a_store_that_fails_is_no_error() -> None:
     table = table_of([1])
     store = WatchedStore(table.store, before=fail)
     column = ColumnBounds(key_field(table))
-    column.add(learnt(table, [1]))
+    column.add(file_bounds(table, [1]))
     write_bounds(store, column, table.manifest.fragments)
     assert read_bounds(store, key_field(table)) == []
     assert [call for call, _ in store.calls] == ["write", "read_end"]
@@ -155,7 +155,7 @@ def test_bounds_are_saved_if_it_pays(
     """Only where much would have to be read again without them."""
     table = table_of([1], [5])
     bounds = key_bounds(table, ["id"])
-    bounds.learn(learnt(table, [1], [5]))
+    bounds.learn(file_bounds(table, [1], [5]))
     save_key_bounds(table, bounds)
     assert not table.store.exists(bounds_path(key_field(table)))
     monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1000)

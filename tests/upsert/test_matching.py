@@ -55,7 +55,7 @@ def test_only_sequences_of_matches_are_read(tmp_path: Path, keys: list[int], lea
     found = find_matches(unit, KeyLookup([pa.array(keys, pa.int64())]), num_keys=1)
     live = [each // 2 for each in keys if each >= 0 and each % 3]
     assert (found.addresses & np.uint64(0xFFFFFFFF)).tolist() == live
-    assert len(found.learnt) == learns
+    assert len(found.file_bounds) == learns
     if live:
         assert found.sequence is not None
         assert found.sequence.to_pylist() == [each % 7 for each in live]
