@@ -46,7 +46,7 @@ from tests.commit.tables import (
 from tests.contracts.watched_stores import WatchedStore
 
 
-def test_a_table_is_made_by_its_first_commit() -> None:
+def test_the_first_commit_creates_a_table() -> None:
     log = create(10, 5)
     manifest = log.read_latest()
     assert manifest.version == 1
@@ -54,7 +54,8 @@ def test_a_table_is_made_by_its_first_commit() -> None:
     assert live_ids(log) == list(range(15))
 
 
-def test_of_two_who_make_one_table_the_second_has_to_plan_again() -> None:
+def test_the_second_creator_must_replan() -> None:
+    """Two writers create a table at once."""
     log = create(3)
     with pytest.raises(RetryableConflictError) as caught:
         commit(log, overwrite(0, 5), creation=CREATION, environment=make_environment())
@@ -72,12 +73,13 @@ def test_only_an_overwrite_makes_a_table() -> None:
         )
 
 
-def test_a_table_that_is_gone_is_not_made_anew_by_an_append() -> None:
+def test_an_append_cannot_recreate_a_table() -> None:
     with pytest.raises(NotFoundError, match="no dataset at"):
         commit(ObjectStoreLog(make_store()), append(3, 3), environment=make_environment())
 
 
-def test_an_append_planned_on_an_old_version_gets_the_newest_ids() -> None:
+def test_late_appends_get_the_newest_ids() -> None:
+    """The append was planned on an older version."""
     log = create(10)
     first, second = append(1, 4), append(1, 6)
     commit_to(log, first)
@@ -88,7 +90,7 @@ def test_an_append_planned_on_an_old_version_gets_the_newest_ids() -> None:
     assert manifest.next_row_id == 20
 
 
-def test_the_transaction_stands_in_a_file_and_in_the_manifest() -> None:
+def test_transactions_are_in_file_and_manifest() -> None:
     log = create(10)
     planned = replace(append(1, 4), properties={"who": "me"})
     manifest = commit_to(log, planned)
@@ -97,7 +99,7 @@ def test_the_transaction_stands_in_a_file_and_in_the_manifest() -> None:
     assert decode_transaction(manifest.inline_transaction or b"") == planned
 
 
-def test_a_commit_without_rivals_costs_four_requests_in_memory() -> None:
+def test_an_uncontested_commit_costs_four_requests() -> None:
     store = WatchedStore(create(10).store)
     commit_to(ObjectStoreLog(store), append(1, 4))
     assert [call for call, _ in store.calls] == [
@@ -107,7 +109,8 @@ def test_a_commit_without_rivals_costs_four_requests_in_memory() -> None:
     ]  # fmt: skip
 
 
-def test_the_transaction_file_is_written_once_however_many_attempts_it_takes() -> None:
+def test_the_transaction_file_is_written_once() -> None:
+    """A commit that needs several attempts names the same file."""
     log = create(10)
     store = WatchedStore(log.store)
     rivals = iter([append(1, 1), append(1, 1)])
@@ -125,7 +128,7 @@ def test_the_transaction_file_is_written_once_however_many_attempts_it_takes() -
     assert len(files) == 1
 
 
-def test_too_large_a_transaction_has_no_copy_in_the_manifest() -> None:
+def test_large_transactions_are_not_inlined() -> None:
     log = create(10)
     planned = replace(append(1, 4), properties={"x": "y" * MAX_INLINE_TRANSACTION_BYTES})
     manifest = commit_to(log, planned)
@@ -152,7 +155,8 @@ def test_timestamps_never_go_backwards() -> None:
     assert commit_to(log, append(2, 1), environment=slow).timestamp_nanos == before + 2
 
 
-def test_the_hook_is_asked_on_every_attempt_and_can_skip() -> None:
+def test_every_attempt_asks_the_hook() -> None:
+    """The hook can end the commit at each of them."""
     log = create(10)
     store = WatchedStore(log.store)
     seen: list[int | None] = []
@@ -176,13 +180,13 @@ def test_the_hook_is_asked_on_every_attempt_and_can_skip() -> None:
     assert len(live_ids(log)) == 10
 
 
-def test_the_hook_is_asked_before_conflicts_are_looked_for() -> None:
+def test_the_hook_runs_before_conflict_checks() -> None:
     log = create(10)
     commit_to(log, overwrite(1, 3))
     assert skip(log, append(1, 4), before_attempt=lambda _: "taken in").reason == "taken in"
 
 
-def test_the_hook_sees_that_there_is_no_table_yet() -> None:
+def test_the_hook_sees_a_missing_table() -> None:
     log = ObjectStoreLog(make_store())
     seen: list[object] = []
     commit_to(
@@ -194,7 +198,7 @@ def test_the_hook_sees_that_there_is_no_table_yet() -> None:
     assert seen == [None]
 
 
-def test_an_error_of_the_hook_stops_the_commit() -> None:
+def test_an_error_of_the_hook_stops_commits() -> None:
     log = create(10)
 
     def refuse(_manifest: object) -> None:
@@ -205,7 +209,7 @@ def test_an_error_of_the_hook_stops_the_commit() -> None:
     assert log.latest() == 1
 
 
-def test_config_entries_go_in_with_the_version_that_is_made() -> None:
+def test_config_entries_join_the_new_version() -> None:
     log = create(10)
     commit_to(log, append(1, 1))
     manifest = commit_to(log, append(1, 4), config_entries=lambda _, version: {"at": str(version)})
@@ -213,7 +217,8 @@ def test_config_entries_go_in_with_the_version_that_is_made() -> None:
     assert manifest.writer_feature_flags & 8
 
 
-def test_an_entry_of_several_writers_is_made_of_the_newest_one_on_each_attempt() -> None:
+def test_config_entries_are_recomputed_per_attempt() -> None:
+    """Entries of several writers are merged with those of the newest version."""
     log = create(10)
 
     def adding(name: str) -> ConfigEntries:
@@ -235,7 +240,7 @@ def test_an_entry_of_several_writers_is_made_of_the_newest_one_on_each_attempt()
     assert (manifest.version, manifest.config) == (3, {"writers": "ba"})
 
 
-def test_many_lost_attempts_end_in_an_error_that_says_so() -> None:
+def test_losing_every_attempt_raises_an_error() -> None:
     log = create(10)
     store = WatchedStore(log.store)
     waits: list[float] = []
@@ -264,7 +269,7 @@ def test_waits_grow_up_to_a_limit() -> None:
     assert backoff.delay_seconds(3, 0.0) == 0.0
 
 
-def test_a_version_whose_transaction_is_not_stated_conflicts() -> None:
+def test_a_version_without_stated_transaction_conflicts() -> None:
     log = create(10)
     publish_foreign(log, None)
     with pytest.raises(RetryableConflictError, match="what made version 2 is not known"):
@@ -272,14 +277,14 @@ def test_a_version_whose_transaction_is_not_stated_conflicts() -> None:
     commit_to(log, append(2, 4))
 
 
-def test_a_version_whose_transaction_file_is_gone_conflicts() -> None:
+def test_a_version_without_transaction_file_conflicts() -> None:
     log = create(10)
     publish_foreign(log, None, {"transaction_file": "1-gone.txn"})
     with pytest.raises(RetryableConflictError, match="version 2"):
         commit(log, append(1, 4), environment=make_environment())
 
 
-def test_a_transaction_that_stands_in_its_file_only_is_found() -> None:
+def test_transactions_in_files_alone_are_found() -> None:
     log = create(10)
     manifest = commit_to(log, append(1, 3))
     path = "_versions/18446744073709551613.manifest"
@@ -312,7 +317,7 @@ def test_an_unknown_operation_conflicts() -> None:
         commit(log, append(1, 4), environment=make_environment())
 
 
-def test_an_older_table_under_the_same_place_is_noticed() -> None:
+def test_an_older_replacement_table_is_noticed() -> None:
     log = create(10)
     with pytest.raises(IncompatibleConflictError, match="re-created"):
         commit(log, append(7, 4), environment=make_environment())
@@ -328,7 +333,7 @@ def test_an_older_table_under_the_same_place_is_noticed() -> None:
         (Restore(7), NotFoundError, "7"),
     ],
 )
-def test_an_operation_that_does_not_fit_is_refused_and_nothing_is_published(
+def test_operations_that_do_not_fit_publish_nothing(
     operation: Operation, error: type[Exception], match: str
 ) -> None:
     log = create(10)
@@ -337,7 +342,7 @@ def test_an_operation_that_does_not_fit_is_refused_and_nothing_is_published(
     assert log.versions() == [1]
 
 
-def test_a_restore_brings_back_rows_and_no_used_id_again() -> None:
+def test_a_restore_reuses_no_ids() -> None:
     log = create(10)
     commit_to(log, append(1, 4))
     commit_to(log, transaction(2, Restore(1)))
@@ -346,7 +351,8 @@ def test_a_restore_brings_back_rows_and_no_used_id_again() -> None:
     assert restored.next_row_id == 16
 
 
-def test_an_append_after_an_overwrite_or_a_restore_no_longer_means_the_same() -> None:
+def test_appends_conflict_with_overwrites_and_restores() -> None:
+    """The append would no longer mean the same."""
     log = create(10)
     publish_foreign(log, Restore(1))
     with pytest.raises(IncompatibleConflictError, match="Restore, which made version 2"):
@@ -356,7 +362,7 @@ def test_an_append_after_an_overwrite_or_a_restore_no_longer_means_the_same() ->
         commit(log, append(2, 4), environment=make_environment())
 
 
-def test_deletes_of_different_rows_of_one_fragment_are_united() -> None:
+def test_deletes_of_different_rows_are_united() -> None:
     log = create(10, 5)
     ours, theirs = delete(log, 1, [1, 2, 12]), delete(log, 1, [7])
     commit_to(log, theirs)
@@ -372,7 +378,7 @@ def test_deletes_of_different_rows_of_one_fragment_are_united() -> None:
     assert log.store.exists(f"_transactions/{manifest.transaction_file}")
 
 
-def test_a_delete_is_rebased_again_when_it_loses_again() -> None:
+def test_a_delete_can_be_rebased_repeatedly() -> None:
     log = create(10)
     ours = delete(log, 1, [0])
     rivals = [delete(log, 1, [5]), delete(log, 1, [6]), delete(log, 1, [7])]
@@ -389,7 +395,7 @@ def test_a_delete_is_rebased_again_when_it_loses_again() -> None:
     assert live_ids(log) == [1, 2, 3, 4, 8, 9]
 
 
-def test_a_row_that_others_deleted_is_planned_again() -> None:
+def test_a_row_deleted_twice_requires_replanning() -> None:
     log = create(10)
     ours, theirs = delete(log, 1, [1, 2]), delete(log, 1, [2, 3])
     commit_to(log, theirs)
@@ -399,7 +405,7 @@ def test_a_row_that_others_deleted_is_planned_again() -> None:
     assert live_ids(log) == [0, 4, 5, 6, 7, 8, 9]
 
 
-def test_two_deletes_that_leave_no_row_drop_the_fragment() -> None:
+def test_deletes_that_leave_no_row_drop_fragments() -> None:
     log = create(10, 5)
     ours, theirs = delete(log, 1, range(6)), delete(log, 1, range(6, 10))
     commit_to(log, theirs)
@@ -409,7 +415,7 @@ def test_two_deletes_that_leave_no_row_drop_the_fragment() -> None:
     assert live_ids(log) == [10, 11, 12, 13, 14]
 
 
-def test_many_dead_rows_are_united_as_a_bitmap() -> None:
+def test_many_united_dead_rows_become_a_bitmap() -> None:
     log = create(20_000)
     ours, theirs = delete(log, 1, range(0, 20_000, 4)), delete(log, 1, range(1, 20_000, 4))
     commit_to(log, theirs)
@@ -420,7 +426,8 @@ def test_many_dead_rows_are_united_as_a_bitmap() -> None:
     assert np.array_equal(np.array(live_ids(log)) % 4 // 2, np.ones(10_000))
 
 
-def test_a_delete_over_a_compaction_of_its_fragment_is_planned_again() -> None:
+def test_a_compacted_fragment_requires_replanning() -> None:
+    """The delete was planned on the fragment that the compaction replaced."""
     log = create(10, 5)
     ours = delete(log, 1, [1])
     old = tuple(log.read(1).fragments)
@@ -432,7 +439,8 @@ def test_a_delete_over_a_compaction_of_its_fragment_is_planned_again() -> None:
         commit(log, ours, environment=make_environment())
 
 
-def test_a_delete_whose_read_version_was_cleaned_up_is_planned_again() -> None:
+def test_a_removed_read_version_requires_replanning() -> None:
+    """The version that the delete was planned on has been cleaned up."""
     log = create(10)
     ours, theirs = delete(log, 1, [1]), delete(log, 1, [2])
     commit_to(log, theirs)
@@ -441,7 +449,7 @@ def test_a_delete_whose_read_version_was_cleaned_up_is_planned_again() -> None:
         commit(log, ours, environment=make_environment())
 
 
-def test_two_config_changes_of_other_keys_both_hold() -> None:
+def test_config_changes_of_different_keys_both_apply() -> None:
     log = create(10)
     commit_to(log, configure(1, a="1"))
     commit_to(log, configure(1, b="2"))
@@ -451,7 +459,8 @@ def test_two_config_changes_of_other_keys_both_hold() -> None:
     assert commit_to(log, configure(3, b=None)).config == {"a": "1"}
 
 
-def test_two_drivers_with_one_uuid_write_two_transaction_files() -> None:
+def test_reused_uuids_write_two_transaction_files() -> None:
+    """Two drivers can derive the same uuid from one micro-batch."""
     log = create(10)
     one, two = append(1, 3), append(1, 4)
     two = replace(two, uuid=one.uuid)

@@ -74,7 +74,7 @@ class TestExternalLogOverAStoreThatCannotCreateOnce(ExternalLogContract):
     def log(self, tmp_path: Path) -> VersionLog:
         return new_log(tmp_path, WithoutCreateOnce(open_store(tmp_path / "t")))
 
-    def test_what_another_writer_publishes_is_seen_at_once(self, log: VersionLog) -> None:
+    def test_published_versions_are_visible_at_once(self, log: VersionLog) -> None:
         other = new_log(Path(log.store.inner.root).parent, log.store)  # type: ignore[attr-defined]  # the watched one's
         self.publish(log, 1)
         assert other.latest() == 1
@@ -82,7 +82,7 @@ class TestExternalLogOverAStoreThatCannotCreateOnce(ExternalLogContract):
         assert log.latest() == 2
         assert not log.publish(2, manifest_of(2))
 
-    def test_a_version_that_may_have_come_is_found_if_it_has(self, log: VersionLog) -> None:
+    def test_a_later_version_is_found_when_published(self, log: VersionLog) -> None:
         self.publish(log, 1)
         assert log.find(2) is None
         self.publish(log, 2)
@@ -167,7 +167,8 @@ def revive(writer: Writer) -> None:
     writer.manifests.before = writer.manifests.after = lambda _call, _version: None
 
 
-def test_a_commit_is_five_steps_and_leaves_nothing_staged(writer: Writer) -> None:
+def test_a_commit_leaves_nothing_staged(writer: Writer) -> None:
+    """It takes five steps."""
     assert writer.log.publish(4, manifest_of(4))
     assert staged(writer.store) == []
     found = writer.manifests.inner.latest("uri of t")
@@ -178,9 +179,8 @@ def test_a_commit_is_five_steps_and_leaves_nothing_staged(writer: Writer) -> Non
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
-def test_whatever_step_a_writer_dies_at_a_reader_finds_all_or_nothing(
-    writer: Writer, step: int
-) -> None:
+def test_readers_see_all_or_nothing_of_crashes(writer: Writer, step: int) -> None:
+    """At whichever step a writer dies."""
     kill_at(writer, step)
     with pytest.raises(Killed):
         commit_to(writer.log, append(3, 1))
@@ -203,9 +203,7 @@ def test_whatever_step_a_writer_dies_at_a_reader_finds_all_or_nothing(
 
 @pytest.mark.parametrize("look", ["latest", "versions", "read_latest", "read", "find", "look"])
 @pytest.mark.parametrize("step", [3, 4])
-def test_every_way_of_reading_finishes_what_a_dead_writer_left(
-    writer: Writer, step: int, look: str
-) -> None:
+def test_every_read_finishes_interrupted_commits(writer: Writer, step: int, look: str) -> None:
     kill_at(writer, step)
     with pytest.raises(Killed):
         writer.log.publish(4, manifest_of(4))
@@ -217,7 +215,7 @@ def test_every_way_of_reading_finishes_what_a_dead_writer_left(
     assert found.path == f"uri of t/{FINAL_4}"
 
 
-def test_a_reader_that_dies_while_it_finishes_leaves_it_to_the_next(writer: Writer) -> None:
+def test_an_interrupted_reader_leaves_finishing_to_others(writer: Writer) -> None:
     kill_at(writer, 3)
     with pytest.raises(Killed):
         writer.log.publish(4, manifest_of(4))
@@ -231,7 +229,8 @@ def test_a_reader_that_dies_while_it_finishes_leaves_it_to_the_next(writer: Writ
 
 
 @pytest.mark.parametrize("step", [3, 4, 5])
-def test_two_readers_finish_at_once_at_every_interleaving(writer: Writer, step: int) -> None:
+def test_two_readers_can_finish_at_once(writer: Writer, step: int) -> None:
+    """At every interleaving of their steps."""
     kill_at(writer, 3)
     with pytest.raises(Killed):
         writer.log.publish(4, manifest_of(4, "theirs"))
@@ -254,7 +253,8 @@ def test_two_readers_finish_at_once_at_every_interleaving(writer: Writer, step: 
     assert writer.others().read(4).tag == "theirs"
 
 
-def test_a_table_is_not_loaded_while_what_was_published_cannot_be_finished(writer: Writer) -> None:
+def test_unfinishable_versions_prevent_loading(writer: Writer) -> None:
+    """A published version that cannot be given its final name is not skipped."""
     kill_at(writer, 3)
     with pytest.raises(Killed):
         writer.log.publish(4, manifest_of(4))
@@ -274,7 +274,7 @@ def test_a_table_is_not_loaded_while_what_was_published_cannot_be_finished(write
     assert writer.log.read_latest().version == 4
 
 
-def test_a_table_is_not_loaded_when_the_newest_manifest_is_lost(writer: Writer) -> None:
+def test_a_lost_newest_manifest_prevents_loading(writer: Writer) -> None:
     kill_at(writer, 3)
     with pytest.raises(Killed):
         writer.log.publish(4, manifest_of(4))
@@ -287,7 +287,7 @@ def test_a_table_is_not_loaded_when_the_newest_manifest_is_lost(writer: Writer) 
         commit_to(writer.log, append(3, 1))
 
 
-def test_a_manifest_of_another_size_than_was_published_is_refused(writer: Writer) -> None:
+def test_manifests_of_wrong_size_are_refused(writer: Writer) -> None:
     writer.log.publish(4, manifest_of(4))
     writer.store.write(FINAL_4, manifest_of(4, "x"))
     with pytest.raises(CorruptDataError, match="bytes, and should have"):
@@ -312,9 +312,7 @@ def test_a_manifest_of_another_size_than_was_published_is_refused(writer: Writer
         "",
     ],
 )
-def test_an_item_that_names_no_manifest_of_its_version_is_refused(
-    writer: Writer, path: str
-) -> None:
+def test_items_must_name_their_versions_manifest(writer: Writer, path: str) -> None:
     writer.manifests.put_if_not_exists("uri of t", ManifestItem(4, path, 1))
     with pytest.raises(CorruptDataError, match="no name of one"):
         writer.log.read_latest()
@@ -329,7 +327,7 @@ class LostError(Exception):
 
 @pytest.mark.parametrize("call", ["write", "put_if_not_exists", "put_if_exists", "delete"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_error_at_a_step_ends_in_one_commit(writer: Writer, call: str, when: str) -> None:
+def test_an_error_at_any_step_commits_once(writer: Writer, call: str, when: str) -> None:
     failed: list[object] = []
 
     def fail(called: str, what: Any) -> None:
@@ -348,7 +346,9 @@ def test_an_error_at_a_step_ends_in_one_commit(writer: Writer, call: str, when: 
     assert writer.others().versions() == [1, 2, 3, 4]
 
 
-def test_taken_by_our_own_request_whose_answer_got_lost_is_ours(writer: Writer) -> None:
+def test_lost_replies_are_recognized_as_ours(writer: Writer) -> None:
+    """The retried request finds the name taken, by itself."""
+
     def say_taken(call: str, *given: Any) -> Any:
         answer = passed(call, *given)
         return False if call == "put_if_not_exists" else answer
@@ -359,7 +359,9 @@ def test_taken_by_our_own_request_whose_answer_got_lost_is_ours(writer: Writer) 
     assert staged(writer.store) == []
 
 
-def test_ours_is_known_again_when_a_reader_has_finished_it_before_we_look(writer: Writer) -> None:
+def test_commits_finished_by_readers_are_ours(writer: Writer) -> None:
+    """A reader finishes the version before its writer looks whether it was published."""
+
     def read_and_lose(call: str, _version: int) -> None:
         if call == "put_if_not_exists":
             writer.manifests.after = lambda _call, _version: None
@@ -371,9 +373,11 @@ def test_ours_is_known_again_when_a_reader_has_finished_it_before_we_look(writer
     assert len(live_ids(writer.others())) == 4
 
 
-def test_a_manifest_store_that_is_away_leaves_an_uncertain_commit_that_may_be_tried_again(
+def test_an_unreachable_manifest_store_leaves_uncertainty(
     writer: Writer,
 ) -> None:
+    """The commit may be tried again later, and is then not made twice."""
+
     def away(call: str, _version: int) -> None:
         raise StoreUnavailableError("asked 6 times")
 
@@ -393,9 +397,11 @@ def test_a_manifest_store_that_is_away_leaves_an_uncertain_commit_that_may_be_tr
     assert len(live_ids(writer.others())) == 4
 
 
-def test_a_step_that_is_refused_after_the_version_stands_is_no_refused_commit(
+def test_refusals_after_publishing_leave_uncertainty(
     writer: Writer,
 ) -> None:
+    """The version stands: the commit must not be reported as refused."""
+
     def refuse(call: str, path: str) -> None:
         if call in ("create_once", "write") and path == FINAL_4:
             raise StoreRefusedError("403")
@@ -414,7 +420,7 @@ def test_a_step_that_is_refused_after_the_version_stands_is_no_refused_commit(
 # --- others who do not know of the manifest store
 
 
-def test_a_table_made_without_a_manifest_store_goes_on_with_one(tmp_path: Path) -> None:
+def test_existing_tables_can_adopt_manifest_stores(tmp_path: Path) -> None:
     store = open_store(tmp_path / "t")
     plain = ObjectStoreLog(store)
     commit_to(plain, overwrite(0, 1), creation=CREATION)
@@ -431,7 +437,7 @@ def test_a_table_made_without_a_manifest_store_goes_on_with_one(tmp_path: Path) 
     assert len(live_ids(log)) == 3
 
 
-def test_a_table_of_the_old_scheme_goes_on_with_it(tmp_path: Path) -> None:
+def test_a_table_with_v1_names_keeps_them(tmp_path: Path) -> None:
     store = open_store(tmp_path / "t")
     store.write("_versions/1.manifest", manifest_of(1))
     log = new_log(tmp_path, store)
@@ -443,7 +449,8 @@ def test_a_table_of_the_old_scheme_goes_on_with_it(tmp_path: Path) -> None:
     assert names(store) == ["1.manifest", "2.manifest", "3.manifest"]
 
 
-def test_who_does_not_know_of_the_manifest_store_reads_and_may_not_write(writer: Writer) -> None:
+def test_writers_need_the_tables_manifest_store(writer: Writer) -> None:
+    """Without the option the table can be read, but not written."""
     inner = writer.store.inner
     plain = ObjectStoreLog(inner.inner if isinstance(inner, WithoutCreateOnce) else inner)
     assert plain.read_latest().config[CONFIG_KEY] == "sqlite uri of t"
@@ -452,7 +459,7 @@ def test_who_does_not_know_of_the_manifest_store_reads_and_may_not_write(writer:
     assert plain.versions() == [1, 2, 3]
 
 
-def test_another_manifest_store_or_an_empty_one_is_refused(writer: Writer, tmp_path: Path) -> None:
+def test_other_or_empty_manifest_stores_are_refused(writer: Writer, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     empty = ExternalLog(writer.store.inner, new_log(tmp_path / "other").manifests, "uri of t")
     moved = ExternalLog(writer.store.inner, writer.manifests.inner, "another uri")
@@ -483,10 +490,13 @@ def test_the_mark_is_the_newest_version_s(tmp_path: Path, operation: str) -> Non
     assert CONFIG_KEY not in made.config
 
 
-def test_a_version_that_another_published_past_the_manifest_store_is_rebased_on(
+def test_versions_beside_the_manifest_store_count(
     writer: Writer,
 ) -> None:
-    """The other is pylance, which does not know of marks."""
+    """The other writer is pylance, which does not know of marks.
+
+    The commit is rebased on its version.
+    """
     store = writer.store.inner
     theirs = manifest_like(writer, 4)
     store.write(FINAL_4, theirs)
@@ -499,9 +509,8 @@ def test_a_version_that_another_published_past_the_manifest_store_is_rebased_on(
 
 
 @pytest.mark.parametrize("step", [2, 3])
-def test_a_version_published_past_the_manifest_store_while_we_commit_stands(
-    tmp_path: Path, step: int
-) -> None:
+def test_versions_published_beside_a_commit_stand(tmp_path: Path, step: int) -> None:
+    """Another writer publishes past the manifest store while this one commits."""
     store = WatchedStore(open_store(tmp_path / "t"))
     manifests = WatchedManifests(new_log(tmp_path).manifests)
     writer = Writer(store, manifests, ExternalLog(store, manifests, "uri of t"))
@@ -544,9 +553,10 @@ def manifest_like(writer: Writer, version: int) -> bytes:
 # --- a table that was deleted
 
 
-def test_a_table_whose_files_are_gone_is_missing_and_is_not_made_anew_past_its_items(
+def test_leftover_items_prevent_recreating_a_table(
     writer: Writer,
 ) -> None:
+    """The table's files are gone: the items that are left would lie about a new one."""
     for file in writer.store.list():
         writer.store.delete(file.path)
     with pytest.raises(NotFoundError, match=r"no dataset .* still holds versions up to 3"):
@@ -557,9 +567,10 @@ def test_a_table_whose_files_are_gone_is_missing_and_is_not_made_anew_past_its_i
     assert commit_to(writer.log, overwrite(0, 1), creation=CREATION).version == 1
 
 
-def test_a_version_that_was_removed_does_not_come_back_by_a_reader_who_slept(
+def test_slow_readers_do_not_revive_removed_versions(
     writer: Writer,
 ) -> None:
+    """A reader sleeps before it gives a version its final name, and the version is cleaned up."""
     kill_at(writer, 3)
     with pytest.raises(Killed):
         commit_to(writer.log, append(3, 1))

@@ -30,7 +30,7 @@ def calls_of_a_look(log: ObjectStoreLog) -> list[str]:
     return [call for call, _ in store.calls]
 
 
-def test_a_version_that_was_committed_here_is_not_read_whole_again() -> None:
+def test_our_own_commit_is_not_reread() -> None:
     log = create(3)
     made = commit_to(log, append(1, 3))
     assert calls_of_a_look(log) == ["list_files", "read_ranges"]
@@ -38,7 +38,7 @@ def test_a_version_that_was_committed_here_is_not_read_whole_again() -> None:
     assert decode_manifest(log.store.read(manifest_path(2))) == made
 
 
-def test_a_version_of_another_writer_is_read_once(memory: ManifestMemory) -> None:
+def test_another_writers_version_is_read_once(memory: ManifestMemory) -> None:
     log = create(3)
     data = log.store.read(manifest_path(1))
     other = replace(decode_manifest(data), version=2, transaction_file="1-x.txn")
@@ -47,7 +47,8 @@ def test_a_version_of_another_writer_is_read_once(memory: ManifestMemory) -> Non
     assert calls_of_a_look(log) == ["list_files", "read_ranges"]
 
 
-def test_many_fragments_and_what_is_known_of_them_are_carried_from_commit_to_commit() -> None:
+def test_commits_reuse_the_previous_fragments() -> None:
+    """What is known of them is kept from one version to the next."""
     log = create(*[1] * 500)
     opened = log.read_latest()
     _ = opened.fragments.numbers
@@ -58,7 +59,7 @@ def test_many_fragments_and_what_is_known_of_them_are_carried_from_commit_to_com
     assert again.fragments.num_decoded <= 501
 
 
-def test_a_table_that_was_made_anew_is_read_anew(tmp_path: Path) -> None:
+def test_a_recreated_table_is_read_again(tmp_path: Path) -> None:
     log = create(*[2] * 2000, store=open_store(tmp_path / "t"))
     old = log.read_latest()
     assert (tmp_path / "t" / manifest_path(1)).stat().st_size > TAIL_BYTES
@@ -72,7 +73,7 @@ def test_a_table_that_was_made_anew_is_read_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [b"", b"more"])
-def test_a_manifest_that_has_become_shorter_or_longer_is_read_anew(change: bytes) -> None:
+def test_a_manifest_of_another_length_is_reread(change: bytes) -> None:
     log = create(3)
     path = manifest_path(1)
     data = log.store.read(path)
@@ -83,9 +84,10 @@ def test_a_manifest_that_has_become_shorter_or_longer_is_read_anew(change: bytes
     assert [call for call, _ in store.calls] == ["list_files", "read_ranges", "read"]
 
 
-def test_a_manifest_that_does_not_say_when_or_by_what_it_was_made_is_not_remembered(
+def test_manifests_without_time_or_transaction_are_forgotten(
     memory: ManifestMemory,
 ) -> None:
+    """They cannot be told from those of a table that was re-created."""
     store = make_store()
     for changes in ({"timestamp_nanos": None}, {"transaction_file": ""}):
         manifest = replace(create(3).read_latest(), **changes)
@@ -95,7 +97,8 @@ def test_a_manifest_that_does_not_say_when_or_by_what_it_was_made_is_not_remembe
         assert memory.recall(store, "m") is None
 
 
-def test_a_manifest_whose_end_says_too_little_is_not_remembered(memory: ManifestMemory) -> None:
+def test_manifests_with_uninformative_ends_are_forgotten(memory: ManifestMemory) -> None:
+    """What identifies the version is not in the bytes that are read from the end."""
     store = make_store()
     manifest = replace(
         create(3).read_latest(), unknown=b"\xfa\x0f" + b"\x80\x80\x04" + b"x" * TAIL_BYTES
@@ -107,7 +110,7 @@ def test_a_manifest_whose_end_says_too_little_is_not_remembered(memory: Manifest
     assert memory.recall(store, "m") is None
 
 
-def test_only_the_last_two_manifests_of_a_table_are_remembered(memory: ManifestMemory) -> None:
+def test_two_manifests_per_table_are_remembered(memory: ManifestMemory) -> None:
     log = create(3)
     commit_to(log, append(1, 3))
     commit_to(log, append(2, 3))
@@ -115,9 +118,10 @@ def test_only_the_last_two_manifests_of_a_table_are_remembered(memory: ManifestM
     assert [each is not None for each in known] == [False, True, True]
 
 
-def test_a_manifest_is_given_without_a_look_where_a_listing_says_that_it_is_the_same(
+def test_an_unchanged_etag_avoids_a_read(
     memory: ManifestMemory,
 ) -> None:
+    """Where the listing states it."""
     store = WatchedStore(create(3).store)
     path = manifest_path(1)
     manifest, data = ObjectStoreLog(store).read_latest(), store.read(path)

@@ -18,22 +18,22 @@ class TestSqlite(ManifestStoreContract):
     def manifests(self, tmp_path: Path) -> ManifestStore:
         return SqliteManifests(str(tmp_path / "manifests.db"))
 
-    def test_two_tables_of_a_file_do_not_see_each_other(self, tmp_path: Path) -> None:
+    def test_tables_in_one_file_are_separate(self, tmp_path: Path) -> None:
         one, other = (SqliteManifests(str(tmp_path / "m.db"), name) for name in ("one", "other"))
         assert one.put_if_not_exists(URI, item(1))
         assert other.latest(URI) is None
 
-    def test_a_file_that_cannot_be_made_is_refused_by_name(self, tmp_path: Path) -> None:
+    def test_an_uncreatable_file_is_refused_by_name(self, tmp_path: Path) -> None:
         manifests = SqliteManifests(str(tmp_path / "no" / "folder" / "m.db"))
         with pytest.raises(StoreRefusedError, match=r"no/folder/m\.db.*no such folder"):
             manifests.latest(URI)
 
-    def test_a_file_that_is_no_database_is_refused_by_name(self, tmp_path: Path) -> None:
+    def test_a_file_of_another_format_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "m.db").write_bytes(b"this is not a database, and never was one" * 100)
         with pytest.raises(StoreRefusedError, match=r"m\.db.*not a database"):
             SqliteManifests(str(tmp_path / "m.db")).latest(URI)
 
-    def test_a_database_that_stays_locked_is_given_up_after_some_time(
+    def test_a_locked_database_is_given_up(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         manifests = SqliteManifests(str(tmp_path / "m.db"))
@@ -52,12 +52,12 @@ class TestSqlite(ManifestStoreContract):
 # --- what a user writes
 
 
-def test_without_an_option_versions_are_published_in_the_directory() -> None:
+def test_by_default_versions_use_the_directory() -> None:
     assert choose("s3://bucket/t", {}).manifests is None
     assert choose(Path("/data/t"), {"aws_region": "x"}).manifests is None
 
 
-def test_a_file_of_sqlite_is_given_by_its_absolute_path() -> None:
+def test_sqlite_files_need_absolute_paths() -> None:
     chosen = choose("/data/t", {"manifest_store": "sqlite:///data/my%20m.db?table=t_1&base_uri=x"})
     assert chosen.manifests == SqliteManifests("/data/my m.db", "t_1")
     assert chosen.base_uri == "x"
@@ -66,7 +66,8 @@ def test_a_file_of_sqlite_is_given_by_its_absolute_path() -> None:
             choose("/data/t", {"manifest_store": wrong})
 
 
-def test_other_kinds_of_manifest_stores_are_refused_without_showing_what_was_written() -> None:
+def test_unknown_manifest_stores_are_refused() -> None:
+    """The value is not shown: it may contain a password."""
     for wrong in ("mysql://me:secret@host/db", "secret", "dynamodb:secret"):
         with pytest.raises(InvalidInputError, match="dynamodb://, postgresql://") as caught:
             choose("/data/t", {"manifest_store": wrong})
@@ -75,7 +76,7 @@ def test_other_kinds_of_manifest_stores_are_refused_without_showing_what_was_wri
 
 @pytest.mark.parametrize("table", ["a b", "x;y", 'x"y', "", "a.b.c", "1x"])
 @pytest.mark.parametrize("scheme", ["sqlite:///m.db", "postgresql://host/db"])
-def test_a_table_s_name_is_letters_digits_and_underscores(scheme: str, table: str) -> None:
+def test_table_names_are_restricted_to_identifiers(scheme: str, table: str) -> None:
     with pytest.raises(InvalidInputError, match="cannot be the table"):
         choose("/data/t", {"manifest_store": f"{scheme}?table={table}"})
 
@@ -90,7 +91,7 @@ def test_a_table_s_name_is_letters_digits_and_underscores(scheme: str, table: st
         "s3+ddb://bucket/t?ddbTableName=T&x=1",
     ],
 )
-def test_a_uri_of_s3_with_dynamodb_has_one_query(uri: str) -> None:
+def test_s3_uris_take_one_dynamodb_query(uri: str) -> None:
     with pytest.raises(InvalidInputError, match="exactly one query, ddbTableName"):
         choose(uri, {})
 
@@ -101,7 +102,7 @@ def test_a_table_has_one_manifest_store() -> None:
         choose("s3+ddb://bucket/t?ddbTableName=T", options)
 
 
-def test_dynamodb_is_reached_with_the_keys_and_region_of_s3() -> None:
+def test_dynamodb_uses_s3_keys_and_region() -> None:
     keys = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "aws_region": "eu-west-1"}
     by_uri = choose("s3+ddb://bucket/a/t?ddbTableName=T", keys)
     assert by_uri.uri == "s3://bucket/a/t"
@@ -112,7 +113,7 @@ def test_dynamodb_is_reached_with_the_keys_and_region_of_s3() -> None:
     assert "region='x', endpoint='http://h:1'" in repr(found.manifests)
 
 
-def test_where_dynamodb_is_follows_from_option_or_environment(
+def test_dynamodbs_endpoint_follows_option_or_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     uri = "s3+ddb://bucket/t?ddbTableName=T"

@@ -76,14 +76,14 @@ def test_16_threads_make_the_table_at_once(postgresql_url: str) -> None:
         assert sorted(won) == [False] * (NUM_RACERS - 1) + [True]
 
 
-def test_a_table_may_lie_in_a_schema_of_its_own(postgresql_url: str) -> None:
+def test_a_table_can_be_in_a_schema(postgresql_url: str) -> None:
     execute(postgresql_url, "CREATE SCHEMA lance")
     manifests = in_postgresql(postgresql_url, "?table=lance.manifests")
     assert manifests.put_if_not_exists(URI, item(1))
     assert in_postgresql(postgresql_url).latest(URI) is None
 
 
-def test_a_user_who_may_not_make_tables_is_told_what_to_ask_for(postgresql_url: str) -> None:
+def test_missing_privileges_name_the_needed_statement(postgresql_url: str) -> None:
     execute(
         postgresql_url,
         "DROP ROLE IF EXISTS reader",
@@ -99,7 +99,8 @@ def test_a_user_who_may_not_make_tables_is_told_what_to_ask_for(postgresql_url: 
 
 
 @pytest.mark.floors
-def test_a_wrong_password_is_refused_at_once_and_not_shown(postgresql_url: str) -> None:
+def test_a_wrong_password_is_refused_at_once(postgresql_url: str) -> None:
+    """The password is not shown."""
     wrong = postgresql_url.replace("test-secret-of-postgresql", "test-secret-wrong")
     with pytest.raises(StoreRefusedError, match="password authentication failed") as caught:
         in_postgresql(wrong).latest(URI)
@@ -107,9 +108,10 @@ def test_a_wrong_password_is_refused_at_once_and_not_shown(postgresql_url: str) 
     assert "test-secret" not in repr(caught.value.__cause__)
 
 
-def test_the_password_may_come_from_libpq_s_environment_or_its_file(
+def test_libpq_can_supply_the_password(
     postgresql_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
+    """From its environment variable or its password file."""
     bare = postgresql_url.replace(":test-secret-of-postgresql@", "@")
     with pytest.raises(StoreRefusedError):
         in_postgresql(bare).latest(URI)
@@ -123,7 +125,7 @@ def test_the_password_may_come_from_libpq_s_environment_or_its_file(
 
 
 @pytest.mark.floors
-def test_a_connection_that_the_server_has_closed_is_made_anew(postgresql_url: str) -> None:
+def test_a_closed_connection_is_reopened(postgresql_url: str) -> None:
     manifests = in_postgresql(postgresql_url)
     assert manifests.put_if_not_exists(URI, item(1))
     execute(
@@ -134,7 +136,7 @@ def test_a_connection_that_the_server_has_closed_is_made_anew(postgresql_url: st
     assert manifests.get(URI, 1) == item(1)
 
 
-def test_a_server_of_postgresql_that_is_away_is_given_up_after_some_attempts(
+def test_an_unreachable_server_is_given_up(
     few_attempts: None,
 ) -> None:
     pytest.importorskip("psycopg", reason="the extra postgresql is not installed")
@@ -144,7 +146,7 @@ def test_a_server_of_postgresql_that_is_away_is_given_up_after_some_attempts(
     assert "test-secret" not in str(caught.value)
 
 
-def test_a_replica_that_takes_no_writes_is_refused(postgresql_url: str, few_attempts: None) -> None:
+def test_a_read_only_replica_is_refused(postgresql_url: str, few_attempts: None) -> None:
     read_only = f"{postgresql_url}?options=-c%20default_transaction_read_only%3Don"
     with pytest.raises(StoreUnavailableError, match="read-only"):
         in_postgresql(read_only).put_if_not_exists(URI, item(1))
@@ -197,7 +199,7 @@ def client_of(table: DynamoTable) -> Any:
     return botocore.session.get_session().create_client("dynamodb", **table.client_options)
 
 
-def test_an_item_is_as_the_reference_writes_it(dynamodb_table: DynamoTable) -> None:
+def test_our_items_equal_the_references(dynamodb_table: DynamoTable) -> None:
     in_dynamodb(dynamodb_table).put_if_not_exists("dir/t.lance", item(3))
     found = client_of(dynamodb_table).scan(TableName=dynamodb_table.name)["Items"]
     assert found == [
@@ -244,7 +246,7 @@ def test_a_damaged_item_is_shown(
         in_dynamodb(dynamodb_table).latest(URI)
 
 
-def test_what_other_writers_left_out_or_added_does_no_harm(dynamodb_table: DynamoTable) -> None:
+def test_foreign_items_may_differ_in_attributes(dynamodb_table: DynamoTable) -> None:
     client_of(dynamodb_table).put_item(
         TableName=dynamodb_table.name,
         Item={
@@ -270,7 +272,7 @@ def make_table(table: DynamoTable, name: str, *keys: tuple[str, str, str]) -> Dy
     return DynamoTable(name, table.endpoint, {}, {})
 
 
-def test_a_table_of_another_form_is_refused_with_what_it_should_have(
+def test_tables_with_wrong_keys_are_refused(
     any_dynamodb: DynamoTable,
 ) -> None:
     uri, version = ("base_uri", "S", "HASH"), ("version", "N", "RANGE")
@@ -284,7 +286,7 @@ def test_a_table_of_another_form_is_refused_with_what_it_should_have(
             assert f"{role} '{key}' of type {kind}" in str(caught.value)
 
 
-def test_a_table_that_is_not_there_is_refused_by_name(any_dynamodb: DynamoTable) -> None:
+def test_a_missing_table_is_refused_by_name(any_dynamodb: DynamoTable) -> None:
     missing = DynamoTable("nowhere", any_dynamodb.endpoint, {}, {})
     with pytest.raises(StoreRefusedError, match=r"'nowhere'.*ResourceNotFoundException"):
         in_dynamodb(missing).latest(URI)
@@ -299,7 +301,7 @@ def test_a_table_that_is_not_there_is_refused_by_name(any_dynamodb: DynamoTable)
         lambda: Forge(400, "ProvisionedThroughputExceededException"),
     ],
 )
-def test_a_request_that_did_not_arrive_is_sent_again(
+def test_requests_that_did_not_arrive_are_retried(
     any_dynamodb: DynamoTable, fault: Callable[[], Any], few_attempts: None
 ) -> None:
     with FaultProxy(any_dynamodb.endpoint) as proxy:
@@ -310,9 +312,7 @@ def test_a_request_that_did_not_arrive_is_sent_again(
 
 
 @pytest.mark.floors
-def test_a_lost_answer_looks_like_a_lost_race(
-    any_dynamodb: DynamoTable, few_attempts: None
-) -> None:
+def test_lost_replies_look_like_lost_races(any_dynamodb: DynamoTable, few_attempts: None) -> None:
     with FaultProxy(any_dynamodb.endpoint) as proxy:
         manifests = in_dynamodb(any_dynamodb, proxy.url)
         assert manifests.latest(URI) is None
@@ -321,9 +321,7 @@ def test_a_lost_answer_looks_like_a_lost_race(
         assert manifests.get(URI, 1) == item(1, "ours")
 
 
-def test_a_service_that_does_not_answer_is_given_up_after_some_attempts(
-    any_dynamodb: DynamoTable, few_attempts: None
-) -> None:
+def test_a_silent_service_is_given_up(any_dynamodb: DynamoTable, few_attempts: None) -> None:
     with FaultProxy(any_dynamodb.endpoint) as proxy:
         manifests = in_dynamodb(any_dynamodb, proxy.url)
         assert manifests.latest(URI) is None

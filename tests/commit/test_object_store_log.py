@@ -29,14 +29,14 @@ class TestObjectStoreLogInMemory(VersionLogContract):
         return ObjectStoreLog(make_store())
 
 
-def test_a_new_table_names_its_manifests_so_that_the_newest_sorts_first() -> None:
+def test_new_tables_name_newest_manifests_first() -> None:
     log = create(3)
     commit_to(log, append(1, 3))
     names = [each for each in log.store.list_names("_versions") if each.endswith(".manifest")]
     assert names == ["18446744073709551613.manifest", "18446744073709551614.manifest"]
 
 
-def test_a_table_of_the_old_scheme_goes_on_with_it() -> None:
+def test_a_table_with_v1_names_keeps_them() -> None:
     log = create(3)
     data = log.store.read("_versions/18446744073709551614.manifest")
     log.store.delete("_versions/18446744073709551614.manifest")
@@ -49,7 +49,7 @@ def test_a_table_of_the_old_scheme_goes_on_with_it() -> None:
     assert "12.manifest" in log.store.list_names("_versions")
 
 
-def test_a_table_with_names_of_both_schemes_is_refused() -> None:
+def test_tables_with_both_schemes_are_refused() -> None:
     log = create(3)
     log.store.write("_versions/2.manifest", manifest_of(2))
     for look in (log.latest, log.read_latest, log.versions):
@@ -61,7 +61,8 @@ def test_a_table_with_names_of_both_schemes_is_refused() -> None:
 HINT = "_versions/latest_version_hint.json"
 
 
-def test_on_a_disk_the_hint_is_written_and_never_believed(tmp_path: Path) -> None:
+def test_the_hint_is_written_but_not_trusted(tmp_path: Path) -> None:
+    """On a local disk."""
     log = create(3, store=open_store(tmp_path / "t"))
     assert log.store.read(HINT) == b'{"version":1}'
     for garbage in (b'{"version":9}', b"", b"\xff", b'{"version":0}'):
@@ -71,13 +72,14 @@ def test_on_a_disk_the_hint_is_written_and_never_believed(tmp_path: Path) -> Non
     assert log.store.read(HINT) == b'{"version":2}'
 
 
-def test_where_names_are_listed_in_order_there_is_no_hint() -> None:
+def test_ordered_listings_need_no_hint() -> None:
     log = create(3)
     commit_to(log, append(1, 3))
     assert not log.store.exists(HINT)
 
 
-def test_on_a_service_that_does_not_list_in_order_all_names_are_listed_and_a_hint_written() -> None:
+def test_unordered_services_list_all_names() -> None:
+    """And a hint is written."""
     service = ObjectService(is_unordered=True)
     store = replace(service.store(), container="table--usw2-az1--x-s3")
     log = create(3, store=store)
@@ -87,7 +89,7 @@ def test_on_a_service_that_does_not_list_in_order_all_names_are_listed_and_a_hin
     assert store.read(HINT) == b'{"version":%d}' % (3 * FIRST_NAMES)
 
 
-def test_a_hint_that_cannot_be_written_does_not_make_the_commit_fail(tmp_path: Path) -> None:
+def test_a_failing_hint_does_not_fail_commits(tmp_path: Path) -> None:
     refused = []
 
     def refuse(call: str, path: str) -> None:
@@ -100,7 +102,7 @@ def test_a_hint_that_cannot_be_written_does_not_make_the_commit_fail(tmp_path: P
     assert refused
 
 
-def test_files_that_are_no_manifests_of_versions_are_looked_over() -> None:
+def test_other_files_are_ignored() -> None:
     log = create(3)
     for name in (
         ".18446744073709551613.manifest.0123456789abcdef.tmp",
@@ -111,7 +113,7 @@ def test_files_that_are_no_manifests_of_versions_are_looked_over() -> None:
     assert log.versions() == [1]
 
 
-def test_opening_the_newest_version_costs_one_listing_and_one_read(
+def test_opening_costs_a_listing_and_a_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = create(3)
@@ -125,7 +127,7 @@ def test_opening_the_newest_version_costs_one_listing_and_one_read(
     assert [call for call, _ in store.calls[2:]] == ["list_files", "read_ranges"]
 
 
-def test_a_version_that_goes_away_after_the_listing_is_listed_again() -> None:
+def test_a_vanished_version_is_listed_again() -> None:
     log = create(3)
     commit_to(log, append(1, 3))
     store = WatchedStore(log.store)
@@ -161,7 +163,8 @@ def listings(store: WatchedStore) -> list[tuple[str, str]]:
 FIRST, ALL = ("list_files", "_versions"), ("list_names", "_versions")
 
 
-def test_the_newest_version_is_among_the_first_names_whatever_the_history() -> None:
+def test_the_newest_version_is_listed_first() -> None:
+    """However long the history is."""
     store = long_history()
     log = ObjectStoreLog(store)
     assert log.latest() == LONG
@@ -172,7 +175,7 @@ def test_the_newest_version_is_among_the_first_names_whatever_the_history() -> N
     assert listings(store) == [FIRST]
 
 
-def test_of_the_versions_no_more_are_listed_than_are_asked_for() -> None:
+def test_only_the_requested_versions_are_listed() -> None:
     store = long_history()
     log = ObjectStoreLog(store)
     assert log.versions(after=LONG - 2) == [LONG - 1, LONG]
@@ -208,7 +211,7 @@ def test_versions_behind_a_gap_are_found() -> None:
         lambda number: f"_versions/{number:020}.manifest",  # detached, by a number of scheme V2
     ],
 )
-def test_files_of_other_kinds_do_not_hide_the_newest_version(other: Callable[[int], str]) -> None:
+def test_other_files_hide_no_newest_version(other: Callable[[int], str]) -> None:
     store = long_history()
     for number in range(2 * FIRST_NAMES):
         store.write(other(number), b"")
@@ -220,7 +223,7 @@ def test_files_of_other_kinds_do_not_hide_the_newest_version(other: Callable[[in
     assert ObjectStoreLog(store).latest() == LONG + 1
 
 
-def test_of_the_old_scheme_all_names_are_listed() -> None:
+def test_v1_names_are_listed_completely() -> None:
     store = long_history(NamingScheme.V1)
     log = ObjectStoreLog(store)
     assert log.latest() == LONG
@@ -232,14 +235,14 @@ def test_of_the_old_scheme_all_names_are_listed() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 17])
-def test_both_schemes_are_refused_where_the_first_names_show_them(version: int) -> None:
+def test_mixed_schemes_among_first_names_are_refused(version: int) -> None:
     store = long_history()
     store.write(manifest_path(version, NamingScheme.V1), manifest_of(version))
     with pytest.raises(CorruptDataError, match="both naming schemes"):
         ObjectStoreLog(store).latest()
 
 
-def test_a_version_that_may_have_come_is_asked_for_by_one_request() -> None:
+def test_looking_for_a_version_costs_one_request() -> None:
     store = long_history()
     log = ObjectStoreLog(store)
     log.look()

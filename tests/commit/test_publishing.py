@@ -35,7 +35,7 @@ def num_publications(store: WatchedStore) -> int:
     return sum(call == "create_once" and path.endswith(".manifest") for call, path in store.calls)
 
 
-def test_a_refusal_is_not_tried_again_and_says_so_itself() -> None:
+def test_refusals_are_not_retried() -> None:
     log = create(3)
     store = WatchedStore(log.store, before=at_manifests(refuse, refuse))
     with pytest.raises(StoreRefusedError, match="403 AccessDenied"):
@@ -45,7 +45,8 @@ def test_a_refusal_is_not_tried_again_and_says_so_itself() -> None:
     assert not [call for call, _ in store.calls if call == "delete"]
 
 
-def test_a_refusal_to_read_back_leaves_the_refusal_to_publish_as_the_answer() -> None:
+def test_a_refused_read_keeps_the_first_refusal() -> None:
+    """The version cannot be read back either: the refusal to publish is what is reported."""
     log = create(3)
     store = WatchedStore(log.store)
 
@@ -59,7 +60,7 @@ def test_a_refusal_to_read_back_leaves_the_refusal_to_publish_as_the_answer() ->
     assert log.versions() == [1]
 
 
-def test_a_refusal_of_what_has_landed_all_the_same_is_a_success() -> None:
+def test_a_refused_but_published_version_succeeds() -> None:
     log = create(3)
     store = WatchedStore(log.store, after=at_manifests(refuse))
     done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
@@ -67,7 +68,8 @@ def test_a_refusal_of_what_has_landed_all_the_same_is_a_success() -> None:
     assert live_ids(log) == list(range(8))
 
 
-def test_a_refusal_of_a_version_that_another_writer_took_is_a_loss() -> None:
+def test_a_refusal_after_losing_is_a_loss() -> None:
+    """Another writer took the version."""
     log = create(3)
 
     def lose() -> None:
@@ -80,7 +82,7 @@ def test_a_refusal_of_a_version_that_another_writer_took_is_a_loss() -> None:
     assert (done.manifest.version, done.attempts) == (3, 2)
 
 
-def test_a_refusal_after_silence_leaves_the_commit_uncertain() -> None:
+def test_a_refusal_after_silence_leaves_uncertainty() -> None:
     """The first request may still be on its way."""
     log = create(3)
     store = WatchedStore(log.store, before=at_manifests(be_silent, *[refuse] * 9))
@@ -89,7 +91,8 @@ def test_a_refusal_after_silence_leaves_the_commit_uncertain() -> None:
     assert log.versions() == [1]
 
 
-def test_a_version_that_is_called_taken_and_is_not_there_is_published_again() -> None:
+def test_falsely_taken_versions_are_published_again() -> None:
+    """The store says that the version is taken, and it is not there."""
     log = create(3)
     store = WatchedStore(log.store)
     real, wrong = store.create_once, ["once"]
@@ -106,7 +109,8 @@ def test_a_version_that_is_called_taken_and_is_not_there_is_published_again() ->
     assert (done.manifest.version, done.attempts) == (2, 1)
 
 
-def test_a_version_that_is_called_taken_for_ever_and_is_never_there_is_uncertain() -> None:
+def test_permanently_taken_missing_versions_leave_uncertainty() -> None:
+    """The store says every time that the version is taken, and it is never there."""
     log = create(3)
     store = WatchedStore(log.store)
     real = store.create_once
@@ -116,7 +120,8 @@ def test_a_version_that_is_called_taken_for_ever_and_is_never_there_is_uncertain
     assert log.versions() == [1]
 
 
-def test_a_transaction_file_that_is_called_taken_and_is_not_there_gets_another_name() -> None:
+def test_falsely_taken_transaction_names_are_replaced() -> None:
+    """The store says that the name is taken, and no such file is there."""
     log = create(3)
     store = WatchedStore(log.store)
     real, told = store.create_once, []
@@ -135,7 +140,8 @@ def test_a_transaction_file_that_is_called_taken_and_is_not_there_gets_another_n
     assert told[1].endswith(done.manifest.transaction_file)
 
 
-def test_a_store_that_calls_every_name_taken_ends_the_commit_before_anything_is_published() -> None:
+def test_a_store_that_takes_nothing_ends_early() -> None:
+    """If every name is said to be taken, the commit ends before it publishes."""
     log = create(3)
     store = WatchedStore(log.store)
     store.create_once = lambda _path, _data: False

@@ -31,7 +31,7 @@ class ManifestStoreContract:
     def manifests(self) -> ManifestStore:
         raise NotImplementedError
 
-    def test_a_table_that_is_not_known_has_no_items(self, manifests: ManifestStore) -> None:
+    def test_an_unknown_table_has_no_items(self, manifests: ManifestStore) -> None:
         assert manifests.get(URI, 1) is None
         assert manifests.latest(URI) is None
         assert manifests.items(URI) == []
@@ -48,14 +48,12 @@ class ManifestStoreContract:
         assert manifests.put_if_exists(URI, item(1, "final", 8))
         assert manifests.get(URI, 1) == item(1, "final", 8)
 
-    def test_an_item_that_is_not_there_is_not_replaced(self, manifests: ManifestStore) -> None:
+    def test_a_missing_item_is_not_replaced(self, manifests: ManifestStore) -> None:
         assert not manifests.put_if_exists(URI, item(1))
         assert manifests.get(URI, 1) is None
 
     @pytest.mark.floors
-    def test_the_newest_item_is_the_one_of_the_greatest_number(
-        self, manifests: ManifestStore
-    ) -> None:
+    def test_the_newest_item_has_the_greatest_version(self, manifests: ManifestStore) -> None:
         for version in (9, 10, 2, (1 << 63) - 1, 100):
             assert manifests.put_if_not_exists(URI, item(version))
         assert manifests.latest(URI) == item((1 << 63) - 1)

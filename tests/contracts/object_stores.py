@@ -115,7 +115,8 @@ class ObjectStoreContract(StoreContract):
         store.delete(path)
         assert [each.path for each in store.list()] == [f"copy of {name}"]
 
-    def test_a_store_below_an_odd_root_is_found_again_by_its_uri(self, bucket: Bucket) -> None:
+    def test_a_stores_uri_survives_odd_roots(self, bucket: Bucket) -> None:
+        """The URI of a store below a directory with odd characters opens the same store."""
         store = open_store(f"{bucket.uri}/100%25 a+b%20\N{SNOWMAN}/t", bucket.storage_options)
         store.write("data/a", b"1")
         again = open_store(store.uri, bucket.storage_options)
@@ -124,7 +125,7 @@ class ObjectStoreContract(StoreContract):
         above = open_store(f"{bucket.uri}/100%25 a+b%20%E2%98%83", bucket.storage_options)
         assert [each.path for each in above.list()] == ["t/data/a"]
 
-    def test_a_neighbour_whose_name_begins_alike_is_not_listed(self, bucket: Bucket) -> None:
+    def test_neighbors_with_the_same_prefix_are_unlisted(self, bucket: Bucket) -> None:
         store, neighbour = store_in(bucket, "dir/t"), store_in(bucket, "dir/t2")
         neighbour.write("v/1", b"")
         assert store.list() == []
@@ -132,9 +133,7 @@ class ObjectStoreContract(StoreContract):
 
     # Reading
 
-    def test_the_end_of_an_object_is_one_request(
-        self, behind: ObjectStore, proxy: FaultProxy
-    ) -> None:
+    def test_an_objects_end_takes_one_request(self, behind: ObjectStore, proxy: FaultProxy) -> None:
         data = os.urandom(1000)
         behind.write("a", data)
         behind.write("empty", b"")
@@ -148,9 +147,10 @@ class ObjectStoreContract(StoreContract):
             # Of an empty object some servers answer the end by all of it.
             assert sum(proxy.kinds().values()) <= (1 if whole else 2), proxy.story()
 
-    def test_near_ranges_are_one_request_and_far_ones_go_side_by_side(
+    def test_near_ranges_are_joined_into_one_request(
         self, behind: ObjectStore, proxy: FaultProxy
     ) -> None:
+        """Those that are far apart are requested side by side."""
         data = os.urandom(1 << 20) * 3
         behind.write("a", data)
         proxy.clear()
@@ -160,9 +160,8 @@ class ObjectStoreContract(StoreContract):
         assert [bytes(each) for each in buffers] == [data[r.start : r.stop] for r in near + far]
         assert proxy.kinds() == {"get": 2}, proxy.story()
 
-    def test_a_long_range_is_fetched_in_pieces_and_is_one_buffer(
-        self, behind: ObjectStore, proxy: FaultProxy
-    ) -> None:
+    def test_long_ranges_arrive_as_one_buffer(self, behind: ObjectStore, proxy: FaultProxy) -> None:
+        """They are fetched in pieces."""
         data = os.urandom(1 << 20) * 20
         behind.write("a", data)
         proxy.clear()
@@ -175,9 +174,7 @@ class ObjectStoreContract(StoreContract):
         assert bytes(behind.read_ranges("a", [ByteRange(5, 1 << 40)])[0]) == data[5:]
         assert behind.read("a") == data
 
-    def test_a_missing_object_is_not_asked_for_again(
-        self, behind: ObjectStore, proxy: FaultProxy
-    ) -> None:
+    def test_a_missing_object_is_not_retried(self, behind: ObjectStore, proxy: FaultProxy) -> None:
         for attempt in (
             lambda: behind.read("a"),
             lambda: behind.read_end("a", 10),
@@ -192,9 +189,7 @@ class ObjectStoreContract(StoreContract):
 
     # Listing
 
-    def test_the_first_names_are_the_first_over_the_ends_of_pages(
-        self, small_pages: tuple[Bucket, int]
-    ) -> None:
+    def test_first_names_are_right_across_pages(self, small_pages: tuple[Bucket, int]) -> None:
         bucket, page = small_pages
         store = store_in(bucket)
         names = [f"{number:03}" for number in range(3 * page + 1)]
@@ -214,7 +209,7 @@ class ObjectStoreContract(StoreContract):
 
     # Large objects
 
-    def test_a_large_object_is_created_once_by_one_request(
+    def test_large_objects_are_created_by_one_request(
         self, behind: ObjectStore, bucket: Bucket, proxy: FaultProxy
     ) -> None:
         first, second = (os.urandom(1 << 20) * 20 for _ in range(2))
@@ -228,10 +223,10 @@ class ObjectStoreContract(StoreContract):
         assert behind.read("v/1") == second
         assert self.num_uploads(bucket) == 0
 
-    def test_of_many_who_create_one_large_object_one_succeeds(self, store: ObjectStore) -> None:
+    def test_one_of_many_creates_a_large_object(self, store: ObjectStore) -> None:
         race_threads(store, num_racers=4, num_rounds=3, num_bytes=17 << 20)
 
-    def test_a_file_is_sent_while_it_is_written(
+    def test_files_are_sent_while_being_written(
         self, behind: ObjectStore, proxy: FaultProxy
     ) -> None:
         piece = os.urandom(777_777)
@@ -243,9 +238,7 @@ class ObjectStoreContract(StoreContract):
             assert behind.list_names("data") == []
         assert behind.read("data/a") == piece * 80
 
-    def test_a_writer_that_is_aborted_leaves_no_upload(
-        self, store: ObjectStore, bucket: Bucket
-    ) -> None:
+    def test_an_aborted_writer_leaves_no_upload(self, store: ObjectStore, bucket: Bucket) -> None:
         writer = store.open_writer("data/a")
         for _ in range(3):
             writer.write(bytes(10 << 20))
@@ -256,7 +249,7 @@ class ObjectStoreContract(StoreContract):
         assert self.num_uploads(bucket) == 0
         assert store.list() == []
 
-    def test_a_writer_whose_parts_fail_says_so_and_leaves_no_upload(
+    def test_failing_parts_raise_and_leave_no_upload(
         self, behind: ObjectStore, bucket: Bucket, proxy: FaultProxy
     ) -> None:
         proxy.add(Forge(403), matches=lambda request: request.num_bytes_sent > 1 << 20, times=None)
@@ -273,17 +266,15 @@ class ObjectStoreContract(StoreContract):
 
     # Races
 
-    def test_of_many_threads_who_create_one_name_one_succeeds(self, store: ObjectStore) -> None:
+    def test_one_of_many_threads_creates_a_name(self, store: ObjectStore) -> None:
         race_threads(store, num_racers=NUM_RACERS, num_rounds=NUM_ROUNDS, num_bytes=5000)
 
-    def test_of_many_processes_that_create_one_name_one_succeeds(self, store: ObjectStore) -> None:
+    def test_one_of_many_processes_creates_a_name(self, store: ObjectStore) -> None:
         race_processes(store, num_racers=NUM_RACERS, num_rounds=NUM_ROUNDS, num_bytes=5000)
 
     # Faults
 
-    def test_a_lost_answer_is_told_from_a_lost_race(
-        self, behind: ObjectStore, proxy: FaultProxy
-    ) -> None:
+    def test_a_lost_reply_is_no_lost_race(self, behind: ObjectStore, proxy: FaultProxy) -> None:
         proxy.add(CutAfter(), kind="put once")
         assert behind.create_once("v/1", b"ours")
         assert behind.list_names("v") == ["1"]
@@ -292,7 +283,7 @@ class ObjectStoreContract(StoreContract):
         assert not behind.create_once("v/1", b"theirs")
         assert behind.read("v/1") == b"ours"
 
-    def test_a_lost_answer_to_a_large_object_is_told_from_a_lost_race(
+    def test_large_lost_replies_are_no_lost_races(
         self, behind: ObjectStore, bucket: Bucket, proxy: FaultProxy
     ) -> None:
         ours, theirs = (os.urandom(1 << 20) * 17 for _ in range(2))
@@ -312,7 +303,7 @@ class ObjectStoreContract(StoreContract):
 
     @pytest.mark.parametrize("fault", [Forge(503), CutBefore(), CutAfter()])
     @pytest.mark.parametrize("kind", ["start upload", "part", "complete"])
-    def test_each_request_of_an_upload_is_sent_again(
+    def test_each_request_of_an_upload_is_retried(
         self, behind: ObjectStore, proxy: FaultProxy, kind: str, fault: Any
     ) -> None:
         rule = proxy.add(fault, kind=kind)
@@ -335,7 +326,7 @@ class ObjectStoreContract(StoreContract):
             attempt()
             assert sum(proxy.kinds().values()) >= 3, proxy.story()
 
-    def test_a_conflict_of_two_who_create_at_once_is_tried_again(
+    def test_conflicts_of_concurrent_creates_are_retried(
         self, behind: ObjectStore, proxy: FaultProxy
     ) -> None:
         if self.conflict is None:
@@ -345,7 +336,7 @@ class ObjectStoreContract(StoreContract):
         assert proxy.kinds()["put once"] == 3
 
     @pytest.mark.parametrize("fault", [CutBody(), Shorten()])
-    def test_an_answer_that_breaks_off_is_asked_for_again(
+    def test_truncated_responses_are_requested_again(
         self, behind: ObjectStore, proxy: FaultProxy, fault: Any
     ) -> None:
         data = os.urandom(300_000)
@@ -359,7 +350,7 @@ class ObjectStoreContract(StoreContract):
             proxy.add(fault, kind="get")
             assert read() == data
 
-    def test_no_answer_in_time_is_asked_for_again(self, bucket: Bucket, proxy: FaultProxy) -> None:
+    def test_a_request_that_times_out_is_retried(self, bucket: Bucket, proxy: FaultProxy) -> None:
         store = store_at(bucket, proxy.url, request_timeout="400ms")
         store.write("a", b"x")
         proxy.add(Hold(5), kind="get")
@@ -367,10 +358,10 @@ class ObjectStoreContract(StoreContract):
         assert store.read("a") == b"x"
         assert 0.3 < time.monotonic() - begin < 4
 
-    def test_a_service_that_comes_back_is_waited_for(
+    def test_a_service_that_returns_is_waited_for(
         self, bucket: Bucket, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Tasks of Spark stand on it: they are tried once on a local master."""
+        """Spark's tasks depend on it: they are tried once on a local master."""
         monkeypatch.setattr(retries.random, "random", lambda: 0.003)
         store = store_at(bucket, proxy.url)
         proxy.add(CutBefore(reset=True), times=20)
@@ -379,9 +370,7 @@ class ObjectStoreContract(StoreContract):
         assert bytes(store.read("data/a")) == b"x"
         assert len(proxy.requests) > 20
 
-    def test_a_service_that_never_answers_is_told_with_how_often_it_was_asked(
-        self, bucket: Bucket, proxy: FaultProxy
-    ) -> None:
+    def test_exhausted_retries_state_their_number(self, bucket: Bucket, proxy: FaultProxy) -> None:
         store = store_at(bucket, proxy.url, client_max_retries="2")
         proxy.add(Forge(503), times=None)
         for path, attempt in [
@@ -397,7 +386,7 @@ class ObjectStoreContract(StoreContract):
             assert "503" in str(caught.value)
             assert pickle.loads(pickle.dumps(caught.value)).args == caught.value.args
 
-    def test_a_service_that_cannot_be_reached_is_named(self, bucket: Bucket) -> None:
+    def test_an_unreachable_service_is_named(self, bucket: Bucket) -> None:
         store = store_at(bucket, "http://127.0.0.1:1", client_max_retries="1")
         with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1.* 2 times"):
             store.read("a")
@@ -418,7 +407,7 @@ class ObjectStoreContract(StoreContract):
                 attempt()
             assert sum(proxy.kinds().values()) == 1, proxy.story()
 
-    def test_a_missing_bucket_is_refused_with_the_way_out(self, bucket: Bucket) -> None:
+    def test_a_missing_bucket_names_the_remedy(self, bucket: Bucket) -> None:
         store = open_store(bucket.uri.replace(bucket.name, "no-such-bucket") + "/t",
                            bucket.storage_options)  # fmt: skip
         for attempt in (
@@ -432,9 +421,7 @@ class ObjectStoreContract(StoreContract):
     # Processes and threads
 
     @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-    def test_a_store_that_was_used_is_used_by_children(
-        self, store: ObjectStore, method: str
-    ) -> None:
+    def test_used_stores_work_in_child_processes(self, store: ObjectStore, method: str) -> None:
         store.write("a", b"before")
         child = multiprocessing.get_context(method).Process(target=_use_in_child, args=(store, 0))
         child.start()
@@ -443,10 +430,13 @@ class ObjectStoreContract(StoreContract):
         assert store.list_names("v") == ["0"]
         assert store.read("a") == b"before"
 
-    def test_a_forked_child_is_refused_at_once_and_its_parent_goes_on(
+    def test_a_forked_child_is_refused_at_once(
         self, behind: ObjectStore, proxy: FaultProxy
     ) -> None:
-        """Its requests would wait for ever for threads that only its parent has."""
+        """Its requests would wait for ever for threads that only its parent has.
+
+        The parent goes on.
+        """
         behind.write("a", bytes(100_000))
         proxy.latency_seconds = 0.05
         with ThreadPoolExecutor(4) as threads:

@@ -77,7 +77,7 @@ class SharedTables:
     def place(self, places: Callable[[str], Place]) -> Place:
         return places(f"{uuid.uuid4().hex}/a table")
 
-    def test_pylance_reads_what_we_have_written_changed_and_compacted(self, place: Place) -> None:
+    def test_pylance_reads_what_we_wrote_and_compacted(self, place: Place) -> None:
         table = lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
         for first in range(0, 100, 20):
             place.we_append(rows(*range(first, first + 20)))
@@ -92,9 +92,7 @@ class SharedTables:
         old = lance.dataset(place.uri, version=3, storage_options=place.options)
         assert old.count_rows() == table.checkout(3).count_rows() == 40
 
-    def test_we_read_what_pylance_has_written_and_changed_and_go_on_with_it(
-        self, place: Place
-    ) -> None:
+    def test_we_continue_what_pylance_wrote(self, place: Place) -> None:
         lance.write_dataset(
             rows(*range(50)),
             place.uri,
@@ -124,9 +122,7 @@ class SharedTables:
         assert (50, "insert") in kinds
         assert kinds[-1] == (61, "delete")
 
-    def test_of_what_both_append_at_once_nothing_is_lost_and_nothing_is_there_twice(
-        self, place: Place
-    ) -> None:
+    def test_concurrent_appends_of_both_all_commit(self, place: Place) -> None:
         lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
         writers = [place.we_append, place.they_append] * 2
         start = threading.Barrier(len(writers))
@@ -152,9 +148,8 @@ class SharedTables:
         assert set(both_see(place)) == expected
         assert place.ours().version == 1 + len(expected)
 
-    def test_branches_that_pylance_makes_are_read_written_tagged_and_cleaned_up(
-        self, place: Place
-    ) -> None:
+    def test_pylances_branches_work_for_us(self, place: Place) -> None:
+        """We read, write, tag and clean them up."""
         lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
         place.we_append(rows(1))
         made = place.theirs().create_branch("dev/a", 2, storage_options=place.options)

@@ -48,7 +48,8 @@ class StoreContract:
         assert store.create_once("c", convert(DATA))
         assert (store.read("a"), store.read("b"), store.read("c")) == (DATA * 2, DATA, DATA)
 
-    def test_a_writer_may_be_given_a_buffer_that_changes_afterwards(self, store: Store) -> None:
+    def test_writers_copy_the_buffers_they_get(self, store: Store) -> None:
+        """The caller may change a buffer once it is written."""
         buffer = bytearray(b"before")
         with store.open_writer("a") as writer:
             writer.write(buffer)
@@ -56,29 +57,28 @@ class StoreContract:
         assert store.read("a") == b"before"
 
     @pytest.mark.floors
-    def test_ranges_come_back_in_the_order_they_were_asked_for(self, store: Store) -> None:
+    def test_ranges_come_back_as_ordered(self, store: Store) -> None:
         store.write("a", DATA)
         ranges = [ByteRange(*each) for each in [(9000, 9100), (0, 5), (3, 7), (7, 7), (5000, 9050)]]
         buffers = store.read_ranges("a", ranges)
         assert [bytes(each) for each in buffers] == [DATA[r.start : r.stop] for r in ranges]
 
-    def test_ranges_are_views_that_cannot_be_written_to(self, store: Store) -> None:
+    def test_ranges_are_read_only_views(self, store: Store) -> None:
         store.write("a", DATA)
         (buffer,) = store.read_ranges("a", [ByteRange(64, 128)])
         assert isinstance(buffer, memoryview)
         assert buffer.readonly
         assert np.frombuffer(buffer, np.uint8).ctypes.data % 8 == 0
 
-    def test_ranges_that_are_read_by_one_request_begin_at_addresses_like_their_own(
-        self, store: Store
-    ) -> None:
+    def test_joined_ranges_keep_their_alignment(self, store: Store) -> None:
+        """They begin at memory addresses that are aligned like their offsets in the file."""
         store.write("a", DATA)
         buffers = store.read_ranges("a", [ByteRange(3, 9), ByteRange(64, 128)])
         assert [bytes(each) for each in buffers] == [DATA[3:9], DATA[64:128]]
         assert np.frombuffer(buffers[1], np.uint8).ctypes.data % 8 == 0
 
     @pytest.mark.floors
-    def test_the_end_of_a_file_comes_with_its_size(self, store: Store) -> None:
+    def test_a_files_end_comes_with_its_size(self, store: Store) -> None:
         store.write("a", DATA)
         for num_bytes in (1, 100, len(DATA), len(DATA) + 9):
             end, size = store.read_end("a", num_bytes)
@@ -90,7 +90,7 @@ class StoreContract:
             store.read_end("missing", 10)
 
     @pytest.mark.floors
-    def test_a_copy_is_a_file_of_its_own(self, store: Store) -> None:
+    def test_a_copy_is_an_independent_file(self, store: Store) -> None:
         store.write("v/1-staged", DATA)
         store.write("v/2", b"older")
         store.copy("v/1-staged", "v/1")
@@ -101,7 +101,7 @@ class StoreContract:
             store.copy("v/1-staged", "v/3")
         assert not store.exists("v/3")
 
-    def test_a_range_past_the_end_is_answered_short(self, store: Store) -> None:
+    def test_ranges_beyond_the_end_come_short(self, store: Store) -> None:
         store.write("a", DATA)
         end = len(DATA)
         ranges = [
@@ -111,7 +111,7 @@ class StoreContract:
         ]
         assert [bytes(each) for each in store.read_ranges("a", ranges)] == [DATA[-3:], b"", b""]
 
-    def test_no_ranges_cost_nothing_but_a_missing_file_is_still_missed(self, store: Store) -> None:
+    def test_empty_requests_still_need_the_file(self, store: Store) -> None:
         store.write("a", DATA)
         assert store.read_ranges("a", []) == []
         with pytest.raises(NotFoundError):
@@ -130,7 +130,7 @@ class StoreContract:
             with pytest.raises(NotFoundError, match=path):
                 attempt()
 
-    def test_a_file_that_is_not_closed_is_not_there(self, store: Store) -> None:
+    def test_an_unclosed_file_does_not_exist(self, store: Store) -> None:
         writer = store.open_writer("data/a")
         writer.write(DATA)
         assert not store.exists("data/a")
@@ -169,7 +169,8 @@ class StoreContract:
         assert [bytes(each) for each in store.read_ranges("a", [ByteRange(0, 4)])] == [b""]
 
     @pytest.mark.floors
-    def test_a_listing_has_every_file_below_a_folder_with_its_size(self, store: Store) -> None:
+    def test_a_listing_has_files_and_sizes(self, store: Store) -> None:
+        """All those below a folder, at any depth."""
         for path in ("data/b", "data/a", "data/x/c", "other/d", "top"):
             store.write(path, path.encode())
         assert [each.path for each in store.list()] == [
@@ -180,14 +181,14 @@ class StoreContract:
         ]  # fmt: skip
         assert all(1.6e9 < each.modified < 1e11 for each in store.list())
 
-    def test_names_are_the_files_right_in_a_folder_sorted(self, store: Store) -> None:
+    def test_names_are_a_folders_own_files_sorted(self, store: Store) -> None:
         for path in ("v/10", "v/9", "v/sub/8", "vv/7"):
             store.write(path, b"")
         assert store.list_names("v") == ["10", "9"]
         assert store.list_names("v", limit=1) == ["10"]
         assert store.list_names("v", limit=7) == ["10", "9"]
 
-    def test_files_right_in_a_folder_come_with_their_sizes(self, store: Store) -> None:
+    def test_a_folders_own_files_have_sizes(self, store: Store) -> None:
         for path in ("v/10", "v/9", "v/sub/8", "vv/7"):
             store.write(path, path.encode())
         found = store.list_files("v")
@@ -195,7 +196,7 @@ class StoreContract:
         assert [each.path for each in store.list_files("v", limit=1)] == ["v/10"]
         assert store.list_files("w") == []
 
-    def test_what_is_said_of_a_file_changes_with_its_bytes(self, store: Store) -> None:
+    def test_an_etag_changes_with_the_bytes(self, store: Store) -> None:
         store.write("v/1", b"first")
         (first,) = store.list_files("v")
         assert store.list_files("v") == [first]
@@ -203,7 +204,7 @@ class StoreContract:
         (other,) = store.list_files("v")
         assert not first.etag or first.etag != other.etag
 
-    def test_a_folder_that_is_not_there_lists_nothing(self, store: Store) -> None:
+    def test_a_missing_folder_lists_nothing(self, store: Store) -> None:
         assert store.list_names("v") == []
         assert store.list("v") == []
         assert store.list() == []
@@ -231,12 +232,12 @@ class StoreContract:
         assert store.read("v/1") == b"first"
         assert store.list_names("v") == ["1"]
 
-    def test_a_name_that_was_written_cannot_be_created(self, store: Store) -> None:
+    def test_an_existing_file_cannot_be_created(self, store: Store) -> None:
         store.write("v/1", b"first")
         assert not store.create_once("v/1", b"second")
         assert store.read("v/1") == b"first"
 
-    def test_of_many_who_create_one_name_one_succeeds(self, store: Store) -> None:
+    def test_one_of_many_creates_a_name(self, store: Store) -> None:
         num_threads, num_rounds = 8, 25
         start = threading.Barrier(num_threads)
         won: list[list[int]] = [[] for _ in range(num_rounds)]

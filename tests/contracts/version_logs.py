@@ -41,7 +41,7 @@ class VersionLogContract:
         for file in log.store.list():
             log.store.delete(file.path)
 
-    def test_a_table_that_is_not_there_is_said_to_be_missing(self, log: VersionLog) -> None:
+    def test_a_missing_table_is_reported(self, log: VersionLog) -> None:
         for look in (log.latest, log.versions, log.read_latest, lambda: log.read(1)):
             with pytest.raises(NotFoundError, match="no dataset at"):
                 look()
@@ -65,15 +65,14 @@ class VersionLogContract:
         assert log.latest() == 11
         assert log.versions() == list(range(1, 12))
 
-    def test_a_version_that_is_not_there_is_said_to_be_missing(self, log: VersionLog) -> None:
+    def test_a_missing_version_is_reported(self, log: VersionLog) -> None:
         self.publish(log, 1, 2)
         for version in (0, 3, 1 << 40):
             with pytest.raises(NotFoundError, match=f"no version {version}: it has 2"):
                 log.read(version)
 
-    def test_a_first_version_cannot_be_published_under_a_table_that_lost_its_own(
-        self, log: VersionLog
-    ) -> None:
+    def test_a_lost_first_version_cannot_be_republished(self, log: VersionLog) -> None:
+        """The table has lost its own, and has later ones."""
         self.publish(log, 1, 2)
         for file in log.store.list():
             if log.store.read(file.path) == manifest_of(1):
@@ -81,14 +80,12 @@ class VersionLogContract:
         assert log.versions() == [2]
         assert not log.publish(1, manifest_of(1))
 
-    def test_other_versions_than_those_from_1_to_2_to_the_63_are_refused(
-        self, log: VersionLog
-    ) -> None:
+    def test_version_numbers_out_of_range_are_refused(self, log: VersionLog) -> None:
         for version in (0, -1, 1 << 63, 1 << 64):
             with pytest.raises(InvalidInputError):
                 log.publish(version, b"")
 
-    def test_a_manifest_that_states_another_version_is_corrupt(self, log: VersionLog) -> None:
+    def test_manifests_of_other_versions_are_corrupt(self, log: VersionLog) -> None:
         assert log.publish(1, manifest_of(7))
         with pytest.raises(CorruptDataError, match="version 1 states version 7") as caught:
             log.read(1)
@@ -100,7 +97,7 @@ class VersionLogContract:
             log.read_latest()
         assert "_versions/" in caught.value.__notes__[0]
 
-    def test_what_another_writer_publishes_is_seen_at_once(self, log: VersionLog) -> None:
+    def test_published_versions_are_visible_at_once(self, log: VersionLog) -> None:
         other = pickle.loads(pickle.dumps(log))
         self.publish(log, 1)
         assert other.latest() == 1
@@ -108,7 +105,7 @@ class VersionLogContract:
         assert log.latest() == 2
         assert not log.publish(2, manifest_of(2))
 
-    def test_a_table_that_is_made_anew_is_read_anew(self, log: VersionLog) -> None:
+    def test_a_recreated_table_is_read_again(self, log: VersionLog) -> None:
         assert log.publish(1, manifest_of(1, "old"))
         assert log.read(1).tag == log.read_latest().tag == "old"
         self.delete_table(log)
@@ -122,7 +119,7 @@ class VersionLogContract:
         assert log.publish(1, encode_manifest(manifest))
         assert log.read(1) == manifest
 
-    def test_a_version_that_may_have_come_is_found_if_it_has(self, log: VersionLog) -> None:
+    def test_a_later_version_is_found_when_published(self, log: VersionLog) -> None:
         self.publish(log, 1)
         assert log.latest() == 1
         assert log.find(2) is None
@@ -144,7 +141,7 @@ class VersionLogContract:
         assert look.newest.version == 3
         assert list(look.etags) == [1, 2, 3][-len(look.etags) :]
 
-    def test_a_version_that_is_removed_is_gone_until_it_is_put_back(self, log: VersionLog) -> None:
+    def test_removed_versions_can_be_put_back(self, log: VersionLog) -> None:
         self.publish(log, 1, 2, 3)
         data = log.store.read(log.manifest_path(1))
         log.remove([1, 2])

@@ -37,7 +37,7 @@ class TestAzureStore(ObjectStoreContract):
     def num_uploads(self, bucket: Bucket) -> int:  # noqa: ARG002  # no bucket has any
         return 0  # blocks belong to a blob's name, and no upload is ever begun
 
-    def test_the_end_of_an_object_is_one_request(self, behind: Store, proxy: FaultProxy) -> None:
+    def test_an_objects_end_takes_one_request(self, behind: Store, proxy: FaultProxy) -> None:
         """The service has no ranges from the end: one is enough for what is not longer."""
         data = os.urandom(100_000)
         behind.write("a", data)
@@ -104,18 +104,16 @@ def test_each_call_is_one_request(store: Store, proxy: FaultProxy) -> None:
     assert proxy.kinds() == {"get": 1}
 
 
-def test_the_end_of_a_file_that_changes_meanwhile_is_of_one_state(
-    store: Store, proxy: FaultProxy
-) -> None:
+def test_ends_of_changing_files_are_consistent(store: Store, proxy: FaultProxy) -> None:
+    """The end and the size that are returned are of one state."""
     store.write("a", b"old" * 1000)
     proxy.add(Act(lambda _request: store.write("a", b"newer" * 1000)), kind="get", at=2)
     end, size = store.read_end("a", 10)
     assert (bytes(end), size) == (b"newernewer", 5000)
 
 
-def test_a_lost_reply_is_not_a_lost_race_and_is_sent_again_by_us_alone(
-    store: Store, proxy: FaultProxy
-) -> None:
+def test_only_we_retry_lost_replies(store: Store, proxy: FaultProxy) -> None:
+    """obstore sends nothing again by itself, and a lost reply is not taken for a lost race."""
     store.write("warm", b"")  # the connection is a kept one
     for fault in (CutAfter(), CutAfter(reset=True), Forge(500, landed=True), Forge(503)):
         name = f"v/{uuid.uuid4()}"
@@ -128,9 +126,7 @@ def test_a_lost_reply_is_not_a_lost_race_and_is_sent_again_by_us_alone(
 
 
 @pytest.mark.parametrize("fault", [CutBefore(), CutBody(), Shorten(), Forge(503), Forge(429)])
-def test_a_bad_answer_to_a_read_is_asked_for_again(
-    store: Store, proxy: FaultProxy, fault: Any
-) -> None:
+def test_bad_responses_to_reads_are_retried(store: Store, proxy: FaultProxy, fault: Any) -> None:
     data = os.urandom(50_000)
     store.write("a", data)
     for read in (
@@ -143,9 +139,10 @@ def test_a_bad_answer_to_a_read_is_asked_for_again(
         assert proxy.kinds()["get"] >= 2
 
 
-def test_a_service_that_stays_busy_is_given_up_with_what_was_asked_of_whom_how_often(
+def test_a_busy_service_is_given_up(
     store: Store, proxy: FaultProxy, azure_container: Bucket
 ) -> None:
+    """The error says what was asked of which service, and how often."""
     proxy.add(Forge(503), times=None)
     with pytest.raises(StoreUnavailableError) as caught:
         store.read("data/a")
@@ -154,7 +151,7 @@ def test_a_service_that_stays_busy_is_given_up_with_what_was_asked_of_whom_how_o
     assert proxy.kinds() == {"get": 4}
 
 
-def test_a_container_that_is_not_there_is_named_whatever_is_asked(
+def test_a_missing_container_is_named_by_all(
     azure_container: Bucket,
 ) -> None:
     store = open_store("az://no-such-container/t", azure_container.storage_options)
@@ -176,7 +173,7 @@ def test_a_container_that_is_not_there_is_named_whatever_is_asked(
 
 
 @pytest.mark.parametrize("options", [{"account_key": WRONG_KEY}, {"anon": "true"}])
-def test_wrong_credentials_are_refused_at_once_and_not_shown(
+def test_wrong_credentials_are_refused_but_not_shown(
     proxy: FaultProxy, azure_container: Bucket, options: dict[str, str]
 ) -> None:
     store = open_by(proxy, azure_container, **options)
@@ -188,9 +185,10 @@ def test_wrong_credentials_are_refused_at_once_and_not_shown(
         assert sum(proxy.kinds().values()) == 1
 
 
-def test_a_shared_access_signature_serves_for_all_and_shows_in_no_error(
+def test_a_shared_access_signature_serves_all_requests(
     azurite: Azurite, proxy: FaultProxy, azure_container: Bucket
 ) -> None:
+    """It shows in no error."""
     blob = pytest.importorskip("azure.storage.blob", reason="the azure extra is not installed")
     token = blob.generate_container_sas(
         ACCOUNT,
@@ -221,9 +219,7 @@ def test_a_shared_access_signature_serves_for_all_and_shows_in_no_error(
             error = error.__cause__ or error.__context__
 
 
-def test_an_upload_that_is_aborted_leaves_nothing_to_be_seen(
-    store: Store, proxy: FaultProxy
-) -> None:
+def test_aborted_uploads_leave_nothing_visible(store: Store, proxy: FaultProxy) -> None:
     writer = store.open_writer("a")
     writer.write(bytes(40 << 20))
     deadline = time.monotonic() + 20
@@ -250,9 +246,10 @@ def test_names_may_hold_any_characters(store: Store) -> None:
     assert store.list_names("v") == []
 
 
-def test_a_blob_that_another_program_has_leased_is_refused_but_counts_as_taken(
+def test_leased_blobs_are_refused_but_taken(
     azurite: Azurite, store: Store, azure_container: Bucket
 ) -> None:
+    """To create once, a blob that another program has leased is like any other that exists."""
     store.write("v/1", b"theirs")
     lease = blob_of(azurite, azure_container, store, "v/1").acquire_lease(-1)
     assert not store.create_once("v/1", b"mine")
@@ -265,9 +262,10 @@ def test_a_blob_that_another_program_has_leased_is_refused_but_counts_as_taken(
     store.write("v/1", b"mine")
 
 
-def test_a_file_with_snapshots_is_not_deleted_and_the_error_says_so(
+def test_files_with_snapshots_are_not_deleted(
     azurite: Azurite, store: Store, azure_container: Bucket
 ) -> None:
+    """The error says so."""
     store.write("a", b"a")
     blob_of(azurite, azure_container, store, "a").create_snapshot()
     with pytest.raises(StoreRefusedError, match="delete the snapshots"):
@@ -275,7 +273,7 @@ def test_a_file_with_snapshots_is_not_deleted_and_the_error_says_so(
     assert store.exists("a")
 
 
-def test_a_listing_states_the_md5_of_what_this_process_has_created(
+def test_listings_state_md5s_of_created_files(
     store: Store, proxy: FaultProxy, azure_container: Bucket
 ) -> None:
     """The service tells the MD5 to those who ask for it by name; obstore does not."""
@@ -289,7 +287,7 @@ def test_a_listing_states_the_md5_of_what_this_process_has_created(
     assert store.list("v")[1].etag not in ("", found["v/2"])
 
 
-def test_a_copy_of_what_is_not_there_is_named(store: Store) -> None:
+def test_copying_a_missing_file_names_it(store: Store) -> None:
     with pytest.raises(NotFoundError, match=r"no file .*/missing"):
         store.copy("missing", "b")
     assert not store.exists("b")
@@ -316,7 +314,7 @@ def test_a_copy_of_what_is_not_there_is_named(store: Store) -> None:
         (400, "SomethingNew", "does not take this request"),
     ],
 )
-def test_a_refusal_comes_at_once_and_with_the_way_out(
+def test_refusals_are_immediate_and_helpful(
     store: Store, proxy: FaultProxy, status: int, code: str, way_out: str
 ) -> None:
     for ask in (
@@ -347,7 +345,7 @@ def test_a_refusal_comes_at_once_and_with_the_way_out(
         (400, "Md5Mismatch"),
     ],
 )
-def test_what_may_go_through_in_a_moment_is_asked_again(
+def test_transient_refusals_are_retried(
     store: Store, proxy: FaultProxy, status: int, code: str
 ) -> None:
     proxy.add(Forge(status, code or " "))

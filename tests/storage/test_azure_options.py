@@ -108,7 +108,7 @@ def settings(
         ),
     ],
 )
-def test_an_account_is_found_wherever_it_is_named(
+def test_an_account_is_found_in_any_setting(
     uri: str, options: dict[str, Any], endpoint: str
 ) -> None:
     found = settings(uri, {"anon": "true", **options})
@@ -128,9 +128,7 @@ def test_an_account_is_found_wherever_it_is_named(
         ("az://cont/t", {"account_name": "a", "endpoint": "https://b.blob.core.windows.net"}),
     ],
 )
-def test_an_account_that_is_named_twice_differently_is_refused(
-    uri: str, options: dict[str, Any]
-) -> None:
+def test_contradictory_accounts_are_refused(uri: str, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match="named twice, and differently"):
         settings(uri, options)
 
@@ -153,9 +151,7 @@ def test_an_account_that_is_named_twice_differently_is_refused(
         ("az://cont/t", {"endpoint": f"{PUBLIC}?{SAS}"}, "a SAS token is the storage option"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_way_out(
-    uri: str, options: dict[str, Any], message: str
-) -> None:
+def test_invalid_options_name_the_remedy(uri: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message) as caught:
         settings(uri, options)
     assert "c2VjcmV0" not in str(caught.value)
@@ -189,13 +185,11 @@ def test_what_makes_no_sense_is_refused_with_the_way_out(
         ({"azure_msi_resource_id": "/r"}, Identity("managed", resource_id="/r")),
     ],
 )
-def test_credentials_go_by_the_names_of_adlfs_and_of_lance(
-    options: dict[str, Any], login: Any
-) -> None:
+def test_adlfs_and_lance_credential_names_work(options: dict[str, Any], login: Any) -> None:
     assert settings("az://cont/t", {"account_name": "acct", **options}).login == login
 
 
-def test_the_emulator_needs_no_account_and_no_key() -> None:
+def test_the_emulator_needs_no_credentials() -> None:
     for options in (
         {"azure_storage_use_emulator": "true"},
         {"connection_string": "UseDevelopmentStorage=true"},
@@ -215,7 +209,7 @@ def test_the_environment_says_what_no_option_does() -> None:
     assert (given.account, given.login) == ("acct", SharedAccess(SAS))
 
 
-def test_credentials_of_the_environment_are_for_its_own_account_only() -> None:
+def test_environment_credentials_fit_their_own_account() -> None:
     environment = {
         "AZURE_STORAGE_CONNECTION_STRING": f"AccountName=theirs;AccountKey={KEY}",
         "AZURE_STORAGE_SAS_TOKEN": SAS,
@@ -225,16 +219,17 @@ def test_credentials_of_the_environment_are_for_its_own_account_only() -> None:
         assert (found.endpoint, found.login) == (PUBLIC, Identity())
 
 
-def test_an_endpoint_of_the_environment_gives_way_to_the_host_of_the_uri() -> None:
+def test_the_uris_host_overrides_environment_endpoints() -> None:
     environment = {"AZURE_STORAGE_ENDPOINT": "https://private.example/acct"}
     assert settings("az://cont/t", {}, environment).endpoint == "https://private.example/acct"
     assert settings(f"abfss://cont@{HOST}/t", {}, environment).endpoint == PUBLIC
 
 
 @pytest.mark.parametrize("options", [{"sas_token": SAS}, {"bearer_token": "t"}, {}])
-def test_what_everybody_on_the_way_could_use_is_not_sent_in_the_open(
+def test_bearer_secrets_need_encryption(
     options: dict[str, str],
 ) -> None:
+    """An account key only signs requests, and may be used over plain HTTP."""
     endpoint = {"endpoint": "http://store.example/acct"}
     with pytest.raises(InvalidInputError, match="plain HTTP"):
         settings("az://cont/t", {**endpoint, **options})
@@ -242,7 +237,7 @@ def test_what_everybody_on_the_way_could_use_is_not_sent_in_the_open(
     assert settings("az://cont/t", {**endpoint, "account_key": KEY})
 
 
-def test_settings_hide_what_is_secret_and_outlive_a_pickle() -> None:
+def test_settings_hide_secrets_and_pickle() -> None:
     for options in (
         {"account_key": KEY},
         {"sas_token": SAS},
@@ -259,14 +254,14 @@ def test_settings_hide_what_is_secret_and_outlive_a_pickle() -> None:
         assert hash(again.settings) == hash(store.settings)
 
 
-def test_the_uri_of_a_store_leads_back_to_it() -> None:
+def test_a_stores_uri_opens_it_again() -> None:
     for uri in ("az://cont/a%20b/t", f"abfss://cont@{HOST}/t%25", f"wasbs://cont@{HOST}/t"):
         store = opened(uri, {"account_name": "acct"})
         assert store.uri == uri
         assert opened(store.uri, {"account_name": "acct"}) == store
 
 
-def test_times_and_tries_are_taken_from_the_options() -> None:
+def test_times_and_attempts_come_from_options() -> None:
     found = settings(
         "az://cont/t",
         {
@@ -283,13 +278,14 @@ def test_times_and_tries_are_taken_from_the_options() -> None:
     assert found.max_requests_at_once == 4
 
 
-def test_every_kind_of_uri_opens_without_asking_anybody() -> None:
+def test_every_uri_opens_without_a_request() -> None:
     for scheme in ("az", "abfs", "abfss", "azure", "adl", "wasb", "wasbs"):
         store = open_store(f"{scheme}://cont/t", {"account_name": "acct", "anon": "true"})
         assert store.uri == f"{scheme}://cont/t"
 
 
-def test_one_container_is_one_place_however_it_is_named_and_another_accounts_is_another() -> None:
+def test_equal_containers_make_equal_stores() -> None:
+    """However they are named; those of other accounts are others."""
     named = opened("az://cont/t", {"account_name": "acct"})
     assert named == opened(f"abfss://cont@{HOST}/t", {"account_key": KEY})
     assert hash(named) == hash(opened(f"abfss://cont@{HOST}/t"))

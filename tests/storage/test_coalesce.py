@@ -20,7 +20,7 @@ def test_far_ranges_are_two() -> None:
     assert plan((0, 5), (16, 20)) == [(0, 5), (16, 20)]
 
 
-def test_the_order_they_are_asked_in_does_not_matter() -> None:
+def test_the_order_of_ranges_is_irrelevant() -> None:
     assert plan((15, 20), (0, 5)) == [(0, 20)]
 
 
@@ -28,15 +28,15 @@ def test_overlapping_ranges_are_one_request() -> None:
     assert plan((0, 50), (10, 20), (40, 60)) == [(0, 60)]
 
 
-def test_a_joined_request_does_not_grow_past_its_limit() -> None:
+def test_a_joined_request_stays_within_its_limit() -> None:
     assert plan((0, 60), (60, 120), (120, 180)) == [(0, 60), (60, 120), (120, 180)]
 
 
-def test_a_range_longer_than_the_limit_is_read_in_one_piece() -> None:
+def test_overlong_ranges_are_read_in_one_piece() -> None:
     assert plan((0, 500), (500, 510)) == [(0, 500), (500, 510)]
 
 
-def test_a_range_within_a_long_one_is_not_read_again() -> None:
+def test_ranges_within_long_ones_are_not_repeated() -> None:
     assert plan((0, 500), (100, 200), (499, 500)) == [(0, 500)]
 
 
@@ -46,7 +46,7 @@ def test_empty_ranges_are_not_asked_for() -> None:
     assert cut_answers(empty, [], []) == [memoryview(b"")]
 
 
-def test_an_answer_says_which_ranges_it_is_for() -> None:
+def test_a_response_states_its_ranges() -> None:
     requests = plan_requests(
         [ByteRange(90, 95), ByteRange(0, 4), ByteRange(92, 99)],
         max_gap_bytes=0,
@@ -61,7 +61,7 @@ def test_an_answer_says_which_ranges_it_is_for() -> None:
     st.integers(0, 40),
     st.integers(1, 200),
 )
-def test_what_is_cut_out_is_what_was_asked_for(
+def test_the_bytes_of_each_range_are_returned(
     pairs: list[tuple[int, int]], gap: int, longest: int
 ) -> None:
     data = memoryview(bytes(range(256)))

@@ -34,7 +34,7 @@ def proxy(s3_bucket: Bucket) -> Iterator[FaultProxy]:
         yield proxy
 
 
-def test_what_options_say_is_not_mixed_with_the_environment(
+def test_options_and_environment_are_not_mixed(
     s3_bucket: Bucket, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {
@@ -56,7 +56,7 @@ def test_what_options_say_is_not_mixed_with_the_environment(
     assert not {"x-amz-security-token", "x-amz-request-payer"} & set(request.headers)
 
 
-def test_azure_takes_nothing_from_an_environment_of_another_account(
+def test_azure_ignores_other_accounts_environments(
     azure_container: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {
@@ -90,7 +90,7 @@ def test_settings_of_s3_go_with_each_write(s3_bucket: Bucket, proxy: FaultProxy)
     assert headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
 
 
-def test_the_password_of_a_proxy_is_in_no_error(s3_bucket: Bucket) -> None:
+def test_proxy_passwords_are_in_no_error(s3_bucket: Bucket) -> None:
     options = {"proxy_url": "http://user:hushhush@127.0.0.1:9", "client_max_retries": "0"}
     store = open_store(f"{s3_bucket.uri}/t", {**s3_bucket.storage_options, **options})
     with pytest.raises(StoreUnavailableError) as caught:
@@ -104,9 +104,7 @@ def test_the_password_of_a_proxy_is_in_no_error(s3_bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-def test_a_redirect_takes_no_data_and_no_signature_to_another_host(
-    s3_bucket: Bucket, proxy: FaultProxy, status: int
-) -> None:
+def test_a_redirect_takes_no_data_along(s3_bucket: Bucket, proxy: FaultProxy, status: int) -> None:
     """Reads do follow it, which obstore does not let us forbid."""
     store = store_at(s3_bucket, proxy.url, client_max_retries="0")
     with FaultProxy(s3_bucket.endpoint) as other:
@@ -125,7 +123,7 @@ def test_a_redirect_takes_no_data_and_no_signature_to_another_host(
         assert not [each for each in other.requests if "authorization" in each.headers]
 
 
-def test_a_file_of_certificates_that_is_not_there_is_named(s3_bucket: Bucket) -> None:
+def test_a_missing_certificate_file_is_named(s3_bucket: Bucket) -> None:
     options = {**s3_bucket.fsspec_options, "client_kwargs": {"verify": "/no/such.pem"}}
     with pytest.raises(InvalidInputError, match=r"/no/such\.pem"):
         open_store(f"{s3_bucket.uri}/t", options).read("a")
@@ -172,7 +170,7 @@ def keys_of(proxy: FaultProxy) -> list[str]:
     return [each.headers["authorization"].partition("=")[2][:4] for each in proxy.requests]
 
 
-def test_keys_are_fetched_once_and_again_when_they_end(
+def test_keys_are_fetched_again_on_expiry(
     store: Store, proxy: FaultProxy, renewed: Renewed
 ) -> None:
     for _ in range(3):
@@ -184,9 +182,7 @@ def test_keys_are_fetched_once_and_again_when_they_end(
     assert keys_of(proxy) == ["KEY1", "KEY1", "KEY1", "KEY2", "KEY2"]
 
 
-def test_keys_that_are_not_accepted_are_renewed_once(
-    store: Store, proxy: FaultProxy, renewed: Renewed
-) -> None:
+def test_rejected_keys_are_renewed_once(store: Store, proxy: FaultProxy, renewed: Renewed) -> None:
     proxy.add(Forge(401))
     store.write("a", b"x")
     assert keys_of(proxy) == ["KEY1", "KEY2"]
@@ -197,7 +193,7 @@ def test_keys_that_are_not_accepted_are_renewed_once(
     assert keys_of(proxy) == ["KEY2", "KEY3"]
 
 
-def test_keys_that_cannot_be_had_are_our_own_errors(
+def test_failing_key_requests_raise_our_errors(
     store: Store, proxy: FaultProxy, renewed: Renewed
 ) -> None:
     renewed.error = RefusedError("no such profile")
@@ -209,7 +205,7 @@ def test_keys_that_cannot_be_had_are_our_own_errors(
     assert proxy.requests == []
 
 
-def test_a_profile_of_aws_names_keys_region_and_endpoint(
+def test_an_aws_profile_supplies_all_settings(
     s3_bucket: Bucket, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     (tmp_path / "config").write_text(
@@ -227,7 +223,7 @@ def test_a_profile_of_aws_names_keys_region_and_endpoint(
     assert "/eu-west-7/s3/" in authorization
 
 
-def test_a_machine_without_credentials_says_how_to_give_them() -> None:
+def test_missing_credentials_name_the_remedy() -> None:
     assert os.environ["AWS_EC2_METADATA_DISABLED"] == "true"
     with pytest.raises(RefusedError, match="no credentials; the way out"):
         AwsCredentials(None, "the way out").fetch()
@@ -256,18 +252,14 @@ def test_a_machine_without_credentials_says_how_to_give_them() -> None:
         ("Something new about https://a/b?sig=HUSH", TryAgainError, "no answer"),
     ],
 )
-def test_of_an_error_only_its_reason_is_shown(
-    text: str, meaning: type[Exception], said: str
-) -> None:
+def test_only_the_reason_of_errors_is_shown(text: str, meaning: type[Exception], said: str) -> None:
     found = meaning_of(OSError(text), Dialect())
     assert isinstance(found, meaning)
     assert said in str(found)
     assert "HUSH" not in str(found)
 
 
-def test_an_upload_that_breaks_off_for_good_says_how_to_go_on(
-    s3_bucket: Bucket, proxy: FaultProxy
-) -> None:
+def test_a_broken_upload_says_how_to_continue(s3_bucket: Bucket, proxy: FaultProxy) -> None:
     store = store_at(s3_bucket, proxy.url, client_max_retries="1")
     proxy.add(CutBefore(), kind="part", times=None)
 

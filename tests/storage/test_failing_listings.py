@@ -44,7 +44,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
 @pytest.mark.parametrize("folder", ["data", "data/below"])
-def test_a_folder_that_cannot_be_listed_is_an_error(
+def test_an_unlistable_folder_is_an_error(
     store: LocalStore, refuse: Refuse, folder: str, number: int
 ) -> None:
     refuse(Path(store.root, folder), number)
@@ -56,14 +56,12 @@ def test_a_folder_that_cannot_be_listed_is_an_error(
                 listing("data")
 
 
-def test_a_folder_that_is_deleted_while_it_is_listed_is_empty(
-    store: LocalStore, refuse: Refuse
-) -> None:
+def test_a_folder_deleted_during_listing_is_empty(store: LocalStore, refuse: Refuse) -> None:
     refuse(Path(store.root, "data/below"), errno.ENOENT)
     assert [each.path for each in store.list("data")] == ["data/a.lance"]
 
 
-def test_a_file_that_may_not_be_looked_at_is_not_taken_for_missing(
+def test_an_unreadable_file_is_not_missing(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: Any, **__: Any) -> Any:
@@ -85,7 +83,7 @@ CUT = f"<ListBucketResult><IsTruncated>true</IsTruncated>{PAGE}</ListBucketResul
 @pytest.mark.parametrize(
     "body", [b"", b"<html>", b"{}", b"<ListBucketResult><IsTruncated>tr", CUT[:-30]]
 )
-def test_a_listing_that_cannot_be_read_is_asked_for_again(body: bytes) -> None:
+def test_unreadable_listings_are_requested_again(body: bytes) -> None:
     with one_answer(200, body) as endpoint:
         store = open_store(
             "s3://b/t",
@@ -95,8 +93,8 @@ def test_a_listing_that_cannot_be_read_is_asked_for_again(body: bytes) -> None:
             store.list()
 
 
-def test_a_listing_that_goes_on_but_does_not_say_where_does_not_end_as_if_it_were_whole() -> None:
-    """Or else cleanup would take what is needed for what no version names."""
+def test_a_truncated_listing_raises_an_error() -> None:
+    """Cleanup would delete files that versions in the rest of the listing name."""
     with one_answer(200, CUT) as endpoint:
         store = open_store(
             "s3://b/t",

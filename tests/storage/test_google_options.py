@@ -28,7 +28,7 @@ def login(**options: Any) -> Login:
 
 
 @pytest.mark.parametrize("uri", ["gs://b/some/my%20table", "gcs://b/some/my%20table/"])
-def test_a_uri_names_a_bucket_and_a_path_in_it(uri: str) -> None:
+def test_uris_name_bucket_and_path(uri: str) -> None:
     store = open_store(uri)
     assert isinstance(store, ObjectStore)
     assert (store.container, store.root) == ("b", "some/my table")
@@ -36,12 +36,13 @@ def test_a_uri_names_a_bucket_and_a_path_in_it(uri: str) -> None:
 
 
 @pytest.mark.parametrize("uri", ["gs://", "gs://b", "gs://b/", "gs:///t", "gs://b/a/../t"])
-def test_a_uri_without_a_bucket_or_a_path_is_refused(uri: str) -> None:
+def test_incomplete_uris_are_refused(uri: str) -> None:
     with pytest.raises(InvalidInputError, match="not the URI of a dataset"):
         open_store(uri)
 
 
-def test_without_options_it_is_googles_own_with_the_credentials_that_are_found() -> None:
+def test_google_itself_is_the_default() -> None:
+    """With the credentials that are found on the machine."""
     assert google_settings({}) == GoogleSettings()
     assert GoogleSettings().endpoint == GOOGLES_OWN
     assert GoogleSettings().login.kind == "default"
@@ -54,7 +55,7 @@ def test_an_endpoint_goes_by_each_librarys_name(name: str) -> None:
     assert settings.where("b") == f"the bucket 'b' of Google Cloud Storage at {EMULATOR}"
 
 
-def test_an_emulator_of_the_environment_is_asked_by_nobody_in_particular(
+def test_the_environments_emulator_is_anonymous(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:4443")
@@ -63,7 +64,7 @@ def test_an_emulator_of_the_environment_is_asked_by_nobody_in_particular(
     assert google_settings({"endpoint_url": GOOGLES_OWN}).endpoint == GOOGLES_OWN
 
 
-def test_an_endpoint_that_is_none_is_refused_without_its_password() -> None:
+def test_invalid_endpoints_do_not_show_passwords() -> None:
     for url in (
         "127.0.0.1:4443",
         "ftp://me:secret@x",
@@ -75,7 +76,7 @@ def test_an_endpoint_that_is_none_is_refused_without_its_password() -> None:
         assert "secret" not in str(caught.value)
 
 
-def test_an_unencrypted_endpoint_is_refused_where_it_is_not_wanted() -> None:
+def test_unencrypted_endpoints_can_be_forbidden() -> None:
     assert google_settings({"endpoint_url": EMULATOR, "allow_http": "true"}).endpoint == EMULATOR
     with pytest.raises(InvalidInputError, match="allow_http"):
         google_settings({"endpoint_url": EMULATOR, "allow_http": "false"})
@@ -89,7 +90,7 @@ def test_a_key_is_json_or_a_dict(name: str, key: Any) -> None:
     assert json.loads(found.value) == KEY
 
 
-def test_a_file_with_a_key_goes_by_each_name(tmp_path: Path) -> None:
+def test_key_files_go_by_each_name(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_text(json.dumps(KEY))
     for name in (
@@ -102,7 +103,8 @@ def test_a_file_with_a_key_goes_by_each_name(tmp_path: Path) -> None:
     assert login(token="/not/there.json") == Login("file", "/not/there.json")
 
 
-def test_a_token_is_taken_as_it_is_where_it_is_nothing_else() -> None:
+def test_tokens_are_told_from_other_words() -> None:
+    """`token` can also be a name of gcsfs for a way to log in."""
     assert login(token="ya29.x") == login(google_storage_token="ya29.x") == Login("token", "ya29.x")
     assert login(token="anon") == login(google_skip_signature="true") == Login("anonymous")
     assert login(token="google_default").kind == "default"
@@ -110,13 +112,13 @@ def test_a_token_is_taken_as_it_is_where_it_is_nothing_else() -> None:
     assert login(anon=False).kind == "default"
 
 
-def test_lances_key_of_an_emulator_names_its_endpoint_and_nobody() -> None:
+def test_lances_emulator_key_is_anonymous() -> None:
     key = json.dumps({"gcs_base_url": EMULATOR, "disable_oauth": True, "client_email": ""})
     settings = google_settings({"google_service_account_key": key})
     assert (settings.endpoint, settings.login) == (EMULATOR, Login("anonymous"))
 
 
-def test_old_credentials_of_a_user_are_told_by_their_refresh_token() -> None:
+def test_refresh_tokens_mark_user_credentials() -> None:
     said = {"refresh_token": "r", "client_id": "i", "client_secret": "s"}
     assert json.loads(login(token=said).value)["type"] == "authorized_user"
 
@@ -135,9 +137,7 @@ def test_old_credentials_of_a_user_are_told_by_their_refresh_token() -> None:
         ({"bucket": "b"}, "stands in the table's URI"),
     ],
 )
-def test_options_that_cannot_be_meant_are_refused_with_a_way_out(
-    options: dict[str, Any], problem: str
-) -> None:
+def test_contradictory_options_name_the_remedy(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidInputError, match=problem):
         google_settings(options)
 
@@ -149,7 +149,7 @@ def test_somebody_pays_for_requests() -> None:
     assert google_settings({"requester_pays": "payer"}).user_project == "payer"
 
 
-def test_gcsfs_and_lance_both_say_how_long_to_wait() -> None:
+def test_gcsfs_and_lance_timeouts_agree() -> None:
     patience = google_settings({"requests_timeout": 7, "client_max_retries": "2"}).patience
     assert (patience.request_seconds, patience.max_attempts) == (7, 3)
 
@@ -163,7 +163,7 @@ def test_gcsfs_and_lance_both_say_how_long_to_wait() -> None:
         {"proxy_url": "http://me:very secret@proxy"},
     ],
 )
-def test_no_secret_shows_and_none_is_lost_on_the_way_to_a_worker(options: dict[str, Any]) -> None:
+def test_secrets_reach_workers_but_never_show(options: dict[str, Any]) -> None:
     store = open_store("gs://b/t", options)
     assert isinstance(store, ObjectStore)
     shown = f"{store!r} {store.uri} {store.settings!r} {store.settings.where('b')}"

@@ -14,7 +14,7 @@ def root_of(location: str | Path) -> str:
     return store.root
 
 
-def test_a_plain_path_is_taken_as_it_is() -> None:
+def test_plain_paths_are_taken_literally() -> None:
     assert root_of("/data/my table%20x") == "/data/my table%20x"
     assert root_of(Path("/data/t")) == "/data/t"
     assert root_of("/data//t/") == "/data/t"
@@ -22,7 +22,7 @@ def test_a_plain_path_is_taken_as_it_is() -> None:
     assert root_of("/data/file:x") == "/data/file:x"
 
 
-def test_a_relative_path_is_below_the_working_directory(
+def test_relative_paths_start_at_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -45,18 +45,18 @@ def test_the_escapes_of_a_uri_are_resolved(uri: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/data/my table", "/data/50% off", "/data/é#?&", "/a%20b"])
-def test_the_uri_of_a_store_opens_the_same_store(path: str) -> None:
+def test_a_local_stores_uri_opens_it(path: str) -> None:
     store = open_store(path)
     assert open_store(store.uri) == store
 
 
-def test_the_uri_of_a_memory_store_opens_the_same_store() -> None:
+def test_a_memory_stores_uri_opens_it() -> None:
     store = open_store("memory://some/my table")
     assert open_store(store.uri) == store
     assert open_store("memory:///some//my table/") == store
 
 
-def test_a_file_uri_with_a_host_is_refused() -> None:
+def test_file_uris_with_hosts_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="host"):
         open_store("file://data/t")
     assert root_of("file://localhost/data/t") == "/data/t"
@@ -68,9 +68,10 @@ def test_what_is_no_location_is_refused(location: str) -> None:
         open_store(location)
 
 
-def test_a_path_that_is_relative_to_nothing_is_refused(
+def test_relative_paths_without_directory_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The working directory has been deleted."""
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -80,7 +81,7 @@ def test_a_path_that_is_relative_to_nothing_is_refused(
 
 
 @pytest.mark.parametrize("taken", ["t", "t/data", "link"])
-def test_a_file_where_a_folder_should_be_is_named(taken: str, tmp_path: Path) -> None:
+def test_files_in_place_of_folders_are_named(taken: str, tmp_path: Path) -> None:
     place = tmp_path / taken
     place.parent.mkdir(exist_ok=True)
     if taken == "link":
@@ -114,13 +115,14 @@ def test_a_protocol_that_is_refused_says_why(protocol: str) -> None:
         ("https://minio.example/bucket/t", "endpoint_url"),
     ],
 )
-def test_a_protocol_that_is_refused_says_the_way_out(uri: str, way_out: str) -> None:
+def test_refused_protocols_name_the_remedy(uri: str, way_out: str) -> None:
     with pytest.raises(UnsupportedFeatureError, match=way_out):
         open_store(uri)
 
 
 @pytest.mark.parametrize("location", ["s3:/bucket/t", "memory:/t", "az:/c/t"])
-def test_a_uri_with_too_few_slashes_is_no_local_directory(location: str) -> None:
+def test_malformed_uris_are_no_local_paths(location: str) -> None:
+    """Those with too few slashes would else make directories like `s3:`."""
     with pytest.raises(InvalidInputError):
         open_store(location)
     assert root_of(f"./{location}").endswith(location)

@@ -61,9 +61,7 @@ def failing(error: Exception, *kinds: str, times: int = 1) -> Watch:
     return fail
 
 
-def test_long_ranges_come_in_pieces_wherever_the_object_ends(
-    service: ObjectService, small_pieces: int
-) -> None:
+def test_long_ranges_are_read_in_pieces(service: ObjectService, small_pieces: int) -> None:
     data = os.urandom(10_500)
     store = service.store()
     store.write("a", data)
@@ -75,7 +73,7 @@ def test_long_ranges_come_in_pieces_wherever_the_object_ends(
     assert store.read("a") == data
 
 
-def test_a_range_without_end_asks_first_where_the_object_ends(service: ObjectService) -> None:
+def test_unbounded_ranges_ask_for_the_size_first(service: ObjectService) -> None:
     store = service.store()
     store.write("a", b"12345678")
     service.clear()
@@ -84,9 +82,8 @@ def test_a_range_without_end_asks_first_where_the_object_ends(service: ObjectSer
     assert store.read_ranges("a", [ByteRange(1 << 50, 1 << 60)]) == [b""]
 
 
-def test_a_file_of_one_piece_is_one_request_and_a_longer_one_asks_for_its_size(
-    service: ObjectService, small_pieces: int
-) -> None:
+def test_only_long_files_need_their_size(service: ObjectService, small_pieces: int) -> None:
+    """A file of one piece is read by one request."""
     store = service.store()
     for size, kinds in [
         (0, {"get": 1}),
@@ -100,9 +97,7 @@ def test_a_file_of_one_piece_is_one_request_and_a_longer_one_asks_for_its_size(
         assert service.kinds() == kinds
 
 
-def test_many_readers_have_no_more_requests_under_way_than_the_settings_say(
-    service: ObjectService, small_pieces: int
-) -> None:
+def test_readers_share_the_request_limit(service: ObjectService, small_pieces: int) -> None:
     store = service.store(max_requests_at_once=5)
     store.write("a", bytes(50_000))
     service.seconds = 0.002
@@ -111,9 +106,7 @@ def test_many_readers_have_no_more_requests_under_way_than_the_settings_say(
     assert service.most_at_once == 5
 
 
-def test_the_first_error_of_many_requests_ends_the_others(
-    service: ObjectService, small_pieces: int
-) -> None:
+def test_the_first_error_cancels_other_requests(service: ObjectService, small_pieces: int) -> None:
     store = service.store(max_requests_at_once=2)
     store.write("a", bytes(100_000))
     service.clear()
@@ -136,16 +129,14 @@ def test_a_file_of_many_parts_is_whole(service: ObjectService, small_parts: int)
     assert service.uploads == {}
 
 
-def test_a_file_as_long_as_one_part_is_one_request(
-    service: ObjectService, small_parts: int
-) -> None:
+def test_a_one_part_file_takes_one_request(service: ObjectService, small_parts: int) -> None:
     with service.store().open_writer("a") as writer:
         writer.write(bytes(small_parts))
     assert service.kinds() == {"put": 1}
 
 
 @pytest.mark.parametrize("kind", ["start upload", "part", "complete"])
-def test_an_upload_that_does_not_get_through_leaves_nothing(
+def test_a_failed_upload_leaves_nothing(
     service: ObjectService, small_parts: int, kind: str
 ) -> None:
     service.before = failing(TryAgainError("503"), kind)
@@ -160,9 +151,8 @@ def test_an_upload_that_does_not_get_through_leaves_nothing(
     assert service.uploads == {}
 
 
-def test_what_is_written_after_an_error_is_refused_by_the_same_error_and_nothing_is_left(
-    service: ObjectService, small_parts: int
-) -> None:
+def test_writes_after_an_error_repeat_it(service: ObjectService, small_parts: int) -> None:
+    """The upload leaves nothing."""
     service.before = failing(RefusedError("403"), "part", times=99)
     writer = service.store().open_writer("a")
 
@@ -177,9 +167,10 @@ def test_what_is_written_after_an_error_is_refused_by_the_same_error_and_nothing
     assert service.uploads == {}
 
 
-def test_a_directory_bucket_of_s3_express_is_listed_whole_for_it_is_in_no_order(
+def test_s3_express_buckets_are_listed_whole(
     service: ObjectService,
 ) -> None:
+    """Directory buckets list names in no order."""
     store = object_store.ObjectStore(service.store().settings, "bucket--az1--x-s3", "t")
     for name in "cab":
         store.write(f"v/{name}", b"")
@@ -188,7 +179,7 @@ def test_a_directory_bucket_of_s3_express_is_listed_whole_for_it_is_in_no_order(
     assert store.list_names("v", 2) == ["a", "b"]
 
 
-def test_a_marker_of_a_folder_is_no_file(service: ObjectService) -> None:
+def test_folder_markers_are_no_files(service: ObjectService) -> None:
     store = service.store()
     service.objects["t/v/"] = b""
     service.objects["t/"] = b""
@@ -197,7 +188,7 @@ def test_a_marker_of_a_folder_is_no_file(service: ObjectService) -> None:
     assert [each.path for each in store.list()] == ["v/1"]
 
 
-def test_a_name_that_is_taken_by_the_very_same_bytes_is_ours(service: ObjectService) -> None:
+def test_names_taken_by_equal_bytes_are_ours(service: ObjectService) -> None:
     store = service.store(patience=QUICK)
     service.after = failing(TryAgainError("cut"), "put once")
     assert store.create_once("v/1", b"ours")
@@ -205,7 +196,7 @@ def test_a_name_that_is_taken_by_the_very_same_bytes_is_ours(service: ObjectServ
     assert not store.create_once("v/1", b"theirs")
 
 
-def test_a_name_that_is_taken_and_goes_again_is_tried_again(service: ObjectService) -> None:
+def test_names_taken_and_then_deleted_are_retried(service: ObjectService) -> None:
     store = service.store(patience=QUICK)
     store.write("v/1", b"theirs")
 
@@ -249,9 +240,8 @@ def refuse_before(last: int, error: Exception) -> Callable[[int], int]:
     return ask
 
 
-def test_waits_double_up_to_a_bound_and_are_random_below(
-    waits: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waits_double_up_to_a_bound(waits: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are random below it."""
     monkeypatch.setattr(retries.random, "random", lambda: 1.0)
     patience = Patience(max_attempts=9, first_delay_seconds=1, max_delay_seconds=10)
     assert run(refuse_before(7, TryAgainError("503")), patience) == 7
@@ -262,7 +252,7 @@ def test_waits_double_up_to_a_bound_and_are_random_below(
     assert waits == [0.25, 0.5, 1]
 
 
-def test_a_service_is_left_alone_for_as_long_as_it_asks_within_the_bound(
+def test_requested_delays_are_kept_within_bounds(
     waits: list[float],
 ) -> None:
     patience = Patience(first_delay_seconds=0.001, max_delay_seconds=5)
@@ -271,10 +261,10 @@ def test_a_service_is_left_alone_for_as_long_as_it_asks_within_the_bound(
     assert waits == [3, 5]
 
 
-def test_a_service_that_is_away_for_a_minute_is_waited_for(
+def test_a_minute_of_unavailability_is_tolerated(
     waits: list[float], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It refuses each connection at once, as while it is restarted."""
+    """The service refuses each connection at once, as while it is restarted."""
     begin = time.monotonic()
     monkeypatch.setattr(retries.time, "monotonic", lambda: begin + sum(waits))
 
@@ -291,14 +281,14 @@ def test_a_service_that_is_away_for_a_minute_is_waited_for(
     assert 100 < sum(waits) <= 120
 
 
-def test_no_attempt_is_begun_after_the_time_for_all(waits: list[float]) -> None:
+def test_no_attempt_begins_after_the_deadline(waits: list[float]) -> None:
     patience = Patience(max_attempts=99, total_seconds=2)
     with pytest.raises(StoreUnavailableError, match=r"asked of the service 1 time .*client_retry"):
         run(refuse_before(9, TryAgainError("503", after_seconds=3)), patience)
     assert waits == []
 
 
-def test_an_error_says_what_was_asked_of_whom_how_often_and_what_came(waits: list[float]) -> None:
+def test_errors_state_request_service_and_attempts(waits: list[float]) -> None:
     with pytest.raises(StoreUnavailableError) as caught:
         run(refuse_before(9, TryAgainError("503 SlowDown")), Patience(max_attempts=3))
     assert "GET of 'a' was asked of the service 3 times" in str(caught.value)
@@ -306,7 +296,7 @@ def test_an_error_says_what_was_asked_of_whom_how_often_and_what_came(waits: lis
     assert isinstance(caught.value, OSError)
 
 
-def test_a_missing_object_and_a_refusal_end_the_asking_at_once(waits: list[float]) -> None:
+def test_missing_objects_and_refusals_are_not_retried(waits: list[float]) -> None:
     with pytest.raises(StoreRefusedError, match=r"GET of 'a' was refused by the service: 403"):
         run(refuse_before(9, RefusedError("403")), Patience())
     with pytest.raises(MissingError):
@@ -314,7 +304,7 @@ def test_a_missing_object_and_a_refusal_end_the_asking_at_once(waits: list[float
     assert waits == []
 
 
-def test_a_large_body_has_more_time_than_a_small_one() -> None:
+def test_large_bodies_have_more_time() -> None:
     async def slow(_attempt: int) -> int:
         await asyncio.sleep(0.1)
         return 1
@@ -329,7 +319,7 @@ def test_a_large_body_has_more_time_than_a_small_one() -> None:
 # Clients
 
 
-def test_a_service_is_connected_once_for_all_threads_and_stores(service: ObjectService) -> None:
+def test_threads_and_stores_share_a_connection(service: ObjectService) -> None:
     connected: list[int] = []
     settings = service.store().settings
     kind = type(settings)
@@ -350,7 +340,7 @@ def test_a_service_is_connected_once_for_all_threads_and_stores(service: ObjectS
     assert connected[0] != threading.get_ident()
 
 
-def test_connections_that_nobody_has_used_for_long_are_let_go(
+def test_idle_connections_are_closed(
     service: ObjectService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[int] = []
@@ -375,6 +365,6 @@ def test_connections_that_nobody_has_used_for_long_are_let_go(
     assert not old.exists("a")
 
 
-def test_a_question_of_a_missing_file_is_answered_by_its_name(service: ObjectService) -> None:
+def test_missing_files_are_named_by_uri(service: ObjectService) -> None:
     with pytest.raises(NotFoundError, match="test://bucket/t/data/a"):
         service.store().read("data/a")

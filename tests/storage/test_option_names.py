@@ -16,13 +16,13 @@ from lance_stream.storage.options.names import (
 
 
 @pytest.mark.parametrize("store", sorted(STORES))
-def test_a_name_means_one_thing_in_each_store(store: str) -> None:
+def test_names_are_unambiguous_in_each_store(store: str) -> None:
     names = [name for names in STORES[store].values() for name in names]
     assert len(names) == len(set(names))
     assert all(name == name.lower() for name in names)
 
 
-def test_a_setting_goes_by_every_name_in_any_case() -> None:
+def test_settings_go_by_every_name_and_case() -> None:
     for name in ("key", "aws_access_key_id", "AWS_ACCESS_KEY_ID", "access_key_id", "username"):
         assert take_settings({name: "AK"}, "s3") == {"key": "AK"}
 
@@ -33,32 +33,33 @@ def test_names_of_other_stores_are_left_alone() -> None:
     assert take_settings(options, "local") == {"durable": "true"}
 
 
-def test_a_misspelt_name_is_refused_with_the_right_one() -> None:
+def test_misspelled_names_suggest_the_right_one() -> None:
     with pytest.raises(InvalidInputError, match=r"'aws_acces_key_id'.*S3.*'aws_access_key_id'"):
         take_settings({"aws_acces_key_id": "x"}, "s3")
 
 
-def test_a_name_like_no_other_is_refused_with_all_that_are_known() -> None:
+def test_unknown_names_list_the_known_ones() -> None:
     with pytest.raises(InvalidInputError, match=r"'zzz'.*known are durable"):
         take_settings({"zzz": "x"}, "local")
 
 
-def test_two_names_of_one_setting_must_agree_and_their_values_are_not_shown() -> None:
+def test_contradictory_aliases_are_refused() -> None:
+    """Their values are not shown."""
     assert take_settings({"secret": "a", "aws_secret_access_key": "a"}, "s3") == {"secret": "a"}
     with pytest.raises(InvalidInputError, match="'secret' and 'aws_secret_access_key'") as caught:
         take_settings({"secret": "hush-1", "aws_secret_access_key": "hush-2"}, "s3")
     assert "hush" not in str(caught.value)
 
 
-def test_true_as_a_word_agrees_with_true_as_a_value() -> None:
+def test_the_word_true_equals_the_value() -> None:
     assert take_settings({"anon": True, "aws_skip_signature": "true"}, "s3") == {"anonymous": True}
 
 
-def test_what_is_not_given_or_has_no_effect_is_left_out() -> None:
+def test_absent_and_ineffective_options_are_dropped() -> None:
     assert take_settings({"key": None, "use_listings_cache": False}, "s3") == {}
 
 
-def test_a_bucket_is_named_by_the_uri_alone() -> None:
+def test_only_the_uri_names_a_bucket() -> None:
     with pytest.raises(InvalidInputError, match=r"'aws_bucket'.*URI"):
         take_settings({"aws_bucket": "b"}, "s3")
 
@@ -67,7 +68,7 @@ def test_a_bucket_is_named_by_the_uri_alone() -> None:
     ("value", "seconds"),
     [(30, 30), ("30", 30), ("1.5", 1.5), ("30s", 30), ("500 ms", 0.5), ("2 Minutes", 120)],
 )
-def test_times_are_read_as_the_reference_reads_them(value: Any, seconds: float) -> None:
+def test_times_are_parsed_like_the_references(value: Any, seconds: float) -> None:
     assert as_seconds("timeout", value) == seconds
 
 
@@ -89,7 +90,8 @@ def test_what_is_no_count_is_refused(value: Any) -> None:
         as_count("max_concurrency", value, at_least=1)
 
 
-def test_what_is_no_text_is_refused_without_being_shown() -> None:
+def test_options_that_are_no_text_stay_hidden() -> None:
+    """They are refused, and their values are not shown."""
     with pytest.raises(InvalidInputError, match="'key' is a text, not int") as caught:
         as_text("key", 12345)
     assert "12345" not in str(caught.value)
@@ -100,7 +102,7 @@ def test_what_is_no_dict_is_refused() -> None:
         as_mapping("client_kwargs", "region_name=x")
 
 
-def test_how_often_and_how_long_is_asked_are_settings() -> None:
+def test_attempts_and_time_limits_are_settings() -> None:
     patience = patience_of(
         take_settings(
             {

@@ -40,7 +40,7 @@ class TestS3Store(ObjectStoreContract):
         with urlopen(url) as answer:
             return int(answer.read().count(b"<UploadId>"))
 
-    def test_a_service_without_conditional_puts_is_refused_before_it_is_asked(
+    def test_disabled_conditional_puts_are_refused_early(
         self, bucket: Bucket, proxy: FaultProxy
     ) -> None:
         store = store_at(bucket, proxy.url, aws_conditional_put="disabled")
@@ -50,9 +50,10 @@ class TestS3Store(ObjectStoreContract):
         store.write("a", b"x")
         assert store.read("a") == b"x"
 
-    def test_a_service_that_ignores_conditions_is_found_out_and_refused(
+    def test_services_that_ignore_conditions_are_refused(
         self, bucket: Bucket, proxy: FaultProxy
     ) -> None:
+        """The first object that is created once tells."""
         store = store_at(bucket, proxy.url, aws_conditional_put=None)
         direct = store_in(bucket)
         # As if the condition were not there: what would break it is gone when the request comes.
@@ -64,9 +65,8 @@ class TestS3Store(ObjectStoreContract):
             store.create_once("_transactions/b", b"x")
         assert proxy.kinds() == {"put once": 2}
 
-    def test_a_service_is_tried_with_the_first_object_that_a_process_creates_once(
-        self, bucket: Bucket, proxy: FaultProxy
-    ) -> None:
+    def test_the_first_conditional_put_is_verified(self, bucket: Bucket, proxy: FaultProxy) -> None:
+        """Once in a process."""
         store = store_at(bucket, proxy.url, aws_conditional_put=None)
         assert store.create_once("v/1", b"x")
         assert proxy.kinds() == {"put once": 2}
@@ -81,7 +81,7 @@ class TestS3Store(ObjectStoreContract):
         assert store.create_once("v/2", b"x")
         assert store.list_names("v") == ["1", "2"]
 
-    def test_a_service_that_knows_no_conditional_put_is_refused(
+    def test_services_without_conditional_puts_are_refused(
         self, behind: ObjectStore, proxy: FaultProxy
     ) -> None:
         proxy.add(Forge(501, "NotImplemented"), kind="put once")
@@ -130,9 +130,10 @@ class TestS3Store(ObjectStoreContract):
         behind.copy("a", "b")
         assert proxy.kinds() == {"copy": 3}, proxy.story()
 
-    def test_what_a_kept_connection_does_not_answer_is_sent_once(
+    def test_lost_replies_on_kept_connections_are_final(
         self, bucket: Bucket, proxy: FaultProxy
     ) -> None:
+        """The engine does not send such a request again by itself."""
         store = store_at(bucket, proxy.url, client_max_retries="0")
         store.write("a", b"x")
         proxy.clear()
@@ -141,7 +142,7 @@ class TestS3Store(ObjectStoreContract):
             store.write("a", b"y")
         assert proxy.kinds() == {"put": 1}
 
-    def test_options_without_a_counterpart_are_the_callers_mistake(self, bucket: Bucket) -> None:
+    def test_options_without_a_counterpart_are_refused(self, bucket: Bucket) -> None:
         options = {**bucket.fsspec_options, "config_kwargs": {"no_such_setting": 1}}
         with pytest.raises(InvalidInputError, match="no_such_setting"):
             open_store(f"{bucket.uri}/t", options)
@@ -150,7 +151,7 @@ class TestS3Store(ObjectStoreContract):
         open_store(f"{bucket.uri}/t", bucket.fsspec_options).write("a", b"x")
         assert open_store(f"{bucket.uri}/t", bucket.storage_options).read("a") == b"x"
 
-    def test_credentials_come_from_the_environment_if_no_option_has_them(
+    def test_credentials_can_come_from_the_environment(
         self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with pytest.raises(StoreRefusedError, match="aws_access_key_id"):

@@ -34,7 +34,7 @@ def store_of(uri: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n", "S3"])
-def test_a_bucket_and_a_path_are_taken_from_each_spelling(scheme: str) -> None:
+def test_every_scheme_names_bucket_and_path(scheme: str) -> None:
     assert store_of(f"{scheme}://my.bucket/dir/t") == ("my.bucket", "dir/t")
 
 
@@ -49,7 +49,8 @@ def test_a_bucket_and_a_path_are_taken_from_each_spelling(scheme: str) -> None:
         ("x=1/y:~", "x=1/y:~"),
     ],
 )
-def test_the_escapes_of_a_uri_are_resolved_once_as_the_reference_does(path: str, key: str) -> None:
+def test_uri_escapes_are_resolved_once(path: str, key: str) -> None:
+    """As the reference does it."""
     assert store_of(f"s3://b/{path}") == ("b", key)
     assert store_of(open_store(f"s3://b/{path}").uri) == ("b", key)
 
@@ -68,23 +69,23 @@ def test_the_escapes_of_a_uri_are_resolved_once_as_the_reference_does(path: str,
         ("s3://bucket/%FF", "UTF-8"),
     ],
 )
-def test_what_is_no_uri_of_a_dataset_is_refused(uri: str, problem: str) -> None:
+def test_invalid_dataset_uris_are_refused(uri: str, problem: str) -> None:
     with pytest.raises(InvalidInputError, match=problem):
         open_store(uri)
 
 
-def test_names_of_fsspec_and_of_lance_say_the_same() -> None:
+def test_fsspec_and_lance_names_are_equivalent() -> None:
     assert s3_settings(FSSPEC) == s3_settings(LANCE)
     settings = s3_settings(FSSPEC)
     assert (settings.key, settings.secret, settings.token) == ("AK", "hush-secret", "hush-token")
     assert (settings.endpoint, settings.region) == ("http://127.0.0.1:9000", "eu-west-1")
 
 
-def test_without_options_everything_is_looked_for_in_the_environment() -> None:
+def test_the_environment_is_the_default() -> None:
     assert s3_settings({}) == S3Settings()
 
 
-def test_settings_can_be_hashed_and_pickled_and_show_nothing_secret() -> None:
+def test_settings_hash_and_pickle_without_secrets() -> None:
     settings = s3_settings({**FSSPEC, "s3_additional_kwargs": {"SSECustomerKey": "hush-key"}})
     assert settings.customer_key == base64.b64encode(b"hush-key").decode()
     assert pickle.loads(pickle.dumps(settings)) == settings
@@ -94,13 +95,14 @@ def test_settings_can_be_hashed_and_pickled_and_show_nothing_secret() -> None:
     assert "hush" not in settings.where("b")
 
 
-def test_an_endpoint_with_a_password_is_refused_and_not_shown() -> None:
+def test_endpoints_with_passwords_are_refused() -> None:
+    """The password is not shown."""
     with pytest.raises(InvalidInputError, match="no password") as caught:
         s3_settings({"endpoint": "https://user:hush@host:1/x"})
     assert "hush" not in str(caught.value)
 
 
-def test_an_endpoint_over_http_is_taken_unless_it_is_forbidden() -> None:
+def test_http_endpoints_can_be_forbidden() -> None:
     assert s3_settings({"endpoint": "http://h"}).endpoint == "http://h"
     with pytest.raises(InvalidInputError, match="allow_http forbids"):
         s3_settings({"endpoint": "http://h", "allow_http": "false"})
@@ -127,7 +129,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], problem: str) -
         s3_settings(options)
 
 
-def test_retries_and_time_outs_of_botocore_become_ours() -> None:
+def test_botocore_retries_and_timeouts_become_ours() -> None:
     settings = s3_settings(
         {"config_kwargs": {"retries": {"max_attempts": 2}, "read_timeout": 5, "connect_timeout": 1}}
     )
@@ -135,7 +137,7 @@ def test_retries_and_time_outs_of_botocore_become_ours() -> None:
     assert (patience.max_attempts, patience.request_seconds, patience.connect_seconds) == (3, 5, 1)
 
 
-def test_what_lance_says_of_a_connection_is_understood() -> None:
+def test_lances_connection_options_are_understood() -> None:
     settings = s3_settings(
         {
             "aws_virtual_hosted_style_request": "true",
@@ -161,14 +163,12 @@ def test_what_lance_says_of_a_connection_is_understood() -> None:
         ({"s3_additional_kwargs": {"ACL": "public-read"}}, "s3_additional_kwargs['ACL']"),
     ],
 )
-def test_arguments_of_botocore_without_a_counterpart_are_refused_by_name(
-    options: dict[str, Any], name: str
-) -> None:
+def test_unsupported_botocore_arguments_are_named(options: dict[str, Any], name: str) -> None:
     with pytest.raises(InvalidInputError, match=re.escape(name)):
         s3_settings(options)
 
 
-def test_what_s3fs_says_by_botocores_arguments_is_understood() -> None:
+def test_s3fs_forms_of_botocore_arguments_work() -> None:
     assert s3_settings(
         {
             "client_kwargs": {"verify": False, "region_name": "eu-west-1"},

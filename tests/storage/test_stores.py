@@ -43,9 +43,7 @@ class TestMemoryStore(StoreContract):
 
 
 @pytest.mark.parametrize("parts", [("a" * 256,), ("\u00e9" * 128,), ("a/" * 2100, "b")])
-def test_a_path_that_is_too_long_for_the_disk_is_told(
-    parts: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_overlong_paths_are_refused(parts: tuple[str, ...], tmp_path: Path) -> None:
     store, path = LocalStore(str(tmp_path)), "".join(parts)
     for ask in (
         lambda: store.read(path),
@@ -65,7 +63,7 @@ def test_a_path_that_is_too_long_for_the_disk_is_told(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_name_may_be_as_long_as_the_disk_allows(tmp_path: Path) -> None:
+def test_names_can_reach_the_disks_limit(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
     for name in ("a" * 255, "a" * 232, "\u00e9" * 127, "\U0001f600" * 63):
         store.write(name, b"1")
@@ -76,7 +74,7 @@ def test_a_name_may_be_as_long_as_the_disk_allows(tmp_path: Path) -> None:
             store.delete(each.path)
 
 
-def test_a_large_read_of_many_ranges_is_right_to_the_byte(tmp_path: Path) -> None:
+def test_large_reads_of_many_ranges_are_exact(tmp_path: Path) -> None:
     data = os.urandom(1 << 16) * 200
     store = LocalStore(str(tmp_path))
     store.write("a", data)
@@ -87,7 +85,7 @@ def test_a_large_read_of_many_ranges_is_right_to_the_byte(tmp_path: Path) -> Non
     assert bytes(buffers[-1]) == data
 
 
-def test_a_file_that_is_cut_short_between_size_and_read_is_answered_short(
+def test_a_file_truncated_during_reads_is_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = LocalStore(str(tmp_path))
@@ -105,14 +103,14 @@ def test_a_file_that_is_cut_short_between_size_and_read_is_answered_short(
     assert [len(each) for each in buffers] == [100, 50]
 
 
-def test_a_range_far_past_the_end_takes_no_memory(tmp_path: Path) -> None:
+def test_a_range_beyond_the_end_allocates_nothing(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
     store.write("a", b"12345678")
     (buffer,) = store.read_ranges("a", [ByteRange(4, 1 << 62)])
     assert bytes(buffer) == b"5678"
 
 
-def test_a_killed_writer_leaves_only_a_temporary_file(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_a_temporary_file(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
 
     def die() -> None:
@@ -127,7 +125,7 @@ def test_a_killed_writer_leaves_only_a_temporary_file(tmp_path: Path) -> None:
     assert left.path.endswith(".tmp")
 
 
-def test_processes_that_create_one_name_have_one_winner(tmp_path: Path) -> None:
+def test_processes_creating_a_name_have_one_winner(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     num_rounds, num_processes = 10, 4
     start, wins = context.Barrier(num_processes), context.SimpleQueue()
@@ -148,9 +146,11 @@ def test_processes_that_create_one_name_have_one_winner(tmp_path: Path) -> None:
     assert wins.empty()
 
 
-def test_a_file_system_without_hard_links_is_refused_and_nothing_is_left(
+def test_file_systems_without_hard_links_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nothing is left behind."""
+
     def no_links(*_args: object, **_options: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -163,7 +163,7 @@ def test_a_file_system_without_hard_links_is_refused_and_nothing_is_left(
     assert store.list() == []
 
 
-def test_an_error_of_the_disk_is_not_taken_for_a_missing_feature(
+def test_disk_errors_are_no_missing_features(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_args: object, **_options: object) -> None:
@@ -174,7 +174,7 @@ def test_an_error_of_the_disk_is_not_taken_for_a_missing_feature(
         LocalStore(str(tmp_path)).create_once("v/1", b"x")
 
 
-def test_a_link_whose_answer_got_lost_counts_as_ours(
+def test_links_whose_reply_was_lost_are_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.link
@@ -189,7 +189,7 @@ def test_a_link_whose_answer_got_lost_counts_as_ours(
     assert store.list_names("v") == ["1"]
 
 
-def test_a_created_name_stands_though_flushing_the_folder_fails(
+def test_created_names_survive_failed_folder_flushes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_directory: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_created_name_stands_though_flushing_the_folder_fails(
     assert LocalStore(str(tmp_path)).create_once("v/1", b"x")
 
 
-def test_creating_in_memory_is_one_step_for_all_threads() -> None:
+def test_creating_in_memory_is_atomic() -> None:
     class SlowDict(dict[str, object]):
         def __contains__(self, key: object) -> bool:
             found = super().__contains__(key)
@@ -223,12 +223,12 @@ def test_creating_in_memory_is_one_step_for_all_threads() -> None:
     assert won == [files["a"]]
 
 
-def test_the_root_of_a_local_store_is_absolute() -> None:
+def test_a_local_stores_root_is_absolute() -> None:
     with pytest.raises(InvalidInputError, match="absolute"):
         LocalStore("relative")
 
 
-def test_a_listing_of_memory_outlives_a_file_that_goes_meanwhile(
+def test_memory_listings_tolerate_vanishing_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = open_store("memory://listed-while-files-go")

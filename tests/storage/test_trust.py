@@ -111,7 +111,7 @@ def test_no_other_host_is_opened(kind: str, location: str) -> None:
         if other.partition(" ")[0] not in (kind.partition(" ")[0], "local", "memory")
     ],
 )
-def test_another_service_is_opened_when_it_is_trusted(kind: str, other: str) -> None:
+def test_trusted_services_are_opened(kind: str, other: str) -> None:
     store, options = own(kind)
     location = LOCATIONS[other][0]
     named_service = other.partition(" ")[0]
@@ -142,14 +142,15 @@ def _texts(settings: Any) -> list[str]:
         if kind != ("memory" if location.startswith("memory") else "local")
     ],
 )
-def test_only_its_own_machine_is_named_by_a_table(kind: str, location: str) -> None:
+def test_locations_on_the_readers_machine_are_refused(kind: str, location: str) -> None:
+    """Only a table on the same machine may name them."""
     store, options = own(kind)
     for trusted in (None, location if location.startswith(("/", "file", "memory")) else "/"):
         with pytest.raises(UntrustedLocationError, match=r"the reader's"):
             trust.open_named(store, location, dict(trust.with_trusted(options, trusted) or {}))
 
 
-def test_a_secret_of_one_service_is_not_sent_to_another() -> None:
+def test_secrets_are_not_sent_to_other_services() -> None:
     """`token` is a session's at S3 and a bearer's at Google."""
     store = open_store("s3://ours/t", {**S3, "token": "s3-session"})
     options = {**S3, "token": "s3-session", "trusted_locations": "gs://theirs"}
@@ -157,7 +158,7 @@ def test_a_secret_of_one_service_is_not_sent_to_another() -> None:
     assert "s3-session" not in str(vars(named.settings))  # type: ignore[attr-defined]  # object stores have them
 
 
-def test_a_secret_of_one_account_is_not_sent_to_another() -> None:
+def test_secrets_are_not_sent_to_other_accounts() -> None:
     store, options = own("azure")
     other = "abfss://theirs@other.dfs.core.windows.net/u"
     trusting = {**options, "anon": "true", "trusted_locations": other}
@@ -203,7 +204,7 @@ def test_trust_is_said_once() -> None:
         trust.with_trusted({"Trusted_Locations": "gs://b"}, ["gs://c"])
 
 
-def test_raw_bytes_come_from_the_table_s_own_directory(tmp_path: Path) -> None:
+def test_raw_bytes_come_from_the_tables_directory(tmp_path: Path) -> None:
     for folder in ("t", "t2"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "x").write_bytes(b"x")
