@@ -1,6 +1,6 @@
-"""The columns that the benchmark of files writes and reads: kinds of values that people have.
+"""The columns that the benchmark of files writes and reads: common kinds of values.
 
-A kind's group says which share of pylance's speed is aimed at (`benchmarks.files`).
+A kind's group determines its target share of pylance's speed (`benchmarks.files`).
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Random = np.random.Generator
 Values = np.ndarray[Any, np.dtype[Any]]
 
 MAX_BYTES: Final = 512 << 20
-"""A column of wide rows has as many as fit into this."""
+"""A column of wide rows has as many rows as fit into this."""
 
 ALL_VERSIONS: Final = ("2.0", "2.1", "2.2")
 TEXT: Final = (
@@ -28,11 +28,11 @@ class ColumnKind:
     """A kind of column.
 
     Attributes:
-        name: What it is called.
-        group: What it is measured by.
-        make: Gives so many random values.
+        name: Its name.
+        group: The group whose target applies.
+        make: Returns a number of random values.
         bytes_per_row: About how many bytes a row has.
-        versions: The file versions that can hold it.
+        versions: The file versions that support it.
         metadata: Its field's metadata.
     """
 
@@ -44,7 +44,7 @@ class ColumnKind:
     metadata: dict[str, str] = field(default_factory=dict)
 
     def num_rows(self, wanted: int) -> int:
-        """Return how many rows are measured if so many are wanted."""
+        """Return how many rows are measured, given the requested number."""
         return min(wanted, max(1, MAX_BYTES // self.bytes_per_row))
 
     def table(self, num_rows: int) -> pa.Table:
@@ -80,7 +80,7 @@ def _strings(offsets: Values, letters: Values) -> pa.Array:
 
 
 def _texts(count: int, random: Random, words: tuple[int, int]) -> pa.Array:
-    """Sentences of known words, cut out of one long text."""
+    """Sentences of known words, cut from one long text."""
     text = np.frombuffer(" ".join(random.choice(TEXT.split(), 200_000)).encode(), np.uint8)
     lengths = random.integers(*words, count)
     starts = random.integers(0, len(text) - words[1], count)

@@ -1,16 +1,16 @@
-"""What the change feed costs: beside pylance's delta readers, beside parquet, and as tables grow.
+"""The cost of the change feed, compared with pylance's delta readers and parquet, by table size.
 
     python -m benchmarks.feed [--rows 5000000] [--rounds 7] [--fragments 100 1000 10000]
                               [--versions 100 10000] [--no-spark]
 
-    of one upsert   45,000 updates and 5,000 inserts of 5 million rows, in one process, beside
-                    pylance's delta readers; what it costs to read the rows as they were before,
-                    too, which those do not give; and the feed of 5,000 deletes
-    of an append    5 million rows through Spark, beside Spark reading the same rows from parquet
-    of a table      of few and of many fragments that did not change: the same upsert
-    of a history    few and many versions: a look for news, and the feed of the last version
+    of one upsert   45,000 updates and 5,000 inserts of 5 million rows, in one process, compared
+                    with pylance's delta readers; the cost of the pre-images, which those do not
+                    return; and the feed of 5,000 deletes
+    of an append    5 million rows through Spark, compared with Spark reading them from parquet
+    of a table      the same upsert, with few and with many unchanged fragments
+    of a history    few and many versions: a poll, and the feed of the last version
 
-Ratios mean something elsewhere; seconds do not. What is shown are medians of runs that took turns.
+Only ratios carry over to other machines. Shown are medians of runs that took turns.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def rows_of(ids: np.ndarray[tuple[int], np.dtype[np.int64]], seed: int) -> pa.Ta
 
 
 def make_upserted(uri: str, num_rows: int, pieces: int = 4) -> None:
-    """Make a table of some appends and an upsert."""
+    """Create a table by some appends and an upsert."""
     dataset = lance_stream.create_dataset(uri, rows_of(np.arange(1), 0).schema, primary_key=["id"])
     for number, ids in enumerate(np.array_split(np.arange(num_rows), pieces)):
         dataset = dataset.append(rows_of(ids, number))
@@ -62,7 +62,7 @@ def make_upserted(uri: str, num_rows: int, pieces: int = 4) -> None:
 
 
 def delete_some(uri: str, num_rows: int) -> None:
-    """Delete rows that lie anywhere."""
+    """Delete rows at random places."""
     chosen = np.random.default_rng(2).choice(num_rows, DELETES, replace=False)
     dead = ", ".join(map(str, chosen))
     lance_stream.open_dataset(uri).delete(f"id IN ({dead})")
@@ -76,7 +76,7 @@ def our_feed(uri: str, versions: int, pre_images: bool) -> int:
 
 
 def pylance_feed(uri: str, versions: int) -> int:
-    """Read what pylance's delta readers tell of the last versions: inserts and updates."""
+    """Read pylance's delta of the last versions: inserts and updates."""
     dataset = lance.dataset(uri)
     newest = dataset.version
     delta = dataset.delta(begin_version=newest - versions, end_version=newest)
@@ -92,7 +92,7 @@ def compare_with_pylance(folder: Path, num_rows: int, rounds: int) -> None:
     contenders: Mapping[str, Callable[[], object]] = {
         "ours": partial(our_feed, uri, 1, False),
         "pylance": partial(pylance_feed, uri, 1),
-        "ours, with the rows before": partial(our_feed, uri, 1, True),
+        "ours, with pre-images": partial(our_feed, uri, 1, True),
     }
     timings = take_turns(contenders, rounds=rounds)
     delete_some(uri, num_rows)
@@ -103,16 +103,16 @@ def compare_with_pylance(folder: Path, num_rows: int, rounds: int) -> None:
         print(f"  {name:28} {timing.median * 1000:8.0f} ms")
     ratio = 1 / speed_ratio(timings["ours"], timings["pylance"])
     verdict = "met" if ratio <= MOST_TIMES_PYLANCE else "MISSED"
-    print(f"  ours takes {ratio:.2f} x pylance's time; the aim is {MOST_TIMES_PYLANCE}: {verdict}")
+    print(f"  ours takes {ratio:.2f} x pylance's time; target {MOST_TIMES_PYLANCE}: {verdict}")
 
 
 def _check(found: int, expected: int) -> None:
     if found != expected:
-        raise RuntimeError(f"the feed tells {found} changes, not {expected}")
+        raise RuntimeError(f"the feed has {found} changes, not {expected}")
 
 
 def measure_growth(folder: Path, fragments: list[int], rounds: int) -> None:
-    """Print what the feed of one upsert costs with few and with many fragments beside it."""
+    """Print the cost of the feed of one upsert with few and with many other fragments."""
     size = 100
     changed = 20_000
     base = folder / "growth-base"
@@ -142,11 +142,11 @@ def measure_growth(folder: Path, fragments: list[int], rounds: int) -> None:
     seconds = _in_turns(
         {number: partial(our_feed, uri, 1, True) for number, uri in uris.items()}, rounds
     )
-    _print_growth(f"feed of {changed:,} updates beside untouched fragments", seconds)
+    _print_growth(f"feed of {changed:,} updates with unchanged fragments", seconds)
 
 
 def measure_history(folder: Path, versions: list[int], rounds: int) -> None:
-    """Print what a look for news and the last version's feed cost after few and many versions."""
+    """Print the cost of a poll and of the last version's feed after few and many versions."""
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     polls: dict[int, Callable[[], object]] = {}
     feeds: dict[int, Callable[[], object]] = {}
@@ -158,7 +158,7 @@ def measure_history(folder: Path, versions: list[int], rounds: int) -> None:
         dataset.append(pa.table([np.arange(100_000)], schema=schema))
         polls[number] = NewestVersion(open_store(uri)).look
         feeds[number] = partial(our_feed, uri, 1, True)
-    _print_growth("a look for news after so many versions", _in_turns(polls, rounds))
+    _print_growth("a poll after this many versions", _in_turns(polls, rounds))
     _print_growth("feed of the last version, 100,000 inserts", _in_turns(feeds, rounds))
 
 
@@ -185,7 +185,7 @@ def _print_growth(title: str, seconds: Mapping[int, list[float]]) -> None:
 
 
 def compare_with_parquet(folder: Path, num_rows: int, rounds: int) -> None:
-    """Print how Spark reads the feed of one append, and the same rows from parquet."""
+    """Compare Spark reading the feed of one append with reading the same rows from parquet."""
     uri, parquet = str(folder / "appended"), str(folder / "rows.parquet")
     rows = rows_of(np.arange(num_rows), 3)
     lance_stream.create_dataset(uri, rows.schema).append(rows)

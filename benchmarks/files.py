@@ -1,20 +1,19 @@
-"""Write and read columns of every kind: we and pylance, in one run.
+"""Write and read columns of every kind: lance-stream and pylance, in one run.
 
     python -m benchmarks.files [--rows 1000000 5000000] [--turns 3] [--kinds ids text]
                                [--versions 2.2] [--folder /dev/shm]
 
 For each kind of column (`benchmarks.column_kinds`) and each file version:
 
-    write           making a table of the column
+    write           creating a table of the column
     read ours       reading the table that we wrote
     read theirs     reading the table that pylance wrote
     take            1,000 random rows, each program from its own table
     size            our file's size over theirs
 
-All but size are ratios of speed: above 1 we are faster. Each program lives in a process of its
-own, and both take turns; what is compared is the least time of each. A star marks what is below
-the aim of its group; taking rows has none. The folder had better lie in memory: then no disk is
-measured.
+All except size are ratios of speed: above 1, ours is faster. Each program runs in its own process,
+and both take turns; the minimum times are compared. A star marks ratios below the target of their
+group; taking rows has none. The folder should be in memory, so that no disk is measured.
 """
 
 import argparse
@@ -46,7 +45,7 @@ AIMS: Final = {
     "strings": 0.5,
     "nested": 0.5,
 }
-"""The least ratio of speed that is aimed at, for each group of kinds."""
+"""The target ratio of speed for each group of kinds."""
 
 MEAN_AIM: Final = 1.0
 SIZE_AIM: Final = 1.05
@@ -56,14 +55,14 @@ ROWS_TAKEN: Final = 1000
 
 @dataclass(frozen=True)
 class Cell:
-    """What was measured of one kind in one version.
+    """The measurements of one kind in one version.
 
     Attributes:
         kind: The name of the kind.
         version: The file version.
-        num_rows: How many rows it had.
-        ratios: For each measure its ratio; none where a program refused.
-        refusal: What a program said that cannot write or read it.
+        num_rows: The number of rows.
+        ratios: The ratio of each measure; empty if a program refused.
+        refusal: The error of a program that cannot write or read it.
     """
 
     kind: str
@@ -73,7 +72,7 @@ class Cell:
     refusal: str = ""
 
     def misses(self, measure: str) -> bool:
-        """Say whether a ratio is not what is aimed at."""
+        """Return whether a ratio misses its target."""
         ratio = self.ratios[measure]
         if measure == "size":
             return ratio > SIZE_AIM
@@ -82,7 +81,7 @@ class Cell:
 
 @cache
 def table_of(kind: str, num_rows: int) -> pa.Table:
-    """Return the table, made once a process."""
+    """Return the table, created once per process."""
     table_of.cache_clear()
     return KINDS[kind].table(num_rows)
 
@@ -96,18 +95,18 @@ def places_of(num_rows: int) -> list[int]:
 
 
 def make(kind: str, num_rows: int) -> None:
-    """Make the table before anything is timed."""
+    """Create the table before anything is timed."""
     table_of(kind, num_rows)
 
 
 def we_write(uri: str, version: str, kind: str, num_rows: int) -> None:
-    """Make a table with lance-stream."""
+    """Create a table with lance-stream."""
     table = table_of(kind, num_rows)
     lance_stream.create_dataset(uri, table.schema, file_version=version).append(table)
 
 
 def pylance_writes(uri: str, version: str, kind: str, num_rows: int) -> None:
-    """Make a table with pylance, in as many files as we make."""
+    """Create a table with pylance, with the same number of files as ours."""
     table = table_of(kind, num_rows)
     lance.write_dataset(table, uri, data_storage_version=version)
 
@@ -218,9 +217,9 @@ def show_means(cells: list[Cell]) -> None:
     speeds = [each.ratios[name] for each in measured for name in MEASURES if name != "size"]
     mean = geometric_mean(speeds)
     verdict = "met" if mean >= MEAN_AIM else "MISSED"
-    print(f"geometric mean of all speeds: {mean:.2f} (aim {MEAN_AIM}: {verdict})")
+    print(f"geometric mean of all speeds: {mean:.2f} (target {MEAN_AIM}: {verdict})")
     missed = sum(each.misses(name) for each in measured for name in MEASURES)
-    print(f"{missed} of {len(measured) * len(MEASURES)} cells are below their aim")
+    print(f"{missed} of {len(measured) * len(MEASURES)} cells miss their target")
 
 
 def main() -> None:

@@ -1,18 +1,18 @@
-"""What a batch costs as the table grows: with 200, 2,000 and 20,000 fragments, pylance beside us.
+"""The cost of a batch as the table grows: 200, 2,000 and 20,000 fragments, with pylance's.
 
     python -m benchmarks.growth [--fragments 200 2000 20000] [--rounds 15] [--no-spark]
 
-The tables are the same but for the number of their fragments, of 50 rows each. Every round does
-each thing once, on every table, in an order of its own, so that a slow second hits all of them;
-what is shown are medians.
+The tables differ only in the number of their fragments, of 50 rows each. Every round does each
+thing once, on every table, in random order, so that a slow second affects all of them; medians are
+shown.
 
-    commit         open the table and make new fragments, which are written before, a version
-    bytes          write and flush a file of the manifest's size, and nothing else
+    commit         open the table and commit new fragments, which are already written
+    bytes          only write and flush a file of the manifest's size
     append batch   1,000 rows through the sink (pylance: collected, and written in one process)
     upsert batch   1,000 rows, 900 of them in the newest fragments and 100 new ones
 
-A commit into many fragments has to write a manifest that lists them all. So of a commit at 20,000
-fragments what the larger file costs is taken off before it is held against one at 200.
+A commit into many fragments has to write a manifest that lists them all. So the cost of the larger
+file is subtracted from a commit at 20,000 fragments before it is compared with one at 200.
 """
 
 import argparse
@@ -185,7 +185,7 @@ def measure(folder: Path, sizes: list[int], rounds: int, spark: SparkSession | N
     contenders: dict[tuple[str, int], Contender] = {}
     for size in sizes:
         make_table(folder / f"ours-{size}", size)
-        # What a table consists of is never changed: both share the files that are there.
+        # Files of a table never change, so both share them.
         shutil.copytree(folder / f"ours-{size}", folder / f"pylance-{size}", copy_function=os.link)
         contenders["ours", size] = Ours(folder / f"ours-{size}", size, spark)
         contenders["pylance", size] = Pylance(folder / f"pylance-{size}", size, spark)
@@ -214,7 +214,7 @@ def measure(folder: Path, sizes: list[int], rounds: int, spark: SparkSession | N
 
 
 def report(seconds: Seconds, sizes: list[int]) -> None:
-    """Print the medians and what they mean."""
+    """Print the medians and their evaluation."""
     medians = {each: statistics.median(runs) * 1000 for each, runs in seconds.items()}
     print(f"\n{'milliseconds (median)':30}" + "".join(f"{size:>12,}" for size in sizes))
     for part, name in dict.fromkeys((part, name) for part, name, _ in seconds):
@@ -227,10 +227,10 @@ def report(seconds: Seconds, sizes: list[int]) -> None:
         if part == "bytes":
             continue
         low, high = medians[part, name, few], medians[part, name, many]
-        own = f"{(high - more) / low:.2f} x apart from the manifest's bytes"
+        own = f"{(high - more) / low:.2f} x without the manifest's bytes"
         print(f"  {part + ', ' + name:28}{high / low:6.2f} x, {own}")
     ratio = (medians["commit", "ours", many] - more) / medians["commit", "ours", few]
-    print(f"\n  commit: {ratio:.2f} x; the aim is below {TARGET}")
+    print(f"\n  commit: {ratio:.2f} x; target: below {TARGET}")
 
 
 def main() -> None:
@@ -238,7 +238,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--fragments", type=int, nargs="+", default=[200, 2000, 20_000])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--no-spark", action="store_true", help="the commits alone")
+    parser.add_argument("--no-spark", action="store_true", help="only the commits")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="lance-stream-bench-"))
     spark = None if arguments.no_spark else make_session((), folder)

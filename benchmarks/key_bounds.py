@@ -1,10 +1,10 @@
-"""What the saved bounds of keys are worth: the first upsert of a process, with and without them.
+"""The benefit of stored key bounds: the first upsert of a process, with and without them.
 
     python -m benchmarks.key_bounds [--fragments 20 200] [--rows 50000] [--rounds 5]
 
-A table has ascending int64 keys. Every run is a process of its own, as after a restart of a stream:
-it opens the table and upserts 1,000 rows into the newest fragment. Runs with the file of bounds
-(`_lance_stream/key_bounds`) and without it take turns; shown are medians and their ratio.
+A table has ascending int64 keys. Every run is a separate process, as after a restart of a stream:
+it opens the table and upserts 1,000 rows into the newest fragment. Runs with and without the file
+of bounds (`_lance_stream/key_bounds`) take turns; shown are medians and their ratio.
 """
 
 import argparse
@@ -29,7 +29,7 @@ CHANGED = 1000
 
 
 def make_table(folder: Path, fragments: int, rows: int) -> None:
-    """Make a table of so many fragments in one version, and let an upsert learn their bounds."""
+    """Create a table of this many fragments in one version, and store their bounds by an upsert."""
     table = create_table(plan_table(str(folder), SCHEMA, primary_key=["id"]))
     target = write_target(table)
     made = [
@@ -42,7 +42,7 @@ def make_table(folder: Path, fragments: int, rows: int) -> None:
 
 
 def upsert(folder: Path) -> float:
-    """Change the newest rows; return how many seconds that took."""
+    """Update the newest rows; return the seconds."""
     begin = time.perf_counter()
     ds = lance_stream.open_dataset(folder)
     last = int(ds.count_rows())
@@ -55,7 +55,7 @@ def _rows(first: int, count: int) -> pa.Table:
 
 
 def measure(folder: Path, work: Path, with_bounds: bool) -> float:
-    """Return the seconds that the upsert takes in a process of its own, on a copy of the table."""
+    """Return the seconds of the upsert in a separate process, on a copy of the table."""
     copy = work / "copy.lance"
     shutil.copytree(folder, copy)
     if not with_bounds:

@@ -1,10 +1,10 @@
-"""Two or more ways to do one thing, timed in turn.
+"""Times two or more ways to do one thing, in turn.
 
-Absolute times mean nothing on a shared machine; what counts is the ratio of medians of runs that
-took turns. A round runs every contender once, so that a slow second of the machine hits all, in
-an order of its own, so that nobody always follows the one that leaves the disk busy. Each
-contender lives in a process of its own: in one process, the memory that one has given back makes
-the next one fast or slow, whichever allocator it uses.
+Absolute times mean nothing on a shared machine; only the ratio of medians of runs that took turns
+counts. A round runs every contender once, so that a slow second of the machine affects all, in
+random order, so that none always follows the one that leaves the disk busy. Each contender runs in
+its own process: in a shared one, memory that one contender has freed makes the next one fast or
+slow, with any allocator.
 """
 
 import gc
@@ -38,7 +38,7 @@ def take_turns(
     """Time each contender `rounds` times, in turn, after two rounds that are not counted.
 
     Args:
-        contenders: What is run, by name; functions that can be pickled.
+        contenders: Functions by name; they must be picklable.
         rounds: How many runs of each are counted.
         before: Run before each run, not timed; for example, removes what the last one wrote.
     """
@@ -69,7 +69,7 @@ def take_turns(
 
 
 def speed_ratio(ours: Timing, theirs: Timing) -> float:
-    """How many times as fast as theirs ours is: above 1 is faster."""
+    """Return our speed divided by theirs: above 1, ours is faster."""
     return theirs.median / ours.median
 
 
@@ -84,9 +84,9 @@ def _run_when_called(run: Callable[[], object], calls: Connection) -> None:
 
 
 class Worker:
-    """A process that runs what it is told and says how long it took.
+    """A process that runs functions and returns their durations.
 
-    As a context manager it ends with its body.
+    As a context manager, it ends with the block.
     """
 
     def __init__(self) -> None:
@@ -104,10 +104,10 @@ class Worker:
         self._process.join()
 
     def seconds(self, run: Callable[..., object], *arguments: object) -> float:
-        """Run a function that can be pickled; return how many seconds it took.
+        """Run a picklable function; return the seconds that it took.
 
         Raises:
-            RuntimeError: It raised; the message says what.
+            RuntimeError: The function raised an error, which the message contains.
         """
         self._calls.send((run, arguments))
         elapsed, error = self._calls.recv()

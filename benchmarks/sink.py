@@ -3,11 +3,10 @@
     python -m benchmarks.sink [--table-rows 5000000] [--appends 13] [--upserts 13] [--loads 3]
                               [--rows 50000] [--with NAME ...] [--json FILE]
 
-A table is loaded, in one batch; batches of `rows` rows are appended to it; and batches are upserted
-into it, of which nine rows in ten change a row of the table; then the feed of the last upsert is
-read. One contender is our sink without the digest of each batch. What is shown are medians without
-the first batch, and ratios: above 1, ours is faster.
-Nothing but the ratios means anything elsewhere.
+One batch loads a table; batches of `rows` rows are appended to it; then batches are upserted into
+it, in which nine of ten rows update a row of the table; then the feed of the last upsert is read.
+One contender is our sink without the digest of each batch. Shown are medians without the first
+batch, and ratios: above 1, ours is faster. Only the ratios carry over to other machines.
 `--table-rows 0` leaves out load and upserts. Delta and Iceberg take part in `make bench-rivals`.
 """
 
@@ -32,13 +31,13 @@ TARGETS = {
     ("append", WithoutDigest.name): 0.97,
     ("upsert", "pylance"): 1.0,
 }
-"""How many times as fast as another we mean to be, by verb and name."""
+"""Target ratio of our speed to another's, by verb and name."""
 
 
 def measure(
     names: Sequence[str], workload: Workload, *, loads: int, memory: str, folder: Path
 ) -> Figures:
-    """Let the contenders of these names take turns, in a session of their own."""
+    """Let the contenders of these names take turns, in their own session."""
     kinds = [CONTENDERS[name] for name in names]
     print("writing the batches", flush=True)
     expected = workload.write(folder)
@@ -58,7 +57,7 @@ def measure(
 
 
 def report(figures: Figures, workload: Workload) -> None:
-    """Print medians, ratios and where our time goes."""
+    """Print medians, ratios and the phases of our time."""
     print(f"\nPySpark {pyspark.__version__}, inside foreachBatch, medians without the first:")
     for verb in VERBS:
         ours = figures.median(verb, Ours.name)
@@ -70,7 +69,7 @@ def report(figures: Figures, workload: Workload) -> None:
         for name in times:
             median = figures.median(verb, name) or 0.0
             target = TARGETS.get((verb, name))
-            aim = "" if target is None else f"   the aim is {target}"
+            aim = "" if target is None else f"   target {target}"
             print(f"  {name:16} {median * 1000:8.0f} ms   {median / ours:6.2f}{aim}")
         phases = figures.settled_phases(verb).items()
         parts = ", ".join(f"{name} {seconds * 1000:.0f} ms" for name, seconds in phases)
@@ -94,7 +93,7 @@ def main() -> None:
         choices=CONTENDERS,
         default=[Ours.name, WithoutDigest.name, "pylance", "parquet", "noop"],
     )
-    parser.add_argument("--json", type=Path, help="a file that gets the seconds")
+    parser.add_argument("--json", type=Path, help="write the seconds to this file")
     asked = parser.parse_args()
     upserts = asked.upserts if asked.table_rows else 0
     workload = Workload(asked.table_rows, asked.rows, asked.appends, upserts)

@@ -1,22 +1,22 @@
-"""Tables on S3, moto's, as it were far away: each request takes 20 ms more. We and pylance.
+"""Tables on S3 (moto) with 20 ms of latency added per request: lance-stream and pylance.
 
     python -m benchmarks.stores [--latency-ms 20] [--rounds 15] [--show]
 
-Both sides do the same in one run, each in a process of its own and on a table of its own, in turn.
-A proxy between them and moto lets each request wait, and counts them.
+Both sides do the same in one run, each in its own process and on its own table, in turn. A proxy
+between them and moto delays and counts the requests.
 
     open            the newest version, after another writer's commit
-    append          1,000 rows, to a table that is open
-    commit 4 files  open, and commit what 4 workers have written
-    idle poll       is there a new version? There is none
-    feed            is there one? There is: its 1,000 inserted rows
-    take            a row by its id, of a table that is open; no file is
+    append          1,000 rows, to an open table
+    commit 4 files  open, and commit files of 4 workers
+    idle poll       check for a new version; there is none
+    feed            check for one and read its 1,000 inserted rows
+    take            a row by its id, from an open table; its files are not open
     scan            a column of 32 fragments of 20,000 rows, likewise
     version         open one by its number
     delete          a row by its id, of 32 fragments of 20,000 rows
 
-Of wall times a ratio above 1 says that we are faster; of requests one below 1 that we send fewer.
-With `--show` the requests of one round of each are listed.
+A wall time ratio above 1 means that ours is faster; a request ratio below 1, that it sends fewer.
+`--show` lists the requests of one round of each.
 """
 
 import argparse
@@ -53,16 +53,16 @@ Act = Callable[[], object]
 
 
 def rows_from(first: int, count: int = ROWS) -> pa.Table:
-    """Return rows with ascending ids, and values that no codec makes small."""
+    """Return rows with ascending ids, and incompressible values."""
     values = np.random.default_rng(first).random(count)
     return pa.table([np.arange(first, first + count), values], schema=SCHEMA)
 
 
 class Contender(Protocol):
-    """One of the programs. Each method does what is not timed, and returns what is."""
+    """One of the programs. Each method prepares an act, untimed, and returns it."""
 
     def __init__(self, uri: str, options: Mapping[str, str]) -> None:
-        """Make the tables."""
+        """Create the tables."""
         ...
 
     def act(self, name: str) -> Act:
@@ -90,7 +90,7 @@ class Ours(Contender):
         return lance_stream.open_dataset(uri, storage_options=self.options)
 
     def read(self, start: Position) -> Position:
-        """Read the changes after a position; return the one behind them."""
+        """Read the changes after a position; return the position after them."""
         end = self.following.advance(start)
         for batch in read_changes(self.following.units(start, end)):
             assert batch.num_rows
@@ -252,10 +252,10 @@ ACTS = (
 
 
 AFTER_ANOTHER_WRITER = ("open", "feed")
-"""Before these a process of which the contenders know nothing commits a version."""
+"""Before these acts another process commits a version, unknown to the contenders."""
 
 _here: dict[str, Any] = {}
-"""What a contender's process keeps between two calls."""
+"""The state that a contender's process keeps between two calls."""
 
 
 def _make(name: str, uri: str, options: Mapping[str, str]) -> None:
@@ -272,7 +272,7 @@ def _do() -> None:
 
 @dataclass
 class Runs:
-    """What was measured of one contender's act."""
+    """The measurements of one contender's act."""
 
     seconds: list[float] = field(default_factory=list)
     requests: list[int] = field(default_factory=list)
@@ -280,7 +280,7 @@ class Runs:
 
 
 def measure(latency_seconds: float, rounds: int) -> dict[tuple[str, str], Runs]:
-    """Return what each act took, by act and contender."""
+    """Return the measurements, by act and contender."""
     found = {(act, name): Runs() for act in ACTS for name in CONTENDERS}
     with MotoServer() as moto, FaultProxy(moto.endpoint) as proxy:
         bucket = moto.new_bucket()
@@ -337,7 +337,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
     found = measure(arguments.latency_ms / 1000, arguments.rounds)
-    print(f"\nmoto, {arguments.latency_ms:g} ms more a request; medians of {arguments.rounds}\n")
+    print(f"\nmoto, {arguments.latency_ms:g} ms more per request; medians of {arguments.rounds}\n")
     report(found)
     if arguments.show:
         for (act, name), runs in found.items():

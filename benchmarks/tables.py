@@ -1,9 +1,9 @@
-"""Write and read a table of 5 million rows: we, pylance and pyarrow's parquet, in one run.
+"""Write and read a table of 5 million rows: lance-stream, pylance and parquet, in one run.
 
     python -m benchmarks.tables [--rows 5000000] [--rounds 5] [--file-versions 2.0 2.1 2.2]
 
 Columns: int64, float64, a string of 12 characters, fixed_size_list<float32, 16>; random, from a
-seed. Ratios above 1 say that we are faster.
+seed. Ratios above 1 mean that lance-stream is faster.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def make_table(num_rows: int, seed: int = 7) -> pa.Table:
 
 @contextmanager
 def empty_folder() -> Iterator[Path]:
-    """Give a folder that is removed at the end."""
+    """Yield a folder that is removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="lance-stream-bench-"))
     try:
         yield folder
@@ -59,18 +59,18 @@ def empty_folder() -> Iterator[Path]:
 
 @cache
 def table_of(num_rows: int) -> pa.Table:
-    """Return the table, made once a process."""
+    """Return the table, created once per process."""
     return make_table(num_rows)
 
 
 def we_write(target: str, version: str, num_rows: int) -> None:
-    """Make a table with lance-stream."""
+    """Create a table with lance-stream."""
     table = table_of(num_rows)
     lance_stream.create_dataset(target, table.schema, file_version=version).append(table)
 
 
 def pylance_writes(target: str, version: str, num_rows: int) -> None:
-    """Make a table with pylance."""
+    """Create a table with pylance."""
     lance.write_dataset(table_of(num_rows), target, data_storage_version=version)
 
 
@@ -98,7 +98,7 @@ def compare_writes(num_rows: int, rounds: int, versions: Sequence[str]) -> dict[
             if target.is_dir():
                 shutil.rmtree(target)
             target.unlink(missing_ok=True)
-            os.sync()  # so that nobody pays for writing back what another wrote
+            os.sync()  # so that no contender pays for flushing another's files
 
         contenders: dict[str, Callable[[], object]] = {}
         for version in versions:
@@ -109,7 +109,7 @@ def compare_writes(num_rows: int, rounds: int, versions: Sequence[str]) -> dict[
 
 
 def compare_reads(num_rows: int, rounds: int, versions: Sequence[str]) -> dict[str, Timing]:
-    """Time reading a table by each program; each reads what pylance wrote, and what we wrote."""
+    """Time reading a table by each program; each reads pylance's files and ours."""
     with empty_folder() as folder:
         contenders: dict[str, Callable[[], object]] = {}
         for version in versions:
@@ -125,7 +125,7 @@ def compare_reads(num_rows: int, rounds: int, versions: Sequence[str]) -> dict[s
 
 
 def verdict(ratio: float, target: float | None) -> str:
-    """Say whether a target is met."""
+    """Return whether a target is met, as text."""
     if target is None:
         return ""
     return f"target {target}x: {'met' if ratio >= target else 'MISSED'}"

@@ -52,7 +52,7 @@ def capture(spark: SparkSession, topic: str, table: str, checkpoint: str) -> Str
         sequence_by="lsn",
         delete_when="op = 'd'",
         except_columns=["op"],
-        tombstones="7 days",  # a line that comes after the delete of its key does not bring it back
+        tombstones="7 days",  # a line older than the delete of its key does not restore it
     )
     return start(rows, sink, checkpoint)
 
@@ -85,12 +85,12 @@ class SearchIndex:
         self.path = path
         with closing(sqlite3.connect(path)) as db, db:
             db.execute("CREATE VIRTUAL TABLE IF NOT EXISTS article USING fts5(title, body)")
-            db.execute("CREATE TABLE IF NOT EXISTS taken_in (batch_id INTEGER PRIMARY KEY)")
+            db.execute("CREATE TABLE IF NOT EXISTS applied (batch_id INTEGER PRIMARY KEY)")
 
     def __call__(self, changes: DataFrame, batch_id: int) -> None:
         """Apply the changes to the index."""
         with closing(sqlite3.connect(self.path)) as db, db:
-            if db.execute("SELECT 1 FROM taken_in WHERE batch_id >= ?", [batch_id]).fetchone():
+            if db.execute("SELECT 1 FROM applied WHERE batch_id >= ?", [batch_id]).fetchone():
                 return  # Spark repeats the last batch after a crash
             # A row keeps its id until it is deleted. In the feed deletes come first.
             in_order = changes.orderBy("_commit_version", f.expr("_change_type <> 'delete'"))
@@ -102,7 +102,7 @@ class SearchIndex:
                         "INSERT INTO article (rowid, title, body) VALUES (?, ?, ?)",
                         [row_id, change["title"], change["body"]],
                     )
-            db.execute("INSERT INTO taken_in VALUES (?)", [batch_id])
+            db.execute("INSERT INTO applied VALUES (?)", [batch_id])
 
     def search(self, words: str) -> list[str]:
         """Return the titles of the articles that contain these words, the best match first."""
@@ -144,7 +144,7 @@ def main(folder: str) -> None:
     found = {words: SearchIndex(database).search(words) for words in ("pages", "exactly", "older")}
     print(f"found: {found}")
     if found != {"pages": ["Columns", "Vectors"], "exactly": ["Streams"], "older": []}:
-        sys.exit("The index does not find what the database holds.")
+        sys.exit("The index does not match the database.")
 
 
 def run(spark: SparkSession, topic: str, table: str, database: str) -> None:

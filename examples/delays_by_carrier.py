@@ -18,7 +18,7 @@ VIEW = "delays_by_carrier"
 
 
 def delays_by_carrier(changes: DataFrame) -> DataFrame:
-    """Return flights and mean delay by carrier, after all of the changes."""
+    """Return flights and mean delay by carrier, after all changes."""
     comes = f.col("_change_type").isin("insert", "update_postimage")
     sign = f.when(comes, 1).otherwise(-1)
     total_delay = f.sum(sign * f.col("arr_delay"))

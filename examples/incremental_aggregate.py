@@ -32,7 +32,7 @@ ORDERS = pa.schema(
 
 
 def revenue_by_day(changes: DataFrame) -> DataFrame:
-    """Return orders and revenue of each day, after all of the changes."""
+    """Return orders and revenue of each day, after all changes."""
     brings = f.col("_change_type").isin("insert", "update_postimage")
     sign = f.when(brings, 1).otherwise(-1)
     return changes.groupBy("day").agg(
@@ -101,7 +101,7 @@ def run(spark: SparkSession, orders: str, revenue: str, folder: str) -> None:
         .sort_by("day")
     )
     if found.to_pylist() != wanted.to_pylist():
-        sys.exit(f"The aggregate is not what the orders say: {wanted.to_pylist()}")
+        sys.exit(f"The aggregate does not match the orders: {wanted.to_pylist()}")
 
 
 def some_orders(ids: range, days_later: int = 0) -> pa.Table:

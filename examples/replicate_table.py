@@ -37,7 +37,7 @@ def replicate(
     changes = (
         spark.readStream.format("lance")
         .option("readChangeFeed", "true")
-        .option("consumer", "replica")  # the source keeps the versions that it has yet to read
+        .option("consumer", "replica")  # the source keeps the versions that it still needs
         .load(source)
     )
     sink = lance_sink(
@@ -74,12 +74,12 @@ def main(folder: str) -> None:
     table = table.update({"city": "'Bonn'"}, where="id % 10 = 0")
     table = table.upsert(customers(range(990, 1011), city="Ulm"), on="id")
     table = table.delete("id < 50")
-    table = table.append(customers([7]))  # a key that was deleted comes again, as another row
+    table = table.append(customers([7]))  # a deleted key returns as another row
     table = table.update({"id": "id + 5000"}, where="id = 60")  # and a customer gets a new number
     table = table.compact()  # the feed shows nothing for it
     table = table.add_columns(pa.field("email", pa.string()))
     table = table.update({"email": "'someone@example.org'"}, where="city = 'Ulm'")
-    table.cleanup(retain_versions=1)  # old versions go, but none that the replica needs
+    table.cleanup(retain_versions=1)  # deletes old versions, but none that the replica needs
     follow(spark, source, replica, folder)
 
 
@@ -91,7 +91,7 @@ def follow(spark: SparkSession, source: str, replica: str, folder: str) -> None:
         f"columns {', '.join(ours.schema.names)}; source: version {theirs.version}"
     )
     if ours.to_table().sort_by("id") != theirs.to_table().sort_by("id"):
-        sys.exit("The replica is not what the source is.")
+        sys.exit("The replica differs from the source.")
 
 
 def customers(ids: range | list[int], city: str = "Köln") -> pa.Table:

@@ -31,7 +31,9 @@ CUSTOMERS = pa.schema(
 HISTORY = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False),
-        pa.field("since_version", pa.int64(), nullable=False),  # a time may be that of two versions
+        pa.field(
+            "since_version", pa.int64(), nullable=False
+        ),  # two versions may have the same time
         pa.field("since", pa.timestamp("us", "UTC")),
         pa.field("until", pa.timestamp("us", "UTC")),
         pa.field("city", pa.string()),
@@ -45,8 +47,8 @@ def states(changes: DataFrame, open_states: DataFrame) -> DataFrame:
     """Return the states that changes start, and the open states that they end.
 
     Args:
-        changes: Of the change feed, without pre-images: each ends what was before it.
-        open_states: Those of the history that have no end.
+        changes: From the change feed, without pre-images: each ends the previous state.
+        open_states: The states of the history that have no end.
     """
     brings = f.col("_change_type") != "delete"
     events = changes.select(
@@ -74,8 +76,8 @@ def keep_history(spark: SparkSession, table: str, history: str, checkpoint: str)
     sink = lance_sink(history, mode="upsert", on=KEY)
 
     def add(batch: DataFrame, batch_id: int) -> None:
-        # What is looked up here may differ when Spark gives a batch again, but then the sink has
-        # the batch already, and leaves it out.
+        # This lookup may return other rows when Spark replays the batch, but then the sink has
+        # already committed the batch and skips it.
         reader = batch.sparkSession.read.format("lance").option("filter", "until IS NULL")
         sink(states(batch, reader.load(history)), batch_id)
 
@@ -123,7 +125,7 @@ def check(ds: lance_stream.Dataset, history: lance_stream.Dataset) -> None:
         until = "" if row["until"] is None else row["until"].isoformat()
         state = f"{row['city']:6}  {row['status']}"
         print(f"{row['id']:5}  {row['since_version']:13}  {until:32}  {state}")
-    # The history begins with the first snapshot that was taken of the table.
+    # The history starts with the first snapshot of the table.
     for info in ds.versions()[1:]:
         then = [
             {"id": row["id"], "city": row["city"], "status": row["status"]}
@@ -132,8 +134,8 @@ def check(ds: lance_stream.Dataset, history: lance_stream.Dataset) -> None:
             and (row["until"] is None or row["until"] > info.timestamp)
         ]
         if then != ds.checkout(info.version).to_table().sort_by("id").to_pylist():
-            sys.exit(f"At version {info.version} the history says {then}.")
-    print(f"The history is that of all {ds.version} versions.")
+            sys.exit(f"At version {info.version} the history contains {then}.")
+    print(f"The history matches all {ds.version} versions.")
 
 
 def customers(*rows: tuple[int, str, str]) -> pa.Table:

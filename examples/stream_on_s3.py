@@ -1,6 +1,6 @@
 """Stream into a table on S3, and stream the table's changes out.
 
-    python examples/stream_on_s3.py FOLDER                      a bucket on a server of its own
+    python examples/stream_on_s3.py FOLDER                      a bucket on a temporary local server
     python examples/stream_on_s3.py FOLDER s3://bucket/path     yours, with your credentials
 
 Sensors send measurements, some of them twice and some late. A sink keeps the newest one of each
@@ -8,7 +8,7 @@ sensor in a table in the bucket; a second query follows the table's changes, and
 sensors that are too hot. The streams' files and checkpoints are stored in FOLDER.
 
 The server is moto's, from the extra `dev`; its bucket is removed afterwards. Credentials and the
-endpoint are set once, by Spark's settings. In a bucket of yours, run it again: nothing is
+endpoint are set once, by Spark's settings. In your own bucket you can run it again: nothing is
 duplicated.
 """
 
@@ -52,7 +52,7 @@ def run(spark: SparkSession, folder: Path, uri: str) -> dict[str, float]:
     sink = lance_sink(table, mode="upsert", on=["sensor"], sequence_by="moment")
     wait_for(measured, folder / "checkpoint-of-sink", sink)
 
-    register(spark)  # after the settings were made: it tells them to the workers
+    register(spark)  # after setting them, so that the workers get them
     feed = spark.readStream.format("lance").option("readChangeFeed", "true")
     changes = feed.option("startingVersion", 0).load(table)
     hot: dict[str, float] = {}
@@ -97,7 +97,7 @@ def server(spark: SparkSession) -> Iterator[str]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     settings = {
         "fs.s3a.endpoint": f"http://127.0.0.1:{port}",
-        "fs.s3a.access.key": "anything",  # this server believes everybody
+        "fs.s3a.access.key": "anything",  # this server accepts any key
         "fs.s3a.secret.key": "anything",
         "fs.s3a.endpoint.region": "us-east-1",
     }
@@ -120,7 +120,7 @@ def make_bucket(url: str) -> None:
                 return
         except OSError:
             time.sleep(0.1)
-    raise RuntimeError("moto's server does not start: pip install 'moto[server]'")
+    raise RuntimeError("moto's server did not start: pip install 'moto[server]'")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Delta and Iceberg beside us: the benchmark of sinks on their PySpark, and on the newest."""
+"""Delta and Iceberg in comparison: the benchmark of sinks on their PySpark and on the newest."""

@@ -1,17 +1,17 @@
-"""What a user would pick instead: Delta and Iceberg beside us, in one run.
+"""Compares the alternatives, Delta and Iceberg, with lance-stream in one run.
 
     make bench-rivals      or      python -m benchmarks.rivals --rivals-python PYTHON
 
 Delta and Iceberg have jars for PySpark 4.1 at most, so there are two runs of `benchmarks.sink` on
-the same batches, one after the other: on the newest PySpark, ours, pylance and Spark's parquet take
-turns; on PySpark 4.1, in an environment of its own, all five do. A table in Markdown and a picture
-come of it. A rival's time is told as a multiple of ours on the same PySpark, in turns, and of ours
-on the newest.
+the same batches, one after the other: on the newest PySpark ours, pylance and Spark's parquet take
+turns; on PySpark 4.1, in a separate environment, all five do. The output is a Markdown table and a
+picture. A rival's time is shown as a multiple of ours on the same PySpark, in turns, and of ours on
+the newest.
 
 Settings: `local[2]`, 8 GB for the driver, unix sockets to Python workers, two shuffle partitions.
 Iceberg: format 2, merge-on-read. Delta: deletion vectors and its change data feed, as our tables
-have one; two state partitions instead of 50. None of the tables is compacted on the way. The feed
-is that of the last upsert: 45,000 rows before and after they changed, and 5,000 new ones.
+have one; two state partitions instead of 50. No table is compacted during the run. The feed is that
+of the last upsert: 45,000 pre-images and post-images, and 5,000 inserts.
 """
 
 import argparse
@@ -33,7 +33,7 @@ PICTURE = ROOT / "docs" / "rivals.svg"
 def run(python: str, names: list[str], more: list[str], folder: Path) -> tuple[str, Figures]:
     """Run the benchmark of sinks with some Python; return its PySpark's version, and the figures.
 
-    What Spark and Ivy say goes to a log, and is shown if the run fails.
+    The output of Spark and Ivy goes to a log, which is shown if the run fails.
     """
     result, log = folder / "figures.json", folder / "log.txt"
     with log.open("w") as errors:
@@ -50,7 +50,7 @@ def run(python: str, names: list[str], more: list[str], folder: Path) -> tuple[s
 
 
 def table(newest: tuple[str, Figures], theirs: tuple[str, Figures]) -> list[str]:
-    """Return the lines of a table of how many times as long as us each takes."""
+    """Return the lines of a table of each sink's time as a multiple of ours."""
     new_version, new = newest
     old_version, old = theirs
     lines = [
@@ -83,7 +83,7 @@ def _cell(figures: Figures, newest: Figures, verb: str, name: str) -> str:
 
 
 def bars(newest: tuple[str, Figures], theirs: tuple[str, Figures]) -> dict[str, list[Bar]]:
-    """Return what is drawn of each verb: each sink on the newest PySpark that it has."""
+    """Return the bars of each verb: each sink on the newest PySpark that it supports."""
     drawn: dict[str, list[Bar]] = {}
     for verb in VERBS:
         ours = newest[1].median(verb, Ours.name)

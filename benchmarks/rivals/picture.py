@@ -1,4 +1,4 @@
-"""A picture of bars, as SVG that reads well on light and dark pages."""
+"""A bar chart as SVG, legible on light and dark pages."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -12,9 +12,9 @@ class Bar(NamedTuple):
     """One bar.
 
     Attributes:
-        label: What it is of.
-        value: How many times as long as ours it takes.
-        is_ours: Whether it is ours.
+        label: Its label.
+        value: Its time, as a multiple of ours.
+        is_ours: Whether it is our own bar.
     """
 
     label: str
@@ -33,7 +33,7 @@ STYLE = """
 
 
 def draw(groups: Mapping[str, Sequence[Bar]]) -> str:
-    """Return an SVG of groups of bars; each group has a scale of its own.
+    """Return an SVG of groups of bars; each group has its own scale.
 
     Args:
         groups: Bars by heading.

@@ -1,1 +1,1 @@
-"""Streaming sinks side by side: what they are given, who they are, and how they take turns."""
+"""Streaming sinks side by side: their workload, the contenders, and how they take turns."""

@@ -1,8 +1,8 @@
-"""Who takes part: a class for each sink, with the same verbs, as its users would write them.
+"""The contenders: a class for each sink, with the same verbs, as its users would write them.
 
-`load` makes a new table of the rows of a batch; `append` adds rows to it; `upsert` changes the rows
-whose ids are there and adds the others; `feed` tells what the last upsert changed. What a sink
-cannot do is not among its verbs.
+`load` creates a new table from the rows of a batch; `append` adds rows to it; `upsert` updates the
+rows whose ids exist and inserts the others; `feed` reads the changes of the last upsert. A verb
+that a sink does not support is missing.
 """
 
 from collections.abc import Mapping
@@ -31,21 +31,21 @@ SINK_ARGUMENTS: dict[str, dict[str, Any]] = {
     "append": {"create_options": {"primary_key": ["id"]}},
     "upsert": {"mode": "upsert", "on": ["id"]},
 }
-"""What our sink is asked for, by verb."""
+"""The arguments of our sink, by verb."""
 
 
 class Contender:
-    """A sink that takes part.
+    """A sink in the benchmark.
 
     Args:
-        folder: Where its tables lie.
+        folder: The folder of its tables.
 
     Attributes:
-        name: Under which it is shown.
-        verbs: What it can do.
-        packages: What Spark loads for it, by Maven's coordinates.
+        name: The name that is shown.
+        verbs: The verbs that it supports.
+        packages: Its packages, by Maven coordinates.
         extensions: Spark's SQL extensions that it needs.
-        keeps_rows: Whether there is a table in the end.
+        keeps_rows: Whether there is a table at the end.
     """
 
     name: ClassVar[str]
@@ -60,17 +60,17 @@ class Contender:
 
     @classmethod
     def settings(cls, folder: Path) -> Mapping[str, str]:
-        """Return what the session must be set to, besides packages and extensions."""
+        """Return the session settings that it needs, besides packages and extensions."""
         del folder
         return {}
 
     @property
     def target(self) -> str:
-        """Where the newest table lies."""
+        """The path of the newest table."""
         return str(self.folder / f"{self.name.replace(' ', '-')}-{self.num_tables}")
 
     def begin_table(self, spark: SparkSession) -> None:
-        """Go on with a new table; not timed. A sink that makes tables itself does it later."""
+        """Continue with a new table; not timed. Sinks that create tables themselves do so later."""
         del spark
         self.num_tables += 1
 
@@ -83,11 +83,11 @@ class Contender:
         raise NotImplementedError
 
     def upsert(self, df: DataFrame, batch_id: int) -> None:
-        """Change the rows whose ids are there, and add the others."""
+        """Update the rows whose ids exist, and insert the others."""
         raise NotImplementedError
 
     def feed(self, spark: SparkSession) -> DataFrame:
-        """Return the changes that the last upsert made, with the values before and after."""
+        """Return the changes of the last upsert, with pre-images and post-images."""
         raise NotImplementedError
 
     def sums(self, spark: SparkSession) -> Sums:
@@ -113,7 +113,7 @@ class Ours(Contender):
         self._sinks: dict[str, LanceSink] = {}
 
     def begin_table(self, spark: SparkSession) -> None:
-        """Forget the sinks into the old table; the new one is made with its first rows."""
+        """Drop the sinks of the old table; the first rows create the new one."""
         super().begin_table(spark)
         self._sinks = {}
 
@@ -152,7 +152,7 @@ class Ours(Contender):
 
 
 class WithoutDigest(Ours):
-    """Our sink with the digest of each batch left out: what the proof of a batch costs."""
+    """Our sink without the digest of each batch: shows the cost of the digest."""
 
     name = "without digest"
     verbs = ("load", "append")
@@ -163,7 +163,7 @@ class WithoutDigest(Ours):
 
 
 class Pylance(Contender):
-    """pylance called on the collected batch: one process, and not exactly once."""
+    """pylance on the collected batch: one process, and not exactly once."""
 
     name = "pylance"
 
@@ -186,7 +186,7 @@ class Pylance(Contender):
 
 
 class Parquet(Contender):
-    """Spark's own parquet sink, called in foreachBatch: not exactly once, no upserts."""
+    """Spark's own parquet sink in foreachBatch: not exactly once, no upserts."""
 
     name = "parquet"
     verbs = ("load", "append")
@@ -210,7 +210,7 @@ class Iceberg(Contender):
 
     @classmethod
     def settings(cls, folder: Path) -> Mapping[str, str]:
-        """Return the catalog that holds its tables."""
+        """Return the catalog of its tables."""
         return {
             "spark.sql.catalog.iceberg": "org.apache.iceberg.spark.SparkCatalog",
             "spark.sql.catalog.iceberg.type": "hadoop",
@@ -223,7 +223,7 @@ class Iceberg(Contender):
         return f"iceberg.tables.number_{self.num_tables}"
 
     def begin_table(self, spark: SparkSession) -> None:
-        """Make the table."""
+        """Create the table."""
         super().begin_table(spark)
         spark.sql(
             f"CREATE TABLE {self.target} ({SCHEMA}) USING iceberg TBLPROPERTIES ("
@@ -259,7 +259,7 @@ class Delta(Contender):
 
     @classmethod
     def settings(cls, folder: Path) -> Mapping[str, str]:
-        """Return its catalog, and a number of state partitions that fits a small machine."""
+        """Return its catalog, and a number of state partitions for a small machine."""
         del folder
         return {
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -267,7 +267,7 @@ class Delta(Contender):
         }
 
     def begin_table(self, spark: SparkSession) -> None:
-        """Make the table."""
+        """Create the table."""
         super().begin_table(spark)
         spark.sql(
             f"CREATE TABLE delta.`{self.target}` ({SCHEMA}) USING delta "
@@ -305,7 +305,7 @@ class DeltaWithoutFeed(Delta):
 
 
 class Noop(Contender):
-    """Spark's sink that drops the rows: what reading them costs."""
+    """Spark's sink that drops the rows: shows the cost of reading them."""
 
     name = "noop"
     verbs = ("append",)
@@ -330,4 +330,4 @@ CONTENDERS: dict[str, type[Contender]] = {
     each.name: each
     for each in (Ours, WithoutDigest, Pylance, Parquet, Iceberg, Delta, DeltaWithoutFeed, Noop)
 }
-"""All there are, by name."""
+"""All contenders, by name."""

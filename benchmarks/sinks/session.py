@@ -1,4 +1,4 @@
-"""The Spark session that sinks are timed in."""
+"""The Spark session in which sinks are timed."""
 
 import os
 import sys
@@ -15,12 +15,12 @@ ROOT = Path(__file__).parents[2]
 def make_session(
     contenders: Iterable[type[Contender]], folder: Path, *, memory: str = "8g"
 ) -> SparkSession:
-    """Start a quiet session of two cores, with what the contenders need.
+    """Start a quiet session of two cores, with the contenders' settings.
 
     Args:
-        contenders: Who takes part.
-        folder: Where their tables will lie.
-        memory: What the driver may take.
+        contenders: The contenders.
+        folder: The folder of their tables.
+        memory: The driver's memory.
     """
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "examples" / "conf"))

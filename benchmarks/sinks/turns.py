@@ -1,8 +1,8 @@
 """Sinks take turns, batch by batch, in one streaming query.
 
-A slow second of the machine hits all of them, and each batch is the same for all. Before each turn,
-not timed, the JVM collects its garbage and the disk gets what is on its way to it, so that nobody
-pays for what another left behind. What is timed is the time inside foreachBatch.
+A slow second of the machine affects all of them, and each batch is the same for all. Before each
+turn, not timed, the JVM collects its garbage and the disk is flushed, so that no contender pays for
+another's leftovers. The time inside foreachBatch is measured.
 """
 
 import os
@@ -20,16 +20,16 @@ from benchmarks.sinks.workload import SCHEMA, Sums, Workload
 
 VERBS = ("load", "append", "upsert", "feed")
 FEEDS = 6
-"""How often the changes of the last upsert are read."""
+"""The number of times that the changes of the last upsert are read."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured.
+    """The measurements.
 
     Attributes:
-        seconds: By verb, then by contender: the seconds of each batch, in their order.
-        phases: By verb, then by phase of our sink, the same.
+        seconds: By verb, then by contender: the seconds of each batch, in order.
+        phases: The same, by verb, then by phase of our sink.
     """
 
     seconds: Mapping[str, Mapping[str, Sequence[float]]]
@@ -48,7 +48,7 @@ class Figures:
 
 
 def settled_median(seconds: Sequence[float]) -> float | None:
-    """Return the median of all but the first; None of none."""
+    """Return the median of all but the first; None if there are none."""
     counted = seconds[1:] or seconds
     return statistics.median(counted) if counted else None
 
@@ -63,19 +63,19 @@ def run_turns(
     loads: int,
     note: Callable[[str], None] = lambda _line: None,
 ) -> Figures:
-    """Let the contenders load, append, upsert and tell what changed in turn, and compare them.
+    """Let the contenders load, append, upsert and read the feed in turn, and compare them.
 
     Args:
         spark: The session.
-        contenders: Who takes part.
-        workload: What the files are.
-        folder: Where they lie; gets checkpoints.
-        expected: What a table must hold in the end.
-        loads: How often the table is loaded; the last one is gone on with.
-        note: Is told what was done, line by line.
+        contenders: The contenders.
+        workload: Describes the files.
+        folder: The folder of the files; checkpoints are written there, too.
+        expected: What a table must contain at the end.
+        loads: How often the table is loaded; the other verbs use the last one.
+        note: Called with each line of progress.
 
     Raises:
-        RuntimeError: A table does not hold, or tell, what it should.
+        RuntimeError: A table or a feed has wrong contents.
     """
     seconds: dict[str, dict[str, list[float]]] = {}
     batches = {"append": workload.appends, "upsert": workload.upserts}
@@ -100,7 +100,7 @@ def run_turns(
 def _read_feeds(
     spark: SparkSession, contenders: Sequence[Contender], num_changes: int
 ) -> dict[str, list[float]]:
-    """Read what the last upsert changed, in turn; return the seconds of each."""
+    """Read the changes of the last upsert, in turn; return the seconds of each."""
     seconds: dict[str, list[float]] = {}
     for each in [*contenders] * FEEDS:
         _settle(spark)
@@ -109,12 +109,12 @@ def _read_feeds(
         seconds.setdefault(each.name, []).append(time.perf_counter() - start)
     for each in contenders:
         if (found := each.feed(spark).count()) != num_changes:
-            raise RuntimeError(f"the feed of {each.name} tells {found} changes, not {num_changes}")
+            raise RuntimeError(f"the feed of {each.name} has {found} changes, not {num_changes}")
     return seconds
 
 
 def _settle(spark: SparkSession) -> None:
-    """Let the JVM and the disk be done with what was before."""
+    """Let the JVM and the disk finish earlier work."""
     spark.sparkContext._jvm.System.gc()
     os.sync()
 
@@ -122,15 +122,15 @@ def _settle(spark: SparkSession) -> None:
 def check_rows(
     spark: SparkSession, contenders: Sequence[Contender], workload: Workload, expected: Sums
 ) -> None:
-    """Check that the tables of all who took part in everything hold what they should.
+    """Check the tables of all contenders that took part in everything.
 
     Raises:
-        RuntimeError: One does not.
+        RuntimeError: A table has wrong contents.
     """
     for each in contenders:
         did_all = workload.upserts == 0 or "upsert" in each.verbs
         if did_all and each.keeps_rows and (found := each.sums(spark)) != expected:
-            raise RuntimeError(f"the table of {each.name} holds {found}, not {expected}")
+            raise RuntimeError(f"the table of {each.name} contains {found}, not {expected}")
 
 
 def _take_turns(
@@ -158,7 +158,7 @@ def _stream(
     number: int,
     sink: Callable[[DataFrame, int], None],
 ) -> None:
-    """Stream the files of a verb through a function: one a batch; those to load as one batch."""
+    """Stream the files of a verb through a function: one per batch, or all when loading."""
     reader = spark.readStream.schema(SCHEMA)
     if verb != "load":
         reader = reader.option("maxFilesPerTrigger", 1)

@@ -1,11 +1,11 @@
-"""What the sinks are given: a table to load, then small batches to append and to upsert.
+"""The workload of the sinks: a table to load, then small batches to append and to upsert.
 
-    load/    the table, in a few parquet files that are one micro-batch
-    append/  parquet files of rows with new ids, one a micro-batch
-    upsert/  parquet files of rows of which most have an id of the loaded table, one a micro-batch
+    load/    the table, in a few parquet files that form one micro-batch
+    append/  parquet files of rows with new ids, one per micro-batch
+    upsert/  parquet files, one per micro-batch; most rows have an id of the loaded table
 
 A row is an int64 id, a float64, a string of 12 characters and a list of 16 float32; 96 bytes.
-What a table must hold in the end is told by sums that any engine can compute.
+The expected contents of a table are sums that any engine can compute.
 """
 
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ SCHEMA = "id bigint, value double, name string, vector array<float>"
 VECTOR_SIZE = 16
 LOAD_FILES = 8
 MAX_VALUE = 1 << 28
-"""Values are whole numbers below; 2^25 of them add up exactly in a float64, in any order."""
+"""Values are whole numbers below this; 2^25 of them add up exactly in a float64, in any order."""
 
 
 class Sums(NamedTuple):
-    """What tells whether a table holds the rows that it should.
+    """Sums that check whether a table contains the expected rows.
 
     Attributes:
-        num_rows: How many rows it has.
+        num_rows: The number of rows.
         ids: The sum of their ids.
         values: The sum of their values, which are whole numbers, so that the order of adding
             does not matter.
@@ -40,7 +40,7 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """Sizes of what the sinks are given.
+    """Sizes of the workload.
 
     Attributes:
         table_rows: Rows of the table that is loaded; 0 for none.
@@ -67,10 +67,10 @@ class Workload:
         return self.batch_rows + self.updates
 
     def write(self, folder: Path) -> Sums:
-        """Write the files; return what a table holds that took all of them, upserts last.
+        """Write the files; return the sums of a table with all of them applied, upserts last.
 
         Args:
-            folder: Gets a folder for each verb.
+            folder: A folder for each verb is created in it.
         """
         random = np.random.default_rng(0)
         values = {"load": random.integers(0, MAX_VALUE, self.table_rows)}

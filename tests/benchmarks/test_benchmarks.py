@@ -70,7 +70,7 @@ def test_the_growth_benchmark_compares_fragment_counts() -> None:
         cells = re.search(rf"^{line} +([\d.]+) +([\d.]+)$", shown, re.MULTILINE)
         assert cells is not None, shown
         assert all(float(each) > 0 for each in cells.groups())
-    assert re.search(r"commit: -?[\d.]+ x; the aim is below 1\.5", shown), shown
+    assert re.search(r"commit: -?[\d.]+ x; target: below 1\.5", shown), shown
 
 
 @pytest.mark.oracle
