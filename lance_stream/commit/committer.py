@@ -29,7 +29,7 @@ from typing import Final
 
 from lance_stream.backoff import Backoff
 from lance_stream.commit.mending import with_counts, with_sequences
-from lance_stream.commit.publishing import publish_and_know
+from lance_stream.commit.publishing import publish_and_confirm
 from lance_stream.commit.rebasing import delete_deletion_files, rebase_transaction
 from lance_stream.commit.same_table import check_files_are_there, check_is_still_there, replaced
 from lance_stream.commit.version_log import Look, VersionLog
@@ -219,7 +219,7 @@ def _attempt(
             check_files_are_there(log.store, transaction.operation)
         made = _next_version(log, newest, file, creation, config_entries, environment)
         data = encode_manifest(made)
-        if publish_and_know(
+        if publish_and_confirm(
             log,
             made.version,
             data,
@@ -301,7 +301,7 @@ def _write_transaction(
     store = log.store
     data = encode_transaction(transaction)
     if not log.creates_names_once:
-        name = _name_by_chance(transaction, environment)
+        name = _random_name(transaction, environment)
         store.write(transaction_path(name), data)
         return _TransactionFile(transaction, name, data)
     name = transaction_file_name(transaction.read_version, transaction.uuid)
@@ -311,7 +311,7 @@ def _write_transaction(
         with suppress(NotFoundError):
             if store.read(transaction_path(name)) == data:  # ours: its answer got lost
                 return _TransactionFile(transaction, name, data)
-        name = _name_by_chance(transaction, environment)
+        name = _random_name(transaction, environment)
     raise StoreUnavailableError(
         f"the file of this {operation_name(transaction.operation)}'s transaction cannot be "
         f"created at {store.uri}: the store said of {_MAX_NAMES} names that no other writer uses, "
@@ -319,7 +319,7 @@ def _write_transaction(
     )
 
 
-def _name_by_chance(transaction: Transaction, environment: Environment) -> str:
+def _random_name(transaction: Transaction, environment: Environment) -> str:
     return transaction_file_name(
         transaction.read_version, f"{transaction.uuid}-{environment.random_id():016x}"
     )

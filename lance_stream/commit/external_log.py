@@ -282,12 +282,12 @@ class ExternalLog:
             self.store.delete(self.manifest_path(version))
         self.manifests.delete(self.base_uri, versions)
 
-    def put_back(self, version: int, manifest: bytes) -> None:
-        """Undo `remove`; see `VersionLog.put_back`. Versions without an item are read, too."""
+    def undo_remove(self, version: int, manifest: bytes) -> None:
+        """Undo `remove`; see `VersionLog.undo_remove`. Versions without an item are read, too."""
         self._create(self.manifest_path(version), manifest)
 
-    def staged_files_done_with(self, paths: Sequence[str]) -> set[str]:
-        """Return staged manifests of no use any more; see `VersionLog.staged_files_done_with`.
+    def obsolete_staged_files(self, paths: Sequence[str]) -> set[str]:
+        """Return staged manifests of no use any more; see `VersionLog.obsolete_staged_files`.
 
         One that no item names was never published, and will not be: it was staged long ago.
         """

@@ -144,12 +144,12 @@ class ObjectStoreLog:
         """
         for _ in range(2):
             listing = self._list_first(max(self._newest - version, 0) + FIRST_NAMES)
-            if self._says_all_after(version, listing):
+            if self._lists_all_after(version, listing):
                 return listing
         return self._list_all()
 
     @staticmethod
-    def _says_all_after(version: int, listing: _Listing) -> bool:
+    def _lists_all_after(version: int, listing: _Listing) -> bool:
         return listing.is_all or min(listing.versions(), default=0) <= version + 1
 
     def look(self) -> Look:
@@ -224,12 +224,12 @@ class ObjectStoreLog:
         for version in versions:
             self.store.delete(self.manifest_path(version))
 
-    def put_back(self, version: int, manifest: bytes) -> None:
-        """Undo `remove`; see `VersionLog.put_back`."""
+    def undo_remove(self, version: int, manifest: bytes) -> None:
+        """Undo `remove`; see `VersionLog.undo_remove`."""
         self.store.create_once(self.manifest_path(version), manifest)
 
-    def staged_files_done_with(self, paths: Sequence[str]) -> set[str]:
-        """Return staged manifests of no use any more; see `VersionLog.staged_files_done_with`.
+    def obsolete_staged_files(self, paths: Sequence[str]) -> set[str]:
+        """Return staged manifests of no use any more; see `VersionLog.obsolete_staged_files`.
 
         A newer version than the newest here may be published in a manifest store that is not
         known here: its file stays.

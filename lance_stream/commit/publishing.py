@@ -28,7 +28,7 @@ from lance_stream.errors import (
 _TRIES = 4
 
 
-def publish_and_know(
+def publish_and_confirm(
     log: VersionLog,
     version: int,
     manifest: bytes,

@@ -41,7 +41,7 @@ from lance_stream.table.operations import (
     operation_name,
 )
 from lance_stream.table.paths import data_file_path, deletion_file_path
-from lance_stream.table.version_marks import is_same_version, may_come_from
+from lance_stream.table.version_marks import is_same_version, may_derive_from
 
 
 def check_is_still_there(log: VersionLog, look: Look, known: Manifest) -> None:
@@ -128,5 +128,5 @@ def _is_still_there(log: VersionLog, look: Look, known: Manifest) -> bool:
     try:
         there = log.read(known.version, look.etags.get(known.version, ""))
     except NotFoundError:
-        return may_come_from(newest, known)
+        return may_derive_from(newest, known)
     return is_same_version(there, known)

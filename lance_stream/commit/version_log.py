@@ -160,11 +160,11 @@ class VersionLog(Protocol):
         """Remove versions that are not the newest. Their other files stay."""
         ...
 
-    def put_back(self, version: int, manifest: bytes) -> None:
+    def undo_remove(self, version: int, manifest: bytes) -> None:
         """Undo the removal of a version, given its manifest as it was."""
         ...
 
-    def staged_files_done_with(self, paths: Sequence[str]) -> set[str]:
+    def obsolete_staged_files(self, paths: Sequence[str]) -> set[str]:
         """Return those of some staged manifests, all written long ago, that are of no use any more.
 
         Args:

@@ -56,7 +56,7 @@ def field_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.Field:
         InvalidInputError: Two columns have the name.
     """
     if schema.names.count(path[0]) > 1:
-        raise InvalidInputError(said_twice(path[0]))
+        raise InvalidInputError(named_twice(path[0]))
     fields = {each.name: each for each in schema}
     for depth, name in enumerate(path):
         if name not in fields:
@@ -69,7 +69,7 @@ def field_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.Field:
     return found
 
 
-def said_twice(name: str) -> str:
+def named_twice(name: str) -> str:
     """Say that a name stands for two columns, and what to do."""
     return (
         f"there are two columns that are called {name!r}, so nothing can name one of them alone; "

@@ -202,11 +202,11 @@ class TableFollower:
         """
         newest = self._newest.look()
         if newest < start.last_version:
-            raise self._made_anew(start)
+            raise self._recreated_error(start)
         through = newest if through is None else max(min(newest, through), start.version)
         if not start.is_snapshot and through == start.version:
             if newest == start.version and start.mark not in ("", self._newest.mark):
-                raise self._made_anew(start)
+                raise self._recreated_error(start)
             return start
         history = self._history(self._newest.listed)
         self._check_mark(history, start)
@@ -255,7 +255,7 @@ class TableFollower:
         history = self._history_for(start, end)
         for position in (start, end):
             if position.last_version > history.newest.version:
-                raise self._made_anew(position)
+                raise self._recreated_error(position)
             self._check_mark(history, position)
         if start.is_snapshot:
             return self._snapshot_units(history, start, end, columns_of)
@@ -344,7 +344,7 @@ class TableFollower:
         stop = end.num_delivered if end.is_snapshot else None
         if not history.has(version):
             if stop is None:
-                version, first = history.stand_in(version), 0
+                version, first = history.next_existing(version), 0
                 instead = f"the rows of version {version} are read instead"
             else:
                 instead = "they are skipped, and a new snapshot follows"
@@ -379,7 +379,7 @@ class TableFollower:
                 "they follow in the next batch",
             )
             part = None
-        last = history.at(history.stand_in(part or end.version))
+        last = history.at(history.next_existing(part or end.version))
         columns = columns_of(last)
         after, first = self._beginning(history, start)
         through = end.version if part is None else part
@@ -404,7 +404,7 @@ class TableFollower:
         """
         version = start.version
         if not history.has(version):
-            left = history.stand_in(version)
+            left = history.next_existing(version)
             self._lose(
                 f"the changes after version {version} are needed, but that version no longer "
                 "exists, so what the next ones changed is unknown",
@@ -492,14 +492,14 @@ class TableFollower:
                 after += 1
                 yield replace(known, columns=columns)
                 continue
-            for step in self._walk_anew(history, after, through, columns):
+            for step in self._walk_uncached(history, after, through, columns):
                 after = step.newer.version
                 self._remember(step)
                 yield step
                 if after + 1 in self._known_steps:
                     break
 
-    def _walk_anew(
+    def _walk_uncached(
         self, history: VersionsLeft, after: int, through: int, columns: FeedColumns
     ) -> Iterator[VersionChanges | AppendedRows]:
         table = history.at(through)
@@ -595,9 +595,9 @@ class TableFollower:
     def _check_mark(self, history: VersionsLeft, position: Position) -> None:
         for version, mark in position.marks.items():
             if history.mark(version) not in ("", mark):
-                raise self._made_anew(position)
+                raise self._recreated_error(position)
 
-    def _made_anew(self, position: Position) -> NotFoundError:
+    def _recreated_error(self, position: Position) -> NotFoundError:
         return NotFoundError(
             f"version {position.last_version} of {self.uri}, up to which changes have been read, "
             "is not the one that exists now: the table was deleted and re-created, or restored "

@@ -233,7 +233,7 @@ def _kept(array: pa.Array, cast: Callable[[pa.Array], pa.Array], is_kept: pa.Arr
     return cast(pc.if_else(kept, array, pa.scalar(None, array.type)))
 
 
-def _there_and_back(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _round_trip(array: pa.Array, target: pa.DataType) -> pa.Array:
     """Cast values that survive a round trip; for casts where a wrong value never does."""
     back = array.cast(target, safe=False).cast(array.type, safe=False)
     return _kept(array, lambda some: some.cast(target, safe=False), pc.equal(array, back))
@@ -378,8 +378,8 @@ _RULES: Final[
     (_is_number, _show_number),
     (_is_text, _show_text),
     (_is_bytes, _show_bytes),
-    (_is_date, _there_and_back),
-    (_is_moment, _there_and_back),
-    (pa.types.is_time, _there_and_back),
-    (pa.types.is_duration, _there_and_back),
+    (_is_date, _round_trip),
+    (_is_moment, _round_trip),
+    (pa.types.is_time, _round_trip),
+    (pa.types.is_duration, _round_trip),
 )

@@ -77,7 +77,7 @@ class VersionsLeft:
         first = max(first, 1)
         self._log.read_ahead([each for each in self._after(first - 1) if first <= each <= last])
 
-    def stand_in(self, version: int) -> int:
+    def next_existing(self, version: int) -> int:
         """Return a version, or the next one that exists."""
         if self.has(version):
             return version
@@ -85,7 +85,7 @@ class VersionsLeft:
 
     def between(self, after: int, through: int) -> list[int]:
         """Return the existing versions after one and through another, or its stand-in."""
-        last = self.stand_in(through)
+        last = self.next_existing(through)
         return [each for each in self._after(after) if after < each <= last]
 
     def at(self, version: int) -> TableVersion:
@@ -203,13 +203,13 @@ class _RecentVersions(VersionLog):
         """Remove versions that are not the newest."""
         self._log.remove(versions)
 
-    def put_back(self, version: int, manifest: bytes) -> None:
+    def undo_remove(self, version: int, manifest: bytes) -> None:
         """Undo the removal of a version."""
-        self._log.put_back(version, manifest)
+        self._log.undo_remove(version, manifest)
 
-    def staged_files_done_with(self, paths: Sequence[str]) -> set[str]:
+    def obsolete_staged_files(self, paths: Sequence[str]) -> set[str]:
         """Return which of some staged manifests are no longer needed."""
-        return self._log.staged_files_done_with(paths)
+        return self._log.obsolete_staged_files(paths)
 
     def read_ahead(self, versions: Sequence[int]) -> None:
         """Read manifests side by side, as many as fit the cache; some may have been removed."""

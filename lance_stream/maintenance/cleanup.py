@@ -211,7 +211,7 @@ def cleanup(
         environment = by_the_clock_of(table.store, environment)
     expired = _expired_consumers(table, rules, environment)
     ignored = {*(each.tag for each in expired), *_forgotten_holds(table.refs, environment)}
-    made_from = _made_from(table.refs)
+    made_from = _branches_by_origin(table.refs)
     versions = table.log.versions()
     under_way = _CommitsUnderWay(table, rules, environment)
     survey = _survey(table, versions, rules, ignored, made_from, under_way, environment)
@@ -337,7 +337,7 @@ class _Holds:
         return self._tags.get(version, []) + consumers
 
 
-def _made_from(refs: Refs) -> dict[int, list[str]]:
+def _branches_by_origin(refs: Refs) -> dict[int, list[str]]:
     """Return the names of the branches that were created from this one, by version.
 
     Raises:
@@ -596,7 +596,7 @@ def _list_files(table: TableVersion) -> Iterator[tuple[Nameable, StoredFile]]:
         staged = [
             file.path for what, file in found if what and what.kind is FileKind.STAGED_MANIFEST
         ]
-        needed = set(staged) - table.log.staged_files_done_with(staged) if staged else ()
+        needed = set(staged) - table.log.obsolete_staged_files(staged) if staged else ()
         for what, file in found:
             if what is not None and file.path not in needed:
                 yield what, file
@@ -721,7 +721,7 @@ def _remove_versions(
         holds = _Holds(table.refs, ignored, made_from)
         for version, manifest in data.items():
             if holds.of(version):
-                table.log.put_back(version, manifest)
+                table.log.undo_remove(version, manifest)
             else:
                 removed.append(version)
     return removed

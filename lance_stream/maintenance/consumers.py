@@ -131,7 +131,7 @@ def hold_beginning(refs: Refs, name: str, version: int, environment: Environment
     _record(refs, name, version, SNAPSHOT_PREFIX, environment)
 
 
-def let_go_of_beginning(refs: Refs, name: str) -> None:
+def release_beginning(refs: Refs, name: str) -> None:
     """Undo `hold_beginning`, if it was done."""
     with suppress(NotFoundError, InvalidInputError):  # there is none, or one of another branch
         if _find(refs, name, SNAPSHOT_PREFIX):

@@ -53,7 +53,7 @@ def leave_manifest_store(
     """
     table = open_table(uri, None, storage_options)
     log = _external(table.log)
-    made = _marked_anew(table, replace(log, is_marking=False))
+    made = _publish_with_mark(table, replace(log, is_marking=False))
     log.forget(through=made.version)
     return made.version
 
@@ -82,7 +82,7 @@ def claim_versions(
     log = table.log
     assert isinstance(log, ExternalLog | ObjectStoreLog)
     is_empty = isinstance(log, ExternalLog) and log.manifests.latest(log.base_uri) is None
-    return _marked_anew(table, replace(log, is_claiming=True), is_needed=is_empty).version
+    return _publish_with_mark(table, replace(log, is_claiming=True), is_needed=is_empty).version
 
 
 def forget_versions(
@@ -118,7 +118,9 @@ def _external(log: VersionLog) -> ExternalLog:
     )
 
 
-def _marked_anew(table: TableVersion, log: VersionLog, *, is_needed: bool = False) -> TableVersion:
+def _publish_with_mark(
+    table: TableVersion, log: VersionLog, *, is_needed: bool = False
+) -> TableVersion:
     """Return a version with a log's mark, or without one; committed by that log if needed.
 
     Args:

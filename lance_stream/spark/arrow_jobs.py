@@ -249,7 +249,7 @@ def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
                 _USERS[session, name] -= 1
                 if not _USERS[session, name]:
                     del _USERS[session, name]
-                    _put_back(spark, name, _BEFORE.pop((session, name)))
+                    _restore_setting(spark, name, _BEFORE.pop((session, name)))
 
 
 _SETTINGS_LOCK: Final = threading.Lock()
@@ -265,7 +265,7 @@ def _identity_of(spark: SparkSession) -> str:
     return str(getattr(spark, "session_id", id(spark)))
 
 
-def _put_back(spark: SparkSession, name: str, value: str | None) -> None:
+def _restore_setting(spark: SparkSession, name: str, value: str | None) -> None:
     if value is None:
         spark.conf.unset(name)
     else:

@@ -34,7 +34,7 @@ def is_same_version(one: Manifest, other: Manifest) -> bool:
     )
 
 
-def may_come_from(newer: Manifest, older: Manifest) -> bool:
+def may_derive_from(newer: Manifest, older: Manifest) -> bool:
     """Say whether a version may have followed an older one, whose manifest is gone by now.
 
     It is assumed to where it has the same columns, or names a data file of the older one.

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.predicates import evaluate_predicate, parse_predicate
-from lance_stream.expressions.rules import said_twice
+from lance_stream.expressions.rules import named_twice
 from lance_stream.upsert.change_feeds import last_changes
 from lance_stream.upsert.comparing import check_can_order
 from lance_stream.upsert.keys import (
@@ -216,7 +216,7 @@ def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
     _check_there("the key column", rules.on, batch, "the data")
     twice = sorted({name for name in table.names if table.names.count(name) > 1})
     if twice:
-        raise InvalidInputError(said_twice(twice[0]))
+        raise InvalidInputError(named_twice(twice[0]))
     for name in rules.on:
         check_key_type(name, table.field(name).type)
     if rules.sequence_by is not None:

@@ -95,7 +95,7 @@ class FileBounds(NamedTuple):
     num_rows: int
 
     @property
-    def says_all(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every row of the file was seen."""
         return 0 < self.num_rows <= self.num_seen
 
@@ -248,7 +248,7 @@ class ColumnBounds:
                 each.place: each
                 for each in file_bounds
                 if each.field_id == self.field.id
-                and each.says_all
+                and each.is_complete
                 and each.place not in self._row_of_file
             }
             pairs = [self._nothing if each.bounds is None else each.bounds for each in new.values()]

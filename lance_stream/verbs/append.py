@@ -152,7 +152,7 @@ def append_fragments(
             if table.version:
                 check_still_fits(fragments, table.schema, planned_on)
             else:
-                check_was_made_alike(table, planned_on)
+                check_is_compatible(table, planned_on)
             raise
         except TableReplacedError:
             raise
@@ -240,7 +240,7 @@ def check_still_fits(fragments: Sequence[Fragment], written: Schema, newest: Tab
         )
 
 
-def check_was_made_alike(table: TableVersion, made: TableVersion) -> None:
+def check_is_compatible(table: TableVersion, made: TableVersion) -> None:
     """Raise unless a table created by another writer suits the files that were written.
 
     Args:

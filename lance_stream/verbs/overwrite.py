@@ -18,7 +18,7 @@ from lance_stream.snapshot.opening import checkout, newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.operations import Overwrite
-from lance_stream.verbs.append import check_was_made_alike
+from lance_stream.verbs.append import check_is_compatible
 from lance_stream.verbs.create import new_schema
 from lance_stream.write.arrow_input import ArrowInput, read_input
 from lance_stream.write.fragments import write_fragments, write_target
@@ -77,7 +77,7 @@ def overwrite_fragments(
     def attempt() -> Outcome:
         newest = newest_of_same(table)
         if newest.version and not table.version:
-            check_was_made_alike(table, newest)
+            check_is_compatible(table, newest)
         return commit_planned(newest, operation, micro_batch=micro_batch)
 
     staged = Staged(tuple(fragments))

@@ -300,13 +300,13 @@ def test_following_notices_a_restored_copy(
     ds = lance_stream.create_dataset(uri, rows(1).schema)
     shutil.copytree(uri, tmp_path / "copy")
 
-    def put_back() -> None:
+    def restore_copy() -> None:
         shutil.rmtree(uri)
         shutil.copytree(tmp_path / "copy", uri)
         for number in range(num_versions):
             lance_stream.open_dataset(uri).append(rows(100 + number))
 
-    naps += [lambda: ds.append(rows(77)), put_back]
+    naps += [lambda: ds.append(rows(77)), restore_copy]
     code, out, err = run("changes", uri, "--follow", "--format", "json")
     assert (code, [each["id"] for each in objects(out)]) == (3, [77])
     assert "version 2" in err

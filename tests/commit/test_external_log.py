@@ -193,7 +193,7 @@ def test_readers_see_all_or_nothing_of_crashes(writer: Writer, step: int) -> Non
     assert ObjectStoreLog(reader.store).read_latest().version == expected
     left = staged(reader.store)
     assert len(left) == (1 if step in (2, 5) else 0)
-    assert reader.staged_files_done_with([f"_versions/{each}" for each in left]) == {
+    assert reader.obsolete_staged_files([f"_versions/{each}" for each in left]) == {
         f"_versions/{each}" for each in left
     }
     commit_to(reader, append(expected, 1))

@@ -148,7 +148,7 @@ class VersionLogContract:
         assert log.versions() == [3]
         with pytest.raises(NotFoundError, match="no version 1: it has 1"):
             log.read(1)
-        log.put_back(1, data)
+        log.undo_remove(1, data)
         assert log.versions() == [1, 3]
         assert log.read(1).version == 1
         assert log.read_latest().version == 3

@@ -198,7 +198,7 @@ class History:
         self.copies.append(f"{self.folder}/copy-{len(self.copies)}")
         shutil.copytree(self.uri, self.copies[-1])
 
-    def put_back(self) -> None:
+    def restore_copy(self) -> None:
         """Put a copy of an earlier moment in the table's place."""
         self.counts["put back"] += 1
         shutil.rmtree(self.uri)
@@ -208,7 +208,7 @@ class History:
             self.write()
 
     def replace(self) -> None:
-        self.put_back() if self.copies and self.random.random() < 0.6 else self.make_anew()
+        self.restore_copy() if self.copies and self.random.random() < 0.6 else self.make_anew()
 
     def state(self, uri: str) -> tuple[int, list[dict[str, Any]], set[str]]:
         """Return what a table holds, once both writers have read it."""

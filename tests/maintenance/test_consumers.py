@@ -14,10 +14,10 @@ from lance_stream.maintenance.consumers import (
     abandoned_consumers,
     drop_consumer,
     hold_beginning,
-    let_go_of_beginning,
     list_consumers,
     read_progress,
     record_progress,
+    release_beginning,
 )
 from tests.commit.tables import make_environment
 
@@ -97,7 +97,7 @@ def test_what_a_consumer_begins_with_takes_no_other_consumers_place(ds: Dataset)
     ]
     newest = ds.append(pa.table({"a": [9]}))
     assert newest.cleanup(retain_versions=1).versions == (1,)
-    let_go_of_beginning(refs, "x")
+    release_beginning(refs, "x")
     assert read_progress(refs, "x.snapshot") == 3
     hold_beginning(refs, "x", 4)
     drop_consumer(refs, "x")

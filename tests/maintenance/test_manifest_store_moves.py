@@ -284,7 +284,7 @@ def test_what_an_item_still_names_is_finished_and_not_cleaned_up(
     assert found is not None
     staged = found._replace(path=f"{log.base_uri}/_versions/{path.name}")
     log.manifests.put_if_exists(log.base_uri, staged)
-    assert log.staged_files_done_with([f"_versions/{path.name}"]) == set()
+    assert log.obsolete_staged_files([f"_versions/{path.name}"]) == set()
     cleaned(external, options, delete_unverified=True, retain_versions=3)
     assert open_dataset(external, 2, storage_options=options).count_rows() == 1
     assert log.manifests.get(log.base_uri, 2) == found

@@ -117,7 +117,7 @@ def make_anew_by_pylance(uri: str) -> None:
         lance.write_dataset(others(number), uri, mode="append" if number else "create")
 
 
-def put_back(num_versions: int) -> Callable[[str], None]:
+def restore_copy(num_versions: int) -> Callable[[str], None]:
     """Put a copy of version 3 back, and go on from there."""
 
     def put(uri: str) -> None:
@@ -135,9 +135,9 @@ REPLACEMENTS: dict[str, Callable[[str], None]] = {
     "anew, as many versions": make_anew(4),
     "anew, more versions": make_anew(6),
     "anew, by pylance": make_anew_by_pylance,
-    "put back, fewer versions": put_back(0),
-    "put back, as many versions": put_back(1),
-    "put back, more versions": put_back(3),
+    "put back, fewer versions": restore_copy(0),
+    "put back, as many versions": restore_copy(1),
+    "put back, more versions": restore_copy(3),
 }
 
 
@@ -206,7 +206,7 @@ def test_files_that_went_with_the_old_directory_are_missed(
     shutil.copytree(uri, f"{uri} copy")
     before = lance_stream.open_dataset(uri)
     before, version = before.to_table(), before.version
-    meanwhile.append(lambda: put_back(0)(uri))
+    meanwhile.append(lambda: restore_copy(0)(uri))
     with pytest.raises(TableReplacedError, match=r"is not in .* any more"):
         VERBS[verb](uri)
     ds = lance_stream.open_dataset(uri)

@@ -13,9 +13,9 @@ from lance_stream.errors import NotFoundError
 from lance_stream.feed.positions import Position
 from lance_stream.maintenance.consumers import (
     hold_beginning,
-    let_go_of_beginning,
     read_progress,
     record_progress,
+    release_beginning,
 )
 from lance_stream.snapshot.references import Refs
 
@@ -48,7 +48,7 @@ class KeptProgress:
             # No data is lost: the stream needs only the versions after it.
             _log.warning("the progress of the consumer %r is not stored: %s", self._consumer, error)
         if self._held or not self._noted:
-            let_go_of_beginning(refs, self._consumer)
+            release_beginning(refs, self._consumer)
         self._noted, self._held = position.version, 0
 
     def hold(self, refs: Refs, start: Position, end: Position) -> None:
