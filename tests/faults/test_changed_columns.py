@@ -56,9 +56,8 @@ def put_in_anew(table: Any) -> None:
 
 
 @pytest.mark.parametrize("columns", [["id", "value", "seq"], ["id", "value"]])
-def test_changed_rows_keep_the_values_of_a_column_that_came_meanwhile(
-    uri: str, columns: list[str]
-) -> None:
+def test_rows_keep_values_of_concurrent_columns(uri: str, columns: list[str]) -> None:
+    """Changed rows keep the values of a column that was added while the upsert ran."""
     table = opened_with(uri, lambda table: table.add_columns({"twice": "nullif(id * 2, -1)"}))
     upsert(table, ROWS.select(columns), UpsertRules(("id",)), BATCH)
     rows = {row["id"]: row for row in rows_of(uri)}
@@ -67,7 +66,8 @@ def test_changed_rows_keep_the_values_of_a_column_that_came_meanwhile(
     check_sound(uri)
 
 
-def test_changed_rows_keep_the_values_of_a_column_that_was_replaced_meanwhile(uri: str) -> None:
+def test_rows_keep_values_of_replaced_columns(uri: str) -> None:
+    """Another writer replaced the column while the upsert ran."""
     upsert(opened_with(uri, put_in_anew), ROWS.select(["id", "value"]), UpsertRules(("id",)), BATCH)
     rows = {row["id"]: row for row in rows_of(uri)}
     assert rows[4] == {"id": 4, "value": "new", "seq": 400}
@@ -75,7 +75,8 @@ def test_changed_rows_keep_the_values_of_a_column_that_was_replaced_meanwhile(ur
     check_sound(uri)
 
 
-def test_values_for_a_column_that_was_replaced_meanwhile_go_into_the_new_one(uri: str) -> None:
+def test_values_go_into_a_replaced_column(uri: str) -> None:
+    """The upsert has values for a column that was dropped and added again while it ran."""
     upsert(opened_with(uri, put_in_anew), ROWS, UpsertRules(("id",)), BATCH)
     rows = {row["id"]: row for row in rows_of(uri)}
     assert [rows[key]["seq"] for key in (4, 9)] == [7, 8]
@@ -83,9 +84,9 @@ def test_values_for_a_column_that_was_replaced_meanwhile_go_into_the_new_one(uri
 
 
 @pytest.mark.parametrize("by", ["nullif(id * 100, -1)", "nullif(value, '')"])
-def test_appended_values_for_a_column_that_was_replaced_are_not_lost_in_silence(
-    uri: str, by: str
-) -> None:
+def test_appends_to_replaced_columns_are_refused(uri: str, by: str) -> None:
+    """The given values would otherwise be lost without an error."""
+
     def replace_column(table: Any) -> None:
         table.drop_columns(["seq"])
         table.add_columns({"seq": by})
@@ -96,7 +97,9 @@ def test_appended_values_for_a_column_that_was_replaced_are_not_lost_in_silence(
     check_sound(uri)
 
 
-def test_an_append_goes_on_when_a_column_that_it_has_no_values_for_comes_or_goes(uri: str) -> None:
+def test_appends_survive_changes_of_other_columns(uri: str) -> None:
+    """Columns that the append has no values for are added and dropped meanwhile."""
+
     def come_and_go(table: Any) -> None:
         table.add_columns({"twice": "nullif(id * 2, -1)"})
         table.drop_columns(["seq"])

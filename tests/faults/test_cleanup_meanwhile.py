@@ -87,10 +87,10 @@ VERBS: dict[str, tuple[Callable[[Dataset], Dataset], Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_is_done_though_its_version_is_cleaned_up(verb: str) -> None:
-    """That it is in the newest version says that it was not published behind it.
+def test_verbs_survive_cleanup_of_their_version(verb: str) -> None:
+    """The verb's change is in the newest version: it was not published behind it.
 
-    Its version number had been given to somebody else, and that version was removed.
+    The number that it meant to publish was taken by another writer, and that version was removed.
     """
     act, meant = VERBS[verb]
     for at in range(100):
@@ -106,7 +106,7 @@ def test_a_verb_is_done_though_its_version_is_cleaned_up(verb: str) -> None:
 
 
 @pytest.mark.parametrize("act", [clean_up, write_and_clean_up])
-def test_a_restore_has_all_its_files_or_is_refused(act: Callable[[Dataset], None]) -> None:
+def test_a_restore_is_whole_or_refused(act: Callable[[Dataset], None]) -> None:
     restored = refused = 0
     for at in range(100):
         ds = new_table()
@@ -126,7 +126,8 @@ def test_a_restore_has_all_its_files_or_is_refused(act: Callable[[Dataset], None
     assert refused > 1
 
 
-def test_a_cleanup_at_whose_every_step_somebody_restores_leaves_whole_versions() -> None:
+def test_restores_during_a_cleanup_are_whole() -> None:
+    """At each step of the cleanup, another writer restores a version."""
     for at in range(100):
         ds = new_table()
         got: list[str] = []

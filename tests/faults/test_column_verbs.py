@@ -54,7 +54,7 @@ def state(ds: Dataset) -> tuple[bool, list[dict[str, object]]]:
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_it_happened_as_a_whole_or_not_at_all(name: str) -> None:
+def test_a_verb_happens_wholly_or_not(name: str) -> None:
     verb = VERBS[name]
     before = state(fresh())
     after = state(verb(fresh()))

@@ -122,16 +122,15 @@ def check_whole(store: Store, num_batches: int) -> None:
 NUM_CALLS = 7
 
 
-def test_a_micro_batch_takes_as_many_calls_as_these_tests_count(tmp_path: Path) -> None:
+def test_a_micro_batch_makes_the_assumed_calls(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
     create(3, store=store)
     assert count_calls(lambda watched: take_in(watched, 0), store) == NUM_CALLS
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_sink_that_is_killed_at_any_step_and_restarted_writes_each_batch_once(
-    tmp_path: Path, when: str
-) -> None:
+def test_a_killed_sink_commits_each_batch_once(tmp_path: Path, when: str) -> None:
+    """The sink is killed at each step, and started again."""
     store = LocalStore(str(tmp_path))
     create(3, store=store)
     for batch_id in range(NUM_CALLS):
@@ -160,7 +159,7 @@ def test_a_sink_that_is_killed_at_any_step_and_restarted_writes_each_batch_once(
         ("fsync", 4, True),  # of the folder, after
     ],
 )
-def test_a_kill_within_the_store_leaves_no_torn_file(
+def test_a_kill_within_the_store_tears_nothing(
     tmp_path: Path, name: str, nth: int, landed: bool
 ) -> None:
     store = LocalStore(str(tmp_path))
@@ -188,7 +187,8 @@ def test_a_kill_within_the_store_leaves_no_torn_file(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("number", range(NUM_CALLS))
-def test_an_error_at_any_call_loses_and_doubles_nothing(when: str, number: int) -> None:
+def test_an_error_at_any_call_is_harmless(when: str, number: int) -> None:
+    """No row is lost, and none is there twice."""
     store = create(3).store
 
     def fail() -> None:
@@ -206,7 +206,8 @@ def test_an_error_at_any_call_loses_and_doubles_nothing(when: str, number: int) 
     check_whole(store, 1)
 
 
-def test_an_answer_that_is_lost_while_another_writer_moves_on_is_still_ours() -> None:
+def test_a_lost_reply_amid_rivals_is_ours() -> None:
+    """Another writer commits before the error arrives in place of the reply."""
     log = create(3)
     store = WatchedStore(log.store)
 
@@ -222,7 +223,7 @@ def test_an_answer_that_is_lost_while_another_writer_moves_on_is_still_ours() ->
     assert live_ids(log) == list(range(9))
 
 
-def test_a_request_that_was_sent_twice_is_ours() -> None:
+def test_a_request_sent_twice_is_ours() -> None:
     log = create(3)
     store = WatchedStore(log.store)
     real = store.create_once
@@ -237,7 +238,8 @@ def test_a_request_that_was_sent_twice_is_ours() -> None:
     assert live_ids(log) == list(range(8))
 
 
-def test_an_error_while_another_writer_took_the_version_is_a_loss() -> None:
+def test_an_error_after_losing_is_a_loss() -> None:
+    """Another writer took the version."""
     log = create(3)
     store = WatchedStore(log.store)
 
@@ -253,7 +255,8 @@ def test_an_error_while_another_writer_took_the_version_is_a_loss() -> None:
     assert live_ids(log) == list(range(9))
 
 
-def test_a_store_that_never_answers_leaves_the_commit_uncertain_and_deletes_nothing() -> None:
+def test_an_unresponsive_store_leaves_uncertainty() -> None:
+    """Nothing is deleted: the version may have been published."""
     log = create(3)
     store = WatchedStore(log.store)
 
@@ -270,7 +273,7 @@ def test_a_store_that_never_answers_leaves_the_commit_uncertain_and_deletes_noth
     assert log.versions() == [1]
 
 
-def test_a_version_that_cannot_be_read_back_leaves_the_commit_uncertain() -> None:
+def test_an_unreadable_version_leaves_uncertainty() -> None:
     log = create(3)
     store = WatchedStore(log.store)
     planned = append(1, 5)
@@ -335,7 +338,8 @@ def land(log: ObjectStoreLog, planned: Transaction) -> bool:
         return False
 
 
-def test_three_committers_nested_at_every_step_lose_no_row() -> None:
+def test_three_nested_committers_lose_no_row() -> None:
+    """Two more commit within each step of the first."""
     for first in range(6):
         for second in range(6):
             log = create(10)
@@ -356,7 +360,7 @@ def test_three_committers_nested_at_every_step_lose_no_row() -> None:
             assert log.versions() == list(range(1, log.latest() + 1))
 
 
-def test_a_deletion_file_that_cannot_be_written_stops_the_rebase(
+def test_a_failed_deletion_file_stops_the_rebase(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = create(10)

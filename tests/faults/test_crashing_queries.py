@@ -86,10 +86,13 @@ CASES = [
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize(("name", "kind"), [*CASES, *ON_STORES])
-def test_a_query_that_dies_at_any_step_gives_every_change_once(
+def test_a_crashing_query_delivers_changes_once(
     request: pytest.FixtureRequest, name: str, kind: str
 ) -> None:
-    """At the end of each version the replica is equal, too, as its own feed says."""
+    """A query that dies at any step delivers every change once.
+
+    At the end of each version the replica is equal, too, as its own feed says.
+    """
     dice, options, folder = random.Random(5), OPTIONS[name], folder_on(kind, request)
     is_cut = "maxRowsPerTrigger" in options or "maxBytesPerTrigger" in options
     writer = Writer(f"{folder}/source", dice, moves_keys=not is_cut)

@@ -58,7 +58,7 @@ def test_the_same_seed_damages_the_same_way() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
-def test_a_file_taken_apart_and_joined_reads_as_before(version: FileVersion) -> None:
+def test_rejoined_files_read_as_before(version: FileVersion) -> None:
     whole = sound_file("list<list<int64>>", "some nulls", version)
     joined = Parts.of(whole).joined()
     assert Parts.of(joined).columns == Parts.of(whole).columns

@@ -185,7 +185,7 @@ def test_damage_costs_neither_time_nor_memory(tmp_path: Path, writer: str, versi
 
 
 @pytest.mark.parametrize("version", FILE_VERSIONS)
-def test_every_strict_prefix_of_a_data_file_is_refused(tmp_path: Path, version: str) -> None:
+def test_strict_prefixes_of_files_are_refused(tmp_path: Path, version: str) -> None:
     uri = str(tmp_path / "table")
     rows = make_rows(40).select(["id", "some", "word", "list", "vector"])
     lance_stream.create_dataset(uri, rows.schema, file_version=version).append(rows)

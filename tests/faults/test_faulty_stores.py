@@ -73,7 +73,7 @@ def check_whole(uri: str) -> None:
 
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_error_at_any_call_and_a_second_try_put_a_batch_in_once(
+def test_a_retry_after_any_error_commits_once(
     mode: str, when: str, copy: Callable[[], str]
 ) -> None:
     outcomes = set()
@@ -94,9 +94,8 @@ def test_an_error_at_any_call_and_a_second_try_put_a_batch_in_once(
 
 
 @pytest.mark.quick_cases(one_in=2)
-def test_a_store_that_goes_away_at_any_call_and_comes_back_has_the_batch_once(
-    mode: str, copy: Callable[[], str]
-) -> None:
+def test_a_store_that_returns_has_batches_once(mode: str, copy: Callable[[], str]) -> None:
+    """The store goes away at any call, and comes back."""
     landed = set()
     for number in range(count_calls(mode, copy())):
         uri = copy()
@@ -132,9 +131,8 @@ class LateStore(WatchedStore):
         return self.__dict__.setdefault("_under_way", [])
 
 
-def test_a_publication_that_arrives_after_the_driver_gave_up_is_found_by_the_next(
-    mode: str, copy: Callable[[], str]
-) -> None:
+def test_late_publications_are_found_by_successors(mode: str, copy: Callable[[], str]) -> None:
+    """The publication arrives after the driver gave up."""
     uri = copy()
     late = LateStore(open_store(uri))
     with pytest.raises(CommitUncertainError, match="may or may not have been published"):
@@ -147,9 +145,8 @@ def test_a_publication_that_arrives_after_the_driver_gave_up_is_found_by_the_nex
 
 
 @pytest.mark.quick_cases(one_in=2)
-def test_a_publication_that_arrives_at_any_step_of_the_next_driver_is_in_once(
-    mode: str, copy: Callable[[], str]
-) -> None:
+def test_late_publications_during_successors_count_once(mode: str, copy: Callable[[], str]) -> None:
+    """The publication arrives at any step of the next driver."""
     arrived_first = set()
     for stopped_at in count():
         uri = copy()
@@ -171,9 +168,7 @@ def test_a_publication_that_arrives_at_any_step_of_the_next_driver_is_in_once(
     assert arrived_first == {0, 1}
 
 
-def test_a_store_that_answers_after_others_have_moved_on_has_the_batch_once(
-    mode: str, copy: Callable[[], str]
-) -> None:
+def test_a_late_error_commits_once(mode: str, copy: Callable[[], str]) -> None:
     """The publication lands, two more versions follow, and only then comes an error as answer."""
     uri = copy()
 
@@ -192,7 +187,7 @@ def test_a_store_that_answers_after_others_have_moved_on_has_the_batch_once(
     check_sound(uri)
 
 
-def test_a_request_that_the_client_sends_twice_is_one(mode: str, copy: Callable[[], str]) -> None:
+def test_a_request_the_client_repeats_counts_once(mode: str, copy: Callable[[], str]) -> None:
     uri = copy()
 
     class Twice(WatchedStore):
@@ -204,9 +199,7 @@ def test_a_request_that_the_client_sends_twice_is_one(mode: str, copy: Callable[
     check_sound(uri)
 
 
-def test_files_of_a_loser_that_cannot_be_deleted_stay_and_do_no_harm(
-    mode: str, copy: Callable[[], str]
-) -> None:
+def test_undeletable_files_of_losers_are_harmless(mode: str, copy: Callable[[], str]) -> None:
     uri = copy()
 
     def act(store: Store) -> None:

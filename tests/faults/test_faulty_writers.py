@@ -48,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.mark.parametrize("kind", ["batch", "stream"])
-def test_a_task_that_is_tried_again_leaves_no_duplicate(run: Run, kind: str) -> None:
+def test_a_retried_task_leaves_no_duplicate(run: Run, kind: str) -> None:
     name = f"{kind} killed"
     assert run.outcomes[name] == "in"
     table = lance_stream.open_dataset(run.folder / name)
@@ -64,7 +64,7 @@ def test_a_task_that_is_tried_again_leaves_no_duplicate(run: Run, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["batch", "stream"])
-def test_a_task_that_always_fails_leaves_no_table(run: Run, kind: str) -> None:
+def test_a_failing_task_leaves_no_table(run: Run, kind: str) -> None:
     name = f"{kind} fails always"
     assert "the wire is cut" in run.outcomes[name]
     with pytest.raises(lance_stream.NotFoundError):

@@ -73,9 +73,8 @@ def grid(copy: Callable[[], str], ours: str, theirs: str) -> Iterator[tuple[int,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
-def test_two_drivers_of_one_batch_put_it_in_once_whichever_way_their_steps_fall(
-    mode: str, copy: Callable[[], str]
-) -> None:
+def test_two_drivers_commit_a_batch_once(mode: str, copy: Callable[[], str]) -> None:
+    """The steps of the two drivers are interleaved in every way."""
     expected = MODES[mode].model(START, batch_for(mode, APP, 0))
     for first, second in grid(copy, mode, mode):
         uri = copy()
@@ -92,9 +91,8 @@ def test_two_drivers_of_one_batch_put_it_in_once_whichever_way_their_steps_fall(
 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize(("ours", "theirs"), list(product(MODES, MODES)))
-def test_two_streams_are_both_taken_in_as_if_one_came_after_the_other(
-    ours: str, theirs: str, copy: Callable[[], str]
-) -> None:
+def test_two_streams_are_serializable(ours: str, theirs: str, copy: Callable[[], str]) -> None:
+    """One commits at any step of the other: the rows are as if one came after the other."""
     orders = all_orders(
         START, [(ours, batch_for(ours, APP, 0)), (theirs, batch_for(theirs, OTHER_APP, 0))]
     )
@@ -114,7 +112,7 @@ def test_two_streams_are_both_taken_in_as_if_one_came_after_the_other(
 @pytest.mark.parametrize(
     ("ours", "theirs"), [("upsert", "upsert"), ("cdc", "cdc"), ("append", "overwrite")]
 )
-def test_two_streams_that_stop_each_other_in_turn_are_both_taken_in(
+def test_two_streams_interrupting_each_other_are_serializable(
     ours: str, theirs: str, copy: Callable[[], str]
 ) -> None:
     orders = all_orders(
@@ -137,9 +135,8 @@ def check_both_in(uri: str, orders: list[list[tuple[int, str, int]]]) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_zombie_that_wakes_up_after_its_successor_changes_nothing(
-    mode: str, copy: Callable[[], str]
-) -> None:
+def test_a_late_zombie_changes_nothing(mode: str, copy: Callable[[], str]) -> None:
+    """The zombie wakes up after its successor has gone on."""
     for stopped_at in stops(copy, mode):
         uri = copy()
         zombie = driver(uri, mode)
@@ -154,9 +151,7 @@ def test_a_zombie_that_wakes_up_after_its_successor_changes_nothing(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_zombie_whose_batch_landed_hears_so_late_and_does_nothing_more(
-    mode: str, copy: Callable[[], str]
-) -> None:
+def test_a_zombie_learns_late_of_its_commit(mode: str, copy: Callable[[], str]) -> None:
     """It stops just after it has published, and its successor goes on from there."""
     num_steps = count_steps(copy, mode)
     uri = copy()
@@ -173,9 +168,7 @@ def test_a_zombie_whose_batch_landed_hears_so_late_and_does_nothing_more(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_three_drivers_of_one_batch_within_each_other_put_it_in_once(
-    mode: str, copy: Callable[[], str]
-) -> None:
+def test_three_nested_drivers_commit_a_batch_once(mode: str, copy: Callable[[], str]) -> None:
     expected = MODES[mode].model(START, batch_for(mode, APP, 0))
     num_steps = count_steps(copy, mode)
     for first in stops(copy, mode):
@@ -191,9 +184,7 @@ def test_three_drivers_of_one_batch_within_each_other_put_it_in_once(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_driver_that_is_overtaken_by_its_successor_s_next_batch_loses_nothing(
-    mode: str, copy: Callable[[], str]
-) -> None:
+def test_an_overtaking_zombie_loses_nothing(mode: str, copy: Callable[[], str]) -> None:
     """Batch 0 is in; a zombie does it again while the successor is in the middle of batch 1."""
     batches = [batch_for(mode, APP, batch_id) for batch_id in range(2)]
     expected = MODES[mode].model(MODES[mode].model(START, batches[0]), batches[1])
@@ -210,9 +201,7 @@ def test_a_driver_that_is_overtaken_by_its_successor_s_next_batch_loses_nothing(
 
 
 @pytest.mark.parametrize("mode", ["upsert", "cdc"])
-def test_deletion_files_that_were_united_with_those_of_others_are_cleaned_up(
-    mode: str, copy: Callable[[], str]
-) -> None:
+def test_united_deletion_files_are_cleaned_up(mode: str, copy: Callable[[], str]) -> None:
     """Another row of the same fragment dies at each step: the batch is rebased, or planned anew."""
     expected = [row for row in MODES[mode].model(START, batch_for(mode, APP, 0)) if row[0] != 5]
     for first in stops(copy, mode):

@@ -36,7 +36,7 @@ def check(uri: str) -> lance_stream.Dataset:
 
 
 @pytest.mark.slow
-def test_a_compaction_killed_at_any_moment_costs_no_row_and_no_batch(tmp_path: Path) -> None:
+def test_killed_compactions_cost_no_row_or_batch(tmp_path: Path) -> None:
     dice, uri = random.Random(1), str(tmp_path / "t")
     start = [sys.executable, str(PROCESS), uri, str(NUM_BATCHES)]
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.int64())])

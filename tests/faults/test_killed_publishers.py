@@ -119,7 +119,7 @@ def check_is_finished(place: Place, num_left: int = 0) -> None:
 @pytest.mark.quick_cases(one_in=4)
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("step", range(1, NUM_STEPS + 2))
-def test_a_writer_that_is_killed_at_a_step_leaves_all_or_nothing(place: Place, step: int) -> None:
+def test_a_killed_writer_leaves_all_or_nothing(place: Place, step: int) -> None:
     kill_at(place, step, row=1)
     expected = [1] if step > 2 else []
     assert in_directory(place) == ([1] if step > 3 else [])  # up to one version behind
@@ -133,7 +133,7 @@ def test_a_writer_that_is_killed_at_a_step_leaves_all_or_nothing(place: Place, s
 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.some_cases(one_in=2)
-def test_two_readers_finish_at_once_what_a_killed_writer_left(place: Place) -> None:
+def test_concurrent_readers_finish_killed_commits(place: Place) -> None:
     for row in range(1, 4 if ALL_CASES else 2):
         kill_at(place, 3, row)
         start, seen = threading.Barrier(8), []
@@ -153,8 +153,11 @@ def test_two_readers_finish_at_once_what_a_killed_writer_left(place: Place) -> N
 
 @pytest.mark.slow
 @pytest.mark.some_cases(one_in=3)
-def test_writers_that_are_killed_all_the_time_lose_and_double_nothing(place: Place) -> None:
-    """Two at once: one is killed at a step, the other goes on."""
+def test_repeatedly_killed_writers_lose_nothing(place: Place) -> None:
+    """Two write at once: one is killed at a step, the other goes on.
+
+    Nothing is lost, and nothing is there twice.
+    """
     stands = set()
     for number in range(1, NUM_STEPS + 1):
         with Writing(place, number, row=number) as killed:

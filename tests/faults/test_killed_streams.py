@@ -136,7 +136,7 @@ def check_history(streams: Streams) -> None:
 
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("kind", [on("local"), on("s3")])
-def test_streams_killed_at_random_moments_lose_and_double_nothing(
+def test_randomly_killed_streams_lose_nothing(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
     """Each kill is the end of an append and an upsert, somewhere between two of their commits."""
@@ -160,7 +160,8 @@ def test_streams_killed_at_random_moments_lose_and_double_nothing(
 
 
 @pytest.mark.nightly
-def test_a_zombie_that_was_stopped_while_its_successor_ran_changes_nothing(tmp_path: Path) -> None:
+def test_a_paused_zombie_changes_nothing(tmp_path: Path) -> None:
+    """The zombie was stopped while its successor ran."""
     streams = Streams(tmp_path, seed=8)
     for _ in range(10):
         streams.add_file()
@@ -204,7 +205,7 @@ def check_log(folder: Path, writer: Writer) -> None:
 
 
 @pytest.mark.nightly
-def test_killed_replicas_of_a_changing_table_get_every_change_once(tmp_path: Path) -> None:
+def test_killed_replicas_get_each_change_once(tmp_path: Path) -> None:
     """They follow a table that is changed in every way, compacted and cleaned up beside them."""
     dice = random.Random(11)
     writer = Writer(str(tmp_path / "source"), dice)

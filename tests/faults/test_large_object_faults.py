@@ -76,9 +76,10 @@ CASES = [
 
 
 @pytest.mark.parametrize(("store_name", "fault", "way"), CASES)
-def test_a_fault_at_any_request_of_a_large_object_is_overcome(
+def test_faults_of_large_objects_are_overcome(
     request: pytest.FixtureRequest, proxies: Proxies, store_name: str, fault: str, way: str
 ) -> None:
+    """A fault at any request of a large object is overcome."""
     place = request.getfixturevalue(store_name)
     bucket = place.new_bucket() if isinstance(place, GoogleFront) else place
     is_late = isinstance(FAULTS[fault], Hold)

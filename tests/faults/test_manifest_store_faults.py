@@ -121,13 +121,14 @@ def chooser(action: str, fault: str) -> Callable[[Sequence[int]], Sequence[int]]
 
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize(("action_name", "fault"), cases(ONCE))
-def test_a_fault_at_any_request_of_a_commit_by_dynamodb_is_overcome_at_once(
+def test_dynamodb_commits_overcome_single_faults(
     s3_bucket: Bucket,
     dynamodb_table: DynamoTable,
     proxies: Proxies,
     action_name: str,
     fault: str,
 ) -> None:
+    """A fault at any request of a commit is overcome at once."""
     action, case = ACTIONS[action_name], ONCE[fault]
 
     def place_before(proxy: FaultProxy) -> Place:
@@ -141,13 +142,14 @@ def test_a_fault_at_any_request_of_a_commit_by_dynamodb_is_overcome_at_once(
 @pytest.mark.nightly
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize(("action_name", "fault"), cases(FOR_EVER))
-def test_s3_and_dynamodb_that_fail_from_any_request_on_end_in_a_clear_error(
+def test_lasting_dynamodb_faults_end_clearly(
     s3_bucket: Bucket,
     dynamodb_table: DynamoTable,
     proxies: Proxies,
     action_name: str,
     fault: str,
 ) -> None:
+    """When S3 and DynamoDB fail from any request on, the commit ends in a clear error."""
     action, case = ACTIONS[action_name], FOR_EVER[fault]
 
     def place_before(proxy: FaultProxy) -> Place:

@@ -10,6 +10,7 @@ from tests.faults.replaced_histories import run_history
 @pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize("seed", [1, 2])
-def test_nothing_goes_into_another_table_and_streams_notice(tmp_path: Path, seed: int) -> None:
+def test_replaced_tables_receive_no_foreign_commits(tmp_path: Path, seed: int) -> None:
+    """The streams notice that the table was replaced."""
     done = run_history(tmp_path, seed)
     assert sum(count for what, count in done.items() if what.endswith("refused")) > 1

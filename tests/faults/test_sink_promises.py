@@ -162,9 +162,8 @@ def once_before(
 
 
 @every_mode_and_store
-def test_a_replay_after_the_newest_commit_was_lost_gives_the_same_rows_and_versions(
-    file_stream: Any, uri: str, mode: str
-) -> None:
+def test_a_replay_changes_nothing(file_stream: Any, uri: str, mode: str) -> None:
+    """The newest entry of the commit log is lost: the same batch comes again."""
     for batch in PLAIN:
         file_stream.add(as_file(mode, batch))
     sink = sink_into(uri, **ARGUMENTS[mode])
@@ -184,7 +183,7 @@ def test_a_replay_after_the_newest_commit_was_lost_gives_the_same_rows_and_versi
 
 
 @every_mode_and_store
-def test_b_a_crash_between_two_tables_of_one_batch_loses_and_doubles_nothing(
+def test_b_crashes_between_two_tables_are_harmless(
     file_stream: Any, folder: str, mode: str
 ) -> None:
     uris = [f"{folder}/{name}" for name in ("one", "two", "three")]
@@ -214,7 +213,7 @@ def test_b_a_crash_between_two_tables_of_one_batch_loses_and_doubles_nothing(
 
 
 @every_mode_and_store
-def test_c_a_lost_answer_while_another_writer_moves_on_needs_no_second_try(
+def test_c_lost_replies_amid_rivals_are_ours(
     file_stream: Any, uri: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost: list[str] = []
@@ -241,7 +240,7 @@ def test_c_a_lost_answer_while_another_writer_moves_on_needs_no_second_try(
 
 
 @every_mode_and_store
-def test_c_a_commit_that_lands_and_is_not_known_to_is_skipped_after_the_restart(
+def test_c_an_unnoticed_commit_is_skipped_later(
     file_stream: Any, uri: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost: list[str] = []
@@ -294,9 +293,7 @@ def test_c_a_commit_that_lands_and_is_not_known_to_is_skipped_after_the_restart(
 
 
 @every_mode_and_store
-def test_d_two_drivers_that_do_each_batch_at_the_same_time_put_it_in_once(
-    file_stream: Any, uri: str, mode: str
-) -> None:
+def test_d_concurrent_drivers_commit_batches_once(file_stream: Any, uri: str, mode: str) -> None:
     """Every order of their steps is played in test_interleaved_drivers.py."""
     from pyspark import InheritableThread
 
@@ -335,9 +332,7 @@ def test_d_two_drivers_that_do_each_batch_at_the_same_time_put_it_in_once(
 
 
 @every_mode
-def test_e_a_batch_whose_version_was_cleaned_up_is_still_known(
-    file_stream: Any, uri: str, mode: str
-) -> None:
+def test_e_batches_of_removed_versions_are_known(file_stream: Any, uri: str, mode: str) -> None:
     for batch in PLAIN:
         file_stream.add(as_file(mode, batch))
     sink = sink_into(uri, **ARGUMENTS[mode])
@@ -353,9 +348,7 @@ def test_e_a_batch_whose_version_was_cleaned_up_is_still_known(
 
 
 @every_mode
-def test_e_a_batch_whose_version_is_missing_in_a_gap_is_still_known(
-    file_stream: Any, uri: str, mode: str
-) -> None:
+def test_e_batches_of_gap_versions_are_known(file_stream: Any, uri: str, mode: str) -> None:
     for batch in PLAIN:
         file_stream.add(as_file(mode, batch))
     sink = sink_into(uri, **ARGUMENTS[mode])
@@ -380,9 +373,7 @@ def test_e_a_batch_whose_version_is_missing_in_a_gap_is_still_known(
 
 
 @every_mode
-def test_f_a_new_checkpoint_under_an_old_app_id_is_stopped_and_writes_nothing(
-    file_stream: Any, uri: str, mode: str
-) -> None:
+def test_f_new_checkpoints_cannot_reuse_app_ids(file_stream: Any, uri: str, mode: str) -> None:
     for batch in PLAIN:
         file_stream.add(as_file(mode, batch))
     file_stream.run(sink_into(uri, app_id="app", **ARGUMENTS[mode]))
@@ -398,9 +389,8 @@ def test_f_a_new_checkpoint_under_an_old_app_id_is_stopped_and_writes_nothing(
 
 
 @every_mode
-def test_g_other_rows_under_a_number_that_is_in_are_refused_after_a_restart_too(
-    spark: Any, uri: str, mode: str
-) -> None:
+def test_g_replays_with_other_rows_are_refused(spark: Any, uri: str, mode: str) -> None:
+    """They are refused after a restart, too."""
     sink = sink_into(uri, app_id="app", **ARGUMENTS[mode])
     for batch_id, batch in enumerate(PLAIN[:2]):
         sink(spark.createDataFrame(as_file(mode, batch)), batch_id)
@@ -413,9 +403,11 @@ def test_g_other_rows_under_a_number_that_is_in_are_refused_after_a_restart_too(
 
 
 @every_mode
-def test_g_a_batch_that_failed_comes_again_with_other_data_and_only_that_is_in(
+def test_g_a_failed_batch_may_return_changed(
     file_stream: Any, uri: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Only the rows of the second attempt are in the table."""
+
     def fail() -> None:
         raise ConnectionError("the wire is cut")
 
@@ -443,9 +435,7 @@ def test_g_a_batch_that_failed_comes_again_with_other_data_and_only_that_is_in(
 
 
 @every_mode_and_store
-def test_h_an_empty_batch_makes_no_version_and_the_next_goes_on(
-    file_stream: Any, uri: str, mode: str
-) -> None:
+def test_h_empty_batches_make_no_version(file_stream: Any, uri: str, mode: str) -> None:
     sink = sink_into(uri, **ARGUMENTS[mode])
 
     def without_some(df: Any, batch_id: int) -> None:
@@ -536,9 +526,10 @@ INTERLOPERS: dict[str, tuple[Interloper, Effect]] = {
         on("azure", "compaction", "append"),
     ],
 )
-def test_i_what_others_do_between_plan_and_commit_comes_before_the_batch(
+def test_i_concurrent_changes_precede_the_batch(
     file_stream: Any, uri: str, mode: str, interloper: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Others change the table between the batch's plan and its commit."""
     act, effect = INTERLOPERS[interloper]
     sink = sink_into(uri, **ARGUMENTS[mode])
     for batch in PLAIN[:2]:
@@ -559,9 +550,7 @@ def test_i_what_others_do_between_plan_and_commit_comes_before_the_batch(
 
 
 @pytest.mark.parametrize("mode", ["upsert", "cdc"])
-def test_j_null_keys_are_refused_with_their_count_and_nothing_is_written(
-    spark: Any, uri: str, mode: str
-) -> None:
+def test_j_null_keys_are_counted_and_refused(spark: Any, uri: str, mode: str) -> None:
     sink = sink_into(uri, app_id="app", **ARGUMENTS[mode])
     sink(spark.createDataFrame(as_file(mode, PLAIN[0])), 0)
     before = versions_of(uri)
@@ -573,9 +562,8 @@ def test_j_null_keys_are_refused_with_their_count_and_nothing_is_written(
     check_no_files_are_left(uri)
 
 
-def test_j_a_key_that_comes_twice_is_refused_without_a_sequence_and_nothing_is_written(
-    spark: Any, uri: str
-) -> None:
+def test_j_duplicate_keys_need_a_sequence(spark: Any, uri: str) -> None:
+    """Without a sequence the batch is refused, and nothing is written."""
     sink = sink_into(uri, app_id="app", **ARGUMENTS["upsert"])
     sink(spark.createDataFrame(as_file("upsert", PLAIN[0])), 0)
     before = versions_of(uri)
@@ -588,9 +576,10 @@ def test_j_a_key_that_comes_twice_is_refused_without_a_sequence_and_nothing_is_w
 
 @pytest.mark.parametrize("writer", ["our upsert", "our sink", "pylance"])
 @pytest.mark.parametrize("mode", ["upsert", "cdc"])
-def test_j_a_key_that_is_new_to_two_writers_at_once_gets_one_row(
+def test_j_keys_inserted_concurrently_are_merged(
     spark: Any, uri: str, mode: str, writer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A key that is new to two writers at once gets one row."""
     sink = sink_into(uri, app_id="app", **ARGUMENTS[mode])
     sink(spark.createDataFrame(as_file(mode, PLAIN[0])), 0)
     theirs = [Change(70, "theirs", 1), Change(71, "theirs", 1)]
@@ -615,9 +604,7 @@ def test_j_a_key_that_is_new_to_two_writers_at_once_gets_one_row(
 # --- k
 
 
-def test_k_of_a_delete_an_update_and_an_insert_of_one_key_the_newest_counts(
-    file_stream: Any, uri: str
-) -> None:
+def test_k_a_keys_newest_change_wins(file_stream: Any, uri: str) -> None:
     batches = [
         [Change(1, "a", 1), Change(2, "a", 1), Change(3, "a", 1)],
         [
@@ -640,9 +627,7 @@ def test_k_of_a_delete_an_update_and_an_insert_of_one_key_the_newest_counts(
     assert versions_of(uri) == [1, 2]
 
 
-def test_k_changes_that_come_out_of_order_across_batches_change_nothing(
-    file_stream: Any, uri: str
-) -> None:
+def test_k_late_changes_across_batches_are_ignored(file_stream: Any, uri: str) -> None:
     batches = [
         [Change(1, "newest", 9), Change(2, "old", 1)],
         [Change(1, "late", 5), Change(2, "newer", 2), Change(3, "", 3, True)],

@@ -140,9 +140,10 @@ OPERATIONS: dict[str, Operation] = {
 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize(("do", "expected"), OPERATIONS.values(), ids=OPERATIONS)
-def test_each_operation_gives_its_changes_in_order_to_batches_and_streams(
+def test_each_operation_delivers_its_changes_in_order(
     ds: Dataset, do: Callable[[Dataset], Dataset], expected: list[Change]
 ) -> None:
+    """Batch reads and streams deliver the same changes."""
     after = do(ds)
     assert changes_in(after.changes(2).read_all()) == expected
     assert sorted(stream(ds, startingVersion=3).changes) == sorted(expected)
@@ -152,7 +153,7 @@ def test_each_operation_gives_its_changes_in_order_to_batches_and_streams(
         assert one_by_one.versions == [[each] for each in sorted({each[1] for each in expected})]
 
 
-def test_a_row_that_is_inserted_again_is_another_row(ds: Dataset) -> None:
+def test_a_reinserted_row_is_another_row(ds: Dataset) -> None:
     feed = ds.delete("id = 2").append(rows(2)).changes(2).read_all()
     deleted_id, inserted_id = feed["_rowid"].to_pylist()
     assert inserted_id > deleted_id
@@ -161,7 +162,7 @@ def test_a_row_that_is_inserted_again_is_another_row(ds: Dataset) -> None:
 # --- triggers and limits
 
 
-def test_a_table_without_rows_gives_nothing_and_then_what_comes(folder: str) -> None:
+def test_empty_tables_deliver_later_rows(folder: str) -> None:
     for number, options in enumerate([{}, {"startingVersion": 0}, {"startingVersion": "latest"}]):
         ds = create_table(f"{folder}/{number}", SCHEMA)
         sink, checkpoint = Batches(), Checkpoint()
@@ -174,9 +175,7 @@ def test_a_table_without_rows_gives_nothing_and_then_what_comes(folder: str) -> 
 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("limit", [{}, {"maxVersionsPerTrigger": 2}], ids=["all", "two versions"])
-def test_a_fast_writer_does_not_keep_available_now_from_its_end(
-    ds: Dataset, limit: dict[str, Any]
-) -> None:
+def test_available_now_ends_despite_fast_writers(ds: Dataset, limit: dict[str, Any]) -> None:
     for number in range(5, 9):
         ds = ds.append(rows(number))
     sink, newest = Batches(), ds.version
@@ -232,7 +231,8 @@ def test_limits_hold_over_a_restart(
 
 
 @pytest.mark.skipif(not HAS_READ_LIMITS, reason="PySpark 4.1 takes all in a run's first batch")
-def test_a_snapshot_goes_on_half_way_and_is_that_of_its_version(ds: Dataset) -> None:
+def test_an_interrupted_snapshot_keeps_its_version(ds: Dataset) -> None:
+    """The stream continues half-way through the snapshot, and reads the rest of the same version."""
     sink, checkpoint = Batches(), Checkpoint()
 
     def die(step: str) -> None:
@@ -251,7 +251,7 @@ def test_a_snapshot_goes_on_half_way_and_is_that_of_its_version(ds: Dataset) -> 
 # --- versions that are gone, and other tables
 
 
-def test_a_first_version_that_is_gone_is_named(ds: Dataset) -> None:
+def test_a_missing_first_version_is_named(ds: Dataset) -> None:
     ds = ds.append(rows(5)).append(rows(6))
     ds.cleanup(retain_versions=2)
     told = r"after version 2 .*oldest existing version is 3.*failOnDataLoss.*startingVersion 4"
@@ -262,7 +262,7 @@ def test_a_first_version_that_is_gone_is_named(ds: Dataset) -> None:
         ds.changes(2)
 
 
-def test_a_version_that_is_gone_from_the_middle_is_named(ds: Dataset) -> None:
+def test_a_missing_middle_version_is_named(ds: Dataset) -> None:
     ds = ds.append(rows(5)).append(rows(6)).append(rows(7))
     ds.tags.create("kept", 3)
     sink, checkpoint = Batches(), Checkpoint()
@@ -275,7 +275,7 @@ def test_a_version_that_is_gone_from_the_middle_is_named(ds: Dataset) -> None:
     assert sink.changes == inserted(3, 5) + inserted(4, 6) + inserted(5, 7)
 
 
-def test_a_named_consumer_keeps_what_it_has_yet_to_read_from_cleanup(ds: Dataset) -> None:
+def test_a_consumer_keeps_unread_versions(ds: Dataset) -> None:
     sink, checkpoint = Batches(), Checkpoint()
     options = {"startingVersion": 2, "consumer": "follower"}
     Engine(ds.uri, sink, checkpoint, **options).run()
@@ -291,7 +291,8 @@ def test_a_named_consumer_keeps_what_it_has_yet_to_read_from_cleanup(ds: Dataset
     assert ds.versions()[0].version > 1  # what it has finished with is gone
 
 
-def test_files_that_go_between_planning_and_reading_stop_the_batch(ds: Dataset) -> None:
+def test_vanishing_files_stop_the_batch(ds: Dataset) -> None:
+    """The files are cleaned up between planning and reading."""
     ds = ds.delete("id = 1").append(rows(5)).compact().overwrite(rows(6))
     sink, checkpoint = Batches(), Checkpoint()
 
@@ -305,7 +306,7 @@ def test_files_that_go_between_planning_and_reading_stop_the_batch(ds: Dataset) 
     assert checkpoint.is_unfinished
 
 
-def test_a_table_that_was_deleted_and_made_anew_is_noticed(ds: Dataset) -> None:
+def test_a_recreated_table_is_noticed(ds: Dataset) -> None:
     sink, checkpoint = Batches(), Checkpoint()
     Engine(ds.append(rows(5)).uri, sink, checkpoint, startingVersion=0).run()
     before = sink.changes
@@ -328,9 +329,7 @@ def test_a_table_that_was_deleted_and_made_anew_is_noticed(ds: Dataset) -> None:
         ('{"format": 99, "snapshot": false, "version": 1}', UnsupportedFeatureError),
     ],
 )
-def test_a_checkpoint_that_is_not_ours_is_refused(
-    ds: Dataset, text: str, error: type[Exception]
-) -> None:
+def test_foreign_checkpoints_are_refused(ds: Dataset, text: str, error: type[Exception]) -> None:
     sink = Batches()
     with pytest.raises(error, match="the checkpoint holds"):
         Engine(ds.uri, sink, Checkpoint([text], 1), startingVersion=0).run()
@@ -340,7 +339,7 @@ def test_a_checkpoint_that_is_not_ours_is_refused(
 
 
 @pytest.mark.parametrize("num_committed", [1, 0], ids=["done", "begun"])
-def test_a_checkpoint_of_the_first_release_goes_on(ds: Dataset, num_committed: int) -> None:
+def test_first_release_checkpoints_are_continued(ds: Dataset, num_committed: int) -> None:
     ds = ds.append(rows(5))
     recorded = '{"format": 1, "snapshot": false, "version": 2}'
     sink = Batches()
@@ -354,7 +353,7 @@ def test_a_checkpoint_of_the_first_release_goes_on(ds: Dataset, num_committed: i
 # --- columns that change
 
 
-def test_a_running_stream_goes_on_when_columns_are_added(ds: Dataset) -> None:
+def test_streams_continue_when_columns_are_added(ds: Dataset) -> None:
     sink, checkpoint = Batches(), Checkpoint()
 
     def add(step: str) -> None:

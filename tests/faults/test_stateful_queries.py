@@ -26,7 +26,7 @@ MORE = [
 
 
 @pytest.mark.parametrize(("kind", "store", "faults"), HISTORIES + (MORE if ALL_CASES else []))
-def test_each_row_is_in_once_after_a_query_died(
+def test_rows_arrive_once_after_query_failures(
     spark: Any, tmp_path: Path, kind: str, store: str, faults: list[str]
 ) -> None:
     done = run_history(spark, tmp_path, kind, store, 1, faults)

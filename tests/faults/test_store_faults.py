@@ -111,9 +111,10 @@ def bucket(request: pytest.FixtureRequest, store: str) -> Bucket:
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize(("store", "action_name", "fault"), cases(ONCE))
-def test_a_fault_at_any_request_of_a_commit_is_overcome_at_once(
+def test_commits_overcome_single_faults(
     bucket: Bucket, proxies: Proxies, action_name: str, fault: str
 ) -> None:
+    """A fault at any request of a commit is overcome at once."""
     action, case = ACTIONS[action_name], ONCE[fault]
     at_each_request(
         proxies,
@@ -128,9 +129,10 @@ def test_a_fault_at_any_request_of_a_commit_is_overcome_at_once(
 
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize(("store", "action_name", "fault"), cases(FOR_EVER))
-def test_a_store_that_fails_from_any_request_on_ends_in_a_clear_error_and_the_next_try_finds_out(
+def test_lasting_faults_end_in_clear_errors(
     bucket: Bucket, proxies: Proxies, action_name: str, fault: str
 ) -> None:
+    """The store fails from any request on; the next attempt finds out what became of the commit."""
     action, case = ACTIONS[action_name], FOR_EVER[fault]
     at_each_request(
         proxies,

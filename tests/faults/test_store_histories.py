@@ -16,7 +16,7 @@ SECONDS = float(os.environ.get("STORE_HISTORY_SECONDS", "12"))
 @pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize("seed", [1, 2])
-def test_what_writers_with_faults_were_told_is_what_the_table_holds(
+def test_tables_hold_what_writers_were_told(
     moto: MotoServer, s3_bucket: Bucket, dynamodb_table: DynamoTable, seed: int
 ) -> None:
     items = dynamodb_table if seed % 2 else None

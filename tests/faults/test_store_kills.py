@@ -75,9 +75,8 @@ def run_and_kill(place: Place, target: object, *arguments: object, **when: objec
     ("name", "arrives"),
     [("append", False), ("append", True), ("create", True), ("upsert", False), ("delete", True)],
 )
-def test_a_writer_that_is_killed_at_any_request_leaves_nothing_half_done(
-    place: Place, name: str, arrives: bool
-) -> None:
+def test_killed_writers_leave_nothing_unfinished(place: Place, name: str, arrives: bool) -> None:
+    """The writer is killed at any of its requests."""
     action, then = ACTIONS[name], None if arrives else CutBefore()
     options = place.through()
     found, number = set(), 0
@@ -101,7 +100,7 @@ def test_a_writer_that_is_killed_at_any_request_leaves_nothing_half_done(
 
 
 @pytest.mark.nightly
-def test_a_writer_that_is_killed_within_a_large_file_leaves_parts_that_nobody_sees(
+def test_killed_uploads_leave_invisible_parts(
     place: Place,
 ) -> None:
     """Parts are paid for until the bucket's rule for incomplete uploads deletes them."""

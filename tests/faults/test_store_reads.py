@@ -135,9 +135,8 @@ def cases(faults: Iterable[str], fast: Iterable[tuple[str, str]] = ()) -> list[o
 
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize(("store", "name", "fault"), cases(ONCE, [("scan", "cut in the body")]))
-def test_a_fault_at_any_request_of_a_reader_is_overcome_at_once(
-    place: Place, uri: str, name: str, fault: str
-) -> None:
+def test_readers_overcome_single_faults(place: Place, uri: str, name: str, fault: str) -> None:
+    """A fault at any request of a reader is overcome at once."""
     read, proxy, is_late = READS[name], place.proxy, isinstance(ONCE[fault], Hold | Slow)
     expected = read_anew(read, uri, place.direct)
     options = place.through(LATE if is_late else QUICK)
@@ -153,9 +152,8 @@ def test_a_fault_at_any_request_of_a_reader_is_overcome_at_once(
 
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize(("store", "name", "share"), cases(["0.5", "0.999"], [("scan", "0.5")]))
-def test_a_short_answer_that_says_it_is_whole_never_gives_wrong_data(
-    place: Place, uri: str, name: str, share: str
-) -> None:
+def test_short_responses_give_no_wrong_data(place: Place, uri: str, name: str, share: str) -> None:
+    """A short response that claims to be whole never gives wrong data."""
     read, proxy = READS[name], place.proxy
     expected = read_anew(read, uri, place.direct)
     options = place.through({**QUICK, "client_max_retries": "1"})
@@ -175,9 +173,7 @@ def test_a_short_answer_that_says_it_is_whole_never_gives_wrong_data(
 
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize(("store", "name", "fault"), cases(FOR_EVER, [("scan", "503")]))
-def test_a_reader_of_a_store_that_fails_for_ever_is_told_so_soon(
-    place: Place, uri: str, name: str, fault: str
-) -> None:
+def test_readers_soon_report_lasting_faults(place: Place, uri: str, name: str, fault: str) -> None:
     read, proxy = READS[name], place.proxy
     is_late = isinstance(FOR_EVER[fault], Slow)
     options = place.through({**BRIEF, "request_timeout": "400ms"} if is_late else BRIEF)

@@ -30,9 +30,10 @@ def rows(*ids: int) -> pa.Table:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_sink_that_dies_around_its_commit_puts_the_batch_in_once(
+def test_a_dying_sink_commits_batches_once(
     file_stream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
+    """The sink dies just before or after its commit."""
     uri = str(tmp_path / "table")
     commit = sinks.append_fragments
     deaths = [1]
@@ -58,7 +59,7 @@ def test_a_sink_that_dies_around_its_commit_puts_the_batch_in_once(
     assert versions_of(uri) == 2
 
 
-def test_another_driver_that_commits_the_batch_first_leaves_nothing_to_do(
+def test_a_batch_committed_by_rivals_is_skipped(
     file_stream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two drivers write one batch at once: each has looked at the ledger before either commits."""
