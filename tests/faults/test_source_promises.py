@@ -232,7 +232,7 @@ def test_limits_hold_over_a_restart(
 
 @pytest.mark.skipif(not HAS_READ_LIMITS, reason="PySpark 4.1 takes all in a run's first batch")
 def test_an_interrupted_snapshot_keeps_its_version(ds: Dataset) -> None:
-    """The stream continues half-way through the snapshot, and reads the rest of the same version."""
+    """The stream continues half-way, and reads the rest of the snapshot at the same version."""
     sink, checkpoint = Batches(), Checkpoint()
 
     def die(step: str) -> None:
