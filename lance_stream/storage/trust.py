@@ -47,7 +47,7 @@ _FAMILIES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("az", "abfs", "abfss", "wasb", "wasbs", "adl", "azure"), "azure"),
     **dict.fromkeys(("gs", "gcs"), "google"),
 }
-"""The service that the protocol of a URI belongs to; any other protocol is one of its own."""
+"""The service that the protocol of a URI belongs to; for any other protocol see `_family_of`."""
 
 _OF_ONE_MACHINE: Final = ("local", "memory")
 _CALLED: Final = {"local": "the reader's own disk", "memory": "the memory of the reader's process"}
@@ -228,7 +228,7 @@ def _place_of(location: str) -> _Place:
     """
     match = _URI.fullmatch(location)
     protocol, rest = (match[1].lower(), match[2]) if match else ("", location)
-    family = _FAMILIES.get(protocol, protocol)
+    family = _family_of(protocol)
     if family == "local":
         path = unquote(rest.removeprefix("//localhost").removeprefix("//")) if protocol else rest
         return _Place(family, "", Path(path).parts)
@@ -239,6 +239,14 @@ def _place_of(location: str) -> _Place:
     name, at, host = container.rpartition("@")
     host = host.lower().replace(".dfs.", ".blob.", 1) if at and family == "azure" else host
     return _Place(family, f"{name}{at}{host}", parts)
+
+
+def _family_of(protocol: str) -> str:
+    """Return the service of a protocol; one of its own has a name that none of ours has.
+
+    "local" is a protocol of fsspec, too, once somebody has used it, and not our own local disk.
+    """
+    return _FAMILIES.get(protocol) or f"{protocol}://"
 
 
 def _check_container(place: _Place) -> None:
@@ -277,7 +285,7 @@ def _is_trusted(place: _Place, options: Mapping[str, Any]) -> bool:
 
 def _options_for(place: _Place, family: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the reader that are meant for another service, or account."""
-    table = STORES.get(family, {})
+    table = STORES["fsspec"] if family not in _FAMILIES.values() else STORES.get(family, {})
     own = AZURE_ACCOUNT if family == place.family else table.keys() - REQUESTS.keys()
     names = {name for setting in own if setting in table for name in table[setting]}
     return {name: value for name, value in options.items() if name.lower() not in names}

@@ -15,6 +15,7 @@ from fsspec.registry import _registry
 import lance_stream
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import (
+    CorruptDataError,
     InvalidInputError,
     NotFoundError,
     StoreRefusedError,
@@ -22,6 +23,8 @@ from lance_stream.errors import (
     UnsupportedFeatureError,
     UntrustedLocationError,
 )
+from lance_stream.storage import trust
+from lance_stream.storage.fsspec_store import FsspecStore
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
 
@@ -175,3 +178,45 @@ def test_a_table_elsewhere_may_not_name_it(folder: Path, options: dict[str, Any]
     made = lance_stream.create_dataset(folder / "t", ROWS.schema).append(ROWS)
     with pytest.raises(UntrustedLocationError):
         made.table.files.store_of("shelf://t")
+
+
+@pytest.fixture
+def local() -> Iterator[None]:
+    """fsspec's own protocol "local", registered as its first use in a process does it."""
+    was_known = "local" in _registry
+    fsspec.filesystem("local")
+    yield
+    if not was_known:
+        _registry.pop("local")
+
+
+@pytest.mark.usefixtures("local")
+def test_a_table_on_a_disk_does_not_reach_files_by_the_local_disk_of_fsspec(tmp_path: Path) -> None:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "key").write_bytes(b"private")
+    made = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
+    for location in (f"local://{tmp_path}/secrets", f"LOCAL:{tmp_path}/secrets"):
+        with pytest.raises(CorruptDataError, match="cannot be opened"):
+            made.table.files.store_of(location)
+
+
+@pytest.mark.usefixtures("local")
+def test_a_table_on_the_local_disk_of_fsspec_is_none_on_ours(tmp_path: Path) -> None:
+    lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
+    read = lance_stream.open_dataset(f"local://{tmp_path}/t")
+    assert read.to_table().equals(ROWS)
+    for location in (f"{tmp_path}", f"file://{tmp_path}"):
+        with pytest.raises(UntrustedLocationError, match="the reader's own disk"):
+            read.table.files.store_of(location)
+
+
+def test_what_a_filesystem_is_made_with_is_not_told_to_another(folder: Path) -> None:
+    own = open_store("shelf://t", {"fsspec": {"base": str(folder)}})
+    fsspec.register_implementation("rack", Shelf, clobber=True)
+    options = {"fsspec": {"base": "secret"}, "trusted_locations": "rack://theirs"}
+    try:
+        named = trust.open_named(own, "rack://theirs/t", options)
+    finally:
+        _registry.pop("rack")
+    assert isinstance(named, FsspecStore)
+    assert named.options == {}
