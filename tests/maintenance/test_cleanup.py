@@ -85,7 +85,7 @@ def on(ds: Dataset, store: WatchedStore) -> Dataset:
 # --- what goes and what stays
 
 
-def test_old_versions_go_with_all_that_only_they_needed() -> None:
+def test_cleanup_removes_versions_and_their_files() -> None:
     ds = busy_table()
     before, there = ds.to_table(with_row_id=True, with_row_versions=True), len(paths_of(ds))
     report = ds.cleanup(retain_versions=1)
@@ -113,15 +113,16 @@ def test_the_report_has_the_bytes_that_went() -> None:
     assert f"\n  {ds.version - 2} manifests" in str(report)
 
 
-def test_a_dry_run_tells_what_a_run_would_do_and_does_nothing() -> None:
+def test_a_dry_run_predicts_the_cleanup() -> None:
+    """It removes nothing."""
     ds = busy_table()
     before = paths_of(ds)
-    told = ds.cleanup(retain_versions=3, dry_run=True)
+    report = ds.cleanup(retain_versions=3, dry_run=True)
     assert paths_of(ds) == before
-    assert told.is_dry_run
+    assert report.is_dry_run
     done = ds.cleanup(retain_versions=3)
-    assert replace(told, is_dry_run=False) == done
-    assert str(told).startswith("would remove")
+    assert replace(report, is_dry_run=False) == done
+    assert str(report).startswith("would remove")
 
 
 def test_versions_stay_until_they_are_old() -> None:
@@ -134,7 +135,8 @@ def test_versions_stay_until_they_are_old() -> None:
     )
 
 
-def test_only_versions_that_are_old_and_beyond_the_newest_few_go() -> None:
+def test_retention_rules_are_combined() -> None:
+    """A version goes only if it is both old and not among the newest."""
     ds = busy_table()
     rules = CleanupRules(older_than=DAY, retain_versions=4)
     assert cleanup(ds.table, rules).versions == ()
@@ -143,7 +145,7 @@ def test_only_versions_that_are_old_and_beyond_the_newest_few_go() -> None:
     )
 
 
-def test_no_version_goes_that_comes_after_a_young_one() -> None:
+def test_versions_after_young_ones_stay() -> None:
     """A clock that was wrong for a while must not make a hole."""
     ds = new_table()
     for days in (-9, 0, -9):
@@ -159,7 +161,7 @@ def test_no_version_goes_that_comes_after_a_young_one() -> None:
 
 
 @pytest.mark.parametrize("age", [timedelta(0), "0s", "0 days"])
-def test_an_age_of_nothing_means_all_but_the_newest(age: str | timedelta) -> None:
+def test_age_zero_keeps_only_the_newest(age: str | timedelta) -> None:
     ds = busy_table()
     assert ds.cleanup(older_than=age).versions == tuple(range(1, ds.version))
 
@@ -184,7 +186,7 @@ def test_rules_that_make_no_sense_are_refused(call: Callable[[Dataset], CleanupR
     assert paths_of(ds) == before
 
 
-def test_a_tagged_version_stays_readable_in_the_middle_of_a_gap() -> None:
+def test_tagged_versions_stay_readable() -> None:
     ds = busy_table()
     ds.tags.create("gold", 4)
     before = ds.checkout(4).to_table()
@@ -196,7 +198,8 @@ def test_a_tagged_version_stays_readable_in_the_middle_of_a_gap() -> None:
     assert unnamed_files(ds) == []
 
 
-def test_a_consumer_keeps_the_version_it_finished_with_and_all_after_it() -> None:
+def test_consumers_hold_later_versions() -> None:
+    """And the one that they finished with."""
     ds = busy_table()
     record_progress(ds.table.refs, "totals", 5)
     record_progress(ds.table.refs, "faster", 7)
@@ -208,20 +211,20 @@ def test_a_consumer_keeps_the_version_it_finished_with_and_all_after_it() -> Non
     assert unnamed_files(ds) == []
 
 
-def test_a_consumer_that_lets_versions_lie_expires_if_the_caller_says_so() -> None:
+def test_idle_consumers_can_expire() -> None:
     ds = busy_table()
     record_progress(ds.table.refs, "gone", 2)
     record_progress(ds.table.refs, "done", ds.version)
     rules = CleanupRules(older_than=None, expire_consumers=30 * DAY)
-    told = cleanup(ds.table, rules, is_dry_run=True, environment=in_days(31))
-    assert (told.expired_consumers, told.versions) == (("gone",), tuple(range(1, ds.version)))
+    report = cleanup(ds.table, rules, is_dry_run=True, environment=in_days(31))
+    assert (report.expired_consumers, report.versions) == (("gone",), tuple(range(1, ds.version)))
     assert [each.name for each in list_consumers(ds.table.refs)] == ["done", "gone"]
     assert cleanup(ds.table, rules, environment=in_days(29)).versions == (1,)
     assert cleanup(ds.table, rules, environment=in_days(31)).versions == tuple(range(2, ds.version))
     assert [each.name for each in list_consumers(ds.table.refs)] == ["done"]
 
 
-def test_files_that_nobody_ever_named_stay_until_they_are_old() -> None:
+def test_unreferenced_files_stay_while_young() -> None:
     ds = busy_table()
     lost = [
         "data/0101.lance",
@@ -250,7 +253,8 @@ def test_files_that_nobody_ever_named_stay_until_they_are_old() -> None:
     assert ds.checkout(3).verify() == ds.verify() == []
 
 
-def test_files_that_nobody_ever_named_go_at_once_if_nobody_writes() -> None:
+def test_unreferenced_files_can_go_at_once() -> None:
+    """If the caller says that no one is writing."""
     ds = busy_table()
     ds.table.store.write("data/0101.lance", b"?")
     assert ds.cleanup(retain_versions=1).num_files["data files"] == 3
@@ -258,7 +262,7 @@ def test_files_that_nobody_ever_named_go_at_once_if_nobody_writes() -> None:
     assert ds.verify() == []
 
 
-def test_our_own_files_go_when_no_version_needs_them() -> None:
+def test_our_unneeded_files_are_removed() -> None:
     ds = new_table()
     for number in range(3):
         data = pa.table({"id": [number], "x": [5], "op": ["d"]})
@@ -275,7 +279,7 @@ def test_our_own_files_go_when_no_version_needs_them() -> None:
     assert ds.checkout("late").verify() == []
 
 
-def test_blob_files_stay_and_go_with_their_data_file() -> None:
+def test_blob_files_follow_their_data_file() -> None:
     blob = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     schema = pa.schema([blob])
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema, file_version="2.2")
@@ -326,9 +330,8 @@ def names_of_data(manifest: Manifest) -> set[str]:
         ("tree/d v/_versions/1.manifest", b"", "no branch can have this name"),
     ],
 )
-def test_what_may_hold_a_version_and_is_not_understood_stops_it(
-    path: str, content: bytes, match: str
-) -> None:
+def test_unreadable_references_stop_the_cleanup(path: str, content: bytes, match: str) -> None:
+    """They may hold a version."""
     ds = busy_table()
     ds.table.store.write(path, content)
     before = paths_of(ds)
@@ -338,7 +341,8 @@ def test_what_may_hold_a_version_and_is_not_understood_stops_it(
 
 
 @pytest.mark.parametrize("version", [2, 8])
-def test_a_version_of_which_nobody_knows_what_it_needs_stops_it_all(version: int) -> None:
+def test_unreadable_versions_stop_the_cleanup(version: int) -> None:
+    """No one knows which files they need."""
     ds = busy_table()
     path = ds.table.log.manifest_path(version)
     manifest = ds.table.log.read(version)
@@ -355,14 +359,14 @@ def test_a_version_of_which_nobody_knows_what_it_needs_stops_it_all(version: int
         assert paths_of(ds) == before
 
 
-def test_young_versions_stay_while_a_commit_is_under_way_that_could_take_their_number() -> None:
-    """It has looked at version 5 for the newest one, and is about to publish version 6."""
+def test_commits_under_way_keep_young_versions() -> None:
+    """The writer has read version 5 as the newest, and is about to publish version 6."""
     ds = busy_table()
     ds.table.store.write("_transactions/5-2f1b3f4e-0000-0000-0000-000000000000.txn", b"?")
     num_later = ds.version - 1 - 5
-    told = cleanup(ds.table, ALL, is_dry_run=True)
-    assert (told.versions, told.held) == ((1, 2, 3, 4, 5), {UNDER_WAY: num_later})
-    assert f"kept {num_later} for a commit under way" in str(told)
+    report = cleanup(ds.table, ALL, is_dry_run=True)
+    assert (report.versions, report.held) == ((1, 2, 3, 4, 5), {UNDER_WAY: num_later})
+    assert f"kept {num_later} for a commit under way" in str(report)
     soon, later = timedelta(minutes=9) / DAY, timedelta(minutes=11) / DAY
     assert cleanup(ds.table, ALL, environment=in_days(soon)).versions == (1, 2, 3, 4, 5)
     assert cleanup(ds.table, ALL, environment=in_days(later)).versions == tuple(
@@ -371,13 +375,13 @@ def test_young_versions_stay_while_a_commit_is_under_way_that_could_take_their_n
     assert ds.verify() == []
 
 
-def test_no_commit_is_under_way_where_nobody_writes() -> None:
+def test_delete_unverified_ignores_commits_under_way() -> None:
     ds = busy_table()
     ds.table.store.write("_transactions/5-2f1b3f4e-0000-0000-0000-000000000000.txn", b"?")
     assert cleanup(ds.table, NOBODY_WRITES).versions == tuple(range(1, ds.version))
 
 
-def test_a_commit_that_begins_while_versions_go_keeps_those_that_are_left() -> None:
+def test_commits_during_cleanup_keep_the_rest() -> None:
     ds = busy_table()
     store = WatchedStore(ds.table.store)
     store.before = at_first(
@@ -388,7 +392,7 @@ def test_a_commit_that_begins_while_versions_go_keeps_those_that_are_left() -> N
     assert unnamed_files(ds) == ["_transactions/4-0.txn"]
 
 
-def test_old_versions_go_without_a_look_at_who_is_committing() -> None:
+def test_removing_old_versions_ignores_commits_under_way() -> None:
     ds = busy_table()
     store = WatchedStore(ds.table.store)
     cleanup(on(ds, store).table, CleanupRules(), environment=in_days(20))
@@ -396,14 +400,14 @@ def test_old_versions_go_without_a_look_at_who_is_committing() -> None:
     assert store.calls.count(("list", "_transactions")) == 1
 
 
-def test_where_nothing_is_old_one_version_is_read() -> None:
+def test_without_old_versions_one_manifest_is_read() -> None:
     ds = busy_table()
     store = WatchedStore(ds.table.store)
     assert cleanup(on(ds, store).table, CleanupRules()).num_files == {}
     assert [path for call, path in store.calls if call.startswith("read")] == [manifest_path(1)]
 
 
-def test_tags_of_verbs_that_were_killed_hold_nothing_for_ever() -> None:
+def test_holds_of_killed_verbs_expire() -> None:
     ds = busy_table()
     with holding(ds.table.refs, 3):
         name = next(iter(ds.tags.list()))
@@ -431,7 +435,8 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def test_killed_anywhere_it_leaves_a_sound_table_and_the_next_one_does_the_rest() -> None:
+def test_a_cleanup_killed_anywhere_can_resume() -> None:
+    """The table stays valid, and the next cleanup removes the rest."""
     ds = busy_table()
     num_deletes = sum(
         call == "delete" for call, _ in cleanup_watched(ds, lambda _call, _path: None).calls
@@ -486,7 +491,7 @@ def is_look_at_tags(call: str, path: str) -> bool:
     return call == "list" and path == "_refs/tags"
 
 
-def test_what_is_committed_meanwhile_stays_though_its_files_are_old() -> None:
+def test_concurrently_used_files_stay() -> None:
     """A restore names files of old versions; an append, files that were written long ago."""
     for act in (lambda ds: ds.restore(3), lambda ds: ds.append(rows(99))):
         ds = busy_table()
@@ -500,7 +505,8 @@ def test_what_is_committed_meanwhile_stays_though_its_files_are_old() -> None:
         assert newest.to_table().num_rows == newest.count_rows()
 
 
-def test_a_tag_made_just_before_its_version_goes_brings_it_back() -> None:
+def test_a_late_tag_restores_its_version() -> None:
+    """It is created just before its version is removed."""
     ds = busy_table()
     store = WatchedStore(ds.table.store)
     store.before = at_first(is_delete_of_a_manifest, lambda: ds.tags.create("gold", 6))
@@ -511,7 +517,7 @@ def test_a_tag_made_just_before_its_version_goes_brings_it_back() -> None:
     assert ds.checkout("gold").to_table().num_rows == 18
 
 
-def test_a_tag_made_before_the_manifests_go_keeps_its_version() -> None:
+def test_a_concurrent_tag_keeps_its_version() -> None:
     ds = busy_table()
     looks: list[str] = []
 
@@ -529,7 +535,8 @@ def test_a_tag_made_before_the_manifests_go_keeps_its_version() -> None:
     assert ("delete", manifest_path(2)) not in store.calls
 
 
-def test_a_tag_whose_version_goes_while_it_is_made_is_not_there() -> None:
+def test_a_tag_of_a_removed_version_fails() -> None:
+    """The version is removed while the tag is created."""
     ds = busy_table()
     ds.tags.create("silver", 7)
     for make, call in ((create_tag, "create_once"), (move_tag, "write")):
@@ -545,7 +552,7 @@ def test_a_tag_whose_version_goes_while_it_is_made_is_not_there() -> None:
         assert {name: tag.version for name, tag in ds.tags.list().items()} == {"silver": 7}
 
 
-def test_two_cleanups_at_once_do_what_one_does() -> None:
+def test_concurrent_cleanups_do_one_cleanup() -> None:
     ds = busy_table()
     for event in (
         is_delete_of_a_manifest,
@@ -562,7 +569,7 @@ def test_two_cleanups_at_once_do_what_one_does() -> None:
         assert ds.verify() == []
 
 
-def test_a_stream_s_batch_is_known_after_its_history_is_gone() -> None:
+def test_writes_continue_after_a_cleanup() -> None:
     ds = busy_table()
     ds.cleanup(retain_versions=1)
     newest = ds.append(rows(70)).delete("id = 70")
@@ -575,7 +582,7 @@ def test_a_stream_s_batch_is_known_after_its_history_is_gone() -> None:
 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("seed", range(12))
-def test_what_stays_reads_as_before_whatever_the_history(seed: int) -> None:
+def test_any_history_stays_readable_after_cleanup(seed: int) -> None:
     dice = random.Random(seed)
     ds = new_table().append(rows(*range(20)))
     for step in range(dice.randint(4, 12)):

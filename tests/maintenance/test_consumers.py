@@ -61,14 +61,14 @@ def test_consumers_are_listed_without_the_other_tags(ds: Dataset) -> None:
     ]
 
 
-def test_progress_that_was_noted_already_is_not_written_again(ds: Dataset) -> None:
+def test_progress_is_not_written_twice(ds: Dataset) -> None:
     began, later = (datetime(2026, 1, each, tzinfo=UTC) for each in (1, 2))
     record_progress(ds.table.refs, "a", 2, at(began))
     record_progress(ds.table.refs, "a", 2, at(later))
     assert list_consumers(ds.table.refs) == [Consumer("a", 2, began, began)]
 
 
-def test_a_version_that_is_gone_cannot_be_finished_with(ds: Dataset) -> None:
+def test_progress_needs_an_existing_version(ds: Dataset) -> None:
     record_progress(ds.table.refs, "totals", 2)
     with pytest.raises(NotFoundError, match="has no version 9"):
         record_progress(ds.table.refs, "totals", 9)
@@ -87,7 +87,7 @@ def test_a_dropped_consumer_is_forgotten(ds: Dataset) -> None:
         drop_consumer(ds.table.refs, "totals")
 
 
-def test_what_a_consumer_begins_with_takes_no_other_consumers_place(ds: Dataset) -> None:
+def test_initial_holds_do_not_clash_with_consumers(ds: Dataset) -> None:
     refs = ds.table.refs
     record_progress(refs, "x.snapshot", 3)
     hold_beginning(refs, "x", 2)
@@ -105,7 +105,7 @@ def test_what_a_consumer_begins_with_takes_no_other_consumers_place(ds: Dataset)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "../up", ".x", "x.", "a..b", "x.lock", "é"])
-def test_a_name_that_no_consumer_can_have_is_refused(ds: Dataset, name: str) -> None:
+def test_invalid_consumer_names_are_refused(ds: Dataset, name: str) -> None:
     with pytest.raises(InvalidInputError, match="cannot be the name of a consumer"):
         record_progress(ds.table.refs, name, 1)
     assert ds.tags.list() == {}
@@ -119,7 +119,7 @@ def test_a_damaged_tag_is_no_progress(ds: Dataset) -> None:
         record_progress(ds.table.refs, "totals", 1)
 
 
-def test_a_consumer_is_abandoned_if_it_lets_versions_lie_for_long(ds: Dataset) -> None:
+def test_idle_consumers_behind_are_abandoned(ds: Dataset) -> None:
     store, now = ds.table.refs, datetime.now(UTC)
     record_progress(store, "behind", 2)
     record_progress(store, "done", 4)
@@ -129,7 +129,7 @@ def test_a_consumer_is_abandoned_if_it_lets_versions_lie_for_long(ds: Dataset) -
     assert found.name == "behind"
 
 
-def test_a_consumer_that_waited_long_for_a_version_is_not_abandoned(ds: Dataset) -> None:
+def test_waiting_consumers_are_not_abandoned(ds: Dataset) -> None:
     long_ago = datetime(2020, 1, 1, tzinfo=UTC)
     record_progress(ds.table.refs, "patient", 3, at(long_ago))
     assert abandoned_consumers(ds.table, timedelta(days=7)) == []

@@ -53,7 +53,7 @@ def items(uri: Path, options: dict[str, str]) -> list[int]:
     return [each.version for each in log.manifests.items(log.base_uri)]
 
 
-def test_every_verb_works_on_a_file_system_without_hard_links(
+def test_all_verbs_work_without_hard_links(
     uri: Path, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_links(*_: Any, **__: Any) -> None:
@@ -79,9 +79,7 @@ def test_every_verb_works_on_a_file_system_without_hard_links(
     assert ids_of(uri) == [2, 3, 4, 5, 6]
 
 
-def test_a_table_made_without_a_manifest_store_goes_on_with_one(
-    uri: Path, options: dict[str, str]
-) -> None:
+def test_a_plain_table_moves_into_a_store(uri: Path, options: dict[str, str]) -> None:
     plain = lance_stream.create_dataset(uri, SCHEMA).append(rows(1))
     assert items(uri, options) == []
     open_dataset(uri, storage_options=options).append(rows(2))
@@ -112,9 +110,7 @@ def test_a_table_made_without_a_manifest_store_goes_on_with_one(
         lambda ds: ds.compact(),
     ],
 )
-def test_without_its_manifest_store_a_table_is_read_and_not_written(
-    external: Path, verb: Any
-) -> None:
+def test_tables_without_their_store_are_read_only(external: Path, verb: Any) -> None:
     files = {each: each.read_bytes() for each in (external / "_versions").iterdir()}
     ds = open_dataset(external)
     assert ids_of(external) == [1, 2]
@@ -124,9 +120,7 @@ def test_without_its_manifest_store_a_table_is_read_and_not_written(
     assert open_dataset(external).version == 3
 
 
-def test_a_table_leaves_its_manifest_store_and_goes_on_without(
-    external: Path, options: dict[str, str]
-) -> None:
+def test_tables_can_leave_their_manifest_store(external: Path, options: dict[str, str]) -> None:
     assert lance_stream.leave_manifest_store(external, options) == 4
     assert items(external, options) == []
     ds = open_dataset(external)
@@ -137,9 +131,8 @@ def test_a_table_leaves_its_manifest_store_and_goes_on_without(
     assert lance_stream.leave_manifest_store(external, options) == 6  # nothing to do
 
 
-def test_a_writer_who_still_has_the_manifest_store_takes_the_table_back(
-    external: Path, options: dict[str, str]
-) -> None:
+def test_stale_writers_take_the_table_back(external: Path, options: dict[str, str]) -> None:
+    """They still have the manifest store that the table left."""
     late = open_dataset(external, storage_options=options)
     lance_stream.leave_manifest_store(external, options)
     open_dataset(external).append(rows(3))
@@ -163,9 +156,10 @@ def test_leaving_that_was_killed_is_done_again(
     open_dataset(external).append(rows(4))
 
 
-def test_a_copy_of_a_table_is_claimed_for_its_directory_or_another_store(
+def test_copied_tables_can_be_claimed(
     external: Path, options: dict[str, str], tmp_path: Path
 ) -> None:
+    """For their directory, or for another manifest store."""
     copy, other = tmp_path / "copy", {"manifest_store": f"sqlite://{tmp_path}/other.db"}
     shutil.copytree(external, copy)
     assert ids_of(copy) == ids_of(copy, other) == [1, 2]
@@ -180,7 +174,7 @@ def test_a_copy_of_a_table_is_claimed_for_its_directory_or_another_store(
     assert ids_of(external, options) == [1, 2]
 
 
-def test_a_manifest_store_that_was_emptied_is_claimed_again(
+def test_emptied_stores_can_be_claimed_again(
     external: Path, options: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "manifests.db").unlink()
@@ -191,9 +185,7 @@ def test_a_manifest_store_that_was_emptied_is_claimed_again(
     assert ids_of(external, options) == [1, 2, 3]
 
 
-def test_a_deleted_table_is_made_anew_once_the_manifest_store_forgets_it(
-    external: Path, options: dict[str, str]
-) -> None:
+def test_forgotten_tables_can_be_recreated(external: Path, options: dict[str, str]) -> None:
     with pytest.raises(InvalidInputError, match="there is a dataset"):
         lance_stream.forget_versions(external, options)
     shutil.rmtree(external)
@@ -206,15 +198,16 @@ def test_a_deleted_table_is_made_anew_once_the_manifest_store_forgets_it(
     assert ids_of(external, options) == [9]
 
 
-def test_who_gives_no_manifest_store_cannot_leave_or_forget_one(external: Path) -> None:
+def test_leaving_and_forgetting_need_a_store(external: Path) -> None:
     for function in (lance_stream.leave_manifest_store, lance_stream.forget_versions):
         with pytest.raises(InvalidInputError, match="no manifest store is given"):
             function(external)
 
 
-def test_one_table_is_known_by_one_name_however_it_is_reached(
+def test_a_table_has_one_name_in_stores(
     external: Path, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By whatever path it is opened."""
     (tmp_path / "link").symlink_to(external)
     monkeypatch.chdir(tmp_path)
     for number, way in enumerate(("link", "./t/../t", f"file://{external}"), start=3):
@@ -222,9 +215,8 @@ def test_one_table_is_known_by_one_name_however_it_is_reached(
     assert ids_of(external, options) == [1, 2, 3, 4, 5]
 
 
-def test_writers_who_reach_a_table_by_different_paths_agree_on_a_name(
-    external: Path, tmp_path: Path
-) -> None:
+def test_writers_can_agree_on_a_name(external: Path, tmp_path: Path) -> None:
+    """With `base_uri`, where they open the table by different paths."""
     given = {"manifest_store": f"sqlite://{tmp_path}/m.db?base_uri=warehouse/t"}
     lance_stream.claim_versions(external, given)
     external.rename(tmp_path / "mounted elsewhere")
@@ -250,9 +242,7 @@ def stage(uri: Path, version: int, *, age: timedelta) -> Path:
     return path
 
 
-def test_a_cleanup_takes_the_items_of_the_versions_that_go(
-    external: Path, options: dict[str, str]
-) -> None:
+def test_cleanup_removes_items_of_versions(external: Path, options: dict[str, str]) -> None:
     cleaned(external, options, delete_unverified=True)
     assert items(external, options) == [3]
     ds = open_dataset(external, storage_options=options)
@@ -262,9 +252,7 @@ def test_a_cleanup_takes_the_items_of_the_versions_that_go(
     assert ds.append(rows(3)).version == 4
 
 
-def test_staged_manifests_that_nobody_published_go_when_they_are_old(
-    external: Path, options: dict[str, str]
-) -> None:
+def test_abandoned_staged_manifests_expire(external: Path, options: dict[str, str]) -> None:
     old, next_one = (stage(external, each, age=GRACE * 2) for each in (2, 4))
     young = stage(external, 5, age=GRACE / 2)
     assert cleaned(external, options)["staged manifests"] == 2
@@ -272,9 +260,7 @@ def test_staged_manifests_that_nobody_published_go_when_they_are_old(
     assert cleaned(external, options, delete_unverified=True)["staged manifests"] == 1
 
 
-def test_what_an_item_still_names_is_finished_and_not_cleaned_up(
-    external: Path, options: dict[str, str]
-) -> None:
+def test_named_staged_manifests_are_finished(external: Path, options: dict[str, str]) -> None:
     """The writer of version 2 died before its item named the final file."""
     log = open_log(external, options)
     assert isinstance(log, ExternalLog)
@@ -290,7 +276,7 @@ def test_what_an_item_still_names_is_finished_and_not_cleaned_up(
     assert log.manifests.get(log.base_uri, 2) == found
 
 
-def test_a_cleanup_without_a_manifest_store_leaves_what_may_be_a_newer_version(
+def test_storeless_cleanup_keeps_newer_manifests(
     uri: Path,
 ) -> None:
     """The table is one of pylance's with DynamoDB: its versions have no mark."""
@@ -300,7 +286,7 @@ def test_a_cleanup_without_a_manifest_store_leaves_what_may_be_a_newer_version(
     assert [each.exists() for each in (old, newer)] == [False, True]
 
 
-def test_a_cleanup_after_a_writer_died_keeps_what_it_published(
+def test_cleanup_keeps_a_dead_writers_version(
     external: Path, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patches:

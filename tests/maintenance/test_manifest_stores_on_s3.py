@@ -36,7 +36,7 @@ def use(uri: str, options: dict[str, str]) -> None:
     "kind",
     ["sqlite", pytest.param("postgresql", marks=pytest.mark.server("moto", "postgresql"))],
 )
-def test_a_bucket_without_conditional_puts_is_sent_none(
+def test_buckets_without_conditional_puts_get_none(
     s3_bucket: Bucket, proxy: FaultProxy, kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = (
@@ -57,9 +57,10 @@ def test_a_bucket_without_conditional_puts_is_sent_none(
     assert "put once" not in proxy.kinds()
 
 
-def test_a_service_that_says_501_to_conditional_puts_will_do(
+def test_services_refusing_conditional_puts_work(
     s3_bucket: Bucket, proxy: FaultProxy, tmp_path: Path
 ) -> None:
+    """The service answers them with 501."""
     proxy.add(Forge(501, "NotImplemented"), kind="put once", times=None)
     options = {**s3_bucket.storage_options, "aws_endpoint": proxy.url}
     use(f"{s3_bucket.uri}/t", {**options, "manifest_store": f"sqlite://{tmp_path}/m.db"})

@@ -31,7 +31,8 @@ def ds() -> Dataset:
     return made.append(rows(1, 2, 3)).append(rows(4, 5, 6, 7)).delete("id = 2")
 
 
-def test_every_row_gets_an_id_dead_ones_too(ds: Dataset) -> None:
+def test_every_row_gets_an_id(ds: Dataset) -> None:
+    """Also the deleted rows."""
     made = lance_stream.migrate_to_stable_row_ids(ds.uri)
     assert made.version == ds.version + 1
     assert made.has_stable_row_ids
@@ -94,7 +95,7 @@ def test_rows_that_come_meanwhile_get_ids_too(ds: Dataset) -> None:
     assert verify(made) == []
 
 
-def test_a_writer_that_planned_before_it_goes_on(ds: Dataset) -> None:
+def test_earlier_plans_can_still_commit(ds: Dataset) -> None:
     def migrate() -> None:
         lance_stream.migrate_to_stable_row_ids(ds.uri)
 
@@ -103,7 +104,7 @@ def test_a_writer_that_planned_before_it_goes_on(ds: Dataset) -> None:
     assert appended.verify() == []
 
 
-def test_rows_that_are_changed_meanwhile_keep_the_ids_they_got(ds: Dataset) -> None:
+def test_concurrently_updated_rows_keep_their_ids(ds: Dataset) -> None:
     def migrate() -> None:
         lance_stream.migrate_to_stable_row_ids(ds.uri)
 
@@ -201,7 +202,8 @@ class TestWithTheReference:
         assert read["y"].to_pylist() == [2 * each for each in read["id"].to_pylist()]
         assert set(read["_row_last_updated_at_version"].to_pylist()) == {made.version}
 
-    def test_an_index_is_in_the_way_until_it_is_dropped(self, theirs: Any) -> None:
+    def test_an_index_blocks_the_migration(self, theirs: Any) -> None:
+        """Until it is dropped."""
         theirs.create_scalar_index("id", "BTREE")
         with pytest.raises(InvalidInputError, match=r"addresses: 'id_idx'\. Drop them"):
             lance_stream.migrate_to_stable_row_ids(theirs.uri)
@@ -222,7 +224,7 @@ class TestWithTheReference:
 
 
 @pytest.mark.oracle
-def test_the_reference_does_not_take_the_ids_away_again(tmp_path: Path) -> None:
+def test_lance_keeps_the_stable_row_ids(tmp_path: Path) -> None:
     theirs = lance.write_dataset(rows(0, 1, 2), tmp_path / "t")
     made = lance_stream.migrate_to_stable_row_ids(theirs.uri)
     with pytest.raises(OSError, match="stable row ids were enabled after it"):

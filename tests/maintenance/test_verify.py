@@ -250,7 +250,7 @@ BREAKS: Mapping[str, list[Callable[[Dataset], Dataset]]] = {
     ids=[f"{rule} {n}" for rule, damages in BREAKS.items() for n in range(len(damages))],
 )
 @pytest.mark.filterwarnings("ignore:.*write-ahead log")
-def test_what_breaks_a_rule_is_found_by_it(
+def test_every_violation_is_found(
     ds: Dataset, rule: str, damage: Callable[[Dataset], Dataset]
 ) -> None:
     findings = damage(ds).verify()
@@ -260,11 +260,11 @@ def test_what_breaks_a_rule_is_found_by_it(
         assert each.message
 
 
-def test_every_rule_has_a_table_that_breaks_it() -> None:
+def test_every_rule_has_a_violation() -> None:
     assert set(BREAKS) == set(RULES)
 
 
-def test_a_manifest_is_not_changed_by_being_written_again(ds: Dataset) -> None:
+def test_rewriting_a_manifest_changes_nothing(ds: Dataset) -> None:
     """So that what the other tests find is the damage, and not the way it is done."""
     before: Manifest = ds.table.manifest
     again = rewritten(ds)

@@ -78,7 +78,7 @@ class Counted:
 
 @pytest.mark.floors
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_was_written_comes_back_in_each_way(tmp_path: Path, version: str) -> None:
+def test_blobs_round_trip_in_every_form(tmp_path: Path, version: str) -> None:
     ds = table_of(tmp_path, version)
     assert ds.schema.field("b").type == pa.large_binary()
     assert ds.to_table()["b"].to_pylist() == VALUES
@@ -92,7 +92,8 @@ def test_what_was_written_comes_back_in_each_way(tmp_path: Path, version: str) -
     assert ds.verify() == []
 
 
-def test_large_values_stand_in_side_files_from_2_2_on(tmp_path: Path) -> None:
+def test_large_blobs_use_side_files(tmp_path: Path) -> None:
+    """From file version 2.2 on."""
     ds = table_of(tmp_path, "2.2")
     kinds = ds.to_table(["b"], blob_handling="descriptors")["b"].to_pylist()
     assert [each and (each["kind"], each["blob_id"], each["position"]) for each in kinds[1:]] == [
@@ -102,13 +103,13 @@ def test_large_values_stand_in_side_files_from_2_2_on(tmp_path: Path) -> None:
     assert side_files(tmp_path) == [40, 101, 111, 120, 500]
 
 
-def test_the_first_side_file_is_named_by_the_bits_of_one_from_behind() -> None:
+def test_side_file_names_reverse_their_bits() -> None:
     assert blob_file_path("data/abc.lance", 1) == f"data/abc/1{'0' * 31}.blob"
     assert blob_file_path("data/abc.lance", 6) == f"data/abc/011{'0' * 29}.blob"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_blobs_as_files_read_just_what_is_asked(
+def test_blob_files_read_only_what_is_requested(
     tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = np.random.default_rng(1).bytes(5_000_000)
@@ -137,7 +138,7 @@ def test_blobs_as_files_read_just_what_is_asked(
 
 
 @pytest.mark.floors
-def test_a_file_of_a_blob_keeps_the_promises_of_files(tmp_path: Path) -> None:
+def test_blob_files_behave_like_files(tmp_path: Path) -> None:
     ds = table_of(tmp_path, "2.2", [b"0123456789"])
     (blob,) = ds.take_blobs("b", [0])
     assert blob is not None
@@ -170,7 +171,7 @@ def test_descriptors_are_read_without_the_bytes(
 
 
 @pytest.mark.floors
-def test_batches_end_where_their_blobs_become_many_bytes(tmp_path: Path) -> None:
+def test_batches_are_limited_by_blob_bytes(tmp_path: Path) -> None:
     schema = schema_of({"lance-encoding:blob": "true"})
     ds = lance_stream.create_dataset(tmp_path / "t", schema, "2.2")
     ds = ds.append(rows_of([bytes(BATCH_BYTES // 4)] * 9))
@@ -230,7 +231,8 @@ def test_a_failed_write_leaves_no_side_file(tmp_path: Path) -> None:
     assert not list((tmp_path / "t").rglob("*.lance"))
 
 
-def test_side_files_are_deleted_with_the_files_of_a_write_that_fails_later(tmp_path: Path) -> None:
+def test_side_files_are_deleted_with_data_files(tmp_path: Path) -> None:
+    """When a write fails later."""
     from lance_stream.write.fragments import delete_files, write_fragments, write_target
 
     ds = lance_stream.create_dataset(tmp_path / "t", schema_of(), "2.2")
@@ -241,7 +243,7 @@ def test_side_files_are_deleted_with_the_files_of_a_write_that_fails_later(tmp_p
     assert side_files(tmp_path) == []
 
 
-def test_a_side_file_that_fails_deletes_the_others(
+def test_a_failed_side_file_deletes_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain: Callable[..., Any] = LocalStore.open_writer
@@ -258,7 +260,7 @@ def test_a_side_file_that_fails_deletes_the_others(
     assert side_files(tmp_path) == []
 
 
-def test_large_blobs_do_not_stay_in_the_batch(tmp_path: Path) -> None:
+def test_large_blobs_leave_the_batch(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
     schema = Schema(
         (as_v2(Field("b", "large_binary", 0, metadata={"lance-encoding:blob": b"true"})),)
@@ -314,7 +316,7 @@ def test_wrong_questions_are_told_apart(tmp_path: Path) -> None:
         ds.to_table(["b.data"])
 
 
-def test_both_forms_of_a_column_turn_into_each_other() -> None:
+def test_both_blob_forms_convert_both_ways() -> None:
     one = Field("b", "large_binary", 3, False, metadata={"lance-encoding:blob": b"true"})
     assert as_v1(as_v2(one)) == one
     assert as_v2(Field("x", "large_binary")) == Field("x", "large_binary")
@@ -325,9 +327,7 @@ def test_both_forms_of_a_column_turn_into_each_other() -> None:
 
 @pytest.mark.parametrize("harm", ["missing", "short", "long"])
 @pytest.mark.parametrize("which", [101, 111])
-def test_a_side_file_that_is_not_as_described_is_named(
-    tmp_path: Path, which: int, harm: str
-) -> None:
+def test_damaged_side_files_are_named(tmp_path: Path, which: int, harm: str) -> None:
     table_of(tmp_path, "2.2")
     (path,) = [each for each in tmp_path.rglob("*.blob") if each.stat().st_size == which]
     if harm == "missing":
@@ -372,16 +372,14 @@ def descriptions(**changed: Any) -> pa.Array:
     ],
     ids=str,
 )
-def test_absurd_descriptions_are_bad_data_before_memory_is_set_aside(
-    tmp_path: Path, changed: dict[str, Any]
-) -> None:
+def test_absurd_descriptions_allocate_nothing(tmp_path: Path, changed: dict[str, Any]) -> None:
     ds = table_of(tmp_path, "2.2")
     file = next(iter(ds.table.manifest.fragments)).files[0]
     with pytest.raises(BadDataError):
         blob_places.blob_places(descriptions(**changed), file, ds.table.files)
 
 
-def test_many_blobs_over_the_same_bytes_are_bad_data(tmp_path: Path) -> None:
+def test_overlapping_blobs_are_bad_data(tmp_path: Path) -> None:
     ds = table_of(tmp_path, "2.2")
     file = next(iter(ds.table.manifest.fragments)).files[0]
     size = file.size_bytes or 0
@@ -390,7 +388,7 @@ def test_many_blobs_over_the_same_bytes_are_bad_data(tmp_path: Path) -> None:
         blob_places.blob_places(rows, file, ds.table.files)
 
 
-def test_an_external_blob_is_read_where_its_uri_says(tmp_path: Path) -> None:
+def test_external_blobs_are_read_by_uri(tmp_path: Path) -> None:
     ds = table_of(tmp_path, "2.2")
     (tmp_path / "outside.bin").write_bytes(b"0123456789")
     ds = lance_stream.open_dataset(ds.uri, trusted_locations=[str(tmp_path)])
@@ -406,7 +404,7 @@ def test_an_external_blob_is_read_where_its_uri_says(tmp_path: Path) -> None:
         assert blob_places.read_blobs(places).to_pylist()[1] == wanted
 
 
-def test_an_external_blob_on_this_machine_has_to_be_trusted(tmp_path: Path) -> None:
+def test_external_local_blobs_must_be_trusted(tmp_path: Path) -> None:
     """Else a downloaded table could read its reader's keys into its rows."""
     ds = table_of(tmp_path, "2.2")
     file = next(iter(ds.table.manifest.fragments)).files[0]

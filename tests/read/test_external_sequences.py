@@ -47,7 +47,7 @@ EACH = ["row_ids", "created_at_versions", "last_updated_at_versions"]
 
 
 @pytest.mark.parametrize("names", [EACH, EACH[:1], EACH[1:2]], ids=" ".join)
-def test_rows_keep_ids_and_versions_that_stand_outside(tmp_path: Path, names: list[str]) -> None:
+def test_external_row_ids_and_versions_survive(tmp_path: Path, names: list[str]) -> None:
     ds = table_with(str(tmp_path / "t"), names)
     before = rows_of(ds)
     ds = ds.upsert(pa.table({"id": [1, 2, 7, 20], "x": ["new"] * 4}), on="id")
@@ -64,7 +64,7 @@ def test_rows_keep_ids_and_versions_that_stand_outside(tmp_path: Path, names: li
 
 
 @pytest.mark.floors
-def test_a_file_of_sequences_that_is_too_short_is_damage(tmp_path: Path) -> None:
+def test_a_truncated_sequence_file_is_corrupt(tmp_path: Path) -> None:
     ds = table_with(str(tmp_path / "t"), EACH)
     for path in (tmp_path / "t" / "_rows").iterdir():
         path.write_bytes(path.read_bytes()[:7])

@@ -76,9 +76,7 @@ def ds(request: pytest.FixtureRequest) -> Dataset:
         (["list.x", "part.a", "part.c"], ["id"], ["part.b", "list.y"]),
     ],
 )
-def test_a_struct_in_several_files_is_read_as_one(
-    ds: Dataset, column_sets: tuple[list[str], ...]
-) -> None:
+def test_structs_may_span_several_files(ds: Dataset, column_sets: tuple[list[str], ...]) -> None:
     ds = fragment_in_files(ds, *column_sets)
     assert ds.to_table().to_pylist() == ROWS.to_pylist()
     assert ds.to_table(columns=["part.b"])["part"].to_pylist() == [{"b": "x"}, None, {"b": "z"}]
@@ -90,9 +88,7 @@ def test_a_struct_in_several_files_is_read_as_one(
 
 @pytest.mark.floors
 @pytest.mark.parametrize("lists", [[[{"x": 1}], None, []], [[{"x": 1}, None], [], []]])
-def test_lists_whose_files_disagree_on_their_lengths_are_refused(
-    ds: Dataset, lists: list[object]
-) -> None:
+def test_lists_must_agree_across_files(ds: Dataset, lists: list[object]) -> None:
     whole = fragment_in_files(ds, ["id", "part", "list.y"])
     part = project(ds.table.schema, ["list.x"])
     target = WriteTarget(ds.table.store, part, FileVersion.parse(ds.file_version))
@@ -127,9 +123,10 @@ def test_what_no_file_has_is_null(ds: Dataset) -> None:
     ],
     ids=str,
 )
-def test_a_part_in_no_file_is_null_but_what_is_around_it_is_not(
+def test_struct_fields_in_no_file_are_null(
     ds: Dataset, columns: list[str], expected: dict[str, list[object]]
 ) -> None:
+    """The struct around it keeps its own nulls."""
     ds = fragment_in_files(ds, ["id", "list.x"], ["part.a"])
     table = ds.to_table(columns=columns)
     assert table.to_pydict() == expected
@@ -138,7 +135,8 @@ def test_a_part_in_no_file_is_null_but_what_is_around_it_is_not(
 
 
 @pytest.mark.floors
-def test_a_part_of_fixed_size_lists_in_no_file_is_null_but_the_lists_are_there() -> None:
+def test_fixed_size_list_fields_may_be_missing() -> None:
+    """The field is null, the lists are not."""
     point = pa.struct([("x", pa.int8()), ("y", pa.int8())])
     schema = pa.schema([("id", pa.int64()), ("p", pa.list_(point, 2))])
     made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
@@ -153,13 +151,14 @@ def test_a_part_of_fixed_size_lists_in_no_file_is_null_but_the_lists_are_there()
     assert ds.to_table()["p"].to_pylist() == [[{"x": 1, "y": None}, None], None]
 
 
-def test_a_column_in_no_file_is_null_and_filtered_as_such(ds: Dataset) -> None:
+def test_a_column_in_no_file_is_null(ds: Dataset) -> None:
+    """A filter sees the nulls, too."""
     ds = fragment_in_files(ds, ["id"])
     assert ds.to_table()["part"].null_count == 3
     assert ds.count_rows("part.a IS NULL AND id > 1") == 2
 
 
-def test_a_column_that_must_not_be_null_has_to_lie_in_a_file() -> None:
+def test_required_columns_must_be_in_files() -> None:
     schema = pa.schema([("id", pa.int64()), pa.field("x", pa.int8(), nullable=False)])
     made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
     (written,) = write_fragments(
@@ -172,7 +171,7 @@ def test_a_column_that_must_not_be_null_has_to_lie_in_a_file() -> None:
     assert ds.to_table(columns=["id"])["id"].to_pylist() == [1]
 
 
-def test_a_void_column_of_a_file_is_not_read(ds: Dataset) -> None:
+def test_tombstoned_columns_are_not_read(ds: Dataset) -> None:
     """A tombstone stands for a column whose data was replaced by another file's."""
     ds = fragment_in_files(ds, ["id", "part", "list"])
     (fragment,) = ds.table.manifest.fragments

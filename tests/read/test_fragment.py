@@ -15,9 +15,7 @@ from lance_stream.snapshot.opening import open_table
 from lance_stream.table.fragments import decode_fragment
 
 
-def test_rows_that_lie_far_apart_are_not_read_as_one_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_distant_rows_are_read_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = pa.table({"n": np.arange(20_000)})
     made = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
     unit = unit_of(open_table(made.uri), 0, columns=("n",))
@@ -35,9 +33,7 @@ def test_rows_that_lie_far_apart_are_not_read_as_one_batch(
 
 
 @pytest.mark.floors
-def test_texts_take_together_about_what_a_stored_row_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_counts_at_its_stored_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dice = np.random.default_rng(0)
     texts = [dice.bytes(30).hex() for _ in range(20_000)]
     rows = pa.table({f"s{each}": texts for each in range(8)} | {"n": np.arange(20_000)})
@@ -50,9 +46,7 @@ def test_texts_take_together_about_what_a_stored_row_does(
     assert len(list(FragmentReader(unit).selections())) >= 4
 
 
-def test_one_text_beside_many_numbers_does_not_make_batches_half_as_large(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_text_does_not_halve_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a batch is half of each page, and on an object store a request for each."""
     dice = np.random.default_rng(0)
     numbers = {f"n{each}": dice.random(20_000) for each in range(18)}

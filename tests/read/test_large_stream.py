@@ -29,7 +29,7 @@ VERSIONS = (FileVersion.V2_0, FileVersion.V2_1, FileVersion.V2_2)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
-def test_a_file_larger_than_memory_may_grow_is_written(version: FileVersion) -> None:
+def test_files_larger_than_memory_are_written(version: FileVersion) -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "tests.read.large_stream"),
@@ -48,7 +48,7 @@ def test_a_file_larger_than_memory_may_grow_is_written(version: FileVersion) -> 
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
-def test_pages_of_a_stream_are_about_eight_mebibytes(version: FileVersion) -> None:
+def test_streamed_pages_are_about_8_mib(version: FileVersion) -> None:
     random = np.random.default_rng(0)
     schema = pa.schema([("number", pa.int64()), ("vector", pa.list_(pa.float32(), 16))])
     batches = [
@@ -137,7 +137,7 @@ def test_a_store_that_fails_leaves_no_file(
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
-def test_the_bytes_of_a_file_that_was_not_finished_are_no_file(version: FileVersion) -> None:
+def test_an_unfinished_file_is_not_readable(version: FileVersion) -> None:
     batch = batch_of(0)
     writer = FileWriter(assign_ids(from_arrow(batch.schema)), version, max_page_bytes=100_000)
     parts = [bytes(part) for part in writer.write(batch)]

@@ -108,7 +108,7 @@ def test_no_row_is_no_file(ds: Dataset) -> None:
     assert [path for _, path in store.calls if path.startswith(("data/", "_del"))] == []
 
 
-def test_other_columns_are_asked_of_the_rows_that_are_left(ds: Dataset) -> None:
+def test_other_columns_filter_the_remaining_rows(ds: Dataset) -> None:
     query = f"{UPDATED.format(b=6, e=9)} AND name = 'new' AND id < 20"
     assert sorted(ds.to_table(["id"], query)["id"].to_pylist()) == [3, 10, 17]
     assert sorted(ds.to_table(["id"], f"NOT ({query})")["id"].to_pylist()) == sorted(
@@ -116,7 +116,7 @@ def test_other_columns_are_asked_of_the_rows_that_are_left(ds: Dataset) -> None:
     )
 
 
-def test_a_row_is_found_by_its_id_and_by_its_address(ds: Dataset) -> None:
+def test_rows_are_found_by_id_and_address(ds: Dataset) -> None:
     rows = everything(ds).to_pylist()[::5]
     assert len(rows) > 1
     for row in rows:
@@ -127,7 +127,8 @@ def test_a_row_is_found_by_its_id_and_by_its_address(ds: Dataset) -> None:
             assert len(data_files_of(store)) == 1
 
 
-def test_a_fragment_is_read_from_the_first_such_row_to_the_last() -> None:
+def test_fragments_are_read_from_matching_rows() -> None:
+    """From the first row that can match to the last."""
     made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
     for first in (0, 10, 20):
         made = made.append(rows(first, first + 10))
@@ -140,7 +141,8 @@ def test_a_fragment_is_read_from_the_first_such_row_to_the_last() -> None:
 
 
 @pytest.mark.floors
-def test_of_a_long_range_of_ids_a_part_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_id_ranges_are_narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The predicate is evaluated on a part of the rows."""
     made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
     made = made.append(rows(0, 30_000))
     evaluated: list[int] = []
@@ -163,7 +165,7 @@ def test_verbs_choose_rows_so_too(ds: Dataset) -> None:
     assert made.count_rows("name = 'old'") == 8
 
 
-def test_without_stable_row_ids_a_row_id_is_an_address() -> None:
+def test_row_ids_default_to_addresses() -> None:
     plain = history(stable_row_ids=False)
     (row,) = plain.to_table(filter="id = 33", with_row_id=True).to_pylist()
     assert plain.to_table(["id"], f"_rowid = {row['_rowid']}")["id"].to_pylist() == [33]
@@ -216,7 +218,7 @@ FILTERS = st.recursive(
 
 @settings(max_examples=25)
 @given(text=FILTERS)
-def test_no_row_is_missed_and_none_is_too_many(ds: Dataset, text: str) -> None:
+def test_filters_choose_exactly_the_matching_rows(ds: Dataset, text: str) -> None:
     (rows_there,) = everything(ds).combine_chunks().to_batches()
     chosen = rows_there.filter(evaluate_predicate(parse_expression(text), rows_there))
     assert ds.to_table(["id"], text)["id"].to_pylist() == chosen["id"].to_pylist()
@@ -266,7 +268,8 @@ def test_many_fragments_are_asked_at_once() -> None:
     assert asked == [30, 30]
 
 
-def test_a_damaged_message_is_left_to_who_reads_it(ds: Dataset) -> None:
+def test_damaged_sequences_fail_when_read(ds: Dataset) -> None:
+    """Planning keeps the fragment and leaves the error to the reader."""
     fragments = ds.table.manifest.fragments
     broken = replace(fragments[1], created_at_versions=b"\xff\xff")
     manifest = replace(ds.table.manifest, fragments=fragments.replaced({1: broken}))

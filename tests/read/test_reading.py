@@ -63,13 +63,13 @@ def watched(ds: Dataset) -> tuple[TableVersion, WatchedStore]:
     return replace(ds.table, store=store), store
 
 
-def test_a_scan_gives_the_live_rows_in_order(ds: Dataset) -> None:
+def test_a_scan_returns_live_rows_in_order(ds: Dataset) -> None:
     assert ds.to_table() == LIVE
     assert ds.count_rows() == LIVE.num_rows
 
 
 @pytest.mark.parametrize("batch_size", [1000, 4097])
-def test_batches_of_any_size_make_the_same_table(ds: Dataset, batch_size: int) -> None:
+def test_any_batch_size_gives_the_same_rows(ds: Dataset, batch_size: int) -> None:
     table = ds.to_table(columns=["id", "part.b"], batch_size=batch_size)
     assert table["id"].to_pylist() == LIVE["id"].to_pylist()
     assert table["part"].combine_chunks().field(0).to_pylist() == [
@@ -81,7 +81,7 @@ def test_batches_of_any_size_make_the_same_table(ds: Dataset, batch_size: int) -
     "condition",
     ["id % 2 = 0", "id > 19000", "id = 4711", "x < 0", "name LIKE 'name 1%' AND part.a < 50"],
 )
-def test_a_filter_leaves_the_rows_for_which_it_is_true(ds: Dataset, condition: str) -> None:
+def test_filters_keep_matching_rows(ds: Dataset, condition: str) -> None:
     """Dense ones and sparse ones, whose other columns are taken by offset."""
     ids = LIVE["id"].to_numpy()
     names = np.array(LIVE["name"].to_pylist())
@@ -95,7 +95,7 @@ def test_a_filter_leaves_the_rows_for_which_it_is_true(ds: Dataset, condition: s
     assert ds.to_table(filter=condition) == LIVE.filter(pa.array(mask))
 
 
-def test_a_work_unit_survives_pickling_and_needs_nothing_else(ds: Dataset) -> None:
+def test_work_units_can_be_pickled(ds: Dataset) -> None:
     units = plan_scan(ds.table, ["name"], "id % 5 = 0", system_columns=["_rowid"])
     batches = [batch for unit in units for batch in read_unit(pickle.loads(pickle.dumps(unit)))]
     table = pa.Table.from_batches(batches)
@@ -104,7 +104,7 @@ def test_a_work_unit_survives_pickling_and_needs_nothing_else(ds: Dataset) -> No
     assert batches[0].schema.equals(units[0].arrow_schema)
 
 
-def test_a_work_unit_reads_part_of_a_fragment(ds: Dataset) -> None:
+def test_work_units_can_read_parts(ds: Dataset) -> None:
     (unit, _) = plan_scan(ds.table, ["id"])
     part = pa.Table.from_batches(read_unit(replace(unit, start=95, stop=110)))
     assert part["id"].to_pylist() == [each for each in range(95, 110) if each != 107]
@@ -114,7 +114,7 @@ def test_a_work_unit_reads_part_of_a_fragment(ds: Dataset) -> None:
         list(read_unit(replace(unit, offsets=np.array([99999], np.uint32))))
 
 
-def test_rows_are_taken_from_all_fragments_in_any_order(ds: Dataset) -> None:
+def test_rows_are_taken_in_any_order(ds: Dataset) -> None:
     random = np.random.default_rng(3)
     places = random.integers(0, LIVE.num_rows, 500)
     assert ds.take(row_offsets=places) == LIVE.take(pa.array(places)).combine_chunks()
@@ -124,7 +124,8 @@ def test_rows_are_taken_from_all_fragments_in_any_order(ds: Dataset) -> None:
     )
 
 
-def test_opening_a_file_and_taking_a_row_cost_three_requests_at_most(ds: Dataset) -> None:
+def test_opening_and_taking_costs_three_requests(ds: Dataset) -> None:
+    """At most: one to open the file, two for the row."""
     table, store = watched(ds)
     take(table, row_offsets=[12_345], columns=["id", "x", "name", "vector"])
     data = [path for call, path in store.calls if call == "read_ranges"]
@@ -132,7 +133,8 @@ def test_opening_a_file_and_taking_a_row_cost_three_requests_at_most(ds: Dataset
     assert len(data) <= 3, "one to open it, two for the row"
 
 
-def test_a_second_row_of_an_open_file_costs_two_requests_at_most(ds: Dataset) -> None:
+def test_taking_another_row_costs_two_requests(ds: Dataset) -> None:
+    """At most."""
     table, store = watched(ds)
     take(table, row_offsets=[12_345])
     store.calls.clear()
@@ -169,7 +171,8 @@ def test_a_projection_reads_only_its_columns(ds: Dataset) -> None:
     assert read["all"] > read["two"]
 
 
-def test_scanning_without_deletions_or_row_ids_reads_each_file_once_opened(ds: Dataset) -> None:
+def test_plain_scans_read_each_file_once(ds: Dataset) -> None:
+    """With files open, and neither deletions nor row ids to read."""
     table, store = watched(ds)
     for unit in plan_scan(table, ["id"]):
         list(read_unit(unit))
@@ -187,7 +190,7 @@ def test_counting_rows_opens_no_data_file(ds: Dataset) -> None:
     assert store.calls == []
 
 
-def test_a_file_that_is_shorter_than_said_is_named(ds: Dataset) -> None:
+def test_wrong_file_sizes_are_named(ds: Dataset) -> None:
     fragment = ds.table.manifest.fragments[0]
     files = OpenFiles(ds.table.store)
     wrong = replace(fragment.files[0], size_bytes=fragment.files[0].size_bytes + 8)
@@ -200,7 +203,7 @@ def test_a_file_that_is_shorter_than_said_is_named(ds: Dataset) -> None:
     assert any(wrong.path in note for note in caught.value.__notes__)
 
 
-def test_rows_of_a_selection_are_joined_to_a_range_where_they_can_be() -> None:
+def test_contiguous_selections_become_ranges() -> None:
     every = Selection(10, 20)
     assert every.where(np.ones(10, np.bool_)) is every
     middle = every.where(np.array([0, 0, 1, 1, 1, 0, 0, 0, 0, 0], np.bool_))

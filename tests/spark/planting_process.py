@@ -1,4 +1,4 @@
-"""A Spark program that is told secrets in every way there is, and shows all that Spark shows.
+"""A Spark program that is given secrets in every possible way, and prints all that Spark shows.
 
     planting_process.py FOLDER        a JSON object comes in by stdin:
 
@@ -46,7 +46,7 @@ def main(folder: Path) -> None:
     (folder / "conf" / "log4j2.properties").write_text(LOG4J.format(folder=folder))
     os.environ["SPARK_CONF_DIR"] = str(folder / "conf")
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # Not DEBUG: there py4j writes all that Spark is told, and botocore the headers that it sends.
+    # Not DEBUG: there py4j logs all that is sent to Spark, and botocore the headers that it sends.
     logging.basicConfig(filename=folder / "log" / "python", level=logging.INFO)
     logging.getLogger("lance_stream").setLevel(logging.DEBUG)
 

@@ -35,7 +35,7 @@ def seen_in_worker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 @pytest.mark.spark
-def test_a_worker_forgets_its_readers_of_archives_between_tasks(spark: Any) -> None:
+def test_workers_drop_archive_readers_between_tasks(spark: Any) -> None:
     def task() -> Any:
         return map_in_arrow(spark.range(3).coalesce(1), seen_in_worker, COLUMNS).collect()[0]
 
@@ -52,9 +52,8 @@ def test_a_worker_forgets_its_readers_of_archives_between_tasks(spark: Any) -> N
 
 
 @pytest.mark.spark
-def test_a_module_of_an_archive_can_be_imported_after_its_reader_was_forgotten(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_archives_can_be_imported_afterwards(spark: Any, tmp_path: Path) -> None:
+    """After a worker has dropped the archive's reader."""
     archive = tmp_path / "modules.zip"
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("first_of_archive.py", "VALUE = 1")
@@ -84,7 +83,7 @@ def test_a_module_of_an_archive_can_be_imported_after_its_reader_was_forgotten(
 
 @pytest.mark.floors
 @pytest.mark.spark
-def test_rows_are_collected_in_order_up_to_a_limit(spark: Any) -> None:
+def test_rows_are_collected_within_limits(spark: Any) -> None:
     df = spark.range(0, 1000, 1, 5)
     whole = Size(1000, 8000)
     assert measure(df) == whole
@@ -101,9 +100,10 @@ def test_rows_are_collected_in_order_up_to_a_limit(spark: Any) -> None:
 
 
 @pytest.mark.spark
-def test_a_session_without_private_calls_measures_before_it_collects(
+def test_without_private_calls_batches_are_measured(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Before they are collected."""
     monkeypatch.delattr("pyspark.errors.exceptions.captured.unwrap_spark_exception")
     df = spark.range(10)
     rows = collect_arrow(df, Size(10, 80))

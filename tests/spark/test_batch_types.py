@@ -32,9 +32,8 @@ def rows_of(uri: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("collation", ["UTF8_LCASE", "UNICODE", "UNICODE_CI", "UTF8_BINARY_RTRIM"])
-def test_a_key_that_spark_compares_by_a_collation_is_refused(
-    spark: Any, uri: str, collation: str
-) -> None:
+def test_collated_keys_are_refused(spark: Any, uri: str, collation: str) -> None:
+    """Spark would compare them by the collation, and the table by bytes."""
     sink = lance_sink(uri, mode="upsert", on="name", app_id="a")
     batch = spark.sql(f"SELECT 'Ann' COLLATE {collation} AS name, 1 AS v")
     with pytest.raises(InvalidInputError, match=f"key column 'name' has the collation {collation}"):
@@ -46,9 +45,7 @@ def test_a_key_that_spark_compares_by_a_collation_is_refused(
     ("way", "num_rows"),
     [("lower(`name`) COLLATE UTF8_BINARY", 1), ("`name` COLLATE UTF8_BINARY", 2)],
 )
-def test_the_ways_out_for_a_key_with_a_collation_make_one_row_or_two(
-    spark: Any, uri: str, way: str, num_rows: int
-) -> None:
+def test_remedies_for_collated_keys_work(spark: Any, uri: str, way: str, num_rows: int) -> None:
     sink = lance_sink(uri, mode="upsert", on="name", app_id="a", sequence_by="v")
     batch = spark.sql(
         "SELECT IF(id = 0, 'Ann', 'ANN') COLLATE UTF8_LCASE AS name, id v FROM range(2)"
@@ -58,9 +55,7 @@ def test_the_ways_out_for_a_key_with_a_collation_make_one_row_or_two(
 
 
 @pytest.mark.parametrize("sequence", ["seq", "named_struct('n', 1, 's', seq)", "array(seq)"])
-def test_a_sequence_that_spark_orders_by_a_collation_is_refused(
-    spark: Any, uri: str, sequence: str
-) -> None:
+def test_collated_sequences_are_refused(spark: Any, uri: str, sequence: str) -> None:
     sink = lance_sink(uri, mode="upsert", on="id", sequence_by="seq", app_id="a")
     batch = spark.sql("SELECT 1L AS id, 'a' COLLATE UNICODE AS seq").selectExpr(
         "id", f"{sequence} AS seq"
@@ -69,16 +64,15 @@ def test_a_sequence_that_spark_orders_by_a_collation_is_refused(
         sink(batch, 0)
 
 
-def test_texts_with_a_collation_are_stored_and_decide_deletes_as_in_spark(
-    spark: Any, uri: str
-) -> None:
+def test_collated_text_is_stored(spark: Any, uri: str) -> None:
+    """And `delete_when` compares it as Spark does."""
     sink = lance_sink(uri, mode="upsert", on="id", delete_when="op = 'd'", app_id="a")
     batch = spark.sql("SELECT id, IF(id = 0, 'D', 'U') COLLATE UTF8_LCASE AS op FROM range(2)")
     sink(batch, 0)
     assert rows_of(uri) == [(1, "U")]
 
 
-def test_moments_around_a_change_of_clocks_stay_apart(spark: Any, uri: str) -> None:
+def test_timestamps_around_clock_changes_are_distinct(spark: Any, uri: str) -> None:
     # The clock of Berlin leaves out 2 o'clock in March, and has it twice in October.
     batch = (
         "SELECT at, date_format(at, 'dd HH:mm') AS text, cast(at AS timestamp_ntz) AS local, "
@@ -102,14 +96,15 @@ def test_moments_around_a_change_of_clocks_stay_apart(spark: Any, uri: str) -> N
     assert row["n"] == 17
 
 
-def test_a_moment_is_no_time_of_a_clock(spark: Any, uri: str) -> None:
+def test_timestamps_are_not_local_times(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="upsert", on="at", app_id="a")
     sink(spark.sql("SELECT TIMESTAMP'2026-10-25 02:30:00' AS at"), 0)
     with pytest.raises(InvalidInputError, match=r"'at' is timestamp\[us\], but timestamp\[us, tz="):
         sink(spark.sql("SELECT TIMESTAMP_NTZ'2026-10-25 02:30:00' AS at"), 1)
 
 
-def test_decimals_of_38_digits_are_kept_or_refused(spark: Any, uri: str) -> None:
+def test_decimals_of_38_digits_survive(spark: Any, uri: str) -> None:
+    """Or they are refused."""
     nines = "9" * 38
     sink = lance_sink(uri, mode="upsert", on="k", app_id="a")
     for batch_id in range(2):
@@ -123,7 +118,7 @@ def test_decimals_of_38_digits_are_kept_or_refused(spark: Any, uri: str) -> None
 # --- columns that are not stored
 
 
-def test_a_column_of_any_type_may_come_along_without_being_stored(spark: Any, uri: str) -> None:
+def test_unstored_columns_may_have_any_type(spark: Any, uri: str) -> None:
     others = {
         "v": 'parse_json(\'{"op": "d"}\')',
         "i": "make_interval(1, 2)",
@@ -161,9 +156,8 @@ def test_the_format_refuses_rows_without_a_column(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite", "upsert"])
-def test_an_empty_batch_of_types_that_no_table_has_makes_no_table(
-    spark: Any, uri: str, mode: str
-) -> None:
+def test_an_empty_batch_makes_no_table(spark: Any, uri: str, mode: str) -> None:
+    """Although no table could have its types."""
     on = {"on": "id"} if mode == "upsert" else {}
     sink = lance_sink(uri, mode=mode, app_id="a", **on)
     for batch_id, schema in enumerate(["id long", "id long, v void"]):
@@ -192,7 +186,7 @@ def test_a_condition_of_another_type_is_refused(
     assert not Path(uri).exists()
 
 
-def test_a_number_is_a_condition_as_it_is_in_spark(spark: Any, uri: str) -> None:
+def test_numbers_are_conditions_as_in_spark(spark: Any, uri: str) -> None:
     sink = lance_sink(
         uri, mode="upsert", on="id", delete_when="gone", except_columns=["gone"], app_id="a"
     )
@@ -204,7 +198,7 @@ def test_a_number_is_a_condition_as_it_is_in_spark(spark: Any, uri: str) -> None
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_what_a_user_observes_of_a_batch_is_all_of_it(spark: Any, uri: str, mode: str) -> None:
+def test_observations_cover_the_whole_batch(spark: Any, uri: str, mode: str) -> None:
     on = {"on": "id"} if mode == "upsert" else {}
     sink = lance_sink(uri, mode=mode, app_id="a", **on)
     for batch_id in range(2):
@@ -214,7 +208,7 @@ def test_what_a_user_observes_of_a_batch_is_all_of_it(spark: Any, uri: str, mode
         assert seen.get == {"n": 5}
 
 
-def test_a_cached_batch_is_the_same_when_it_comes_again(spark: Any, uri: str) -> None:
+def test_cached_batches_replay_identically(spark: Any, uri: str) -> None:
     batch = spark.range(5).withColumn("r", functions.rand()).persist()
     sink = lance_sink(uri, app_id="a")
     for _ in range(2):
@@ -239,7 +233,7 @@ def test_one_sink_serves_two_queries_at_once(file_stream: Any, uri: str) -> None
     assert len(ds.ledger()) == 2
 
 
-def test_a_setting_is_put_back_when_the_last_of_several_threads_is_done(spark: Any) -> None:
+def test_settings_are_restored_after_all_threads(spark: Any) -> None:
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(name)
     both, done = threading.Barrier(2), threading.Event()

@@ -56,7 +56,7 @@ def test_a_filter_names_columns_in_any_case(written: str, settled: str) -> None:
     assert settle_filter(written, SCHEMA, case_sensitive=True) == written
 
 
-def test_columns_and_paths_are_named_in_any_case() -> None:
+def test_columns_match_in_any_case() -> None:
     names = ["ID", "ST.A", "Items.price", "nope", "st", "i d"]
     settled = ("id", "`st`.`a`", "`items`.`Price`", "nope", "st", "I d")
     assert settle_columns(names, SCHEMA, case_sensitive=False) == settled
@@ -64,7 +64,7 @@ def test_columns_and_paths_are_named_in_any_case() -> None:
     assert settle_columns(None, SCHEMA, case_sensitive=False) is None
 
 
-def test_a_name_that_could_be_two_columns_is_refused() -> None:
+def test_ambiguous_names_are_refused() -> None:
     twins = pa.schema([("v", pa.int64()), ("V", pa.int64()), ("id", pa.int64())])
     with pytest.raises(InvalidInputError, match="'v' could be 'V' or 'v'"):
         settle_filter("v = 1", twins, case_sensitive=False)
@@ -74,7 +74,7 @@ def test_a_name_that_could_be_two_columns_is_refused() -> None:
     assert find_column("V", twins.names, case_sensitive=True) == "V"
 
 
-def test_two_columns_of_a_batch_never_become_one() -> None:
+def test_columns_of_a_batch_never_merge() -> None:
     assert names_in_table(["ID", "x"], ["id", "y"], case_sensitive=False) == ["id", "x"]
     assert names_in_table(["ID", "id"], ["id"], case_sensitive=True) == ["ID", "id"]
     for names, is_exact in ((["v", "V"], False), (["v", "v"], False), (["v", "v"], True)):
@@ -82,7 +82,7 @@ def test_two_columns_of_a_batch_never_become_one() -> None:
             names_in_table(names, [], case_sensitive=is_exact)
 
 
-def test_a_misspelt_name_is_answered_with_the_nearest() -> None:
+def test_misspelt_names_get_a_suggestion() -> None:
     assert did_you_mean("valu", ["id", "Value"]) == "; did you mean 'Value'?"
     assert did_you_mean("other", ["id", "Value"]) == ""
 
@@ -110,9 +110,7 @@ def rows_of(uri: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.spark
-def test_a_batch_in_another_case_goes_into_the_columns_there_are(
-    session: Any, tmp_path: Path
-) -> None:
+def test_batches_in_another_case_match(session: Any, tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     data = pa.table({"id": [1, 2], "Name": ["a", "b"]})
     lance_stream.create_dataset(uri, data.schema).append(data)
@@ -154,9 +152,7 @@ def test_a_batch_in_another_case_goes_into_the_columns_there_are(
 
 
 @pytest.mark.spark
-def test_columns_that_differ_in_case_only_are_two_where_spark_says_so(
-    exact_session: Any, tmp_path: Path
-) -> None:
+def test_case_sensitive_sessions_distinguish_columns(exact_session: Any, tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     batch = exact_session.createDataFrame(
         [(1, "a", "A"), (2, "b", "B")], "id long, v string, V string"
@@ -196,7 +192,7 @@ def test_columns_that_differ_in_case_only_are_two_where_spark_says_so(
         ("id long NOT NULL", "'id' as not null"),
     ],
 )
-def test_a_schema_that_does_not_fit_the_table_is_refused(
+def test_schemas_unlike_the_table_are_refused(
     session: Any, typed_table: str, schema: str, message: str
 ) -> None:
     read = session.read.format("lance").schema(schema)
@@ -228,7 +224,8 @@ def typed_table(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.spark
-def test_a_schema_of_ones_own_may_choose_reorder_and_widen(session: Any, typed_table: str) -> None:
+def test_user_schemas_may_reorder_and_widen(session: Any, typed_table: str) -> None:
+    """And leave out columns."""
     schema = "st struct<b: string>, f double, id long, _change_type string"
     read = session.read.format("lance").schema(schema)
     feed = read.options(readChangeFeed="true", startingVersion="1").load(typed_table)
@@ -243,9 +240,7 @@ def test_a_schema_of_ones_own_may_choose_reorder_and_widen(session: Any, typed_t
 
 
 @pytest.mark.spark
-def test_row_versions_are_columns_of_a_view_that_asks_for_them(
-    session: Any, tmp_path: Path
-) -> None:
+def test_views_can_have_row_versions(session: Any, tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     data = pa.table({"id": [1, 2]})
     lance_stream.create_dataset(uri, data.schema).append(data).append(data)
@@ -263,7 +258,7 @@ def test_row_versions_are_columns_of_a_view_that_asks_for_them(
     assert [tuple(map(int, row)) for row in found.collect()] == [(1, 2, 3, 3), (2, 3, 3, 3)]
 
 
-def test_row_versions_are_columns_of_a_stream_that_asks_for_them(tmp_path: Path) -> None:
+def test_streams_can_have_row_versions(tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     data = pa.table({"id": [1, 2]})
     lance_stream.create_dataset(uri, data.schema).append(data).append(data)

@@ -239,14 +239,14 @@ def test_what_settings_say_of_a_location(
     assert all(re.fullmatch(HADOOP_NAMES, name) for name in settings)
 
 
-def test_every_scheme_is_given_the_options_of_the_store_that_opens_it() -> None:
+def test_every_scheme_maps_to_its_store() -> None:
     for scheme in BACKENDS:
         is_local = scheme in ("", "file", "memory")
         location = f"{scheme}://box/t" if scheme else "/box/t"
         assert (store_of(location) == "local") == is_local, scheme
 
 
-def test_a_private_key_in_the_settings_becomes_a_service_account() -> None:
+def test_private_keys_become_a_service_account() -> None:
     settings = {
         "fs.gs.auth.service.account.email": "us@project.iam",
         "fs.gs.auth.service.account.private.key.id": "17",
@@ -259,7 +259,8 @@ def test_a_private_key_in_the_settings_becomes_a_service_account() -> None:
     assert account["private_key"].splitlines() == ["-----BEGIN-----", "shhh", "-----END-----"]
 
 
-def test_an_encryption_that_would_be_left_out_is_refused() -> None:
+def test_unsupported_encryption_is_refused() -> None:
+    """It would be left out without notice."""
     settings = {"fs.s3a.encryption.algorithm": "CSE-KMS", "fs.s3a.encryption.key": "shhh"}
     with pytest.raises(InvalidInputError, match=r"'CSE-KMS'.*written without it") as raised:
         storage_options_of(settings, "s3://b/t")
@@ -274,7 +275,7 @@ def test_an_encryption_that_would_be_left_out_is_refused() -> None:
         ("gs://b/t", {"fs.gs.auth.type": "USER_CREDENTIALS"}, "USER_CREDENTIALS"),
     ],
 )
-def test_a_way_to_credentials_that_cannot_be_followed_is_named_once(
+def test_unsupported_credential_providers_warn_once(
     uri: str, settings: dict[str, str], named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     hadoop_settings._warn.cache_clear()

@@ -74,7 +74,7 @@ def through_sink(spark: Any, batch_ids: dict[str, int], limit: int) -> Way:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_both_ways_of_a_batch_of_spark_do_what_a_model_does(spark: Any, tmp_path: Path) -> None:
+def test_both_sink_paths_match_the_model(spark: Any, tmp_path: Path) -> None:
     batch_ids: dict[str, int] = {}
     ways = {
         "collected": through_sink(spark, batch_ids, 1_000_000),

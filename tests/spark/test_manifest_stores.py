@@ -44,7 +44,7 @@ def found(uri: str, options: dict[str, str]) -> dict[int, str]:
 
 
 @pytest.mark.nightly
-def test_a_stream_goes_in_once_and_a_replica_follows(
+def test_a_replica_follows_an_exactly_once_stream(
     spark: Any, file_stream: Any, place: tuple[str, str, dict[str, str]]
 ) -> None:
     uri, replica, options = place

@@ -61,7 +61,7 @@ def rows_of(uri: str, options: dict[str, str]) -> dict[int, str]:
     return {row["id"]: row["value"] for row in ds.to_table(["id", "value"]).to_pylist()}
 
 
-def test_a_stream_goes_into_a_store_and_its_changes_come_out_again(
+def test_a_stream_round_trips_through_a_store(
     spark: Any, file_stream: Any, any_bucket: Bucket
 ) -> None:
     options = any_bucket.storage_options
@@ -159,9 +159,7 @@ def test_sparks_own_settings_of_s3_are_enough(
 
 
 @pytest.mark.nightly
-def test_settings_that_were_not_there_when_the_format_was_registered_come_with_the_next_time(
-    spark: Any, s3_bucket: Bucket
-) -> None:
+def test_registering_again_updates_the_settings(spark: Any, s3_bucket: Bucket) -> None:
     uri = f"{s3_bucket.uri}/events"
     lance_stream.create_dataset(
         uri, pa.schema([("id", pa.int64())]), storage_options=s3_bucket.storage_options
@@ -173,9 +171,7 @@ def test_settings_that_were_not_there_when_the_format_was_registered_come_with_t
     assert spark.read.format(FORMAT).load(uri).count() == 0
 
 
-def test_a_worker_makes_one_client_and_keeps_it_for_its_next_tasks(
-    spark: Any, any_bucket: Bucket
-) -> None:
+def test_workers_reuse_one_client(spark: Any, any_bucket: Bucket) -> None:
     """Workers are forked by a daemon that has met no store, whatever the driver has done."""
     store = open_store(f"{any_bucket.uri}/t", any_bucket.storage_options)
     store.write("a", b"written by the driver")
@@ -204,9 +200,7 @@ def test_a_worker_makes_one_client_and_keeps_it_for_its_next_tasks(
     assert len(by_worker) <= 2, "workers are used again"
 
 
-def test_a_store_that_refuses_is_named_by_the_class_of_its_error(
-    spark: Any, s3_bucket: Bucket
-) -> None:
+def test_refusals_name_the_store(spark: Any, s3_bucket: Bucket) -> None:
     options = s3_bucket.storage_options
     sink = lance_sink("s3://no-such-bucket/t", app_id="a", storage_options=options)
     with pytest.raises(StoreRefusedError, match="no-such-bucket"):
@@ -214,7 +208,7 @@ def test_a_store_that_refuses_is_named_by_the_class_of_its_error(
 
 
 @pytest.mark.nightly
-def test_a_stream_goes_into_a_table_whose_versions_stand_in_dynamodb(
+def test_a_stream_writes_versions_to_dynamodb(
     spark: Any, file_stream: Any, s3_bucket: Bucket, dynamodb_table: DynamoTable
 ) -> None:
     options = {**s3_bucket.storage_options, **dynamodb_table.storage_options}

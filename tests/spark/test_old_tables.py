@@ -24,9 +24,7 @@ def rows(start: int, stop: int) -> pa.Table:
     )
 
 
-def test_a_stream_goes_on_feeding_a_table_of_the_first_version(
-    file_stream: Any, tmp_path: Path
-) -> None:
+def test_streams_feed_tables_of_version_0_1(file_stream: Any, tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     lance.write_dataset(rows(0, 10), uri, data_storage_version="legacy")
     file_stream.add(rows(10, 15))

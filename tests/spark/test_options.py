@@ -28,7 +28,7 @@ def test_names_are_read_in_any_case() -> None:
     assert options == SourceOptions("/data/events.lance", read_change_feed=True, starting_version=4)
 
 
-def test_columns_are_names_with_commas_or_a_json_list() -> None:
+def test_columns_are_a_list_or_json() -> None:
     assert parse_options({**PATH, "columns": "a, b"}).columns == ("a", "b")
     assert parse_options({**PATH, "columns": '["a, b", "c"]'}).columns == ("a, b", "c")
 
@@ -40,13 +40,13 @@ def test_a_time_without_a_zone_is_utc() -> None:
     assert moment == datetime(2026, 11, 5, 14, tzinfo=timezone(timedelta(hours=5, minutes=30)))
 
 
-def test_storage_options_are_a_json_object_whose_names_keep_their_case() -> None:
+def test_storage_option_names_keep_their_case() -> None:
     options = parse_options({**PATH, "storageOptions": '{"endpointUrl": "http://here"}'})
     assert options.storage_options == {"endpointUrl": "http://here"}
 
 
 @pytest.mark.parametrize("parse", [parse_options, partial(parse_write_options, streaming=False)])
-def test_storage_options_that_are_secret_are_joined_with_those_that_are_not(
+def test_secret_storage_options_are_merged(
     parse: Callable[[dict[str, str]], Any],
 ) -> None:
     secret = {"secretStorageOptions": '{"account_key": "shhh"}'}
@@ -66,7 +66,8 @@ def test_storage_options_that_are_secret_are_joined_with_those_that_are_not(
         '{"manifest_store": "postgresql://us:shhh@host/db"}',
     ],
 )
-def test_a_secret_that_spark_would_show_has_to_go_where_it_hides_it(text: str) -> None:
+def test_visible_secrets_are_refused(text: str) -> None:
+    """They belong in `secretStorageOptions`, which Spark redacts."""
     with pytest.raises(InvalidInputError, match="'secretStorageOptions'") as raised:
         parse_options({**PATH, "storageOptions": text})
     assert "shhh" not in str(raised.value)
@@ -74,14 +75,15 @@ def test_a_secret_that_spark_would_show_has_to_go_where_it_hides_it(text: str) -
 
 
 @pytest.mark.parametrize("text", ['{"secret": "shhh"', '["shhh"]', "shhh"])
-def test_storage_options_that_are_no_json_object_are_not_shown(text: str) -> None:
+def test_invalid_storage_options_are_not_shown(text: str) -> None:
+    """They may hold secrets."""
     for name in ("storageOptions", "secretStorageOptions"):
         with pytest.raises(InvalidInputError, match=f"{name}.*JSON object") as raised:
             parse_options({**PATH, name: text})
         assert "shhh" not in str(raised.value)
 
 
-def test_a_storage_option_among_sparks_options_is_told_where_it_belongs() -> None:
+def test_misplaced_storage_options_are_explained() -> None:
     with pytest.raises(InvalidInputError, match=r"aws_secret_access_key.*secretStorageOptions"):
         parse_options({**PATH, "aws_secret_access_key": "shhh"})
 
@@ -112,14 +114,12 @@ def test_latest_is_a_starting_version() -> None:
         ("consumer", ""),
     ],
 )
-def test_a_value_that_cannot_be_meant_is_refused_with_the_options_name(
-    name: str, text: str
-) -> None:
+def test_invalid_values_name_their_option(name: str, text: str) -> None:
     with pytest.raises(InvalidInputError, match=name):
         parse_options({**PATH, name.lower(): text})
 
 
-def test_an_unknown_option_is_refused_with_those_that_exist() -> None:
+def test_unknown_options_get_a_suggestion() -> None:
     with pytest.raises(InvalidInputError, match=r"startingversoin.*startingVersion"):
         parse_options({**PATH, "startingVersoin": "1"})
 
@@ -157,18 +157,18 @@ def test_a_table_without_a_path_is_refused() -> None:
         parse_options({})
 
 
-def test_two_ways_to_name_a_version_exclude_each_other() -> None:
+def test_version_options_exclude_each_other() -> None:
     with pytest.raises(InvalidInputError, match="one of them"):
         parse_options({**PATH, "versionAsOf": "1", "tag": "gold"})
 
 
-def test_two_ways_to_name_the_start_exclude_each_other() -> None:
+def test_start_options_exclude_each_other() -> None:
     both = {"startingVersion": "1", "startingTimestamp": "2026-01-01"}
     with pytest.raises(InvalidInputError, match="startingVersion and startingTimestamp"):
         parse_options({**PATH, **both})
 
 
-def test_an_interval_that_ends_before_it_starts_is_refused() -> None:
+def test_reversed_intervals_are_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"endingVersion \(3\)"):
         parse_options(
             {**PATH, "readChangeFeed": "true", "startingVersion": "4", "endingVersion": "3"}
@@ -191,7 +191,7 @@ def test_an_interval_that_ends_before_it_starts_is_refused() -> None:
         {"readChangeFeed": "true", "startingVersion": "latest"},
     ],
 )
-def test_a_batch_refuses_what_it_could_only_ignore(options: dict[str, str]) -> None:
+def test_batches_refuse_options_they_ignore(options: dict[str, str]) -> None:
     with pytest.raises(InvalidInputError):
         check_for_batch(parse_options({**PATH, **options}))
 
@@ -207,12 +207,12 @@ def test_a_batch_refuses_what_it_could_only_ignore(options: dict[str, str]) -> N
         {"deduplicationMode": "netChanges"},
     ],
 )
-def test_a_stream_refuses_what_it_could_only_ignore(options: dict[str, str]) -> None:
+def test_streams_refuse_options_they_ignore(options: dict[str, str]) -> None:
     with pytest.raises(InvalidInputError):
         check_for_stream(parse_options({**PATH, **options}))
 
 
-def test_a_stream_of_appended_rows_may_leave_backfills_out() -> None:
+def test_streams_of_appends_may_omit_backfills() -> None:
     check_for_stream(parse_options({**PATH, "columnBackfills": "false"}))
     with pytest.raises(InvalidInputError, match="columnBackfills"):
         check_for_batch(parse_options({**PATH, "columnBackfills": "false"}))
@@ -260,7 +260,7 @@ def test_a_writer_takes_options_of_its_own() -> None:
         ({**PATH, "versionAsOf": "1"}, False, "'versionAsOf' is for reading"),
     ],
 )
-def test_a_writer_refuses_what_it_could_only_ignore(
+def test_writers_refuse_options_they_ignore(
     options: dict[str, str], streaming: bool, match: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=match):
@@ -277,9 +277,10 @@ def test_a_writer_refuses_what_it_could_only_ignore(
         lambda given: _asked(SessionOptions(), (False, False), given["path"], 1, None, None),
     ],
 )
-def test_the_memory_of_one_process_is_no_place_for_spark(
+def test_memory_tables_are_refused(
     parse: Callable[[dict[str, str]], object],
 ) -> None:
+    """They exist in one process, Spark's workers are others."""
     with pytest.raises(InvalidInputError, match="lies in the memory of one process"):
         parse({"path": "memory://here/table"})
 
@@ -290,7 +291,7 @@ def test_a_reader_refuses_options_of_a_writer() -> None:
 
 
 @pytest.mark.parametrize("parse", [parse_options, lambda given: parse_write_options(given, False)])
-def test_a_table_of_the_catalog_is_refused_with_the_way_out(
+def test_catalog_tables_are_refused(
     parse: Callable[[dict[str, str]], object],
 ) -> None:
     with pytest.raises(InvalidInputError, match="CREATE TEMPORARY VIEW"):

@@ -24,7 +24,7 @@ TAKEN = {
 }
 
 
-def test_each_mode_takes_or_refuses_each_kind_of_result() -> None:
+def test_every_result_is_taken_or_refused() -> None:
     refused = {pair for pair in REFUSALS if pair[0] in MODES}
     taken = {(mode, results) for results, modes in TAKEN.items() for mode in modes}
     assert refused | taken == {(mode, results) for mode in MODES for results in Results}
@@ -50,7 +50,7 @@ def queries(rows: Any) -> dict[str, tuple[str, Any, Results]]:
 
 
 @pytest.mark.slow
-def test_the_results_of_a_query_are_known_in_its_batches(file_stream: Any, tmp_path: Path) -> None:
+def test_results_of_a_query_are_recognized(file_stream: Any, tmp_path: Path) -> None:
     file_stream.add(pa.table({"k": pa.array([1, 1, 2], pa.int64())}))
     found = []
     for name, (output_mode, df, expected) in queries(file_stream.read()).items():
@@ -117,7 +117,8 @@ def names(batch: Any) -> Any:
 
 
 @pytest.mark.floors
-def test_groups_that_a_batch_loses_on_its_way_to_the_sink_are_noticed(file_stream: Any) -> None:
+def test_filtered_groups_are_noticed(file_stream: Any) -> None:
+    """The program drops groups between the query and the sink."""
     file_stream.add(pa.table({"k": pa.array([1, 1, 2], pa.int64())}))
     found = {}
 
@@ -135,9 +136,7 @@ def test_groups_that_a_batch_loses_on_its_way_to_the_sink_are_noticed(file_strea
     }
 
 
-def test_an_upsert_of_a_filtered_complete_result_is_refused(
-    file_stream: Any, tmp_path: Path
-) -> None:
+def test_filtered_complete_results_refuse_upserts(file_stream: Any, tmp_path: Path) -> None:
     file_stream.add(pa.table({"k": pa.array([1], pa.int64())}))
     sink = lance_sink(str(tmp_path / "table"), mode="upsert", on="k")
     with pytest.raises(Exception, match="a group that is left out later would stay"):
@@ -148,9 +147,7 @@ def test_an_upsert_of_a_filtered_complete_result_is_refused(
     assert not (tmp_path / "table").exists()
 
 
-def test_results_that_do_not_fit_are_taken_when_that_is_said(
-    file_stream: Any, tmp_path: Path
-) -> None:
+def test_any_output_mode_can_be_allowed(file_stream: Any, tmp_path: Path) -> None:
     file_stream.add(pa.table({"k": pa.array([1], pa.int64())}))
     file_stream.add(pa.table({"k": pa.array([1, 2], pa.int64())}))
     history = str(tmp_path / "history")

@@ -1,4 +1,4 @@
-"""A batch that comes again is told from a second DataFrame, and errors say what to do.
+"""A replayed batch is distinguished from a second DataFrame, and errors say what to do.
 
 Each remedy of a message is followed to the letter, and ends with each row once.
 """
@@ -63,9 +63,7 @@ def run(file_stream: Any, sink: Callable[[Any, int], None], df: Any = None) -> N
 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("is_settled", [True, False])
-def test_a_second_dataframe_is_an_error_until_its_sink_has_a_name(
-    file_stream: Any, uri: str, is_settled: bool
-) -> None:
+def test_a_second_dataframe_needs_its_app_id(file_stream: Any, uri: str, is_settled: bool) -> None:
     """Also where the plan may give other rows each time, and if the query is started again."""
     file_stream.add(rows(0, 1, 2))
     df = None if is_settled else unsettled(file_stream)
@@ -87,9 +85,7 @@ def test_a_second_dataframe_is_an_error_until_its_sink_has_a_name(
 
 
 @pytest.mark.floors
-def test_the_second_dataframe_is_found_if_the_sinks_changed_places(
-    file_stream: Any, uri: str
-) -> None:
+def test_swapped_sinks_are_noticed(file_stream: Any, uri: str) -> None:
     """The first one is taken for a replay, but not both: Spark does not commit the batch."""
     file_stream.add(rows(0, 1))
     with pytest.raises(Exception, match=OWN_ID):
@@ -106,7 +102,7 @@ def test_the_second_dataframe_is_found_if_the_sinks_changed_places(
 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("names", [(None, "odd"), ("even", None), ("even", "odd")])
-def test_halves_of_an_unsettled_batch_by_two_names_are_both_in(
+def test_two_app_ids_write_both_halves(
     file_stream: Any, uri: str, names: tuple[str | None, str | None]
 ) -> None:
     """The half that is in under one of the query's names is not taken for the other one."""
@@ -118,7 +114,7 @@ def test_halves_of_an_unsettled_batch_by_two_names_are_both_in(
         file_stream.forget_newest_commit()
 
 
-def test_two_names_may_put_in_the_same_rows(file_stream: Any, uri: str) -> None:
+def test_two_app_ids_may_repeat_rows(file_stream: Any, uri: str) -> None:
     file_stream.add(rows(0, 1))
     sinks = [lance_sink(uri), lance_sink(uri, app_id="again")]
 
@@ -132,9 +128,7 @@ def test_two_names_may_put_in_the_same_rows(file_stream: Any, uri: str) -> None:
         file_stream.forget_newest_commit()
 
 
-def test_deletes_and_then_an_upsert_by_two_sinks_are_two_batches(
-    file_stream: Any, uri: str
-) -> None:
+def test_separate_deletes_and_upserts_need_app_ids(file_stream: Any, uri: str) -> None:
     given: dict[str, Any] = {"mode": "upsert", "on": "id", "except_columns": ["op"]}
     lance_stream.create_dataset(uri, pa.schema([("id", pa.int64())]), primary_key=["id"])
     lance_stream.open_dataset(uri).append(rows(0, 1, 2).select(["id"]))
@@ -156,7 +150,7 @@ def test_deletes_and_then_an_upsert_by_two_sinks_are_two_batches(
     assert ids_of(uri) == [0, 1, 2]
 
 
-def test_a_replay_is_known_whatever_job_group_the_program_sets(file_stream: Any, uri: str) -> None:
+def test_replays_are_known_in_any_job_group(file_stream: Any, uri: str) -> None:
     file_stream.add(rows(0, 1))
     sink = lance_sink(uri)
 
@@ -174,9 +168,7 @@ def test_a_replay_is_known_whatever_job_group_the_program_sets(file_stream: Any,
 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("is_settled", [True, False])
-def test_an_app_id_that_is_given_before_a_replay_doubles_nothing(
-    file_stream: Any, uri: str, is_settled: bool
-) -> None:
+def test_adding_an_app_id_keeps_replays(file_stream: Any, uri: str, is_settled: bool) -> None:
     file_stream.add(rows(0, 1))
     df = None if is_settled else unsettled(file_stream)
     run(file_stream, lance_sink(uri), df)
@@ -191,7 +183,7 @@ def test_an_app_id_that_is_given_before_a_replay_doubles_nothing(
     assert ids_of(uri) == [0, 1, 2]
 
 
-def test_an_unsettled_batch_that_comes_again_is_skipped_and_said_to_differ(
+def test_unsettled_replays_are_skipped_with_warning(
     file_stream: Any, uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     file_stream.add(rows(0, 1))
@@ -206,9 +198,7 @@ def test_an_unsettled_batch_that_comes_again_is_skipped_and_said_to_differ(
     assert ids_of(uri) == [0, 1]
 
 
-def test_a_batch_that_is_given_the_time_in_foreach_batch_can_come_again(
-    file_stream: Any, uri: str
-) -> None:
+def test_current_time_does_not_break_replays(file_stream: Any, uri: str) -> None:
     """Spark calls the clock deterministic, and so each replay was an error."""
     sink = lance_sink(uri)
 
@@ -254,7 +244,7 @@ def restored(file_stream: Any, uri: str) -> str:
 ALL_ROWS = [*range(MAX_RECENT + 4), 100]
 
 
-def test_an_older_checkpoint_and_a_new_app_id_at_once_double_nothing(
+def test_old_checkpoints_with_new_app_ids_duplicate_nothing(
     file_stream: Any, uri: str, restored: str
 ) -> None:
     with pytest.raises(Exception, match=r"The checkpoint is an older copy, and the app id is new"):
@@ -262,9 +252,10 @@ def test_an_older_checkpoint_and_a_new_app_id_at_once_double_nothing(
     assert ids_of(uri) == ALL_ROWS[:-1]
 
 
-def test_rows_that_are_in_and_have_a_key_stay_once_without_the_newest_checkpoint(
+def test_restored_checkpoints_repeat_no_keyed_rows(
     file_stream: Any, uri: str, restored: str
 ) -> None:
+    """Following the remedy of the error for rows with a key."""
     (call,) = follow(Exception(restored))
     assert "update_config" in call
     advised = re.search(r"lance_sink\(.*?skip_unchanged=True\)", restored)
@@ -280,9 +271,10 @@ def test_rows_that_are_in_and_have_a_key_stay_once_without_the_newest_checkpoint
     assert ids_of(uri) == [*ALL_ROWS, 101]
 
 
-def test_rows_without_a_key_are_read_again_without_the_newest_checkpoint(
+def test_restored_checkpoints_reread_unkeyed_rows(
     file_stream: Any, uri: str, restored: str
 ) -> None:
+    """Following the remedy of the error for rows without a key."""
     advised = re.search(r"(open_dataset\('[^']+'\)\.delete\()a condition; ('true')", restored)
     assert advised is not None
     eval(f"{advised[1]}{advised[2]})", {"open_dataset": lance_stream.open_dataset})

@@ -1,6 +1,6 @@
 """Nothing that is secret is shown: not by Spark, not by us, not in any file that is written.
 
-A program of Spark's is told secrets in every way that there is (`planting_process`), and all that
+A Spark program is given secrets in every possible way (`planting_process`), and all that
 it shows is searched for them: plans, the pages and the REST interface of the UI, event logs, the
 logs of driver and workers, the progress of queries, errors of the driver and of tasks, checkpoints,
 and every file on the store.
@@ -30,14 +30,14 @@ PATIENCE = {"client_max_retries": "1", "connect_timeout": "2s"}
 
 @dataclass
 class Plan:
-    """A store, and how its secrets are told.
+    """A store, and how its secrets are given.
 
     Attributes:
         uri: A bucket.
         options: Reach it.
         secrets: What must not be shown.
         settings: Spark's own, that reach it.
-        wrong: Options by which nobody is reached.
+        wrong: Options that reach no service.
     """
 
     uri: str
@@ -128,11 +128,11 @@ def test_a_secret_is_shown_nowhere(any_bucket: Bucket, tmp_path: Path) -> None:
 
     # The search would find them: what is no secret stands in most of these places.
     name = any_bucket.name.encode()
-    told = [place for place, data in shown.items() if name in data]
+    places = [place for place, data in shown.items() if name in data]
     places = {"log/", "events/", "shown/error of tasks"}
     places |= {"shown/pages", "shown/rest sql"} if plan.settings else set()
     for place in places:
-        assert any(each.startswith(place) for each in told), place
+        assert any(each.startswith(place) for each in places), place
     assert any(each.startswith("store: t/_versions/") for each in shown)
     assert b"127.0.0.1:9" in shown["shown/error of a sink"]
     assert b"StoreUnavailableError" in shown["shown/error of a load"]

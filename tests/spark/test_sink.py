@@ -65,7 +65,7 @@ def test_each_file_becomes_a_version(file_stream: Any, uri: str) -> None:
     assert table.verify() == []
 
 
-def test_last_commit_says_what_became_of_the_batch(file_stream: Any, uri: str) -> None:
+def test_last_commit_describes_the_batch(file_stream: Any, uri: str) -> None:
     sink = lance_sink(uri)
     commits = []
 
@@ -107,7 +107,7 @@ def test_a_replayed_micro_batch_changes_nothing(file_stream: Any, uri: str) -> N
     assert ids_of(uri) == [0, 1, 2, 3, 4]
 
 
-def test_a_batch_that_fails_after_the_commit_is_in_once(file_stream: Any, uri: str) -> None:
+def test_failures_after_the_commit_repeat_nothing(file_stream: Any, uri: str) -> None:
     file_stream.add(rows(0, 1))
     file_stream.add(rows(2))
     sink = lance_sink(uri)
@@ -124,7 +124,7 @@ def test_a_batch_that_fails_after_the_commit_is_in_once(file_stream: Any, uri: s
     assert versions_of(uri) == 2
 
 
-def test_two_tables_of_one_batch_are_both_exact(file_stream: Any, tmp_path: Path) -> None:
+def test_two_tables_per_batch_are_exact(file_stream: Any, tmp_path: Path) -> None:
     odd, even = str(tmp_path / "odd"), str(tmp_path / "even")
     to_odd, to_even = lance_sink(odd), lance_sink(even)
     failures = [1]
@@ -146,7 +146,8 @@ def test_two_tables_of_one_batch_are_both_exact(file_stream: Any, tmp_path: Path
     assert versions_of(odd) == versions_of(even) == 3
 
 
-def test_two_sinks_with_one_app_id_put_a_batch_in_once(file_stream: Any, uri: str) -> None:
+def test_two_sinks_may_share_an_app_id(file_stream: Any, uri: str) -> None:
+    """They write a batch once."""
     file_stream.add(rows(0, 1))
     sinks = [lance_sink(uri, app_id="app"), lance_sink(uri, app_id="app")]
 
@@ -159,9 +160,8 @@ def test_two_sinks_with_one_app_id_put_a_batch_in_once(file_stream: Any, uri: st
     assert [each.last_commit.skipped for each in sinks if each.last_commit] == [False, True]
 
 
-def test_other_rows_under_the_same_batch_are_refused_and_not_left_out(
-    file_stream: Any, uri: str
-) -> None:
+def test_different_rows_of_a_batch_are_refused(file_stream: Any, uri: str) -> None:
+    """They are not skipped as if they were a replay."""
     file_stream.add(rows(0, 1))
     sink = lance_sink(uri)
 
@@ -173,7 +173,7 @@ def test_other_rows_under_the_same_batch_are_refused_and_not_left_out(
         file_stream.run(twice)
 
 
-def test_another_query_under_an_old_app_id_is_stopped(file_stream: Any, uri: str) -> None:
+def test_another_query_needs_its_own_app_id(file_stream: Any, uri: str) -> None:
     file_stream.add(rows(0, 1))
     file_stream.run(lance_sink(uri, app_id="app"))
     with pytest.raises(Exception, match=r"InvalidInputError.*'app'.*checkpoint"):
@@ -181,14 +181,14 @@ def test_another_query_under_an_old_app_id_is_stopped(file_stream: Any, uri: str
     assert ids_of(uri) == [0, 1]
 
 
-def test_two_queries_with_their_own_ids_both_append(file_stream: Any, uri: str) -> None:
+def test_two_queries_with_own_ids_append(file_stream: Any, uri: str) -> None:
     file_stream.add(rows(0, 1))
     file_stream.run(lance_sink(uri), checkpoint="one")
     file_stream.run(lance_sink(uri), checkpoint="other")
     assert ids_of(uri) == [0, 0, 1, 1]
 
 
-def test_an_empty_batch_makes_no_version_and_no_table(file_stream: Any, uri: str) -> None:
+def test_an_empty_batch_writes_nothing(file_stream: Any, uri: str) -> None:
     sink = lance_sink(uri)
 
     def empty(df: Any, batch_id: int) -> None:
@@ -209,7 +209,7 @@ def test_an_empty_batch_makes_no_version_and_no_table(file_stream: Any, uri: str
     assert ids_of(uri) == [1]
 
 
-def test_a_batch_outside_of_a_stream_needs_an_app_id(spark: Any, uri: str) -> None:
+def test_batches_outside_streams_need_app_ids(spark: Any, uri: str) -> None:
     df = spark.createDataFrame([(1,)], "id long")
     with pytest.raises(InvalidInputError, match="app_id"):
         lance_sink(uri)(df, 0)
@@ -219,7 +219,7 @@ def test_a_batch_outside_of_a_stream_needs_an_app_id(spark: Any, uri: str) -> No
     assert ids_of(uri) == [1, 1]
 
 
-def test_an_older_batch_is_held_against_what_the_table_took_in(spark: Any, uri: str) -> None:
+def test_older_batches_are_compared(spark: Any, uri: str) -> None:
     """There is no query's id here, as through Spark Connect."""
     ones, twos = (spark.createDataFrame([(each,)], "id long") for each in (1, 2))
     for batch_id, df in enumerate((ones, twos)):
@@ -242,9 +242,10 @@ def test_settings_of_the_session_are_put_back(spark: Any, uri: str) -> None:
     assert spark.conf.get(name) == before
 
 
-def test_little_data_is_written_by_one_task_after_the_first_batch(
+def test_little_data_is_written_by_one_task(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """From the second batch on."""
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_BATCH_ROWS", 0)
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SLOW_SECONDS", 600.0)
     sink = lance_sink(uri, app_id="a")
@@ -268,9 +269,10 @@ def count_jobs_of_tasks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return jobs
 
 
-def test_little_data_is_written_by_the_driver_where_it_is_on_the_same_machine(
+def test_little_data_is_written_by_the_driver(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where the driver is on the same machine as the workers."""
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_BATCH_ROWS", 100)
     jobs = count_jobs_of_tasks(monkeypatch)
     sink = lance_sink(uri, app_id="a")
@@ -330,7 +332,7 @@ def test_rows_are_the_same_whoever_writes_them(
         assert found[place] == expected
 
 
-def test_a_value_that_does_not_fit_is_refused_by_the_driver_too(spark: Any, uri: str) -> None:
+def test_the_driver_refuses_values_out_of_range(spark: Any, uri: str) -> None:
     lance_stream.create_dataset(uri, pa.schema([("u8", pa.uint8())]))
     sink = lance_sink(uri, app_id="a")
     sink(spark.sql("SELECT 1S AS u8"), 0)
@@ -341,7 +343,7 @@ def test_a_value_that_does_not_fit_is_refused_by_the_driver_too(spark: Any, uri:
     assert lance_stream.open_dataset(uri).to_table().to_pylist() == [{"u8": 1}]
 
 
-def test_a_batch_that_the_driver_cannot_collect_is_written_by_tasks(
+def test_uncollectable_batches_are_written_by_tasks(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = count_jobs_of_tasks(monkeypatch)
@@ -353,7 +355,7 @@ def test_a_batch_that_the_driver_cannot_collect_is_written_by_tasks(
     assert ids_of(uri) == list(range(20))
 
 
-def test_a_result_larger_than_spark_allows_is_not_collected(
+def test_results_over_sparks_limit_are_not_collected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class RefusedError(Py4JJavaError):
@@ -377,7 +379,7 @@ def test_a_result_larger_than_spark_allows_is_not_collected(
         collect_rows(df)
 
 
-def test_a_batch_that_takes_long_to_compute_keeps_its_tasks(
+def test_slow_batches_keep_their_tasks(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_BATCH_ROWS", 0)
@@ -430,23 +432,22 @@ def table(uri: str) -> str:
     ],
     ids=["unknown", "missing", "narrowing", "other kind", "null literal", "null value"],
 )
-def test_rows_that_do_not_fit_are_refused_by_the_columns_name(
-    spark: Any, table: str, query: str, named: str
-) -> None:
+def test_invalid_rows_name_their_column(spark: Any, table: str, query: str, named: str) -> None:
     with pytest.raises(InvalidInputError, match=f"'{named}'"):
         sink_rows(spark, table, query, 0)
     assert lance_stream.open_dataset(table).version == 1
     assert not list(Path(table).glob("data/*")), "no data file is left behind"
 
 
-def test_columns_are_matched_by_name_and_missing_ones_are_null(spark: Any, table: str) -> None:
+def test_columns_match_by_name(spark: Any, table: str) -> None:
+    """Missing ones are null."""
     sink_rows(spark, table, "SELECT 'x' AS name, 1L AS id", 0)
     assert lance_stream.open_dataset(table).to_table().to_pylist() == [
         {"id": 1, "small": None, "name": "x"}
     ]
 
 
-def test_what_spark_loses_of_a_type_is_given_back(spark: Any, uri: str) -> None:
+def test_types_that_spark_lacks_are_restored(spark: Any, uri: str) -> None:
     zone = pa.timestamp("ms", "America/New_York")
     schema = pa.schema(
         [
@@ -499,7 +500,7 @@ def test_what_spark_loses_of_a_type_is_given_back(spark: Any, uri: str) -> None:
     }
 
 
-def test_a_value_that_does_not_fit_is_refused_by_the_columns_name(spark: Any, uri: str) -> None:
+def test_values_out_of_range_name_their_column(spark: Any, uri: str) -> None:
     lance_stream.create_dataset(
         uri, pa.schema([("u8", pa.uint8()), ("vector", pa.list_(pa.float32(), 2))])
     )
@@ -512,7 +513,7 @@ def test_a_value_that_does_not_fit_is_refused_by_the_columns_name(spark: Any, ur
     assert not list(Path(uri).glob("data/*"))
 
 
-def test_a_new_table_can_be_given_its_schema(spark: Any, uri: str) -> None:
+def test_new_tables_can_have_a_schema(spark: Any, uri: str) -> None:
     schema = pa.schema([("id", pa.uint32()), ("vector", pa.list_(pa.float32(), 2))])
     sink = lance_sink(
         uri,
@@ -529,7 +530,7 @@ def test_a_new_table_can_be_given_its_schema(spark: Any, uri: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert", "overwrite"])
-def test_a_first_batch_that_fails_leaves_no_table_behind(spark: Any, uri: str, mode: str) -> None:
+def test_a_failed_first_batch_creates_no_table(spark: Any, uri: str, mode: str) -> None:
     """So the corrected batch is not refused for the types of the wrong one."""
     sink = lance_sink(uri, mode=mode, on="id" if mode == "upsert" else None, app_id="a")
     bad = spark.sql("SELECT 1L AS id, if(id = 2, raise_error('no'), 'x') AS x FROM range(4)")
@@ -547,7 +548,7 @@ def test_a_first_batch_that_fails_leaves_no_table_behind(spark: Any, uri: str, m
     assert lance_stream.open_dataset(uri).verify() == []
 
 
-def test_of_two_drivers_with_other_columns_the_second_adds_its_own(
+def test_concurrent_creation_adds_the_other_columns(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both find no table; the first makes it while the second is writing."""
@@ -567,9 +568,7 @@ def test_of_two_drivers_with_other_columns_the_second_adds_its_own(
     assert ds.verify() == []
 
 
-def test_a_type_that_cannot_be_stored_is_refused_before_anything_is_made(
-    spark: Any, uri: str
-) -> None:
+def test_unsupported_types_create_no_table(spark: Any, uri: str) -> None:
     with pytest.raises(UnsupportedFeatureError, match="'m'"):
         sink_rows(spark, uri, "SELECT make_ym_interval(1, 2) AS m", 0)
     assert not Path(uri).exists()
@@ -597,7 +596,7 @@ def test_maps_are_stored_and_read_again(spark: Any, uri: str) -> None:
 
 
 @pytest.mark.floors
-def test_extension_types_are_fed_by_what_they_are_made_of(spark: Any, uri: str) -> None:
+def test_extension_types_take_their_storage(spark: Any, uri: str) -> None:
     schema = pa.schema([("id", pa.int64()), ("key", pa.uuid()), ("flag", pa.bool8())])
     lance_stream.create_dataset(uri, schema)
     sink_rows(
@@ -633,7 +632,7 @@ def test_extension_types_are_fed_by_what_they_are_made_of(spark: Any, uri: str) 
     ],
     ids=str,
 )
-def test_what_is_not_supported_is_refused_when_the_sink_is_made(
+def test_unsupported_arguments_are_refused_at_once(
     arguments: dict[str, Any], error: type[Exception]
 ) -> None:
     (named,) = arguments

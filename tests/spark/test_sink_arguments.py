@@ -48,9 +48,7 @@ ID = pa.schema([("Id", pa.int64())])
         ({"create_options": {"schemas": ID}}, "create_options has no 'schemas'"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused_at_once(
-    arguments: dict[str, Any], message: str
-) -> None:
+def test_invalid_arguments_are_refused_at_once(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         lance_sink(**{"uri": "/somewhere", **arguments})
 

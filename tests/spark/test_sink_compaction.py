@@ -72,9 +72,7 @@ def test_no_row_changes_by_it(spark: Any, ds: lance_stream.Dataset) -> None:
     assert verify(done.table) == []
 
 
-def test_an_error_of_a_task_is_raised_as_what_it_is_and_leaves_no_file(
-    spark: Any, ds: lance_stream.Dataset
-) -> None:
+def test_task_errors_keep_class_and_leave_nothing(spark: Any, ds: lance_stream.Dataset) -> None:
     store = ds.table.store
     gone = ds.table.manifest.fragments[4].files[0].path
     store.delete(f"data/{gone}")
@@ -96,9 +94,7 @@ def test_an_error_of_a_task_is_raised_as_what_it_is_and_leaves_no_file(
         (None, True),  # Spark Connect does not tell
     ],
 )
-def test_the_driver_writes_itself_where_it_is_the_only_machine(
-    master: str | None, is_left_to_spark: bool
-) -> None:
+def test_the_driver_writes_on_single_machines(master: str | None, is_left_to_spark: bool) -> None:
     session: Any = SimpleNamespace()
     if master is not None:
         session.sparkContext = SimpleNamespace(master=master)
@@ -127,9 +123,7 @@ def merging(sink: LanceSink) -> Callable[[Any, int], None]:
     return write
 
 
-def test_a_stream_has_few_fragments_and_its_feed_shows_the_rows_alone(
-    file_stream: Any, tmp_path: Path, way: str
-) -> None:
+def test_compaction_is_invisible_in_the_feed(file_stream: Any, tmp_path: Path, way: str) -> None:
     uri = str(tmp_path / "table")
     for number in range(6):
         file_stream.add(rows(2 * number, 2 * number + 1))
@@ -147,9 +141,7 @@ def test_a_stream_has_few_fragments_and_its_feed_shows_the_rows_alone(
 
 
 @pytest.mark.floors
-def test_upserts_beside_it_change_what_they_change_without_it(
-    spark: Any, tmp_path: Path, way: str
-) -> None:
+def test_upserts_are_unaffected_by_compaction(spark: Any, tmp_path: Path, way: str) -> None:
     with_it, without = str(tmp_path / "with"), str(tmp_path / "without")
     sinks = [
         lance_sink(with_it, mode="upsert", on="id", app_id="a", compact_every=1),
@@ -184,7 +176,7 @@ def test_a_replayed_batch_begins_no_merging(spark: Any, tmp_path: Path) -> None:
     assert lance_stream.open_dataset(uri).version == before
 
 
-def test_a_sink_is_pickled_with_what_it_is_to_merge(tmp_path: Path) -> None:
+def test_pickling_keeps_the_compaction_settings(tmp_path: Path) -> None:
     sink = pickle.loads(pickle.dumps(lance_sink(str(tmp_path / "t"), compact_every=7)))
     assert sink.arguments.compact_every == 7
     assert sink.last_compaction is None

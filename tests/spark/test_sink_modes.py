@@ -70,9 +70,8 @@ def lineage_of(uri: str) -> dict[Any, tuple[int, int, int]]:
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
-def test_rows_are_changed_in_place_of_their_ids_and_others_are_inserted(
-    spark: Any, uri: str
-) -> None:
+def test_upserts_update_and_insert(spark: Any, uri: str) -> None:
+    """Updated rows keep their row ids."""
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     feed(spark, sink, 0, "id long, x string", (1, "a"), (2, "b"), (3, "c"))
     before = lineage_of(uri)
@@ -94,7 +93,7 @@ def test_rows_are_changed_in_place_of_their_ids_and_others_are_inserted(
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
-def test_a_batch_that_comes_again_is_left_out(spark: Any, uri: str) -> None:
+def test_replayed_upserts_are_skipped(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     feed(spark, sink, 0, "id long, x string", (1, "a"))
     feed(spark, sink, 1, "id long, x string", (1, "b"), (2, "b"))
@@ -144,8 +143,8 @@ def test_one_batch_of_changes_is_one_version(spark: Any, uri: str) -> None:
     assert rows_of(uri) == [(0, "a", 1), (1, "new", 3), (3, None, 2), (4, "a", 1), (7, "new", 1)]
     commit = sink.last_commit
     assert commit is not None
-    told = (commit.rows_in, commit.rows_inserted, commit.rows_updated, commit.rows_deleted)
-    assert told == (7, 1, 2, 1)
+    counts = (commit.rows_in, commit.rows_inserted, commit.rows_updated, commit.rows_deleted)
+    assert counts == (7, 1, 2, 1)
     assert commit.rows_late == 2
     assert lance_stream.open_dataset(uri).verify() == []
 
@@ -153,9 +152,7 @@ def test_one_batch_of_changes_is_one_version(spark: Any, uri: str) -> None:
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("helpers", [["op"], ["op", "seq"]], ids=["stored order", "not stored"])
-def test_a_late_row_does_not_bring_a_deleted_one_back(
-    spark: Any, uri: str, helpers: list[str]
-) -> None:
+def test_late_rows_do_not_resurrect_deleted(spark: Any, uri: str, helpers: list[str]) -> None:
     how: dict[str, Any] = {"except_columns": helpers, "tombstones": "7 days"}
     sink = cdc_sink(uri, **how)
     feed(spark, sink, 0, CDC, (1, "a", 1, "c"), (2, "a", 1, "c"))
@@ -185,16 +182,14 @@ def test_a_late_row_does_not_bring_a_deleted_one_back(
         ({"mode": "upsert", "on": "id", "tombstones": "a while"}, "is not an age"),
     ],
 )
-def test_deletes_are_remembered_by_upserts_with_an_order(
-    arguments: dict[str, Any], message: str
-) -> None:
+def test_tombstones_need_upserts_with_a_sequence(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         lance_sink("/nowhere/t", **arguments)
 
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
-def test_columns_that_do_not_come_keep_their_values(spark: Any, uri: str) -> None:
+def test_missing_columns_keep_their_values(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     feed(spark, sink, 0, "id long, x string, y int", (1, "a", 1), (2, "b", 2))
     feed(spark, sink, 1, "id long, y int", (2, 20), (3, 30))
@@ -203,7 +198,7 @@ def test_columns_that_do_not_come_keep_their_values(spark: Any, uri: str) -> Non
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
-def test_rows_that_would_stay_the_same_are_left_alone(spark: Any, uri: str) -> None:
+def test_unchanged_rows_can_be_skipped(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a", skip_unchanged=True)
     feed(spark, sink, 0, "id long, x string", (1, "a"), (2, None), (3, "c"))
     before = lineage_of(uri)
@@ -270,13 +265,13 @@ def test_times_and_empty_arrays_are_upserted(spark: Any, uri: str) -> None:
     assert sink.last_commit.rows_updated == 2
 
 
-def test_an_empty_map_without_types_is_refused_with_the_way_out(spark: Any, uri: str) -> None:
+def test_untyped_empty_maps_are_refused(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     with pytest.raises(UnsupportedFeatureError, match=r"'m' is an empty map .* CAST"):
         sink(spark.range(1).selectExpr("id", "map() m"), 0)
 
 
-def test_a_first_batch_larger_than_the_driver_is_to_hold_is_never_collected(
+def test_large_first_batches_are_not_collected(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collected: list[bool] = []
@@ -305,9 +300,7 @@ REFUSED = {
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_has_no_meaning_is_refused_and_nothing_is_written(
-    spark: Any, uri: str, case: str
-) -> None:
+def test_invalid_upserts_write_nothing(spark: Any, uri: str, case: str) -> None:
     rows, message = REFUSED[case]
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     feed(spark, sink, 0, "id long, x string", (5, "a"))
@@ -319,7 +312,7 @@ def test_what_has_no_meaning_is_refused_and_nothing_is_written(
     assert sorted(each.name for each in Path(uri, "data").iterdir()) == files
 
 
-def test_equal_sequences_are_refused_unless_the_rows_are_the_same(spark: Any, uri: str) -> None:
+def test_equal_sequences_need_equal_rows(spark: Any, uri: str) -> None:
     sink = cdc_sink(uri)
     feed(spark, sink, 0, CDC, (1, "a", 1, "u"), (1, "a", 1, "u"))
     assert rows_of(uri) == [(1, "a", 1)]
@@ -333,13 +326,13 @@ def test_a_condition_that_is_none_is_refused(spark: Any, uri: str) -> None:
         feed(spark, sink, 0, "id long", (1,))
 
 
-def test_a_key_column_that_is_not_there_is_named(spark: Any, uri: str) -> None:
+def test_missing_key_columns_are_named(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="upsert", on="key", app_id="a")
     with pytest.raises(InvalidInputError, match="the batch has no column 'key'; it has: id"):
         feed(spark, sink, 0, "id long", (1,))
 
 
-def test_a_new_table_has_the_key_as_its_primary_key(spark: Any, uri: str) -> None:
+def test_the_key_becomes_the_primary_key(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="upsert", on=["b", "a"], app_id="a")
     feed(spark, sink, 0, "a long, b string, c int", (1, "x", 1))
     fields = lance_stream.open_dataset(uri).table.schema.fields
@@ -350,7 +343,7 @@ def test_a_new_table_has_the_key_as_its_primary_key(spark: Any, uri: str) -> Non
     }
 
 
-def test_helper_columns_are_not_stored_by_appends_either(spark: Any, uri: str) -> None:
+def test_appends_omit_helper_columns_too(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, except_columns=["op"], app_id="a")
     feed(spark, sink, 0, "id long, op string", (1, "c"))
     assert lance_stream.open_dataset(uri).schema.names == ["id"]
@@ -364,7 +357,7 @@ CHANGES = "id long, x string, _change_type string, _commit_version long, _rowid 
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
-def test_the_changes_of_another_table_are_applied_in_their_order(spark: Any, uri: str) -> None:
+def test_apply_changes_follows_the_feeds_order(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="apply_changes", on="id", app_id="a")
     inserts = [(key, "old", "insert", 2, key) for key in range(5)]
     feed(spark, sink, 0, CHANGES, *inserts)
@@ -407,14 +400,14 @@ def test_the_changes_of_another_table_are_applied_in_their_order(spark: Any, uri
         ({"on": "id", "delete_when": "x"}, "delete_when='x'.* is for mode='upsert'"),
     ],
 )
-def test_changes_have_keys_and_an_order_of_their_own(
+def test_apply_changes_checks_its_arguments(
     uri: str, arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):
         lance_sink(uri, mode="apply_changes", **arguments)
 
 
-def test_rows_that_are_no_changes_are_not_applied(spark: Any, uri: str) -> None:
+def test_apply_changes_needs_change_columns(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="apply_changes", on="id", app_id="a")
     with pytest.raises(InvalidInputError, match=r"no column '_change_type'"):
         feed(spark, sink, 0, "id long, x string", (1, "a"))
@@ -425,7 +418,7 @@ def test_rows_that_are_no_changes_are_not_applied(spark: Any, uri: str) -> None:
 
 
 @pytest.mark.floors
-def test_the_rows_of_a_complete_output_take_the_place_of_all(file_stream: Any, uri: str) -> None:
+def test_complete_output_replaces_all_rows(file_stream: Any, uri: str) -> None:
     file_stream.add(pa.table({"k": [1, 1, 2]}))
     file_stream.add(pa.table({"k": [2, 2, 3]}))
     counts = file_stream.read().groupBy("k").count()
@@ -436,7 +429,8 @@ def test_the_rows_of_a_complete_output_take_the_place_of_all(file_stream: Any, u
     assert ds.verify() == []
 
 
-def test_row_ids_go_on_over_an_overwrite_and_a_replay_is_left_out(spark: Any, uri: str) -> None:
+def test_row_ids_continue_across_overwrites(spark: Any, uri: str) -> None:
+    """And a replayed overwrite is skipped."""
     sink = lance_sink(uri, mode="overwrite", app_id="a")
     feed(spark, sink, 0, "id long", (1,), (2,))
     feed(spark, sink, 1, "id long", (3,))
@@ -458,9 +452,10 @@ def test_an_empty_output_empties_the_table(spark: Any, uri: str) -> None:
     assert lance_stream.open_dataset(uri).version == version
 
 
-def test_an_overwrite_that_another_driver_has_done_counts_nothing(
+def test_replayed_overwrites_count_nothing(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Another driver has committed the batch."""
     sink = lance_sink(uri, mode="overwrite", app_id="a")
     feed(spark, sink, 0, "id long", (1,))
     commit = modes.overwrite_fragments
@@ -482,7 +477,7 @@ def test_an_overwrite_that_another_driver_has_done_counts_nothing(
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_new_columns_are_added_where_that_is_asked_for(spark: Any, uri: str, mode: str) -> None:
+def test_new_columns_are_added_on_request(spark: Any, uri: str, mode: str) -> None:
     on = "id" if mode == "upsert" else None
     sink = lance_sink(uri, mode=mode, on=on, schema_evolution="add_columns", app_id="a")
     feed(spark, sink, 0, "id long", (1,))
@@ -496,16 +491,16 @@ def test_new_columns_are_added_where_that_is_asked_for(spark: Any, uri: str, mod
         feed(spark, fixed, 0, "id long, y string", (4, "d"))
 
 
-# --- what is told
+# --- logging
 
 
-def test_the_log_has_a_line_for_each_batch(
+def test_the_log_has_one_line_per_batch(
     spark: Any, uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     with caplog.at_level(logging.INFO, "lance_stream.sink"):
         feed(spark, sink, 0, "id long", (1,), (2,))
     (record,) = [each for each in caplog.records if each.name == "lance_stream.sink"]
-    told = json.loads(record.getMessage().removeprefix("lance_sink "))
-    assert (told["table"], told["batch_id"], told["rows_inserted"]) == (uri, 0, 2)
-    assert set(told["seconds"]) == {"plan", "collect", "scan", "write", "commit"}
+    entry = json.loads(record.getMessage().removeprefix("lance_sink "))
+    assert (entry["table"], entry["batch_id"], entry["rows_inserted"]) == (uri, 0, 2)
+    assert set(entry["seconds"]) == {"plan", "collect", "scan", "write", "commit"}

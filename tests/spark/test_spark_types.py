@@ -89,7 +89,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("arrow", "carrying", "kind"), CARRIED, ids=lambda each: str(each))
-def test_a_type_that_spark_lacks_is_carried_by_another(
+def test_types_that_spark_lacks_are_carried(
     arrow: pa.DataType, carrying: pa.DataType, kind: spark.DataType
 ) -> None:
     assert carrier(arrow) == carrying
@@ -112,19 +112,19 @@ def test_values_are_carried_unchanged(case: tuple[pa.Array, list[object]], slice
     assert batch.column(0).to_pylist() == expected
 
 
-def test_what_is_finer_than_a_microsecond_is_cut_off() -> None:
+def test_timestamps_are_truncated_to_microseconds() -> None:
     array = pa.array([1_999, -1], pa.timestamp("ns"))
     batch = to_spark(pa.record_batch({"c": array}), carrier_schema(pa.schema([("c", array.type)])))
     assert batch.column(0).cast(pa.int64()).to_pylist()[0] == 1
 
 
-def test_columns_are_put_in_order_left_out_or_filled_with_nulls() -> None:
+def test_columns_are_reordered_dropped_or_filled() -> None:
     carried = carrier_schema(pa.schema([("a", pa.int64()), ("b", pa.uint8())]))
     batch = to_spark(pa.record_batch({"x": pa.array([1]), "a": pa.array([2])}), carried)
     assert batch.to_pylist() == [{"a": 2, "b": None}]
 
 
-def test_a_column_of_another_type_than_promised_is_refused_by_name() -> None:
+def test_unexpected_types_name_their_column() -> None:
     carried = carrier_schema(pa.schema([("a", pa.int64())]))
     with pytest.raises(InvalidInputError, match="'a' is string"):
         to_spark(pa.record_batch({"a": pa.array(["1"])}), carried)
@@ -138,7 +138,7 @@ def test_row_ids_and_versions_are_bigints() -> None:
 
 
 @pytest.mark.parametrize("arrow", [pa.decimal256(39, 0), pa.month_day_nano_interval()], ids=str)
-def test_a_type_that_spark_cannot_have_is_refused_with_the_columns_name(
+def test_types_impossible_in_spark_are_named(
     arrow: pa.DataType,
 ) -> None:
     with pytest.raises(UnsupportedFeatureError) as refusal:
@@ -146,7 +146,7 @@ def test_a_type_that_spark_cannot_have_is_refused_with_the_columns_name(
     assert "'odd'" in "".join(refusal.value.__notes__)
 
 
-def test_a_new_table_stores_what_the_dataframe_has() -> None:
+def test_new_tables_take_the_dataframes_types() -> None:
     schema = spark.StructType(
         [
             spark.StructField("id", spark.LongType(), nullable=False),
@@ -184,7 +184,7 @@ def test_a_new_table_stores_what_the_dataframe_has() -> None:
     ],
     ids=lambda kind: kind.simpleString(),
 )
-def test_a_spark_type_that_cannot_be_stored_is_refused_with_its_path(
+def test_unsupported_spark_types_give_their_path(
     kind: spark.DataType,
 ) -> None:
     inner = spark.StructType([spark.StructField("odd", kind)])

@@ -39,7 +39,7 @@ def rows_of(uri: str, options: dict[str, str]) -> list[tuple[Any, ...]]:
 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("mode", ["append", "overwrite", "upsert"])
-def test_a_batch_whose_tasks_lose_the_store_is_taken_in_once_when_it_is_back(
+def test_batches_survive_a_store_outage(
     spark: Any,
     s3_bucket: Bucket,
     proxy: FaultProxy,
@@ -47,6 +47,7 @@ def test_a_batch_whose_tasks_lose_the_store_is_taken_in_once_when_it_is_back(
     mode: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Each row is written once, when the store is back."""
     monkeypatch.setattr(modes, "MAX_ROWS_ON_DRIVER", 0)  # upserts go by tasks, too
     uri = f"{s3_bucket.uri}/table"
     on = {"on": "id"} if mode == "upsert" else {}
@@ -56,9 +57,9 @@ def test_a_batch_whose_tasks_lose_the_store_is_taken_in_once_when_it_is_back(
     batch = spark.range(2, 6).selectExpr("id", "1L AS n")
     first = 1 if mode == "upsert" else 2  # with another task's file there already, or its only one
     proxy.add(Forge(503), at=first, times=None, kind="put", key="/data/")
-    with pytest.raises(StoreUnavailableError, match="503") as told:
+    with pytest.raises(StoreUnavailableError, match="503") as caught:
         again(batch, 1)
-    assert any("a Spark task" in note for note in told.value.__notes__)
+    assert any("a Spark task" in note for note in caught.value.__notes__)
     assert len(rows_of(uri, options)) == 3
     proxy.clear()
     for _ in range(2):
@@ -72,7 +73,7 @@ def test_a_batch_whose_tasks_lose_the_store_is_taken_in_once_when_it_is_back(
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_the_format_says_which_store_did_not_answer_its_tasks(
+def test_store_outages_are_named_by_tasks(
     spark: Any, s3_bucket: Bucket, proxy: FaultProxy, options: dict[str, str]
 ) -> None:
     uri = f"{s3_bucket.uri}/table"

@@ -62,7 +62,7 @@ def test_a_version_can_be_named_by_number(
     assert ids(load(session, uri, versionAsOf=version)) == expected
 
 
-def test_a_version_can_be_named_by_tag_and_by_time(session: Any, uri: str) -> None:
+def test_a_version_by_tag_or_timestamp(session: Any, uri: str) -> None:
     lance.dataset(uri).tags.create("half", 2)
     assert ids(load(session, uri, tag="half")) == [0, 1, 2, 3, 4]
     moment = lance_stream.open_dataset(uri, 3).timestamp
@@ -88,7 +88,7 @@ def test_system_columns_can_be_asked_for(session: Any, uri: str) -> None:
     }
 
 
-def test_rows_are_asked_for_by_their_ids_and_versions(session: Any, uri: str) -> None:
+def test_filters_may_use_row_ids_and_versions(session: Any, uri: str) -> None:
     created = "_row_created_at_version > 2 AND _row_created_at_version <= 3"
     df = load(session, uri, filter=created, columns="id")
     assert df.rdd.getNumPartitions() == 1
@@ -105,7 +105,7 @@ def test_one_dataframe_sees_one_version(session: Any, uri: str) -> None:
     assert load(session, uri).count() == 10
 
 
-def test_one_dataframe_can_be_filtered_in_two_ways(session: Any, uri: str) -> None:
+def test_one_dataframe_with_two_filters(session: Any, uri: str) -> None:
     df = load(session, uri)
     assert ids(df.where("id = 3")) == [3]
     assert df.count() == 9
@@ -113,16 +113,15 @@ def test_one_dataframe_can_be_filtered_in_two_ways(session: Any, uri: str) -> No
 
 
 @pytest.mark.floors
-def test_a_temporary_view_can_be_made_of_a_table(session: Any, uri: str) -> None:
+def test_temporary_views_read_tables(session: Any, uri: str) -> None:
     session.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW v USING lance OPTIONS (path '{uri}', versionAsOf '2')"
     )
     assert session.sql("SELECT sum(id) AS s FROM v WHERE id > 1").head().s == 9
 
 
-def test_a_view_keeps_its_version_and_says_so_when_that_is_cleaned_up(
-    session: Any, uri: str
-) -> None:
+def test_views_are_pinned_to_their_version(session: Any, uri: str) -> None:
+    """Once it is cleaned up, the error says so."""
     for name in ("read", "unread"):
         session.sql(f"CREATE TEMPORARY VIEW {name} USING lance OPTIONS (path '{uri}')")
     assert session.table("read").count() == 9
@@ -146,7 +145,7 @@ def test_another_name_for_the_format(session: Any, uri: str) -> None:
 
 
 @pytest.mark.nightly
-def test_a_large_file_is_read_by_several_tasks(session: Any, tmp_path: Path) -> None:
+def test_large_files_are_split_into_tasks(session: Any, tmp_path: Path) -> None:
     uri = str(tmp_path / "large")
     vectors = pa.FixedSizeListArray.from_arrays(pc.random(600_000 * 8), 8)  # 64 bytes each
     big = pa.table({"id": pa.array(range(600_000), pa.int64()), "vector": vectors})
@@ -230,13 +229,13 @@ def test_every_type_reaches_spark(session: Any, tmp_path: Path) -> None:
         ({"maxVersionsPerTrigger": "1"}, "InvalidInputError.*maxVersionsPerTrigger"),
     ],
 )
-def test_a_wrong_option_ends_in_an_error_of_ours(
+def test_wrong_options_raise_our_errors(
     session: Any, uri: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(Exception, match=f"(?s){message}"):
         load(session, uri, **options).collect()
 
 
-def test_a_table_that_is_not_there_ends_in_an_error_of_ours(session: Any, tmp_path: Path) -> None:
+def test_missing_tables_raise_our_errors(session: Any, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"NotFoundError"):
         load(session, str(tmp_path / "nothing"))

@@ -26,7 +26,7 @@ from lance_stream.spark.work_units import (
 
 @given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
-def test_each_unit_is_in_one_portion_and_the_order_is_kept(sizes: list[int], tasks: int) -> None:
+def test_packing_keeps_every_unit_in_order(sizes: list[int], tasks: int) -> None:
     portions = pack([(place, size) for place, size in enumerate(sizes)], tasks)
     assert [unit for portion in portions for unit in portion.units] == list(range(len(sizes)))
     assert len(portions) <= tasks
@@ -35,7 +35,7 @@ def test_each_unit_is_in_one_portion_and_the_order_is_kept(sizes: list[int], tas
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
-def test_no_portion_is_larger_than_its_share_and_one_unit(sizes: list[int], tasks: int) -> None:
+def test_portions_are_balanced_within_one_unit(sizes: list[int], tasks: int) -> None:
     portions = pack([(size, size) for size in sizes], tasks)
     assert max(sum(portion.units) for portion in portions) <= sum(sizes) / tasks + max(sizes)
 
@@ -51,7 +51,7 @@ def test_no_portion_is_larger_than_its_share_and_one_unit(sizes: list[int], task
         (50 * LARGE_TASK_BYTES, 50),
     ],
 )
-def test_little_work_takes_few_tasks_and_much_work_many(total_bytes: int, tasks: int) -> None:
+def test_the_number_of_tasks_follows_the_work(total_bytes: int, tasks: int) -> None:
     assert number_of_tasks(total_bytes, cores=2) == tasks
 
 
@@ -61,7 +61,8 @@ def scattered(table: Any, num_rows: int, step: int) -> WorkUnit:
     return unit
 
 
-def test_scattered_rows_cost_what_stands_around_them_and_are_cut_sooner(tmp_path: Path) -> None:
+def test_scattered_rows_cost_more(tmp_path: Path) -> None:
+    """They count with what has to be read around them, and are cut into smaller parts."""
     rows = pa.table({"text": [f"{n:0>100}" for n in range(40_000)]})
     made = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
     table = open_table(made.uri)

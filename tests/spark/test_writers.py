@@ -64,7 +64,8 @@ def files_named(uri: str) -> set[str]:
 
 
 @pytest.mark.floors
-def test_a_table_that_does_not_exist_is_made_in_one_version(session: Any, uri: str) -> None:
+def test_the_first_write_creates_the_table(session: Any, uri: str) -> None:
+    """In one version."""
     save(numbers(session, 0, 10), uri)
     made = lance_stream.open_dataset(uri)
     assert made.version == 1
@@ -85,7 +86,8 @@ def test_an_append_adds_a_version(session: Any, uri: str) -> None:
     assert files_of(uri) == files_named(uri)
 
 
-def test_an_empty_dataframe_makes_the_table_and_no_version_after_it(session: Any, uri: str) -> None:
+def test_an_empty_dataframe_creates_the_table(session: Any, uri: str) -> None:
+    """A second one makes no version."""
     for _ in range(2):
         save(numbers(session, 0, 10).where("id < 0"), uri)
     made = lance_stream.open_dataset(uri)
@@ -93,7 +95,7 @@ def test_an_empty_dataframe_makes_the_table_and_no_version_after_it(session: Any
     assert made.schema.names == ["id", "name"]
 
 
-def test_a_table_is_made_as_the_options_say(session: Any, uri: str) -> None:
+def test_write_options_shape_a_new_table(session: Any, uri: str) -> None:
     save(numbers(session, 0, 3), uri, fileVersion="2.1", primaryKey="name, id")
     made = open_table(uri)
     assert made.file_version.manifest_name == "2.1"
@@ -109,7 +111,7 @@ def test_a_table_is_made_as_the_options_say(session: Any, uri: str) -> None:
     assert ids_of(uri) == [0, 1, 2, 3]
 
 
-def test_an_overwrite_replaces_the_rows_and_row_ids_go_on(session: Any, uri: str) -> None:
+def test_an_overwrite_continues_row_ids(session: Any, uri: str) -> None:
     save(numbers(session, 0, 4), uri)
     save(numbers(session, 7, 9), uri, mode="overwrite")
     after = lance_stream.open_dataset(uri)
@@ -120,7 +122,7 @@ def test_an_overwrite_replaces_the_rows_and_row_ids_go_on(session: Any, uri: str
     assert after.verify() == []
 
 
-def test_an_overwrite_keeps_the_columns_that_spark_cannot_tell(session: Any, uri: str) -> None:
+def test_overwrites_keep_types_spark_lacks(session: Any, uri: str) -> None:
     schema = pa.schema(
         [
             pa.field("id", pa.uint32(), nullable=False),
@@ -147,9 +149,7 @@ def test_an_overwrite_keeps_the_columns_that_spark_cannot_tell(session: Any, uri
     assert min(each.id for each in open_table(uri).schema.fields) > 2
 
 
-def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
-    session: Any, uri: str
-) -> None:
+def test_invalid_columns_write_nothing(session: Any, uri: str) -> None:
     save(numbers(session, 0, 3), uri)
     for df, match in (
         (numbers(session, 3, 5).selectExpr("id", "name", "id AS new"), "no column 'new'"),
@@ -175,7 +175,8 @@ def test_new_columns_are_added_if_asked_for(session: Any, uri: str) -> None:
 
 
 @pytest.mark.floors
-def test_a_task_that_fails_leaves_neither_table_nor_file(session: Any, uri: str) -> None:
+def test_a_failed_task_leaves_nothing(session: Any, uri: str) -> None:
+    """Neither table nor file."""
     df = numbers(session, 0, 8).selectExpr(f"IF(id = 7, {FAILS}, id) AS id", "name")
     with pytest.raises(Exception, match="the rows cannot be computed"):
         save(df.coalesce(1), uri)  # of several tasks one may still write when another has failed
@@ -184,7 +185,8 @@ def test_a_task_that_fails_leaves_neither_table_nor_file(session: Any, uri: str)
     assert files_of(uri) == set()
 
 
-def test_rows_that_do_not_fit_leave_neither_version_nor_file(session: Any, uri: str) -> None:
+def test_invalid_rows_leave_nothing(session: Any, uri: str) -> None:
+    """Neither version nor file."""
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
     lance_stream.create_dataset(uri, schema)
     df = numbers(session, 0, 8).selectExpr("IF(id = 7, NULL, id) AS id", "name")
@@ -223,14 +225,15 @@ def test_rows_are_inserted_through_a_view(session: Any, uri: str) -> None:
     assert ids_of(uri) == [9, 10, 11]
 
 
-def test_a_table_of_the_catalog_is_not_made_for_it_forgets_its_path(session: Any, uri: str) -> None:
+def test_catalog_tables_cannot_be_created(session: Any, uri: str) -> None:
+    """Spark would not tell us their path again."""
     lance_stream.create_dataset(uri, rows(0).schema)
     with pytest.raises(Exception, match="use CREATE TEMPORARY VIEW name USING"):
         session.sql(f"CREATE TABLE forgetful USING lance OPTIONS (path '{uri}')")
     assert session.sql("SHOW TABLES LIKE 'forgetful'").count() == 0
 
 
-def test_another_name_of_the_format_writes_as_well(session: Any, uri: str) -> None:
+def test_the_format_can_have_another_name(session: Any, uri: str) -> None:
     register(session, "lance_stream")
     numbers(session, 0, 3).write.format("lance_stream").mode("append").save(uri)
     assert ids_of(uri) == [0, 1, 2]
@@ -259,14 +262,15 @@ def written(uri: str, query_id: str = "") -> Part:
     return replace(part, query_id=query_id)
 
 
-def test_an_abort_without_all_parts_deletes_the_files(uri: str) -> None:
+def test_an_abort_deletes_the_files(uri: str) -> None:
+    """Also if some tasks returned no part."""
     part = written(uri)
     assert len(files_of(uri)) == 1
     BatchWriter(part.job, None).abort([part, None])
     assert files_of(uri) == set()
 
 
-def test_an_abort_after_a_commit_was_tried_deletes_nothing(uri: str) -> None:
+def test_an_abort_after_committing_deletes_nothing(uri: str) -> None:
     part = written(uri)
     writer = BatchWriter(part.job, None)
     writer.commit([part])
@@ -274,9 +278,9 @@ def test_an_abort_after_a_commit_was_tried_deletes_nothing(uri: str) -> None:
     assert ids_of(uri) == [0, 1]
 
 
-def test_a_stream_without_an_id_is_refused_and_writes_nothing(uri: str) -> None:
+def test_streams_need_a_query_id(uri: str) -> None:
     writer = StreamWriter(plan_job(uri, rows(0).schema), None)
-    part = writer.write(iter(rows(0, 1).to_batches()))  # outside of a task, where nothing is told
+    part = writer.write(iter(rows(0, 1).to_batches()))  # outside of a task, without a query id
     with pytest.raises(lance_stream.InvalidInputError, match="option 'appId'"):
         writer.commit([part], 0)
     with pytest.raises(NotFoundError):
@@ -284,7 +288,7 @@ def test_a_stream_without_an_id_is_refused_and_writes_nothing(uri: str) -> None:
     assert files_of(uri) == set()
 
 
-def test_two_drivers_that_commit_one_batch_make_one_version(uri: str) -> None:
+def test_concurrent_drivers_commit_a_batch_once(uri: str) -> None:
     first, second = written(uri, "q"), written(uri, "q")
     for part in (first, second):
         StreamWriter(part.job, None).commit([part], 0)
@@ -292,7 +296,7 @@ def test_two_drivers_that_commit_one_batch_make_one_version(uri: str) -> None:
     assert files_of(uri) == files_named(uri)
 
 
-def test_a_new_query_under_an_old_name_is_refused(uri: str) -> None:
+def test_new_queries_need_a_new_app_id(uri: str) -> None:
     StreamWriter(plan_job(uri, rows(0).schema), "app").commit([written(uri, "old")], 5)
     late = written(uri, "new")
     with pytest.raises(lance_stream.InvalidInputError, match="comes from the streaming query new"):
@@ -358,9 +362,7 @@ def test_a_replayed_micro_batch_writes_nothing(
     assert ids_of(uri) == [0, 1, 2, 3]
 
 
-def test_the_sink_goes_on_where_the_format_left_off(
-    session: Any, file_stream: Any, uri: str
-) -> None:
+def test_the_sink_continues_the_formats_stream(session: Any, file_stream: Any, uri: str) -> None:
     register(session)
     file_stream.add(rows(0, 1))
     run(file_stream, uri)
@@ -370,7 +372,7 @@ def test_the_sink_goes_on_where_the_format_left_off(
     assert ids_of(uri) == [0, 1, 2]
 
 
-def test_a_new_checkpoint_under_an_old_name_stops_the_stream(
+def test_new_checkpoints_need_a_new_app_id(
     session: Any, file_stream: Any, uri: str, tmp_path: Path
 ) -> None:
     register(session)
@@ -382,9 +384,8 @@ def test_a_new_checkpoint_under_an_old_name_stops_the_stream(
     assert files_of(uri) == files_named(uri)
 
 
-def test_a_micro_batch_that_fails_leaves_no_file_and_comes_again(
-    session: Any, file_stream: Any, uri: str
-) -> None:
+def test_a_failed_micro_batch_is_repeated(session: Any, file_stream: Any, uri: str) -> None:
+    """It leaves no file."""
     register(session)
     file_stream.add(rows(0, 1))
     file_stream.add(rows(2, 3))

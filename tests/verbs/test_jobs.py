@@ -160,7 +160,7 @@ def test_rows_for_a_deleted_table_are_refused(uri: str) -> None:
             store.delete(each.path)
     with pytest.raises(TableReplacedError, match="the table was deleted meanwhile"):
         commit_job(job, fragments)
-    assert len(files_of(uri)) == 1  # that of the first rows, which nobody deletes
+    assert len(files_of(uri)) == 1  # that of the first rows, which no job deletes
 
 
 def test_the_planned_version_may_be_cleaned_up(uri: str) -> None:

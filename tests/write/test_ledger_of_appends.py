@@ -1,4 +1,4 @@
-"""A micro-batch is in the table once, whoever brings it, how often, and whatever came between."""
+"""A micro-batch is written once, by whichever driver, however often, and whatever happened between."""
 
 import threading
 import uuid

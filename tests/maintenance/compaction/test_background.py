@@ -1,4 +1,4 @@
-"""Compaction beside batches: threads that meet at events, so that each order is the one told."""
+"""Compaction beside batches: threads meet at events, so that each order is the one described."""
 
 import logging
 import pickle
@@ -67,7 +67,7 @@ def last_round(compaction: BackgroundCompaction) -> Round:
     return compaction.last_round
 
 
-def test_every_so_many_batches_the_fragments_become_one() -> None:
+def test_compaction_runs_every_n_batches() -> None:
     compaction = BackgroundCompaction(4)
     ds = new_table()
     for batch_id in range(11):
@@ -82,7 +82,7 @@ def test_every_so_many_batches_the_fragments_become_one() -> None:
     assert verify(final.table) == []
 
 
-def test_a_round_is_told_in_one_short_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_round_is_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     compaction = BackgroundCompaction(1)
     ds = new_table().append(rows(*range(1000))).append(rows(*range(1000, 2000)))
     with caplog.at_level(logging.INFO, "lance_stream.compaction"):
@@ -93,7 +93,7 @@ def test_a_round_is_told_in_one_short_line(caplog: pytest.LogCaptureFixture) -> 
     assert len(line) < 500
 
 
-def test_by_steps_not_every_round_writes_all_rows_anew() -> None:
+def test_compaction_by_steps_rewrites_less() -> None:
     compaction = BackgroundCompaction(1)
     ds = new_table()
     removed = []
@@ -104,7 +104,8 @@ def test_by_steps_not_every_round_writes_all_rows_anew() -> None:
     assert removed == [0, 2, 0, 3, 0, 2, 0, 4]
 
 
-def test_a_stream_that_starts_for_each_batch_has_its_rounds_too() -> None:
+def test_restarted_streams_keep_their_rounds() -> None:
+    """A sink is made for each batch."""
     ds = new_table()
     began = []
     for batch_id in range(9):
@@ -116,7 +117,8 @@ def test_a_stream_that_starts_for_each_batch_has_its_rounds_too() -> None:
     assert began == [3, 7]
 
 
-def test_batches_go_on_while_files_are_written_and_the_commit_follows_them() -> None:
+def test_batches_continue_during_a_compaction() -> None:
+    """Its commit waits for the end of a batch and follows what the batches changed."""
     compaction, write = BackgroundCompaction(4), Writer()
     ds = new_table()
     for batch_id in range(4):
@@ -140,7 +142,7 @@ def test_batches_go_on_while_files_are_written_and_the_commit_follows_them() -> 
     assert verify(made.table) == []
 
 
-def test_batches_that_closely_follow_each_other_do_not_keep_a_commit_out() -> None:
+def test_back_to_back_batches_admit_commits() -> None:
     compaction = BackgroundCompaction(2)
     ds = new_table().append(rows(1)).append(rows(2))
     stop = threading.Event()
@@ -163,7 +165,8 @@ def test_batches_that_closely_follow_each_other_do_not_keep_a_commit_out() -> No
     assert done.num_removed == 2
 
 
-def test_a_batch_beside_another_does_not_wait_behind_a_commit_that_waits_for_the_other() -> None:
+def test_parallel_batches_do_not_deadlock() -> None:
+    """A commit waits for the first batch; the second does not wait for the commit."""
     compaction = BackgroundCompaction(2)
     ds = new_table().append(rows(1)).append(rows(2))
     entered = threading.Event()
@@ -182,7 +185,7 @@ def test_a_batch_beside_another_does_not_wait_behind_a_commit_that_waits_for_the
     assert last_round(compaction).error is None
 
 
-def test_what_goes_wrong_is_logged_and_the_next_round_tries_again(
+def test_failed_rounds_are_logged_and_retried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     compaction = BackgroundCompaction(2)
@@ -204,7 +207,7 @@ def test_what_goes_wrong_is_logged_and_the_next_round_tries_again(
 
 
 @pytest.mark.parametrize("where", ["before the first group", "between two groups"])
-def test_a_round_that_is_stopped_leaves_nothing_behind(where: str) -> None:
+def test_a_stopped_round_leaves_nothing(where: str) -> None:
     compaction = BackgroundCompaction(1, CompactionRules(2, most_dead=-1.0))
     ds = new_table().append(rows(1, 2)).append(rows(3, 4))
     before = num_files(ds.table)
@@ -228,7 +231,7 @@ def test_a_round_that_is_stopped_leaves_nothing_behind(where: str) -> None:
     assert ds.table.log.latest() == ds.version
 
 
-def test_a_table_that_cannot_be_opened_any_more_is_logged(
+def test_an_unopenable_table_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail() -> TableVersion:
@@ -239,7 +242,7 @@ def test_a_table_that_cannot_be_opened_any_more_is_logged(
     assert "the table is gone" in caplog.text
 
 
-def test_a_round_that_waits_for_its_turn_is_stopped_at_once() -> None:
+def test_a_waiting_round_stops_at_once() -> None:
     compaction = BackgroundCompaction(1)
     ds = new_table().append(rows(1)).append(rows(2))
     before = num_files(ds.table)
@@ -253,7 +256,7 @@ def test_a_round_that_waits_for_its_turn_is_stopped_at_once() -> None:
         assert ds.table.log.latest() == ds.version
 
 
-def test_of_two_sinks_of_one_table_one_compacts() -> None:
+def test_only_one_sink_compacts_a_table() -> None:
     one, other, write = BackgroundCompaction(1), BackgroundCompaction(1), Writer()
     ds = new_table().append(rows(1)).append(rows(2))
     assert one.after_batch(0, newest(ds), write)
@@ -278,7 +281,7 @@ def test_it_is_pickled_without_its_thread() -> None:
 
 
 @pytest.mark.floors
-def test_no_race_of_two_streams_and_a_compaction_loses_a_change() -> None:
+def test_compaction_races_lose_no_change() -> None:
     """Each stream changes keys of its own, which lie in the same fragments as the other's."""
     ds = new_table().append(rows(*range(20))).append(rows(*range(20, 40)))
     model: dict[int, int] = dict.fromkeys(range(40), 0)
@@ -331,13 +334,13 @@ def test_no_race_of_two_streams_and_a_compaction_loses_a_change() -> None:
 
 
 @pytest.mark.parametrize("every", [0, -1, True, 2.5, "10"])
-def test_a_number_of_batches_that_makes_no_sense_is_refused(every: Any) -> None:
+def test_invalid_intervals_are_refused(every: Any) -> None:
     with pytest.raises(InvalidInputError, match="compact_every is a number of batches from 1"):
         BackgroundCompaction(every)
 
 
 @pytest.mark.slow
-def test_a_process_that_ends_in_the_middle_leaves_no_file(tmp_path: Path) -> None:
+def test_exiting_mid_compaction_leaves_no_file(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     ds = lance_stream.create_dataset(uri, SCHEMA)
     for number in range(4):

@@ -109,7 +109,7 @@ def test_nothing_but_the_fragments_changes() -> None:
         (lambda ds: ds.update_config({"a": "b"}), [(9, 9)]),
     ],
 )
-def test_rows_that_die_while_they_are_rewritten_are_dead_in_the_new_fragments(
+def test_concurrent_deletes_survive_the_rewrite(
     act: Act, left: list[tuple[int, int]], stable_row_ids: bool
 ) -> None:
     table = new_table(stable_row_ids=stable_row_ids)
@@ -120,7 +120,7 @@ def test_rows_that_die_while_they_are_rewritten_are_dead_in_the_new_fragments(
     assert done.num_given_up == 0
 
 
-def test_rows_are_dead_in_the_right_one_of_several_new_fragments() -> None:
+def test_concurrent_deletes_find_their_new_fragment() -> None:
     table = new_table()
     prepared = prepare(table, CompactionRules(3, most_dead=0.0))
     assert [each.physical_rows for group in prepared.groups for each in group.new] == [3]
@@ -135,7 +135,7 @@ def test_rows_are_dead_in_the_right_one_of_several_new_fragments() -> None:
     assert sizes(done.table) == [(4, 3), (4, 2)]
 
 
-def test_a_new_fragment_whose_rows_have_all_died_does_not_come() -> None:
+def test_fully_deleted_new_fragments_are_dropped() -> None:
     table = compact(new_table()).table
     prepared = prepare(table, CompactionRules(3, most_dead=-1.0))
     Dataset(table).delete("id IN (0, 2, 3)")
@@ -152,9 +152,8 @@ def test_a_new_fragment_whose_rows_have_all_died_does_not_come() -> None:
         (lambda ds: ds.delete("id BETWEEN 4 AND 6").append(rows(4, 5, 6)), [(3, 3), (9, 6)]),
     ],
 )
-def test_a_fragment_that_is_another_now_stays_and_the_rest_of_its_group_is_replaced(
-    act: Act, left: list[tuple[int, int]]
-) -> None:
+def test_changed_fragments_stay_uncompacted(act: Act, left: list[tuple[int, int]]) -> None:
+    """The rest of their group is replaced."""
     table = new_table()
     prepared = prepare(table, RULES)
     act(Dataset(table))
@@ -171,7 +170,8 @@ def test_a_fragment_that_is_another_now_stays_and_the_rest_of_its_group_is_repla
         lambda ds: ds.compact(),
     ],
 )
-def test_a_group_that_is_of_no_use_any_more_is_given_up_and_leaves_no_file(act: Act) -> None:
+def test_useless_groups_are_given_up(act: Act) -> None:
+    """They leave no file."""
     table = new_table()
     prepared = prepare(table, RULES)
     newest = act(Dataset(table)).version
@@ -216,7 +216,7 @@ def test_what_was_given_up_is_planned_again() -> None:
     assert files_of_no_version(done.table) == set()
 
 
-def test_a_table_that_always_changes_is_given_up_in_the_end() -> None:
+def test_planning_attempts_are_limited() -> None:
     table = new_table()
     overwrite: Act = lambda ds: ds.overwrite(rows(1)).append(rows(2))  # noqa: E731  # one of many
     with pytest.raises(RetryableConflictError, match=f"{MAX_PLANS} times in a row"):
@@ -228,7 +228,7 @@ def watched(table: TableVersion, store: WatchedStore) -> TableVersion:
     return TableVersion(table.uri, {}, store, type(table.log)(store), table.manifest)
 
 
-def test_a_writer_who_is_faster_each_time_is_followed() -> None:
+def test_commits_follow_a_faster_writer() -> None:
     """Before each of the first attempts is published, another commit takes its version."""
     table = new_table()
     acts: list[Act] = [
@@ -256,7 +256,7 @@ def test_a_writer_who_is_faster_each_time_is_followed() -> None:
     assert verify(checkout(table, None)) == []
 
 
-def test_each_attempt_takes_a_turn_of_its_own() -> None:
+def test_each_attempt_takes_its_own_turn() -> None:
     table = new_table()
     happened: list[str] = []
 
@@ -279,7 +279,7 @@ def test_each_attempt_takes_a_turn_of_its_own() -> None:
     assert happened == ["turn", "end", "wait", "turn", "end", "wait", "turn", "end"]
 
 
-def test_after_too_many_attempts_the_files_are_deleted() -> None:
+def test_giving_up_deletes_the_files() -> None:
     table = new_table()
     prepared = prepare(table, RULES)
 
@@ -331,7 +331,7 @@ def test_a_lost_answer_is_no_failure() -> None:
     assert files_of_no_version(checkout(table, None)) == set()
 
 
-def test_who_fails_to_write_one_group_leaves_no_file_of_the_others() -> None:
+def test_a_failed_group_deletes_all_files() -> None:
     table = Dataset(new_table()).append(rows(*range(20, 120))).append(rows(120)).table
     table = Dataset(table).append(rows(121)).table
 
@@ -344,7 +344,7 @@ def test_who_fails_to_write_one_group_leaves_no_file_of_the_others() -> None:
     assert files_of_no_version(table) == set()
 
 
-def test_a_table_that_is_gone_is_said_to_be_gone() -> None:
+def test_a_deleted_table_is_reported() -> None:
     table = new_table()
     prepared = prepare(table, RULES)
     for each in table.store.list():

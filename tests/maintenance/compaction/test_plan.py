@@ -1,4 +1,4 @@
-"""Which fragments are put together, on tables whose files nobody reads."""
+"""Which fragments are merged, on tables whose files are never read."""
 
 import random
 from dataclasses import replace
@@ -42,7 +42,7 @@ def table_of(*sizes: int | tuple[int, int]) -> TableVersion:
         ((), []),
     ],
 )
-def test_neighbours_are_put_together_up_to_the_size_wanted(
+def test_neighbours_merge_up_to_the_target(
     sizes: tuple[int | tuple[int, int], ...], groups: list[tuple[int, ...]]
 ) -> None:
     assert plan(table_of(*sizes), CompactionRules(100)) == groups
@@ -60,13 +60,15 @@ def test_neighbours_are_put_together_up_to_the_size_wanted(
         ((40, (20, 10), 2), [(1,)]),
     ],
 )
-def test_by_steps_a_fragment_waits_for_others_of_its_size(
+def test_by_steps_fragments_wait_for_equals(
     sizes: tuple[int | tuple[int, int], ...], groups: list[tuple[int, ...]]
 ) -> None:
+    """Only fragments of about the same size are merged."""
     assert plan(table_of(*sizes), CompactionRules(100, by_steps=True)) == groups
 
 
-def test_by_steps_a_row_is_written_anew_as_often_as_its_fragment_doubles() -> None:
+def test_by_steps_rewrites_are_logarithmic() -> None:
+    """A row is rewritten as often as its fragment doubles in size."""
     target, num_written = 256, 0
     rules = CompactionRules(target, by_steps=True)
     sizes: list[int] = []
@@ -80,7 +82,8 @@ def test_by_steps_a_row_is_written_anew_as_often_as_its_fragment_doubles() -> No
     assert num_written < 8 * sum(sizes)  # 2**8 is the size wanted
 
 
-def test_a_round_takes_what_gains_most_for_its_cost() -> None:
+def test_rounds_prefer_the_best_ratio() -> None:
+    """Of what is gained to what has to be written."""
     table = table_of(45, 45, 100, *[5] * 18, 100, (100, 90), 100, (80, 20))
     every = [(0, 1), tuple(range(3, 21)), (22,), (24,)]
     assert plan(table, CompactionRules(100)) == every
@@ -88,13 +91,13 @@ def test_a_round_takes_what_gains_most_for_its_cost() -> None:
     assert plan(table, CompactionRules(100, max_rows=1)) == [every[1]]
 
 
-def test_a_round_and_each_group_have_so_many_bytes_at_most() -> None:
+def test_rounds_are_limited_in_bytes() -> None:
     table = table_of(*[5] * 10)  # each file is said to have 1000 bytes
     assert plan(table, CompactionRules(100, max_bytes=12_000)) == [tuple(range(10))]
     assert plan(table, CompactionRules(100, max_bytes=4_000)) == [(0, 1, 2, 3)]
     assert plan(table, CompactionRules(100, max_bytes=999)) == []
 
 
-def test_a_size_that_makes_no_sense_is_refused() -> None:
+def test_invalid_target_sizes_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="at least 1 row; give a whole number from 1"):
         CompactionRules(0)

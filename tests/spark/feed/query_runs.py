@@ -41,7 +41,7 @@ class Query:
         batches: The rows of each batch that was read, in the order in which they were.
         done: The rows of each batch that was done, as it was read last.
         reader: Of the run that goes on, or went on last.
-        reports: What each run was told of how far it is behind.
+        reports: What each run reported of its backlog.
     """
 
     uri: str

@@ -32,7 +32,7 @@ def num_rows(uri: str, **options: datetime) -> int:
     return sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
 
 
-def test_a_window_in_which_nothing_was_committed_is_empty(uri: str) -> None:
+def test_a_window_without_commits_is_empty(uri: str) -> None:
     now, second = datetime.now(UTC), timedelta(seconds=1)
     assert num_rows(uri, startingtimestamp=now - 60 * second) == 1
     assert num_rows(uri, startingtimestamp=now + second) == 0
@@ -45,7 +45,7 @@ def test_a_window_in_which_nothing_was_committed_is_empty(uri: str) -> None:
     assert num_rows(uri, startingtimestamp=between, endingtimestamp=later) == 1
 
 
-def test_a_window_that_ends_before_it_begins_is_refused(uri: str) -> None:
+def test_a_reversed_time_window_is_refused(uri: str) -> None:
     times = {"startingTimestamp": "2026-02-01", "endingTimestamp": "2026-01-01"}
     with pytest.raises(InvalidInputError, match="is before startingTimestamp"):
         parse_options({"path": uri, **times})
@@ -60,7 +60,7 @@ def test_a_window_that_ends_before_it_begins_is_refused(uri: str) -> None:
         ((7, 1), r"lance_changes\(uri, start, .*: uri must be the table's path as a string, not 7"),
     ],
 )
-def test_the_sql_function_takes_numbers_of_versions_only(
+def test_the_sql_function_checks_its_arguments(
     uri: str, arguments: tuple[Any, ...], message: str
 ) -> None:
     function = changes_function(SessionOptions())()

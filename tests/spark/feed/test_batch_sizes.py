@@ -16,7 +16,8 @@ def batch(num_rows: int, first: int = 0) -> pa.RecordBatch:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from([0, 1, 3000, SMALL_BATCH_ROWS - 1, SMALL_BATCH_ROWS, 9000])))
-def test_rows_stay_in_order_and_no_two_small_batches_are_neighbours(sizes: list[int]) -> None:
+def test_small_batches_are_joined_in_order(sizes: list[int]) -> None:
+    """Of two neighbours at most one is small."""
     firsts = [sum(sizes[:place]) for place in range(len(sizes))]
     given_batches = [batch(size, first) for size, first in zip(sizes, firsts, strict=True)]
     joined = list(join_small(given_batches))
@@ -29,7 +30,7 @@ def test_rows_stay_in_order_and_no_two_small_batches_are_neighbours(sizes: list[
     assert all(each.num_rows < 2 * SMALL_BATCH_ROWS or each.num_rows == 9000 for each in joined)
 
 
-def test_few_large_rows_are_not_gathered_without_end() -> None:
+def test_batches_of_large_rows_stay_bounded() -> None:
     wide = pa.record_batch({"text": pa.array(["x" * (SMALL_BATCH_BYTES // 3)])})
     assert [each.num_rows for each in join_small([wide] * 8)] == [3, 3, 2]
 

@@ -51,12 +51,12 @@ def test_an_offset_has_one_text_for_ever(position: Position, text: str) -> None:
         ),
     ],
 )
-def test_an_offset_of_an_earlier_format_is_still_read(text: str, position: Position) -> None:
+def test_offsets_of_earlier_formats_are_read(text: str, position: Position) -> None:
     read = parse_offset(json.loads(text))
     assert (read, read.columns) == (position, None)
 
 
-def test_an_offset_of_a_newer_release_is_refused() -> None:
+def test_offsets_of_newer_releases_are_refused() -> None:
     with pytest.raises(UnsupportedFeatureError, match="format 4"):
         parse_offset({"format": 4, "rows": 4})
 

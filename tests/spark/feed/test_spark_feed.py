@@ -117,7 +117,7 @@ def tail(session: Any, uri: str, tmp_path: Path) -> Any:
 
 
 @pytest.mark.floors
-def test_a_batch_gives_the_changes_of_an_interval_with_both_ends(session: Any, uri: str) -> None:
+def test_a_batch_includes_both_ends(session: Any, uri: str) -> None:
     df = feed(session, uri, 0)
     assert dict(df.dtypes) == {
         "id": "bigint", "x": "smallint", "v": "array<float>", **CHANGE_COLUMNS
@@ -153,9 +153,8 @@ def test_columns_and_filter_apply_to_changes(session: Any, uri: str) -> None:
     )
 
 
-def test_a_batch_gives_net_changes_deletes_and_inserts_or_no_pre_images(
-    session: Any, uri: str
-) -> None:
+def test_batch_options_shape_the_changes(session: Any, uri: str) -> None:
+    """Net changes, updates as deletes and inserts, no pre-images."""
     net = feed(session, uri, 2, 5, deduplicationMode="netChanges").collect()
     assert changes_in(net) == Counter(("insert", 5, i) for i in (0, 2, 3, 4, 6))
     pairs = feed(session, uri, 5, computeUpdates="false").collect()
@@ -165,7 +164,7 @@ def test_a_batch_gives_net_changes_deletes_and_inserts_or_no_pre_images(
     assert changes_in(plain) == Counter(UPDATES[1:])
 
 
-def test_the_ends_of_a_batch_can_be_moments(session: Any, uri: str) -> None:
+def test_a_batch_can_end_at_timestamps(session: Any, uri: str) -> None:
     moments = {each.version: each.timestamp for each in lance_stream.open_dataset(uri).versions()}
 
     def between(**ends: datetime) -> Counter[Change]:
@@ -191,7 +190,7 @@ def test_a_temporary_view_gives_changes_to_sql(session: Any, uri: str) -> None:
     assert changes_in(found) == Counter(DELETES)
 
 
-def test_a_batch_is_pinned_to_the_version_it_was_loaded_at(session: Any, uri: str) -> None:
+def test_a_batch_is_pinned_when_loaded(session: Any, uri: str) -> None:
     df = feed(session, uri, 4)
     before = df.count()
     lance_stream.open_dataset(uri).append(rows(7))
@@ -201,16 +200,12 @@ def test_a_batch_is_pinned_to_the_version_it_was_loaded_at(session: Any, uri: st
 @pytest.mark.parametrize(
     ("start", "end"), [(7, None), (2, 99), (99, 99)], ids=["start", "end", "both"]
 )
-def test_an_interval_past_the_newest_version_is_refused(
-    session: Any, uri: str, start: int, end: int | None
-) -> None:
+def test_future_versions_are_refused(session: Any, uri: str, start: int, end: int | None) -> None:
     with pytest.raises(Exception, match=r"InvalidInputError"):
         feed(session, uri, start, end).collect()
 
 
-def test_a_table_without_stable_row_ids_is_refused_with_the_way_out(
-    session: Any, tmp_path: Path
-) -> None:
+def test_the_feed_needs_stable_row_ids(session: Any, tmp_path: Path) -> None:
     uri = str(tmp_path / "unstable")
     lance.write_dataset(rows(1), uri)
     with pytest.raises(Exception, match=r"(?s)UnsupportedFeatureError.*stable row ids"):
@@ -221,7 +216,7 @@ def test_a_table_without_stable_row_ids_is_refused_with_the_way_out(
 
 
 @pytest.mark.floors
-def test_a_stream_gives_every_change_from_its_starting_version(tail: Any) -> None:
+def test_a_stream_starts_at_its_version(tail: Any) -> None:
     stream = tail(readChangeFeed="true", startingVersion=3)
     stream.run()
     found = changes_in(stream.rows)
@@ -230,7 +225,7 @@ def test_a_stream_gives_every_change_from_its_starting_version(tail: Any) -> Non
 
 
 @pytest.mark.floors
-def test_without_a_starting_version_a_snapshot_comes_first(tail: Any, uri: str) -> None:
+def test_without_start_a_snapshot_comes_first(tail: Any, uri: str) -> None:
     stream = tail(readChangeFeed="true")
     stream.run()
     assert changes_in(stream.rows) == Counter(("insert", 5, i) for i in (0, 2, 3, 4, 6))
@@ -240,7 +235,7 @@ def test_without_a_starting_version_a_snapshot_comes_first(tail: Any, uri: str) 
     assert changes_in(batch) == Counter([("delete", 6, 6)])
 
 
-def test_limits_hold_in_a_stream_that_runs_on(
+def test_limits_hold_in_a_running_stream(
     tail: Any, uri: str, pyspark_has_read_limits: bool
 ) -> None:
     stream = tail(readChangeFeed="true", startingVersion=1, maxVersionsPerTrigger=1)
@@ -258,9 +253,7 @@ def test_limits_hold_in_a_stream_that_runs_on(
         assert versions == [[2, 3, 4, 5], [6], [7]]
 
 
-def test_a_batch_that_was_not_committed_is_given_again_the_same(
-    tail: Any, uri: str, tmp_path: Path
-) -> None:
+def test_an_uncommitted_batch_is_repeated_unchanged(tail: Any, uri: str, tmp_path: Path) -> None:
     stream = tail(readChangeFeed="true", startingVersion=2)
     (first,) = stream.run()
     commits = tmp_path / "tail" / "commits"
@@ -273,7 +266,7 @@ def test_a_batch_that_was_not_committed_is_given_again_the_same(
     assert changes_in(new) == Counter([("insert", 6, 9)])
 
 
-def test_offsets_in_the_checkpoint_have_one_fixed_form(tail: Any, uri: str, tmp_path: Path) -> None:
+def test_checkpoint_offsets_have_a_fixed_format(tail: Any, uri: str, tmp_path: Path) -> None:
     tail(readChangeFeed="true").run()
     offsets = (tmp_path / "tail" / "offsets" / "0").read_text().splitlines()[-1]
     mark = mark_of(open_table(uri).manifest)
@@ -283,7 +276,7 @@ def test_offsets_in_the_checkpoint_have_one_fixed_form(tail: Any, uri: str, tmp_
     )
 
 
-def test_limits_progress_and_a_consumer_go_through_spark(
+def test_limits_and_progress_through_spark(
     tail: Any, uri: str, pyspark_has_read_limits: bool
 ) -> None:
     options = {"maxRowsPerTrigger": 3, "consumer": "me", "preImages": "false"}
@@ -292,7 +285,7 @@ def test_limits_progress_and_a_consumer_go_through_spark(
     query.awaitTermination()
     assert changes_in(stream.rows) == Counter([*INSERTS, *DELETES, ("update_postimage", 5, 2)])
     progress = read_progress(open_table(uri).refs, "me")
-    if not pyspark_has_read_limits:  # all at once, and the end of a run is not told
+    if not pyspark_has_read_limits:  # all at once, and the end of a run is not reported
         assert (len(stream.batches), progress) == (1, 1)
         return
     assert [len(batch) for batch in stream.batches] == [3, 3, 3, 1]
@@ -313,7 +306,7 @@ def test_an_idle_stream_makes_no_batches(tail: Any) -> None:
         query.stop()
 
 
-def test_a_stream_of_a_table_that_was_made_anew_stops_with_an_error(tail: Any, uri: str) -> None:
+def test_a_recreated_table_stops_the_stream(tail: Any, uri: str) -> None:
     stream = tail(readChangeFeed="true", startingVersion=2)
     stream.run()
     shutil.rmtree(uri)
@@ -325,7 +318,8 @@ def test_a_stream_of_a_table_that_was_made_anew_stops_with_an_error(tail: Any, u
 # --- a stream of appended rows
 
 
-def test_a_plain_stream_gives_the_rows_and_no_change_columns(session: Any, tmp_path: Path) -> None:
+def test_a_plain_stream_gives_appended_rows(session: Any, tmp_path: Path) -> None:
+    """Without change columns."""
     uri = str(tmp_path / "appended")
     table = lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 1))
     stream = Tail(session, uri, tmp_path)
@@ -336,12 +330,12 @@ def test_a_plain_stream_gives_the_rows_and_no_change_columns(session: Any, tmp_p
     assert set(stream.rows[0].asDict()) == {"id", "x", "v"}
 
 
-def test_a_plain_stream_stops_at_a_version_that_deletes(tail: Any) -> None:
+def test_a_plain_stream_stops_at_deletes(tail: Any) -> None:
     with pytest.raises(Exception, match=r"(?s)version 4.*(delete|update).*skipChangeCommits"):
         tail(startingVersion=2).run()
 
 
-def test_a_plain_stream_passes_over_changes_when_told_to(tail: Any) -> None:
+def test_a_plain_stream_may_skip_changes(tail: Any) -> None:
     stream = tail(startingVersion=2, skipChangeCommits="true")
     stream.run()
     assert sorted(row.id for row in stream.rows) == [0, 1, 2, 3, 4, 5, 6]
@@ -359,7 +353,7 @@ def test_a_plain_stream_passes_over_changes_when_told_to(tail: Any) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_stream_with_a_wrong_option_ends_in_an_error_of_ours(
+def test_a_wrong_stream_option_is_our_error(
     tail: Any, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(Exception, match=f"(?s){message}"):
@@ -370,7 +364,7 @@ def test_a_stream_with_a_wrong_option_ends_in_an_error_of_ours(
 
 
 @pytest.mark.floors
-def test_the_sql_function_gives_the_changes_of_the_feed(session: Any, uri: str) -> None:
+def test_the_sql_function_gives_the_feed(session: Any, uri: str) -> None:
     found = session.sql(f"SELECT * FROM lance_changes('{uri}', 3, 4)")
     loaded = feed(session, uri, 3, 4)
     assert found.schema == loaded.schema
@@ -379,7 +373,7 @@ def test_the_sql_function_gives_the_changes_of_the_feed(session: Any, uri: str) 
     assert counted.head().n == 1
 
 
-def test_the_sql_function_takes_moments_and_net_changes(session: Any, uri: str) -> None:
+def test_the_sql_function_takes_timestamps(session: Any, uri: str) -> None:
     moments = {each.version: each.timestamp for each in lance_stream.open_dataset(uri).versions()}
     start, end = (f"TIMESTAMP '{moments[each].isoformat()}'" for each in (3, 4))
     found = session.sql(f"SELECT * FROM lance_changes('{uri}', start => {start}, end => {end})")
@@ -401,7 +395,7 @@ def test_the_sql_function_takes_moments_and_net_changes(session: Any, uri: str) 
         ("'{uri}', 3, 4, 'some'", "deduplicationMode"),
     ],
 )
-def test_the_sql_function_refuses_what_makes_no_sense(
+def test_the_sql_function_refuses_invalid_arguments(
     session: Any, uri: str, arguments: str, message: str
 ) -> None:
     with pytest.raises(Exception, match=message):

@@ -1,4 +1,4 @@
-"""A stream's columns while those of its table change: the ones that it was told of, by their ids.
+"""A stream's columns while those of its table change: those that it started with, by their ids.
 
 Whatever its limits, a stream gives what `Dataset.changes` gives over the same versions.
 """
@@ -55,16 +55,17 @@ def of_dataset(ds: Dataset, *names: str) -> list[tuple[Any, ...]]:
     return shown([changes], *names)
 
 
-def test_a_column_renamed_while_a_stream_is_behind_keeps_its_values(ds: Dataset) -> None:
+def test_a_renamed_column_keeps_its_values(ds: Dataset) -> None:
+    """Also for a stream that still reads versions from before the rename."""
     stream = behind(ds)
     ds = ds.rename_columns({"b": "price"})
     assert stream.trigger()
-    assert shown(stream.batches, "a", "b") == [(1, 101), (2, 102)], "as the run was told"
+    assert shown(stream.batches, "a", "b") == [(1, 101), (2, 102)], "the names of the run"
     batches = stream.run()
-    assert shown(batches, "a", "price") == [(3, 103)], "as the next run is told"
+    assert shown(batches, "a", "price") == [(3, 103)], "the names of the next run"
 
 
-def test_a_run_goes_on_over_a_rename_under_the_name_that_it_was_told(ds: Dataset) -> None:
+def test_a_run_keeps_names_across_renames(ds: Dataset) -> None:
     stream = behind(ds)
     ds = ds.rename_columns({"b": "price"})
     ds.append(rows(4).rename_columns(["a", "price"]))
@@ -72,7 +73,7 @@ def test_a_run_goes_on_over_a_rename_under_the_name_that_it_was_told(ds: Dataset
     assert shown(stream.batches, "a", "b") == [(1, 101), (2, 102), (3, 103), (4, 104)]
 
 
-def test_a_column_renamed_between_an_offset_and_its_planning_keeps_its_values(ds: Dataset) -> None:
+def test_a_rename_between_offset_and_planning(ds: Dataset) -> None:
     stream = behind(ds)
     with pytest.raises(KilledError):
         stream.trigger(kill="before planning")
@@ -81,9 +82,10 @@ def test_a_column_renamed_between_an_offset_and_its_planning_keeps_its_values(ds
     assert shown(stream.batches[1:], "a", "price") == [(2, 102), (3, 103)]
 
 
-def test_names_that_change_places_mean_what_they_meant_to_a_stream_that_goes_on(
+def test_swapped_names_keep_their_meaning(
     ds: Dataset,
 ) -> None:
+    """For a stream that resumes; a new stream takes the new names."""
     stream = behind(ds)
     ds = ds.rename_columns({"a": "b", "b": "a"})
     ds.append(pa.table({"b": [4], "a": [104]}))
@@ -107,7 +109,7 @@ def test_a_filter_means_what_it_meant(ds: Dataset) -> None:
     assert shown(stream.batches, "a") == [(1,), (2,), (3,)]
 
 
-def test_a_column_made_anew_under_a_name_that_was_dropped_is_another_one(ds: Dataset) -> None:
+def test_a_recreated_column_is_another_one(ds: Dataset) -> None:
     stream = behind(ds)
     ds = ds.drop_columns(["b"]).add_columns(pa.field("b", pa.int64()))
     ds.append(rows(4))
@@ -118,9 +120,10 @@ def test_a_column_made_anew_under_a_name_that_was_dropped_is_another_one(ds: Dat
     assert shown(stream.batches[3:], "a", "b") == [(4, 104)]
 
 
-def test_a_name_that_another_column_got_is_that_column_when_the_old_one_is_there_renamed(
+def test_a_reused_name_is_the_new_column(
     ds: Dataset,
 ) -> None:
+    """If the old column exists under another name."""
     stream = behind(ds)
     ds.rename_columns({"a": "c", "b": "a"})
     stream.run()
@@ -137,7 +140,7 @@ TYPES = [
 
 @pytest.mark.parametrize(("before", "now", "expected"), TYPES, ids=lambda v: str(v))
 @pytest.mark.parametrize("limits", [{}, {"maxVersionsPerTrigger": "1"}, {"maxRowsPerTrigger": "1"}])
-def test_a_stream_comes_past_a_column_that_got_another_type(
+def test_a_stream_survives_retyped_columns(
     tmp_path: Path,
     before: pa.DataType,
     now: pa.DataType,
@@ -174,9 +177,10 @@ def test_a_stream_comes_past_a_column_that_got_another_type(
     [{"columns": '["s.z", "n"]'}, {"filter": "s.z > 1 OR n IS NULL"}, {"filter": "n = 1"}],
 )
 @pytest.mark.parametrize("limits", [{}, {"maxVersionsPerTrigger": "1"}, {"maxRowsPerTrigger": "1"}])
-def test_columns_and_a_filter_may_name_what_came_later(
+def test_options_may_name_later_columns(
     tmp_path: Path, options: dict[str, str], limits: dict[str, str]
 ) -> None:
+    """In the columns and in the filter."""
     uri = str(tmp_path / "table")
     lance.write_dataset(pa.table({"s": [{"y": 1}]}), uri, enable_stable_row_ids=True)
     lance.write_dataset(pa.table({"s": [{"y": 2}]}), uri, mode="append")
@@ -192,7 +196,8 @@ def test_columns_and_a_filter_may_name_what_came_later(
     assert len(kept) == (1 if options.get("filter") == "n = 1" else 5)
 
 
-def test_a_stream_goes_on_where_the_version_that_it_was_told_of_is_gone(ds: Dataset) -> None:
+def test_a_stream_survives_cleaned_up_versions(ds: Dataset) -> None:
+    """The version that its column names come from is removed."""
     stream = Query(ds.uri, {"startingVersion": "1"})
     stream.start()
     stream.trigger()

@@ -60,7 +60,7 @@ def ids(batches: list[list[dict[str, Any]]]) -> list[list[int]]:
 
 
 @BOTH
-def test_from_a_version_on_every_change_comes_once(ds: Dataset, without_start: bool) -> None:
+def test_changes_come_once_from_a_version(ds: Dataset, without_start: bool) -> None:
     stream = query(ds, without_start, startingVersion=3)
     stream.run()
     assert Counter(changes(stream.rows)) == of_dataset(ds, 2)
@@ -70,7 +70,7 @@ def test_from_a_version_on_every_change_comes_once(ds: Dataset, without_start: b
 
 
 @BOTH
-def test_a_snapshot_comes_first_where_no_start_is_named(ds: Dataset, without_start: bool) -> None:
+def test_a_snapshot_comes_first_by_default(ds: Dataset, without_start: bool) -> None:
     stream = query(ds, without_start)
     (batch,) = stream.run()
     assert sorted(changes(batch)) == [("insert", 5, each) for each in (0, 2, 3, 4, 5)]
@@ -89,9 +89,7 @@ def test_latest_gives_what_comes_from_now_on(ds: Dataset, without_start: bool) -
 
 @BOTH
 @pytest.mark.parametrize("kill", ["before planning", "before commit"])
-def test_latest_loses_nothing_when_the_first_batch_is_killed(
-    ds: Dataset, without_start: bool, kill: str
-) -> None:
+def test_latest_survives_a_killed_first_batch(ds: Dataset, without_start: bool, kill: str) -> None:
     """Spark asks for the beginning again, and "latest" is another version by then."""
     stream = query(ds, without_start, startingVersion="latest")
     stream.start()
@@ -110,9 +108,7 @@ def moments(ds: Dataset) -> list[datetime]:
 
 
 @BOTH
-def test_from_a_moment_on_the_versions_committed_since_then_come(
-    ds: Dataset, without_start: bool
-) -> None:
+def test_changes_come_from_a_timestamp(ds: Dataset, without_start: bool) -> None:
     first, _, third, *_ = moments(ds)
     in_tokyo = third.astimezone().isoformat()
     for moment, after in (
@@ -129,9 +125,7 @@ def test_from_a_moment_on_the_versions_committed_since_then_come(
 
 
 @BOTH
-def test_from_a_moment_after_the_newest_version_only_what_is_new_comes(
-    ds: Dataset, without_start: bool
-) -> None:
+def test_a_current_timestamp_gives_only_new_changes(ds: Dataset, without_start: bool) -> None:
     stream = query(ds, without_start, startingTimestamp=datetime.now(UTC).isoformat())
     assert stream.run() == [[]]
     ds.append(rows(8))
@@ -139,13 +133,13 @@ def test_from_a_moment_after_the_newest_version_only_what_is_new_comes(
 
 
 @BOTH
-def test_a_moment_that_is_yet_to_come_is_refused(ds: Dataset, without_start: bool) -> None:
+def test_future_timestamps_are_refused(ds: Dataset, without_start: bool) -> None:
     moment = datetime.now(UTC) + timedelta(hours=1)
     with pytest.raises(InvalidInputError, match="in the future"):
         query(ds, without_start, startingTimestamp=moment.isoformat()).run()
 
 
-def test_a_version_that_is_far_ahead_is_refused(ds: Dataset) -> None:
+def test_future_versions_are_refused(ds: Dataset) -> None:
     with pytest.raises(InvalidInputError, match="99"):
         query(ds, startingVersion=99).run()
 
@@ -174,9 +168,7 @@ def test_compaction_is_invisible(ds: Dataset) -> None:
     ],
     ids=str,
 )
-def test_batches_keep_to_the_limits_and_everything_comes(
-    ds: Dataset, limits: dict[str, int]
-) -> None:
+def test_batches_respect_their_limits(ds: Dataset, limits: dict[str, int]) -> None:
     stream = query(ds, startingVersion=2, **limits)
     batches = stream.run()
     assert Counter(changes(stream.rows)) == of_dataset(ds, 1)
@@ -188,7 +180,8 @@ def test_batches_keep_to_the_limits_and_everything_comes(
 
 
 @WITH_LIMITS
-def test_available_now_ends_at_what_was_there_when_it_began(ds: Dataset) -> None:
+def test_available_now_ends_at_its_start_version(ds: Dataset) -> None:
+    """Versions committed during the run are left to the next one."""
     stream = query(ds, startingVersion=2, maxRowsPerTrigger=2)
     stream.start()
     stream.reader.prepareForTriggerAvailableNow()
@@ -200,7 +193,7 @@ def test_available_now_ends_at_what_was_there_when_it_began(ds: Dataset) -> None
 
 
 @WITH_LIMITS
-def test_a_trigger_that_asks_for_everything_gets_it(ds: Dataset) -> None:
+def test_read_all_available_ignores_limits(ds: Dataset) -> None:
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
     stream = query(ds, startingVersion=2, maxRowsPerTrigger=2)
@@ -209,9 +202,10 @@ def test_a_trigger_that_asks_for_everything_gets_it(ds: Dataset) -> None:
     assert end["version"] == 5
 
 
-def test_the_first_batch_of_pyspark_4_1_takes_all_and_later_ones_keep_to_the_limits(
+def test_the_first_batch_of_pyspark_4_1_is_unlimited(
     ds: Dataset,
 ) -> None:
+    """Later ones respect the limits."""
     stream = query(ds, without_start=True, startingVersion=2, maxRowsPerTrigger=2)
     stream.start()
     stream.trigger()
@@ -228,9 +222,10 @@ def test_the_first_batch_of_pyspark_4_1_takes_all_and_later_ones_keep_to_the_lim
 @WITH_LIMITS
 @pytest.mark.parametrize("options", [{}, {"startingVersion": 2}], ids=["snapshot", "changes"])
 @pytest.mark.parametrize("kill", ["before planning", "before commit"])
-def test_a_query_that_is_killed_at_every_batch_gives_every_change_once(
+def test_a_query_killed_anywhere_loses_nothing(
     ds: Dataset, options: dict[str, int], kill: str
 ) -> None:
+    """And repeats nothing."""
     stream = query(ds, maxRowsPerTrigger=2, **options)
     done: list[list[dict[str, Any]]] = []
     for number in range(40):
@@ -260,9 +255,7 @@ def test_a_query_that_is_killed_at_every_batch_gives_every_change_once(
 
 
 @BOTH
-def test_a_consumers_progress_is_what_spark_has_finished_with(
-    ds: Dataset, without_start: bool
-) -> None:
+def test_consumers_record_what_spark_finished(ds: Dataset, without_start: bool) -> None:
     refs = ds.table.refs
     stream = query(ds, without_start, startingVersion=2, consumer="me")
     stream.start()
@@ -277,7 +270,7 @@ def test_a_consumers_progress_is_what_spark_has_finished_with(
 
 
 @BOTH
-def test_a_new_query_begins_where_its_consumer_is(ds: Dataset, without_start: bool) -> None:
+def test_a_new_query_resumes_its_consumer(ds: Dataset, without_start: bool) -> None:
     record_progress(ds.table.refs, "me", 4)
     assert ids(query(ds, without_start, consumer="me").run()) == [[4, 5]]
     named = query(ds, without_start, consumer="me", startingVersion=3)
@@ -286,7 +279,8 @@ def test_a_new_query_begins_where_its_consumer_is(ds: Dataset, without_start: bo
 
 
 @WITH_LIMITS
-def test_a_snapshot_that_a_consumer_reads_is_held_until_it_is_done(ds: Dataset) -> None:
+def test_a_consumers_snapshot_is_held(ds: Dataset) -> None:
+    """Until all its pieces are read."""
     stream = query(ds, consumer="me", maxRowsPerTrigger=2)
     stream.start()
     stream.trigger()
@@ -300,7 +294,7 @@ def test_a_snapshot_that_a_consumer_reads_is_held_until_it_is_done(ds: Dataset) 
 
 
 @BOTH
-def test_what_another_programs_cleanup_took_from_a_consumer_is_bridged(
+def test_cleanup_gaps_of_consumers_are_bridged(
     ds: Dataset, without_start: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     record_progress(ds.table.refs, "me", 2)
@@ -318,7 +312,7 @@ def test_what_another_programs_cleanup_took_from_a_consumer_is_bridged(
     assert "versions 3 to 4 are gone" in caplog.text
 
 
-def test_a_consumer_ahead_of_the_table_is_refused(ds: Dataset) -> None:
+def test_a_consumer_ahead_is_refused(ds: Dataset) -> None:
     store = ds.table.store
     record_progress(ds.table.refs, "me", 5)
     tag = store.read("_refs/tags/lance_stream.consumer.me.json")
@@ -359,7 +353,7 @@ def test_a_table_made_anew_stops_the_query(ds: Dataset, without_start: bool) -> 
 
 
 @BOTH
-def test_a_running_query_goes_on_when_a_column_is_added(ds: Dataset, without_start: bool) -> None:
+def test_a_running_query_survives_added_columns(ds: Dataset, without_start: bool) -> None:
     stream = query(ds, without_start, startingVersion=5)
     stream.start()
     stream.trigger()
@@ -375,9 +369,8 @@ def test_a_running_query_goes_on_when_a_column_is_added(ds: Dataset, without_sta
 
 
 @BOTH
-def test_a_running_query_stops_when_a_column_is_gone_and_goes_on_when_started_again(
-    ds: Dataset, without_start: bool
-) -> None:
+def test_a_dropped_column_stops_the_run(ds: Dataset, without_start: bool) -> None:
+    """Started again, the query continues without it."""
     stream = query(ds, without_start, startingVersion=5)
     stream.start()
     stream.trigger()
@@ -389,7 +382,7 @@ def test_a_running_query_stops_when_a_column_is_gone_and_goes_on_when_started_ag
     assert "name" not in batches[0][0]
 
 
-def test_a_running_query_stops_when_a_column_becomes_wider(ds: Dataset) -> None:
+def test_a_widened_column_stops_the_run(ds: Dataset) -> None:
     uri = f"{ds.uri}_narrow"
     narrow = lance_stream.create_dataset(uri, pa.schema([("id", pa.int32())]))
     narrow = narrow.append(pa.table({"id": pa.array([1], pa.int32())}))
@@ -405,7 +398,7 @@ def test_a_running_query_stops_when_a_column_becomes_wider(ds: Dataset) -> None:
 
 
 @WITH_LIMITS
-def test_the_report_says_how_far_a_query_is_behind(ds: Dataset) -> None:
+def test_progress_reports_the_backlog(ds: Dataset) -> None:
     stream = query(ds, startingVersion=2, maxVersionsPerTrigger=2)
     stream.run()
     assert stream.reports == [
@@ -416,9 +409,7 @@ def test_the_report_says_how_far_a_query_is_behind(ds: Dataset) -> None:
 
 
 @BOTH
-def test_values_of_a_new_column_are_no_changes_where_backfills_are_left_out(
-    ds: Dataset, without_start: bool
-) -> None:
+def test_column_backfills_can_be_left_out(ds: Dataset, without_start: bool) -> None:
     filled = ds.add_columns({"twice": "id * 2"})
     assert {each[0] for each in changes(filled.changes(5).read_all().to_pylist())} == {
         "update_preimage",
@@ -442,9 +433,8 @@ def test_values_of_a_new_column_are_no_changes_where_backfills_are_left_out(
 
 @pytest.mark.oracle
 @BOTH
-def test_rows_appended_have_their_own_columns_whatever_they_are_called(
-    without_start: bool, tmp_path: Path
-) -> None:
+def test_appended_rows_keep_reserved_column_names(without_start: bool, tmp_path: Path) -> None:
+    """As changes they would clash with the columns of the feed."""
     path = str(tmp_path / "t")
     wanted = {"id": [1, 2], "_change_type": ["a", "b"], "_commit_version": [10, 20]}
     for _ in range(2):
