@@ -18,18 +18,19 @@ def read_nothing() -> Asking[str]:
     yield []
 
 
-def test_an_asking_generator_is_answered_round_by_round() -> None:
+def test_a_generator_is_answered_in_rounds() -> None:
     assert answer(follow_pointer(7), read_from(DATA)) == 7
 
 
-def test_a_generator_that_asks_for_nothing_is_never_read_for() -> None:
+def test_no_request_means_no_read() -> None:
     def refuse(_: object) -> list[bytes]:
         raise AssertionError("nothing should be read")
 
     assert answer(read_nothing(), refuse) == "nothing asked"
 
 
-def test_generators_in_step_cost_as_many_rounds_as_the_longest_of_them() -> None:
+def test_parallel_generators_share_their_rounds() -> None:
+    """They take as many rounds as the longest of them."""
     rounds: list[int] = []
 
     def counted(ranges: object) -> object:
@@ -41,12 +42,12 @@ def test_generators_in_step_cost_as_many_rounds_as_the_longest_of_them() -> None
     assert rounds == [2, 2]
 
 
-def test_an_answer_that_is_too_short_is_corrupt_data() -> None:
+def test_too_short_answers_are_corrupt_data() -> None:
     with pytest.raises(CorruptDataError, match="bytes 100 to 101 were asked for, but only 0"):
         answer(follow_pointer(100), read_from(DATA))
 
 
-def test_an_error_in_one_generator_closes_the_others() -> None:
+def test_errors_in_one_generator_close_others() -> None:
     closed = []
 
     def waits() -> Asking[None]:

@@ -22,14 +22,14 @@ def test_the_sum_of_sizes_is_bounded() -> None:
     assert [key for key, _ in cache.items()] == ["b", "c"]
 
 
-def test_a_value_that_grew_too_large_is_forgotten() -> None:
+def test_values_that_grew_too_large_are_dropped() -> None:
     cache: Cache[str, bytes] = Cache(10, len)
     cache.put("a", b"old")
     cache.put("a", bytes(11))
     assert cache.get("a") is None
 
 
-def test_threads_that_make_a_value_at_once_get_the_same() -> None:
+def test_concurrent_makers_get_the_same_value() -> None:
     cache: Cache[str, object] = Cache(2)
     all_ask = threading.Barrier(4)
 

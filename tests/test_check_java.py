@@ -29,7 +29,7 @@ def check(folder: Path, banner: str | None, *arguments: str) -> subprocess.Compl
 @pytest.mark.parametrize(
     "banner", ['openjdk version "17.0.15" 2025-04-15', 'openjdk version "21" 2023-09-19']
 )
-def test_a_new_java_is_passed_over_in_silence(tmp_path: Path, banner: str) -> None:
+def test_a_recent_java_passes_silently(tmp_path: Path, banner: str) -> None:
     answer = check(tmp_path, banner)
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
 
@@ -43,7 +43,7 @@ def test_a_new_java_is_passed_over_in_silence(tmp_path: Path, banner: str) -> No
         ("not a Java", "does not say its version"),
     ],
 )
-def test_what_is_missing_is_said_with_how_to_get_it(
+def test_missing_programs_are_named_with_remedy(
     tmp_path: Path, banner: str | None, said: str
 ) -> None:
     answer = check(tmp_path, banner)
@@ -52,7 +52,7 @@ def test_what_is_missing_is_said_with_how_to_get_it(
     assert "apt-get install openjdk-17-jre-headless" in answer.stderr
 
 
-def test_the_hint_is_one_line_and_no_failure(tmp_path: Path) -> None:
+def test_the_hint_is_one_harmless_line(tmp_path: Path) -> None:
     answer = check(tmp_path, None, "--hint")
     assert answer.returncode == 0
     assert len(answer.stdout.splitlines()) == 1

@@ -13,7 +13,7 @@ CLASSES = [
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_an_error_survives_the_way_from_a_worker_to_the_driver(cls: type[Exception]) -> None:
+def test_errors_survive_pickling_to_the_driver(cls: type[Exception]) -> None:
     conflict = issubclass(cls, errors.CommitConflictError)
     error = cls("what happened", 7) if conflict else cls("what happened")
     error.add_note("where it happened")
@@ -24,7 +24,7 @@ def test_an_error_survives_the_way_from_a_worker_to_the_driver(cls: type[Excepti
     assert getattr(copy, "version", 7) == 7
 
 
-def test_the_tree_on_top_of_the_module_names_every_error() -> None:
+def test_the_modules_tree_names_every_error() -> None:
     tree = errors.__doc__ or ""
     assert [cls.__name__ for cls in CLASSES if cls.__name__ not in tree] == []
 

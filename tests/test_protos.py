@@ -6,7 +6,7 @@ ROOT = Path(__file__).parent.parent
 PROTOS = sorted((ROOT / "protos").glob("*.proto"))
 
 
-def test_the_generated_code_is_what_the_protos_say(tmp_path: Path) -> None:
+def test_generated_code_matches_the_protos(tmp_path: Path) -> None:
     subprocess.run(
         [
             sys.executable,

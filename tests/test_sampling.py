@@ -21,25 +21,25 @@ def only_some(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "ALL_CASES", False)
 
 
-def test_some_cases_have_each_value_of_each_parameter() -> None:
+def test_some_cases_cover_each_parameter_value() -> None:
     chosen = places_of_some(GRID, one_in=5, seed="s")
     assert len(chosen) == len(GRID) // 5
     assert set().union(*(GRID[place] for place in chosen)) == set().union(*GRID)
 
 
 @pytest.mark.parametrize("one_in", [1, 2, 7, 60, 1000])
-def test_so_many_cases_are_chosen_and_always_the_same(one_in: int) -> None:
+def test_the_number_of_cases_is_stable(one_in: int) -> None:
     chosen = places_of_some(GRID, one_in, "s")
     assert len(chosen) == math.ceil(len(GRID) / one_in)
     assert chosen == places_of_some(GRID, one_in, "s")
 
 
-def test_all_cases_are_chosen_where_all_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_cases_are_chosen_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "ALL_CASES", True)
     assert places_of_some(GRID, 10, "s") == set(range(len(GRID)))
 
 
-def test_the_time_of_a_child_that_has_ended_counts() -> None:
+def test_the_time_of_ended_children_counts() -> None:
     before = cpu_seconds()
     work = "import time\nwhile time.process_time() < 0.3: pass"
     subprocess.run([sys.executable, "-S", "-c", work], check=True)
@@ -55,7 +55,7 @@ def test_costs_are_added_up_by_folders() -> None:
     assert of_folders(costs) == {"tests/a": 3.0, "tests": 4.0}
 
 
-def test_the_test_that_takes_too_much_memory_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_using_much_memory_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     item: Any = SimpleNamespace(config=SimpleNamespace(stash=pytest.Stash()))
     monkeypatch.setattr(memory, "LIMIT_BYTES", memory.peak_bytes() + 1_000_000_000)
     assert list(memory.pytest_runtest_teardown(item)) == [None]

@@ -74,7 +74,7 @@ MEANINGS = {
 
 
 @pytest.mark.parametrize("condition", MEANINGS)
-def test_a_condition_chooses_the_same_rows_as_ever(tmp_path: Path, condition: str) -> None:
+def test_conditions_keep_choosing_the_same_rows(tmp_path: Path, condition: str) -> None:
     ds = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
     assert ds.to_table(["id"], filter=condition)["id"].to_pylist() == MEANINGS[condition]
     left = [each for each in range(5) if each not in MEANINGS[condition]]
@@ -125,7 +125,8 @@ def test_trees_have_the_shapes_that_are_understood() -> None:
         assert f"{type(tree).__name__}({','.join(inner[: shape.count(',') + 1])})" == shape
 
 
-def test_libraries_with_private_parts_or_decisions_are_bounded_above() -> None:
+def test_unstable_dependencies_are_bounded_above() -> None:
+    """We use private parts of them, or depend on their decisions."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     bounded = {
         re.split(r"[><=\[]", each)[0] for each in project["dependencies"] if re.search("<", each)

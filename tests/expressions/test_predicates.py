@@ -102,7 +102,7 @@ def predicates(draw: st.DrawFn, depth: int = 0) -> str:
 
 @settings(max_examples=150, deadline=None)
 @given(predicates())
-def test_a_predicate_means_what_sqlite_says_it_means(text: str) -> None:
+def test_predicates_agree_with_sqlite(text: str) -> None:
     rows = [
         {"i": i, "j": INTEGERS[(place * 5 + 3) % len(INTEGERS)], "s": s}
         for place, i in enumerate(INTEGERS)
@@ -247,21 +247,23 @@ def test_a_value_is_compared_exactly(
     assert one(text, value, arrow) is expected
 
 
-def test_parts_of_a_struct_are_named_with_dots_and_null_where_the_struct_is() -> None:
+def test_struct_fields_are_addressed_with_dots() -> None:
+    """They are null where the struct is null."""
     schema = pa.schema([("a", pa.struct([("b", pa.struct([("c d", pa.int32())]))]))])
     rows = [{"a": {"b": {"c d": 1}}}, {"a": {"b": None}}, {"a": None}, {"a": {"b": {"c d": 2}}}]
     assert chosen("a.b.`c d` = 1", rows, schema) == [True, None, None, False]
     assert chosen('a."b" IS NULL', rows, schema) == [False, True, True, False]
 
 
-def test_a_predicate_names_its_columns_once_and_quoted() -> None:
+def test_columns_of_predicates_are_quoted() -> None:
+    """Each column is named once."""
     assert columns_of("a.b > 1 AND `x y` = 'z' OR a.b IS NULL") == ["`x y`", "`a`.`b`"] or (
         columns_of("a.b > 1 AND `x y` = 'z' OR a.b IS NULL") == ["`a`.`b`", "`x y`"]
     )
     assert columns_of("TRUE") == []
 
 
-def test_a_chain_of_two_thousand_alternatives_is_evaluated() -> None:
+def test_two_thousand_alternatives_are_evaluated() -> None:
     text = " OR ".join(f"a = {number}" for number in range(2000))
     assert one(text, 1999, pa.int64()) is True
 
@@ -293,25 +295,25 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "named"), REFUSED)
-def test_what_is_not_supported_is_refused_by_name(text: str, named: str) -> None:
+def test_unsupported_syntax_is_refused_by_name(text: str, named: str) -> None:
     with pytest.raises(InvalidInputError, match=named):
         parse_predicate(text, pa.schema([("a", pa.int64())]))
 
 
-def test_a_form_that_would_be_misread_is_refused() -> None:
+def test_syntax_that_would_be_misread_is_refused() -> None:
     """Older versions of the parser take the word for a column."""
     with pytest.raises((InvalidInputError, NotFoundError), match=r"(?i)symmetric"):
         parse_predicate("a BETWEEN SYMMETRIC 2 AND 1", pa.schema([("a", pa.int64())]))
 
 
-def test_an_absent_column_is_named_with_those_that_are_there() -> None:
+def test_an_absent_column_lists_the_present_ones() -> None:
     with pytest.raises(NotFoundError, match=r"no column 'b'.*there are: a"):
         parse_predicate("b = 1", pa.schema([("a", pa.int64())]))
     with pytest.raises(NotFoundError, match="no column 'b' in 'a'"):
         parse_predicate("a.b = 1", pa.schema([("a", pa.int64())]))
 
 
-def test_a_number_that_overflows_is_an_error_and_not_another_number() -> None:
+def test_overflowing_numbers_are_errors() -> None:
     with pytest.raises(InvalidInputError, match="overflow"):
         one("a + 1 > 0", 2**63 - 1, pa.int64())
     with pytest.raises(InvalidInputError, match="cannot be computed"):

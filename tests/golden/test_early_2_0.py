@@ -17,7 +17,7 @@ ARCHIVES: Final = sorted((Path(__file__).parent / "early_2_0").glob("*.tar.xz"))
 
 @pytest.mark.floors
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda each: each.name.removesuffix(".tar.xz"))
-def test_tables_of_an_early_writer_are_read_exactly(archive: Path, tmp_path: Path) -> None:
+def test_tables_of_early_writers_read_exactly(archive: Path, tmp_path: Path) -> None:
     with tarfile.open(archive) as tar:
         tar.extractall(tmp_path, filter="data")
     expected = pa.ipc.open_file(str(tmp_path / "expected.arrow")).read_all()
@@ -28,6 +28,6 @@ def test_tables_of_an_early_writer_are_read_exactly(archive: Path, tmp_path: Pat
     assert table.take(places).to_pydict() == expected.take(pa.array(places)).to_pydict()
 
 
-def test_each_encoding_that_only_early_writers_made_is_there() -> None:
+def test_every_early_writers_encoding_is_present() -> None:
     names = {each.name.removesuffix(".tar.xz") for each in ARCHIVES}
     assert names == {"0.12.3-plain", "0.12.3-zstd", "0.14.1-zstd", "0.15.0-bitpacked"}

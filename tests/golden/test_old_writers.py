@@ -26,7 +26,7 @@ def extracted(archive: Path, folder: Path) -> list[Path]:
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.floors
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda each: each.name.removesuffix(".tar.xz"))
-def test_tables_of_an_old_writer_are_read_exactly(archive: Path, tmp_path: Path) -> None:
+def test_tables_of_old_writers_read_exactly(archive: Path, tmp_path: Path) -> None:
     folders = extracted(archive, tmp_path)
     assert len(folders) >= 8
     for folder in folders:
@@ -40,6 +40,6 @@ def test_tables_of_an_old_writer_are_read_exactly(archive: Path, tmp_path: Path)
         )
 
 
-def test_every_file_version_of_old_writers_is_there() -> None:
+def test_all_old_file_versions_are_present() -> None:
     writers = {each.name.removesuffix(".tar.xz") for each in ARCHIVES}
     assert {"0.4.21", "0.10.18", "0.16.1", "0.30.0", "0.38.3", "1.0.4", "11.0.0"} <= writers

@@ -35,7 +35,7 @@ def test_there_is_a_checkpoint_of_each_format() -> None:
     assert [path.name for path in RECORDED] == [f"format_{each}.tar.xz" for each in (1, 2, 3)]
 
 
-def test_every_batch_of_a_recorded_checkpoint_can_be_done_again(recorded: Path) -> None:
+def test_recorded_batches_can_be_replayed(recorded: Path) -> None:
     told = json.loads((recorded / "batches.json").read_text())
     offsets = offsets_of(recorded)
     assert len(offsets) == len(told["batches"]) > 2

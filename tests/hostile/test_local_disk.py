@@ -60,7 +60,8 @@ def _refused(read: Any, done: threading.Event) -> None:
     done.set()
 
 
-def test_pipes_and_links_under_a_table_s_names_are_refused(tmp_path: Path) -> None:
+def test_pipes_and_links_are_refused(tmp_path: Path) -> None:
+    """They take the place of a table's data file."""
     ds = make_table(tmp_path / "t")
     (data_file,) = (tmp_path / "t" / "data").iterdir()
     data_file.unlink()
@@ -101,7 +102,7 @@ def test_a_disk_that_refuses_is_believed(
     assert ds.append(ROWS).count_rows() == 6
 
 
-def test_a_disk_that_fails_may_have_created_the_version(
+def test_a_failing_disk_may_have_created_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ds = make_table(tmp_path / "t")
@@ -118,7 +119,7 @@ def test_a_disk_that_fails_may_have_created_the_version(
     assert ds.count_rows() == 3
 
 
-def test_names_that_are_too_long_are_said_to_be(tmp_path: Path) -> None:
+def test_overlong_names_are_reported(tmp_path: Path) -> None:
     ds = make_table(tmp_path / "t")
     for use in (
         lambda: ds.tags.create("x" * 400, 1),
@@ -151,7 +152,7 @@ def test_new_folders_are_flushed_in_their_parents(
     assert flushed == [tmp_path, tmp_path / "c"]
 
 
-def test_cleanup_leaves_alone_what_lies_behind_a_link(
+def test_cleanup_spares_files_behind_links(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     theirs = make_table(tmp_path / "theirs")
@@ -181,7 +182,7 @@ def test_cleanup_refuses_versions_behind_a_link(tmp_path: Path, folder: str) -> 
     assert len(list((tmp_path / "elsewhere").rglob("*"))) >= 1
 
 
-def test_a_table_that_is_a_link_itself_is_cleaned_up(tmp_path: Path) -> None:
+def test_a_linked_table_is_cleaned_up(tmp_path: Path) -> None:
     make_table(tmp_path / "t").delete("id = 1").compact()
     (tmp_path / "link").symlink_to(tmp_path / "t")
     report = lance_stream.open_dataset(tmp_path / "link").cleanup(older_than="0s")
@@ -189,7 +190,7 @@ def test_a_table_that_is_a_link_itself_is_cleaned_up(tmp_path: Path) -> None:
     assert len(list((tmp_path / "t" / "data").iterdir())) == 1
 
 
-def test_a_clock_that_runs_ahead_deletes_no_file_of_a_running_writer(
+def test_a_fast_clock_deletes_no_unfinished_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ds = make_table(tmp_path / "t")
@@ -206,7 +207,7 @@ def test_a_clock_that_runs_ahead_deletes_no_file_of_a_running_writer(
     assert not list((tmp_path / "t").rglob("*.tmp"))
 
 
-def test_a_clock_that_runs_ahead_forgets_no_deletes(
+def test_a_fast_clock_expires_no_tombstones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = pa.schema([("id", pa.int64()), ("seq", pa.int64())])

@@ -98,7 +98,8 @@ def test_a_table_in_memory_sends_nobody_there(canary: Canary, location: str) -> 
     check_refuses(f"memory://named/{abs(hash(location))}", {}, canary, [location])
 
 
-def test_a_table_in_an_object_store_sends_nobody_there(any_bucket: Bucket, canary: Canary) -> None:
+def test_object_store_tables_reach_no_other_host(any_bucket: Bucket, canary: Canary) -> None:
+    """The table names locations on another host."""
     foreign = [each for each in LOCATIONS if not each.startswith(any_bucket.uri[:3])]
     locations = [*foreign[:5], *foreign[-1:], *LOCAL]
     check_refuses(f"{any_bucket.uri}/t", any_bucket.storage_options, canary, locations)
@@ -119,10 +120,10 @@ def test_another_bucket_of_the_service_is_read(any_bucket: Bucket) -> None:
     assert ds.to_table()["id"].to_pylist() == [1, 2, 3]
 
 
-def test_a_trusted_location_is_read_by_each_way_to_say_so(
+def test_trusted_locations_can_be_stated_each_way(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A remote location that is trusted is asked for: here it fails for there is no service."""
+    """A trusted remote location is requested: here that fails, for there is no service."""
     uri = str(tmp_path / "t")
     lance_stream.create_dataset(uri, ROWS.schema).append(ROWS)
     name_base(uri, {}, "webhdfs://127.0.0.1:1/t")
@@ -138,7 +139,7 @@ def test_a_trusted_location_is_read_by_each_way_to_say_so(
 
 
 @pytest.mark.parametrize("tag", ["x.tmp", "tmp", "a.json", "CON", "x" * 200])
-def test_a_tag_of_any_allowed_name_holds_its_version(tmp_path: Path, tag: str) -> None:
+def test_tags_of_any_name_hold_versions(tmp_path: Path, tag: str) -> None:
     ds = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
     ds.tags.create(tag, 1)
     report = ds.append(ROWS).cleanup(older_than="0s", delete_unverified=True)

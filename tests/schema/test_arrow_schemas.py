@@ -45,9 +45,7 @@ arrow_types = st.recursive(st.sampled_from(LEAVES), nested, max_leaves=6)
 
 
 @given(arrow_types, st.booleans())
-def test_an_arrow_type_comes_back_from_the_stored_fields(
-    arrow: pa.DataType, nullable: bool
-) -> None:
+def test_arrow_types_round_trip_through_fields(arrow: pa.DataType, nullable: bool) -> None:
     schema = pa.schema([pa.field("first", pa.int8()), field("c", arrow, nullable)])
     tree = assign_ids(arrow_schemas.from_arrow(schema))
     stored = fields_from_proto(fields_to_proto(tree.fields))
@@ -73,7 +71,7 @@ def test_views_are_stored_as_the_plain_type() -> None:
     ]
 
 
-def test_ids_are_given_depth_first_parents_before_children() -> None:
+def test_ids_are_assigned_depth_first() -> None:
     schema = pa.schema(
         [("a", pa.int8()), ("l", pa.list_(pa.struct([("x", pa.int8())]))), ("b", pa.int8())]
     )
@@ -88,7 +86,7 @@ def test_ids_are_given_depth_first_parents_before_children() -> None:
     assert tree.max_field_id() == 14
 
 
-def test_a_map_has_the_fields_that_the_reference_gives_it() -> None:
+def test_a_map_has_the_references_fields() -> None:
     arrow = pa.map_(pa.field("k", pa.string(), nullable=False), pa.field("v", pa.list_(pa.int8())))
     schema = arrow_schemas.from_arrow(pa.schema([("m", arrow)]))
     assert [(each.name, each.logical_type, each.nullable) for each in schema.walk()] == [
@@ -103,7 +101,7 @@ def test_a_map_has_the_fields_that_the_reference_gives_it() -> None:
     assert (found.key_field, found.item_field) == (arrow.key_field, arrow.item_field)
 
 
-def test_a_fixed_size_list_of_structs_has_a_field_for_its_items() -> None:
+def test_fixed_size_lists_of_structs_have_items() -> None:
     arrow = pa.list_(pa.field("i", pa.struct([("x", pa.int8())]), nullable=False), 3)
     schema = pa.schema([pa.field("l", arrow, nullable=False)])
     stored = arrow_schemas.from_arrow(schema)
@@ -129,7 +127,7 @@ def test_a_fixed_size_list_of_structs_has_a_field_for_its_items() -> None:
     ],
     ids=str,
 )
-def test_an_extension_type_is_stored_as_its_storage_and_comes_back(
+def test_extension_types_round_trip_by_their_storage(
     arrow: pa.DataType, storage: pa.DataType, stored_as: str
 ) -> None:
     schema = pa.schema([pa.field("c", arrow, metadata={"k": "v"}), ("l", pa.list_(arrow))])
@@ -142,7 +140,7 @@ def test_an_extension_type_is_stored_as_its_storage_and_comes_back(
     assert with_extensions(plain).equals(schema, check_metadata=True)
 
 
-def test_an_extension_type_that_nobody_registered_keeps_its_name_in_the_metadata() -> None:
+def test_unregistered_extension_types_keep_their_metadata() -> None:
     named = {"ARROW:extension:name": "my.type", "ARROW:extension:metadata": "x"}
     schema = pa.schema([pa.field("c", pa.int32(), metadata=named)])
     tree = arrow_schemas.from_arrow(schema)
@@ -150,7 +148,7 @@ def test_an_extension_type_that_nobody_registered_keeps_its_name_in_the_metadata
     assert with_extensions(arrow_schemas.to_arrow(tree)).equals(schema, check_metadata=True)
 
 
-def test_an_extension_name_of_an_old_writer_stands_in_the_metadata() -> None:
+def test_old_extension_names_become_metadata() -> None:
     field = arrow_schemas.field_to_arrow(Field("c", "int32", extension_name="my.type"))
     assert field.metadata == {b"ARROW:extension:name": b"my.type"}
 
@@ -166,7 +164,7 @@ def test_items_of_bfloat16_keep_their_name() -> None:
 
 
 @pytest.mark.floors
-def test_binary_json_has_a_type_of_its_own() -> None:
+def test_binary_json_has_its_own_type() -> None:
     schema = pa.schema(
         [pa.field("j", pa.large_binary(), metadata={"ARROW:extension:name": "lance.json"})]
     )
@@ -175,7 +173,7 @@ def test_binary_json_has_a_type_of_its_own() -> None:
     assert arrow_schemas.field_to_arrow(replace(stored, metadata={})).equals(schema.field(0))
 
 
-def test_json_text_is_refused_with_a_way_out() -> None:
+def test_json_text_names_the_remedy() -> None:
     text = pa.field("j", pa.string(), metadata={"ARROW:extension:name": "arrow.json"})
     with pytest.raises(InvalidInputError, match="plain strings"):
         arrow_schemas.from_arrow(pa.schema([text]))
@@ -201,7 +199,7 @@ def test_json_text_is_refused_with_a_way_out() -> None:
     ],
     ids=str,
 )
-def test_a_type_that_the_format_cannot_hold_is_refused_with_its_column(arrow: pa.DataType) -> None:
+def test_unsupported_types_are_refused_with_column(arrow: pa.DataType) -> None:
     with pytest.raises(InvalidInputError) as refused:
         arrow_schemas.from_arrow(pa.schema([("outer", pa.struct([("bad", arrow)]))]))
     assert "column: 'bad'" in refused.value.__notes__
@@ -222,12 +220,12 @@ POINTS = pa.list_(pa.struct([("x", pa.int8())]), 2)
     ],
     ids=str,
 )
-def test_what_no_reader_can_read_in_one_another_is_refused(arrow: pa.DataType) -> None:
+def test_unreadable_nestings_are_refused(arrow: pa.DataType) -> None:
     with pytest.raises(InvalidInputError, match=r"fixed-size|without fields"):
         arrow_schemas.from_arrow(pa.schema([("c", arrow)]))
 
 
-def test_a_dictionary_that_the_reference_cannot_read_is_read() -> None:
+def test_dictionaries_unreadable_to_the_reference_work() -> None:
     found = arrow_schemas.field_to_arrow(Field("c", "dict:date32:day:int8:false")).type
     assert found == pa.dictionary(pa.int8(), pa.date32())
 
@@ -282,13 +280,13 @@ ENTRIES = Field("entries", "struct", children=(Field("k", "int8"), Field("v", "i
     ],
     ids=str,
 )
-def test_damaged_parts_of_a_map_or_fixed_size_list_are_bad_data(stored: Field) -> None:
+def test_damaged_map_and_list_parts_are_corrupt(stored: Field) -> None:
     with pytest.raises(CorruptDataError) as refused:
         arrow_schemas.field_to_arrow(stored)
     assert "column: 'c'" in refused.value.__notes__
 
 
-def test_a_declared_primary_key_is_stored_in_the_field_itself() -> None:
+def test_a_primary_key_is_stored_in_fields() -> None:
     key = {"lance-schema:unenforced-primary-key": "true"}
     schema = arrow_schemas.from_arrow(
         pa.schema([pa.field("id", pa.int64(), nullable=False, metadata=key), ("x", pa.int8())])

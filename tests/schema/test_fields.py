@@ -14,7 +14,7 @@ def test_two_fields_of_one_id_are_corrupt() -> None:
         fields_from_proto([message(3, -1), message(3, -1)])
 
 
-def test_a_field_that_is_its_own_parent_is_corrupt() -> None:
+def test_a_self_parented_field_is_corrupt() -> None:
     with pytest.raises(CorruptDataError, match="names the parent 3"):
         fields_from_proto([message(3, 3)])
 

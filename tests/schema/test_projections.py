@@ -24,11 +24,12 @@ def test_no_columns_asked_for_means_all() -> None:
     assert projected() == pa.schema([])
 
 
-def test_a_path_keeps_only_that_part_of_a_struct() -> None:
+def test_paths_keep_only_parts_of_structs() -> None:
     assert projected("place.zip") == pa.schema([("place", pa.struct([("zip", pa.int32())]))])
 
 
-def test_two_paths_into_one_struct_make_one_column_in_the_schemas_order() -> None:
+def test_paths_into_a_struct_are_merged() -> None:
+    """They make one column, in the schema's order."""
     assert projected("place.zip", "id", "place.city") == pa.schema(
         [("place", pa.struct([("city", pa.string()), ("zip", pa.int32())])), ("id", pa.int64())]
     )
@@ -40,17 +41,18 @@ def test_a_path_goes_through_lists() -> None:
     )
 
 
-def test_a_name_with_a_dot_wins_over_a_path_and_backticks_quote() -> None:
+def test_dotted_names_take_precedence_over_paths() -> None:
+    """Backticks quote a name."""
     assert projected("a.b").names == ["a.b"]
     assert projected("`a.b`").names == ["a.b"]
     assert projected("place.`geo.hash`").field("place").type.names == ["geo.hash"]
 
 
-def test_the_whole_and_a_part_of_it_is_the_whole() -> None:
+def test_a_whole_column_includes_its_parts() -> None:
     assert projected("place.zip", "place") == pa.schema([("place", PLACE)])
 
 
-def test_an_unknown_column_is_answered_with_those_that_are_there() -> None:
+def test_unknown_columns_list_the_present_ones() -> None:
     with pytest.raises(NotFoundError, match=r"no column 'town' in 'place'; there are: city, zip"):
         projected("place.town")
     with pytest.raises(NotFoundError, match="no column 'ID'"):
@@ -74,7 +76,7 @@ def test_a_doubled_backtick_is_one() -> None:
     assert split_path("`a``b`.c") == ("a`b", "c")
 
 
-def test_a_path_leads_through_fixed_size_lists_but_not_into_maps() -> None:
+def test_paths_enter_fixed_size_lists_not_maps() -> None:
     points = pa.list_(pa.struct([("x", pa.int8()), ("y", pa.int8())]), 2)
     tags = pa.map_(pa.string(), pa.struct([("n", pa.int8())]))
     schema = from_arrow(pa.schema([("p", points), ("m", tags)]))

@@ -98,7 +98,7 @@ def put_once(proxy: FaultProxy, body: bytes = b"mine", timeout: float = 10) -> i
     return ask(proxy, "PUT", "/b/k", body, timeout, If_None_Match="*").status
 
 
-def test_what_meets_no_rule_is_passed_on_and_counted(
+def test_unmatched_requests_are_forwarded_and_counted(
     proxy: FaultProxy, files: dict[str, bytes]
 ) -> None:
     assert ask(proxy, "PUT", "/b/t/one", b"x" * 600_000).status == 200
@@ -113,9 +113,10 @@ def test_what_meets_no_rule_is_passed_on_and_counted(
     assert proxy.story().splitlines()[0] == "1: put t/one -> 200"
 
 
-def test_one_connection_carries_many_requests_and_a_location_leads_back_to_the_proxy(
+def test_connections_and_locations_stay_at_the_proxy(
     proxy: FaultProxy,
 ) -> None:
+    """One connection carries many requests, and a redirect leads back to the proxy."""
     connection = http.client.HTTPConnection(urlsplit(proxy.url).netloc)
     for number in range(3):
         connection.request("PUT", f"/b/{number}", b"x")
@@ -124,7 +125,7 @@ def test_one_connection_carries_many_requests_and_a_location_leads_back_to_the_p
         assert answer.headers["Location"] == f"{proxy.url}/b/{number}"
 
 
-def test_many_clients_at_once_each_get_their_own_answer(proxy: FaultProxy) -> None:
+def test_concurrent_clients_get_their_own_responses(proxy: FaultProxy) -> None:
     def there_and_back(number: int) -> bytes:
         ask(proxy, "PUT", f"/b/{number}", b"%d" % number)
         return ask(proxy, "GET", f"/b/{number}").read()
@@ -134,9 +135,10 @@ def test_many_clients_at_once_each_get_their_own_answer(proxy: FaultProxy) -> No
 
 
 @pytest.mark.parametrize("reset", [False, True])
-def test_a_cut_before_keeps_the_request_from_the_server_and_a_cut_after_the_answer_from_the_client(
+def test_cuts_lose_the_request_or_response(
     proxy: FaultProxy, files: dict[str, bytes], reset: bool
 ) -> None:
+    """A cut before keeps the request from the server, a cut after the response from the client."""
     proxy.add(CutBefore(reset))
     with pytest.raises(ConnectionError):
         put_once(proxy)
@@ -148,7 +150,7 @@ def test_a_cut_before_keeps_the_request_from_the_server_and_a_cut_after_the_answ
     assert put_once(proxy, b"theirs") == 412
 
 
-def test_an_answer_breaks_off_in_its_body_or_comes_short(proxy: FaultProxy) -> None:
+def test_responses_are_cut_or_shortened(proxy: FaultProxy) -> None:
     ask(proxy, "PUT", "/b/k", b"0123456789")
     proxy.add(CutBody(0.3), kind="get")
     with pytest.raises(http.client.IncompleteRead) as caught:
@@ -162,7 +164,7 @@ def test_an_answer_breaks_off_in_its_body_or_comes_short(proxy: FaultProxy) -> N
         ask(proxy, "PUT", "/b/empty", b"")
 
 
-def test_a_request_that_is_held_arrives_after_its_client_has_gone(
+def test_held_requests_arrive_after_clients_leave(
     proxy: FaultProxy, files: dict[str, bytes]
 ) -> None:
     proxy.add(Hold(0.3))
@@ -173,7 +175,7 @@ def test_a_request_that_is_held_arrives_after_its_client_has_gone(
     assert files == {"/b/k": b"mine"}
 
 
-def test_a_slow_answer_is_to_a_request_that_was_done_at_once(
+def test_slow_responses_follow_immediate_processing(
     proxy: FaultProxy, files: dict[str, bytes]
 ) -> None:
     proxy.add(Slow(0.3))
@@ -188,7 +190,7 @@ def test_a_repeated_request_meets_itself(proxy: FaultProxy) -> None:
     assert ask(proxy, "GET", "/b/k").read() == b"mine"
 
 
-def test_a_forged_answer_comes_without_the_server_or_after_it(
+def test_forged_responses_replace_or_follow_the_servers(
     proxy: FaultProxy, files: dict[str, bytes]
 ) -> None:
     proxy.add(Forge(503), times=2)
@@ -200,9 +202,10 @@ def test_a_forged_answer_comes_without_the_server_or_after_it(
     assert files == {"/b/k": b"mine"}
 
 
-def test_rules_count_the_requests_that_match_and_the_first_that_fires_is_taken(
+def test_rules_count_matches_and_first_wins(
     proxy: FaultProxy,
 ) -> None:
+    """Of several rules that match, the first one that fires is applied."""
     third = proxy.add(Forge(429), kind="get", key="a", at=2, times=2)
     ever = proxy.add(Forge(503), key="b", times=None)
     proxy.choose = lambda request: Forge(403) if request.kind == "head" else None
@@ -215,9 +218,7 @@ def test_rules_count_the_requests_that_match_and_the_first_that_fires_is_taken(
     assert len(proxy.requests) == 9
 
 
-def test_an_act_is_done_before_the_request_is_passed_on(
-    proxy: FaultProxy, files: dict[str, bytes]
-) -> None:
+def test_an_act_precedes_the_request(proxy: FaultProxy, files: dict[str, bytes]) -> None:
     def act(request: StoreRequest) -> None:
         files["/b/k"] = request.kind.encode()
 
@@ -229,7 +230,7 @@ def test_an_act_is_done_before_the_request_is_passed_on(
         put_once(proxy)
 
 
-def test_each_request_waits_for_the_latency_and_those_of_many_clients_side_by_side(
+def test_latency_delays_requests_in_parallel(
     proxy: FaultProxy,
 ) -> None:
     proxy.latency_seconds = 0.1
@@ -310,7 +311,7 @@ UPLOAD = "/upload/storage/v1/b/bk/o?name=t/k"
         ("POST", "/", D, b'{"TableName": "T"}', ("dynamodb", "PutItem", "T")),
     ],
 )
-def test_a_request_is_named_alike_on_each_service(
+def test_requests_are_named_alike_by_service(
     method: str, target: str, headers: dict[str, str], body: bytes, expected: tuple[str, ...]
 ) -> None:
     assert describe(method, target, headers, body) == expected

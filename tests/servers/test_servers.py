@@ -20,7 +20,7 @@ from tests.servers.moto import DynamoTable, MotoServer
 from tests.servers.server import HOST, Server, ServerError, ask
 
 
-def test_what_is_created_once_in_a_bucket_is_read_and_not_created_again(any_bucket: Bucket) -> None:
+def test_bucket_objects_are_created_only_once(any_bucket: Bucket) -> None:
     store = open_store(f"{any_bucket.uri}/a b%20c", any_bucket.storage_options)
     assert store.create_once("1.manifest", b"first")
     assert not store.create_once("1.manifest", b"second")
@@ -52,7 +52,7 @@ def test_an_item_is_put_once(table_fixture: str, request: pytest.FixtureRequest)
         client.put_item(**put)
 
 
-def test_each_database_is_empty_and_a_test_s_own(postgresql: Any, postgresql_url: str) -> None:
+def test_each_test_has_an_empty_database(postgresql: Any, postgresql_url: str) -> None:
     import psycopg
 
     with closing(psycopg.connect(postgresql_url, autocommit=True)) as connection:
@@ -66,7 +66,7 @@ def test_each_database_is_empty_and_a_test_s_own(postgresql: Any, postgresql_url
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.server(each)) for each in SERVERS]
 )
-def test_a_server_is_heard_on_the_loopback_alone(name: str, request: pytest.FixtureRequest) -> None:
+def test_servers_listen_only_on_loopback(name: str, request: pytest.FixtureRequest) -> None:
     server: Server = request.getfixturevalue(name)
     listening = Path("/proc/net/tcp")
     if not listening.exists():
@@ -97,7 +97,7 @@ time.sleep(600)
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.server(each)) for each in SERVERS]
 )
-def test_a_server_ends_when_its_process_is_killed(name: str) -> None:
+def test_servers_end_when_their_starter_dies(name: str) -> None:
     root = Path(__file__).parents[2]
     starter = subprocess.Popen(
         [sys.executable, "-c", STARTER, name], cwd=root, stdout=subprocess.PIPE, text=True
@@ -136,14 +136,14 @@ class BrokenServer(MotoServer):
         return [sys.executable, "-c", "import sys; sys.exit('the disk is full')"]
 
 
-def test_a_server_that_does_not_come_up_says_why() -> None:
+def test_servers_that_fail_to_start_say_why() -> None:
     server = BrokenServer()
     with pytest.raises(ServerError, match="the disk is full"):
         server.start()
 
 
 @pytest.mark.server("moto")
-def test_a_stopped_server_is_gone_and_so_is_its_folder() -> None:
+def test_stopped_servers_leave_nothing_behind() -> None:
     with MotoServer() as server:
         folder, process = server.folder, server.process_id
         assert ask("GET", f"{server.endpoint}/moto-api/") == 200
@@ -152,7 +152,7 @@ def test_a_stopped_server_is_gone_and_so_is_its_folder() -> None:
         os.kill(process, signal.SIGTERM)
 
 
-def test_credentials_and_endpoints_of_the_machine_are_forgotten() -> None:
+def test_the_machines_credentials_are_hidden() -> None:
     environment = {
         "AWS_SECRET_ACCESS_KEY": "s",
         "AWS_PROFILE": "work",

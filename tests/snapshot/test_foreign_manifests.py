@@ -63,9 +63,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("verb", WRITES)
-def test_a_feature_that_we_may_not_write_is_noticed_before_a_file_is_written(
-    verb: str, tmp_path: Path
-) -> None:
+def test_unwritable_features_are_noticed_before_writing(verb: str, tmp_path: Path) -> None:
     ds = make(tmp_path / "t")
     edit_manifest(
         tmp_path / "t", lambda manifest: setattr(manifest, "writer_feature_flags", 1 << 40 | 2)
@@ -102,7 +100,7 @@ def test_fragment_ids_are_not_given_twice(verb: str, tmp_path: Path) -> None:
     assert set(made.to_table(columns=["id"])["id"].to_pylist()) >= {1, 2, 3, 4, 5}
 
 
-def test_a_table_that_lost_its_columns_is_left_alone_by_compaction(tmp_path: Path) -> None:
+def test_compaction_ignores_tables_without_columns(tmp_path: Path) -> None:
     make(tmp_path / "t")
     edit_manifest(tmp_path / "t", lambda manifest: manifest.ClearField("fields"))
     ds = lance_stream.open_dataset(tmp_path / "t")
@@ -123,9 +121,7 @@ def test_a_name_of_two_columns_names_none(tmp_path: Path) -> None:
     assert ds.rename_columns({"id": "key"}).delete("id = 4 AND key = 4").count_rows() == 3
 
 
-def test_the_largest_row_id_is_found_once_for_a_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_largest_row_id_is_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lance_stream.table import given_row_ids
 
     asked: list[int] = []
@@ -145,9 +141,7 @@ def test_the_largest_row_id_is_found_once_for_a_version(
 
 
 @pytest.mark.parametrize("column", ["_row_created_at_version", "_row_last_updated_at_version"])
-def test_when_rows_were_changed_cannot_be_asked_of_a_table_that_does_not_keep_it(
-    column: str, tmp_path: Path
-) -> None:
+def test_lineage_filters_need_stable_row_ids(column: str, tmp_path: Path) -> None:
     ds = make(tmp_path / "t", stable_row_ids=False)
     for ask in (
         lambda: ds.to_table(filter=f"{column} > 2"),
@@ -167,7 +161,8 @@ def test_when_rows_were_changed_cannot_be_asked_of_a_table_that_does_not_keep_it
     [wire.encode_varint(17 << 3) + b"\x01", wire.frame(22, b"\x08\x01")],
     ids=["a blob dataset", "a fragment tree"],
 )
-def test_what_would_be_read_wrong_is_refused_at_every_door(stated: bytes, tmp_path: Path) -> None:
+def test_misreadable_fields_are_refused_everywhere(stated: bytes, tmp_path: Path) -> None:
+    """A manifest that we would read wrongly is refused by each way to open it."""
     make(tmp_path / "t")
     add_bytes_to_manifest(tmp_path / "t", stated)
     ds = lance_stream.open_dataset(tmp_path / "t", 2)
@@ -184,7 +179,7 @@ def test_what_would_be_read_wrong_is_refused_at_every_door(stated: bytes, tmp_pa
     assert [each.version for each in ds.versions()] == [1, 2, 3]
 
 
-def test_a_field_of_a_release_to_come_is_passed_over_and_left_out(tmp_path: Path) -> None:
+def test_future_fields_are_ignored_and_dropped(tmp_path: Path) -> None:
     make(tmp_path / "t")
     add_bytes_to_manifest(tmp_path / "t", wire.encode_varint(99 << 3) + b"\x07")
     ds = lance_stream.open_dataset(tmp_path / "t")
@@ -228,7 +223,7 @@ def an_overlay_without_its_flag(manifest: table_pb2.Manifest) -> None:
         an_overlay_without_its_flag,
     ],
 )
-def test_a_fragment_that_would_be_read_wrong_is_refused(
+def test_misreadable_fragments_are_refused(
     change: Callable[[table_pb2.Manifest], object], tmp_path: Path
 ) -> None:
     make(tmp_path / "t", stable_row_ids=False)

@@ -186,7 +186,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestMemory())
 
 
-def test_opening_costs_a_few_names_and_a_manifest(
+def test_opening_costs_a_listing_and_a_manifest(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forget(monkeypatch)
@@ -207,7 +207,7 @@ def test_a_version_is_opened_by_its_number(place: Place, monkeypatch: pytest.Mon
     assert num_bytes < place.few_bytes(asked)
 
 
-def test_an_append_sends_a_manifest_and_little_else(place: Place) -> None:
+def test_appends_send_little_besides_the_manifest(place: Place) -> None:
     ds = place.open()
     asked, num_bytes = place.asked(lambda: ds.append(rows(2_000_000)))
     assert asked == {"put": 1, "put once": 2, "list": 1}
@@ -229,7 +229,7 @@ def test_a_batch_is_taken_in_once(place: Place) -> None:
     assert found != [None]
 
 
-def test_a_row_by_its_id_costs_one_request(place: Place) -> None:
+def test_a_row_lookup_costs_one_request(place: Place) -> None:
     ds = place.open()
     taken = []
     asked, num_bytes = place.asked(lambda: taken.append(ds.take(row_ids=[43_217])))
@@ -245,7 +245,7 @@ def test_a_row_is_deleted_by_its_id(place: Place) -> None:
     assert num_bytes < 1.01 * place.size + place.few_bytes(asked)
 
 
-def test_all_versions_are_listed_by_pages_of_a_thousand(place: Place) -> None:
+def test_versions_are_listed_by_thousands(place: Place) -> None:
     table = open_table(place.uri, None, place.options)
     versions: list[int] = []
     asked, _ = place.asked(lambda: versions.extend(table.log.versions()))
@@ -253,9 +253,8 @@ def test_all_versions_are_listed_by_pages_of_a_thousand(place: Place) -> None:
     assert asked == {"list": -(-len(versions) // 1000)}
 
 
-def test_following_costs_a_small_request_and_for_a_version_a_manifest(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_following_costs_little_per_version(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Following costs one small request, and for each version its manifest."""
     followed = TableFollower(place.uri, place.options, FollowerRules(FeedRules()))
 
     def batch(start: Position) -> Position:
@@ -280,7 +279,7 @@ def test_following_costs_a_small_request_and_for_a_version_a_manifest(
     assert num_bytes < 1.01 * place.size + place.few_bytes(asked)
 
 
-def test_versions_ask_each_fragment_once_for_its_rows(
+def test_versions_read_each_fragments_rows_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ds = lance_stream.create_dataset(tmp_path / "t", pa.schema([("id", pa.int64())]))

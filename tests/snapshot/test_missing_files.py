@@ -18,7 +18,8 @@ def ds() -> Dataset:
     return made.append(pa.table({"id": range(9)})).delete("id = 3")
 
 
-def test_a_version_that_is_read_after_its_cleanup_is_no_damage(ds: Dataset) -> None:
+def test_reading_a_removed_version_reports_cleanup(ds: Dataset) -> None:
+    """The table is not called damaged."""
     ds.overwrite(pa.table({"id": [1]})).cleanup(retain_versions=1)
     for read in (
         ds.to_table,
@@ -32,14 +33,15 @@ def test_a_version_that_is_read_after_its_cleanup_is_no_damage(ds: Dataset) -> N
         ds.to_table()
 
 
-def test_a_file_of_a_version_that_is_there_is_damage(ds: Dataset) -> None:
+def test_a_missing_needed_file_is_damage(ds: Dataset) -> None:
     (file,) = (each.path for each in ds.table.store.list("data"))
     ds.table.store.delete(file)
     with pytest.raises(NotFoundError, match=rf"{file}.* the table is damaged"):
         open_dataset(ds.uri).to_table()
 
 
-def test_a_file_of_a_clones_base_may_have_been_cleaned_up_there(tmp_path: Path) -> None:
+def test_a_clones_missing_files_suggest_cleanup(tmp_path: Path) -> None:
+    """The base may have cleaned them up."""
     lance = pytest.importorskip("lance", reason="only pylance makes clones")
     base = lance.write_dataset(pa.table({"id": [1]}), str(tmp_path / "base"))
     base.shallow_clone(str(tmp_path / "clone"), 1)

@@ -80,7 +80,7 @@ def test_rows_are_counted_in_the_files(
     ],
     ids=["append", "delete", "update", "upsert", "compact", "configure", "rename"],
 )
-def test_the_next_commit_states_how_many_rows_there_are(
+def test_the_next_commit_states_row_counts(
     change: Callable[[table_pb2.Manifest], object],
     verb: Callable[[Dataset], Dataset],
     expected: list[int],
@@ -99,7 +99,7 @@ def test_the_next_commit_states_how_many_rows_there_are(
     assert ds.versions()[-1].num_rows == len(expected)
 
 
-def test_a_restore_of_an_old_version_states_how_many_rows_there_are(tmp_path: Path) -> None:
+def test_restoring_old_versions_states_row_counts(tmp_path: Path) -> None:
     path = old_table(tmp_path / "t", with_wrong_counts)
     ds = lance_stream.open_dataset(path)
     old = ds.version
@@ -110,7 +110,7 @@ def test_a_restore_of_an_old_version_states_how_many_rows_there_are(tmp_path: Pa
 
 
 @pytest.mark.floors
-def test_versions_are_listed_where_the_data_files_are_gone(tmp_path: Path) -> None:
+def test_versions_list_without_data_files(tmp_path: Path) -> None:
     path = old_table(tmp_path / "t", without_counts)
     shutil.rmtree(path / "data")
     shutil.rmtree(path / "_deletions")
@@ -118,7 +118,7 @@ def test_versions_are_listed_where_the_data_files_are_gone(tmp_path: Path) -> No
     assert [each.num_rows for each in told] == [20, 30, None]
 
 
-def test_a_stream_of_appended_rows_goes_on_past_the_mending(tmp_path: Path) -> None:
+def test_streams_continue_past_mended_counts(tmp_path: Path) -> None:
     path = old_table(tmp_path / "t", without_counts)
     before = lance_stream.open_dataset(path)
     after = before.append(pa.table({"id": [100]}))
@@ -162,9 +162,10 @@ def field_twice(path: Path) -> Path:
 
 
 @pytest.mark.floors
-def test_of_a_field_in_two_files_the_last_one_is_read_and_the_next_commit_mends_it(
+def test_duplicate_fields_use_the_last_file(
     tmp_path: Path,
 ) -> None:
+    """Of a field in two files the last one is read; the next commit mends the manifest."""
     path = field_twice(tmp_path / "t")
     ds = lance_stream.open_dataset(path)
     ids = list(range(6))

@@ -174,9 +174,10 @@ def files_of(uri: str) -> set[str]:
 @pytest.mark.quick_cases(one_in=4)
 @pytest.mark.parametrize("replacement", REPLACEMENTS)
 @pytest.mark.parametrize("verb", VERBS)
-def test_nothing_is_committed_to_another_table_than_was_planned_on(
+def test_commits_to_replaced_tables_are_refused(
     uri: str, verb: str, replacement: str, meanwhile: list[Callable[[], None]]
 ) -> None:
+    """Another table has taken the place of the one that the commit was planned on."""
     old = lance_stream.open_dataset(uri)
     shutil.copytree(uri, f"{uri} copy")
     Path(f"{uri} copy/{old.table.log.manifest_path(4)}").unlink()
@@ -198,7 +199,7 @@ def test_nothing_is_committed_to_another_table_than_was_planned_on(
 
 
 @pytest.mark.parametrize("verb", ["append", "overwrite", "update", "delete", "upsert", "compact"])
-def test_files_that_went_with_the_old_directory_are_missed(
+def test_files_lost_with_the_directory_are_missed(
     uri: str, verb: str, meanwhile: list[Callable[[], None]]
 ) -> None:
     """The copy has the very version that was planned on, but none of the files written since."""
@@ -215,9 +216,11 @@ def test_files_that_went_with_the_old_directory_are_missed(
 
 
 @pytest.mark.parametrize("is_like", [True, False])
-def test_a_version_that_was_cleaned_up_is_judged_by_those_that_are_left(
+def test_remaining_versions_identify_the_table(
     uri: str, is_like: bool, meanwhile: list[Callable[[], None]]
 ) -> None:
+    """The version that the commit was planned on has been cleaned up."""
+
     def go_on() -> None:
         if is_like:
             table = lance_stream.open_dataset(uri).append(rows(6)).append(rows(7))
@@ -237,9 +240,7 @@ def test_a_version_that_was_cleaned_up_is_judged_by_those_that_are_left(
     assert lance_stream.open_dataset(uri).verify() == []
 
 
-def test_a_replay_after_the_table_was_made_anew_goes_into_the_new_one(
-    uri: str, meanwhile: list[Callable[[], None]]
-) -> None:
+def test_a_replay_enters_the_recreated_table(uri: str, meanwhile: list[Callable[[], None]]) -> None:
     """As Spark does when the query is started again: what fits is taken in once."""
 
     def take_its_place() -> None:
@@ -254,7 +255,7 @@ def test_a_replay_after_the_table_was_made_anew_goes_into_the_new_one(
     assert lance_stream.open_dataset(uri).to_table()["id"].to_pylist() == [1, 2, 3, 8, 9]
 
 
-def test_a_handle_of_a_table_that_was_made_anew_appends_nothing(uri: str) -> None:
+def test_stale_handles_append_nothing_after_recreation(uri: str) -> None:
     ds = lance_stream.open_dataset(uri)
     make_anew(6)(uri)
     with pytest.raises(TableReplacedError, match="open it again"):
@@ -262,9 +263,10 @@ def test_a_handle_of_a_table_that_was_made_anew_appends_nothing(uri: str) -> Non
     assert lance_stream.open_dataset(uri).version == 6
 
 
-def test_manifests_that_say_neither_time_nor_transaction_are_told_apart_by_what_they_hold(
+def test_silent_manifests_are_compared_by_content(
     uri: str,
 ) -> None:
+    """The manifests state neither their time nor their transaction."""
     one = open_table(uri).manifest
     silent = replace(one, timestamp_nanos=None, transaction_file="")
     older = open_table(uri, 3).manifest

@@ -23,7 +23,7 @@ def ds() -> Dataset:
     return made.append(pa.table({"a": [1]})).append(pa.table({"a": [2]}))
 
 
-def test_a_tag_stands_for_a_version_wherever_one_is_asked_for(ds: Dataset) -> None:
+def test_tags_work_wherever_versions_do(ds: Dataset) -> None:
     made = ds.tags.create("gold", 2)
     assert (made.name, made.version) == ("gold", 2)
     assert ds.checkout("gold").version == 2
@@ -35,7 +35,7 @@ def test_a_tag_stands_for_a_version_wherever_one_is_asked_for(ds: Dataset) -> No
     assert list(listed) == ["gold", "now", "silver"]
 
 
-def test_a_tag_is_moved_and_keeps_when_it_was_made_and_what_was_noted(ds: Dataset) -> None:
+def test_moved_tags_keep_creation_time_and_metadata(ds: Dataset) -> None:
     first, then = 1_763_740_000_123_456_789, 1_763_740_001_000_000_000
     tag_files.create_tag(ds.table.refs, "gold", 1, make_environment(now_nanos=lambda: first))
     path = "_refs/tags/gold.json"
@@ -59,7 +59,7 @@ def test_a_tag_is_created_once(ds: Dataset) -> None:
     assert ds.tags.update("gold", 3).version == 3
 
 
-def test_a_tag_that_is_not_there_is_neither_moved_nor_deleted(ds: Dataset) -> None:
+def test_missing_tags_are_not_moved_or_deleted(ds: Dataset) -> None:
     ds.tags.create("gold", 2)
     for attempt in (lambda: ds.tags.update("god", 1), lambda: ds.tags.delete("god")):
         with pytest.raises(NotFoundError, match="no tag 'god'; there are: gold"):
@@ -69,7 +69,7 @@ def test_a_tag_that_is_not_there_is_neither_moved_nor_deleted(ds: Dataset) -> No
 
 
 @pytest.mark.parametrize("version", [0, -1, 1.5, True, None])
-def test_a_tag_stands_for_a_version_that_can_be(ds: Dataset, version: object) -> None:
+def test_tags_need_an_existing_version(ds: Dataset, version: object) -> None:
     if version is None:
         with pytest.raises(NotFoundError, match="has no version 99"):
             ds.tags.create("gold", 99)
@@ -80,7 +80,7 @@ def test_a_tag_stands_for_a_version_that_can_be(ds: Dataset, version: object) ->
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", ".x", "x.", "a..b", "x.lock", "a b", "größe"])
-def test_a_name_that_a_tag_cannot_have_is_refused(ds: Dataset, name: str) -> None:
+def test_invalid_tag_names_are_refused(ds: Dataset, name: str) -> None:
     with pytest.raises(InvalidInputError, match="cannot be the name of a"):
         ds.tags.create(name, 1)
     assert ds.tags.list() == {}
@@ -108,16 +108,15 @@ def test_a_damaged_tag_is_told(ds: Dataset, content: bytes) -> None:
             attempt()
 
 
-def test_a_tag_of_the_first_moment_is_a_tag(ds: Dataset) -> None:
+def test_tags_of_the_first_moment_are_read(ds: Dataset) -> None:
     content = b'{"version": 1, "updatedAt": "0001-01-01T00:00:00+14:00"}'
     ds.table.store.write("_refs/tags/gold.json", content)
     assert ds.checkout("gold").version == 1
     assert tag_files.get_tag(ds.table.refs, "gold").updated_at == datetime.min.replace(tzinfo=UTC)
 
 
-def test_a_file_that_is_no_tag_is_named_and_hides_no_other(
-    ds: Dataset, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_invalid_tag_files_are_named(ds: Dataset, caplog: pytest.LogCaptureFixture) -> None:
+    """They do not hide other tags."""
     ds.tags.create("gold", 1)
     for name in ("a b", "silver", "below/gold"):
         ds.table.store.write(f"_refs/tags/{name}.json", b"{}")
@@ -127,7 +126,7 @@ def test_a_file_that_is_no_tag_is_named_and_hides_no_other(
         ds.cleanup(retain_versions=1)
 
 
-def test_a_tag_on_the_branch_main_is_one_of_the_table(ds: Dataset) -> None:
+def test_tags_on_main_are_the_tables(ds: Dataset) -> None:
     ds.table.store.write("_refs/tags/gold.json", b'{"branch": "main", "version": 1}')
     assert ds.checkout("gold").version == 1
     assert 1 not in ds.cleanup(retain_versions=1).versions
@@ -155,5 +154,5 @@ def test_files_beside_the_tags_are_none(ds: Dataset) -> None:
         (1_000_000_001, "1970-01-01T00:00:01.000000001Z"),
     ],
 )
-def test_a_moment_is_told_in_as_few_digits_as_it_takes(nanos: int, text: str) -> None:
+def test_moments_take_as_few_digits_as_needed(nanos: int, text: str) -> None:
     assert as_rfc3339(nanos) == text

@@ -44,9 +44,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.floors
-def test_every_door_takes_a_time_without_a_zone_for_utc(
-    table: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_naive_times_are_utc_everywhere(table: Any, capsys: pytest.CaptureFixture[str]) -> None:
     first = table.versions()[0].timestamp
     assert first.tzinfo is UTC
     without_zone = first.replace(tzinfo=None)
@@ -71,7 +69,7 @@ def test_every_door_takes_a_time_without_a_zone_for_utc(
 
 
 @pytest.mark.floors
-def test_a_timestamp_ntz_of_the_sql_function_is_in_utc(table: Any) -> None:
+def test_the_sql_functions_timestamp_ntz_is_utc(table: Any) -> None:
     times = [each.timestamp for each in table.versions()]
     without_zone = times[1].replace(tzinfo=None)
     of_machine = times[1].astimezone().replace(tzinfo=None)
@@ -86,7 +84,7 @@ def test_a_timestamp_ntz_of_the_sql_function_is_in_utc(table: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ENDS)
-def test_the_ends_of_the_years_are_times_at_every_door(table: Any, text: str) -> None:
+def test_first_and_last_years_work_everywhere(table: Any, text: str) -> None:
     said = datetime.fromisoformat(text)
     options = parse_options({"path": table.uri, "timestampAsOf": text})
     assert nanos_of(options.version) == nanos_of(said)
@@ -106,7 +104,7 @@ def test_the_ends_of_the_years_are_times_at_every_door(table: Any, text: str) ->
     assert ds.count_rows(f"at < '{text}'") == (said.year == 9999)
 
 
-def test_a_moment_beyond_the_years_is_shown_as_the_nearest() -> None:
+def test_moments_out_of_range_are_clamped() -> None:
     assert in_utc(datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))) == datetime.min.replace(
         tzinfo=UTC
     )
@@ -120,9 +118,7 @@ def test_a_moment_beyond_the_years_is_shown_as_the_nearest() -> None:
 @pytest.mark.floors
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "UTC"])
-def test_times_of_any_unit_are_compared_where_one_does_not_reach(
-    unit: str, zone: str | None
-) -> None:
+def test_times_of_all_units_compare(unit: str, zone: str | None) -> None:
     values = pa.array([0, 2**62], pa.int64()).cast(pa.timestamp(unit, zone))
     data = pa.table({"at": values, "day": pa.array([0, 2**31 - 1], pa.date32())})
     ds = lance_stream.create_dataset(f"memory://units-{unit}-{zone}", data.schema)
@@ -137,7 +133,7 @@ def test_times_of_any_unit_are_compared_where_one_does_not_reach(
 
 
 @pytest.mark.floors
-def test_times_that_python_has_not_are_printed_as_text() -> None:
+def test_times_beyond_python_print_as_text() -> None:
     far = pa.array([2**59, None], pa.timestamp("us", "UTC"))
     nested = pa.StructArray.from_arrays([far], names=["at"])
     days = pa.array([2**30, 0], pa.date32())

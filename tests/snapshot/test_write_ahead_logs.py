@@ -27,7 +27,7 @@ def table_with_log(path: Path) -> str:
     return str(path)
 
 
-def test_a_table_with_a_write_ahead_log_is_opened_with_a_warning_once(
+def test_write_ahead_logs_are_warned_of_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = table_with_log(tmp_path / "t")
@@ -48,7 +48,7 @@ def test_a_table_with_a_write_ahead_log_is_opened_with_a_warning_once(
     assert ds.verify()[0].rule == "write-ahead log"
 
 
-def test_a_table_without_one_is_not_warned_of(tmp_path: Path) -> None:
+def test_tables_without_a_log_warn_nothing(tmp_path: Path) -> None:
     lance.write_dataset(pa.table({"id": [1]}, schema=SCHEMA.remove(1)), tmp_path / "t")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
