@@ -1,4 +1,4 @@
-"""The command line: what each verb prints, and how it ends."""
+"""The command line: what each verb prints, and its exit code."""
 
 import io
 import json
@@ -47,7 +47,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return what runs a command: its exit code, and what it printed on both streams."""
+    """Return a function that runs a command and returns its exit code, stdout and stderr."""
 
     def run_it(*words: str) -> tuple[int, str, str]:
         try:
@@ -270,7 +270,7 @@ def test_following_goes_on_as_versions_come(run: Run, ds: Dataset) -> None:
 
 @pytest.fixture
 def naps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
-    """What happens while a command sleeps, one thing a time; then it is interrupted."""
+    """What happens while a command sleeps, one act at a time; then it is interrupted."""
     things: list[Callable[[], object]] = []
 
     def sleep(_seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Arguments of the wrong kind: each is refused by an error of ours, and leaves nothing behind."""
+"""Arguments of the wrong kind: each is refused by an error of ours, and leaves no file."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -44,12 +44,12 @@ def rows(*ids: int) -> pa.Table:
 
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What other tests have met is not known here."""
+    """Forget what other tests have cached."""
     forget(monkeypatch)
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process know as little as one that begins."""
+    """Clear the cache of manifests, as in a new process."""
     monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestMemory())
 
 
@@ -218,7 +218,7 @@ def test_an_upsert_of_a_batch(service: ObjectService, ds: Dataset) -> None:
 
 
 def opened() -> Dataset:
-    """Return the table as a process has it that has just opened it."""
+    """Return the table as a process that has just opened it sees it."""
     return lance_stream.open_dataset(URI)
 
 
@@ -253,7 +253,7 @@ def test_counting_rows(service: ObjectService, ds: Dataset) -> None:
 
 
 def following() -> tuple[TableFollower, Position]:
-    """Return who follows the table, and has read everything."""
+    """Return a follower that has read everything."""
     followed = TableFollower(URI, None, FollowerRules(FeedRules()))
     return followed, batch(followed, Position(0))[0]
 
@@ -303,7 +303,7 @@ def test_a_batch_of_several_versions(
     lists: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of more versions than a look at the newest asks for, the names are asked for once more."""
+    """For more versions than one poll lists, the names are listed once more."""
     followed, position = following()
     for number in range(num_versions):
         ds = ds.append(rows(100 + number))
@@ -319,7 +319,7 @@ def test_a_batch_of_several_versions(
 def test_replanning_a_batch_in_another_process(
     service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The timestamps of the versions before it are looked at, too, as far as clocks may differ."""
+    """The timestamps of earlier versions are read, too, as far back as clocks may differ."""
     monkeypatch.setattr(intervals, "CLOCK_SKEW", 0)
     monkeypatch.setattr(intervals, "_commit_times", Cache(8))
     followed, position = following()

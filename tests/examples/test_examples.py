@@ -1,4 +1,4 @@
-"""The examples do what they say: each compares what it made with what it should be."""
+"""The examples run, and each produces what it promises."""
 
 import importlib.util
 from pathlib import Path
@@ -15,7 +15,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def load(name: str) -> ModuleType:
-    """Return an example as a module; its `main` takes the session that is there."""
+    """Return an example as a module; its `main` takes the existing session."""
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""Rows appended to tables without stable row ids: the reference writes, we tell what came."""
+"""Rows appended to tables without stable row ids: the reference writes, we read the feed."""
 
 import pickle
 from pathlib import Path
@@ -138,7 +138,7 @@ def test_any_range_of_appended_rows_is_readable(made: Any) -> None:
 
 @pytest.mark.floors
 def test_first_existing_version_gives_live_rows(made: Any) -> None:
-    """As a table that came whole from elsewhere: its first version has dead rows."""
+    """Like a copied table whose first version has deleted rows."""
     made.delete("id = 0")
     last = lance_stream.open_dataset(made.uri).table
     assert last.timestamp is not None

@@ -1,4 +1,4 @@
-"""The change feed: what it shows of each kind of version, in which order, and what it opens."""
+"""The change feed: what it shows of each operation, in which order, and which files it opens."""
 
 import pickle
 import uuid

@@ -1,6 +1,6 @@
 """A column is its field id, at every level of nesting, followed from version to version.
 
-Each finding is a history at whose end the feed has to lead from one snapshot to the next.
+Each test is a history whose feed has to lead from one snapshot to the next.
 """
 
 import uuid

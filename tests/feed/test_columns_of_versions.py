@@ -1,4 +1,4 @@
-"""The feed's columns in versions that have others: followed by renames, casts and restores."""
+"""The feed's columns across versions: followed through renames, casts and restores."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Following a table from position to position: limits, gaps, losses, and tables re-created."""
+"""Following a table from position to position: limits, gaps, losses, and re-created tables."""
 
 import logging
 import shutil
@@ -52,7 +52,7 @@ def ds() -> Dataset:
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Dataset:
-    """The same history on a disk, where versions can be taken away."""
+    """The same history on disk, where versions can be removed."""
     return make_history(str(tmp_path / "table"))
 
 
@@ -103,7 +103,7 @@ def by_event(changes: list[Change]) -> list[Change]:
 
 
 def forget(ds: Dataset, *versions: int) -> None:
-    """Take versions away, as a cleanup does."""
+    """Remove versions, as a cleanup does."""
     for each in versions:
         (Path(ds.uri) / manifest_path(each, NamingScheme.V2)).unlink()
 

@@ -1,4 +1,4 @@
-"""From moments to versions, and commit timestamps that never go backwards, whatever clocks say."""
+"""From timestamps to versions; commit timestamps in the feed are monotonic despite clock skew."""
 
 import uuid
 from dataclasses import replace
@@ -28,7 +28,7 @@ def at(seconds: float) -> datetime:
 
 
 def made_at(*seconds: float) -> Dataset:
-    """A table of which version n was committed at the n-th time, and inserts one row."""
+    """A table whose version n inserts one row, and was committed at the n-th time."""
     ds = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", pa.schema([("id", pa.int64())])
     )

@@ -1,4 +1,4 @@
-"""Asking for a new version again and again."""
+"""Polling for new versions."""
 
 import shutil
 from pathlib import Path

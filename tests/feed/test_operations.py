@@ -1,4 +1,4 @@
-"""What the feed says of each operation, by us and by pylance: all of it, and nothing else."""
+"""What the feed shows of each operation, by us and by pylance: all changes, and nothing else."""
 
 from collections.abc import Callable
 from pathlib import Path

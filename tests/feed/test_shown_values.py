@@ -1,4 +1,4 @@
-"""Values under another type: the same value, or null; wherever in an array they stand."""
+"""Values under another type: the same value or null, anywhere in an array."""
 
 from datetime import date, datetime
 from decimal import Decimal

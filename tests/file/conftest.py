@@ -1,4 +1,4 @@
-"""Data files in memory: written and read without a disk, every request counted."""
+"""Data files in memory, written and read without a disk; every request is counted."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -61,7 +61,7 @@ class OpenedFile:
 
 
 class Files:
-    """What tests of files ask for."""
+    """The fixture of the tests of files."""
 
     def write(
         self, table: pa.Table, version: FileVersion = FileVersion.V2_0, **options: Any

@@ -18,7 +18,7 @@ MOST_ROUNDS = 2
 
 
 def most_rounds(arrow: pa.DataType, version: FileVersion) -> int:
-    """Two; but lists of 2.0 say in a column of their own where the next level's items begin."""
+    """Two, but lists of 2.0 have the offsets of the next level in a column of their own."""
     levels = list_levels(arrow) if version is FileVersion.V2_0 else 0
     return max(MOST_ROUNDS, levels + 1)
 
@@ -33,7 +33,7 @@ def list_levels(arrow: pa.DataType) -> int:
 
 @pytest.fixture
 def short_tail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are small here: let opening them read hardly more than the footer."""
+    """Files are small here, so opening them should read little more than the footer."""
     monkeypatch.setattr(reader, "TAIL_BYTES", 64)
 
 

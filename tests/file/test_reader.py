@@ -1,4 +1,4 @@
-"""What reading asks for: how many rounds of requests, and how many bytes."""
+"""What reading requests: the number of rounds and of bytes."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Pieces of a file are asked for together where they are near, and come one after the other."""
+"""Nearby pieces of a file share a request, and are returned one after the other."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -22,7 +22,7 @@ FILE = np.random.default_rng(0).integers(0, 256, 3 * MAX_JOINED_BYTES, dtype=np.
 
 
 def read(starts: Sequence[int], stops: Sequence[int]) -> tuple[bytes, list[ByteRange]]:
-    """Return the pieces, one after the other, and what was asked for."""
+    """Return the pieces, one after the other, and the ranges that were requested."""
     asked: list[ByteRange] = []
 
     def read_ranges(ranges: Sequence[ByteRange]) -> list[memoryview]:

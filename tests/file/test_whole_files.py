@@ -1,6 +1,6 @@
-"""Any array that a schema admits comes back as it went in, whole, in part and row by row.
+"""Any array that a schema allows round-trips: whole, in part and row by row.
 
-Types are put together at random, values by `tests.oracle.type_cases`; a failing example names the
+Types are composed at random, values by `tests.oracle.type_cases`; a failing example names the
 type, the shape and the seed that make it.
 """
 

@@ -1,4 +1,4 @@
-"""Bare data files, written and read by us: with every request counted."""
+"""Bare data files, written and read by us; every request is counted."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ def written_by_us(
 
 
 def _as_stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch in the types that a file has: what a dataset does before it writes."""
+    """Return a batch in the types of a file, as a dataset does before writing."""
     stored = to_arrow(from_arrow(schema))
     if batch.schema.equals(stored, check_metadata=True):
         return batch
@@ -67,7 +67,7 @@ class Reading:
 
     @property
     def bytes_read(self) -> int:
-        """How many bytes were asked for so far."""
+        """How many bytes were requested so far."""
         return sum(each.size_bytes for ranges in self.rounds for each in ranges)
 
     def read(self, names: Iterable[str], start: int, stop: int) -> list[pa.Array]:

@@ -1,4 +1,4 @@
-"""Cleanup: what goes, what stays, and what others do meanwhile."""
+"""Cleanup: what is removed, what stays, and concurrent writers."""
 
 import random
 import uuid
@@ -52,7 +52,7 @@ def template() -> Dataset:
 
 
 def busy_table() -> Dataset:
-    """Eight versions, by whose end no file of the first six is needed any more."""
+    """Eight versions; the last ones need no file of the first six."""
     return copy_of(template())
 
 
@@ -67,7 +67,7 @@ def paths_of(ds: Dataset) -> list[str]:
 
 
 def unnamed_files(ds: Dataset) -> list[str]:
-    """Return the files of the table that no version names which is there."""
+    """Return the files of the table that no existing version names."""
     named = {
         name
         for version in ds.table.log.versions()
@@ -146,7 +146,7 @@ def test_retention_rules_are_combined() -> None:
 
 
 def test_versions_after_young_ones_stay() -> None:
-    """A clock that was wrong for a while must not make a hole."""
+    """A clock that was wrong for a while must not make a gap."""
     ds = new_table()
     for days in (-9, 0, -9):
         ds = ds.append(rows(days))

@@ -1,4 +1,4 @@
-"""Consumers: readers of the feed whose progress is kept at the table."""
+"""Consumers: readers of the feed whose progress is stored with the table."""
 
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -34,7 +34,7 @@ def ds() -> Dataset:
 
 
 def at(moment: datetime) -> Environment:
-    """Return a clock that stands."""
+    """Return a clock that is stopped."""
     return make_environment(now_nanos=lambda: int(moment.timestamp()) * 10**9)
 
 

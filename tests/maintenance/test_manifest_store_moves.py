@@ -1,4 +1,4 @@
-"""Tables with and without an external manifest store, and from one to the other."""
+"""Tables with and without an external manifest store, and moves between them."""
 
 import errno
 import os

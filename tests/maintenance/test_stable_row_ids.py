@@ -1,4 +1,4 @@
-"""Tables that get stable row ids later: in one transaction, as the reference reads them."""
+"""Migration to stable row ids: in one transaction, and readable by the reference."""
 
 import uuid
 from pathlib import Path
@@ -130,7 +130,7 @@ def test_history_before_it_has_no_feed(ds: Dataset) -> None:
 
 @pytest.mark.oracle
 class TestWithTheReference:
-    """Tables that it made, and what it says of them afterwards."""
+    """Tables that it created, and how it reads them afterwards."""
 
     @pytest.fixture(params=["legacy", "2.0", "2.2"])
     def theirs(self, tmp_path: Path, request: Any) -> Any:

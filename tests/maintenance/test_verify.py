@@ -1,4 +1,4 @@
-"""Every rule that `verify` checks finds what breaks it, and a sound table breaks none."""
+"""Every rule of `verify` finds its violations, and a valid table has none."""
 
 import uuid
 from collections.abc import Callable, Mapping
@@ -132,7 +132,7 @@ def versions(*stamps: int) -> bytes:
 
 
 def remembering(ds: Dataset) -> str:
-    """Return the path of the file of a delete that the table remembers from now on."""
+    """Make the table remember a delete, and return the path of its file."""
     deletes = pa.table({"id": [77], "at": [1]})
     rules: dict[str, Any] = {"on": ["id"], "sequence_by": "at", "except_columns": ["at"]}
     made = ds.upsert(deletes, delete_when="at = 1", tombstones="1 day", **rules)
@@ -265,7 +265,7 @@ def test_every_rule_has_a_violation() -> None:
 
 
 def test_rewriting_a_manifest_changes_nothing(ds: Dataset) -> None:
-    """So that what the other tests find is the damage, and not the way it is done."""
+    """So the other tests find the damage, and not an effect of rewriting."""
     before: Manifest = ds.table.manifest
     again = rewritten(ds)
     assert again.table.manifest == before

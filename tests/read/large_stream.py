@@ -1,4 +1,4 @@
-"""Write a large file from a stream of batches into nowhere, and say how much memory that took.
+"""Write a large file from a stream of batches to a null store, and report the memory used.
 
     python -m tests.read.large_stream --gigabytes 20 --version 2.2
 
@@ -54,7 +54,7 @@ class NullWriter:
 
 @dataclass
 class NullStore:
-    """Takes files and keeps nothing of them but how large they were."""
+    """Takes files and keeps only their sizes."""
 
     uri: str = "null://"
     num_bytes: int = 0
@@ -67,7 +67,7 @@ class NullStore:
 
 
 def batch_of(seed: int) -> pa.RecordBatch:
-    """Return rows in memory of their own."""
+    """Return rows in newly allocated memory."""
     random = np.random.default_rng(seed)
     count = ROWS_OF_BATCH
     letters = random.integers(97, 123, 12 * count, np.uint8)
@@ -88,7 +88,7 @@ def batch_of(seed: int) -> pa.RecordBatch:
 
 
 def peak_bytes() -> int:
-    """Return the most memory that the process has held so far."""
+    """Return the peak memory of the process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -119,7 +119,7 @@ def write_stream(gigabytes: float, version: FileVersion) -> tuple[int, int, int]
 
 
 def main() -> None:
-    """Write, and print what it took."""
+    """Write the file, and print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--gigabytes", type=float, default=20)
     parser.add_argument("--version", default="2.2")

@@ -1,4 +1,4 @@
-"""Blob columns: bytes apart, read on demand; side files that are whole or not there; damage."""
+"""Blob columns: bytes read on demand, side files that are complete or absent, and damage."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -59,7 +59,7 @@ def side_files(folder: Path) -> list[int]:
 
 
 class Counted:
-    """Counts what is asked of every local store."""
+    """Counts the requests to every local store."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ranges: list[tuple[str, ByteRange]] = []
@@ -405,7 +405,7 @@ def test_external_blobs_are_read_by_uri(tmp_path: Path) -> None:
 
 
 def test_external_local_blobs_must_be_trusted(tmp_path: Path) -> None:
-    """Else a downloaded table could read its reader's keys into its rows."""
+    """Otherwise a downloaded table could read its reader's keys into its rows."""
     ds = table_of(tmp_path, "2.2")
     file = next(iter(ds.table.manifest.fragments)).files[0]
     (tmp_path / "t-2").mkdir()

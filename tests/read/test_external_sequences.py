@@ -1,4 +1,4 @@
-"""Tables whose row ids and row versions stand in files of their own can be changed like others."""
+"""Tables whose row ids and row versions are in external files can be changed like others."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ def rows_of(ds: Dataset) -> dict[int, tuple[Any, ...]]:
 
 
 def table_with(uri: str, names: list[str]) -> Dataset:
-    """Return a table of two fragments, some of whose sequences stand outside the manifest."""
+    """Return a table of two fragments, some of whose sequences are outside the manifest."""
     ds = lance_stream.create_dataset(uri, pa.schema([("id", pa.int64()), ("x", pa.string())]))
     for start in (0, 5):
         ds = ds.append(pa.table({"id": range(start, start + 5), "x": ["old"] * 5}))

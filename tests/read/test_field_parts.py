@@ -1,4 +1,4 @@
-"""Columns that lie in several files of a fragment, or in none."""
+"""Columns that are in several files of a fragment, or in none."""
 
 import uuid
 from dataclasses import replace

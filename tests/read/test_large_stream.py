@@ -1,4 +1,4 @@
-"""Files from streams: memory by pages, pages of about 8 MiB, and nothing left where one fails."""
+"""Files from streams: bounded memory, pages of about 8 MiB, and no file after a failure."""
 
 import subprocess
 import sys
@@ -83,7 +83,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 class FullDiskError(OSError):
-    """What the store says in these tests."""
+    """The error of the store in these tests."""
 
 
 def broken_stream() -> Iterator[pa.RecordBatch]:

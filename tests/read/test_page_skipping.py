@@ -1,4 +1,4 @@
-"""Pages of old files that a filter cannot choose from are not read; the rows stay the same."""
+"""Pages of old files that a filter excludes are not read; the rows stay the same."""
 
 import uuid
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def ds() -> Dataset:
 
 @pytest.fixture(scope="module")
 def plain() -> Dataset:
-    """The same rows in a file that knows no bounds."""
+    """The same rows in a file without bounds."""
     made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", ROWS.schema)
     return made.append(ROWS)
 
@@ -74,7 +74,7 @@ class CountingStore:
 
 
 def bytes_read(ds: Dataset, predicate: str, columns: list[str]) -> int:
-    """Return how much is read for a filter, the end of the file and the page table aside."""
+    """Return the bytes read for a filter, without the end of the file and the page table."""
     (unit,) = plan_scan(ds.table, columns, filter=predicate)
     store: Any = CountingStore(ds.table.store)
     unit = replace(unit, files=OpenFiles(store))

@@ -18,7 +18,7 @@ Each pair is played twice, on a table whose rows have stable ids, and the ends h
 rows, ids and stamps:
 
     pylance does theirs, we commit ours
-    we commit theirs, pylance does its own kind of ours with a handle that knows nothing of it
+    we commit theirs, pylance does its own kind of ours with a handle on the previous version
 
 Where pylance decides otherwise, the line ends with `pylance:` and its word. After every pair both
 readers see the same rows, both find the table sound, and a query by index finds what a scan finds.
@@ -134,7 +134,7 @@ class Player:
         return self.end(table, verdict)
 
     def pylance_follows(self, ours: str, theirs: str) -> End | None:
-        """We commit theirs, then pylance does ours with a handle that does not know it."""
+        """We commit theirs, then pylance does ours with a handle on the previous version."""
         verb = ACTS[ours].by_pylance
         unknown = ACTS[theirs].kind is UnknownOperation
         if verb is None or unknown or (ours, theirs) in PYLANCE_BREAKS:
@@ -195,7 +195,7 @@ committer_check = committer.check
 
 
 def aged(name: str, value: Any) -> Any:
-    """A version that was made by one of the two acts is new, whatever its number."""
+    """A version made by one of the two acts is new, whatever its number."""
     return "new" if name in STAMPS and value > PLANNED_ON else value
 
 
@@ -204,7 +204,7 @@ def log_of(table: Path) -> ObjectStoreLog:
 
 
 def check_queries(ds: Any) -> None:
-    """Every index says what a scan says."""
+    """Every index finds what a scan finds."""
     for column in ds.schema.names:
         if column not in QUERIES:
             continue

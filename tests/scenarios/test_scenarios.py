@@ -234,7 +234,7 @@ class Story:
         return [", ".join(map(str, self.log.versions()))]
 
     def tell(self, manifest: Manifest | None = None) -> str:
-        """Say what a version has that the one before it had not."""
+        """Describe what a version has that the previous one had not."""
         newer = manifest or self.log.read_latest()
         older = self.log.read(newer.version - 1) if newer.version > 1 else None
         parts: list[str] = []

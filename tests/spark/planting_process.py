@@ -1,10 +1,10 @@
 """A Spark program that is given secrets in every possible way, and prints all that Spark shows.
 
-    planting_process.py FOLDER        a JSON object comes in by stdin:
+    planting_process.py FOLDER        reads a JSON object from stdin:
 
     uri, options            a bucket, and what is needed to reach it
     settings                Spark's own settings, "spark.hadoop." in front
-    wrong                   options that name a place where nobody listens
+    wrong                   options that name an address without a service
     is_brief                whether only reading, the sink and errors are tried: what Spark shows
                             does not depend on the store
 
@@ -146,7 +146,7 @@ def streams_and_sql(
 
 
 def errors(spark: Any, uri: str, wrong: dict[str, str], rows: Any) -> dict[str, str]:
-    """Return what is said where the store cannot be reached."""
+    """Return the errors for a store that cannot be reached."""
     from lance_stream.spark import lance_sink, register
 
     def fails(ask: Callable[[], Any]) -> str:

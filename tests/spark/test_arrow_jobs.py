@@ -14,7 +14,7 @@ COLUMNS = StructType([StructField("pid", LongType()), StructField("archives", St
 
 
 def seen_in_worker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give the worker's process id, and of which archives it has readers before anything else."""
+    """Return the worker's process id, and the archives that it has readers of at the start."""
     import contextlib
     import importlib
     import os

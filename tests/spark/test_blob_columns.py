@@ -1,4 +1,4 @@
-"""A stream feeds a table with a blob column, and its feed and scans give the bytes back."""
+"""A stream feeds a table with a blob column; its feed and scans return the bytes."""
 
 from pathlib import Path
 from typing import Any

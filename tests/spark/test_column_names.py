@@ -1,4 +1,4 @@
-"""At every door of Spark a column's name means what `spark.sql.caseSensitive` says."""
+"""In every entry point from Spark, names of columns follow `spark.sql.caseSensitive`."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a cluster's settings say of a location, in the names that storage options have."""
+"""A cluster's settings for a location, translated into storage options."""
 
 import json
 import logging

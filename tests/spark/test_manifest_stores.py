@@ -1,4 +1,4 @@
-"""A stream into a table whose versions are in a manifest store, and its changes out again."""
+"""A stream into a table with a manifest store, and a stream of its changes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Streams, the feed, batches and SQL where the table lies in an object store."""
+"""Streams, the feed, batches and SQL on tables in object stores."""
 
 import os
 from collections.abc import Iterator
@@ -172,7 +172,7 @@ def test_registering_again_updates_the_settings(spark: Any, s3_bucket: Bucket) -
 
 
 def test_workers_reuse_one_client(spark: Any, any_bucket: Bucket) -> None:
-    """Workers are forked by a daemon that has met no store, whatever the driver has done."""
+    """Workers are forked by a daemon that has opened no store, whatever the driver has done."""
     store = open_store(f"{any_bucket.uri}/t", any_bucket.storage_options)
     store.write("a", b"written by the driver")
 

@@ -1,4 +1,4 @@
-"""A stream goes on feeding a table of file version 0.1, and says what that cannot hold."""
+"""A stream feeds a table of file version 0.1, and refuses what that cannot hold."""
 
 from pathlib import Path
 from typing import Any

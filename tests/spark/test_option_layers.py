@@ -1,4 +1,4 @@
-"""Which of several sources of storage options is heard."""
+"""Which of several sources of storage options takes precedence."""
 
 from typing import Any
 

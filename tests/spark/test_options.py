@@ -1,4 +1,4 @@
-"""What a user writes as options of a source, and what is refused."""
+"""Options of a source: how they are parsed, and which are refused."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone

@@ -1,4 +1,4 @@
-"""A sink takes only those results of a streaming query that its mode stores rightly."""
+"""A sink takes only the results of a streaming query that its mode stores correctly."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,6 +1,6 @@
 """A replayed batch is distinguished from a second DataFrame, and errors say what to do.
 
-Each remedy of a message is followed to the letter, and ends with each row once.
+The remedy in each message is followed to the letter, and ends with each row once.
 """
 
 import logging
@@ -39,7 +39,7 @@ def uri(tmp_path: Path) -> str:
 
 
 def in_halves(first: LanceSink, second: LanceSink) -> Callable[[Any, int], None]:
-    """Return what gives the even rows of a batch to one sink, and then the odd ones to another."""
+    """Return a function that writes a batch's even rows to one sink, its odd rows to another."""
 
     def put(df: Any, batch_id: int) -> None:
         first(df.filter("id % 2 = 0"), batch_id)
@@ -49,7 +49,7 @@ def in_halves(first: LanceSink, second: LanceSink) -> Callable[[Any, int], None]
 
 
 def unsettled(file_stream: Any) -> Any:
-    """Return a stream of which Spark does not say that a batch has the same rows each time."""
+    """Return a stream whose plan Spark does not consider deterministic."""
     return file_stream.read().selectExpr("id", "op", "rand() AS x")
 
 
@@ -64,7 +64,7 @@ def run(file_stream: Any, sink: Callable[[Any, int], None], df: Any = None) -> N
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("is_settled", [True, False])
 def test_a_second_dataframe_needs_its_app_id(file_stream: Any, uri: str, is_settled: bool) -> None:
-    """Also where the plan may give other rows each time, and if the query is started again."""
+    """Also where the plan is nondeterministic, and after a restart of the query."""
     file_stream.add(rows(0, 1, 2))
     df = None if is_settled else unsettled(file_stream)
     for other in (uri, f"{uri}/"):
@@ -105,7 +105,7 @@ def test_swapped_sinks_are_noticed(file_stream: Any, uri: str) -> None:
 def test_two_app_ids_write_both_halves(
     file_stream: Any, uri: str, names: tuple[str | None, str | None]
 ) -> None:
-    """The half that is in under one of the query's names is not taken for the other one."""
+    """The half that is committed under one app id is not taken for the other half."""
     file_stream.add(rows(0, 1))
     sinks = [lance_sink(uri, app_id=name) for name in names]
     for _ in range(2):
@@ -199,7 +199,7 @@ def test_unsettled_replays_are_skipped_with_warning(
 
 
 def test_current_time_does_not_break_replays(file_stream: Any, uri: str) -> None:
-    """Spark calls the clock deterministic, and so each replay was an error."""
+    """Spark considers the clock deterministic; the sink must not."""
     sink = lance_sink(uri)
 
     def put(df: Any, batch_id: int) -> None:
@@ -220,10 +220,10 @@ def test_current_time_does_not_break_replays(file_stream: Any, uri: str) -> None
 
 @pytest.fixture
 def restored(file_stream: Any, uri: str) -> str:
-    """A table of which a query's checkpoint is an older copy; what its next batch was is forgotten.
+    """A table whose query's checkpoint is an older copy; its next batch is no longer recorded.
 
     Returns:
-        What the error says that follows.
+        The message of the error that follows.
     """
     file_stream.add(rows(0))
     run(file_stream, lance_sink(uri))

@@ -1,4 +1,4 @@
-"""Nothing that is secret is shown: not by Spark, not by us, not in any file that is written.
+"""No secret is shown: not by Spark, not by us, not in any file that is written.
 
 A Spark program is given secrets in every possible way (`planting_process`), and all that
 it shows is searched for them: plans, the pages and the REST interface of the UI, event logs, the
@@ -139,7 +139,7 @@ def test_a_secret_is_shown_nowhere(any_bucket: Bucket, tmp_path: Path) -> None:
 
 
 def forms(secret: str) -> set[bytes]:
-    """Return a secret as it stands in texts, in URLs, in JSON, and in what is only encoded."""
+    """Return a secret as it appears in text, in URLs, in JSON, and encoded."""
     texts = {secret, quote(secret), quote(secret, safe=""), json.dumps(secret)[1:-1]}
     texts |= {base64.b64encode(secret.encode()).decode().rstrip("=")[:-2]}
     return {each.encode() for each in texts} | {secret.encode("utf-16-le")}

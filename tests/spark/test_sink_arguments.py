@@ -1,4 +1,4 @@
-"""What makes no sense is refused when the sink is made, before a stream is started."""
+"""Invalid arguments are refused when the sink is created, before a stream is started."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The sink merges small fragments by itself, beside the batches; on a cluster by Spark's tasks."""
+"""The sink merges small fragments in the background; on a cluster by Spark tasks."""
 
 import pickle
 from collections.abc import Callable
@@ -103,7 +103,7 @@ def test_the_driver_writes_on_single_machines(master: str | None, is_left_to_spa
 
 @pytest.fixture(params=["on a local master", "on a cluster"])
 def way(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each of the ways to write a compaction's files."""
+    """Each way to write a compaction's files."""
     if request.param == "on a cluster":
         monkeypatch.setattr(compaction, "driver_is_alone", lambda _: False)
     return str(request.param)
@@ -114,7 +114,7 @@ def sizes(uri: str) -> list[int]:
 
 
 def merging(sink: LanceSink) -> Callable[[Any, int], None]:
-    """The sink, and a wait for what it does beside the batches."""
+    """The sink, then a wait for its compaction."""
 
     def write(df: Any, batch_id: int) -> None:
         sink(df, batch_id)

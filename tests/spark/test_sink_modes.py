@@ -34,7 +34,7 @@ def driver_that_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.fixture(params=["collected on a local master", "collected on a cluster", "by tasks"])
 def way(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Each of the ways on which an upsert finds and writes its rows."""
+    """Each way in which an upsert finds and writes its rows."""
     if request.param == "collected on a cluster":
         monkeypatch.setattr(modes, "workers_of", spark_workers.SparkTasks)
     if request.param == "by tasks":

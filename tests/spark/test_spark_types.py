@@ -1,4 +1,4 @@
-"""Every Arrow type as Spark gets it, and back as a table stores it."""
+"""Every Arrow type as Spark sees it, and as a table stores it again."""
 
 import datetime
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""A store that goes away while Spark's tasks write: an error of ours, and each row once."""
+"""A store that fails while Spark tasks write: an error of ours, and each row once."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Random upserts by keys and sequences of every type: two ways and a model have to agree.
+"""Random upserts with keys and sequences of every type: two paths and a model have to agree.
 
     python -m tests.upsert.key_histories --minutes 10
 
@@ -57,7 +57,7 @@ class Kind:
 
 
 class Value(NamedTuple):
-    """A value as it comes: its place in the pool (between two, if it is not in it)."""
+    """An incoming value: its place in the pool, between two if it is not in it."""
 
     place: float
     array: pa.Array
@@ -220,7 +220,7 @@ def random_value(chance: random.Random, arrow: pa.DataType) -> Any:
 
 
 def merged(stored: Any, came: Any, whole: pa.DataType, part: pa.DataType) -> Any:
-    """Return what is stored where a value has come in a type that may lack parts."""
+    """Return what is stored for a value whose type may lack struct fields."""
     if not pa.types.is_struct(whole) or came is None:
         return came
     made = {}
@@ -251,7 +251,7 @@ Counts = dict[str, int]
 
 
 class Row(NamedTuple):
-    """A row as it comes, in the model's terms."""
+    """An incoming row, in the model's terms."""
 
     key: tuple[float | None, ...]
     sequence: float | None
@@ -294,7 +294,7 @@ class Model:
     deleted: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     def apply(self, batch: Sequence[Row], types: Mapping[str, pa.DataType]) -> Counts:
-        """Take a batch in, and return the counts.
+        """Apply a batch, and return the counts.
 
         Raises:
             RefusedError: It has to be refused; nothing has changed.
@@ -388,7 +388,7 @@ def in_parts(
 
 
 class History:
-    """A table that goes several ways, and its model.
+    """A table that is upserted in several ways, and its model.
 
     Args:
         seed: What is chosen.
@@ -442,7 +442,7 @@ class History:
         self.num_batches = self.num_rows = self.num_refused = 0
 
     def step(self) -> None:
-        """Let a batch come, and check what became of it."""
+        """Apply a random batch, and check the outcome."""
         rows, types, data = self._batch()
         num_parts = self.chance.randrange(1, 6)
         self.told.append(f"batch in {num_parts} parts: {data.schema}\n{rows}")
@@ -573,7 +573,7 @@ class History:
             rows[at] = row._replace(key=(*row.key[:place], None, *row.key[place + 1 :]))
 
     def finish(self) -> None:
-        """Check what is checked once."""
+        """Make the final checks."""
         for way, table in self.tables.items():
             assert verify(table) == [], way
 
@@ -615,17 +615,17 @@ def run(seed: int, num_batches: int) -> History:
     """Make one history and check it.
 
     Raises:
-        AssertionError: Something is not as it has to be; its notes tell the history.
+        AssertionError: The check failed; its notes have the history.
     """
     made = History(seed, {"one": by_one, "parts": in_parts})
     return play(made, num_batches)
 
 
 def play(made: History, num_batches: int) -> History:
-    """Let batches come, and check the history.
+    """Apply random batches, and check the history.
 
     Raises:
-        AssertionError: Something is not as it has to be; its notes tell the history.
+        AssertionError: The check failed; its notes have the history.
     """
     try:
         for _ in range(num_batches):
@@ -639,7 +639,7 @@ def play(made: History, num_batches: int) -> History:
 
 
 def counted(seed: int, num_batches: int) -> dict[str, int]:
-    """Make a history, and count what came."""
+    """Make a history, and count what occurred."""
     made = run(seed, num_batches)
     return {
         "batches": made.num_batches,

@@ -1,4 +1,4 @@
-"""Upserts in parts, without Spark: bundles are brought together by a dictionary."""
+"""Upserts in parts, without Spark: a dictionary takes the place of the shuffle."""
 
 import pickle
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ def upsert_by_parts(
     num_parts: int = 3,
     environment: Environment = MACHINE,
 ) -> Upserted:
-    """Do with a table of rows what Spark's tasks do with a DataFrame."""
+    """Upsert a table of rows as Spark tasks upsert a DataFrame."""
     batches = rows.to_batches(max_chunksize=max(rows.num_rows // 2, 1))
 
     def run(planned: PartedUpsert) -> list[Part | LanceStreamError]:

@@ -43,7 +43,7 @@ def changes_of(*changes: tuple[int, str, int]) -> pa.RecordBatch:
 
 
 def last(batch: pa.RecordBatch) -> dict[int, tuple[int, bool]]:
-    """Return for each key the row of the change that counts, and whether it takes it away."""
+    """Return for each key the row of the deciding change, and whether it deletes the key."""
     lookup = KeyLookup([batch.column("id")])
     places, takes_away = last_changes(batch, ["id"], lookup)
     keys = batch.column("id").take(pa.array(places)).to_pylist()

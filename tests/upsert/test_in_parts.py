@@ -1,4 +1,4 @@
-"""An upsert in parts means by a key what an upsert by one process means."""
+"""An upsert in parts treats keys like an upsert by one process."""
 
 import dataclasses
 import math
@@ -118,7 +118,7 @@ BY_SEQUENCE = UpsertRules(("id",), sequence_by="seq")
 
 
 def winner_of(way: Way, sequences: pa.Array, *batches: list[int]) -> int:
-    """Return which of some rows of one key stays, if they come in batches, by their places."""
+    """Return the place of the row that wins among rows of one key that arrive in batches."""
     rows = pa.table(
         {"id": pa.array([1] * len(sequences)), "seq": sequences, "n": range(len(sequences))}
     )

@@ -1,4 +1,4 @@
-"""Some random upserts, each by one process, in parts and by a model: see `key_histories`."""
+"""Random upserts, each by one process, in parts and by a model: see `key_histories`."""
 
 from collections.abc import Mapping
 

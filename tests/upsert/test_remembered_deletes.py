@@ -105,7 +105,7 @@ def test_events_in_any_order_end_alike(happened: list[Event], dice: random.Rando
 
 
 def on_publication(table: TableVersion, act: Callable[[], object]) -> TableVersion:
-    """Return the table as a writer sees it whom another one overtakes at its first publication."""
+    """Return the table with a store that lets another writer publish first, once."""
     store = WatchedStore(table.store)
 
     def overtake(call: str, path: str) -> None:
@@ -313,7 +313,7 @@ def test_the_dataset_verb_takes_an_age() -> None:
 
 
 def watched(table: TableVersion, at: int, act: Callable[[], object]) -> TableVersion:
-    """Return the table as a writer sees it for whom something happens before one of its calls.
+    """Return the table with a store that acts before one of its calls.
 
     A commit's last call is the one that publishes; one more is what comes after it.
     """
@@ -357,7 +357,7 @@ def test_concurrent_commits_anywhere_end_alike() -> None:
 
 
 class KilledError(BaseException):
-    """The process is gone: nothing is tidied up."""
+    """The process is gone: nothing is cleaned up."""
 
 
 def test_crashes_anywhere_apply_the_batch_once() -> None:

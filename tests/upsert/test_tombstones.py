@@ -48,7 +48,7 @@ def remember(
     now_ms: int = 0,
     age: timedelta | None = WEEK,
 ) -> TableVersion:
-    """Return the table with the deletes of a batch, as if a commit had taken them in."""
+    """Return the table with the deletes of a batch, as after a commit."""
     on = [name for name in table.arrow_schema.names if name != "seq"]
     known = open_remembered(table, on, "seq", sequence.type, age=age, now_ms=now_ms)
     return taken_in(

@@ -1,4 +1,4 @@
-"""Upserts that leave fragments unread whose keys are known to lie elsewhere."""
+"""Upserts skip fragments whose key bounds exclude all of their keys."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ def rows(start: int, stop: int, x: float = 0.0) -> pa.Table:
 
 
 def ordered_by_time() -> TableVersion:
-    """A table to which 100 rows after the other were appended."""
+    """A table to which rows were appended in the order of their keys, 100 per fragment."""
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
     for number in range(NUM_FRAGMENTS):
         ds = ds.append(rows(number * ROWS, (number + 1) * ROWS))
@@ -253,7 +253,7 @@ def test_upserts_match_a_dictionary(kind: str, seed: int, monkeypatch: pytest.Mo
 
 
 def test_watched_stores_have_their_own_readers() -> None:
-    """What the tests above count would else be read from memory."""
+    """Otherwise what the tests above count would be read from memory."""
     table, store = watched(ordered_by_time())
     assert isinstance(table.files, OpenFiles)
     assert table.files.store is store

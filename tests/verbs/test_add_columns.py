@@ -1,4 +1,4 @@
-"""Columns that come: without values, without a file written, and once."""
+"""Adding columns without values: no file is written, and repeating it changes nothing."""
 
 import uuid
 from dataclasses import replace
@@ -27,7 +27,7 @@ def ds() -> Dataset:
 
 
 def in_the_way(ds: Dataset, before_publishing: Any, times: int = 1) -> Dataset:
-    """Return the table through a store that lets another go first when a version is made."""
+    """Return the table through a store that lets another writer publish first, so many times."""
     left = [times]
 
     def before(call: str, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Names that columns can have, and that differ in case only."""
+"""Valid names of columns, and names that differ in case only."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Columns that come with values: computed from each row, written beside it, and nothing else."""
+"""Adding computed columns: values of each row, written beside the existing files."""
 
 import uuid
 from typing import Any

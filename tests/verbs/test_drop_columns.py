@@ -1,4 +1,4 @@
-"""Columns that go: out of the schema, without a file touched; and those that must stay."""
+"""Dropping columns: without touching files; and the columns that cannot be dropped."""
 
 import uuid
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Extension types on their way through a table."""
+"""Round trips of extension types through a table."""
 
 import uuid
 from typing import Any

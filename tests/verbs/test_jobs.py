@@ -38,7 +38,7 @@ def uri() -> str:
 
 
 def write(job: WriteJob, *ids: int) -> list[Fragment]:
-    """Do what a worker does, which gets the job in a pickle."""
+    """Write as a worker does, which gets the job pickled."""
     return write_fragments(rows(*ids).to_batches(), pickle.loads(pickle.dumps(job)).target)
 
 

@@ -1,4 +1,4 @@
-"""Columns under other names: they stay the same columns."""
+"""Renaming columns: they stay the same columns."""
 
 import uuid
 from typing import Any

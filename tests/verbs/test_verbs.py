@@ -1,4 +1,4 @@
-"""The verbs on a table, without another program beside us."""
+"""The verbs on a table, without another program."""
 
 import threading
 import uuid

@@ -1,4 +1,4 @@
-"""What may be handed to a verb."""
+"""The input that verbs take."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ TABLE = pa.table({"a": [1, 2], "b": ["x", None]})
 
 
 class SpeaksArrow:
-    """As a polars frame: not Arrow's own class, but able to give a C stream."""
+    """Like a polars frame: not an Arrow class, but it exports a C stream."""
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         return TABLE.__arrow_c_stream__(requested_schema)

@@ -1,4 +1,4 @@
-"""Batches under an old number: replays, other rows, other rules, older batches, other names."""
+"""Batches under an old batch id: replays, other rows, other rules, older batches, other app ids."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -218,7 +218,7 @@ def test_ambiguous_rows_under_new_names_are_refused(
 
 
 def test_two_app_ids_write_each_row_once(table: TableVersion) -> None:
-    """What the error advises."""
+    """The remedy in the error."""
     take_in(table, 0, rows(1))
     with pytest.raises(OtherBatchError, match="give the sink that failed now its own app_id"):
         take_in(table, 0, rows(2))
@@ -229,7 +229,7 @@ def test_two_app_ids_write_each_row_once(table: TableVersion) -> None:
 
 
 def test_replanned_rows_replace_the_old_ones(table: TableVersion) -> None:
-    """What the error advises for a checkpoint that was put back: batches 1 and 2 as one."""
+    """The remedy in the error for a restored checkpoint: batches 1 and 2 arrive as one."""
     for number in range(3):
         take_in(table, number, rows(number))
     with pytest.raises(OtherBatchError) as caught:

@@ -1,4 +1,4 @@
-"""What is cast to a table's types, and what is refused instead of being changed."""
+"""What is cast to a table's types, and what is refused because values would change."""
 
 from datetime import date
 from decimal import Decimal
@@ -13,7 +13,7 @@ from lance_stream.write.casting import cast_batch, check_castable
 
 
 def sent(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return what a batch is on the other side of an Arrow stream."""
+    """Return a batch as read from an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)

@@ -1,4 +1,4 @@
-"""A table comes to be with its first rows, in one commit, or not at all."""
+"""A table is created with its first rows, in one commit, or not at all."""
 
 import threading
 import uuid

@@ -1,4 +1,4 @@
-"""Data files: how rows are cut into them, and that none is left where writing failed."""
+"""Data files: how rows are cut into them, and that a failed write leaves none."""
 
 import pickle
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A micro-batch is written once, by whichever driver, however often, and whatever happened between."""
+"""A micro-batch is written once: by any driver, on any attempt, after any concurrent change."""
 
 import threading
 import uuid
@@ -221,7 +221,7 @@ def test_an_uncertain_commit_keeps_its_files(tmp_path: Path) -> None:
 
 
 def restore_as_another_program(table: TableVersion, version: int) -> None:
-    """Bring an older version back with its config, and so with its ledger; and with its writer."""
+    """Restore an older version with its config, including its ledger, as another program."""
     newest, old = table.log.read_latest(), table.log.read(version)
     transaction = Transaction(newest.version, str(uuid.uuid4()), Restore(version))
     restored = replace(

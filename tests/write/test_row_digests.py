@@ -1,4 +1,4 @@
-"""Digests of rows: the same for the same rows, and as the note defines them."""
+"""Digests of rows: equal for equal rows, and as the note defines them."""
 
 import datetime as dt
 from decimal import Decimal

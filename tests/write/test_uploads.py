@@ -1,4 +1,4 @@
-"""Files that are closed while other things are done."""
+"""Files that are closed in the background."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ ROW = pa.table({"id": [1]})
 
 
 class Service(ObjectService):
-    """One that can hold up data files, or refuse them."""
+    """A service that can delay data files, or refuse them."""
 
     is_refusing = False
 

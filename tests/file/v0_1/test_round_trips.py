@@ -1,4 +1,4 @@
-"""Files of version 0.1 in memory: rows back, and what reading them costs."""
+"""Files of version 0.1 in memory: round trips, and what reading costs."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def table() -> pa.Table:
 
 @pytest.fixture(scope="module")
 def data(files: Any, table: pa.Table) -> bytes:
-    """Four batches of 700 rows at most."""
+    """Four batches of at most 700 rows."""
     row_bytes = table.nbytes // table.num_rows
     written: bytes = files.write(table, version=V0_1, max_page_bytes=700 * row_bytes)[0]
     return written

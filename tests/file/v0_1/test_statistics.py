@@ -1,4 +1,4 @@
-"""Bounds of pages: what is noted, and what of it is believed."""
+"""Bounds of pages: which are written, and which are trusted."""
 
 import datetime
 import math

@@ -51,7 +51,7 @@ def all_kinds() -> pa.Table:
 
 
 def all_choices() -> pa.Table:
-    """What is encoded in another way on request, or because it pays."""
+    """What is encoded differently on request, or because it saves space."""
     words = [f"https://example.org/{n}" for n in range(150)]
     columns = {"few": ({}, pa.array(["one", None, "three"] * 50))}
     for scheme in ("zstd", "lz4", "fsst"):
@@ -126,7 +126,7 @@ def test_no_stored_number_can_do_harm(files: Any, sound: bytes) -> None:
 
 
 def files_with_extreme_numbers(sound: bytes, chance: random.Random) -> Iterator[bytes]:
-    """Yield files in which one number of the metadata is another one."""
+    """Yield files in which one number of the metadata is replaced."""
     footer = decode_footer(sound[-FOOTER_BYTES:], len(sound))
     table = sound[footer.column_table.start : footer.column_table.stop]
     columns = [sound[each.start : each.stop] for each in decode_position_table(table, len(sound))]
@@ -185,7 +185,7 @@ def changing_inside(name: str, change: Callable[[Any], None]) -> Callable[[Any],
 
 
 def with_column_metadata(sound: bytes, columns: list[bytes]) -> bytes:
-    """Return the file with other column metadata, its tables and footer as they have to be."""
+    """Return the file with other column metadata, and matching tables and footer."""
     footer = decode_footer(sound[-FOOTER_BYTES:], len(sound))
     global_table = sound[footer.global_table.start : footer.global_table.stop]
     data = sound[: footer.metadata_start]

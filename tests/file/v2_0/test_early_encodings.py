@@ -1,4 +1,4 @@
-"""Encodings that no writer chooses any more, or only on demand: made by hand from the proto."""
+"""Encodings that writers choose no longer, or only on demand: made by hand from the proto."""
 
 import random
 import struct

@@ -1,4 +1,4 @@
-"""What was written reads the same: any rows, any pages, any batches."""
+"""Round trips of any rows, in any pages and batches."""
 
 from itertools import pairwise
 from typing import Any

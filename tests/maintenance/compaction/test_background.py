@@ -50,7 +50,7 @@ def num_files(table: TableVersion) -> int:
 
 
 class Writer:
-    """Writes when it is let, and says when it has begun."""
+    """Signals when it has begun, and writes when it is allowed to."""
 
     def __init__(self) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
@@ -282,7 +282,7 @@ def test_it_is_pickled_without_its_thread() -> None:
 
 @pytest.mark.floors
 def test_compaction_races_lose_no_change() -> None:
-    """Each stream changes keys of its own, which lie in the same fragments as the other's."""
+    """Each stream changes keys of its own, in the same fragments as the other's."""
     ds = new_table().append(rows(*range(20))).append(rows(*range(20, 40)))
     model: dict[int, int] = dict.fromkeys(range(40), 0)
     compactions = [BackgroundCompaction(1, CompactionRules(1000, most_dead=0.1)) for _ in range(2)]

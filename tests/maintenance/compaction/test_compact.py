@@ -1,4 +1,4 @@
-"""Compactions while others write: what was prepared follows them, and no row changes."""
+"""Compactions while others write: the prepared files follow them, and no row changes."""
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +38,7 @@ def rows(*ids: int, x: str = "") -> pa.Table:
 
 
 def new_table(*, stable_row_ids: bool = True) -> TableVersion:
-    """Fragments of 4, 3 and 3 rows; of the first the row 1 is dead."""
+    """Fragments of 4, 3 and 3 rows; row 1 of the first is dead."""
     ds = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/t", SCHEMA, stable_row_ids=stable_row_ids
     )
@@ -191,7 +191,7 @@ def test_groups_are_given_up_one_by_one() -> None:
 
 
 def meddling(*acts: Act) -> Callable[[Sequence[RewriteTask]], Iterator[list[Fragment]]]:
-    """A way to write during which others act: the next one each time."""
+    """A way to write during which another writer acts: the next one each time."""
     left = list(acts)
 
     def write(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:

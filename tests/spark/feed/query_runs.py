@@ -1,8 +1,8 @@
-"""Asks a stream reader what Spark asks it, in Spark's order, without Spark.
+"""Calls a stream reader as Spark does, in Spark's order, without Spark.
 
 A query's checkpoint is two lists of texts: offsets written before a batch is planned, and how many
 of the batches were done. A run makes a new reader, as each run of a query does. The order of calls
-is what PySpark 4.1 and 4.3 were seen to do.
+is the one observed in PySpark 4.1 and 4.3.
 """
 
 import json
@@ -33,14 +33,14 @@ class Query:
     """A streaming query over a table, with its checkpoint.
 
     Attributes:
-        uri: Where the table lies.
+        uri: The table's.
         options: What the user set.
-        without_start: Whether PySpark 4.1 asks.
+        without_start: Whether to call as PySpark 4.1 does.
         offsets: The ends of batches, as Spark writes them down before it plans a batch.
-        num_done: Of how many batches it has written down that they are done.
-        batches: The rows of each batch that was read, in the order in which they were.
+        num_done: How many batches the checkpoint records as done.
+        batches: The rows of each batch that was read, in the order of reading.
         done: The rows of each batch that was done, as it was read last.
-        reader: Of the run that goes on, or went on last.
+        reader: The reader of the present or the latest run.
         reports: What each run reported of its backlog.
     """
 
@@ -56,7 +56,7 @@ class Query:
     _initial: str | None = None
 
     def start(self) -> None:
-        """Begin a run: make a reader, and do a batch again that was not done."""
+        """Begin a run: make a reader, and repeat a batch that was not done."""
         asked = parse_options({"path": self.uri, "readChangeFeed": "true", **self.options})
         table = open_for_changes(asked)
         carried = carrier_schema(schema_of_changes(table, asked))

@@ -1,4 +1,4 @@
-"""A batch of the change feed between two moments, planned as Spark asks for it; and SQL's words."""
+"""A batch of the change feed between two timestamps, as Spark plans it; the SQL function."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,7 +25,7 @@ def uri(tmp_path: Path) -> str:
 
 
 def num_rows(uri: str, **options: datetime) -> int:
-    """How many changes a batch between two moments has."""
+    """How many changes a batch between two timestamps has."""
     given = {name: moment.isoformat() for name, moment in options.items()}
     source = LanceSource({"path": uri, "readchangefeed": "true", **given})
     reader = source.reader(source.schema())

@@ -1,4 +1,4 @@
-"""Small batches are joined, large ones left as they are."""
+"""Small batches are joined, large ones are left as they are."""
 
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Offsets of a stream of changes, as they stand in a checkpoint."""
+"""Offsets of a stream of changes, as a checkpoint stores them."""
 
 import json
 from typing import Any

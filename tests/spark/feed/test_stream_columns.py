@@ -33,7 +33,7 @@ def ds(tmp_path: Path) -> Dataset:
 
 
 def behind(ds: Dataset, **options: Any) -> Query:
-    """A query that takes one version a time, and has read one."""
+    """A query that takes one version at a time, and has read one."""
     stream = Query(ds.uri, {"startingVersion": "1", "maxVersionsPerTrigger": "1", **options})
     stream.start()
     assert stream.trigger()

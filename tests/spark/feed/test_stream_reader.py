@@ -1,4 +1,4 @@
-"""The stream's reader, asked as Spark asks it: starts, limits, kills, consumers, schemas."""
+"""The stream reader, called as Spark calls it: starts, limits, kills, consumers, schemas."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The table of codecs, and what holds for every codec that we write."""
+"""The table of codecs, and the properties of every codec that we write."""
 
 import numpy as np
 import pytest
@@ -98,7 +98,7 @@ def list_blocks(draw: st.DrawFn) -> FixedSizeListBlock:
 
 
 def plain(block: DataBlock | None) -> object:
-    """Return a block as something that can be compared."""
+    """Return a block in a form that can be compared."""
     if isinstance(block, FixedSizeListBlock):
         validity = None if block.validity is None else block.validity.tobytes()
         return (block.items_per_value, block.num_values, validity, plain(block.items))

@@ -1,4 +1,4 @@
-"""What is encoded comes back, by each codec of fixed width that we write, at every width."""
+"""Round trips through each fixed-width codec that we write, at every width."""
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ COUNTS = [1, 2, 63, 64, 65, 1000, 1023, 1024, 1025, 3000, 4096, 4097, 5000]
 
 
 def below(width: int, bits: int, count: int, seed: int = 0) -> npt.NDArray[np.unsignedinteger]:
-    """Words of so many bits, all less than 2 to the width, the largest among them."""
+    """Words of so many bits, all less than 2 to the width, including the largest."""
     words = np.random.default_rng(seed).integers(0, 2**64, count, np.uint64, endpoint=False)
     words = words >> np.uint64(64 - width) if width else words * np.uint64(0)
     words[count // 2] = 2**width - 1

@@ -18,7 +18,7 @@ from lance_stream.schema.fields import Field, Schema
 
 
 class Column:
-    """The pages of a field, the bytes that they stand in, and what was asked of those.
+    """The pages of a field, their bytes, and the requests for these.
 
     Attributes:
         pages: The pages of each leaf.
@@ -32,7 +32,7 @@ class Column:
         self.forget()
 
     def forget(self) -> None:
-        """Be as if it were just opened."""
+        """Return to the state after opening."""
         self.rounds: list[list[ByteRange]] = []
         leaves = list(self.field.leaves())
         self.pages_of_leaf = {
@@ -70,7 +70,7 @@ class Column:
         return self.data[where.start : where.stop]
 
     def with_layout(self, message: pb.PageLayout, *, length: int | None = None) -> "Column":
-        """The same bytes, said to be something else."""
+        """The same bytes, under another layout."""
         page = self.pages[0][0]
         changed = replace(
             page,
@@ -90,7 +90,7 @@ class Column:
 
 
 class Columns:
-    """What the tests of layouts ask for."""
+    """The fixture of the tests of layouts."""
 
     def field(self, arrow_type: pa.DataType, metadata: dict[str, str] | None = None) -> Field:
         arrow = pa.field("c", arrow_type, metadata=metadata)

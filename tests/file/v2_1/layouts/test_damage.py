@@ -1,4 +1,4 @@
-"""Damaged pages: whatever happens to their bytes, they read or raise BadDataError."""
+"""Damaged pages: they read or raise BadDataError, whatever the damage."""
 
 from dataclasses import replace
 from typing import Any
@@ -35,7 +35,7 @@ WITH_BUFFERS = [name for name in SHAPES if name != "none"]
 
 
 def assert_reads_or_is_bad(column: Any, num_rows: int) -> int:
-    """See that rows are read, or refused as bad; return how many of three reads gave rows."""
+    """Check that rows are read or refused as bad; return how many of three reads gave rows."""
     num_read = 0
     for read, expected in (
         (lambda: column.read(0, num_rows), num_rows),

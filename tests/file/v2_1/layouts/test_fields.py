@@ -1,4 +1,4 @@
-"""Fields as a whole: taken apart into leaves, cut into pages, put together again."""
+"""Whole fields: split into leaves, cut into pages, assembled again."""
 
 from dataclasses import replace
 from typing import Any
@@ -270,7 +270,7 @@ def test_empty_structs_in_lists_are_refused(columns: Any, values: pa.Array) -> N
 
 @pytest.mark.floors
 def test_an_empty_struct_leaves_its_siblings(columns: Any) -> None:
-    """So the reference writes it, and misreads the parts beside it."""
+    """The reference writes such structs, too, but misreads the fields beside them."""
     values = pa.array([{"a": {}, "b": 1}, {"a": {}, "b": 2}], EMPTY_AND_NUMBER)
     assert columns.write(values).read(0, 2).equals(values)
 

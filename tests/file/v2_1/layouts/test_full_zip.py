@@ -1,4 +1,4 @@
-"""Full-zip pages, byte by byte, and what reading a part of them asks for."""
+"""Full-zip pages, byte by byte, and what reading a part of them requests."""
 
 import struct
 from typing import Any

@@ -1,4 +1,4 @@
-"""Levels in chunks: whatever a chunk's number of levels, they come back."""
+"""Levels in chunks: they round-trip, whatever the number of levels in a chunk."""
 
 import struct
 
@@ -164,7 +164,7 @@ def test_runs_of_another_total_are_refused(said: int) -> None:
 
 
 def test_counts_of_flat_levels_are_trusted() -> None:
-    """Only runs say themselves how many levels there are."""
+    """Only runs store how many levels there are."""
     levels = np.tile(np.array([0, 1], np.uint16), 2048)
     encoding, buffer = encode_level_chunks(levels, np.array([0]), as_runs=True)
     assert true_counts(encoding, buffer, np.array([7])).tolist() == [7]

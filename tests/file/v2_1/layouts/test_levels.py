@@ -24,7 +24,7 @@ from lance_stream.file.v2_1.layouts.nesting import LayerReader, LayerWriter, arr
 
 
 def levels_of_list(rows: list[list[int | None] | None]) -> Levels:
-    """The levels of a list of integers, the long way."""
+    """The levels of a list of integers, computed item by item."""
     lengths = np.array([len(row or []) for row in rows])
     items = [item for row in rows for item in row or []]
     return (

@@ -1,4 +1,4 @@
-"""Mini-block pages, byte by byte, and what reading a part of them asks for."""
+"""Mini-block pages, byte by byte, and what reading a part of them requests."""
 
 import struct
 from typing import Any

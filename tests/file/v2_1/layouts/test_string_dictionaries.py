@@ -16,7 +16,7 @@ RANDOM = np.random.default_rng(11)
 
 
 def picked(num_distinct: int, count: int, arrow_type: pa.DataType | None = None) -> pa.Array:
-    """Some of so many values, in any order; each is there."""
+    """Values drawn from a set of the given size, in any order; each occurs."""
     values = [f"the value numbered {n * 7919}" for n in range(num_distinct)]
     items = pa.array(values, arrow_type or pa.string())
     places = np.append(np.arange(num_distinct), RANDOM.integers(0, num_distinct, count))[:count]
