@@ -73,7 +73,7 @@ def objects(text: str) -> list[dict[str, Any]]:
 # --- show, log
 
 
-def test_show_tells_what_a_table_is(run: Run, ds: Dataset) -> None:
+def test_show_describes_the_table(run: Run, ds: Dataset) -> None:
     ds.tags.create("gold", 2)
     record_progress(ds.table.refs, "totals", 3)
     printed = answer(run, "show", ds.uri)
@@ -88,7 +88,7 @@ def test_show_tells_what_a_table_is(run: Run, ds: Dataset) -> None:
     assert any(line.startswith("totals version 3 2 versions 20") for line in lines)
 
 
-def test_show_answers_programs_in_json(run: Run, ds: Dataset) -> None:
+def test_show_can_print_json(run: Run, ds: Dataset) -> None:
     record_progress(ds.table.refs, "totals", 4)
     printed = json.loads(answer(run, "show", ds.uri, "--json"))
     assert printed["versions"] == {"count": 5, "oldest": 1, "newest": 5}
@@ -122,7 +122,7 @@ def test_show_lists_streams_indices_and_tombstones(run: Run, ds: Dataset) -> Non
 
 
 @pytest.mark.parametrize("version", ["2", "gold", "moment"])
-def test_show_looks_at_an_older_version(run: Run, ds: Dataset, version: str) -> None:
+def test_show_takes_an_older_version(run: Run, ds: Dataset, version: str) -> None:
     ds.tags.create("gold", 2)
     if version == "moment":
         when = ds.checkout(2).timestamp
@@ -152,7 +152,7 @@ def test_log_lists_versions_newest_first(run: Run, ds: Dataset) -> None:
 # --- changes
 
 
-def test_changes_are_what_the_feed_says(run: Run, ds: Dataset) -> None:
+def test_changes_prints_the_feed(run: Run, ds: Dataset) -> None:
     printed = objects(answer(run, "changes", ds.uri, "--after", "2", "--format", "json"))
     wanted = ds.changes(after=2).read_all().to_pylist()
     assert len(printed) == len(wanted) == 5
@@ -177,7 +177,7 @@ def test_changes_are_what_the_feed_says(run: Run, ds: Dataset) -> None:
         (["--after", "5"], []),
     ],
 )
-def test_an_interval_of_the_changes_is_chosen(
+def test_changes_takes_an_interval(
     run: Run, ds: Dataset, words: list[str], wanted: list[str]
 ) -> None:
     ds.tags.create("gold", 2)
@@ -223,7 +223,7 @@ def test_following_stops_when_a_column_is_dropped(
     assert (code, "no longer has the column 'name'" in err) == (2, True)
 
 
-def test_changes_are_a_table_for_people(run: Run, ds: Dataset) -> None:
+def test_changes_can_print_a_table(run: Run, ds: Dataset) -> None:
     ds.append(rows(7).set_column(1, "name", pa.array([60 * "é" + "\n"])))
     lines = answer(run, "changes", ds.uri, "--after", "3").splitlines()
     assert lines[0].split()[:4] == ["id", "name", "_change_type", "_commit_version"]
@@ -236,9 +236,7 @@ def test_changes_are_a_table_for_people(run: Run, ds: Dataset) -> None:
     assert len({line.index(str(each)) for line, each in zip(lines[1:3], (4, 4), strict=True)}) == 1
 
 
-def test_changes_are_an_arrow_stream_for_programs(
-    ds: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_can_stream_arrow(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     for words, wanted in ((["--after", "2"], 5), (["--after", "5"], 0)):
         printed = io.TextIOWrapper(io.BytesIO())
         monkeypatch.setattr(sys, "stdout", printed)
@@ -248,7 +246,7 @@ def test_changes_are_an_arrow_stream_for_programs(
         assert table.num_rows == wanted
 
 
-def test_following_goes_on_as_versions_come(run: Run, ds: Dataset) -> None:
+def test_following_prints_new_versions(run: Run, ds: Dataset) -> None:
     def write() -> None:
         newest = ds
         for each in range(10, 13):
@@ -346,13 +344,13 @@ def test_an_arrow_stream_ends_if_columns_change(
 # --- taking care
 
 
-def test_compact_says_what_it_did(run: Run, ds: Dataset) -> None:
+def test_compact_reports_its_work(run: Run, ds: Dataset) -> None:
     assert answer(run, "compact", ds.uri) == "committed version 6: compacted 3 fragments to 1\n"
     assert answer(run, "compact", ds.uri) == "nothing to compact at version 6\n"
     assert ds.checkout(None).to_table()["id"].to_pylist() == [1, 3, 5, 2]
 
 
-def test_cleanup_says_what_it_removed(run: Run, ds: Dataset) -> None:
+def test_cleanup_reports_what_it_removed(run: Run, ds: Dataset) -> None:
     ds.tags.create("gold", 2)
     assert answer(run, "cleanup", ds.uri, "--older-than", "7d").startswith("removed 0 versions")
     printed = answer(run, "cleanup", ds.uri, "--retain-versions", "1", "--dry-run")
@@ -381,7 +379,7 @@ def test_verify_exits_1_on_violations(run: Run, ds: Dataset) -> None:
     assert {each["rule"] for each in objects(out)} >= {"data files"}
 
 
-def test_consumers_are_listed_and_dropped(run: Run, ds: Dataset) -> None:
+def test_consumers_can_be_listed_and_dropped(run: Run, ds: Dataset) -> None:
     record_progress(ds.table.refs, "totals", 2)
     lines = answer(run, "consumers", "list", ds.uri).splitlines()
     assert lines[1].split()[:3] == ["totals", "2", "3"]
@@ -485,7 +483,7 @@ def test_the_console_script_is_this_program() -> None:
 # --- what is printed
 
 
-def test_values_of_all_kinds_are_json() -> None:
+def test_all_kinds_of_values_become_json() -> None:
     nested = pa.struct([pa.field("b", pa.binary()), pa.field("t", pa.list_(pa.time64("us")))])
     batch = pa.record_batch(
         {
@@ -516,11 +514,11 @@ def test_values_of_all_kinds_are_json() -> None:
     ("num_bytes", "text"),
     [(0, "0 bytes"), (999, "999 bytes"), (1000, "1 kB"), (1234, "1.23 kB"), (10**17, "100 PB")],
 )
-def test_a_size_is_told_in_few_digits(num_bytes: int, text: str) -> None:
+def test_sizes_are_printed_with_few_digits(num_bytes: int, text: str) -> None:
     assert output.size(num_bytes) == text
 
 
-def test_moments_are_told_in_utc() -> None:
+def test_timestamps_are_printed_in_utc() -> None:
     assert output.moment(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)) == "2026-01-02 03:04:05Z"
     assert output.moment(None) == "-"
 

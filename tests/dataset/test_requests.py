@@ -85,14 +85,14 @@ def test_a_new_table(service: ObjectService) -> None:
 # --- opening
 
 
-def test_opening_a_new_table(
+def test_opening_an_uncached_table(
     service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forget(monkeypatch)
     assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1, "get": 1}
 
 
-def test_opening_a_known_version(service: ObjectService, ds: Dataset) -> None:
+def test_opening_a_cached_table(service: ObjectService, ds: Dataset) -> None:
     assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1}
     ds.append(rows(100))
     assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1}

@@ -40,7 +40,7 @@ def ids_of(step: AppendedRows, start: int = 0, stop: int | None = None) -> list[
     return [each for batch in read_changes(units) for each in batch["id"].to_pylist()]
 
 
-def test_each_version_gives_what_it_appended(made: Any) -> None:
+def test_each_version_gives_its_appended_rows(made: Any) -> None:
     made.insert(rows(3, 4))
     found = steps(made.uri)
     assert [(each.newer.version, each.num_row_changes, ids_of(each)) for each in found] == [
@@ -167,7 +167,7 @@ def test_columns_are_those_of_the_newest(made: Any) -> None:
     ]
 
 
-def test_a_version_that_is_gone_is_named(made: Any) -> None:
+def test_a_missing_version_is_named(made: Any) -> None:
     made.insert(rows(3))
     (Path(made.uri) / "_versions" / f"{(1 << 64) - 1 - 2:020}.manifest").unlink()
     with pytest.raises(NotFoundError, match="need version 2"):

@@ -134,7 +134,7 @@ def test_net_changes_compare_both_ends(ds: Dataset) -> None:
         ((True, 2), "version numbers"),
     ],
 )
-def test_what_is_no_interval_is_refused(ds: Dataset, interval: tuple[Any, ...], named: str) -> None:
+def test_invalid_intervals_are_refused(ds: Dataset, interval: tuple[Any, ...], named: str) -> None:
     with pytest.raises(InvalidInputError, match=named):
         ds.changes(*interval)
 
@@ -171,7 +171,7 @@ def test_change_units_can_be_pickled(ds: Dataset) -> None:
     assert table == ds.changes(0).read_all()
 
 
-def test_a_version_costs_what_it_changed(ds: Dataset) -> None:
+def test_reading_a_version_costs_its_changes(ds: Dataset) -> None:
     for number in range(5, 15):
         ds = ds.append(rows(number))
     newest = ds.delete("id = 9")
@@ -184,7 +184,7 @@ def test_a_version_costs_what_it_changed(ds: Dataset) -> None:
     assert len(data_files) == 1, "only the fragment with the deleted row is opened"
 
 
-def test_timestamps_of_the_feed_never_go_back(ds: Dataset) -> None:
+def test_timestamps_of_the_feed_are_monotonic(ds: Dataset) -> None:
     stamps = ds.changes(0).read_all()["_commit_timestamp"].to_pylist()
     assert stamps == sorted(stamps)
     assert len(set(stamps)) == 3

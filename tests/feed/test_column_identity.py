@@ -109,7 +109,7 @@ def test_a_recreated_struct_field_starts_null(tmp_path: Path) -> None:
     ]
 
 
-def test_a_cast_part_shows_what_it_was(tmp_path: Path) -> None:
+def test_cast_struct_fields_keep_their_values(tmp_path: Path) -> None:
     uri = uri_of(tmp_path)
     made(
         uri, {"s": {"y": 1, "z": "a"}}, schema=pa.schema({"s": struct(y=pa.int32(), z=pa.string())})
@@ -123,7 +123,7 @@ def test_a_cast_part_shows_what_it_was(tmp_path: Path) -> None:
     ]
 
 
-def test_parts_that_change_names_keep_their_values(tmp_path: Path) -> None:
+def test_renamed_struct_fields_keep_their_values(tmp_path: Path) -> None:
     uri = uri_of(tmp_path)
     made(uri, {"s": {"y": 1, "z": 2}}).rename_columns({"s.y": "z", "s.z": "y"})
     assert images_of(uri, "s") == [(1, "insert", {"z": 1, "y": 2})]
@@ -188,7 +188,7 @@ def test_retyped_columns_show_equal_values(
     assert images_of(uri, "x") == [(1, "insert", shown), (2, "delete", shown), (2, "insert", None)]
 
 
-def test_maps_show_their_entries_under_other_types(tmp_path: Path) -> None:
+def test_maps_show_entries_under_other_types(tmp_path: Path) -> None:
     uri = uri_of(tmp_path)
     schema = pa.schema({"m": pa.map_(pa.string(), struct(p=pa.int32(), q=pa.int32()))})
     row = {"m": [("k", {"p": 1, "q": 2})]}
@@ -253,7 +253,7 @@ def test_renamed_and_cast_columns_stay_the_same(tmp_path: Path) -> None:
 # --- names
 
 
-def test_columns_that_change_names_keep_their_values(tmp_path: Path) -> None:
+def test_renamed_columns_keep_their_values(tmp_path: Path) -> None:
     uri = uri_of(tmp_path)
     ds = made(uri, {"a": 1, "b": 2}).rename_columns({"a": "b", "b": "a"})
     ds.append(pa.table({"b": [10], "a": [20]}))

@@ -41,7 +41,7 @@ def test_a_renamed_column_is_the_same_column(uri: str) -> None:
     assert images(ds, "price") == [(2, "insert", 10)]
 
 
-def test_a_cast_column_shows_what_it_was(uri: str) -> None:
+def test_cast_columns_keep_their_values(uri: str) -> None:
     lance.dataset(uri).alter_columns({"path": "x", "data_type": pa.int64()})
     ds = lance_stream.open_dataset(uri)
     assert images(ds, "x") == [
@@ -96,7 +96,7 @@ def test_restoring_across_an_overwrite_finds_old_columns(uri: str) -> None:
     ]
 
 
-def test_a_rename_is_followed_beyond_an_overwrite(uri: str) -> None:
+def test_renames_are_followed_across_overwrites(uri: str) -> None:
     lance.dataset(uri).alter_columns({"path": "x", "name": "price"})
     ds = lance_stream.open_dataset(uri).overwrite(table(price=[0.5]))
     assert images(ds, "price") == [(2, "insert", 10.0), (4, "delete", 10.0), (4, "insert", 0.5)]
@@ -119,7 +119,7 @@ def test_a_required_column_may_start_null(uri: str) -> None:
     ]
 
 
-def test_where_versions_between_are_gone_names_decide(uri: str) -> None:
+def test_names_identify_columns_across_gaps(uri: str) -> None:
     ds = lance_stream.open_dataset(uri).overwrite(table(x=[7], id=["text"], s=["text"]))
     ds = ds.overwrite(table(s=[8], x=[9]))
     ds.table.store.delete(manifest_path(3))

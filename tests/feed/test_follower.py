@@ -118,7 +118,7 @@ def forget(ds: Dataset, *versions: int) -> None:
     st.one_of(st.none(), st.integers(1, 4000)),
     st.booleans(),
 )
-def test_each_change_comes_once_whatever_the_limits(
+def test_each_change_comes_once_under_any_limits(
     versions: int | None, num_rows: int | None, size_bytes: int | None, with_pre_images: bool
 ) -> None:
     ds = HISTORY
@@ -400,7 +400,7 @@ def test_a_cleanup_by_lance_keeps_tagged_versions(stored: Dataset) -> None:
 
 
 @pytest.mark.parametrize("num_versions", [1, 3, 6], ids=["fewer", "as many", "more"])
-def test_a_table_made_anew_is_noticed(stored: Dataset, num_versions: int) -> None:
+def test_a_recreated_table_is_noticed(stored: Dataset, num_versions: int) -> None:
     position = follow(stored).after(3)
     shutil.rmtree(stored.uri)
     table = lance_stream.create_dataset(stored.uri, SCHEMA)
@@ -412,7 +412,7 @@ def test_a_table_made_anew_is_noticed(stored: Dataset, num_versions: int) -> Non
         read(follow(stored), position, Position(5))
 
 
-def test_a_running_reader_notices_it_too(stored: Dataset) -> None:
+def test_running_readers_notice_a_recreated_table(stored: Dataset) -> None:
     followed = follow(stored)
     position = followed.advance(followed.after(4))
     shutil.rmtree(stored.uri)
@@ -509,7 +509,7 @@ def test_positions_without_a_mark_are_trusted(ds: Dataset) -> None:
 # --- other rules
 
 
-def test_net_changes_are_those_of_each_batch(ds: Dataset) -> None:
+def test_net_changes_are_per_batch(ds: Dataset) -> None:
     rules = FollowerRules(FeedRules(deduplication_mode=NET_CHANGES, pre_images=False))
     (batch,) = batches_from(follow(ds, rules), Position(0))
     assert sorted(batch) == [(5, "insert", each) for each in (0, 2, 3, 5, 6, 7)]
@@ -551,12 +551,12 @@ def test_appended_rows_stop_at_other_changes(ds: Dataset) -> None:
     assert [each[2] for each in found] == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
-def test_changes_before_a_snapshot_make_no_sense(ds: Dataset) -> None:
+def test_a_snapshot_cannot_follow_changes(ds: Dataset) -> None:
     with pytest.raises(CorruptDataError, match="snapshot"):
         read(follow(ds), Position(2), Position(3, 1, is_snapshot=True))
 
 
-def test_a_start_behind_its_end_gives_nothing(ds: Dataset) -> None:
+def test_an_empty_range_has_no_changes(ds: Dataset) -> None:
     assert read(follow(ds), Position(5), Position(3)) == []
 
 

@@ -47,20 +47,20 @@ def made_at(*seconds: float) -> Dataset:
     ("seconds", "since", "until"),
     [(0, 1, 1), (0.5, 2, 1), (10, 2, 2), (15, 3, 2), (20, 3, 3), (99, 4, 3)],
 )
-def test_moments_at_and_between_versions(seconds: float, since: int, until: int) -> None:
+def test_timestamps_at_and_between_versions(seconds: float, since: int, until: int) -> None:
     table = made_at(0, 10, 20).table
     assert first_version_since(table, at(seconds)) == since
     assert last_version_until(table, at(seconds)) == until
 
 
-def test_a_moment_before_the_first_version() -> None:
+def test_timestamps_before_the_first_version() -> None:
     table = made_at(0, 10).table
     assert first_version_since(table, at(-1)) == 1
     with pytest.raises(InvalidInputError, match=r"no version existed at .* version 1"):
         last_version_until(table, at(-1))
 
 
-def test_moments_are_independent_of_time_zones() -> None:
+def test_timestamps_are_independent_of_time_zones() -> None:
     table = made_at(0, 10, 20).table
     moment = at(10).astimezone(KOLKATA)
     assert first_version_since(table, moment) == last_version_until(table, moment) == 2
@@ -70,7 +70,7 @@ def test_moments_are_independent_of_time_zones() -> None:
 
 
 @pytest.mark.parametrize("seconds", range(-1, 62))
-def test_clocks_that_differ_leave_no_version_out(seconds: int) -> None:
+def test_clock_skew_skips_no_version(seconds: int) -> None:
     said = [0, 50, 12, 30, 11, 60, 58]
     table = made_at(*said).table
     shown = [max(said[: place + 1]) for place in range(len(said))]
@@ -103,7 +103,7 @@ def test_timestamps_are_monotonic_for_any_start() -> None:
     assert set(net["_commit_timestamp"].to_pylist()) == {at(50)}
 
 
-def test_a_version_long_ago_does_not_matter() -> None:
+def test_versions_beyond_clock_skew_are_ignored() -> None:
     later = CLOCK_SKEW / 1e9 + 1
     table = made_at(0, 9, later, later + 20).table
     store = WatchedStore(table.store)

@@ -172,7 +172,7 @@ def test_an_overwrite_deletes_before_it_inserts(uri: str, who: str) -> None:
 
 
 @WRITERS
-def test_a_restore_gives_deletes_updates_and_inserts(uri: str, who: str) -> None:
+def test_restores_delete_update_and_insert(uri: str, who: str) -> None:
     ds = ours(uri).update({"x": "7"}, where="id = 1").delete("id = 5")
     ds.append(rows(id=[9], x=[1]))
     if who == "we":
@@ -184,7 +184,7 @@ def test_a_restore_gives_deletes_updates_and_inserts(uri: str, who: str) -> None
 
 
 @pytest.mark.parametrize("what", NOTHING)
-def test_what_changes_no_row_gives_nothing(uri: str, what: str) -> None:
+def test_operations_without_row_changes_are_silent(uri: str, what: str) -> None:
     NOTHING[what](uri)
     assert ours(uri).version > 3
     assert events(uri) == []

@@ -93,7 +93,7 @@ def test_pieces_respect_the_size_limit() -> None:
 
 
 @pytest.mark.floors
-def test_a_piece_has_one_row_at_least() -> None:
+def test_pieces_have_at_least_one_row() -> None:
     snapshot = Snapshot(open_table(table_of([10], [])[0]))
     assert snapshot.stop_within(3, size_bytes=1) == 4
 

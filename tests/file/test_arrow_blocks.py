@@ -91,7 +91,7 @@ def test_a_block_unlike_its_type_is_corrupt() -> None:
         (b"abcdefghij\xc3", [0, 11]),  # cut short, behind the last whole word of eight
     ],
 )
-def test_a_string_that_is_not_utf_8_is_corrupt(text: bytes, offsets: list[int]) -> None:
+def test_invalid_utf_8_is_corrupt(text: bytes, offsets: list[int]) -> None:
     block = VariableWidthBlock(
         len(offsets) - 1, np.array(offsets, np.int32), np.frombuffer(text, np.uint8)
     )
@@ -129,7 +129,7 @@ def test_a_dictionary_block_reads_as_its_items() -> None:
     assert array_from_block(block, pa.int16()).to_pylist() == [8, 7, 8]
 
 
-def test_one_value_stands_for_many() -> None:
+def test_a_scalar_is_repeated() -> None:
     assert array_from_block(ConstantBlock(b"\x07\0", 3), pa.int16()).to_pylist() == [7, 7, 7]
     assert array_from_block(ConstantBlock(None, 2), pa.int16()).null_count == 2
     assert repeated(scalar_from_bytes(b"ab", pa.string()), 2).to_pylist() == ["ab", "ab"]

@@ -47,12 +47,12 @@ def test_an_uncountable_page_length_is_corrupt() -> None:
         decode_column_metadata(message.SerializeToString(), data_stop=100)
 
 
-def test_metadata_that_are_no_message_are_corrupt() -> None:
+def test_malformed_metadata_is_corrupt() -> None:
     with pytest.raises(CorruptDataError, match="malformed"):
         decode_column_metadata(b"\xff\xff", data_stop=100)
 
 
-def test_an_encoding_that_stands_elsewhere_is_refused() -> None:
+def test_deferred_encodings_are_refused() -> None:
     elsewhere = file2_pb2.Encoding(indirect=file2_pb2.DeferredEncoding(buffer_length=1))
     message = file2_pb2.ColumnMetadata(encoding=elsewhere)
     with pytest.raises(UnsupportedFeatureError, match="elsewhere"):
@@ -68,7 +68,7 @@ def test_an_encoding_names_its_kind() -> None:
         unpack_encoding(packed, encodings_v2_1_pb2.PageLayout)
 
 
-def test_a_column_tells_whether_it_holds_blobs() -> None:
+def test_columns_with_blobs_are_recognized() -> None:
     encoding = encodings_v2_0_pb2.ColumnEncoding()
     encoding.values.SetInParent()
     assert not holds_blobs(ColumnMetadata((), pack_encoding(encoding)))
@@ -89,7 +89,7 @@ def test_a_zone_map_is_not_a_blob() -> None:
     assert not holds_blobs(ColumnMetadata((), pack_encoding(encoding)))
 
 
-def test_parents_have_columns_in_2_0_only() -> None:
+def test_only_2_0_has_columns_for_structs() -> None:
     field = Field("s", "struct", children=(Field("a", "int8"), Field("b", "string")))
     assert [each.name for each in fields_with_column(field, FileVersion.V2_0)] == ["s", "a", "b"]
     assert [each.name for each in fields_with_column(field, FileVersion.V2_2)] == ["a", "b"]

@@ -23,7 +23,7 @@ def column(**metadata: str) -> Field:
     return Field("x", "int64", metadata=stored)
 
 
-def test_without_metadata_nothing_is_asked_for() -> None:
+def test_options_are_unset_without_metadata() -> None:
     assert parse_encoding_options(Field("x", "int64")) == DEFAULT_OPTIONS == EncodingOptions()
 
 
@@ -84,7 +84,7 @@ def test_a_wrong_value_is_refused_by_name(key: str, value: str) -> None:
         parse_encoding_options(field)
 
 
-def test_a_level_that_zstd_does_not_have_is_refused() -> None:
+def test_unsupported_zstd_levels_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="levels up to 22"):
         parse_encoding_options(column(compression="zstd", compression_level="23"))
     assert parse_encoding_options(column(compression="lz4", compression_level="23"))
@@ -103,7 +103,7 @@ def test_only_the_layout_comes_from_the_root() -> None:
     assert (options.compression, options.structural_encoding) == ("lz4", "fullzip")
 
 
-def test_a_wrong_value_below_a_column_is_found() -> None:
+def test_wrong_values_in_nested_fields_are_found() -> None:
     item = Field("item", "int64", metadata={PREFIX + "compression": b"gzip"})
     with pytest.raises(InvalidInputError, match="'item'"):
         check_encoding_options(Field("x", "list", children=(item,)))

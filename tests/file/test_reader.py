@@ -80,7 +80,7 @@ def test_large_metadata_is_read_per_column(files: Any, monkeypatch: pytest.Monke
     assert len(opened.rounds) == 1, "metadata are read once"
 
 
-def test_only_the_columns_asked_for_are_read(files: Any) -> None:
+def test_only_requested_columns_are_read(files: Any) -> None:
     opened = files.written(large_table())
     opened.rounds.clear()
     (array,) = opened.read(0, MANY, ["x"])
@@ -89,7 +89,7 @@ def test_only_the_columns_asked_for_are_read(files: Any) -> None:
     assert opened.bytes_read == 8 * MANY
 
 
-def test_only_the_rows_asked_for_are_read(files: Any) -> None:
+def test_only_requested_rows_are_read(files: Any) -> None:
     opened = files.written(large_table())
     opened.rounds.clear()
     arrays = opened.read(70_000, 70_100)
@@ -172,7 +172,7 @@ def test_an_invalid_column_index_is_corrupt(files: Any) -> None:
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 2), (2, 1), (0, 4)])
-def test_rows_that_are_not_there_are_refused(files: Any, start: int, stop: int) -> None:
+def test_rows_out_of_range_are_refused(files: Any, start: int, stop: int) -> None:
     with pytest.raises(InvalidInputError, match="rows 0 to 3"):
         files.written(small_table()).read(start, stop)
 
@@ -183,7 +183,7 @@ def test_unsorted_or_invalid_offsets_are_refused(files: Any, offsets: list[int])
         files.written(small_table()).take(offsets)
 
 
-def test_what_is_wrong_names_the_column(files: Any) -> None:
+def test_errors_name_the_column(files: Any) -> None:
     data, _ = files.write(pa.table({"good": ["fine"], "bad": ["ill-fated"]}))
     opened = files.open(data.replace(b"ill-fated", b"ill\xfffated"))
     with pytest.raises(CorruptDataError, match="UTF-8") as raised:
@@ -191,7 +191,7 @@ def test_what_is_wrong_names_the_column(files: Any) -> None:
     assert raised.value.__notes__ == ["column: 'bad'"]
 
 
-def test_the_file_is_known_by_its_size(files: Any) -> None:
+def test_a_wrong_file_size_is_corrupt(files: Any) -> None:
     data, _ = files.write(small_table())
     with pytest.raises(CorruptDataError, match="does not end"):
         answer(open_file(len(data) - 1), read_from(data))

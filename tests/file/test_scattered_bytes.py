@@ -70,7 +70,7 @@ def test_nearby_chunks_include_the_gap_between() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30)), min_size=1, max_size=60))
-def test_pieces_are_those_of_the_file(distances: list[tuple[int, int]]) -> None:
+def test_gathered_pieces_match_the_file(distances: list[tuple[int, int]]) -> None:
     bounds = np.cumsum(np.array(distances).reshape(-1))
     starts, stops = bounds[0::2], bounds[1::2]
     with pytest.MonkeyPatch.context() as patch:

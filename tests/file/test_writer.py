@@ -150,7 +150,7 @@ def _columns(opened: Any) -> list[Any]:
     return list(columns_of(opened.reader, range(count), opened.read_ranges))
 
 
-def test_writing_leaves_the_batch_as_it_is() -> None:
+def test_writing_does_not_change_the_batch() -> None:
     bitmap, bits = bytearray(b"\x55\xaa"), bytearray(b"\xf0\xf0")
     flags = pa.Array.from_buffers(pa.bool_(), 16, [pa.py_buffer(bitmap), pa.py_buffer(bits)])
     batch = pa.record_batch({"whole": flags.slice(0, 13), "part": flags.slice(3, 13)})

@@ -104,7 +104,7 @@ def test_cleanup_removes_versions_and_their_files() -> None:
         again.checkout(2)
 
 
-def test_the_report_has_the_bytes_that_went() -> None:
+def test_the_report_counts_the_removed_bytes() -> None:
     ds = busy_table()
     before = sum(each.size_bytes for each in ds.table.store.list())
     report = ds.cleanup(retain_versions=2)
@@ -178,7 +178,7 @@ def test_age_zero_keeps_only_the_newest(age: str | timedelta) -> None:
         lambda _ds: CleanupRules(older_than=timedelta(days=-1)),
     ],
 )
-def test_rules_that_make_no_sense_are_refused(call: Callable[[Dataset], CleanupReport]) -> None:
+def test_invalid_rules_are_refused(call: Callable[[Dataset], CleanupReport]) -> None:
     ds = busy_table()
     before = paths_of(ds)
     with pytest.raises(InvalidInputError):
@@ -419,7 +419,7 @@ def test_holds_of_killed_verbs_expire() -> None:
     assert ds.tags.list() == {}
 
 
-def test_a_damaged_tag_stops_it() -> None:
+def test_a_damaged_tag_stops_the_cleanup() -> None:
     ds = busy_table()
     ds.table.store.write("_refs/tags/gold.json", b"?")
     before = paths_of(ds)

@@ -49,7 +49,7 @@ def test_progress_is_a_tag_that_moves(ds: Dataset) -> None:
     assert read_progress(store, "totals") == 2
 
 
-def test_consumers_are_listed_without_the_other_tags(ds: Dataset) -> None:
+def test_other_tags_are_not_consumers(ds: Dataset) -> None:
     began, moved = (datetime(2026, 1, each, tzinfo=UTC) for each in (1, 2))
     ds.tags.create("gold", 1)
     record_progress(ds.table.refs, "b", 1, at(began))
@@ -111,7 +111,7 @@ def test_invalid_consumer_names_are_refused(ds: Dataset, name: str) -> None:
     assert ds.tags.list() == {}
 
 
-def test_a_damaged_tag_is_no_progress(ds: Dataset) -> None:
+def test_damaged_tags_have_no_progress(ds: Dataset) -> None:
     ds.table.store.write("_refs/tags/lance_stream.consumer.totals.json", b"{}")
     with pytest.raises(CorruptDataError, match="names no version"):
         read_progress(ds.table.refs, "totals")

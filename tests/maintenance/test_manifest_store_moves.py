@@ -142,7 +142,7 @@ def test_stale_writers_take_the_table_back(external: Path, options: dict[str, st
         open_dataset(external).append(rows(5))
 
 
-def test_leaving_that_was_killed_is_done_again(
+def test_leaving_can_resume_after_a_crash(
     external: Path, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patches:

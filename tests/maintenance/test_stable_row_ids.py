@@ -56,7 +56,7 @@ def test_no_data_file_changes(ds: Dataset) -> None:
     ] == [(each.id, each.files, each.deletion_file) for each in ds.table.manifest.fragments]
 
 
-def test_there_is_a_feed_from_then_on(ds: Dataset) -> None:
+def test_the_feed_starts_with_the_migration(ds: Dataset) -> None:
     first = lance_stream.migrate_to_stable_row_ids(ds.uri)
     made = first.update({"name": "'new'"}, "id = 4").delete("id = 1").append(rows(8))
     feed = made.changes(first.version).read_all()
@@ -72,12 +72,12 @@ def test_there_is_a_feed_from_then_on(ds: Dataset) -> None:
     ]
 
 
-def test_a_second_time_makes_no_version(ds: Dataset) -> None:
+def test_migrating_twice_makes_no_version(ds: Dataset) -> None:
     made = lance_stream.migrate_to_stable_row_ids(ds.uri)
     assert lance_stream.migrate_to_stable_row_ids(ds.uri).version == made.version
 
 
-def test_a_table_without_rows_is_migrated() -> None:
+def test_an_empty_table_is_migrated() -> None:
     empty = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
     )
@@ -88,7 +88,7 @@ def test_a_table_without_rows_is_migrated() -> None:
     assert filled.changes(made.version).read_all().num_rows == 1
 
 
-def test_rows_that_come_meanwhile_get_ids_too(ds: Dataset) -> None:
+def test_concurrent_rows_get_ids_too(ds: Dataset) -> None:
     made = stable_row_ids.migrate(in_the_way(ds, lambda: ds.append(rows(8, 9))).table)
     assert made.version == ds.version + 2
     assert Dataset(made).to_table(["id"], with_row_id=True)["_rowid"].to_pylist()[-2:] == [7, 8]
@@ -116,13 +116,13 @@ def test_concurrently_updated_rows_keep_their_ids(ds: Dataset) -> None:
     ]
 
 
-def test_the_version_before_cannot_be_restored(ds: Dataset) -> None:
+def test_versions_before_it_cannot_be_restored(ds: Dataset) -> None:
     made = lance_stream.migrate_to_stable_row_ids(ds.uri)
     with pytest.raises(InvalidInputError, match="has no stable row ids"):
         made.restore(ds.version)
 
 
-def test_history_before_it_has_no_feed(ds: Dataset) -> None:
+def test_history_before_the_migration_has_no_feed(ds: Dataset) -> None:
     made = lance_stream.migrate_to_stable_row_ids(ds.uri)
     with pytest.raises(UnsupportedFeatureError, match="stable row ids"):
         made.changes(0)
@@ -144,7 +144,7 @@ class TestWithTheReference:
         made.delete("id IN (1, 5)")
         return made
 
-    def test_it_reads_ids_and_stamps(self, theirs: Any) -> None:
+    def test_lance_reads_ids_and_stamps(self, theirs: Any) -> None:
         ours = lance_stream.migrate_to_stable_row_ids(theirs.uri)
         read = lance.dataset(theirs.uri)
         read.validate()
@@ -155,7 +155,7 @@ class TestWithTheReference:
         assert set(table["_row_last_updated_at_version"].to_pylist()) == {1}
         assert ours.verify() == []
 
-    def test_it_finds_rows_by_their_ids(self, theirs: Any) -> None:
+    def test_lance_finds_rows_by_id(self, theirs: Any) -> None:
         first = lance_stream.migrate_to_stable_row_ids(theirs.uri)
         first.delete("id < 3").compact()
         read = lance.dataset(theirs.uri)
@@ -164,7 +164,7 @@ class TestWithTheReference:
         else:  # it does not read the oldest files so
             assert read.to_table(["id"], filter="_rowid = 7")["id"].to_pylist() == [7]
 
-    def test_it_writes_on(self, theirs: Any) -> None:
+    def test_lance_continues_to_write(self, theirs: Any) -> None:
         first = lance_stream.migrate_to_stable_row_ids(theirs.uri)
         ds = lance.dataset(theirs.uri)
         ds.insert(rows(20, 21))
@@ -214,7 +214,7 @@ class TestWithTheReference:
         read.create_scalar_index("id", "BTREE")
         assert read.to_table(filter="id = 7", with_row_id=True)["_rowid"].to_pylist() == [7]
 
-    def test_a_stale_writer_of_theirs_goes_on(self, theirs: Any) -> None:
+    def test_stale_lance_writers_can_commit(self, theirs: Any) -> None:
         stale = lance.dataset(theirs.uri)
         lance_stream.migrate_to_stable_row_ids(theirs.uri)
         stale.delete("id = 0")

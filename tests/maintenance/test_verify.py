@@ -49,7 +49,7 @@ def ds() -> Dataset:
     return Dataset(table).delete("id IN (1, 2)")
 
 
-def test_a_sound_table_breaks_no_rule(ds: Dataset) -> None:
+def test_a_valid_table_has_no_findings(ds: Dataset) -> None:
     for version in range(1, ds.version + 1):
         assert ds.checkout(version).verify() == []
 

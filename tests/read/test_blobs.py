@@ -191,7 +191,7 @@ def test_a_changed_blob_shows_in_the_feed(tmp_path: Path, version: str) -> None:
 
 @pytest.mark.floors
 @pytest.mark.parametrize("form", ["binary", "struct"])
-def test_bytes_come_in_other_forms_too(tmp_path: Path, form: str) -> None:
+def test_blobs_can_be_written_in_other_forms(tmp_path: Path, form: str) -> None:
     ds = lance_stream.create_dataset(tmp_path / "t", schema_of(), "2.2")
     blobs = pa.array(VALUES, pa.binary())
     if form == "struct":
@@ -204,7 +204,7 @@ def test_bytes_come_in_other_forms_too(tmp_path: Path, form: str) -> None:
     assert ds.to_table()["b"].to_pylist() == VALUES
 
 
-def test_uris_are_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_writing_uris_is_refused(tmp_path: Path) -> None:
     ds = lance_stream.create_dataset(tmp_path / "t", schema_of(), "2.2")
     blobs = pa.array(
         [{"data": None, "uri": "file:///tmp/x"}],
@@ -300,7 +300,7 @@ def test_columns_that_cannot_hold_blobs_are_refused(
         lance_stream.create_dataset(tmp_path / "t", pa.schema([field]), "2.2")
 
 
-def test_wrong_questions_are_told_apart(tmp_path: Path) -> None:
+def test_invalid_arguments_have_distinct_errors(tmp_path: Path) -> None:
     ds = table_of(tmp_path, "2.2")
     with pytest.raises(InvalidInputError, match="no blobs; ones with blobs: b"):
         ds.take_blobs("id", [0])
@@ -422,7 +422,7 @@ def test_external_local_blobs_must_be_trusted(tmp_path: Path) -> None:
     assert blob_places.read_blobs(places).to_pylist()[1] == b"01234"
 
 
-def test_a_link_is_no_file_of_blobs(tmp_path: Path) -> None:
+def test_symlinks_are_not_blob_files(tmp_path: Path) -> None:
     ds = table_of(tmp_path, "2.2")
     file = next(iter(ds.table.manifest.fragments)).files[0]
     (tmp_path / "key.pem").write_bytes(b"0123456789")
@@ -436,7 +436,7 @@ def test_a_link_is_no_file_of_blobs(tmp_path: Path) -> None:
 
 
 @pytest.mark.floors
-def test_a_table_elsewhere_names_no_local_files() -> None:
+def test_remote_tables_cannot_name_local_files() -> None:
     ds = lance_stream.create_dataset("memory://blobs-elsewhere/t", schema_of(), "2.2")
     ds = ds.append(rows_of(VALUES))
     assert ds.to_table()["b"].to_pylist() == VALUES

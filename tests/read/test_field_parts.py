@@ -102,7 +102,7 @@ def test_lists_must_agree_across_files(ds: Dataset, lists: list[object]) -> None
 
 
 @pytest.mark.floors
-def test_what_no_file_has_is_null(ds: Dataset) -> None:
+def test_fields_missing_in_files_are_null(ds: Dataset) -> None:
     ds = fragment_in_files(ds, ["id", "part.a", "list.x"])
     assert ds.to_table().to_pylist() == [
         {"id": 1, "part": {"a": 1, "b": None, "c": None}, "list": [{"x": 1, "y": None}, None]},

@@ -84,7 +84,7 @@ def test_the_queries_of_the_specification(ds: Dataset, b: int, e: int) -> None:
         assert ds.count_rows(query) == len(expected)
 
 
-def test_only_files_with_such_rows_are_opened(ds: Dataset) -> None:
+def test_only_files_with_matching_rows_are_opened(ds: Dataset) -> None:
     seen, store = watched(ds)
     assert seen.to_table(["id"], CREATED.format(b=3, e=4)).num_rows == 10
     files = {file.path for each in ds.table.manifest.fragments for file in each.files}
@@ -101,7 +101,7 @@ def test_counting_opens_no_data_file(ds: Dataset) -> None:
     assert not data_files_of(store)
 
 
-def test_no_row_is_no_file(ds: Dataset) -> None:
+def test_no_match_opens_no_file(ds: Dataset) -> None:
     seen, store = watched(ds)
     for nothing in ("_row_created_at_version > 9", "_rowid > 1000", "_rowaddr < 0"):
         assert seen.to_table(None, nothing).num_rows == 0
@@ -158,7 +158,7 @@ def test_large_id_ranges_are_narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(evaluated) == [30_000 % 4096, 4096, 4096]
 
 
-def test_verbs_choose_rows_so_too(ds: Dataset) -> None:
+def test_verbs_can_filter_by_row_versions(ds: Dataset) -> None:
     made = history().delete("_row_created_at_version = 4 AND id < 25")
     assert 20 not in made.to_table()["id"].to_pylist()
     made = made.update({"name": "'old'"}, "_row_created_at_version <= 2")

@@ -174,7 +174,7 @@ def test_an_empty_batch_makes_no_table(spark: Any, uri: str, mode: str) -> None:
 @pytest.mark.floors
 @pytest.mark.parametrize("condition", ["op", "'true'", "DATE'2026-01-01'", "array(true)"])
 @pytest.mark.parametrize("ansi", ["true", "false"])
-def test_a_condition_of_another_type_is_refused(
+def test_non_boolean_conditions_are_refused(
     spark: Any, uri: str, condition: str, ansi: str
 ) -> None:
     sink = lance_sink(uri, mode="upsert", on="id", delete_when=condition, app_id="a")

@@ -24,7 +24,9 @@ def rows(*sizes: int | None) -> pa.Table:
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
-def test_blobs_go_in_and_out(file_stream: Any, tmp_path: Path, spark: Any, version: str) -> None:
+def test_blobs_round_trip_through_a_stream(
+    file_stream: Any, tmp_path: Path, spark: Any, version: str
+) -> None:
     uri = str(tmp_path / "table")
     columns = [pa.field("id", pa.int64()), pa.field("image", pa.large_binary(), metadata=BLOB)]
     lance_stream.create_dataset(uri, pa.schema(columns), version)

@@ -51,7 +51,7 @@ SCHEMA = pa.schema(
         ("ID > .5 -- ID\n AND nope = 1", "`id` > .5 -- ID\n AND nope = 1"),
     ],
 )
-def test_a_filter_names_columns_in_any_case(written: str, settled: str) -> None:
+def test_filters_name_columns_in_any_case(written: str, settled: str) -> None:
     assert settle_filter(written, SCHEMA, case_sensitive=False) == settled
     assert settle_filter(written, SCHEMA, case_sensitive=True) == written
 

@@ -230,7 +230,7 @@ SETTINGS: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(("uri", "settings", "expected"), SETTINGS.values(), ids=SETTINGS)
-def test_what_settings_say_of_a_location(
+def test_settings_become_storage_options(
     uri: str, settings: dict[str, str], expected: dict[str, str]
 ) -> None:
     found = storage_options_of({**settings, "fs.defaultFS": "file:///"}, uri)

@@ -142,9 +142,7 @@ def s3a_settings(spark: Any, s3_bucket: Bucket) -> Iterator[Bucket]:
 
 
 @pytest.mark.nightly
-def test_sparks_own_settings_of_s3_are_enough(
-    spark: Any, file_stream: Any, s3a_settings: Bucket
-) -> None:
+def test_spark_settings_suffice_for_s3(spark: Any, file_stream: Any, s3a_settings: Bucket) -> None:
     uri = f"s3a://{s3a_settings.name}/events"
     register(spark, FORMAT)
     for number in range(2):

@@ -45,5 +45,7 @@ LAYERS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("layers", "expected"), LAYERS.values(), ids=LAYERS)
-def test_which_source_is_heard(layers: list[dict[str, Any]], expected: dict[str, Any]) -> None:
+def test_the_right_source_takes_precedence(
+    layers: list[dict[str, Any]], expected: dict[str, Any]
+) -> None:
     assert layer_options("s3://bucket/table", *layers) == expected

@@ -23,7 +23,7 @@ from lance_stream.spark.sink import lance_sink
 PATH = {"path": "/data/events.lance"}
 
 
-def test_names_are_read_in_any_case() -> None:
+def test_option_names_ignore_case() -> None:
     options = parse_options({**PATH, "READCHANGEFEED": "TRUE", "startingversion": " 4 "})
     assert options == SourceOptions("/data/events.lance", read_change_feed=True, starting_version=4)
 
@@ -33,7 +33,7 @@ def test_columns_are_a_list_or_json() -> None:
     assert parse_options({**PATH, "columns": '["a, b", "c"]'}).columns == ("a, b", "c")
 
 
-def test_a_time_without_a_zone_is_utc() -> None:
+def test_timestamps_without_zone_are_utc() -> None:
     moment = parse_options({**PATH, "timestampAsOf": "2026-11-05 14:00:00"}).version
     assert moment == datetime(2026, 11, 5, 14, tzinfo=UTC)
     moment = parse_options({**PATH, "timestampAsOf": "2026-11-05T14:00:00+05:30"}).version
@@ -152,7 +152,7 @@ def test_options_of_the_feed() -> None:
     )
 
 
-def test_a_table_without_a_path_is_refused() -> None:
+def test_the_path_is_required() -> None:
     with pytest.raises(InvalidInputError, match="path"):
         parse_options({})
 

@@ -89,7 +89,7 @@ PLANS = {"s3": plan_of_s3, "gs": plan_of_google, "az": plan_of_azure}
 
 
 @pytest.mark.nightly
-def test_a_secret_is_shown_nowhere(any_bucket: Bucket, tmp_path: Path) -> None:
+def test_secrets_are_never_shown(any_bucket: Bucket, tmp_path: Path) -> None:
     plan = PLANS[any_bucket.uri.partition(":")[0]](any_bucket)
     given = {
         "uri": plan.uri,

@@ -235,7 +235,7 @@ def test_older_batches_are_compared(spark: Any, uri: str) -> None:
 
 
 @pytest.mark.floors
-def test_settings_of_the_session_are_put_back(spark: Any, uri: str) -> None:
+def test_session_settings_are_restored(spark: Any, uri: str) -> None:
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(name)
     lance_sink(uri, app_id="a")(spark.createDataFrame([(1,)], "id long"), 0)
@@ -292,7 +292,7 @@ def test_little_data_is_written_by_the_driver(
 
 @pytest.mark.floors
 @pytest.mark.parametrize("by_driver", [False, True])
-def test_rows_are_the_same_whoever_writes_them(
+def test_driver_and_tasks_write_equal_rows(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch, by_driver: bool
 ) -> None:
     jobs = count_jobs_of_tasks(monkeypatch)
@@ -394,7 +394,7 @@ def test_slow_batches_keep_their_tasks(
 # --- columns and types
 
 
-def test_names_may_hold_backticks_and_no_dots(spark: Any, uri: str) -> None:
+def test_names_may_have_backticks_but_no_dots(spark: Any, uri: str) -> None:
     with pytest.raises(InvalidInputError, match=r"'a\.b'.*no dot"):
         sink_rows(spark, uri, "SELECT 1L AS `a.b`", 0)
     sink_rows(spark, uri, "SELECT 2L AS `c``d`, 3L AS `e f`", 0)
@@ -575,7 +575,7 @@ def test_unsupported_types_create_no_table(spark: Any, uri: str) -> None:
 
 
 @pytest.mark.floors
-def test_maps_are_stored_and_read_again(spark: Any, uri: str) -> None:
+def test_maps_round_trip(spark: Any, uri: str) -> None:
     rows = "SELECT 1L AS id, map('a', named_struct('n', array(1, NULL)), 'b', NULL) AS m"
     sink_rows(spark, uri, f"{rows} UNION ALL SELECT 2L, NULL UNION ALL SELECT 3L, map()", 0)
     stored = lance_stream.open_dataset(uri).to_table().sort_by("id")

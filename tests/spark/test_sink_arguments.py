@@ -59,6 +59,6 @@ def test_a_format_is_registered_with_a_session(session: Any) -> None:
         register(session)
 
 
-def test_arguments_that_make_sense_are_taken() -> None:
+def test_valid_arguments_are_accepted() -> None:
     options = {"schema": ID, "primary_key": ["ID"], "stable_row_ids": True}
     assert lance_sink("/somewhere", create_options=options).uri == "/somewhere"

@@ -52,7 +52,7 @@ def content(ds: lance_stream.Dataset) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["id"])
 
 
-def test_tasks_merge_fragments_as_the_driver_does(
+def test_tasks_merge_fragments_like_the_driver(
     spark: Any, ds: lance_stream.Dataset, no_data_file_is_read_here: None
 ) -> None:
     write: Callable[..., Any] = lambda tasks: write_by_jobs(spark, tasks)  # noqa: E731  # bound
@@ -64,7 +64,7 @@ def test_tasks_merge_fragments_as_the_driver_does(
     assert [each.physical_rows for each in done.table.manifest.fragments] == [1, 3, 4, 4]
 
 
-def test_no_row_changes_by_it(spark: Any, ds: lance_stream.Dataset) -> None:
+def test_compaction_by_tasks_changes_no_row(spark: Any, ds: lance_stream.Dataset) -> None:
     before = content(ds)
     done = compact(ds.table, write=lambda tasks: write_by_jobs(spark, tasks))
     assert (done.num_removed, done.num_added) == (6, 1)
@@ -163,7 +163,7 @@ def test_upserts_are_unaffected_by_compaction(spark: Any, tmp_path: Path, way: s
     assert verify(tables[0].table) == []
 
 
-def test_a_replayed_batch_begins_no_merging(spark: Any, tmp_path: Path) -> None:
+def test_a_replayed_batch_starts_no_compaction(spark: Any, tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     df = spark.range(3)
     for batch_id in range(2):

@@ -320,7 +320,7 @@ def test_equal_sequences_need_equal_rows(spark: Any, uri: str) -> None:
         feed(spark, sink, 1, CDC, (1, "b", 2, "u"), (1, "c", 2, "u"))
 
 
-def test_a_condition_that_is_none_is_refused(spark: Any, uri: str) -> None:
+def test_invalid_conditions_are_refused(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a", delete_when="no_such = 1")
     with pytest.raises(InvalidInputError, match="delete_when='no_such = 1' is not a condition"):
         feed(spark, sink, 0, "id long", (1,))

@@ -48,7 +48,7 @@ def ids(df: Any) -> list[int]:
     return sorted(row.id for row in df.collect())
 
 
-def test_spark_reads_what_arrow_reads(session: Any, uri: str) -> None:
+def test_spark_and_arrow_read_equal_rows(session: Any, uri: str) -> None:
     expected = session.createDataFrame(lance_stream.open_dataset(uri).to_table())
     assert_df_equality(load(session, uri), expected, ignore_row_order=True, ignore_nullable=True)
 
@@ -56,9 +56,7 @@ def test_spark_reads_what_arrow_reads(session: Any, uri: str) -> None:
 @pytest.mark.parametrize(
     ("version", "expected"), [(1, []), (2, [0, 1, 2, 3, 4]), (3, list(range(10)))]
 )
-def test_a_version_can_be_named_by_number(
-    session: Any, uri: str, version: int, expected: list[int]
-) -> None:
+def test_a_version_by_number(session: Any, uri: str, version: int, expected: list[int]) -> None:
     assert ids(load(session, uri, versionAsOf=version)) == expected
 
 
@@ -80,7 +78,7 @@ def test_columns_and_filter_are_options(session: Any, uri: str) -> None:
     assert ids(df) == [6, 8, 9]
 
 
-def test_system_columns_can_be_asked_for(session: Any, uri: str) -> None:
+def test_system_columns_can_be_selected(session: Any, uri: str) -> None:
     df = load(session, uri, columns="id,_rowid,_row_created_at_version")
     assert dict(df.dtypes)["_rowid"] == "bigint"
     assert {(row[0], row[1], row[2]) for row in df.collect()} == {
@@ -139,7 +137,7 @@ def test_views_are_pinned_to_their_version(session: Any, uri: str) -> None:
         assert session.table(name).count() == 10
 
 
-def test_another_name_for_the_format(session: Any, uri: str) -> None:
+def test_the_format_can_have_another_name(session: Any, uri: str) -> None:
     register(session, name="lance_stream")
     assert session.read.format("lance_stream").load(uri).count() == 9
 

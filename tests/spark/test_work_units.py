@@ -80,6 +80,6 @@ def test_scattered_rows_cost_more(tmp_path: Path) -> None:
     assert np.array_equal(np.concatenate(parts), apart.offsets)
 
 
-def test_a_portion_travels_to_a_worker() -> None:
+def test_portions_can_be_pickled() -> None:
     (portion,) = pack([("a", 1), ("b", 2)], 1)
     assert pickle.loads(pickle.dumps(portion)).units == ("a", "b")

@@ -162,7 +162,7 @@ def test_invalid_columns_write_nothing(session: Any, uri: str) -> None:
     assert files_of(uri) == files_named(uri)
 
 
-def test_new_columns_are_added_if_asked_for(session: Any, uri: str) -> None:
+def test_new_columns_are_added_on_request(session: Any, uri: str) -> None:
     save(numbers(session, 0, 2), uri)
     wider = numbers(session, 2, 3).selectExpr("id", "id * 1.5D AS price")
     save(wider, uri, schemaEvolution="add_columns")
@@ -196,7 +196,7 @@ def test_invalid_rows_leave_nothing(session: Any, uri: str) -> None:
     assert files_of(uri) == set()
 
 
-def test_a_numbered_write_is_in_once(session: Any, uri: str) -> None:
+def test_numbered_writes_are_idempotent(session: Any, uri: str) -> None:
     def write(version: int, first: int) -> None:
         save(numbers(session, first, first + 5), uri, txnAppId="nightly", txnVersion=version)
 
@@ -240,7 +240,7 @@ def test_the_format_can_have_another_name(session: Any, uri: str) -> None:
 
 
 @pytest.mark.floors
-def test_every_type_of_spark_comes_back(session: Any, uri: str) -> None:
+def test_every_spark_type_round_trips(session: Any, uri: str) -> None:
     df = session.sql(
         "SELECT CAST(1 AS TINYINT) a, CAST(2 AS SMALLINT) b, 3 c, 4L d, CAST(5 AS FLOAT) e, 6D f,"
         " true g, 'x' h, X'00ff' i, DATE'2026-01-02' j, TIMESTAMP'2026-01-02 03:04:05.678901' k,"
@@ -401,9 +401,7 @@ def test_a_failed_micro_batch_is_repeated(session: Any, file_stream: Any, uri: s
     assert ids_of(uri) == [0, 1, 2, 3]
 
 
-def test_the_complete_output_of_an_aggregation_overwrites(
-    session: Any, file_stream: Any, uri: str
-) -> None:
+def test_complete_output_overwrites_the_table(session: Any, file_stream: Any, uri: str) -> None:
     register(session)
     file_stream.add(rows(0, 1, 2))
     file_stream.add(rows(0, 3))

@@ -87,12 +87,12 @@ def test_duplicate_changes_of_a_key_are_refused(change: str) -> None:
 
 
 @pytest.mark.floors
-def test_an_unknown_type_of_change_is_refused() -> None:
+def test_unknown_change_types_are_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"'truncate' is not a change type"):
         last(changes_of((6, "insert", 3), (7, "truncate", 5)))
 
 
-def test_rows_that_are_no_changes_are_refused(empty_table: lance_stream.Dataset) -> None:
+def test_rows_without_change_columns_are_refused(empty_table: lance_stream.Dataset) -> None:
     with pytest.raises(InvalidInputError, match=r"no column '_change_type'.*readChangeFeed"):
         empty_table.apply_changes(rows({1: "a"}), on="id")
     no_version = changes_of((6, "insert", 3)).drop_columns(["_commit_version"])

@@ -101,7 +101,7 @@ def test_equality_is_that_of_python(name: str) -> None:
 
 @pytest.mark.floors
 @pytest.mark.parametrize("name", TYPES)
-def test_values_have_the_order_of_spark(name: str) -> None:
+def test_ordering_is_that_of_spark(name: str) -> None:
     kind, values = TYPES[name]
     check_can_order("x", kind)
     left, one, right, other = pairs_of(kind, values)
@@ -116,7 +116,7 @@ def test_values_have_the_order_of_spark(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [MAPS, pa.struct([("m", MAPS)]), pa.list_(MAPS), pa.struct([])])
-def test_what_has_no_order_is_refused(kind: pa.DataType) -> None:
+def test_unordered_values_are_refused(kind: pa.DataType) -> None:
     with pytest.raises(InvalidInputError, match="'x' cannot order rows"):
         check_can_order("x", kind)
 
@@ -132,5 +132,5 @@ def test_what_has_no_order_is_refused(kind: pa.DataType) -> None:
     ],
     ids=["date", "timestamp", "nanosecond", "list", "text"],
 )
-def test_values_beyond_python_are_shown(value: pa.Scalar, shown: str) -> None:
+def test_values_python_lacks_can_be_shown(value: pa.Scalar, shown: str) -> None:
     assert shown in show_value(value)

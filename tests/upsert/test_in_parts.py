@@ -67,7 +67,7 @@ def test_decimals_finer_than_the_key_are_refused(way: Way) -> None:
     ],
     ids=str,
 )
-def test_equal_keys_of_other_types_meet(way: Way, stored: pa.Array, incoming: pa.DataType) -> None:
+def test_equal_keys_match_across_types(way: Way, stored: pa.Array, incoming: pa.DataType) -> None:
     table = table_of(pa.table({"id": stored, "x": ["old"]}))
     done = way(table, pa.table({"id": stored.cast(incoming), "x": ["new"]}), BY_ID)
     assert (done.num_updated, done.num_inserted) == (1, 0)
@@ -186,7 +186,7 @@ def test_nested_sequences_are_not_remembered(way: Way) -> None:
 
 @pytest.mark.floors
 @pytest.mark.parametrize("infinite", [2**63 - 1, 0])
-def test_the_same_row_may_come_twice(way: Way, infinite: int) -> None:
+def test_identical_rows_may_repeat(way: Way, infinite: int) -> None:
     nested = pa.list_(pa.struct([("at", pa.timestamp("us")), ("x", pa.float64())]))
     rows = pa.table(
         {
@@ -273,7 +273,7 @@ def test_missing_struct_fields_keep_their_values(way: Way, applies_changes: bool
     ],
     ids=["list", "map", "list in a struct"],
 )
-def test_parts_that_an_item_lacks_are_refused(way: Way, kind: pa.DataType, value: pa.Array) -> None:
+def test_missing_fields_in_items_are_refused(way: Way, kind: pa.DataType, value: pa.Array) -> None:
     table = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/t", pa.schema([("id", pa.int64()), ("s", kind)])
     ).table
@@ -281,7 +281,8 @@ def test_parts_that_an_item_lacks_are_refused(way: Way, kind: pa.DataType, value
         way(table, pa.table({"id": [1], "s": value}), BY_ID)
 
 
-def test_no_column_is_left_out_by_none() -> None:
+def test_none_excludes_no_column() -> None:
+    """As the value of `except_columns`."""
     rows = pa.table({"id": [1], "x": [1]})
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", rows.schema)
     ds = ds.upsert(rows, on="id", except_columns=None)

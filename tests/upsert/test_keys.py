@@ -144,7 +144,7 @@ def test_these_types_can_be_keys(arrow_type: pa.DataType) -> None:
 @pytest.mark.parametrize(
     "arrow_type", [pa.float64(), pa.list_(pa.int8()), pa.null(), pa.time32("s")]
 )
-def test_these_types_cannot(arrow_type: pa.DataType) -> None:
+def test_these_types_cannot_be_keys(arrow_type: pa.DataType) -> None:
     with pytest.raises(InvalidInputError, match="'k' cannot be a key: its type is"):
         check_key_type("k", arrow_type)
 
@@ -158,7 +158,7 @@ def test_null_keys_are_counted_and_refused() -> None:
 
 
 @pytest.mark.floors
-def test_without_an_order_a_key_occurs_once() -> None:
+def test_without_a_sequence_keys_are_unique() -> None:
     keys = [pa.array([5, 6, 5, 6, 6, 7])]
     with pytest.raises(InvalidInputError, match=r"2 keys .* \(k=5\) 2 times.*sequence_by"):
         only_rows(["k"], keys, KeyLookup(keys))
@@ -169,7 +169,7 @@ def test_without_an_order_a_key_occurs_once() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-9, 9)), unique=True, max_size=20))
-def test_the_newest_row_of_a_key_counts(rows: list[tuple[int, int]]) -> None:
+def test_the_newest_row_of_a_key_wins(rows: list[tuple[int, int]]) -> None:
     batch = pa.record_batch(
         [
             pa.array([row[0] for row in rows], pa.int64()),

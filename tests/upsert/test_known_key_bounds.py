@@ -61,7 +61,7 @@ def saved(table: TableVersion, *keys: list[Any]) -> ColumnBounds:
         (pa.decimal128(20, 0), [[256], [-1, 0], [None]]),
     ],
 )
-def test_what_was_saved_is_read_again(arrow_type: pa.DataType, keys: list[list[Any]]) -> None:
+def test_saved_bounds_round_trip(arrow_type: pa.DataType, keys: list[list[Any]]) -> None:
     table = table_of(*keys, arrow_type=arrow_type)
     column = saved(table, *keys)
     again = ColumnBounds(key_field(table))
@@ -75,7 +75,7 @@ def test_what_was_saved_is_read_again(arrow_type: pa.DataType, keys: list[list[A
         assert may.tolist() == [number == 0, number == 1, False]
 
 
-def test_damage_is_noticed_wherever_it_is() -> None:
+def test_damage_anywhere_is_noticed() -> None:
     table = table_of([1, 2], [3])
     saved(table, [1, 2], [3])
     path = bounds_path(key_field(table))
@@ -123,7 +123,7 @@ def test_only_the_newest_bounds_are_saved(monkeypatch: pytest.MonkeyPatch) -> No
     assert again.known_files(fragments) == column.known_files(fragments)[1:]
 
 
-def test_a_store_that_fails_is_no_error() -> None:
+def test_store_failures_are_ignored() -> None:
     def fail(call: str, path: str) -> None:
         raise RuntimeError("the store does not answer")
 
@@ -136,7 +136,7 @@ def test_a_store_that_fails_is_no_error() -> None:
     assert [call for call, _ in store.calls] == ["write", "read_end"]
 
 
-def test_a_process_reads_what_was_saved_once() -> None:
+def test_saved_bounds_are_read_once_per_process() -> None:
     table = table_of([1], [5])
     saved(table, [1], [5])
     store = WatchedStore(table.store)
@@ -166,6 +166,6 @@ def test_bounds_are_saved_if_it_pays(
     assert not table.store.exists(bounds_path(key_field(table)))
 
 
-def test_a_floating_point_column_has_no_bounds() -> None:
+def test_floating_point_columns_have_no_bounds() -> None:
     table = table_of([1.0], arrow_type=pa.float64())
     assert key_bounds(table, ["id"]).columns == []

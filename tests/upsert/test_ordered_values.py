@@ -69,9 +69,7 @@ def test_ordered_words_keep_the_order(column: tuple[pa.DataType, list[Any]], ski
 
 @settings(deadline=None)
 @given(columns(), st.booleans())
-def test_all_values_lie_between_their_bounds(
-    column: tuple[pa.DataType, list[Any]], with_null: bool
-) -> None:
+def test_bounds_enclose_all_values(column: tuple[pa.DataType, list[Any]], with_null: bool) -> None:
     arrow_type, drawn = column
     bounds = bounds_of(pa.array([*drawn, *[None] * with_null], arrow_type))
     assert bounds is not None
@@ -91,5 +89,5 @@ def test_nulls_have_neither_bounds_nor_words(arrow_type: pa.DataType) -> None:
     "arrow_type",
     [pa.float32(), pa.dictionary(pa.int8(), pa.string()), pa.list_(pa.int8()), pa.binary(0)],
 )
-def test_values_of_these_types_have_no_order(arrow_type: pa.DataType) -> None:
+def test_these_types_have_no_order(arrow_type: pa.DataType) -> None:
     assert width_of(arrow_type) is None

@@ -230,7 +230,7 @@ def test_composite_keys_match_in_any_order() -> None:
     assert keys == [{"a": "x", "b": 2}, {"a": "y", "b": 1}]
 
 
-def test_deletes_are_forgotten_after_a_while() -> None:
+def test_remembered_deletes_expire() -> None:
     now = [0]
     environment = make_environment(now_nanos=lambda: now[0])
     table = take_in(new_table(), (1, 5, "d"), environment=environment).table

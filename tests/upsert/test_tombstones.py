@@ -198,7 +198,7 @@ def test_concurrent_writers_keep_both_tombstones() -> None:
     assert all(late(both, ids(*range(7), 50, 60), pa.array([5] * 9)))
 
 
-def test_nothing_is_written_where_nothing_is_deleted() -> None:
+def test_no_file_without_deletes() -> None:
     table = new_table()
     known = open_remembered(table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
     plan = plan_tombstones(known, [known.new_deletes(ids(), pa.array([], pa.int64()))])
@@ -220,7 +220,7 @@ def test_each_process_reads_a_file_once() -> None:
     assert watched.calls == [("read", tombstone_path(known.files[0].name))]
 
 
-def test_no_more_is_kept_than_may_be() -> None:
+def test_the_cache_respects_its_limit() -> None:
     table = new_table()
     for number in range(3):
         table = remember(

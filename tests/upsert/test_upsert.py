@@ -53,7 +53,7 @@ def content(table: TableVersion) -> list[dict[str, Any]]:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(changes, min_size=1, max_size=4), st.booleans())
-def test_cdc_batches_do_what_a_dictionary_does(
+def test_cdc_batches_match_a_dictionary(
     batches: list[list[dict[str, Any]]], skip_unchanged: bool
 ) -> None:
     table = new_table()
@@ -180,7 +180,7 @@ def test_concurrent_updates_of_a_row_are_serialized() -> None:
     assert done.table.version == table.version + 2
 
 
-def test_the_verbs_of_a_dataset_lead_here() -> None:
+def test_dataset_verbs_upsert_update_and_restore() -> None:
     ds = lance_stream.Dataset(small())
     changed = ds.upsert(pa.table({"id": [3, 4], "x": [3.5, 4.5]}), on=["id"])
     assert changed.update({"x": "x + 1"}, where="id > 2").version == ds.version + 2

@@ -91,7 +91,7 @@ def test_distant_keys_skip_fragments_between() -> None:
     assert (done.num_updated, done.num_inserted) == (2, 1)
 
 
-def test_new_keys_only_open_nothing() -> None:
+def test_upserts_of_new_keys_open_nothing() -> None:
     table = upsert(ordered_by_time(), rows(-1, 0), ON_ID).table
     now, store = watched(table)
     done = upsert(now, rows(9000, 9010), ON_ID)

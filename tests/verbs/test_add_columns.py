@@ -53,7 +53,7 @@ def test_existing_rows_read_null(ds: Dataset) -> None:
 
 
 @pytest.mark.floors
-def test_rows_that_come_later_have_values(ds: Dataset) -> None:
+def test_later_rows_have_values(ds: Dataset) -> None:
     added = ds.add_columns(PRICE).append(pa.table({"id": [6], "name": ["n6"], "price": [1.5]}))
     added = added.upsert(pa.table({"id": [0], "price": [2.5]}), on=["id"])
     assert dict(zip(*added.to_table(["id", "price"]).to_pydict().values(), strict=True)) == {
@@ -71,7 +71,7 @@ def test_no_data_file_is_read_or_written(ds: Dataset) -> None:
     assert not [path for _, path in store.calls if path.startswith("data/")]
 
 
-def test_nested_columns_are_numbered_on(ds: Dataset) -> None:
+def test_new_nested_columns_get_new_ids(ds: Dataset) -> None:
     added = ds.add_columns(
         [
             pa.field("place", pa.struct([pa.field("x", pa.int64(), False), ("y", pa.string())])),
@@ -223,7 +223,7 @@ def test_a_source_primary_key_is_dropped(ds: Dataset) -> None:
         ([("new", pa.month_day_nano_interval())], "new"),
     ],
 )
-def test_rows_that_would_not_fit_add_nothing(ds: Dataset, incoming: Any, match: str) -> None:
+def test_rows_that_do_not_fit_add_nothing(ds: Dataset, incoming: Any, match: str) -> None:
     with pytest.raises((InvalidInputError, lance_stream.UnsupportedFeatureError)) as caught:
         add_missing_columns(ds.table, pa.schema(incoming))
     text = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])

@@ -107,7 +107,7 @@ def test_a_constant_null_writes_nothing(ds: Dataset) -> None:
     assert made.changes(ds.version).read_all().num_rows == 0
 
 
-def test_null_and_other_columns_come_together(ds: Dataset) -> None:
+def test_null_and_computed_columns_at_once(ds: Dataset) -> None:
     made = ds.add_columns({"price": "CAST(NULL AS double)", "double": "id * 2"})
     assert made.schema.names[-2:] == ["price", "double"]
     assert made.to_table()["price"].null_count == 7
@@ -115,14 +115,14 @@ def test_null_and_other_columns_come_together(ds: Dataset) -> None:
     assert made.verify() == []
 
 
-def test_rows_come_later_with_and_without_values(ds: Dataset) -> None:
+def test_later_rows_may_lack_values(ds: Dataset) -> None:
     made = ds.add_columns({"double": "id * 2"}).append(rows(9))
     made = made.append(rows(10).append_column("double", pa.array([20])))
     assert made.to_table(filter="id > 8")["double"].to_pylist() == [None, 20]
     assert made.compact().to_table(filter="id > 7")["double"].to_pylist() == [16, None, 20]
 
 
-def test_a_table_without_rows_gets_its_columns() -> None:
+def test_an_empty_table_gets_its_columns() -> None:
     empty = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
     made = empty.add_columns({"double": "id * 2"}).append(rows(1))
     assert made.schema.names == [*SCHEMA.names, "double"]
@@ -163,7 +163,7 @@ def test_failed_computations_leave_no_files(
     assert data_files(ds) == before
 
 
-def test_no_column_is_no_version(ds: Dataset) -> None:
+def test_adding_no_column_makes_no_version(ds: Dataset) -> None:
     assert ds.add_columns({}).version == ds.version
 
 

@@ -58,7 +58,7 @@ def test_dropping_a_column_changes_no_row(ds: Dataset) -> None:
     assert ds.checkout(ds.version).to_table().equals(ds.to_table())
 
 
-def test_one_name_may_stand_for_itself(ds: Dataset) -> None:
+def test_a_single_name_needs_no_list(ds: Dataset) -> None:
     assert ds.drop_columns("name").schema.names == ["id", "place", "orders", "tags"]
 
 
@@ -80,7 +80,7 @@ def test_no_data_file_is_read_or_written(ds: Dataset) -> None:
     assert not [path for _, path in store.calls if path.startswith("data/")]
 
 
-def test_values_go_with_a_compaction(ds: Dataset) -> None:
+def test_compaction_removes_dropped_values(ds: Dataset) -> None:
     left = ds.drop_columns(["name"]).compact()
     held = [file.field_ids for each in left.table.manifest.fragments for file in each.files]
     assert len(held) == 1
@@ -137,7 +137,7 @@ def test_invalid_drops_make_no_version(
     assert ds.checkout(None).version == ds.version
 
 
-def test_a_table_keeps_a_column() -> None:
+def test_the_last_column_cannot_be_dropped() -> None:
     made = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", pa.schema([("a", pa.int64()), ("b", pa.int64())])
     )
@@ -145,7 +145,7 @@ def test_a_table_keeps_a_column() -> None:
         made.drop_columns(["a", "b"])
 
 
-def test_no_column_is_no_version(ds: Dataset) -> None:
+def test_dropping_no_column_makes_no_version(ds: Dataset) -> None:
     assert ds.drop_columns([]).version == ds.version
 
 
@@ -171,7 +171,7 @@ def test_columns_of_tombstones_cannot_be_dropped() -> None:
 
 
 @pytest.mark.oracle
-def test_a_column_with_an_index_stays(tmp_path: Any) -> None:
+def test_indexed_columns_cannot_be_dropped(tmp_path: Any) -> None:
     theirs = lance.write_dataset(pa.table({"id": [1, 2], "x": [1, 2]}), tmp_path / "t")
     theirs.create_scalar_index("x", "BTREE")
     ds = lance_stream.open_dataset(theirs.uri)
@@ -183,14 +183,14 @@ def test_a_column_with_an_index_stays(tmp_path: Any) -> None:
 
 
 @pytest.mark.oracle
-def test_an_index_that_comes_meanwhile_is_seen(tmp_path: Any) -> None:
+def test_concurrently_indexed_columns_stay(tmp_path: Any) -> None:
     theirs = lance.write_dataset(pa.table({"id": [1, 2], "x": [1, 2]}), tmp_path / "t")
     ds = lance_stream.open_dataset(theirs.uri)
     with pytest.raises(InvalidInputError, match="the index 'x_idx' is on it"):
         in_the_way(ds, lambda: theirs.create_scalar_index("x", "BTREE")).drop_columns(["x"])
 
 
-def test_rows_and_columns_that_come_meanwhile_stay(ds: Dataset) -> None:
+def test_concurrent_rows_and_columns_stay(ds: Dataset) -> None:
     def meanwhile() -> None:
         ds.append(rows(5)).add_columns(pa.field("price", pa.float64())).delete("id = 1")
 
@@ -199,12 +199,12 @@ def test_rows_and_columns_that_come_meanwhile_stay(ds: Dataset) -> None:
     assert left.to_table()["id"].to_pylist() == [2, 3, 4, 5]
 
 
-def test_two_at_once_drop_two_columns(ds: Dataset) -> None:
+def test_two_columns_can_be_dropped_concurrently(ds: Dataset) -> None:
     left = in_the_way(ds, lambda: ds.drop_columns(["tags"])).drop_columns(["name"])
     assert left.schema.names == ["id", "place", "orders"]
 
 
-def test_a_new_name_that_comes_meanwhile_stays(ds: Dataset) -> None:
+def test_concurrent_renames_are_kept(ds: Dataset) -> None:
     def meanwhile() -> None:
         ds.rename_columns({"tags": "labels"})
 

@@ -75,7 +75,7 @@ def test_unregistered_extension_types_read_as_storage(
         pa.register_extension_type(celsius)
 
 
-def test_maps_and_points_go_through_a_table() -> None:
+def test_maps_and_points_round_trip() -> None:
     point = pa.struct([("x", pa.int32()), ("y", pa.int32())])
     schema = pa.schema(
         [

@@ -20,7 +20,7 @@ def ds() -> Dataset:
     return made.append(rows(1, 2)).append(rows(3, 4))
 
 
-def test_rows_read_the_same_under_another_name(ds: Dataset) -> None:
+def test_renaming_keeps_the_rows(ds: Dataset) -> None:
     before = ds.to_table(with_row_id=True, with_row_versions=True)
     made = ds.rename_columns({"name": "title", "id": "key"})
     assert made.version == ds.version + 1
@@ -33,7 +33,7 @@ def test_rows_read_the_same_under_another_name(ds: Dataset) -> None:
     assert made.verify() == []
 
 
-def test_a_key_stays_one(ds: Dataset) -> None:
+def test_a_renamed_key_stays_the_key(ds: Dataset) -> None:
     made = ds.rename_columns({"id": "key"})
     assert made.table.schema.fields[0].primary_key_position is not None
     made = made.upsert(pa.table({"key": [1, 9], "name": ["new", "nine"]}), on="key")
@@ -41,7 +41,8 @@ def test_a_key_stays_one(ds: Dataset) -> None:
     assert made.count_rows() == 5
 
 
-def test_parts_of_structs_also_in_lists(ds: Dataset) -> None:
+def test_struct_fields_can_be_renamed(ds: Dataset) -> None:
+    """Also in lists."""
     made = ds.rename_columns({"place.city": "town", "orders.n": "count"})
     assert made.schema.field("place").type == pa.struct(
         [("town", pa.string()), ("zip", pa.int32())]
@@ -50,7 +51,7 @@ def test_parts_of_structs_also_in_lists(ds: Dataset) -> None:
     assert made.to_table()["orders"].to_pylist()[2] == [{"price": 1.0, "count": 3}]
 
 
-def test_two_columns_change_names(ds: Dataset) -> None:
+def test_two_columns_can_swap_names(ds: Dataset) -> None:
     made = ds.rename_columns({"id": "name", "name": "id"})
     assert made.to_table(["id", "name"]).to_pydict() == {
         "id": ["n1", "n2", "n3", "n4"],
@@ -64,7 +65,7 @@ def test_the_feed_follows_renamed_columns(ds: Dataset) -> None:
     assert feed["title"].to_pylist() == ["n1", "n2", "n3", "n4", "n1", "new"]
 
 
-def test_the_same_names_are_no_version(ds: Dataset) -> None:
+def test_renaming_to_the_same_makes_no_version(ds: Dataset) -> None:
     assert ds.rename_columns({}).version == ds.version
     assert ds.rename_columns({"name": "name"}).version == ds.version
 

@@ -64,7 +64,7 @@ def test_a_new_table_has_no_rows(uri: str, file_version: str) -> None:
         assert each.verify() == []
 
 
-def test_a_table_is_not_made_twice(ds: Dataset) -> None:
+def test_existing_tables_are_not_recreated(ds: Dataset) -> None:
     with pytest.raises(InvalidInputError, match=r"a dataset already exists at .*, at version 3"):
         lance_stream.create_dataset(ds.uri, SCHEMA)
 
@@ -152,7 +152,7 @@ def test_checkout_by_number_and_timestamp(ds: Dataset) -> None:
 
 
 @pytest.mark.parametrize("version", [0, -1, True, 2.0, timedelta(1)])
-def test_what_is_no_version_is_refused(ds: Dataset, version: Any) -> None:
+def test_invalid_versions_are_refused(ds: Dataset, version: Any) -> None:
     with pytest.raises(InvalidInputError):
         ds.checkout(version)
 
@@ -218,7 +218,7 @@ def test_appends_go_after_the_newest_version(ds: Dataset) -> None:
     ],
     ids=["table", "batch", "batches", "reader", "pandas", "other order", "narrower"],
 )
-def test_whatever_has_the_columns_can_be_appended(ds: Dataset, data: Any) -> None:
+def test_any_tabular_input_can_be_appended(ds: Dataset, data: Any) -> None:
     assert ds.append(data).to_table() == pa.concat_tables([ds.to_table(), rows(6, 7)])
 
 
@@ -261,7 +261,7 @@ def test_errors_of_the_input_leave_no_file(tmp_path: Path) -> None:
     assert lance_stream.open_dataset(tmp_path / "t").version == 1
 
 
-def test_many_who_append_at_once_all_succeed(ds: Dataset) -> None:
+def test_concurrent_appends_all_succeed(ds: Dataset) -> None:
     errors: list[BaseException] = []
 
     def append(number: int) -> None:
@@ -366,7 +366,7 @@ def test_overwriting_keeps_ids_of_equal_columns(ds: Dataset) -> None:
     assert {each.id for each in other.walk()}.isdisjoint(each.id for each in schema.walk())
 
 
-def test_config_entries_are_set_and_taken_away(ds: Dataset) -> None:
+def test_config_entries_are_set_and_removed(ds: Dataset) -> None:
     ds = ds.update_config({"a": "1", "b": "2"}).update_config({"a": None, "c": "3"})
     assert ds.config == {"b": "2", "c": "3"}
     assert ds.version == 5
@@ -379,7 +379,7 @@ def test_config_entries_are_set_and_taken_away(ds: Dataset) -> None:
 # --- reading
 
 
-def test_columns_come_in_the_order_asked_for(ds: Dataset) -> None:
+def test_columns_keep_the_requested_order(ds: Dataset) -> None:
     assert ds.to_table(columns=["name", "id"]).column_names == ["name", "id"]
     with pytest.raises(NotFoundError, match="no column 'nope'"):
         ds.scan(columns=["nope"])
@@ -397,7 +397,7 @@ def test_filters_may_use_unselected_columns(ds: Dataset) -> None:
     assert ds.count_rows("FALSE") == 0
 
 
-def test_no_batch_is_larger_than_asked_for(ds: Dataset) -> None:
+def test_batches_respect_the_batch_size(ds: Dataset) -> None:
     batches = list(ds.scan(batch_size=2))
     assert [each.num_rows for each in batches] == [2, 1, 2, 1]
     with pytest.raises(InvalidInputError, match="at least 1"):

@@ -32,7 +32,7 @@ class SpeaksArrow:
     ],
     ids=["table", "batch", "batches", "generator", "reader", "c stream"],
 )
-def test_whatever_has_rows_and_columns_becomes_batches(data: Any) -> None:
+def test_tabular_input_becomes_batches(data: Any) -> None:
     assert read_input(data).read_all() == TABLE
 
 

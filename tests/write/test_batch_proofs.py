@@ -274,7 +274,7 @@ def test_empty_rules_do_not_change_fingerprints() -> None:
     assert fingerprint({"mode": "append"}) == "0fa944cfd3db0b25"
 
 
-def test_recent_batches_are_few_in_an_entry(table: TableVersion) -> None:
+def test_entries_keep_few_recent_batches(table: TableVersion) -> None:
     for number in range(ledger.MAX_RECENT + 3):
         take_in(table, number, rows(number))
     entry = ledger.read_entry(checkout(table, None).manifest.config, QUERY)

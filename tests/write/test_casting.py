@@ -238,7 +238,7 @@ def test_nulls_in_required_columns_are_named(
         cast_batch(batch, pa.schema([wanted]))
 
 
-def test_nulls_below_a_null_are_nobodys_nulls() -> None:
+def test_nulls_below_a_null_are_allowed() -> None:
     wanted = pa.schema([("a", pa.struct([NOT_NULL])), ("b", pa.list_(NOT_NULL))])
     batch = pa.RecordBatch.from_arrays(
         [pa.array([{"item": 1}, None]), pa.array([[1], None])], names=["a", "b"]
@@ -246,14 +246,14 @@ def test_nulls_below_a_null_are_nobodys_nulls() -> None:
     assert cast_batch(batch, wanted).to_pylist() == batch.to_pylist()
 
 
-def test_what_fits_already_is_not_copied() -> None:
+def test_fitting_values_are_not_copied() -> None:
     batch = pa.RecordBatch.from_pydict({"a": [1, 2, 3]})
     result = cast_batch(batch, batch.schema)
     assert result.column(0).buffers()[1].address == batch.column(0).buffers()[1].address
 
 
 @pytest.mark.floors
-def test_a_list_of_pairs_becomes_a_map() -> None:
+def test_lists_of_pairs_become_maps() -> None:
     wanted = pa.map_(pa.string(), pa.int64())
     pair = pa.struct([("k", pa.string()), ("v", pa.int8())])
     rows = [[{"k": "a", "v": 1}], None, [], [{"k": "b", "v": None}]]

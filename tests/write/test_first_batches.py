@@ -128,7 +128,7 @@ def test_concurrent_drivers_share_one_table(uri: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_many_drivers_make_one_table(uri: str, way: str) -> None:
+def test_many_drivers_create_one_table(uri: str, way: str) -> None:
     tables = [plan_table(uri, SCHEMA) for _ in range(6)]
     errors: list[BaseException] = []
 

@@ -61,7 +61,7 @@ def test_files_are_cut_by_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [{"max_rows_per_file": 0}, {"max_bytes_per_file": 0}])
-def test_a_limit_is_at_least_one(tmp_path: Path, limit: dict[str, int]) -> None:
+def test_limits_are_at_least_one(tmp_path: Path, limit: dict[str, int]) -> None:
     with pytest.raises(InvalidInputError, match="at least 1"):
         target(tmp_path, **limit)
 

@@ -59,7 +59,7 @@ def test_a_replayed_micro_batch_changes_nothing(table: TableVersion) -> None:
     assert ids_of(table) == [1]
 
 
-def test_an_older_micro_batch_changes_nothing_either(table: TableVersion) -> None:
+def test_older_micro_batches_change_nothing(table: TableVersion) -> None:
     append(table, rows(1), batch(5))
     assert not append(table, rows(0), batch(3)).is_new
     assert ids_of(table) == [1]
@@ -320,7 +320,7 @@ def test_foreign_restores_are_found_far_back(table: TableVersion) -> None:
     assert 1 not in ids_of(table)
 
 
-def test_a_search_holds_for_later_batches_only(table: TableVersion) -> None:
+def test_a_search_covers_later_batches_only(table: TableVersion) -> None:
     append(table, rows(0), batch(0))
     append(table, rows(1), batch(1))
     restore_as_another_program(table, 2)

@@ -97,7 +97,7 @@ def test_a_repeated_row_counts_each_time() -> None:
     assert twice == once + once != once
 
 
-def test_values_that_change_places_make_other_rows() -> None:
+def test_swapped_values_change_the_digest() -> None:
     one = pa.table({"x": [1, 2], "y": [3, 4]})
     assert digest_of(pa.table({"x": [2, 1], "y": [3, 4]})) != digest_of(one)
     assert digest_of(pa.table({"x": [3, 2], "y": [1, 4]})) != digest_of(one)
@@ -138,7 +138,7 @@ def test_null_columns_equal_missing_ones() -> None:
         ([float("inf")], [float("nan")]),
     ],
 )
-def test_other_values_have_another_digest(one: list[Any], other: list[Any]) -> None:
+def test_different_values_have_different_digests(one: list[Any], other: list[Any]) -> None:
     assert digest_of_column(one) != digest_of_column(other)
 
 

@@ -30,7 +30,7 @@ def test_the_order_visits_every_value_once(bits: int) -> None:
 
 
 @pytest.mark.parametrize(("bits", "width"), [(8, 3), (16, 11), (32, 7), (64, 37)])
-def test_packing_follows_the_definition_bit_by_bit(bits: int, width: int) -> None:
+def test_packing_matches_the_definition(bits: int, width: int) -> None:
     values = np.random.default_rng(1).integers(0, 2**width, 1024).astype(f"<u{bits // 8}")
     assert fastlanes.pack(values[None], width)[0].tolist() == packed_slowly(values, bits, width)
 
@@ -78,7 +78,7 @@ def test_a_wrong_bit_width_is_corrupt() -> None:
             InlineBitpacking(32).decode_mini_block([consecutive(chunk, sizes)], counts)
 
 
-def test_chunks_that_are_not_full_can_stand_anywhere() -> None:
+def test_partial_chunks_may_be_anywhere() -> None:
     values = np.arange(3 * 1024, dtype="<u4").reshape(3, 1024)
     packed = fastlanes.pack(values, 12).view(np.uint8)
     head = np.frombuffer((12).to_bytes(4, "little"), np.uint8)

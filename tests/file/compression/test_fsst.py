@@ -63,7 +63,7 @@ def tables_and_values(draw: st.DrawFn) -> tuple[SymbolTable, list[bytes]]:
     pairs=st.booleans(),
     slices=st.booleans(),
 )
-def test_all_values_decode_as_one_by_one(
+def test_bulk_decoding_equals_decoding_one_value(
     case: tuple[SymbolTable, list[bytes]], offsets: type, pairs: bool, slices: bool
 ) -> None:
     table, values = case
@@ -153,11 +153,11 @@ def test_decoding_undoes_encoding(
     ],
     ids=["pairs", "all bytes", "255s", "zeros", "one among empty ones"],
 )
-def test_any_bytes_come_back(values: list[bytes]) -> None:
+def test_any_bytes_round_trip(values: list[bytes]) -> None:
     assert round_trip(values).num_values == len(values)
 
 
-def test_text_becomes_less_than_half() -> None:
+def test_text_shrinks_to_less_than_half() -> None:
     words = ["stream", "table", "version", "fragment", "column", "page", "chunk", "level"]
     values = [
         f"{words[n % 8]} {words[n * 5 % 7]} of {words[n * 3 % 5]} {n}".encode() for n in range(5000)
@@ -175,7 +175,7 @@ def test_random_or_few_bytes_stay_uncompressed() -> None:
         assert values_of(encoded) == values
 
 
-def test_no_symbol_of_several_bytes_holds_the_terminator() -> None:
+def test_multibyte_symbols_exclude_the_terminator() -> None:
     random = np.random.default_rng(2)
     data = random.choice(np.arange(200, dtype=np.uint8), (3000, 8), p=np.arange(200) / 19900)
     _, table = fsst.encode(block_of([each.tobytes() for each in data]))

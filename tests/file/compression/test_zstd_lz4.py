@@ -36,7 +36,7 @@ def values_of(block: VariableWidthBlock) -> list[bytes]:
 
 
 @pytest.mark.parametrize(("scheme", "compress"), SCHEMES)
-def test_pieces_decompress_one_by_one(scheme: str, compress: object) -> None:
+def test_pieces_decompress_independently(scheme: str, compress: object) -> None:
     assert callable(compress)
     pieces = [compress(raw) for raw in RAW]
     assert values_of(zstd_lz4.decode_per_value(block_of(pieces), scheme)) == RAW
@@ -105,7 +105,7 @@ def test_a_truncated_piece_is_bad_data(scheme: str, compress: object) -> None:
             zstd_lz4.decode(np.frombuffer(piece[:size], np.uint8), scheme, 10**6)
 
 
-def test_another_scheme_is_refused_by_name() -> None:
+def test_unknown_schemes_are_named() -> None:
     with pytest.raises(UnsupportedFeatureError, match="brotli"):
         zstd_lz4.decode(np.zeros(9, np.uint8), "brotli", 100)
 
@@ -124,7 +124,7 @@ def test_decoding_undoes_encoding(scheme: str, level: int | None, offsets: type)
     assert zstd_lz4.decode(whole, scheme, len(raw.data)).tobytes() == raw.data.tobytes()
 
 
-def test_sizes_stand_before_the_pieces() -> None:
+def test_pieces_start_with_their_size() -> None:
     for scheme, width in (("zstd", 8), ("lz4", 4)):
         encoded = values_of(zstd_lz4.encode_per_value(block_of([b"abc" * 100]), scheme, None))
         assert int.from_bytes(encoded[0][:width], "little") == 300

@@ -75,7 +75,7 @@ def with_metadata(data: bytes, message: file_pb2.Metadata) -> bytes:
     return data[:position] + struct.pack("<I", len(body)) + body + data[-16:]
 
 
-def test_the_sound_file_reads(files: Any, sound: bytes) -> None:
+def test_the_undamaged_file_is_readable(files: Any, sound: bytes) -> None:
     assert read_everything(files, sound)
     assert read_everything(files, with_metadata(sound, parts_of(sound)[1]))
 
@@ -85,7 +85,7 @@ def test_a_truncated_file_is_corrupt(files: Any, sound: bytes) -> None:
 
 
 @pytest.mark.floors
-def test_flipped_bits_do_no_other_harm(files: Any, sound: bytes) -> None:
+def test_flipped_bits_do_no_harm(files: Any, sound: bytes) -> None:
     chance = random.Random(1)
     refused = 0
     for _ in range(200):
@@ -142,7 +142,7 @@ def test_an_absurd_position_is_refused(files: Any, sound: bytes, field: str, num
     assert not read_everything(files, with_metadata(sound, message))
 
 
-def test_statistics_elsewhere_are_refused_or_right(files: Any, sound: bytes) -> None:
+def test_invalid_statistics_positions_are_refused(files: Any, sound: bytes) -> None:
     _, message = parts_of(sound)
     before = message.statistics.page_table_position
     for number in (before - 8, 2**40, 2**64 - 1):
@@ -150,7 +150,7 @@ def test_statistics_elsewhere_are_refused_or_right(files: Any, sound: bytes) -> 
         assert not read_everything(files, with_metadata(sound, message))
 
 
-def test_ends_that_fall_are_refused(files: Any) -> None:
+def test_descending_end_offsets_are_refused(files: Any) -> None:
     table = pa.table({"s": ["aaaa", "bbbb", "cccc"]})
     data = files.write(table, version=FileVersion.V0_1)[0]
     ends = data.index(np.array([0, 4, 8, 12]).astype("<i8").tobytes())

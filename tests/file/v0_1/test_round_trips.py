@@ -69,7 +69,7 @@ def lists_of(arrays: list[pa.Array]) -> list[Any]:
 
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_any_range_and_any_rows_come_back(
+def test_any_range_and_any_rows_round_trip(
     files: Any, data: bytes, table: pa.Table, drawn: st.DataObject
 ) -> None:
     opened = files.open(data)
@@ -155,7 +155,7 @@ def test_a_missing_column_is_named(files: Any, data: bytes) -> None:
 
 
 @pytest.mark.floors
-def test_a_file_without_rows_is_read(files: Any) -> None:
+def test_an_empty_file_is_readable(files: Any) -> None:
     opened = files.written(table_of(5).slice(0, 0), version=V0_1)
     assert opened.num_rows == 0
     assert [len(each) for each in opened.read(0, 0)] == [0] * 11
@@ -197,6 +197,6 @@ def test_dictionaries_beyond_their_index_are_refused(files: Any) -> None:
         (pa.array([1.5, 2]).dictionary_encode(), "no dictionary of double"),
     ],
 )
-def test_what_the_version_cannot_hold_is_refused(files: Any, array: pa.Array, problem: str) -> None:
+def test_unsupported_values_are_refused(files: Any, array: pa.Array, problem: str) -> None:
     with pytest.raises(InvalidInputError, match=problem):
         files.write(pa.table({"x": array}), version=V0_1)

@@ -49,7 +49,7 @@ def test_zeros_are_bounded_by_both_zeros() -> None:
 
 
 @given(st.text() | st.text("ab\u07ff\uffff\U0010ffff", min_size=10, max_size=80))
-def test_cut_bounds_of_texts_stay_bounds(text: str) -> None:
+def test_truncated_string_bounds_stay_bounds(text: str) -> None:
     least, most = cut(text), raised(text)
     assert len(least.encode()) <= 64
     assert least.encode() <= text.encode()
@@ -59,7 +59,7 @@ def test_cut_bounds_of_texts_stay_bounds(text: str) -> None:
 
 
 @given(st.binary(max_size=90) | st.binary(max_size=9).map(lambda each: b"\xff" * 60 + each))
-def test_cut_bounds_of_bytes_stay_bounds(data: bytes) -> None:
+def test_truncated_binary_bounds_stay_bounds(data: bytes) -> None:
     assert cut(data) <= data
     most = raised(data)
     assert most is None or most >= data

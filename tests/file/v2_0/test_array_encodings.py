@@ -44,7 +44,7 @@ def test_flat_bits_start_at_the_least_significant() -> None:
     assert decode(flat(1), pa.bool_(), stored, scattered).to_pylist() == [True, False, True]
 
 
-def test_a_bitmap_says_which_values_are_there() -> None:
+def test_bitmaps_mark_the_valid_values() -> None:
     encoding = some_nulls(flat(1), flat(16, 1))
     stored = [bytes([0b101]), struct.pack("<3h", 7, 8, 9)]
     assert decode(encoding, pa.int16(), stored, Rows(0, 3)).to_pylist() == [7, None, 9]
@@ -150,7 +150,7 @@ def test_an_index_without_an_item_is_corrupt(index: int) -> None:
         ),
     ],
 )
-def test_what_does_not_fit_together_is_corrupt(
+def test_mismatched_buffers_are_corrupt(
     encoding: pb.ArrayEncoding, arrow: pa.DataType, buffers: list[bytes]
 ) -> None:
     for rows in (Rows(0, 1),):
@@ -166,7 +166,7 @@ def test_descending_end_offsets_are_corrupt() -> None:
             decode(binary(5), pa.binary(), stored, rows)
 
 
-def test_text_is_checked_value_by_value() -> None:
+def test_utf_8_is_checked_per_value() -> None:
     stored = [u64(1, 2), "é".encode()]
     with pytest.raises(CorruptDataError, match="UTF-8"):
         decode(binary(3), pa.string(), stored, Rows(0, 2))
@@ -190,7 +190,7 @@ def test_buffers_of_columns_and_files(kind: Any) -> None:
         decode(encoding, pa.int8(), [b"a", b"b"], Rows(0, 1))
 
 
-def test_a_buffer_of_an_unknown_kind_is_corrupt() -> None:
+def test_unknown_buffer_kinds_are_corrupt() -> None:
     encoding = pb.ArrayEncoding(
         flat=pb.Flat(bits_per_value=8, buffer=pb.Buffer(buffer_index=0, buffer_type=7))  # type: ignore[arg-type]  # a number that the proto does not name
     )

@@ -93,7 +93,7 @@ def read_everything(files: Any, data: bytes) -> bool:
 
 
 @pytest.mark.floors
-def test_the_sound_file_reads(files: Any, sound: bytes) -> None:
+def test_the_undamaged_file_is_readable(files: Any, sound: bytes) -> None:
     assert read_everything(files, sound)
 
 
@@ -115,7 +115,7 @@ def test_flipped_bits_do_no_harm(files: Any, sound: bytes, seed: int) -> None:
     assert refused > 30
 
 
-def test_no_stored_number_can_do_harm(files: Any, sound: bytes) -> None:
+def test_extreme_stored_numbers_do_no_harm(files: Any, sound: bytes) -> None:
     chance = random.Random(0)
     tried = refused = 0
     for damaged in files_with_extreme_numbers(sound, chance):

@@ -271,7 +271,7 @@ def test_only_one_sink_compacts_a_table() -> None:
     assert last_round(other).error is None
 
 
-def test_it_is_pickled_without_its_thread() -> None:
+def test_pickling_omits_the_thread() -> None:
     compaction = BackgroundCompaction(2)
     ds = new_table().append(rows(1)).append(rows(2))
     compaction.after_batch(1, newest(ds))

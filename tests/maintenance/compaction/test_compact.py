@@ -88,7 +88,7 @@ def commit_and_check(prepared: Prepared, **given: Any) -> Compacted:
     return done
 
 
-def test_nothing_but_the_fragments_changes() -> None:
+def test_compaction_changes_only_the_fragments() -> None:
     table = new_table()
     done = commit_and_check(prepare(table, RULES))
     assert (done.num_removed, done.num_added, done.num_given_up) == (3, 1, 0)
@@ -180,7 +180,7 @@ def test_useless_groups_are_given_up(act: Act) -> None:
     assert done.table.version == newest
 
 
-def test_groups_are_given_up_one_by_one() -> None:
+def test_groups_are_given_up_independently() -> None:
     table = Dataset(new_table()).append(rows(*range(20, 120))).append(rows(120, 121)).table
     table = Dataset(table).append(rows(122, 123)).table
     prepared = prepare(table, RULES)
@@ -203,7 +203,7 @@ def meddling(*acts: Act) -> Callable[[Sequence[RewriteTask]], Iterator[list[Frag
     return write
 
 
-def test_what_was_given_up_is_planned_again() -> None:
+def test_abandoned_groups_are_planned_again() -> None:
     table = new_table()
     write = meddling(
         lambda ds: ds.delete("id IN (0, 2, 3, 4, 5)"),
@@ -297,7 +297,7 @@ def test_giving_up_deletes_the_files() -> None:
     assert files_of_no_version(checkout(table, None)) == set()
 
 
-def test_what_may_have_landed_is_not_deleted() -> None:
+def test_uncertain_commits_keep_their_files() -> None:
     table = new_table()
     prepared = prepare(table, RULES)
     Dataset(table).delete("id = 0")
@@ -315,7 +315,7 @@ def test_what_may_have_landed_is_not_deleted() -> None:
     assert {each.split("/")[0] for each in left} == {"data", "_deletions"}
 
 
-def test_a_lost_answer_is_no_failure() -> None:
+def test_a_lost_response_is_no_failure() -> None:
     table = new_table()
     prepared = prepare(table, RULES)
 

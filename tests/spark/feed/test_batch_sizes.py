@@ -35,7 +35,7 @@ def test_batches_of_large_rows_stay_bounded() -> None:
     assert [each.num_rows for each in join_small([wide] * 8)] == [3, 3, 2]
 
 
-def test_batches_are_taken_one_by_one() -> None:
+def test_batches_are_consumed_one_by_one() -> None:
     taken: list[int] = []
 
     def batches() -> Iterator[pa.RecordBatch]:

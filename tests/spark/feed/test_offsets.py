@@ -30,7 +30,7 @@ from lance_stream.spark.feed.offsets import parse_offset, to_offset
         ),
     ],
 )
-def test_an_offset_has_one_text_for_ever(position: Position, text: str) -> None:
+def test_offsets_have_a_stable_text(position: Position, text: str) -> None:
     assert json.dumps(to_offset(position)) == text
     read = parse_offset(json.loads(text))
     assert (read, read.columns) == (position, position.columns)
@@ -88,6 +88,6 @@ def test_offsets_of_newer_releases_are_refused() -> None:
     ],
     ids=str,
 )
-def test_an_offset_of_another_source_is_refused(stored: dict[str, Any]) -> None:
+def test_offsets_of_other_sources_are_refused(stored: dict[str, Any]) -> None:
     with pytest.raises(CorruptDataError, match="not an offset"):
         parse_offset(stored)

@@ -129,7 +129,7 @@ def test_a_batch_includes_both_ends(session: Any, uri: str) -> None:
     assert changes_in(feed(session, uri, 4, 4).collect()) == Counter(DELETES)
 
 
-def test_changes_are_those_of_the_dataset(session: Any, uri: str) -> None:
+def test_changes_equal_those_of_the_dataset(session: Any, uri: str) -> None:
     expected = lance_stream.open_dataset(uri).changes(0).read_all()
     found = feed(session, uri, 0).toArrow()
     names = [name for name in expected.column_names if name != "_commit_timestamp"]
@@ -145,7 +145,7 @@ def test_changes_are_those_of_the_dataset(session: Any, uri: str) -> None:
     )
 
 
-def test_columns_and_filter_apply_to_changes(session: Any, uri: str) -> None:
+def test_options_filter_and_project_changes(session: Any, uri: str) -> None:
     df = feed(session, uri, 2, 4, columns="id", filter="id > 3")
     assert df.columns == ["id", *CHANGE_COLUMNS]
     assert changes_in(df.collect()) == Counter(
@@ -181,7 +181,7 @@ def test_a_batch_can_end_at_timestamps(session: Any, uri: str) -> None:
     assert between(startingTimestamp=moments[5] + timedelta(days=1)) == Counter()
 
 
-def test_a_temporary_view_gives_changes_to_sql(session: Any, uri: str) -> None:
+def test_temporary_views_show_changes_in_sql(session: Any, uri: str) -> None:
     session.sql(
         "CREATE OR REPLACE TEMPORARY VIEW changes_of_table USING lance "
         f"OPTIONS (path '{uri}', readChangeFeed 'true', startingVersion '4', endingVersion '4')"

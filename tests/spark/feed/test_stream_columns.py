@@ -102,7 +102,7 @@ def test_swapped_names_keep_their_meaning(
     assert shown(fresh.batches, "a") == [(101,), (102,), (103,), (104,), (105,)]
 
 
-def test_a_filter_means_what_it_meant(ds: Dataset) -> None:
+def test_filters_keep_their_meaning_across_renames(ds: Dataset) -> None:
     stream = behind(ds, filter="a < 100")
     ds = ds.rename_columns({"a": "b", "b": "a"})
     stream.run()

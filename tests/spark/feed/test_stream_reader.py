@@ -80,7 +80,7 @@ def test_a_snapshot_comes_first_by_default(ds: Dataset, without_start: bool) -> 
 
 
 @BOTH
-def test_latest_gives_what_comes_from_now_on(ds: Dataset, without_start: bool) -> None:
+def test_latest_starts_with_the_next_version(ds: Dataset, without_start: bool) -> None:
     stream = query(ds, without_start, startingVersion="latest")
     assert stream.run() == [[]]
     ds.append(rows(8))
@@ -327,7 +327,7 @@ def test_a_consumer_ahead_is_refused(ds: Dataset) -> None:
 
 
 @BOTH
-def test_fail_on_data_loss_decides(ds: Dataset, without_start: bool) -> None:
+def test_fail_on_data_loss_is_respected(ds: Dataset, without_start: bool) -> None:
     lance.dataset(ds.uri).cleanup_old_versions(timedelta(0), delete_unverified=True)
     with pytest.raises(NotFoundError, match=r"version 1\b.*oldest.*is 5.*failOnDataLoss"):
         query(ds, without_start, startingVersion=2).run()
@@ -338,7 +338,7 @@ def test_fail_on_data_loss_decides(ds: Dataset, without_start: bool) -> None:
 
 
 @BOTH
-def test_a_table_made_anew_stops_the_query(ds: Dataset, without_start: bool) -> None:
+def test_a_recreated_table_stops_the_query(ds: Dataset, without_start: bool) -> None:
     stream = query(ds, without_start, startingVersion=2)
     stream.run()
     shutil.rmtree(ds.uri)

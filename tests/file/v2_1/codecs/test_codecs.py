@@ -169,7 +169,7 @@ def test_refused_encodings_give_their_reason(name: str) -> None:
         decode_per_value(encoding, FixedWidthBlock(8, 0, np.zeros(0, np.uint8)))
 
 
-def test_an_encoding_that_came_later_is_refused() -> None:
+def test_unknown_encodings_are_refused() -> None:
     later = pb.CompressiveEncoding.FromString(bytes([0xA2, 0x06, 0x00]))  # field 100
     with pytest.raises(UnsupportedFeatureError, match="added after this version"):
         decode_block(later, b"", 0)
@@ -190,7 +190,7 @@ def test_codecs_are_refused_in_wrong_places() -> None:
     max_values=st.sampled_from([8, 16, 64, 4096]),
     max_bytes=st.sampled_from([700, 8186]),
 )
-def test_chunks_decode_to_what_was_cut(block: DataBlock, max_values: int, max_bytes: int) -> None:
+def test_mini_block_encoding_round_trips(block: DataBlock, max_values: int, max_bytes: int) -> None:
     page = encode_mini_block(block, max_chunk_values=max_values, max_chunk_bytes=max_bytes)
     assert len(page.buffers) == num_mini_block_buffers(page.encoding)
     decoded = decode_mini_block(
@@ -206,7 +206,7 @@ def test_chunks_decode_to_what_was_cut(block: DataBlock, max_values: int, max_by
     around=st.sampled_from(["nothing", "zstd", "lz4", "fsst"]),
     seed=st.integers(0, 99),
 )
-def test_picked_values_are_those_of_the_whole(
+def test_picked_values_match_the_whole(
     block: FixedWidthBlock | VariableWidthBlock, max_values: int, around: str, seed: int
 ) -> None:
     page = encode_mini_block(block, max_chunk_values=max_values)
@@ -266,7 +266,7 @@ def test_chunk_sizes_are_powers_of_two(block: DataBlock, max_values: int) -> Non
 
 @settings(max_examples=40, deadline=None)
 @given(block=fixed_blocks() | variable_blocks() | list_blocks())
-def test_a_block_decodes_to_what_was_encoded(block: DataBlock) -> None:
+def test_block_encoding_round_trips(block: DataBlock) -> None:
     if isinstance(block, FixedSizeListBlock) and row_bits_are_broken(block):
         with pytest.raises(UnsupportedFeatureError, match="not whole bytes"):
             encode_block(block)
@@ -318,7 +318,7 @@ def test_bit_packed_chunks_round_trip(bits: int, count: int, seed: int) -> None:
 
 
 @pytest.mark.floors
-def test_no_chunks_are_no_values() -> None:
+def test_no_chunks_decode_to_no_values() -> None:
     none = ChunkedBuffer(np.zeros(0, np.uint8), NO_VALUES, NO_VALUES)
     flat = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=32))
     lists = pb.FixedSizeList(items_per_value=2, values=flat, has_validity=True)
@@ -368,7 +368,7 @@ def test_lists_of_null_items_have_no_items() -> None:
 
 
 @pytest.mark.parametrize("outer", ["zstd", "lz4"])
-def test_compression_inside_of_compression_is_refused(outer: str) -> None:
+def test_nested_compression_is_refused(outer: str) -> None:
     scheme = pb.COMPRESSION_ALGORITHM_ZSTD if outer == "zstd" else pb.COMPRESSION_ALGORITHM_LZ4
     encoding = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=8))
     for _ in range(2):

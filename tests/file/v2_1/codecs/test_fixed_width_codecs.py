@@ -51,7 +51,7 @@ def check_chunks(encoded: EncodedMiniBlock, count: int) -> None:
 
 @pytest.mark.floors
 @pytest.mark.parametrize(("bits", "width"), WIDTHS)
-def test_packed_values_of_every_width_come_back(bits: int, width: int) -> None:
+def test_packed_values_of_every_width_round_trip(bits: int, width: int) -> None:
     words = below(width, bits, 2500)
     encoded = bitpacking.encode_mini_block(block_of(words))
     check_chunks(encoded, 2500)
@@ -81,7 +81,7 @@ def test_packed_values_of_every_width_come_back(bits: int, width: int) -> None:
     ),
     seed=st.integers(0, 99),
 )
-def test_chunks_of_many_widths_come_back(
+def test_chunks_of_many_widths_round_trip(
     bits: int, stretches: list[tuple[int, int]], seed: int
 ) -> None:
     words = np.concatenate(
@@ -117,7 +117,7 @@ def test_rare_widths_are_widened_cheaply() -> None:
     most_bytes=st.sampled_from([18, 64, 16 * 1024]),
     seed=st.integers(0, 99),
 )
-def test_runs_of_any_lengths_come_back(
+def test_runs_of_any_length_round_trip(
     bits: int, lengths: list[int], most_bytes: int, seed: int
 ) -> None:
     words = np.repeat(below(min(bits, 3), bits, len(lengths), seed), lengths)
@@ -137,7 +137,7 @@ def test_runs_of_any_lengths_come_back(
 
 @pytest.mark.parametrize("bits", [32, 64])
 @pytest.mark.parametrize("count", COUNTS)
-def test_split_values_come_back(bits: int, count: int) -> None:
+def test_split_values_round_trip(bits: int, count: int) -> None:
     words = below(bits, bits, count)
     encoded = byte_stream_split.encode_mini_block(block_of(words))
     check_chunks(encoded, count)

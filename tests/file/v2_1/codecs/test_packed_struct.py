@@ -77,7 +77,7 @@ def test_fixed_width_fields_round_trip_in_chunks(block: StructBlock, max_chunk_v
 
 @settings(max_examples=80, deadline=None)
 @given(block=structs(variable=True))
-def test_parts_come_back_value_by_value(block: StructBlock) -> None:
+def test_per_value_fields_round_trip(block: StructBlock) -> None:
     encoded = encode_per_value(block)
     assert parts_of(decode_per_value(encoded.encoding, encoded.values)) == parts_of(block)
 

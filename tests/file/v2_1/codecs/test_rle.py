@@ -92,7 +92,7 @@ def test_a_block_of_wrong_size_is_corrupt(size: int) -> None:
 
 
 @pytest.mark.floors
-def test_lengths_or_values_can_be_encoded_themselves() -> None:
+def test_lengths_and_values_may_be_encoded() -> None:
     packed = pb.CompressiveEncoding(
         out_of_line_bitpacking=pb.OutOfLineBitpacking(uncompressed_bits_per_value=8, values=flat(4))
     )

@@ -25,7 +25,7 @@ BOTH = [FileVersion.V2_1, FileVersion.V2_2]
     ],
     ids=["numbers", "strings", "lists", "vectors"],
 )
-def test_the_layout_that_is_asked_for(
+def test_the_requested_layout_is_written(
     columns: Any, values: pa.Array, layout: str, version: FileVersion
 ) -> None:
     metadata = {PREFIX + "structural-encoding": layout}

@@ -236,7 +236,7 @@ def test_unsupported_layouts_are_named(columns: Any) -> None:
     ],
     ids=lambda value: str(getattr(value, "type", value)),
 )
-def test_a_layout_suits_its_values(
+def test_layouts_suit_their_values(
     columns: Any, values: pa.Array, version: FileVersion | None, layout: str
 ) -> None:
     for each in [version] if version else [FileVersion.V2_1, FileVersion.V2_2]:

@@ -65,7 +65,7 @@ def test_level_blocks_use_their_minimal_width() -> None:
 @pytest.mark.parametrize("run", [1, 40, 300])
 @pytest.mark.parametrize("max_level", [0, 1, 5])
 @pytest.mark.parametrize("count", [1, 1000, 5000])
-def test_levels_of_a_whole_page_come_back(run: int, max_level: int, count: int) -> None:
+def test_levels_of_a_page_round_trip(run: int, max_level: int, count: int) -> None:
     drawn = np.random.default_rng(1).integers(0, max_level, count, np.uint16, True)
     levels = np.repeat(drawn, run)[:count]
     block = encode_level_block(levels)

@@ -68,7 +68,7 @@ def test_sorted_values_become_runs(columns: Any) -> None:
     assert column.read(0, 5000).equals(values)
 
 
-def test_thousands_among_many_are_few(columns: Any) -> None:
+def test_thousands_of_values_get_a_dictionary(columns: Any) -> None:
     column = columns.write(picked(5000, 60_000))
     assert layout_of(column).num_dictionary_items == 5000
 
@@ -99,7 +99,7 @@ def test_dictionaries_are_written_where_they_pay(columns: Any, values: pa.Array)
         ("compression", "fsst", False),
     ],
 )
-def test_metadata_says_when_a_dictionary_pays(
+def test_metadata_sets_the_dictionary_threshold(
     columns: Any, key: str, value: str, has_dictionary: bool
 ) -> None:
     values = picked(400, 4000)
@@ -109,7 +109,7 @@ def test_metadata_says_when_a_dictionary_pays(
 
 
 @pytest.mark.parametrize("scheme", ["none", "lz4", "zstd"])
-def test_items_are_compressed_as_the_metadata_says(columns: Any, scheme: str) -> None:
+def test_metadata_sets_the_compression_of_items(columns: Any, scheme: str) -> None:
     metadata = {PREFIX + "dict-values-compression": scheme}
     for values in (picked(300, 3000), picked(300, 3000).dictionary_encode()):
         column = columns.write(values, metadata=metadata)
