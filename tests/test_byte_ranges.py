@@ -66,7 +66,7 @@ def test_errors_in_one_generator_close_others() -> None:
     assert closed == [True]
 
 
-def test_any_buffer_is_handed_over_as_bytes() -> None:
+def test_any_buffer_is_passed_as_bytes() -> None:
     def asks() -> Asking[int]:
         (buffer,) = yield [ByteRange(0, 8)]
         return len(buffer)

@@ -63,7 +63,7 @@ def test_the_second_creator_must_replan() -> None:
     assert live_ids(log) == [0, 1, 2]
 
 
-def test_only_an_overwrite_makes_a_table() -> None:
+def test_only_an_overwrite_creates_a_table() -> None:
     with pytest.raises(NotFoundError, match="no table to Append on"):
         commit(
             ObjectStoreLog(make_store()),
@@ -137,7 +137,7 @@ def test_large_transactions_are_not_inlined() -> None:
     assert skip(log, planned).reason == "this transaction has already made version 2"
 
 
-def test_the_same_transaction_twice_is_done_once() -> None:
+def test_a_repeated_transaction_commits_once() -> None:
     log = create(10)
     planned = append(1, 4)
     commit_to(log, planned)

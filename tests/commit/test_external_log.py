@@ -470,7 +470,7 @@ def test_other_or_empty_manifest_stores_are_refused(writer: Writer, tmp_path: Pa
 
 
 @pytest.mark.parametrize("operation", ["restore", "replace the config"])
-def test_the_mark_is_the_newest_version_s(tmp_path: Path, operation: str) -> None:
+def test_the_newest_versions_mark_counts(tmp_path: Path, operation: str) -> None:
     store = open_store(tmp_path / "t")
     plain = ObjectStoreLog(store)
     commit_to(plain, overwrite(0, 1), creation=CREATION)
@@ -589,7 +589,7 @@ def test_slow_readers_do_not_revive_removed_versions(
     assert FINAL_4.rpartition("/")[2] not in names(writer.store)
 
 
-def test_racing_writers_never_publish_one_version_twice(tmp_path: Path) -> None:
+def test_racing_writers_publish_versions_once(tmp_path: Path) -> None:
     store = make_store()
     commit_to(new_log(tmp_path, store), overwrite(0, 1), creation=CREATION)
 

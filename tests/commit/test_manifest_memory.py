@@ -138,7 +138,7 @@ def test_an_unchanged_etag_avoids_a_read(
     assert memory.recall(store, path, "a third") is None
 
 
-def test_few_tables_are_remembered_and_few_bytes() -> None:
+def test_remembered_tables_and_bytes_are_bounded() -> None:
     logs = [create(3) for _ in range(4)]
     manifests = [each.read_latest() for each in logs]
     data = [each.store.read(manifest_path(1)) for each in logs]

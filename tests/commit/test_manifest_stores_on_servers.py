@@ -58,7 +58,7 @@ class TestPostgresql(ManifestStoreContract):
 
 
 @pytest.mark.floors
-def test_16_threads_make_the_table_at_once(postgresql_url: str) -> None:
+def test_sixteen_threads_can_create_the_table(postgresql_url: str) -> None:
     for each in range(5):
         line, won = threading.Barrier(NUM_RACERS), []
 
@@ -214,7 +214,7 @@ def test_our_items_equal_the_references(dynamodb_table: DynamoTable) -> None:
 
 
 @pytest.mark.floors
-def test_requests_are_the_reference_s(dynamodb_table: DynamoTable) -> None:
+def test_our_requests_equal_the_references(dynamodb_table: DynamoTable) -> None:
     with FaultProxy(dynamodb_table.endpoint) as proxy:
         manifests = in_dynamodb(dynamodb_table, proxy.url)
         assert manifests.latest(URI) is None

@@ -43,7 +43,7 @@ class ManifestStoreContract:
         assert manifests.get(URI, 1) == item(1, "ours")
 
     @pytest.mark.floors
-    def test_an_item_that_is_there_is_replaced(self, manifests: ManifestStore) -> None:
+    def test_an_existing_item_is_replaced(self, manifests: ManifestStore) -> None:
         assert manifests.put_if_not_exists(URI, item(1, "staged"))
         assert manifests.put_if_exists(URI, item(1, "final", 8))
         assert manifests.get(URI, 1) == item(1, "final", 8)
@@ -78,12 +78,12 @@ class ManifestStoreContract:
         assert manifests.put_if_not_exists(URI, item(3))
         manifests.delete(URI, [])
 
-    def test_nothing_is_taken_for_a_statement(self, manifests: ManifestStore) -> None:
+    def test_values_are_never_read_as_sql(self, manifests: ManifestStore) -> None:
         uri = "'; DROP TABLE lance_manifests; --"
         assert manifests.put_if_not_exists(uri, ManifestItem(1, f"{uri}\\'\"%s{{}}", 0))
         assert manifests.items(uri) == [ManifestItem(1, f"{uri}\\'\"%s{{}}", 0)]
 
-    def test_of_16_threads_one_puts_a_version(self, manifests: ManifestStore) -> None:
+    def test_one_of_16_threads_puts_a_version(self, manifests: ManifestStore) -> None:
         assert manifests.latest(URI) is None
         with ThreadPoolExecutor(NUM_RACERS) as threads:
             for version in range(1, self.num_rounds + 1):
@@ -99,7 +99,7 @@ class ManifestStoreContract:
 
     @pytest.mark.quick_cases(one_in=2)
     @pytest.mark.parametrize("method", NUM_PROCESSES)
-    def test_of_several_processes_one_puts_a_version(
+    def test_one_of_many_processes_puts_a_version(
         self, manifests: ManifestStore, method: str
     ) -> None:
         assert manifests.latest(URI) is None  # the parent has a connection, which children inherit

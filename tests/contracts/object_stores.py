@@ -103,7 +103,7 @@ class ObjectStoreContract(StoreContract):
     # Names
 
     @pytest.mark.parametrize("name", ODD_NAMES)
-    def test_any_name_is_a_name(self, store: ObjectStore, name: str) -> None:
+    def test_names_can_have_any_characters(self, store: ObjectStore, name: str) -> None:
         path = f"{name}/x {name}"
         assert store.create_once(path, b"once")
         assert not store.create_once(path, b"twice")
@@ -317,7 +317,7 @@ class ObjectStoreContract(StoreContract):
         "fault",
         [Forge(500), Forge(503), Forge(429), CutBefore(), CutBefore(reset=True), CutAfter()],
     )
-    def test_what_fails_twice_succeeds_the_third_time(
+    def test_a_third_attempt_can_succeed(
         self, behind: ObjectStore, proxy: FaultProxy, fault: Any
     ) -> None:
         for attempt in every_request(behind):
@@ -391,7 +391,7 @@ class ObjectStoreContract(StoreContract):
         with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1.* 2 times"):
             store.read("a")
 
-    def test_asking_ends_when_its_time_is_over(self, bucket: Bucket, proxy: FaultProxy) -> None:
+    def test_retries_end_at_the_deadline(self, bucket: Bucket, proxy: FaultProxy) -> None:
         store = store_at(bucket, proxy.url, client_max_retries="1000", client_retry_timeout="1s")
         proxy.add(Forge(503), times=None)
         begin = time.monotonic()
@@ -399,7 +399,7 @@ class ObjectStoreContract(StoreContract):
             store.read("a")
         assert time.monotonic() - begin < 15  # of the hours that 1000 attempts would take
 
-    def test_a_refusal_is_not_asked_for_again(self, behind: ObjectStore, proxy: FaultProxy) -> None:
+    def test_a_refusal_is_not_retried(self, behind: ObjectStore, proxy: FaultProxy) -> None:
         for attempt in every_request(behind):
             proxy.clear()
             proxy.add(Forge(403), times=None)

@@ -22,7 +22,7 @@ class StoreContract:
         raise NotImplementedError
 
     @pytest.mark.floors
-    def test_what_was_written_is_read(self, store: Store) -> None:
+    def test_written_files_are_read_back(self, store: Store) -> None:
         store.write("data/a b%20c.lance", DATA)
         assert store.read("data/a b%20c.lance") == DATA
         assert store.size("data/a b%20c.lance") == len(DATA)
@@ -37,9 +37,7 @@ class StoreContract:
         "convert",
         [bytes, bytearray, memoryview, lambda d: np.frombuffer(d, np.uint64), pa.py_buffer],
     )
-    def test_anything_that_holds_bytes_can_be_written(
-        self, store: Store, convert: Callable[[bytes], Any]
-    ) -> None:
+    def test_any_buffer_can_be_written(self, store: Store, convert: Callable[[bytes], Any]) -> None:
         with store.open_writer("a") as writer:
             writer.write(convert(DATA))
             writer.write(convert(b""))
@@ -138,7 +136,7 @@ class StoreContract:
         writer.close()
         assert store.read("data/a") == DATA
 
-    def test_a_writer_whose_body_raises_leaves_nothing(self, store: Store) -> None:
+    def test_a_failing_writer_leaves_nothing(self, store: Store) -> None:
         def fail() -> None:
             with store.open_writer("data/a") as writer:
                 writer.write(DATA)
@@ -156,7 +154,7 @@ class StoreContract:
         writer.close()
         assert store.read("a") == DATA
 
-    def test_a_closed_writer_takes_nothing_more(self, store: Store) -> None:
+    def test_a_closed_writer_accepts_nothing(self, store: Store) -> None:
         writer = store.open_writer("a")
         writer.close()
         with pytest.raises(ValueError, match="closed"):
@@ -219,7 +217,7 @@ class StoreContract:
         assert not store.exists("v/1")
 
     @pytest.mark.floors
-    def test_deleting_twice_is_deleting_once(self, store: Store) -> None:
+    def test_deleting_is_idempotent(self, store: Store) -> None:
         store.write("a", DATA)
         store.delete("a")
         store.delete("a")

@@ -46,7 +46,7 @@ class VersionLogContract:
             with pytest.raises(NotFoundError, match="no dataset at"):
                 look()
 
-    def test_what_is_published_is_the_newest_version(self, log: VersionLog) -> None:
+    def test_a_published_version_is_the_newest(self, log: VersionLog) -> None:
         self.publish(log, 1, 2, 3)
         assert log.latest() == 3
         assert log.read_latest().version == 3
@@ -114,7 +114,7 @@ class VersionLogContract:
         assert log.publish(1, manifest_of(1, "new"))
         assert log.read(1).tag == log.read_latest().tag == "new"
 
-    def test_what_is_read_is_what_was_published(self, log: VersionLog) -> None:
+    def test_published_manifests_are_read_back(self, log: VersionLog) -> None:
         manifest = replace(decode_manifest(manifest_of(1)), config={"a": "b"})
         assert log.publish(1, encode_manifest(manifest))
         assert log.read(1) == manifest
@@ -130,12 +130,12 @@ class VersionLogContract:
         assert found.version == 2
         assert log.has(2)
 
-    def test_versions_after_one_are_listed(self, log: VersionLog) -> None:
+    def test_versions_after_a_given_one_are_listed(self, log: VersionLog) -> None:
         self.publish(log, *range(1, 8))
         assert log.versions(after=4) == [5, 6, 7]
         assert log.versions(after=7) == []
 
-    def test_a_look_says_the_newest_versions(self, log: VersionLog) -> None:
+    def test_a_look_returns_the_newest_versions(self, log: VersionLog) -> None:
         self.publish(log, 1, 2, 3)
         look = log.look()
         assert look.newest.version == 3

@@ -100,14 +100,14 @@ def test_conditions_keep_choosing_the_same_rows(tmp_path: Path, condition: str) 
         "id",
     ],
 )
-def test_what_is_no_condition_deletes_nothing(tmp_path: Path, condition: str) -> None:
+def test_invalid_conditions_delete_nothing(tmp_path: Path, condition: str) -> None:
     ds = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
     with pytest.raises(InvalidInputError):
         ds.delete(condition)
     assert lance_stream.open_dataset(ds.uri).count_rows() == 5
 
 
-def test_trees_have_the_shapes_that_are_understood() -> None:
+def test_syntax_trees_have_the_expected_shapes() -> None:
     import sqlglot
 
     shapes = {

@@ -149,7 +149,7 @@ NULLS = [
 
 @pytest.mark.floors
 @pytest.mark.parametrize(("text", "value", "expected"), NULLS)
-def test_nulls_follow_sqls_three_values(text: str, value: Any, expected: bool | None) -> None:
+def test_nulls_follow_three_valued_logic(text: str, value: Any, expected: bool | None) -> None:
     assert one(text, value, pa.int64()) is expected
 
 
@@ -175,7 +175,7 @@ def test_an_escaped_backslash_is_one_backslash(pattern: str, value: str) -> None
 
 @settings(max_examples=300, deadline=None)
 @given(st.floats(1e-3, 1e9), st.sampled_from([1, -1]))
-def test_a_float_is_what_its_digits_say(size: float, sign: int) -> None:
+def test_floats_mean_what_their_digits_say(size: float, sign: int) -> None:
     value = sign * size
     text = f"{Decimal(repr(value)):f}"
     text += "" if "." in text else ".0"

@@ -307,7 +307,7 @@ EXCLUDE_EACH_OTHER = {("delete", "delete"), ("other delete", "other delete"), ("
 
 @pytest.mark.parametrize("theirs", PLANS)
 @pytest.mark.parametrize("ours", PLANS)
-def test_two_committers_meet_at_every_step(ours: str, theirs: str) -> None:
+def test_two_committers_interleave_at_every_step(ours: str, theirs: str) -> None:
     killed = {"delete": [0, 11], "other delete": [1, 2]}
     dead = {*killed.get(ours, []), *killed.get(theirs, [])}
     num_appended = 5 * ((ours == "append") + (theirs == "append"))

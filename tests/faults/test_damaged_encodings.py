@@ -109,7 +109,7 @@ FOUND: dict[str, tuple[str, str, FileVersion, Callable[[Parts], None]]] = {
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_what_was_found_once_does_no_harm(name: str) -> None:
+def test_earlier_findings_do_no_harm(name: str) -> None:
     column, shape, version, change = FOUND[name]
     parts = Parts.of(sound_file(column, shape, version))
     before = parts.joined()

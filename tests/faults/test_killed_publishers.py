@@ -171,7 +171,7 @@ def test_repeatedly_killed_writers_lose_nothing(place: Place) -> None:
 
 @pytest.mark.slow
 @pytest.mark.some_cases(one_in=3)
-def test_of_racing_processes_each_publishes_once(place: Place) -> None:
+def test_racing_processes_each_publish_once(place: Place) -> None:
     with ExitStack() as ends:
         writers = [ends.enter_context(Writing(place, 0, row)) for row in range(NUM_WRITERS)]
         assert [each.said() for each in writers] == ["done"] * NUM_WRITERS

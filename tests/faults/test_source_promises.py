@@ -208,7 +208,7 @@ def test_available_now_ends_despite_fast_writers(ds: Dataset, limit: dict[str, A
     ],
     ids=["versions", "rows", "both"],
 )
-def test_limits_hold_over_a_restart(
+def test_limits_hold_across_restarts(
     ds: Dataset, limit: dict[str, int], batches: list[list[int]]
 ) -> None:
     for number in range(5, 9):

@@ -51,7 +51,7 @@ def test_recorded_batches_can_be_replayed(recorded: Path) -> None:
 
 
 @pytest.mark.floors
-def test_a_recorded_checkpoint_is_gone_on_from(recorded: Path) -> None:
+def test_recorded_checkpoints_can_be_continued(recorded: Path) -> None:
     offsets = offsets_of(recorded)
     query = Query(str(recorded / "table"), {}, offsets=offsets, num_done=len(offsets))
     assert query.run() == []

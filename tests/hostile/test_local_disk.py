@@ -37,7 +37,7 @@ def make_table(folder: Path) -> lance_stream.Dataset:
     return lance_stream.create_dataset(folder, ROWS.schema).append(ROWS)
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_reads_do_not_block_on_pipes(tmp_path: Path) -> None:
     ds = make_table(tmp_path / "t")
     os.mkfifo(tmp_path / "t" / "pipe")
     store = ds.table.store
@@ -78,7 +78,7 @@ def test_pipes_and_links_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
 @pytest.mark.parametrize("call", ["write", "fsync", "open", "link"])
-def test_a_disk_that_refuses_is_believed(
+def test_a_refusing_disk_is_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str
 ) -> None:
     """Not called uncertain: nothing was created, and the next version is there for others."""
@@ -235,7 +235,7 @@ def test_a_fast_clock_expires_no_tombstones(
 
 
 @pytest.mark.parametrize("words", [["show"], ["show", "--json"], ["log"], ["verify"]])
-def test_nothing_that_a_terminal_obeys_is_printed(
+def test_no_terminal_control_sequences_are_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     evil = "a\x1b]0;owned\x07\x9b2J\u202eb\x7f"

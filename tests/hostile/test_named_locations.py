@@ -84,7 +84,7 @@ def check_refuses(uri: str, options: dict[str, Any], canary: Canary, locations: 
 
 
 @pytest.mark.parametrize("location", LOCATIONS)
-def test_a_local_table_sends_nobody_there(
+def test_local_tables_make_no_requests(
     tmp_path: Path, canary: Canary, location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sig=hostile-secret")
@@ -94,7 +94,7 @@ def test_a_local_table_sends_nobody_there(
 
 
 @pytest.mark.parametrize("location", [*LOCATIONS, *LOCAL[:-1]])
-def test_a_table_in_memory_sends_nobody_there(canary: Canary, location: str) -> None:
+def test_tables_in_memory_make_no_requests(canary: Canary, location: str) -> None:
     check_refuses(f"memory://named/{abs(hash(location))}", {}, canary, [location])
 
 

@@ -118,7 +118,7 @@ def test_concurrent_pylance_appends_read_null(tmp_path: Path) -> None:
     assert (table.num_rows, table["b"].null_count) == (6, 6)
 
 
-def test_the_reference_and_we_add_columns_at_once(tmp_path: Path) -> None:
+def test_both_add_columns_concurrently(tmp_path: Path) -> None:
     twins = Twins(tmp_path, rows(range(5), 0))
     theirs = lance.dataset(twins.ours)
     add_columns(open_table(twins.ours), pa.schema([pa.field("b", pa.string())]))

@@ -165,7 +165,7 @@ def indices_of(manifest: Manifest) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_pylance_committed_is_what_we_would_have_committed(tmp_path: Path, seed: int) -> None:
+def test_our_manifests_equal_pylances(tmp_path: Path, seed: int) -> None:
     acts = random.Random(seed)
     history = History(str(tmp_path / "t"), seed)
     for _ in range(12):

@@ -76,7 +76,7 @@ def test_pylance_reads_our_blobs(tmp_path: Path, version: str, nulls: str) -> No
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("writer", ["pylance", "ours"])
-def test_many_small_blobs_go_both_ways(tmp_path: Path, version: str, writer: str) -> None:
+def test_many_small_blobs_read_alike(tmp_path: Path, version: str, writer: str) -> None:
     random = np.random.default_rng(9)
     values = values_of(random.integers(0, 50, 20_000).tolist(), "some")
     table = table_of(values)
@@ -93,7 +93,7 @@ def test_many_small_blobs_go_both_ways(tmp_path: Path, version: str, writer: str
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_both_write_to_one_table_by_turns(tmp_path: Path, version: str) -> None:
+def test_both_write_to_a_table_alternately(tmp_path: Path, version: str) -> None:
     one, two = values_of(EDGES, "some"), values_of(EDGES[::-1], "none")
     lance.write_dataset(table_of(one), tmp_path / "t", data_storage_version=version)
     lance_stream.open_dataset(tmp_path / "t").append(table_of(two, 100))
@@ -104,7 +104,7 @@ def test_both_write_to_one_table_by_turns(tmp_path: Path, version: str) -> None:
     check_both_read(tmp_path / "t", kept)
 
 
-def test_columns_of_the_extension_type_go_both_ways(tmp_path: Path) -> None:
+def test_extension_type_columns_read_alike(tmp_path: Path) -> None:
     values = values_of([0, 10, 11, 90, 101, 30], "some")
     field = lance.blob_field(
         "b", inline_size_threshold=10, dedicated_size_threshold=100, pack_file_size_threshold=200

@@ -104,7 +104,7 @@ def test_a_missing_branch_or_version_is_reported(
         open_dataset(uri, version)  # type: ignore[arg-type]  # what is refused
 
 
-def test_pylance_reads_what_we_commit_to_a_branch(uri: str) -> None:
+def test_pylance_reads_our_commits_to_branches(uri: str) -> None:
     ds = open_dataset(f"{uri}/tree/dev").append(rows(11)).delete("id = 2").compact().restore(4)
     assert ds.verify() == []
     assert of_both(uri, "dev") == [1, 2, 3, 10, 11]
@@ -114,7 +114,7 @@ def test_pylance_reads_what_we_commit_to_a_branch(uri: str) -> None:
     assert of_both(uri, "from-ours") == [1, 2, 3, 10, 11, 12]
 
 
-def test_tags_on_a_branch_lie_where_pylance_looks(uri: str) -> None:
+def test_tags_on_branches_are_found_by_pylance(uri: str) -> None:
     dev = open_dataset(f"{uri}/tree/dev")
     dev.tags.create("ours")
     open_dataset(uri).tags.create("other", ("dev", 2))
@@ -135,7 +135,7 @@ def test_tags_on_a_branch_lie_where_pylance_looks(uri: str) -> None:
     assert "ours" not in theirs.tags.list()
 
 
-def test_a_branch_is_followed_from_where_it_began(uri: str) -> None:
+def test_a_branch_is_followed_from_its_start(uri: str) -> None:
     dev = open_dataset(f"{uri}/tree/dev").append(rows(11)).delete("id = 3")
     changes = dev.changes(2, columns=["id"]).read_all()
     assert [
@@ -277,7 +277,7 @@ def test_workers_read_branches_opened_by_relative_path(
             open_dataset(place).to_table()
 
 
-def test_cleanup_of_a_shallow_clone_leaves_its_base_alone(uri: str, tmp_path: Path) -> None:
+def test_cleaning_a_clone_spares_its_base(uri: str, tmp_path: Path) -> None:
     """Also where the base lies in a folder of the clone's own."""
     base = lance.dataset(uri)
     for place in (tmp_path / "clone", tmp_path / "outer"):
@@ -295,7 +295,7 @@ def test_cleanup_of_a_shallow_clone_leaves_its_base_alone(uri: str, tmp_path: Pa
     assert ids(lance.dataset(str(tmp_path / "outer/x"))) == [1, 2]
 
 
-def test_a_branch_is_known_through_a_link(uri: str, tmp_path: Path) -> None:
+def test_branches_are_recognized_through_links(uri: str, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(Path(uri, "tree/dev"))
     open_dataset(tmp_path / "link").tags.create("gold", 3)
     assert lance.dataset(uri).tags.list()["gold"]["branch"] == "dev"

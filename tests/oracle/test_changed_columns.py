@@ -45,7 +45,7 @@ def check_same(twins: Twins) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_a_history_of_columns(tmp_path: Path, version: str) -> None:
+def test_column_changes_are_followed_in_sequence(tmp_path: Path, version: str) -> None:
     twins = twins_of(tmp_path, version)
     ours = lance_stream.open_dataset(twins.ours)
     ours = ours.add_columns({"y": "id * 2"})
@@ -71,7 +71,7 @@ def test_a_history_of_columns(tmp_path: Path, version: str) -> None:
     check_same(twins)
 
 
-def test_every_row_that_gets_a_value_was_updated(tmp_path: Path) -> None:
+def test_rows_that_get_values_are_updates(tmp_path: Path) -> None:
     twins = twins_of(tmp_path)
     before = lance_stream.open_dataset(twins.ours)
     after = before.add_columns({"y": "x + 1", "loud": "`group` = 'g1'"})
@@ -112,7 +112,7 @@ def test_our_feed_reads_pylances_column_changes(tmp_path: Path) -> None:
     assert set(pres["team"].to_pylist()) == {"g0", "g1", "g2"}
 
 
-def test_the_reference_writes_on(tmp_path: Path) -> None:
+def test_the_reference_can_continue_writing(tmp_path: Path) -> None:
     twins = twins_of(tmp_path)
     ours = lance_stream.open_dataset(twins.ours).add_columns({"y": "id * 2"})
     ours.drop_columns(["x"]).rename_columns({"y": "double"})
@@ -216,7 +216,7 @@ class Columns:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_histories_of_columns(tmp_path: Path, seed: int) -> None:
+def test_random_column_histories_agree(tmp_path: Path, seed: int) -> None:
     columns = Columns(tmp_path, seed)
     acts = [
         columns.add,

@@ -49,7 +49,7 @@ def their_cleanup(uri: str, *, delete_unverified: bool = False) -> Any:
 
 
 @pytest.mark.parametrize("tagged", [[], [2], [4, 6]])
-def test_the_same_files_go_as_with_pylance(uri: str, tagged: list[int]) -> None:
+def test_cleanup_deletes_the_files_pylance_deletes(uri: str, tagged: list[int]) -> None:
     for each in tagged:
         lance.dataset(uri).tags.create(f"v{each}", each)
     other = f"{uri}-2"

@@ -39,7 +39,7 @@ def is_noticed(seeds: range) -> bool:
 
 
 @pytest.mark.slow
-def test_columns_matched_by_name_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matching_columns_by_name_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def by_names(before: Sequence[Field], after: Sequence[Field], **_: bool) -> identity.Ids:
         return identity.same_fields(before, after, ids_hold=False)
 

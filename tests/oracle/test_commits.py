@@ -141,7 +141,7 @@ EXPECTED: dict[str, dict[str, type[Exception]]] = {
 
 @pytest.mark.parametrize("theirs", THEIRS)
 @pytest.mark.parametrize("ours", OURS)
-def test_our_commit_follows_theirs_or_gives_way(
+def test_our_commits_rebase_or_conflict(
     log: ObjectStoreLog, uri: str, ours: str, theirs: str
 ) -> None:
     planned = OURS[ours](log, uri)
@@ -185,7 +185,7 @@ def check_ids(log: ObjectStoreLog, uri: str) -> bool:
     return log.read_latest().next_row_id > max(ours)
 
 
-def test_a_stale_pylance_writer_follows_our_commits(log: ObjectStoreLog, uri: str) -> None:
+def test_stale_pylance_writers_rebase_on_our_commits(log: ObjectStoreLog, uri: str) -> None:
     stale = {name: lance.dataset(uri) for name in ("append", "delete", "config")}
     appended = lance.LanceOperation.Append(write_fragments(rows(70), uri, schema=SCHEMA))
     commit_to(log, transaction(1, Append((written(uri, 50),))))

@@ -36,7 +36,7 @@ def check_indices(uri: str) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("target_rows", [6, 100])
-def test_nothing_but_the_fragments_changes(tmp_path: Path, seed: int, target_rows: int) -> None:
+def test_only_the_fragments_change(tmp_path: Path, seed: int, target_rows: int) -> None:
     dice = random.Random(seed)
     uri = str(tmp_path / "t")
     history = History(uri, seed)
@@ -52,9 +52,7 @@ def test_nothing_but_the_fragments_changes(tmp_path: Path, seed: int, target_row
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_prepared_compaction_follows_what_pylance_did_meanwhile(
-    tmp_path: Path, seed: int
-) -> None:
+def test_prepared_compactions_rebase_on_pylances_commits(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     uri = str(tmp_path / "t")
     history = History(uri, seed)

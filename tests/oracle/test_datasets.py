@@ -186,7 +186,7 @@ def test_columns_added_by_pylance_read_null_before(uri: str) -> None:
     assert posts.num_rows == ds.count_rows()
 
 
-def test_a_renamed_column_is_followed_by_its_id(uri: str) -> None:
+def test_renamed_columns_are_matched_by_id(uri: str) -> None:
     ours_of_every_kind(uri, "2.2")
     lance.dataset(uri).alter_columns({"path": "name", "name": "title"})
     changes = lance_stream.open_dataset(uri).changes(1, 2).read_all()
@@ -220,7 +220,7 @@ def test_long_pylance_histories_read_alike(uri: str, file_version: str) -> None:
     agree(uri)
 
 
-def test_a_restore_shows_as_deletes_inserts_and_updates(uri: str) -> None:
+def test_a_restore_gives_deletes_inserts_and_updates(uri: str) -> None:
     """Pylance's own delta does not see what a restore turns back."""
     pylance_table(uri, "2.2")
     lance.dataset(uri).delete("id = 3")
@@ -246,7 +246,7 @@ def test_tables_without_stable_row_ids_are_read(uri: str) -> None:
     agree(uri)
 
 
-def test_a_table_that_was_cleaned_up_is_sound(uri: str) -> None:
+def test_cleaned_up_tables_are_sound(uri: str) -> None:
     pylance_table(uri, "2.2")
     for number in range(5):
         lance.write_dataset(make_rows(100 + number), uri, mode="append")
@@ -258,7 +258,7 @@ def test_a_table_that_was_cleaned_up_is_sound(uri: str) -> None:
     agree(uri)
 
 
-def test_tables_with_v1_names_go_on_with_them(uri: str) -> None:
+def test_tables_with_v1_names_keep_them(uri: str) -> None:
     lance.write_dataset(
         make_rows(1, 2), uri, enable_v2_manifest_paths=False, enable_stable_row_ids=True
     )
@@ -280,7 +280,7 @@ def test_indexed_tables_accept_appends_and_deletes(uri: str) -> None:
         assert theirs.to_table(filter=f"id = {key}").num_rows == found
 
 
-def test_a_tag_of_pylances_is_opened(uri: str) -> None:
+def test_a_pylance_tag_is_opened(uri: str) -> None:
     theirs = pylance_table(uri, "2.2")
     lance.write_dataset(make_rows(100), uri, mode="append")
     theirs.tags.create("first", 1)
@@ -290,7 +290,7 @@ def test_a_tag_of_pylances_is_opened(uri: str) -> None:
 
 
 @pytest.mark.parametrize("file_version", FILE_VERSIONS)
-def test_rows_are_taken_as_pylance_takes_them(uri: str, file_version: str) -> None:
+def test_take_returns_what_pylance_takes(uri: str, file_version: str) -> None:
     pylance_table(uri, file_version).delete("id % 8 = 2")
     theirs, ours = lance.dataset(uri), lance_stream.open_dataset(uri)
     places = np.random.default_rng(5).integers(0, ours.count_rows(), 20).tolist()
@@ -311,7 +311,7 @@ def test_five_thousand_dead_rows_become_a_bitmap(uri: str, file_version: str) ->
     changes_agree(uri)
 
 
-def test_stale_writers_of_both_kinds_follow_each_other(uri: str) -> None:
+def test_stale_writers_rebase_on_each_other(uri: str) -> None:
     ours_of_every_kind(uri, "2.2")
     ours, theirs = lance_stream.open_dataset(uri), lance.dataset(uri)
     ours.append(make_rows(100))

@@ -182,7 +182,7 @@ def sum_of(found: list[TableChanges], kind: str) -> int:
 
 
 @pytest.mark.parametrize("act", [History.compact, History.configure, History.add_null_column])
-def test_what_changes_no_row_gives_no_change(
+def test_commits_without_row_changes_give_none(
     tmp_path: Path, act: Callable[[History], None]
 ) -> None:
     history = History(str(tmp_path / "t"), 7)

@@ -35,7 +35,7 @@ def runs_right(seeds: list[int]) -> bool:
 
 
 @pytest.mark.slow
-def test_a_feed_that_believes_all_stamps_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_feed_trusting_all_stamps_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def stamped_only(_: Any, unstamped: np.ndarray, stamped: np.ndarray, *__: Any) -> np.ndarray:
         return stamped
 

@@ -204,7 +204,7 @@ def check_takes(path: Path, num_rows: int, want: pa.Table) -> None:
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("num_rows", SIZES)
 @pytest.mark.parametrize("name", [*COLUMNS, *DICTIONARIES])
-def test_what_pylance_writes_is_read(name: str, num_rows: int, tmp_path: Path) -> None:
+def test_pylances_files_are_read(name: str, num_rows: int, tmp_path: Path) -> None:
     table = table_of({**COLUMNS, **DICTIONARIES}[name], num_rows)
     theirs = by_pylance(tmp_path / "t", table)
     assert ours(tmp_path / "t").to_table() == theirs.to_table() == table
@@ -215,7 +215,7 @@ def test_what_pylance_writes_is_read(name: str, num_rows: int, tmp_path: Path) -
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("num_rows", SIZES)
 @pytest.mark.parametrize("name", COLUMNS)
-def test_what_we_write_pylance_reads(name: str, num_rows: int, tmp_path: Path) -> None:
+def test_our_files_are_read_by_pylance(name: str, num_rows: int, tmp_path: Path) -> None:
     table = table_of(COLUMNS[name], num_rows)
     made = lance_stream.create_dataset(
         str(tmp_path / "t"), table.schema, file_version="legacy", stable_row_ids=False
@@ -232,7 +232,7 @@ def test_what_we_write_pylance_reads(name: str, num_rows: int, tmp_path: Path) -
 
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("name", [*COLUMNS, *DICTIONARIES])
-def test_writers_go_on_on_top_of_one_another(name: str, tmp_path: Path) -> None:
+def test_both_append_to_one_table(name: str, tmp_path: Path) -> None:
     make = {**COLUMNS, **DICTIONARIES}[name]
     tables = [table_of(make, num_rows, seed) for seed, num_rows in enumerate((70, 40, 30, 5))]
     by_pylance(tmp_path / "t", tables[0])
@@ -291,7 +291,7 @@ def test_empty_strings_that_mean_null_are_refused(tmp_path: Path) -> None:
     assert ours(tmp_path / "u").to_table() == table.cast(strict)
 
 
-def test_a_dictionary_of_a_table_does_not_grow(tmp_path: Path) -> None:
+def test_dictionaries_of_a_table_are_fixed(tmp_path: Path) -> None:
     table = pa.table({"d": pa.array(["x", "y"]).dictionary_encode()})
     by_pylance(tmp_path / "t", table)
     ours(tmp_path / "t").append(pa.table({"d": pa.array(["y", "x", "x"]).dictionary_encode()}))

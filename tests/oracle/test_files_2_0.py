@@ -212,9 +212,7 @@ def assert_reads_as(reading: Reading, table: pa.Table) -> None:
     ("num_rows", "null_rate"),
     [(1, 0), (1, 1), (7, 0.5), (2000, 0), (2000, 0.02), (2000, 0.5), (2000, 1)],
 )
-def test_what_pylance_writes_reads_the_same(
-    tmp_path: Path, num_rows: int, null_rate: float
-) -> None:
+def test_pylances_files_read_the_same(tmp_path: Path, num_rows: int, null_rate: float) -> None:
     table = columns(num_rows, null_rate)
     data = write_by_pylance(table, tmp_path / "theirs.lance")
     assert_reads_as(Reading(data), table)
@@ -224,7 +222,7 @@ def test_what_pylance_writes_reads_the_same(
     ("num_rows", "null_rate"),
     [(1, 0), (1, 1), (7, 0.5), (2000, 0), (2000, 0.02), (2000, 0.5), (2000, 1)],
 )
-def test_pylance_reads_what_we_write(tmp_path: Path, num_rows: int, null_rate: float) -> None:
+def test_pylance_reads_our_files(tmp_path: Path, num_rows: int, null_rate: float) -> None:
     table = columns(num_rows, null_rate)
     write_by_us(table, tmp_path / "ours.lance")
     theirs = LanceFileReader(str(tmp_path / "ours.lance")).read_all().to_table()
@@ -294,7 +292,7 @@ def test_nans_and_signed_zeros_keep_their_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4", "fsst", "none"])
-def test_encodings_that_pylance_writes_on_demand_are_read(tmp_path: Path, compression: str) -> None:
+def test_pylances_optional_encodings_are_read(tmp_path: Path, compression: str) -> None:
     metadata = {"lance-encoding:compression": compression}
     schema = pa.schema([pa.field("text", pa.string(), metadata=metadata)])
     words = [None if n % 7 == 0 else f"text number {n}" for n in range(5000)]

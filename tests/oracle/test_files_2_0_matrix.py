@@ -273,7 +273,7 @@ def values_of(array: pa.Array | pa.ChunkedArray) -> str:
 @pytest.mark.some_cases(one_in=4)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", TYPES)
-def test_what_pylance_writes_is_read(tmp_path: Path, kind: str, shape: str) -> None:
+def test_pylances_files_are_read(tmp_path: Path, kind: str, shape: str) -> None:
     arrays = SHAPES[shape](kind)
     schema = schema_of(kind, arrays[0].type)
     if kind == "struct of structs" and shape == "sliced":
@@ -295,7 +295,7 @@ def test_what_pylance_writes_is_read(tmp_path: Path, kind: str, shape: str) -> N
 @pytest.mark.some_cases(one_in=4)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", TYPES)
-def test_what_we_write_is_read_by_pylance(tmp_path: Path, kind: str, shape: str) -> None:
+def test_our_files_are_read_by_pylance(tmp_path: Path, kind: str, shape: str) -> None:
     arrays = SHAPES[shape](kind)
     schema = schema_of(kind, arrays[0].type)
     max_page_bytes = 200 if shape == "many batches" else 8 << 20

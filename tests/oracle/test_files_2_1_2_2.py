@@ -498,7 +498,7 @@ def test_nested_shapes_read_alike(tmp_path: Path, version: FileVersion, nesting:
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
-def test_many_rows_are_the_same_to_both(tmp_path: Path, version: FileVersion) -> None:
+def test_many_rows_read_alike(tmp_path: Path, version: FileVersion) -> None:
     for nesting in ("bare", "structs", "lists of structs"):
         names = ["small int32", "few int64", "full double", "unique string", "vector 4 float True"]
         batches = in_batches(table_of(100_000, nesting, 0.1, names), 9000)
@@ -509,7 +509,7 @@ def test_many_rows_are_the_same_to_both(tmp_path: Path, version: FileVersion) ->
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
-def test_a_million_rows_are_the_same_to_both(tmp_path: Path, version: FileVersion) -> None:
+def test_a_million_rows_read_alike(tmp_path: Path, version: FileVersion) -> None:
     random = np.random.default_rng(6)
     count = 1_000_000
     letters = random.integers(97, 123, 12 * count, np.uint8)

@@ -171,7 +171,7 @@ def test_pylance_reads_each_codec(tmp_path: Path, case: str) -> None:
     ],
     ids=str,
 )
-def test_what_pylance_writes_by_metadata_is_read(
+def test_pylances_files_with_codec_metadata_are_read(
     tmp_path: Path, metadata: dict[str, str], version: FileVersion
 ) -> None:
     keys = {PREFIX + key: value for key, value in metadata.items()}
@@ -300,7 +300,7 @@ def shapes_of(value: pa.Scalar) -> dict[str, pa.Array]:
 
 
 @pytest.mark.parametrize("version", [V2_1, V2_2], ids=str)
-def test_one_value_of_every_type_in_every_shape(tmp_path: Path, version: FileVersion) -> None:
+def test_single_values_of_all_types_agree(tmp_path: Path, version: FileVersion) -> None:
     columns = {
         f"{place} {shape}": array
         for place, value in enumerate(VALUES)

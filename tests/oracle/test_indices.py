@@ -213,7 +213,7 @@ OTHERS: tuple[Callable[[IndexedTable], None], ...] = (
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("act", ACTS, ids=lambda each: each.__name__)
 @pytest.mark.parametrize("stable_row_ids", [True, False], ids=["stable ids", "addresses"])
-def test_indices_are_right_after(
+def test_indices_stay_right_after_operations(
     tmp_path: Path, act: Callable[[IndexedTable], None], stable_row_ids: bool
 ) -> None:
     table = IndexedTable(str(tmp_path / "t"), 7, stable_row_ids=stable_row_ids)
@@ -264,7 +264,7 @@ def test_dead_rows_crowd_out_no_neighbors(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("stable_row_ids", [True, False], ids=["stable ids", "addresses"])
-def test_indices_are_right_through_random_histories(
+def test_indices_stay_right_in_random_histories(
     tmp_path: Path, seed: int, stable_row_ids: bool
 ) -> None:
     dice = random.Random(seed)

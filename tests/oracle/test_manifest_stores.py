@@ -137,7 +137,7 @@ READERS: dict[str, Callable[[Place], object]] = {
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("left", LEFT)
 @pytest.mark.parametrize("writer", ["pylance", "we"])
-def test_what_one_left_the_other_finishes(
+def test_each_finishes_the_others_commits(
     place: Place, writer: str, left: str, reader: str
 ) -> None:
     made_by(place, writer)
@@ -162,7 +162,7 @@ def test_a_lost_manifest_loads_nowhere(place: Place, writer: str) -> None:
         place.theirs()
 
 
-def test_the_items_of_both_are_alike(place: Place, dynamodb_table: DynamoTable) -> None:
+def test_items_of_both_are_alike(place: Place, dynamodb_table: DynamoTable) -> None:
     import botocore.session
 
     made_by(place, "pylance")
@@ -221,7 +221,7 @@ def test_pylance_tables_can_adopt_dynamodb(place: Place) -> None:
         plain(place).we_append(rows(5))
 
 
-def test_a_table_leaves_dynamodb(place: Place) -> None:
+def test_a_table_can_leave_dynamodb(place: Place) -> None:
     made_by(place, "pylance")
     place.we_append(rows(4))
     lance_stream.leave_manifest_store(place.uri, place.options)

@@ -105,7 +105,7 @@ def check_read_and_appended(path: str, rows: pa.Table) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("key", PACKED_KEYS)
-def test_structs_are_read_however_packed_is_spelled(version: str, key: str, tmp_path: Path) -> None:
+def test_every_spelling_of_packed_is_read(version: str, key: str, tmp_path: Path) -> None:
     values = [{"a": place, "b": place * 2.5} for place in range(50)]
     parts = pa.struct([pa.field("a", pa.int32()), pa.field("b", pa.float64())])
     for place, spelling in enumerate(PACKED_SPELLINGS):

@@ -123,7 +123,7 @@ def test_pylance_reads_our_packed_structs(
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize(("version", "kind"), CASES)
 @pytest.mark.parametrize("writer", ["pylance", "ours"])
-def test_packed_structs_in_lists_go_both_ways(
+def test_packed_structs_in_lists_read_alike(
     tmp_path: Path, version: str, kind: Structs, writer: str
 ) -> None:
     random = np.random.default_rng(3)

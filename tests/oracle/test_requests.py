@@ -76,16 +76,16 @@ def beside(
         yield Beside(s3_bucket, proxy)
 
 
-def test_opening(beside: Beside) -> None:
+def test_requests_of_opening_a_table(beside: Beside) -> None:
     assert beside.asked(beside.ours) == beside.asked(beside.theirs) == 2
 
 
-def test_opening_a_version(beside: Beside) -> None:
+def test_requests_of_opening_a_version(beside: Beside) -> None:
     ours, theirs = beside.asked(lambda: beside.ours(3)), beside.asked(lambda: beside.theirs(3))
     assert (ours, theirs) == (1, 2)
 
 
-def test_an_append(beside: Beside) -> None:
+def test_requests_of_an_append(beside: Beside) -> None:
     ours, theirs = beside.ours(), beside.theirs()
     assert beside.asked(lambda: ours.append(rows(7))) == 4
     assert beside.asked(lambda: lance.write_dataset(rows(7), theirs, mode="append")) == 4
@@ -95,7 +95,7 @@ def test_an_append(beside: Beside) -> None:
     assert ours.checkout(None).count_rows() == (NUM_VERSIONS + 3) * 100
 
 
-def test_committing_files_written_before(beside: Beside) -> None:
+def test_requests_of_committing_written_files(beside: Beside) -> None:
     target = write_target(open_table(beside.our_uri, None, beside.options))
     our_files = write_fragments(rows(7).to_batches(), target)
     their_files = lance.fragment.write_fragments(
@@ -114,7 +114,7 @@ def test_committing_files_written_before(beside: Beside) -> None:
     assert beside.asked(commit) <= beside.asked(commit_theirs)
 
 
-def test_polls(beside: Beside) -> None:
+def test_requests_of_polls(beside: Beside) -> None:
     followed = TableFollower(beside.our_uri, beside.options, FollowerRules(FeedRules()))
     position = followed.advance(Position(0))
     theirs = beside.theirs()
@@ -139,7 +139,7 @@ def test_polls(beside: Beside) -> None:
     assert beside.asked(read_theirs) > 3, "they open every file"
 
 
-def test_reading(beside: Beside) -> None:
+def test_requests_of_reading(beside: Beside) -> None:
     ours, theirs = beside.ours(), beside.theirs()
     assert beside.asked(lambda: ours.take(row_ids=[150])) == 1
     assert beside.asked(lambda: theirs._take_rows([150])) == 1
@@ -150,7 +150,7 @@ def test_reading(beside: Beside) -> None:
     assert beside.asked(ours.count_rows) == beside.asked(theirs.count_rows) == 0
 
 
-def test_deleting_a_row(beside: Beside) -> None:
+def test_requests_of_deleting_a_row(beside: Beside) -> None:
     ours, theirs = beside.ours(), beside.theirs()
     our_requests = beside.asked(lambda: ours.delete("id = 150"))
     assert our_requests <= 1 + beside.asked(lambda: theirs.delete("id = 150"))

@@ -29,7 +29,7 @@ class TestTablesOnS3(SharedTables):
         "x=1,y/t:~",
     ],
 )
-def test_a_uri_names_the_same_place_for_both(s3_bucket: Bucket, path: str) -> None:
+def test_both_open_a_uri_alike(s3_bucket: Bucket, path: str) -> None:
     place = Place(f"{s3_bucket.uri}/{path}", s3_bucket.storage_options)
     place.they_append(rows(1))
     place.we_append(rows(2))

@@ -141,7 +141,7 @@ def test_levels_of_compression_are_read_by_both(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_by_default_zstd_is_written_where_it_pays(tmp_path: Path, version: FileVersion) -> None:
+def test_zstd_is_the_default_where_worthwhile(tmp_path: Path, version: FileVersion) -> None:
     table = table_of({}, 1000)
     path = tmp_path / "ours.lance"
     write_by_us(table.to_batches(), path, version)

@@ -186,7 +186,7 @@ def test_transactions_are_rewritten_without_loss(history: Path) -> None:
     }
 
 
-def test_properties_of_a_transaction_are_pylance_s(history: Path) -> None:
+def test_transaction_properties_equal_pylances(history: Path) -> None:
     ds = lance.dataset(str(history))
     num_compared = 0
     for _, manifest in manifests(history):

@@ -34,7 +34,7 @@ def run_many(seeds: range) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_dead_rows_that_come_back_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_revived_dead_rows_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     real = committer.check
 
     def without_rebase(*given: Any) -> Verdict:

@@ -25,7 +25,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_updates(tmp_path: Path, seed: int) -> None:
+def test_random_updates_agree(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     twins = Twins(tmp_path, rows(range(20), 0))
     for uri in (twins.ours, twins.theirs):

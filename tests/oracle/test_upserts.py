@@ -71,7 +71,7 @@ def rows(keys: Any, value: float) -> pa.Table:
 @pytest.mark.quick_cases(one_in=4)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("on", [("id",), ("group", "id")])
-def test_random_upserts(tmp_path: Path, seed: int, on: tuple[str, ...]) -> None:
+def test_random_upserts_agree(tmp_path: Path, seed: int, on: tuple[str, ...]) -> None:
     dice = random.Random(seed)
     twins = Twins(tmp_path, rows(range(20), 0))
     for step in range(6):
@@ -84,7 +84,7 @@ def test_random_upserts(tmp_path: Path, seed: int, on: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_whole_fragments_are_changed(tmp_path: Path, version: str) -> None:
+def test_whole_fragments_can_be_updated(tmp_path: Path, version: str) -> None:
     twins = Twins(tmp_path, rows(range(20), 0), data_storage_version=version)
     assert twins.upsert(rows(range(7), 1), "id").num_updated == 7
     assert twins.upsert(rows(range(40), 2), "id").num_inserted == 20
@@ -96,7 +96,7 @@ def test_partial_upserts_keep_other_columns(tmp_path: Path) -> None:
     assert done.num_updated == 3
 
 
-def test_pylance_goes_on_where_we_stopped(tmp_path: Path) -> None:
+def test_pylance_continues_after_our_upserts(tmp_path: Path) -> None:
     twins = Twins(tmp_path, rows(range(20), 0))
     twins.upsert(rows([1, 2, 30], 5), "id")
     for uri in (twins.ours, twins.theirs):

@@ -230,7 +230,7 @@ def test_dictionaries_unreadable_to_the_reference_work() -> None:
     assert found == pa.dictionary(pa.int8(), pa.date32())
 
 
-def test_two_columns_of_one_name_are_refused() -> None:
+def test_duplicate_column_names_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="'a'"):
         arrow_schemas.from_arrow(pa.schema([("a", pa.int8()), ("a", pa.int8())]))
 

@@ -9,7 +9,7 @@ def message(number: int, parent: int) -> file_pb2.Field:
     return file_pb2.Field(name=f"f{number}", id=number, parent_id=parent, logical_type="int8")
 
 
-def test_two_fields_of_one_id_are_corrupt() -> None:
+def test_duplicate_field_ids_are_corrupt() -> None:
     with pytest.raises(CorruptDataError, match=r"field id 3 .* twice"):
         fields_from_proto([message(3, -1), message(3, -1)])
 
@@ -19,7 +19,7 @@ def test_a_self_parented_field_is_corrupt() -> None:
         fields_from_proto([message(3, 3)])
 
 
-def test_a_parent_must_stand_before_its_child() -> None:
+def test_parents_must_precede_their_children() -> None:
     with pytest.raises(CorruptDataError, match="names the parent 4"):
         fields_from_proto([message(3, 4), message(4, -1)])
 

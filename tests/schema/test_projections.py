@@ -15,11 +15,11 @@ def projected(*columns: str) -> pa.Schema:
     return to_arrow(project(SCHEMA, columns))
 
 
-def test_columns_come_in_the_order_asked_for() -> None:
+def test_columns_come_in_the_requested_order() -> None:
     assert projected("place", "id").names == ["place", "id"]
 
 
-def test_no_columns_asked_for_means_all() -> None:
+def test_no_requested_columns_means_all() -> None:
     assert project(SCHEMA, None) == SCHEMA
     assert projected() == pa.schema([])
 
@@ -61,7 +61,7 @@ def test_unknown_columns_list_the_present_ones() -> None:
         projected("id.x")
 
 
-def test_a_column_asked_for_twice_is_refused() -> None:
+def test_a_column_requested_twice_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="twice"):
         projected("id", "id")
 
@@ -72,7 +72,7 @@ def test_a_malformed_path_is_refused(column: str) -> None:
         split_path(column)
 
 
-def test_a_doubled_backtick_is_one() -> None:
+def test_doubled_backticks_mean_one() -> None:
     assert split_path("`a``b`.c") == ("a`b", "c")
 
 

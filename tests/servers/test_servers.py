@@ -27,7 +27,7 @@ def test_bucket_objects_are_created_only_once(any_bucket: Bucket) -> None:
     assert store.read("1.manifest") == b"first"
 
 
-def test_buckets_tell_no_secrets(any_bucket: Bucket) -> None:
+def test_buckets_show_no_secrets(any_bucket: Bucket) -> None:
     for secret in ("test-secret-of-s3", KEY, "test-token"):
         assert secret not in repr(any_bucket)
 

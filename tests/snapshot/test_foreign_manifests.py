@@ -77,7 +77,7 @@ def test_unwritable_features_are_noticed_before_writing(verb: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("verb", ["append", "append of a reader", "upsert", "update", "overwrite"])
-def test_row_ids_are_not_given_twice(verb: str, tmp_path: Path) -> None:
+def test_row_ids_are_not_reused(verb: str, tmp_path: Path) -> None:
     make(tmp_path / "t").upsert(pa.table({"id": [2], "x": [0.5]}), on="id")
     change = by_another_program(lambda manifest: setattr(manifest, "next_row_id", 3))
     edit_manifest(tmp_path / "t", change)
@@ -90,7 +90,7 @@ def test_row_ids_are_not_given_twice(verb: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["append", "upsert", "update", "add_columns", "compact"])
-def test_fragment_ids_are_not_given_twice(verb: str, tmp_path: Path) -> None:
+def test_fragment_ids_are_not_reused(verb: str, tmp_path: Path) -> None:
     make(tmp_path / "t").append(pa.table({"id": [5], "x": [5.0]}))
     edit_manifest(tmp_path / "t", lambda manifest: setattr(manifest, "max_fragment_id", 0))
     ds = lance_stream.open_dataset(tmp_path / "t")
@@ -107,7 +107,7 @@ def test_compaction_ignores_tables_without_columns(tmp_path: Path) -> None:
     assert ds.compact().version == ds.version
 
 
-def test_a_name_of_two_columns_names_none(tmp_path: Path) -> None:
+def test_ambiguous_column_names_are_refused(tmp_path: Path) -> None:
     make(tmp_path / "t")
     edit_manifest(tmp_path / "t", lambda manifest: setattr(manifest.fields[1], "name", "id"))
     ds = lance_stream.open_dataset(tmp_path / "t")

@@ -214,7 +214,7 @@ def test_appends_send_little_besides_the_manifest(place: Place) -> None:
     assert num_bytes < 1.01 * place.size + place.few_bytes(asked)
 
 
-def test_a_batch_is_taken_in_once(place: Place) -> None:
+def test_a_batch_is_committed_once(place: Place) -> None:
     batch = MicroBatch("app", 0, "query")
     table = open_table(place.uri, None, place.options)
     append_fragments(table, write_fragments(rows(0).to_batches(), write_target(table)), batch)

@@ -101,7 +101,7 @@ def test_invalid_tag_names_are_refused(ds: Dataset, name: str) -> None:
         b"[" * 5000,
     ],
 )
-def test_a_damaged_tag_is_told(ds: Dataset, content: bytes) -> None:
+def test_damaged_tags_are_reported(ds: Dataset, content: bytes) -> None:
     ds.table.store.write("_refs/tags/gold.json", content)
     for attempt in (lambda: ds.checkout("gold"), lambda: ds.tags.update("gold", 1)):
         with pytest.raises(CorruptDataError, match="'gold'"):
@@ -132,13 +132,13 @@ def test_tags_on_main_are_the_tables(ds: Dataset) -> None:
     assert 1 not in ds.cleanup(retain_versions=1).versions
 
 
-def test_names_that_consumers_need_are_no_users(ds: Dataset) -> None:
+def test_consumer_tag_names_are_reserved(ds: Dataset) -> None:
     for name in ("lance_stream.consumer.x", "lance_stream.hold.x", "lance_stream.x"):
         with pytest.raises(InvalidInputError, match="cannot be the name of a tag of yours"):
             ds.tags.create(name, 1)
 
 
-def test_files_beside_the_tags_are_none(ds: Dataset) -> None:
+def test_other_files_are_no_tags(ds: Dataset) -> None:
     ds.tags.create("gold", 1)
     for name in (".gold.json.0123456789abcdef.tmp", ".json", "notes.txt"):
         ds.table.store.write(f"_refs/tags/{name}", b"?")

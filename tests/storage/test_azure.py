@@ -356,7 +356,7 @@ def test_transient_refusals_are_retried(
 
 
 @pytest.mark.parametrize("code", ["BlobAlreadyExists", "ConditionNotMet", "TargetConditionNotMet"])
-def test_each_way_to_say_taken_is_understood(store: Store, proxy: FaultProxy, code: str) -> None:
+def test_every_conflict_response_means_taken(store: Store, proxy: FaultProxy, code: str) -> None:
     store.write("v/1", b"theirs")
     for status in (409, 412):
         proxy.clear()

@@ -202,7 +202,7 @@ def test_the_emulator_needs_no_credentials() -> None:
     assert found.endpoint == "http://127.0.0.1:7/devstoreaccount1"
 
 
-def test_the_environment_says_what_no_option_does() -> None:
+def test_environment_variables_supplement_options() -> None:
     environment = {"AZURE_STORAGE_ACCOUNT_NAME": "acct", "AZURE_STORAGE_ACCOUNT_KEY": KEY}
     assert settings("az://cont/t", {}, environment).login == SharedKey("acct", KEY)
     given = settings("az://cont/t", {"sas_token": SAS}, environment)

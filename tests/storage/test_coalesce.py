@@ -40,7 +40,7 @@ def test_ranges_within_long_ones_are_not_repeated() -> None:
     assert plan((0, 500), (100, 200), (499, 500)) == [(0, 500)]
 
 
-def test_empty_ranges_are_not_asked_for() -> None:
+def test_empty_ranges_are_not_requested() -> None:
     assert plan((7, 7), (900, 900)) == []
     empty = [ByteRange(7, 7)]
     assert cut_answers(empty, [], []) == [memoryview(b"")]

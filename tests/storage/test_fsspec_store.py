@@ -173,7 +173,7 @@ def test_no_path_leads_out(store: Store) -> None:
         store.read("../secret")
 
 
-def test_a_table_elsewhere_may_not_name_it(folder: Path, options: dict[str, Any]) -> None:
+def test_tables_elsewhere_cannot_name_it(folder: Path, options: dict[str, Any]) -> None:
     """A protocol that the reader has registered is not one that a table may choose."""
     made = lance_stream.create_dataset(folder / "t", ROWS.schema).append(ROWS)
     with pytest.raises(UntrustedLocationError):
@@ -191,7 +191,7 @@ def local() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("local")
-def test_a_table_on_a_disk_does_not_reach_files_by_the_local_disk_of_fsspec(tmp_path: Path) -> None:
+def test_local_tables_name_no_registered_filesystems(tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "key").write_bytes(b"private")
     made = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
@@ -201,7 +201,7 @@ def test_a_table_on_a_disk_does_not_reach_files_by_the_local_disk_of_fsspec(tmp_
 
 
 @pytest.mark.usefixtures("local")
-def test_a_table_on_the_local_disk_of_fsspec_is_none_on_ours(tmp_path: Path) -> None:
+def test_fsspecs_local_disk_is_not_ours(tmp_path: Path) -> None:
     lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
     read = lance_stream.open_dataset(f"local://{tmp_path}/t")
     assert read.to_table().equals(ROWS)
@@ -210,7 +210,7 @@ def test_a_table_on_the_local_disk_of_fsspec_is_none_on_ours(tmp_path: Path) -> 
             read.table.files.store_of(location)
 
 
-def test_what_a_filesystem_is_made_with_is_not_told_to_another(folder: Path) -> None:
+def test_filesystems_do_not_share_their_options(folder: Path) -> None:
     own = open_store("shelf://t", {"fsspec": {"base": str(folder)}})
     fsspec.register_implementation("rack", Shelf, clobber=True)
     options = {"fsspec": {"base": "secret"}, "trusted_locations": "rack://theirs"}

@@ -142,7 +142,7 @@ def test_contradictory_options_name_the_remedy(options: dict[str, Any], problem:
         google_settings(options)
 
 
-def test_somebody_pays_for_requests() -> None:
+def test_requests_can_name_a_payer() -> None:
     assert google_settings({}).user_project is None
     assert google_settings({"requester_pays": "false", "project": "p"}).user_project is None
     assert google_settings({"requester_pays": True, "project": "p"}).user_project == "p"

@@ -63,7 +63,7 @@ def test_file_uris_with_hosts_are_refused() -> None:
 
 
 @pytest.mark.parametrize("location", ["", "memory://", "memory://a/../b", "a\0b"])
-def test_what_is_no_location_is_refused(location: str) -> None:
+def test_invalid_locations_are_refused(location: str) -> None:
     with pytest.raises(InvalidInputError):
         open_store(location)
 
@@ -133,11 +133,11 @@ def test_an_unknown_protocol_is_refused_by_name() -> None:
         open_store("ftp://host/t")
 
 
-def test_no_protocol_is_both_there_and_refused() -> None:
+def test_supported_protocols_are_not_refused() -> None:
     assert not BACKENDS.keys() & REFUSED.keys()
 
 
-def test_whether_files_are_flushed_is_an_option() -> None:
+def test_flushing_files_is_an_option() -> None:
     assert open_store("/t", {"durable": "true"}) == LocalStore("/t", durable=True)
     assert open_store("/t", {"durable": False, "aws_region": "x"}) == LocalStore("/t")
     with pytest.raises(InvalidInputError, match="durable"):

@@ -73,19 +73,19 @@ def test_times_are_parsed_like_the_references(value: Any, seconds: float) -> Non
 
 
 @pytest.mark.parametrize("value", ["", "soon", "-1", "0", "3 fortnights", None])
-def test_what_is_no_time_is_refused(value: Any) -> None:
+def test_invalid_times_are_refused(value: Any) -> None:
     with pytest.raises(InvalidInputError, match="'timeout' is a time"):
         as_seconds("timeout", value)
 
 
 @pytest.mark.parametrize("value", ["maybe", "", 2])
-def test_what_is_no_flag_is_refused(value: Any) -> None:
+def test_invalid_flags_are_refused(value: Any) -> None:
     with pytest.raises(InvalidInputError, match="true or false"):
         as_flag("anon", value)
 
 
 @pytest.mark.parametrize("value", [0, "-1", "many", True, 1.5])
-def test_what_is_no_count_is_refused(value: Any) -> None:
+def test_invalid_counts_are_refused(value: Any) -> None:
     with pytest.raises(InvalidInputError, match="at least 1"):
         as_count("max_concurrency", value, at_least=1)
 
@@ -97,7 +97,7 @@ def test_options_that_are_no_text_stay_hidden() -> None:
     assert "12345" not in str(caught.value)
 
 
-def test_what_is_no_dict_is_refused() -> None:
+def test_invalid_dicts_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="'client_kwargs' is a dict"):
         as_mapping("client_kwargs", "region_name=x")
 

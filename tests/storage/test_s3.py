@@ -74,7 +74,7 @@ class TestS3Store(ObjectStoreContract):
         assert proxy.kinds() == {"put once": 3}
         assert not store.create_once("v/2", b"y")
 
-    def test_trying_a_service_out_may_be_disturbed(self, bucket: Bucket, proxy: FaultProxy) -> None:
+    def test_a_disturbed_trial_is_repeated(self, bucket: Bucket, proxy: FaultProxy) -> None:
         store = store_at(bucket, proxy.url, aws_conditional_put=None)
         proxy.add(Forge(503), kind="put once", at=2, times=2)
         assert store.create_once("v/1", b"x")
@@ -121,7 +121,7 @@ class TestS3Store(ObjectStoreContract):
             Forge(200, "InternalError"),
         ],
     )
-    def test_what_may_pass_is_asked_again(
+    def test_transient_errors_are_retried(
         self, behind: ObjectStore, proxy: FaultProxy, answer: Forge
     ) -> None:
         behind.write("a", b"x")
@@ -147,7 +147,7 @@ class TestS3Store(ObjectStoreContract):
         with pytest.raises(InvalidInputError, match="no_such_setting"):
             open_store(f"{bucket.uri}/t", options)
 
-    def test_names_of_fsspec_open_the_same_table(self, bucket: Bucket) -> None:
+    def test_fsspec_options_open_the_same_table(self, bucket: Bucket) -> None:
         open_store(f"{bucket.uri}/t", bucket.fsspec_options).write("a", b"x")
         assert open_store(f"{bucket.uri}/t", bucket.storage_options).read("a") == b"x"
 

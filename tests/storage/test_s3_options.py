@@ -124,7 +124,7 @@ def test_http_endpoints_can_be_forbidden() -> None:
         ({"config_kwargs": {"retries": "none"}}, "is a dict"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options: dict[str, Any], problem: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidInputError, match=problem):
         s3_settings(options)
 

@@ -183,7 +183,7 @@ def test_secrets_are_not_sent_to_other_accounts() -> None:
         ("az://c@acct.dfs.core.windows.net", "abfss://c@acct2.blob.core.windows.net/p", False),
     ],
 )
-def test_a_trusted_location_is_whole_names(trusted: str, location: str, is_below: bool) -> None:
+def test_trusted_locations_match_whole_names(trusted: str, location: str, is_below: bool) -> None:
     store = open_store("/data/t")
     options = {"trusted_locations": [trusted], "anon": "true"}
     if is_below:
@@ -194,12 +194,12 @@ def test_a_trusted_location_is_whole_names(trusted: str, location: str, is_below
 
 
 @pytest.mark.parametrize("trusted", ["", "s3://", "gs:///p", "data", "~/data", [1], 7, {"a": 1}])
-def test_what_is_no_location_cannot_be_trusted(trusted: Any) -> None:
+def test_invalid_locations_cannot_be_trusted(trusted: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"trusted_locations (are|is)"):
         trust.with_trusted({}, trusted)
 
 
-def test_trust_is_said_once() -> None:
+def test_trust_is_stated_once() -> None:
     with pytest.raises(InvalidInputError, match="twice"):
         trust.with_trusted({"Trusted_Locations": "gs://b"}, ["gs://c"])
 

@@ -66,7 +66,7 @@ def with_values(number: int, path: str, field_id: int) -> Fragment:
     return replace(made, files=(*made.files, DataFile(path, (field_id,), (0,), (2, 2))))
 
 
-def test_the_first_version_appends_all_it_has() -> None:
+def test_the_first_version_appends_everything() -> None:
     assert told(None, FIRST, Overwrite((), SCHEMA)) == ([0, 1], None)
 
 

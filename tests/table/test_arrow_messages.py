@@ -54,7 +54,7 @@ def test_overstated_buffers_are_refused() -> None:
 
 
 @pytest.mark.parametrize("batches", [0, 2, 3, 50])
-def test_there_is_one_batch(batches: int) -> None:
+def test_exactly_one_batch_is_read(batches: int) -> None:
     with pytest.raises(CorruptDataError, match="batches of"):
         read_only_batch(arrow_file([1], batches=batches), SCHEMA, 5)
 

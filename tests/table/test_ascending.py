@@ -10,7 +10,7 @@ TYPES = st.sampled_from([np.uint32, np.uint64, np.int64])
 
 
 @given(st.data(), TYPES)
-def test_sets_of_numbers_are_those_of_python(data: st.DataObject, kind: type) -> None:
+def test_set_operations_agree_with_python(data: st.DataObject, kind: type) -> None:
     numbers = arrays.arrays(kind, st.integers(0, 12), elements=st.integers(0, 15))
     one, other = data.draw(numbers), data.draw(numbers)
     before = one.copy()

@@ -216,7 +216,7 @@ MEASURED = [
 
 
 @pytest.mark.parametrize(("ours", "theirs", "verdict"), MEASURED)
-def test_the_rules_are_the_reference_s(
+def test_the_rules_equal_the_references(
     ours: Operation, theirs: Operation, verdict: Verdict
 ) -> None:
     assert judge(ours, theirs) is verdict
@@ -339,7 +339,7 @@ FINER = [
 
 
 @pytest.mark.parametrize(("ours", "theirs", "verdict"), FINER)
-def test_a_rule_looks_into_the_operations(
+def test_rules_can_examine_the_operations(
     ours: Operation, theirs: Operation, verdict: Verdict
 ) -> None:
     assert judge(ours, theirs) is verdict

@@ -42,7 +42,7 @@ def arrow_file(
 
 @settings(max_examples=30)
 @given(offset_sets.filter(bool))
-def test_offsets_come_back_from_either_flavour(offsets: list[int]) -> None:
+def test_offsets_round_trip_in_either_form(offsets: list[int]) -> None:
     shuffled = np.random.default_rng(0).permutation(offsets)
     file_type, data = encode_deletion_vector(shuffled)
     assert file_type is (BITMAP if len(offsets) >= 5000 else ARROW)
@@ -61,7 +61,7 @@ def test_roaring_bitmaps_decode_as_pyroaring_writes(offsets: list[int], with_run
 
 
 @pytest.mark.parametrize(("count", "file_type"), [(1, ARROW), (4999, ARROW), (5000, BITMAP)])
-def test_the_flavour_changes_at_five_thousand(count: int, file_type: DeletionFileType) -> None:
+def test_the_form_changes_at_five_thousand(count: int, file_type: DeletionFileType) -> None:
     assert encode_deletion_vector(np.arange(count))[0] is file_type
 
 

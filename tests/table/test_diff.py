@@ -191,7 +191,7 @@ def test_only_changed_deletion_files_are_requested() -> None:
     ]
 
 
-def test_rows_that_died_in_place_are_deletes() -> None:
+def test_rows_deleted_in_place_are_deletes() -> None:
     newer = version(2, Rows(0, range(10), dead=[3, 7]), FIRST.rows[1])
     assert ids(FIRST, newer) == expect(delete=[3, 7])
 
@@ -328,7 +328,7 @@ def test_an_added_null_column_updates_nothing() -> None:
     assert ids(FIRST, Version(2, FIRST.rows, Schema((*SCHEMA.fields, added)))) == expect()
 
 
-def test_sequences_in_other_files_are_asked_for() -> None:
+def test_sequences_in_other_files_are_requested() -> None:
     older, newer = version(1, Rows(0, range(3))), version(2, Rows(0, range(3), [1, 2, 1]))
     before, after = older.manifest.fragments[0], newer.manifest.fragments[0]
     ids_at, stamps_at = ExternalFile("ids", 0, 9), ExternalFile("stamps", 5, 9)
@@ -342,7 +342,7 @@ def test_sequences_in_other_files_are_asked_for() -> None:
     assert [each.offsets.tolist() for each in found.updates] == [[1]]
 
 
-def test_sequences_in_hidden_columns_are_asked_for() -> None:
+def test_sequences_in_hidden_columns_are_requested() -> None:
     known = FIRST.manifest.fragments[1]
     file = DataFile("hidden.lance", (-3,), (0,), (2, 2))
     hidden = replace(known, files=(FILE, file), row_ids=LineageColumn(-3, file))

@@ -32,7 +32,7 @@ DELETION_FILE = DeletionFile(DeletionFileType.BITMAP, 7, (1 << 64) - 1, 3, base_
         Fragment(3, (), 1, None, b"r", ExternalFile("u", 1, 2), ExternalFile("c", 3, 4)),
     ],
 )
-def test_a_fragment_comes_back_from_its_bytes(fragment: Fragment) -> None:
+def test_fragments_round_trip(fragment: Fragment) -> None:
     assert decode_fragment(encode_fragment(fragment)) == fragment
 
 
@@ -55,7 +55,7 @@ def test_unknown_fields_of_every_part_are_kept() -> None:
     assert table_pb2.DataFragment.FromString(again) == message
 
 
-def test_data_overlays_are_kept_and_told() -> None:
+def test_data_overlays_are_kept_and_reported() -> None:
     message = table_pb2.DataFragment(id=4, physical_rows=5)
     message.overlays.add(committed_version=9).data_file.path = "overlay.lance"
     fragment = decode_fragment(message.SerializeToString())
@@ -94,9 +94,7 @@ def test_legacy_files_need_no_column_indices() -> None:
         ),
     ],
 )
-def test_a_fragment_that_contradicts_itself_is_corrupt(
-    message: table_pb2.DataFragment, what: str
-) -> None:
+def test_contradictory_fragments_are_corrupt(message: table_pb2.DataFragment, what: str) -> None:
     with pytest.raises(CorruptDataError, match=what):
         decode_fragment(message.SerializeToString())
 

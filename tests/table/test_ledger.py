@@ -44,7 +44,7 @@ entries = st.builds(LedgerEntry, numbers, st.just("q"), numbers, numbers, st.jus
 
 
 @given(entries, st.lists(entries.map(lambda each: replace(each, query_id="")), max_size=8))
-def test_an_entry_with_earlier_batches_comes_back(
+def test_entries_with_earlier_batches_round_trip(
     entry: LedgerEntry, recent: list[LedgerEntry]
 ) -> None:
     entry = replace(entry, recent=tuple(recent))

@@ -67,7 +67,7 @@ def full_manifest() -> Manifest:
         replace(full_manifest(), timestamp_nanos=-1),
     ],
 )
-def test_a_manifest_comes_back_from_its_bytes(manifest: Manifest) -> None:
+def test_manifests_round_trip(manifest: Manifest) -> None:
     data = encode_manifest(manifest)
     assert decode_manifest(data) == manifest
     assert encode_manifest(decode_manifest(data)) == data
@@ -87,7 +87,7 @@ def test_manifest_files_have_the_formats_layout() -> None:
     assert len(message.fragments) == 2
 
 
-def test_a_section_at_offset_zero_is_there() -> None:
+def test_sections_at_offset_zero_are_read() -> None:
     manifest = replace(full_manifest(), index_section=None, inline_transaction=b"at zero")
     assert decode_manifest(encode_manifest(manifest)).inline_transaction == b"at zero"
 

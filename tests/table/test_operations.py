@@ -103,7 +103,7 @@ def test_every_operation_occurs_in_the_tests_below() -> None:
 
 @pytest.mark.floors
 @pytest.mark.parametrize("operation", OPERATIONS, ids=ops.operation_name)
-def test_an_operation_comes_back_from_its_transaction(operation: ops.Operation) -> None:
+def test_operations_round_trip(operation: ops.Operation) -> None:
     assert decode_transaction(encode_transaction(transaction(operation))) == transaction(operation)
 
 
@@ -184,7 +184,7 @@ def test_only_adding_operations_have_new_fragments() -> None:
     assert ops.new_fragments(OPERATIONS[0]) == (FRAGMENT, OTHER)
 
 
-def test_an_index_section_comes_back() -> None:
+def test_index_sections_round_trip() -> None:
     section = encode_index_section([INDEX, replace(INDEX, unknown=b"")])
     assert decode_index_section(section) == (INDEX, replace(INDEX, unknown=b""))
     with pytest.raises(CorruptDataError):

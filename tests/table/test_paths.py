@@ -164,5 +164,5 @@ def test_stored_paths_that_lead_elsewhere_are_corrupt(path: str) -> None:
 @pytest.mark.parametrize(
     "path", ["a", "a/b.lance", "..a", "a..", "day=1/x y.lance", "ü", "day=1:2/x"]
 )
-def test_any_other_stored_path_is_taken(path: str) -> None:
+def test_other_stored_paths_are_accepted(path: str) -> None:
     assert paths.check_stored_path(path) == path

@@ -46,7 +46,7 @@ def kind_of(data: bytes) -> str:
 
 
 @given(id_lists)
-def test_row_ids_come_back_from_their_bytes(ids: list[int]) -> None:
+def test_row_ids_round_trip(ids: list[int]) -> None:
     decoded = decode_row_ids(encode_row_ids(u64(ids)), len(ids))
     assert decoded.to_array().dtype == np.uint64
     assert decoded.to_array().tolist() == ids
@@ -126,7 +126,7 @@ def test_rows_moved_in_runs_store_runs() -> None:
     assert isinstance(only, row_ids.Ranges)
 
 
-def test_unsorted_pieces_each_have_their_own_kind() -> None:
+def test_unsorted_pieces_have_their_own_kinds() -> None:
     ids = [*range(5000, 9000, 3), *range(1000), *range(10**6, 10**9, 10**7)]
     data = encode_row_ids(u64(ids))
     kinds = [

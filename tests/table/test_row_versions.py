@@ -29,7 +29,7 @@ def span(start: int, end: int) -> rowids_pb2.U64Segment.Range:
 
 
 @given(version_lists)
-def test_versions_come_back_from_their_bytes(versions: list[int]) -> None:
+def test_row_versions_round_trip(versions: list[int]) -> None:
     sequence = RowVersionSequence.from_array(versions)
     again = decode_row_versions(encode_row_versions(sequence), len(versions))
     assert again == sequence
@@ -40,7 +40,7 @@ def test_versions_come_back_from_their_bytes(versions: list[int]) -> None:
 
 
 @given(version_lists, st.data())
-def test_any_part_of_the_versions_is_had(versions: list[int], data: st.DataObject) -> None:
+def test_parts_of_the_versions_decode_alone(versions: list[int], data: st.DataObject) -> None:
     sequence = RowVersionSequence.from_array(versions)
     start = data.draw(st.integers(0, len(versions)))
     stop = data.draw(st.integers(start, len(versions)))

@@ -94,7 +94,7 @@ GOOD_FILE = {"name": f"{1:032x}.arrow", "ms": 5, "rows": 7}
         ),
     ],
 )
-def test_an_entry_that_is_none_is_refused(value: Any) -> None:
+def test_invalid_entries_are_refused(value: Any) -> None:
     with pytest.raises(CorruptDataError, match=CONFIG_KEY):
         read_tombstones({CONFIG_KEY: value if isinstance(value, str) else json.dumps(value)})
 

@@ -102,7 +102,7 @@ def check(told: OneForAll, place: int, found: list[int] | None, step: int) -> No
 
 @settings(max_examples=60)
 @given(made=st.lists(fragments(), max_size=12))
-def test_it_is_what_each_says_by_itself(made: list[Fragment]) -> None:
+def test_uniform_lineage_agrees_with_each_fragment(made: list[Fragment]) -> None:
     told = uniform_lineage([encode_fragment(each) for each in made])
     assert told.ids.tolist() == [each.id for each in made]
     assert told.is_plain.all()
@@ -128,7 +128,7 @@ def test_fragments_without_row_counts_are_unknown() -> None:
     assert not told.is_plain[0]
 
 
-def test_no_fragment_is_no_knowledge() -> None:
+def test_no_fragments_give_no_lineage() -> None:
     told = uniform_lineage([])
     assert len(told.ids) == len(told.created.values) == 0
 

@@ -41,7 +41,7 @@ def test_walking_columns_agrees_with_each_message(messages: list[bytes]) -> None
         assert {number: int(found[place]) for number, found in walked.numbers.items()} == said
 
 
-def test_embedded_messages_are_found_where_they_lie() -> None:
+def test_embedded_messages_are_found_in_place() -> None:
     messages = [b"", wire.frame(3, b""), varint(1, 9) + wire.frame(3, b"x" * 300) + varint(2, 1)]
     spans = walk_all(messages).spans[3]
     assert spans.starts.tolist() == [-1, 2, 2 + 2 + 3]

@@ -249,7 +249,7 @@ def test_replacing_the_config_keeps_our_entries(entry: dict[str, str]) -> None:
     assert then(old, forgotten).config == {"a": "1"}
 
 
-def test_the_spellings_of_old_writers_are_understood() -> None:
+def test_old_writers_spellings_are_understood() -> None:
     old = replace(table(3), config={"a": "1", "b": "2"}, schema=Schema(SCHEMA.fields, {"a": b"1"}))
     made = then(
         old,
@@ -322,7 +322,7 @@ def test_fragments_that_are_not_new_are_refused() -> None:
             then(made, Append((fragment,)))
 
 
-def test_ids_do_not_run_over() -> None:
+def test_ids_do_not_overflow() -> None:
     with pytest.raises(InvalidInputError, match="fragment ids"):
         then(
             replace(table(3), max_fragment_id=(1 << 32) - 2),

@@ -87,7 +87,7 @@ def test_created_versions_of_moved_rows_are_found() -> None:
     assert stamps(made.fragments[-1]) == ([1, 1], [2, 2])
 
 
-def test_ids_that_were_never_given_are_refused() -> None:
+def test_unassigned_ids_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="row id 5, but the table has given none from 5"):
         then(table(3, 2), Update(new_fragments=(moved(2, 1, 5),)))
     with pytest.raises(InvalidInputError, match="of 1 rows states 2 row ids"):
@@ -141,7 +141,7 @@ def rewritten(old: Manifest, *fragment_ids: int, **given: Any) -> Rewrite:
     return Rewrite((RewriteGroup(tuple(chosen), (new,)),))
 
 
-def test_a_rewrite_stands_where_its_ids_say() -> None:
+def test_rewritten_fragments_are_placed_by_id() -> None:
     old = then(table(3, 2), ReserveFragments(1))
     old = then(old, Update(new_fragments=(new_fragment(1),)))
     made = then(old, rewritten(old, 0, 1, id=2))
@@ -296,7 +296,7 @@ def test_an_index_keeps_its_last_segment() -> None:
     assert [each.uuid for each in decode_index_section(none.index_section or b"")] == [b"b" * 16]
 
 
-def test_reserved_ids_are_not_given_to_others() -> None:
+def test_reserved_ids_are_not_reused() -> None:
     made = then(then(table(3), ReserveFragments(4)), Update(new_fragments=(new_fragment(1),)))
     assert [each.id for each in made.fragments] == [0, 5]
     with pytest.raises(InvalidInputError, match="not left"):
