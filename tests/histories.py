@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 class History(Protocol):
     """What can be played: a table, its verbs, and a model of it."""
 
-    told: list[str]
+    notes: list[str]
 
     def __init__(self, folder: str, seed: int) -> None: ...
 
@@ -62,7 +62,7 @@ def run(kind: type[HistoryT], seed: int, num_steps: int) -> HistoryT:
     """Make one history in a folder of its own, check it, and return it.
 
     Args:
-        kind: Made of the folder and the seed; notes in `told` what it does.
+        kind: Made of the folder and the seed; keeps in `notes` what it does.
         seed: Settles what happens.
         num_steps: How many steps it has.
 
@@ -77,7 +77,7 @@ def run(kind: type[HistoryT], seed: int, num_steps: int) -> HistoryT:
                 made.step()
             made.finish()
         except BaseException as error:
-            for line in getattr(made, "told", ()):
+            for line in getattr(made, "notes", ()):
                 error.add_note(line)
             raise
         return made

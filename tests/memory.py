@@ -24,10 +24,10 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     if resident_bytes() > item.config.stash.get(_RESIDENT, 0) + GROWTH_BYTES:
         give_back()
         item.config.stash[_RESIDENT] = resident_bytes()
-    told = item.config.stash.get(_TOLD, False)
+    is_reported = item.config.stash.get(_REPORTED, False)
     peak = peak_bytes()
-    if peak > LIMIT_BYTES and not told:
-        item.config.stash[_TOLD] = True
+    if peak > LIMIT_BYTES and not is_reported:
+        item.config.stash[_REPORTED] = True
         pytest.fail(
             f"the tests of this process have taken {peak / 1e6:.0f} MB by now; "
             f"{LIMIT_BYTES / 1e6:.0f} MB is the most that they may",
@@ -35,7 +35,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
         )
 
 
-_TOLD = pytest.StashKey[bool]()
+_REPORTED = pytest.StashKey[bool]()
 _RESIDENT = pytest.StashKey[int]()
 
 

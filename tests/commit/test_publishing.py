@@ -124,20 +124,20 @@ def test_falsely_taken_transaction_names_are_replaced() -> None:
     """The store says that the name is taken, and no such file is there."""
     log = create(3)
     store = WatchedStore(log.store)
-    real, told = store.create_once, []
+    real, names = store.create_once, []
 
     def lie_once(path: str, data: Any) -> bool:
         if path.endswith(".txn"):
-            told.append(path)
-            if len(told) == 1:
+            names.append(path)
+            if len(names) == 1:
                 return False
         return real(path, data)
 
     store.create_once = lie_once
     done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
     assert isinstance(done, Committed)
-    assert len(set(told)) == 2
-    assert told[1].endswith(done.manifest.transaction_file)
+    assert len(set(names)) == 2
+    assert names[1].endswith(done.manifest.transaction_file)
 
 
 def test_a_store_that_takes_nothing_ends_early() -> None:

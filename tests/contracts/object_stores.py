@@ -502,7 +502,7 @@ def store_at(bucket: Bucket, url: str, **more: str | None) -> ObjectStore:
 
 
 def _completes(request: StoreRequest) -> bool:
-    return request.kind.startswith("complete")  # some services are told of "once" before
+    return request.kind.startswith("complete")  # some services get the condition earlier
 
 
 def every_request(store: Store) -> list[Callable[[], object]]:

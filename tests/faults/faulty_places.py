@@ -202,15 +202,15 @@ def rows_there(uri: str, options: Options) -> Rows | None:
     return sorted(tuple(row.values()) for row in table.to_pylist())
 
 
-def check_done(action: Action, uri: str, options: Options, told: str) -> None:
+def check_done(action: Action, uri: str, options: Options, context: str) -> None:
     """The action was done once, the ledger says so, and all that any version names is there."""
     table = open_dataset(uri, storage_options=options)
-    assert rows_there(uri, options) == action.after, told
-    assert table.version == action.version, told
+    assert rows_there(uri, options) == action.after, context
+    assert table.version == action.version, context
     entry = ledger.read_entry(table.table.manifest.config, APP)
-    assert (entry and entry.batch_id) == action.batch_id, told
-    assert table.verify() == [], told
-    assert named_files(table.table) <= {each.path for each in table.table.store.list()}, told
+    assert (entry and entry.batch_id) == action.batch_id, context
+    assert table.verify() == [], context
+    assert named_files(table.table) <= {each.path for each in table.table.store.list()}, context
 
 
 # --- faults at each request
@@ -308,10 +308,10 @@ def check_is_overcome(action: Action, case: Case) -> Callable[[Place, int], None
         rule = proxy.add(case.fault, at=number, matches=case.can_meet)
         action.act(uri, options)
         proxy.quiet()
-        told = f"at {number}:\n{proxy.story()}"
-        assert rule.num_fired == 1, told
+        context = f"at {number}:\n{proxy.story()}"
+        assert rule.num_fired == 1, context
         action.act(uri, options)
-        check_done(action, uri, place.direct, told)
+        check_done(action, uri, place.direct, context)
 
     return try_at
 
@@ -328,17 +328,17 @@ def check_ends_clearly(action: Action, case: Case) -> Callable[[Place, int], Non
         seconds = time.monotonic() - started
         proxy.heal()
         proxy.quiet()
-        told = f"at {number}, {seconds:.1f} s, {error!r}:\n{proxy.story()}"
-        assert rule.num_fired, told
-        assert seconds < BOUND_SECONDS, told
+        context = f"at {number}, {seconds:.1f} s, {error!r}:\n{proxy.story()}"
+        assert rule.num_fired, context
+        assert seconds < BOUND_SECONDS, context
         there = rows_there(uri, place.direct)
-        assert there in (action.before, action.after), told
+        assert there in (action.before, action.after), context
         if error is None:
-            assert there == action.after, told
+            assert there == action.after, context
         else:
-            check_is_clear(error, case, told)
+            check_is_clear(error, case, context)
         action.act(uri, options)
-        check_done(action, uri, place.direct, told)
+        check_done(action, uri, place.direct, context)
 
     return try_at
 
@@ -352,17 +352,17 @@ def attempt(action: Action, uri: str, options: Options) -> LanceStreamError | No
     return None
 
 
-def check_is_clear(error: LanceStreamError, case: Case, told: str) -> None:
+def check_is_clear(error: LanceStreamError, case: Case, context: str) -> None:
     """The error says what was asked, of whom and how often; or what the store said no to."""
-    assert isinstance(error, StoreError | CommitUncertainError), told
+    assert isinstance(error, StoreError | CommitUncertainError), context
     text = str(error)
     if isinstance(case.fault, Forge) and case.fault.status == 403:
         # By an external manifest store a version stands before all of its steps are done.
-        assert isinstance(error, StoreRefusedError | CommitUncertainError), told
-        assert "403" in text, told
+        assert isinstance(error, StoreRefusedError | CommitUncertainError), context
+        assert "403" in text, context
     if isinstance(error, StoreUnavailableError):
-        assert re.search(r"\d+ (times|names)", text), told
-        assert re.search(r"127\.0\.0\.1:\d+|://", text), told
+        assert re.search(r"\d+ (times|names)", text), context
+        assert re.search(r"127\.0\.0\.1:\d+|://", text), context
     if isinstance(error, CommitUncertainError):
-        assert "again" in text, told
-    assert not re.search(r"test-secret|Eby8vdM0|test-token", text), told
+        assert "again" in text, context
+    assert not re.search(r"test-secret|Eby8vdM0|test-token", text), context

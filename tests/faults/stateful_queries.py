@@ -216,7 +216,7 @@ PROCESS_KILLED: Final = "process killed"
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a query; a process can be told it as JSON.
+    """A run of a query; a process gets it as JSON.
 
     Attributes:
         kind: One of `KINDS`.

@@ -7,7 +7,7 @@ until after its client has given up, repeated, answered by a lie. A writer takes
 (appends and upserts), each tried again until it is acknowledged, and appends and deletes that are
 tried once. Keys belong to one writer, so each knows what the table has to hold of them in the end:
 
-    acknowledged                          once, as it was told
+    acknowledged                          exactly once
     tried once, and ended in an error     once, or not at all
 
 Histories of odd seeds publish versions in DynamoDB, behind the same proxies.
@@ -301,46 +301,46 @@ def run_history(
         if each.error is not None:
             raise AssertionError(f"seed {seed}: writer {each.number}") from each.error
     check(uri, direct, writers, f"seed {seed}")
-    told = {"requests": num_requests, "faults": num_faults}
+    counts = {"requests": num_requests, "faults": num_faults}
     for each in writers:
         for what, times in each.done.items():
-            told[what] = told.get(what, 0) + times
-    return told
+            counts[what] = counts.get(what, 0) + times
+    return counts
 
 
-def check(uri: str, options: Options, writers: list[OurWriter | LanceWriter], told: str) -> None:
+def check(uri: str, options: Options, writers: list[OurWriter | LanceWriter], context: str) -> None:
     """Hold a table against what its writers know, for us, for Lance, and in its own feed."""
     table = open_dataset(uri, storage_options=options)
     rows = table.to_table(["id", "value"], with_row_id=True).to_pylist()
     held = {row["id"]: row["value"] for row in rows}
-    assert len(held) == len(rows), f"{told}: a key is there twice"
+    assert len(held) == len(rows), f"{context}: a key is there twice"
     for each in writers:
-        check_writer(each, held, told)
+        check_writer(each, held, context)
     known = {key for each in writers for key in each.values}
     known |= {key for each in writers for group in each.in_doubt for key in group}
-    assert set(held) <= known, f"{told}: rows that nobody wrote"
-    assert table.verify() == [], told
-    assert table.table.log.versions() == list(range(1, table.version + 1)), told
+    assert set(held) <= known, f"{context}: rows that nobody wrote"
+    assert table.verify() == [], context
+    assert table.table.log.versions() == list(range(1, table.version + 1)), context
     theirs = lance.dataset(uri, storage_options=dict(options)).to_table(["id", "value"]).to_pylist()
-    assert {row["id"]: row["value"] for row in theirs} == held, told
-    assert len(theirs) == len(rows), told
+    assert {row["id"]: row["value"] for row in theirs} == held, context
+    assert len(theirs) == len(rows), context
     rebuilt: dict[int, tuple[int, str]] = {}
     for change in table.changes(1).read_all().to_pylist():
         if change["_change_type"] in ("delete", "update_preimage"):
             del rebuilt[change["_rowid"]]
         else:
             rebuilt[change["_rowid"]] = (change["id"], change["value"])
-    assert dict(rebuilt.values()) == held, f"{told}: the feed does not make the table"
+    assert dict(rebuilt.values()) == held, f"{context}: the feed does not make the table"
 
 
-def check_writer(writer: OurWriter | LanceWriter, held: dict[int, str], told: str) -> None:
+def check_writer(writer: OurWriter | LanceWriter, held: dict[int, str], context: str) -> None:
     for key, value in writer.values.items():
         if key in writer.maybe_gone and key not in held:
             continue
-        assert held.get(key) == value, f"{told}: {key} is {held.get(key)!r}, not {value!r}"
+        assert held.get(key) == value, f"{context}: {key} is {held.get(key)!r}, not {value!r}"
     for group in writer.in_doubt:
         there = {key: held[key] for key in group if key in held}
-        assert there in ({}, group), f"{told}: part of {group}"
+        assert there in ({}, group), f"{context}: part of {group}"
 
 
 def play(seed: int, seconds: int) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """A fault at each request by which a large object is sent, on each kind of store.
 
-The object is there once, whole; who creates it once is told so although an answer got lost.
+The object is there once, whole; whoever created it learns so although a reply was lost.
 """
 
 from collections.abc import Callable, Iterator

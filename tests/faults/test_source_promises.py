@@ -254,8 +254,8 @@ def test_an_interrupted_snapshot_keeps_its_version(ds: Dataset) -> None:
 def test_a_missing_first_version_is_named(ds: Dataset) -> None:
     ds = ds.append(rows(5)).append(rows(6))
     ds.cleanup(retain_versions=2)
-    told = r"after version 2 .*oldest existing version is 3.*failOnDataLoss.*startingVersion 4"
-    with pytest.raises(NotFoundError, match=told):
+    message = r"after version 2 .*oldest existing version is 3.*failOnDataLoss.*startingVersion 4"
+    with pytest.raises(NotFoundError, match=message):
         stream(ds, startingVersion=3)
     assert stream(ds, startingVersion=3, failOnDataLoss=False).changes == inserted(4, 6)
     with pytest.raises(NotFoundError, match=r"version 2\b.*cleaned up"):
@@ -269,8 +269,8 @@ def test_a_missing_middle_version_is_named(ds: Dataset) -> None:
     Engine(ds.checkout(3).uri, sink, checkpoint, startingVersion=3, maxVersionsPerTrigger=1).run()
     ds = ds.append(rows(8)).append(rows(9))
     ds.cleanup(retain_versions=1)
-    told = r"after version 5 .*oldest existing version is 3, the newest 7"
-    with pytest.raises(NotFoundError, match=told):
+    message = r"after version 5 .*oldest existing version is 3, the newest 7"
+    with pytest.raises(NotFoundError, match=message):
         Engine(ds.uri, sink, checkpoint, startingVersion=3).run()
     assert sink.changes == inserted(3, 5) + inserted(4, 6) + inserted(5, 7)
 

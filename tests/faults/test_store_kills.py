@@ -84,12 +84,12 @@ def test_killed_writers_leave_nothing_unfinished(place: Place, name: str, arrive
         number += 1
         uri = action.new_table(place)
         was_killed = run_and_kill(place, do, name, uri, options, at=number, then=then)
-        told = f"killed at {number}"
+        context = f"killed at {number}"
         there = rows_there(uri, place.direct)
-        assert there in (action.before, action.after), told
+        assert there in (action.before, action.after), context
         found.add(there == action.after)
         action.act(uri, options)
-        check_done(action, uri, place.direct, told)
+        check_done(action, uri, place.direct, context)
         if not was_killed:
             break
         if action.before is not None:

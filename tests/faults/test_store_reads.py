@@ -183,9 +183,9 @@ def test_readers_soon_report_lasting_faults(place: Place, uri: str, name: str, f
         started = time.monotonic()
         with pytest.raises((StoreUnavailableError, StoreRefusedError)) as caught:
             read_anew(read, uri, options)
-        told = f"at {number}: {caught.value}\n{proxy.story()}"
-        assert time.monotonic() - started < 10, told
-        assert isinstance(caught.value, StoreRefusedError) == (fault == "403"), told
-        assert re.search("403|2 times", str(caught.value)), told
-        assert urlsplit(proxy.url).netloc in str(caught.value), told
+        context = f"at {number}: {caught.value}\n{proxy.story()}"
+        assert time.monotonic() - started < 10, context
+        assert isinstance(caught.value, StoreRefusedError) == (fault == "403"), context
+        assert re.search("403|2 times", str(caught.value)), context
+        assert urlsplit(proxy.url).netloc in str(caught.value), context
         proxy.quiet()

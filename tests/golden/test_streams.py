@@ -36,13 +36,13 @@ def test_there_is_a_checkpoint_of_each_format() -> None:
 
 
 def test_recorded_batches_can_be_replayed(recorded: Path) -> None:
-    told = json.loads((recorded / "batches.json").read_text())
+    content = json.loads((recorded / "batches.json").read_text())
     offsets = offsets_of(recorded)
-    assert len(offsets) == len(told["batches"]) > 2
-    for number, batch in enumerate(told["batches"]):
+    assert len(offsets) == len(content["batches"]) > 2
+    for number, batch in enumerate(content["batches"]):
         query = Query(
             str(recorded / "table"),
-            told["options"],
+            content["options"],
             offsets=offsets[: number + 1],
             num_done=number,
         )

@@ -1,8 +1,8 @@
-"""Whatever somebody puts into a table, who reads it or works on it is not betrayed.
+"""Hostile content in a table does no harm to those who read it or work on it.
 
-Many tables with hostile content (see `attack`) meet every verb, in a process of their own with
-little memory: an answer, or an error of ours; no crash, no other host asked, no secret told, no
-file outside of the table touched.
+Every verb is run on many tables with hostile content (see `attack`), in a process of its own with
+little memory. It ends in an answer or in an error of ours: it does not crash, send a request to
+another host, show a secret, or touch a file outside of the table.
 """
 
 import json

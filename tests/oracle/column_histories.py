@@ -12,7 +12,7 @@ pylance says.
     both shown under the columns of the range's last version
     a stream with any limits that is restarted at every offset gives what ds.changes gives
     a stream that is read while all this happens, killed and restarted anywhere, gives each event
-    once, under the columns that it was told of; it is never stuck, and what a name meant to it
+    once, under the columns that it knows of; it is never stuck, and what a name meant to it
     before it means still (see `feed.resumed_columns`)
 """
 
@@ -106,22 +106,22 @@ def changed(tree: Tree, path: tuple[str, ...], do: Callable[[Tree], Tree], depth
     )
 
 
-def shown(told: Node, there: Node | None, value: Any, meaning: dict[int, int]) -> Any:
-    """Return a value of a version as one of a column that a reader was told of."""
+def shown(column: Node, there: Node | None, value: Any, meaning: dict[int, int]) -> Any:
+    """Return a value of a version as one of a column that a reader knows of."""
     if there is None or value is None:
         return None
-    if told.kind == there.kind == "struct":
+    if column.kind == there.kind == "struct":
         by_ident = {each.ident: each for each in there.parts}
-        found = [(each, by_ident.get(meaning[each.ident])) for each in told.parts]
+        found = [(each, by_ident.get(meaning[each.ident])) for each in column.parts]
         return {
             each.name: shown(each, part, value[part.name] if part else None, meaning)
             for each, part in found
         }
-    if told.kind == there.kind == "list":
-        return [shown(told.parts[0], there.parts[0], each, meaning) for each in value]
-    if told.kind in CASTS and there.kind in CASTS:
-        return float(value) if told.kind.startswith("float") else int(value)
-    return value if told.kind == there.kind else None
+    if column.kind == there.kind == "list":
+        return [shown(column.parts[0], there.parts[0], each, meaning) for each in value]
+    if column.kind in CASTS and there.kind in CASTS:
+        return float(value) if column.kind.startswith("float") else int(value)
+    return value if column.kind == there.kind else None
 
 
 class Stream:
@@ -136,14 +136,14 @@ class Stream:
         self.histories = histories
         self.query = Query(histories.uri, {"startingVersion": "1", **options})
         self.events: list[Event] = []
-        self.told: Tree | None = None
+        self.columns: Tree | None = None
         self.meaning: dict[int, int] = {}
         self.num_seen = 0
 
     def start(self) -> None:
         """Begin a run, in which a batch that was not done may be done again."""
-        before, was = self.told, self.meaning
-        self.told = self.histories.trees[self.histories.latest]
+        before, was = self.columns, self.meaning
+        self.columns = self.histories.trees[self.histories.latest]
         at = self._stands_at()
         self.meaning = self._meaning(before, was, at)
         self.query.start()
@@ -156,9 +156,9 @@ class Stream:
         return max(int(json.loads(self.query.offsets[-1])["version"]), 1)
 
     def _meaning(self, before: Tree | None, was: dict[int, int], at: int | None) -> dict[int, int]:
-        """Return which column each of those told of is, by their numbers; see `resumed_columns`."""
-        told = self.told or ()
-        now = {node.ident: node.ident for node in nodes(told).values()}
+        """Return which column each known one is now, by their numbers; see `resumed_columns`."""
+        columns = self.columns or ()
+        now = {node.ident: node.ident for node in nodes(columns).values()}
         if at is None or before is None:
             return now
         here = nodes(self.histories.trees[at])
@@ -170,9 +170,9 @@ class Stream:
                 said[path] = ident
             elif path in said:
                 said[path] = None
-        latest = {node.ident: node for node in nodes(told).values()}
+        latest = {node.ident: node for node in nodes(columns).values()}
         meaning: dict[int, int] = {}
-        for top in told:
+        for top in columns:
             kept = {}
             for path, node in top.walk():
                 ident = said.get(path)
@@ -192,7 +192,7 @@ class Stream:
         """Check the batches that came since the last look."""
         for batch in self.query.batches[self.num_seen :]:
             for row in batch:
-                self.histories.check_row(row, self.told or (), self.meaning)
+                self.histories.check_row(row, self.columns or (), self.meaning)
         self.num_seen = len(self.query.batches)
 
     def read_on(self) -> None:
@@ -234,7 +234,7 @@ class Histories:
         self.uri, self.dice = str(Path(folder) / "table"), random.Random(seed)
         self.numbers = itertools.count(1000)
         self.keys = itertools.count()
-        self.told = [f"seed {seed}"]
+        self.notes = [f"seed {seed}"]
         self.file_version = self.dice.choice(["2.0", "2.1", "2.2"])
         self.trees: dict[int, Tree] = {}
         self.rows: dict[int, dict[int, Row]] = {0: {}}
@@ -485,7 +485,7 @@ class Histories:
 
     def look(self, what: str, tree_of: Callable[[int], Tree]) -> None:
         known, latest = max(self.trees, default=0), int(self.theirs.version)
-        self.told.append(f"{latest}: {what}")
+        self.notes.append(f"{latest}: {what}")
         for version in range(known + 1, latest + 1):
             # of several versions only the last one has other columns
             self.trees[version] = tree_of(version) if version == latest else self.trees[known]
@@ -508,41 +508,41 @@ class Histories:
             return
         try:
             if self.query_is_new() or chance < 0.75:
-                self.told.append("    the stream is started")
+                self.notes.append("    the stream is started")
                 self.stream.start()
             kill = self.dice.choice(["", "", "", "before planning", "before commit"])
-            self.told.append(f"    the stream reads {kill and 'and dies ' + kill}")
+            self.notes.append(f"    the stream reads {kill and 'and dies ' + kill}")
             self.stream.trigger(kill)
         except KilledError:
             self.stream.query.reader = None
         except InvalidInputError as error:
             check_advice(error)
-            self.told.append(f"    {error}")
+            self.notes.append(f"    {error}")
             self.stream.query.reader = None
 
     def query_is_new(self) -> bool:
         return self.stream.query.reader is None
 
-    def under(self, version: int, told: Tree, meaning: dict[int, int]) -> dict[int, Row]:
+    def under(self, version: int, columns: Tree, meaning: dict[int, int]) -> dict[int, Row]:
         return {
-            row_id: self.row_under(version, row, told, meaning)
+            row_id: self.row_under(version, row, columns, meaning)
             for row_id, row in self.rows[version].items()
         }
 
-    def row_under(self, version: int, row: Row, told: Tree, meaning: dict[int, int]) -> Row:
+    def row_under(self, version: int, row: Row, columns: Tree, meaning: dict[int, int]) -> Row:
         by_ident = {each.ident: each for each in self.trees[version]}
-        found = [(each, by_ident.get(meaning[each.ident])) for each in told]
+        found = [(each, by_ident.get(meaning[each.ident])) for each in columns]
         own = {
             each.name: shown(each, there, row[there.name] if there else None, meaning)
             for each, there in found
         }
         return own | {each: row[each] for each in STAMPS}
 
-    def check_row(self, row: Row, told: Tree, meaning: dict[int, int]) -> None:
+    def check_row(self, row: Row, columns: Tree, meaning: dict[int, int]) -> None:
         """Check a change against the rows of the version that it is of."""
         version, kind, row_id = event_of(row)
         at = version - (kind in ("delete", "update_preimage"))
-        expected = self.row_under(at, self.rows[at][row_id], told, meaning)
+        expected = self.row_under(at, self.rows[at][row_id], columns, meaning)
         given = {each: row[each] for each in expected}
         assert given == expected, (version, kind, given, expected)
 
@@ -553,11 +553,11 @@ class Histories:
         for _ in range(3):
             self.check_feed(*sorted(self.dice.sample(versions, 2)))
         whole = self.ours.changes(0).read_all().to_pylist()
-        self.told.append("the stream reads on")
+        self.notes.append("the stream reads on")
         self.stream.read_on()
         assert sorted(self.stream.given) == sorted(map(event_of, whole))
         for limits in LIMITS:
-            self.told.append(f"a fresh stream with {limits}")
+            self.notes.append(f"a fresh stream with {limits}")
             query = Query(self.uri, {"startingVersion": "1", **limits})
             query.start()
             while query.trigger():
@@ -566,16 +566,16 @@ class Histories:
             assert sorted(query.rows, key=event_of) == sorted(whole, key=event_of)
 
     def check_feed(self, after: int, through: int) -> None:
-        self.told.append(f"changes after {after} through {through}")
+        self.notes.append(f"changes after {after} through {through}")
         if not through:
             return
-        told = self.trees[through]
-        meaning = {node.ident: node.ident for node in nodes(told).values()}
+        columns = self.trees[through]
+        meaning = {node.ident: node.ident for node in nodes(columns).values()}
         feed = self.ours.changes(after, through).read_all().to_pylist()
-        rows = self.under(after, told, meaning) if after else {}
+        rows = self.under(after, columns, meaning) if after else {}
         by_version: dict[int, list[Row]] = {}
         for row in feed:
-            self.check_row(row, told, meaning)
+            self.check_row(row, columns, meaning)
             by_version.setdefault(row["_commit_version"], []).append(row)
         for version in range(after + 1, through + 1):
             mentioned = set()
@@ -584,12 +584,12 @@ class Histories:
                 if row["_change_type"] in ("delete", "update_preimage"):
                     del rows[row["_rowid"]]
                 else:
-                    rows[row["_rowid"]] = {k: row[k] for k in (*(e.name for e in told), *STAMPS)}
-            newer = self.under(version, told, meaning)
+                    rows[row["_rowid"]] = {k: row[k] for k in (*(e.name for e in columns), *STAMPS)}
+            newer = self.under(version, columns, meaning)
             assert rows.keys() == newer.keys()
             assert all(rows[each] == newer[each] for each in mentioned & newer.keys())
             rows = newer  # what was dropped is gone without a word
-        self.told.pop()
+        self.notes.pop()
 
 
 def named_like(node: Node, before: Node) -> Node:

@@ -120,7 +120,7 @@ class Expected:
         come: Rows that were inserted.
         changed: Rows that were updated.
         maybe: Rows that may be said to be updated: a restore brought a dropped column back, and
-            they have nothing in it; or took back what would have told a backfill from an update.
+            they have nothing in it; or took back what would have distinguished a backfill from an update.
     """
 
     gone: set[int]
@@ -134,28 +134,30 @@ Rows = dict[int, dict[str, Any]]
 
 
 @dataclass
-class Told:
-    """What a part of the feed tells, by row ids."""
+class ChangedRows:
+    """The rows that a part of the feed changes, by row id."""
 
     gone: set[int] = field(default_factory=set)
     come: set[int] = field(default_factory=set)
     changed: set[int] = field(default_factory=set)
 
 
-def told_by(changes: Iterable[Change]) -> Told:
-    """Return which rows are told, whatever is told of them."""
-    told = Told()
+def rows_changed_by(changes: Iterable[Change]) -> ChangedRows:
+    """Return which rows have changes, whatever their values are."""
+    changed_rows = ChangedRows()
     for each in changes:
         kind = each["_change_type"].split("_")[0]
-        {"delete": told.gone, "insert": told.come, "update": told.changed}[kind].add(each["_rowid"])
-    return told
+        {"delete": changed_rows.gone, "insert": changed_rows.come, "update": changed_rows.changed}[
+            kind
+        ].add(each["_rowid"])
+    return changed_rows
 
 
 def row_ids_in(reader: pa.RecordBatchReader) -> set[int]:
     return {*pa.Table.from_batches(reader, reader.schema)["_rowid"].to_pylist()}
 
 
-def check_law(changes: list[Change], older: Rows, newer: Rows, lost: set[str]) -> Told:
+def check_law(changes: list[Change], older: Rows, newer: Rows, lost: set[str]) -> ChangedRows:
     """Check that changes lead from the rows of one version to those of another.
 
     Args:
@@ -165,9 +167,9 @@ def check_law(changes: list[Change], older: Rows, newer: Rows, lost: set[str]) -
         lost: Columns that the newer version has dropped: rows lose them and nothing is said.
 
     Returns:
-        The row ids that were told.
+        The ids of the rows that have changes.
     """
-    told, rows = Told(), dict(older)
+    changed_rows, rows = ChangedRows(), dict(older)
     order = ["delete", "update", "insert"]
     kinds = [each["_change_type"].split("_")[0] for each in changes]
     assert kinds == sorted(kinds, key=order.index), "deletes, updates, inserts, in this order"
@@ -177,7 +179,7 @@ def check_law(changes: list[Change], older: Rows, newer: Rows, lost: set[str]) -
         content = {k: v for k, v in change.items() if k in STAMPS or not k.startswith("_")}
         if kind == "delete":
             assert rows.pop(row_id) == content, "a deleted row is one of the older version"
-            told.gone.add(row_id)
+            changed_rows.gone.add(row_id)
         elif kind == "update_preimage":
             assert row_id not in before
             assert rows.pop(row_id) == content, "a pre-image is a row of the older version"
@@ -185,17 +187,17 @@ def check_law(changes: list[Change], older: Rows, newer: Rows, lost: set[str]) -
         elif kind == "update_postimage":
             del before[row_id]
             rows[row_id] = content
-            told.changed.add(row_id)
+            changed_rows.changed.add(row_id)
         else:
             assert kind == "insert"
             assert row_id not in rows, "an inserted row is new"
             rows[row_id] = content
-            told.come.add(row_id)
+            changed_rows.come.add(row_id)
     assert before == {}, "each pre-image has its post-image"
-    for row_id in rows.keys() - told.changed - told.come:
+    for row_id in rows.keys() - changed_rows.changed - changed_rows.come:
         rows[row_id] = {**rows[row_id], **dict.fromkeys(lost)}
     assert rows == newer, "snapshot + feed = snapshot"
-    return told
+    return changed_rows
 
 
 def shows(old: str, new: str) -> bool:
@@ -231,7 +233,7 @@ class Histories:
         self.row_ids: dict[int, int] = {}
         self.origins: dict[int, int] = {}
         self.snapshots: dict[int, dict[int, dict[str, Any]]] = {0: {}}
-        self.told: list[str] = [f"seed {seed}"]
+        self.notes: list[str] = [f"seed {seed}"]
         self.create()
 
     # --- what is there
@@ -665,14 +667,14 @@ class Histories:
         self.check(0, versions[-1])
         for _ in range(4):
             after, through = sorted(self.dice.sample(versions, 2))
-            self.told.append(f"changes after {after} through {through}")
+            self.notes.append(f"changes after {after} through {through}")
             self.check(after, through)
-            self.told.pop()
+            self.notes.pop()
 
     def look(self, what: str, built: Built) -> None:
         """Compare the versions that were made with the model."""
         known, latest = max(self.states), self.latest
-        self.told.append(f"{latest}: {what}")
+        self.notes.append(f"{latest}: {what}")
         if latest == known:
             state = built(latest + 1)
             assert state == self.now, "something was changed, but no version was made"
@@ -799,8 +801,10 @@ class Histories:
         newer = self.under(after, through)
         for version in range(after + 1, through + 1):
             older, newer = newer, self.under(version, through)
-            told = check_law(by_version.get(version, []), older, newer, self.lost(version, through))
-            self.check_kinds(told, self.expected(version - 1, version))
+            changed_rows = check_law(
+                by_version.get(version, []), older, newer, self.lost(version, through)
+            )
+            self.check_kinds(changed_rows, self.expected(version - 1, version))
 
     def lost(self, version: int, through: int) -> set[str]:
         """Return which columns of a later version are not there in an older one."""
@@ -810,36 +814,43 @@ class Histories:
             if self.column_at(version, each) is None
         }
 
-    def check_kinds(self, told: "Told", expected: Expected) -> None:
-        """Check that exactly the rows are told that the model knows of."""
+    def check_kinds(self, changed_rows: "ChangedRows", expected: Expected) -> None:
+        """Check that exactly the rows that the model changed have changes."""
         ids = self.row_ids
-        assert told.gone == {ids[each] for each in expected.gone}, "deleted"
-        assert told.come == {ids[each] for each in expected.come}, "inserted"
+        assert changed_rows.gone == {ids[each] for each in expected.gone}, "deleted"
+        assert changed_rows.come == {ids[each] for each in expected.come}, "inserted"
         must, may = ({ids[e] for e in each} for each in (expected.changed, expected.maybe))
-        assert must <= told.changed <= must | may, ("updated", must, told.changed, may)
+        assert must <= changed_rows.changed <= must | may, (
+            "updated",
+            must,
+            changed_rows.changed,
+            may,
+        )
 
     def check_net(self, net: list[Change], after: int, through: int) -> None:
         """Check the law in one step."""
         assert {each["_commit_version"] for each in net} <= {through}
-        told = check_law(net, self.under(after, through), self.under(through, through), set())
-        self.check_kinds(told, self.expected(after, through))
+        changed_rows = check_law(
+            net, self.under(after, through), self.under(through, through), set()
+        )
+        self.check_kinds(changed_rows, self.expected(after, through))
 
     def check_fold(self, feed: list[Change], net: list[Change], after: int, through: int) -> None:
         """Check that net changes are what is left of each row's changes, first to last."""
         older, newer = self.under(after, through), self.under(through, through)
         touched = {each["_rowid"] for each in feed}
-        folded = Told(
+        folded = ChangedRows(
             gone={each for each in touched if each in older and each not in newer},
             come={each for each in touched if each not in older and each in newer},
             changed={each for each in touched if each in older and each in newer},
         )
-        told = told_by(net)
-        assert told.gone == folded.gone
-        assert told.come == folded.come
-        for each in folded.changed - told.changed:
-            assert older[each] == newer[each], "a row that is not told is what it was"
+        changed_rows = rows_changed_by(net)
+        assert changed_rows.gone == folded.gone
+        assert changed_rows.come == folded.come
+        for each in folded.changed - changed_rows.changed:
+            assert older[each] == newer[each], "a row without a change has its old values"
         has_restore = not self.restored.isdisjoint(range(after + 1, through + 1))
-        for each in told.changed - folded.changed:  # a column came back, with nothing in it
+        for each in changed_rows.changed - folded.changed:  # a column came back, with nothing in it
             assert has_restore
             assert older[each] == newer[each]
 
@@ -851,11 +862,11 @@ class Histories:
         delta = lance.dataset(self.uri, version=through).delta(
             begin_version=after, end_version=through
         )
-        told = told_by(net)
+        changed_rows = rows_changed_by(net)
         if after < through:
-            assert told.gone == row_ids_in(delta.get_deleted_row_ids())
-        assert told.come == row_ids_in(delta.get_inserted_rows())
-        assert told.changed == row_ids_in(delta.get_updated_rows())
+            assert changed_rows.gone == row_ids_in(delta.get_deleted_row_ids())
+        assert changed_rows.come == row_ids_in(delta.get_inserted_rows())
+        assert changed_rows.changed == row_ids_in(delta.get_updated_rows())
 
     def check_rules(self, feed: list[Change], after: int, through: int, **rules: Any) -> None:
         """Check that other rules say the same in other words."""
@@ -872,11 +883,11 @@ class Histories:
     def check_backfills(self, after: int, through: int) -> None:
         """Check that a row that only got values in new columns can be left out."""
         for version in range(after + 1, through + 1):
-            told = told_by(self.feed(version - 1, version, column_backfills=False))
-            self.check_kinds(told, self.expected(version - 1, version, backfills=False))
+            changed_rows = rows_changed_by(self.feed(version - 1, version, column_backfills=False))
+            self.check_kinds(changed_rows, self.expected(version - 1, version, backfills=False))
         rules = {"deduplication_mode": "netChanges", "column_backfills": False}
-        told = told_by(self.feed(after, through, **rules))
-        self.check_kinds(told, self.expected(after, through, backfills=False))
+        changed_rows = rows_changed_by(self.feed(after, through, **rules))
+        self.check_kinds(changed_rows, self.expected(after, through, backfills=False))
 
 
 def run(seed: int, num_steps: int) -> int:

@@ -232,19 +232,19 @@ def test_random_column_histories_agree(tmp_path: Path, seed: int) -> None:
         columns.dice.choice(acts)()
         columns.twins.check()
     for uri in (columns.twins.ours, columns.twins.theirs):
-        assert rows_told(uri) == snapshot(uri)
+        assert rows_of_feed(uri) == snapshot(uri)
 
 
-def rows_told(uri: str) -> dict[int, dict[str, Any]]:
+def rows_of_feed(uri: str) -> dict[int, dict[str, Any]]:
     """Return the rows that the whole feed adds up to, by their ids."""
     ds = lance_stream.open_dataset(uri)
-    told: dict[int, dict[str, Any]] = {}
+    rows: dict[int, dict[str, Any]] = {}
     for change in ds.changes(0, pre_images=False).read_all().to_pylist():
         if change["_change_type"] == "delete":
-            del told[change["_rowid"]]
+            del rows[change["_rowid"]]
         else:
-            told[change["_rowid"]] = {name: change[name] for name in ds.schema.names}
-    return told
+            rows[change["_rowid"]] = {name: change[name] for name in ds.schema.names}
+    return rows
 
 
 def snapshot(uri: str) -> dict[int, dict[str, Any]]:

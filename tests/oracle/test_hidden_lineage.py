@@ -46,8 +46,8 @@ def test_rows_and_their_lineage_are_read(uri: str) -> None:
 def test_the_feed_follows_them(uri: str) -> None:
     ds = lance_stream.open_dataset(uri)
     read = ds.changes(2, pre_images=False).read_all()
-    told = zip(read["_change_type"].to_pylist(), read["id"].to_pylist(), strict=True)
-    assert list(told) == [
+    changes = zip(read["_change_type"].to_pylist(), read["id"].to_pylist(), strict=True)
+    assert list(changes) == [
         *(("delete", each) for each in (3, 5, 9)),
         *(("update_postimage", each) for each in (0, 8, 16)),
         ("delete", 7),

@@ -50,11 +50,11 @@ TABLE = TABLE.cast(
 
 
 def tree_of(schema: Schema) -> list[tuple[object, ...]]:
-    def told(each: Field) -> tuple[object, ...]:
+    def described(each: Field) -> tuple[object, ...]:
         kept = dict(each.metadata)
         return each.id, each.name, each.logical_type, each.nullable, each.extension_name, kept
 
-    return [told(each) for each in schema.walk()]
+    return [described(each) for each in schema.walk()]
 
 
 @pytest.mark.parametrize("file_version", ["2.0", "2.1", "2.2"])

@@ -106,7 +106,7 @@ class Verb:
     """Something a writer does, by us and by pylance, and what it means.
 
     Attributes:
-        name: What is told of it.
+        name: Its name in the notes of a history.
         by_us: Does it to an open dataset of ours.
         by_pylance: Does it, or something like it, to an open dataset of pylance's.
         effect: What it does to the rows that it was planned on.
@@ -143,7 +143,7 @@ class ThreeWriters:
         self.busy: set[str] = set()
         self.batches: dict[int, Verb] = {}
         self.batches_in: set[int] = set()
-        self.told: list[str] = [f"seed {seed}"]
+        self.notes: list[str] = [f"seed {seed}"]
         lance.write_dataset(
             table_of(map(self.values, range(24))),
             self.uri,
@@ -366,7 +366,7 @@ class ThreeWriters:
         )
 
     def new_batch(self, number: int) -> Verb:
-        told = MicroBatch("stream", number, "query")
+        batch = MicroBatch("stream", number, "query")
         upserted = self.upsert()
         appended = self.append()
         verb = self.dice.choice([upserted, appended])
@@ -374,9 +374,9 @@ class ThreeWriters:
 
         def by_us(ds: Any) -> None:
             if verb is appended:
-                append(ds.table, rows, told)
+                append(ds.table, rows, batch)
             else:
-                upsert(ds.table, rows, UpsertRules(("id",)), told)
+                upsert(ds.table, rows, UpsertRules(("id",)), batch)
 
         return replace(verb, name=f"batch {number}: {verb.name}", by_us=by_us, batch=number)
 
@@ -443,17 +443,17 @@ class ThreeWriters:
         verb = self.verb()
         self.busy.add(who)
         planned_on = self.latest
-        self.told.append(f"{'  ' * len(self.busy)}{who}: {verb.name} at {planned_on}")
+        self.notes.append(f"{'  ' * len(self.busy)}{who}: {verb.name} at {planned_on}")
         try:
             made = self.by_pylance(verb) if who == "pylance" else self.by_us(verb)
         except (CommitConflictError, InvalidInputError, OSError) as error:
             is_conflict = isinstance(error, CommitConflictError)
             if not (is_conflict or re.search("conflict|ncompatible|while the rows", str(error))):
                 raise
-            self.told.append(f"{'  ' * len(self.busy)}{who} gives up: {error}")
+            self.notes.append(f"{'  ' * len(self.busy)}{who} gives up: {error}")
         else:
             self.look()
-            self.told.append(f"{'  ' * len(self.busy)}{who} made {made}")
+            self.notes.append(f"{'  ' * len(self.busy)}{who} made {made}")
             self.check(who, verb, planned_on, made)
         self.busy.discard(who)
 

@@ -11,7 +11,7 @@ class Bucket:
     Attributes:
         name: Its name, with nobody else's on that server.
         uri: `s3://name`, `gs://name`, `az://name`.
-        endpoint: `http://127.0.0.1:port`, as the client wants it told.
+        endpoint: `http://127.0.0.1:port`, as clients expect it.
         storage_options: What Lance users write: pylance's own names, all values text.
         fsspec_options: The same in the names of s3fs, gcsfs or adlfs.
     """

@@ -1,5 +1,5 @@
 """Manifests that old releases of Lance left without row counts, with wrong ones, or with a field
-in two files: read right, told by `verify`, and mended by the next commit."""
+in two files: read right, reported by `verify`, and mended by the next commit."""
 
 import shutil
 from collections.abc import Callable
@@ -59,8 +59,8 @@ def test_rows_are_counted_in_the_files(
     assert ds.to_table().to_pydict() == ROWS
     assert ds.count_rows() == ds.count_rows("id >= 0") == 26
     assert ds.take([0, 25]).to_pydict() == {"id": [0, 29]}
-    told = [each.rule for each in ds.verify()]
-    assert ("row counts" in told) == (change is with_wrong_counts)
+    rules = [each.rule for each in ds.verify()]
+    assert ("row counts" in rules) == (change is with_wrong_counts)
 
 
 @OLD
@@ -114,8 +114,8 @@ def test_versions_list_without_data_files(tmp_path: Path) -> None:
     path = old_table(tmp_path / "t", without_counts)
     shutil.rmtree(path / "data")
     shutil.rmtree(path / "_deletions")
-    told = lance_stream.open_dataset(path).versions()
-    assert [each.num_rows for each in told] == [20, 30, None]
+    versions = lance_stream.open_dataset(path).versions()
+    assert [each.num_rows for each in versions] == [20, 30, None]
 
 
 def test_streams_continue_past_mended_counts(tmp_path: Path) -> None:

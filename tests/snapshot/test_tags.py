@@ -132,7 +132,7 @@ def test_tags_on_main_are_the_tables(ds: Dataset) -> None:
     assert 1 not in ds.cleanup(retain_versions=1).versions
 
 
-def test_consumer_tag_names_are_reserved(ds: Dataset) -> None:
+def test_internal_tag_names_are_reserved(ds: Dataset) -> None:
     for name in ("lance_stream.consumer.x", "lance_stream.hold.x", "lance_stream.x"):
         with pytest.raises(InvalidInputError, match="cannot be the name of a tag of yours"):
             ds.tags.create(name, 1)

@@ -146,8 +146,8 @@ def test_a_busy_service_is_given_up(
     proxy.add(Forge(503), times=None)
     with pytest.raises(StoreUnavailableError) as caught:
         store.read("data/a")
-    for told in ("of 'data/a'", azure_container.name, proxy.url, "4 times", "503 ServerBusy"):
-        assert told in str(caught.value)
+    for part in ("of 'data/a'", azure_container.name, proxy.url, "4 times", "503 ServerBusy"):
+        assert part in str(caught.value)
     assert proxy.kinds() == {"get": 4}
 
 

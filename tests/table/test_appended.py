@@ -1,4 +1,4 @@
-"""What a version appended, told by the fragments of two manifests."""
+"""What a version appended, as found by the fragments of two manifests."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -49,7 +49,7 @@ def version(
     )
 
 
-def told(
+def outcome(
     older: Manifest | None, newer: Manifest, operation: Operation | None
 ) -> tuple[list[int], str | None]:
     found = appended_fragments(older, newer, operation)
@@ -67,23 +67,23 @@ def with_values(number: int, path: str, field_id: int) -> Fragment:
 
 
 def test_the_first_version_appends_everything() -> None:
-    assert told(None, FIRST, Overwrite((), SCHEMA)) == ([0, 1], None)
+    assert outcome(None, FIRST, Overwrite((), SCHEMA)) == ([0, 1], None)
 
 
 @pytest.mark.parametrize("operation", [Append(()), Update((), (), ()), Merge((), SCHEMA), None])
 def test_new_fragments_beside_old_are_appended(operation: Operation | None) -> None:
     newer = version(2, fragment(0), fragment(1), fragment(2), fragment(3))
-    assert told(FIRST, newer, operation) == ([2, 3], None)
+    assert outcome(FIRST, newer, operation) == ([2, 3], None)
 
 
 def test_a_compaction_appends_nothing() -> None:
     newer = version(2, fragment(2, 20), highest=2)
-    assert told(FIRST, newer, Rewrite(())) == ([], None)
+    assert outcome(FIRST, newer, Rewrite(())) == ([], None)
 
 
 def test_an_ambiguous_compaction_is_no_append() -> None:
     """What looks like a compaction may be an update."""
-    appended, changes = told(FIRST, version(2, fragment(2, 20)), None)
+    appended, changes = outcome(FIRST, version(2, fragment(2, 20)), None)
     assert appended == []
     assert changes == "takes away the rows of fragment 0"
 
@@ -101,7 +101,7 @@ def test_an_ambiguous_compaction_is_no_append() -> None:
 def test_changed_rows_give_reason_and_no_fragments(
     fragments: Sequence[Fragment], operation: Operation, changes: str
 ) -> None:
-    appended, found = told(FIRST, version(2, *fragments), operation)
+    appended, found = outcome(FIRST, version(2, *fragments), operation)
     assert appended == []
     assert found is not None
     assert changes in found
@@ -111,7 +111,7 @@ def test_restored_rows_are_not_appended_rows() -> None:
     older = version(5, fragment(0), highest=4)
     newer = version(6, fragment(0), fragment(1), highest=4)
     for operation in (Restore(3), None):  # an id that was given before tells it, too
-        appended, changes = told(older, newer, operation)
+        appended, changes = outcome(older, newer, operation)
         assert appended == []
         assert changes is not None
         assert changes.startswith("brings back the rows of fragment 1")
@@ -119,12 +119,12 @@ def test_restored_rows_are_not_appended_rows() -> None:
 
 def test_fragments_without_live_rows_may_go() -> None:
     older = version(1, fragment(0), fragment(1, dead=10))
-    assert told(older, version(2, fragment(0)), Delete((), ())) == ([], None)
+    assert outcome(older, version(2, fragment(0)), Delete((), ())) == ([], None)
 
 
 def test_fragments_of_unknown_size_are_missed() -> None:
     older = version(1, fragment(0), fragment(1, num_rows=0))
-    assert told(older, version(2, fragment(0)), Delete((), ()))[1] is not None
+    assert outcome(older, version(2, fragment(0)), Delete((), ()))[1] is not None
 
 
 def test_equivalent_fragment_metadata_is_no_change() -> None:
@@ -133,12 +133,12 @@ def test_equivalent_fragment_metadata_is_no_change() -> None:
     sized = replace(
         fragment(0), files=(replace(fragment(0).files[0], size_bytes=99),)
     )  # a writer that fills in what the one before it left out
-    assert told(FIRST, version(2, sized, said), UpdateConfig()) == ([], None)
+    assert outcome(FIRST, version(2, sized, said), UpdateConfig()) == ([], None)
 
 
 def test_column_backfills_change_rows_unless_ignored() -> None:
     newer = version(2, with_values(0, "y0", 2), with_values(1, "y1", 2), schema=WIDER)
-    assert told(FIRST, newer, Merge((), WIDER)) == (
+    assert outcome(FIRST, newer, Merge((), WIDER)) == (
         [],
         "gives rows of fragment 0 other values (by Merge)",
     )

@@ -1,4 +1,4 @@
-"""What is told of many fragments at once is what each says when it is decoded."""
+"""The lineage of many fragments that is read at once is what each says when it is decoded."""
 
 from dataclasses import replace
 
@@ -93,44 +93,44 @@ def ids_of(stored: StoredSequence | None) -> list[int] | None:
         return None
 
 
-def check(told: OneForAll, place: int, found: list[int] | None, step: int) -> None:
+def check(lineage: OneForAll, place: int, found: list[int] | None, step: int) -> None:
     """What is said to be known of a fragment's rows is so."""
-    if told.is_known[place]:
-        first = int(told.values[place])
+    if lineage.is_known[place]:
+        first = int(lineage.values[place])
         assert found == [first + step * each for each in range(NUM_ROWS)]
 
 
 @settings(max_examples=60)
 @given(made=st.lists(fragments(), max_size=12))
 def test_uniform_lineage_agrees_with_each_fragment(made: list[Fragment]) -> None:
-    told = uniform_lineage([encode_fragment(each) for each in made])
-    assert told.ids.tolist() == [each.id for each in made]
-    assert told.is_plain.all()
+    lineage = uniform_lineage([encode_fragment(each) for each in made])
+    assert lineage.ids.tolist() == [each.id for each in made]
+    assert lineage.is_plain.all()
     for place, each in enumerate(made):
-        check(told.created, place, stamps_of(each.created_at_versions), 0)
-        check(told.last_updated, place, stamps_of(each.last_updated_at_versions), 0)
-        check(told.first_row_ids, place, ids_of(each.row_ids), 1)
+        check(lineage.created, place, stamps_of(each.created_at_versions), 0)
+        check(lineage.last_updated, place, stamps_of(each.last_updated_at_versions), 0)
+        check(lineage.first_row_ids, place, ids_of(each.row_ids), 1)
 
 
 def test_a_split_run_is_not_known() -> None:
     """Two runs of one version say the same as one, but have to be decoded to be known."""
     twice = versions(4, 4, 4) + versions(4, 4)
     made = Fragment(0, (DataFile("a.lance", (0,), (0,), (2, 2)),), NUM_ROWS)
-    told = uniform_lineage([encode_fragment(replace(made, created_at_versions=twice))])
+    lineage = uniform_lineage([encode_fragment(replace(made, created_at_versions=twice))])
     assert decode_row_versions(twice, NUM_ROWS).to_array().tolist() == [4] * NUM_ROWS
-    assert not told.created.is_known[0]
-    assert told.last_updated.is_known[0]  # there is none, which stands for version 1
+    assert not lineage.created.is_known[0]
+    assert lineage.last_updated.is_known[0]  # there is none, which stands for version 1
 
 
 def test_fragments_without_row_counts_are_unknown() -> None:
     made = Fragment(3, (DataFile("a.lance", (0,), (0,), (2, 2)),), 0)
-    told = uniform_lineage([encode_fragment(made)])
-    assert not told.is_plain[0]
+    lineage = uniform_lineage([encode_fragment(made)])
+    assert not lineage.is_plain[0]
 
 
 def test_no_fragments_give_no_lineage() -> None:
-    told = uniform_lineage([])
-    assert len(told.ids) == len(told.created.values) == 0
+    lineage = uniform_lineage([])
+    assert len(lineage.ids) == len(lineage.created.values) == 0
 
 
 def test_lineage_of_appended_tables_is_known() -> None:
@@ -146,8 +146,8 @@ def test_lineage_of_appended_tables_is_known() -> None:
         )
         for each in range(300)
     ]
-    told = uniform_lineage([encode_fragment(each) for each in made])
-    for one in (told.created, told.last_updated, told.first_row_ids):
+    lineage = uniform_lineage([encode_fragment(each) for each in made])
+    for one in (lineage.created, lineage.last_updated, lineage.first_row_ids):
         assert one.is_known.all()
-    assert told.created.values.tolist() == list(range(1, 301))
-    assert told.first_row_ids.values.tolist() == [each * NUM_ROWS for each in range(300)]
+    assert lineage.created.values.tolist() == list(range(1, 301))
+    assert lineage.first_row_ids.values.tolist() == [each * NUM_ROWS for each in range(300)]

@@ -331,7 +331,7 @@ class Model:
             greatest = max(each.sequence or 0 for each in rows) if self.has_sequence else None
             best = [each for each in rows if each.sequence == greatest or not self.has_sequence]
             if len({repr((plain(each.values), each.deletes)) for each in best}) > 1:
-                raise RefusedError("which row is the newest cannot be told")
+                raise RefusedError("which row is the newest cannot be determined")
             winners[key] = best[0]
         return winners
 
@@ -406,7 +406,7 @@ class History:
     ) -> None:
         self.ways, self.comes = ways, comes
         chance = self.chance = random.Random(seed)
-        self.told: list[str] = [f"seed {seed}"]
+        self.notes: list[str] = [f"seed {seed}"]
         names = [each for each in KEYS if any(map(comes, KEYS[each].types))]
         orders = [each for each in SEQUENCES if any(map(comes, SEQUENCES[each].types))]
         count = chance.choice([1, 1, 2, 3])
@@ -434,7 +434,7 @@ class History:
         if stores and self.sequence is not None:
             fields.append(("q", self.sequence.stored))
         schema = pa.schema([*fields, *COLUMNS.items()])
-        self.told.append(f"{self.rules}\n{schema}")
+        self.notes.append(f"{self.rules}\n{schema}")
         place = f"memory://{uuid.uuid4()}" if folder is None else f"{folder}/{seed}"
         self.tables: dict[str, TableVersion] = {
             way: lance_stream.create_dataset(f"{place}/{way}", schema).table for way in ways
@@ -445,14 +445,14 @@ class History:
         """Apply a random batch, and check the outcome."""
         rows, types, data = self._batch()
         num_parts = self.chance.randrange(1, 6)
-        self.told.append(f"batch in {num_parts} parts: {data.schema}\n{rows}")
+        self.notes.append(f"batch in {num_parts} parts: {data.schema}\n{rows}")
         self.num_batches += 1
         self.num_rows += len(rows)
         expected: Counts | None
         try:
             expected = self.model.apply(rows, types)
         except RefusedError as why:
-            self.told.append(f"has to be refused: {why}")
+            self.notes.append(f"has to be refused: {why}")
             expected = None
             self.num_refused += 1
         for way in self.tables:
@@ -463,7 +463,7 @@ class History:
         try:
             after, counts = self.ways[way](before, data, self.rules, num_parts)
         except InvalidInputError as error:
-            self.told.append(f"{way}: {error}")
+            self.notes.append(f"{way}: {error}")
             assert expected is None, f"{way}: refused without a reason"
             newest = lance_stream.open_dataset(before.uri)
             assert newest.version == before.version, way
@@ -632,7 +632,7 @@ def play(made: History, num_batches: int) -> History:
             made.step()
         made.finish()
     except Exception as error:
-        for line in made.told:
+        for line in made.notes:
             error.add_note(line)
         raise
     return made
