@@ -119,8 +119,8 @@ class Expected:
         gone: Rows that were deleted.
         come: Rows that were inserted.
         changed: Rows that were updated.
-        maybe: Rows that may be said to be updated: a restore brought a dropped column back, and
-            they have nothing in it; or took back what would have distinguished a backfill from an update.
+        maybe: Rows that may count as updated: a restore brought back a dropped column in which
+            they have no value, or removed what distinguished a backfill from an update.
     """
 
     gone: set[int]
