@@ -109,7 +109,7 @@ def with_validity(array: pa.Array, valid: Mask | None) -> pa.Array:
 
     Args:
         array: Its own validity, if any, is lost; that of its children is kept.
-        valid: (len(array),) which values are not null; None: all.
+        valid: (len(array),) which values are not null; None if all are.
     """
     if valid is None or pa.types.is_null(array.type):
         return array
@@ -171,7 +171,7 @@ def fixed_size_list_array(arrow_type: pa.DataType, items: pa.Array, valid: Mask 
 
 
 def is_list(arrow_type: pa.DataType) -> bool:
-    """Say whether values of a type are lists of any length; a map is a list of its entries."""
+    """Return whether values of a type are lists of any length; a map is a list of its entries."""
     types = pa.types
     return bool(
         types.is_list(arrow_type) or types.is_large_list(arrow_type) or types.is_map(arrow_type)
@@ -189,7 +189,7 @@ def valid_mask(array: pa.Array) -> Mask | None:
 
 
 def block_from_array(array: pa.Array) -> DataBlock:
-    """Return an array's values as a block; what is null has a slot with some filler in it.
+    """Return an array's values as a block; what is null has a slot with arbitrary contents.
 
     Args:
         array: Of any type without fields below it, but not a dictionary.
@@ -250,7 +250,7 @@ def _parts_of(array: pa.Array) -> StructBlock:
 
 
 def is_variable_width(arrow_type: pa.DataType) -> bool:
-    """Say whether values of a type are byte strings."""
+    """Return whether values of a type are byte strings."""
     return arrow_type in _VARIABLE_TYPES
 
 

@@ -1,7 +1,7 @@
 """Blobs in a data file: bytes between the pages, and the descriptions that a column holds of them.
 
     write       a batch's bytes are appended as they come, in one piece; only descriptions are
-                gathered to pages. So the memory that a file's writer needs does not grow with them
+                collected to pages. So the memory that a file's writer needs does not grow with them
     read        descriptions; whoever has them knows where to read
 
 Up to 2.1 a description is (position, size); a null has size 0 and a position that is not 0. From
@@ -52,10 +52,10 @@ class Described(NamedTuple):
 
 
 class FieldWriter(Protocol):
-    """What gathers rows to pages, whatever the version."""
+    """What collects rows to pages, whatever the version."""
 
     def append(self, array: pa.Array) -> list[EncodedPage]:
-        """Take in rows, and return the pages that are full."""
+        """Add rows, and return the pages that are full."""
         ...
 
     def finish(self) -> list[EncodedPage]:
@@ -64,11 +64,11 @@ class FieldWriter(Protocol):
 
 
 class BlobFieldWriter:
-    """Gathers descriptions to pages.
+    """Collects descriptions to pages.
 
     Args:
         field: The blob column.
-        inner: What gathers descriptions to pages of structs.
+        inner: What collects descriptions to pages of structs.
         version: The file's version.
     """
 
@@ -78,7 +78,7 @@ class BlobFieldWriter:
         self._inner = inner
 
     def append(self, array: pa.Array) -> list[EncodedPage]:
-        """Take in descriptions, and return the pages that are full."""
+        """Add descriptions, and return the pages that are full."""
         return self._wrapped(self._inner.append(array))
 
     def finish(self) -> list[EncodedPage]:

@@ -1,6 +1,6 @@
 """Pieces of one buffer that are worked on together, as the chunks of a mini-block page are.
 
-The chunks of a page lie one behind the other, each with a header and padding between its buffers.
+The chunks of a page lie one after the other, each with a header and padding between its buffers.
 A codec is given one buffer of all chosen chunks at once, so that it can work on them in one go.
 """
 

@@ -1,4 +1,4 @@
-"""The metadata of a file's columns, read when they are first asked for and kept."""
+"""The metadata of a file's columns, read when they are first requested and kept."""
 
 from collections.abc import Sequence
 

@@ -38,7 +38,7 @@ MAX_ITEMS = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A run of rows of one column that is encoded by itself.
+    """A run of rows of one column that is encoded separately.
 
     Attributes:
         buffers: Where the page's buffers stand in the file; the encoding refers to them by place.

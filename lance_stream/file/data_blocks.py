@@ -2,7 +2,7 @@
 
 A layout (`v2_1.layouts`) takes a page apart into values and levels; a codec (`v2_1.codecs`) turns
 the values' bytes into one of these blocks and back. Nulls are the layout's business: a null value
-has a slot in the block, with some filler in it.
+has a slot in the block, with arbitrary contents.
 
     FixedWidthBlock      num_values of bits_per_value, little-endian; 1 bit: an LSB-first bitmap
     VariableWidthBlock   num_values byte strings: offsets and bytes
@@ -44,7 +44,7 @@ class FixedWidthBlock:
 
     Args:
         bits_per_value: 1 (a bitmap, least significant bit first) or any other number of bits.
-        num_values: How many there are.
+        num_values: Their number.
         data: (ceil(num_values * bits_per_value / 8),) bytes, without gaps. May be read-only.
     """
 
@@ -66,7 +66,7 @@ class VariableWidthBlock:
     """Byte strings.
 
     Args:
-        num_values: How many there are.
+        num_values: Their number.
         offsets: (num_values + 1,) int32 or int64 places in `data`, ascending, the first 0; value i
             is `data[offsets[i]:offsets[i + 1]]`.
         data: (offsets[-1],) bytes or more. May be read-only.

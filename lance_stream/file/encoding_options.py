@@ -22,8 +22,8 @@ item, a struct's part has its own. `structural-encoding` alone is asked of a top
 all that is in it.
 
 Source:  file format document, "Field Encoding Specification"; lance-encoding's constants.
-Differs: The reference passes over some values that it does not understand, and stops at others; a
-         wrong value is refused here as a table is made, and passed over in tables of others. It
+Differs: The reference ignores some values that it does not understand, and stops at others; a
+         wrong value is refused here as a table is made, and ignored in tables of others. It
          reads some of them from environment variables, too.
 """
 

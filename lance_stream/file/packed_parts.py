@@ -1,4 +1,4 @@
-"""Parts of packed structs: the whole is read, and what is asked for is kept.
+"""Parts of packed structs: the whole is read, and what is requested is kept.
 
 The parts of a packed struct lie side by side in one column, and only the file's own schema says
 which they all are. `with_whole_structs` puts the missing ones back into a projected field;
@@ -43,12 +43,12 @@ def with_whole_structs(field: Field, stored: Schema) -> Field:
 
 
 def without_parts(array: pa.Array, read: Field, field: Field) -> pa.Array:
-    """Return what was read of a field with the parts that were not asked for taken out.
+    """Return what was read of a field with the parts that were not requested taken out.
 
     Args:
         array: What was read, from its buffers' start on.
         read: The field as `with_whole_structs` made it.
-        field: The field asked for.
+        field: The field requested.
 
     Returns:
         As many values, of exactly the field's Arrow type.

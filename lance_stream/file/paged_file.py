@@ -126,7 +126,7 @@ class PagedFile:
 
 
 def _noting(field: Field, asking: Asking[Any]) -> Asking[Any]:
-    """Add the column's name to whatever is wrong with it."""
+    """Add the column's name to its errors."""
     try:
         return (yield from asking)
     except (BadDataError, InvalidInputError) as error:

@@ -1,4 +1,4 @@
-"""Reading a data file: metadata once, then rows of the columns asked for.
+"""Reading a data file: metadata once, then rows of the columns requested.
 
 Everything here is pure: it asks for byte ranges and is sent buffers (see `byte_ranges`). The last
 64 KiB of a file come with the first request and are kept, so that a small file is read by one
@@ -95,7 +95,7 @@ class FileReader:
         Raises:
             InvalidInputError: The rows are not there, or too large for one array.
             NotFoundError: A field has no column in this file.
-            BadDataError: The file is damaged, or has what is not supported.
+            BadDataError: The file is damaged, or has unsupported features.
         """
         if not 0 <= start <= stop <= self.metadata.num_rows:
             raise InvalidInputError(
@@ -123,7 +123,7 @@ class FileReader:
         Raises:
             InvalidInputError: The offsets are not ascending, or past the file's rows.
             NotFoundError: A field has no column in this file.
-            BadDataError: The file is damaged, or has what is not supported.
+            BadDataError: The file is damaged, or has unsupported features.
         """
         if len(offsets) and int(offsets[-1]) >= self.metadata.num_rows:
             raise InvalidInputError(
@@ -143,7 +143,7 @@ class FileReader:
         Reads that end there need not join the pages of that column.
 
         Args:
-            fields: As in `read`; those without a column in this file are passed over.
+            fields: As in `read`; those without a column in this file are ignored.
             column_of: As in `read`.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Which rows of a column, or of one page of it, are asked for.
+"""Which rows of a column, or of one page of it, are requested.
 
 Either a range, whose bytes stand together, or scattered offsets in ascending order. Codecs need
 no other forms: items of a range of lists are a range, items of scattered lists are scattered.

@@ -1,8 +1,8 @@
-"""Many small pieces of a file, asked for and gathered without an object for each.
+"""Many small pieces of a file, requested and collected without an object for each.
 
 Tens of thousands of rows that lie scattered over a column are tens of thousands of pieces. To ask
 for each by a range of its own costs several times what reading the bytes between them does, in
-time and in memory. So pieces that lie near to each other are asked for as one range, and gathered
+time and in memory. So pieces that lie near to each other are requested as one range, and collected
 out of its bytes in one go.
 
     MAX_GAP_BYTES        two pieces nearer than this are asked for together

@@ -44,7 +44,7 @@ def check_types(fields: Iterable[Field], version: FileVersion) -> None:
 
 
 def holds_only_nulls(field: Field, version: FileVersion) -> bool:
-    """Say whether files of a version can hold a column that is null in all rows.
+    """Return whether files of a version can hold a column that is null in all rows.
 
     Where they cannot, a file goes without the column, which reads as null. Not so in 0.1, where the
     reference reads no file that lacks a column, and hardly any column can be null.

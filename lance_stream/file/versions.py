@@ -48,7 +48,7 @@ class FileVersion(Enum):
 
     @classmethod
     def parse(cls, name: str) -> "FileVersion":
-        """Return the version that a user asked for, by its name or by one of its aliases.
+        """Return the version that a user requested, by its name or by one of its aliases.
 
         Raises:
             InvalidInputError: There is no such version; the message lists those that are.

@@ -122,7 +122,7 @@ class FileWriter:
         self._position = 0
 
     def write(self, batch: pa.RecordBatch) -> list[Buffer]:
-        """Take in a batch and return the bytes to append, of pages that became full.
+        """Add a batch, and return the bytes to append, of pages that became full.
 
         Args:
             batch: Rows with exactly the Arrow schema of the file's schema.
@@ -172,7 +172,7 @@ class FileWriter:
         )
 
     def _takes(self, schema: pa.Schema) -> bool:
-        """Say whether a batch has the file's schema; some of its blobs may be stored already."""
+        """Return whether a batch has the file's schema; some of its blobs may be stored already."""
         if schema.equals(self._arrow_schema):
             return True
         return schema.names == self._arrow_schema.names and all(

@@ -1,14 +1,14 @@
 """The FastLanes order of packed bits: 1,024 words of T bits in W bits each.
 
-The 1,024 values stand in T rows of `1024 / T` lanes; row r holds the values
+The 1,024 values form T rows of `1024 / T` lanes; row r contains the values
 
     ORDER[r // 8] * 16 + (r % 8) * 128 + lane,   lane from 0 to 1024 / T
 
-Each lane is packed by itself, row after row from the least significant bit on, into W words of T
-bits; a value can begin in one word and end in the next. Word w of lane l lies at `w * lanes + l`.
+Each lane is packed separately, row after row from the least significant bit on, into W words of T
+bits; a value can begin in one word and end in the next. Word w of lane l is at `w * lanes + l`.
 
-So one shift serves a whole row of many packed blocks at once: numpy does T of them for any number
-of blocks, and no value is looked at by itself.
+So one shift handles a whole row of many packed blocks: numpy does T of them for any number
+of blocks, and no value is processed individually.
 
 Source:  Afroozeh and Boncz, "The FastLanes Compression Layout", VLDB 2023; the unified transposed
          layout. Lance packs 8, 16, 32 and 64-bit words so.
@@ -28,7 +28,7 @@ VALUES = 1024
 ORDER = (0, 4, 2, 6, 1, 5, 3, 7)
 
 _LEAST_NARROWING = 4
-"""Values that fit into words so much narrower are packed in those: halves do not pay."""
+"""Values that fit into words narrower by this factor are packed in those; halves do not pay."""
 
 
 def unpack(packed: Words, bits_per_packed: int, values: Words | None = None) -> Words:
@@ -60,7 +60,7 @@ def unpack(packed: Words, bits_per_packed: int, values: Words | None = None) -> 
 
 
 def _planes(packed: Words, bits_per_packed: int, word: np.dtype[np.unsignedinteger]) -> Words:
-    """Return (num_words, num_blocks, lanes) words of each lane, in the order of its bits."""
+    """Return (num_words, num_blocks, lanes) words of each lane, in bit order."""
     lanes = VALUES // (packed.dtype.itemsize * 8)
     parts = packed.dtype.itemsize // word.itemsize
     words = packed.view(word).reshape(len(packed), bits_per_packed, lanes, parts)
@@ -96,7 +96,7 @@ def pick(
         words: Words of T bits that hold all blocks.
         starts: The first word of the block that each value is in.
         bits_per_packed: The width of that block.
-        places: The place of each in its block, below 1,024.
+        places: The position of each in its block, below 1,024.
 
     Returns:
         A word of T bits for each value.
@@ -121,7 +121,7 @@ def pick(
 
 @lru_cache(maxsize=4)
 def _rows_of_values(word_bits: int) -> npt.NDArray[np.int64]:
-    """Return (1024,) the row that each value stands in."""
+    """Return (1024,) the row of each value."""
     lanes = VALUES // word_bits
     rows = np.empty((1, VALUES), np.int64)
     for row in range(word_bits):

@@ -5,19 +5,19 @@ A value is a sequence of
     code          u8, less than num_symbols   stands for the symbol's 1 to 8 bytes
     255 | byte    2 u8                        stands for the byte (which can be 255)
 
-The encoded values are byte strings again; the symbol table, one a page, stands in the encoding.
-Values stay apart, so that they can be stored in chunks or one by one.
+The encoded values are byte strings again; the encoding contains the symbol table, one per page.
+Values stay separate, so that they can be stored in chunks or individually.
 
 Decoding is one gather for all values: Arrow's `take` looks the codes up in a table of byte strings,
-and the offsets of its result say where each value ends. Escapes (every second of a run of 255s is
-one, as no value ends within a pair) stand for nothing there; their bytes are put in afterwards.
-Many codes are looked up two at a time, in a table of all 65,536 pairs, which takes a quarter less.
+and the offsets of its result are the ends of the values. Escapes (every second of a run of 255s,
+since no value ends within a pair) are empty there; their bytes are inserted afterwards. Many codes
+are looked up two at a time, in a table of all 65,536 pairs, which saves a quarter of the time.
 
 Encoding (`fsst_matching`, by symbols that `fsst_training` chose) walks all values at once, about
 1 MiB at a time. Long values are walked in pieces, so that there are always many at once.
 
 Source:  as in `fsst_symbols`.
-Differs: A code without a symbol stands for nothing in Lance's reader; here it is damage.
+Differs: Lance's reader treats a code without a symbol as empty; here it is damage.
 """
 
 from functools import lru_cache
@@ -50,14 +50,14 @@ from lance_stream.file.data_blocks import (
 )
 
 LEAST_CODES_FOR_PAIRS = 1 << 19
-"""From here on the table of pairs, which costs 2 milliseconds, is worth it."""
+"""From this size on the table of pairs, which costs 2 milliseconds, pays off."""
 
 
 LEAST_SLICE_BYTES = 256
 """Shorter slices between escapes are not copied one by one."""
 
 MIN_BYTES = 16 * 1024
-"""Less than this is left as it is: a symbol table alone has 2,312 bytes."""
+"""Less than this is stored plain: a symbol table alone has 2,312 bytes."""
 
 SAMPLE_BYTES = 24 * 1024
 PIECE_BYTES = 512
@@ -70,8 +70,8 @@ def encode(block: VariableWidthBlock) -> tuple[VariableWidthBlock, SymbolTable]:
     """Encode values.
 
     Returns:
-        As many values, with offsets of the same width, and what the codes stand for. The table is
-        off if the values stand as they are, because they are few or would become longer.
+        Values of the same number and offset width, and the symbol table. The table is off if the
+        values are stored plain, because they are few or would become longer.
     """
     total = int(block.offsets[-1])
     plain = SymbolTable(is_on=False, symbols=())
@@ -101,7 +101,7 @@ def encode(block: VariableWidthBlock) -> tuple[VariableWidthBlock, SymbolTable]:
 
 
 def _sample(bounds: Places, data: Bytes) -> tuple[LaidOut, int]:
-    """Return about `SAMPLE_BYTES` of pieces from all over the values, and their terminator."""
+    """Return about `SAMPLE_BYTES` of pieces from the whole page, and their terminator."""
     num_pieces = len(bounds) - 1
     wanted = max(1, num_pieces * SAMPLE_BYTES // int(bounds[-1]))
     places = np.unique(np.arange(min(wanted, num_pieces)) * _STRIDE % num_pieces)
@@ -115,7 +115,7 @@ def _sample(bounds: Places, data: Bytes) -> tuple[LaidOut, int]:
 
 
 def _codes(bounds: Places, data: Bytes, matcher: Matcher, terminator: int) -> tuple[Bytes, Places]:
-    """Return the codes of all pieces, and how many bytes each has."""
+    """Return the codes of all pieces, and the bytes of each."""
     codes, counts = [], []
     steps = np.arange(0, int(bounds[-1]), BATCH_BYTES)
     firsts = np.unique(np.append(np.searchsorted(bounds[:-1], steps), len(bounds) - 1))
@@ -141,10 +141,10 @@ def decode(block: VariableWidthBlock, table: SymbolTable) -> VariableWidthBlock:
 
     Args:
         block: Encoded values; their offsets have been checked.
-        table: What codes stand for.
+        table: The meaning of the codes.
 
     Returns:
-        As many values; offsets are int64 if the encoded ones' are, or if int32 does not suffice.
+        The same number of values; offsets are int64 if the encoded ones' are, or if needed.
 
     Raises:
         CorruptDataError: A code has no symbol, or a value ends after an escape.
@@ -160,7 +160,7 @@ def decode(block: VariableWidthBlock, table: SymbolTable) -> VariableWidthBlock:
             raise CorruptDataError("an FSST value ends after an escape, without its byte")
         literals = codes[escapes + 1]
         codes = codes.copy()
-        codes[escapes + 1] = ESCAPE  # which stands for nothing until the bytes are put in
+        codes[escapes + 1] = ESCAPE  # empty until the bytes are inserted
     is_large = len(codes) * MAX_SYMBOL_BYTES > INT32_MAX
     if len(codes) < LEAST_CODES_FOR_PAIRS or is_large:
         ends, data = _looked_up(codes, _single_codes(table, is_large=is_large))
@@ -193,7 +193,7 @@ def _escapes(codes: Bytes) -> Places:
 
 
 def _with_literals(data: Bytes, places: Places, literals: Bytes) -> Bytes:
-    """Put bytes in before others: slice by slice if they are few."""
+    """Insert bytes before others: slice by slice if they are few."""
     if len(places) * LEAST_SLICE_BYTES > len(data):
         return np.insert(data, places, literals)
     source, single = data.data, literals.data
@@ -208,12 +208,12 @@ def _first_of_pair(codes: Bytes, offsets: Offsets, table: SymbolTable) -> Offset
     """Return, for each offset into codes, the bytes of the code before it in its pair; or 0."""
     lengths = np.zeros(256, dtype=np.int32)
     lengths[: len(table.symbols)] = [len(symbol) for symbol in table.symbols]
-    # The first offset is 0, whose code before is any: it is even, so its length does not count.
+    # The first offset is 0, which has no code before it: it is even, so the length does not count.
     return lengths.take(codes.take(offsets - 1)) * (offsets & 1)
 
 
 def _looked_up(codes: Words, strings: pa.Array) -> tuple[Offsets, Bytes]:
-    """Return the byte strings that codes stand for, one after the other.
+    """Return the byte strings of codes, one after the other.
 
     Returns:
         The (num_codes + 1,) int32 or int64 offsets of each, and the bytes.
@@ -241,7 +241,7 @@ def _single_codes(table: SymbolTable, *, is_large: bool) -> pa.Array:
 
 @lru_cache(maxsize=4)
 def _pairs_of_codes(table: SymbolTable) -> pa.Array:
-    """Return the byte strings of all pairs `first | second << 8`; an escape stands for nothing."""
+    """Return the byte strings of all pairs `first | second << 8`; an escape is empty."""
     missing = [None] * (ESCAPE - len(table.symbols))
     strings = pa.array([*table.symbols, *missing, b""], type=pa.binary())
     codes = np.arange(256, dtype=np.uint8)

@@ -1,12 +1,12 @@
-"""Which symbols of an FSST table stand for some bytes: the longest that fit, one after the other.
+"""Matches bytes with the symbols of an FSST table: the longest that fit, one after the other.
 
-All byte strings are walked at once: one step finds the next symbol of each. A symbol is looked up
+All byte strings are processed at once: one step finds the next symbol of each. A symbol is found
 
     by the first 3 bytes   in 4,096 slots, if it is longer than 2; one symbol has a slot
-    by the first 2 bytes   in 65,536 slots, else; which say what stands for the first byte, too
+    by the first 2 bytes   in 65,536 slots, otherwise; which also have the code of the first byte
 
-and 8 bytes are compared, whatever stands behind the string. So strings are laid out with one byte
-between them, the terminator, that no symbol of more than one byte contains: none runs over an end.
+and 8 bytes are compared, including those after the string. So strings are laid out with one byte
+between them, the terminator, that no symbol of several bytes contains: none crosses an end.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,7 @@ MAX_SYMBOL_BYTES = 8
 
 Places = npt.NDArray[np.int64]
 Symbols = npt.NDArray[np.uint64]
-"""Up to 8 bytes each, the first one the least significant, filled up with zeros."""
+"""Up to 8 bytes each, the first one the least significant, padded with zeros."""
 
 _SLOT_BITS = 12
 _SPREAD = np.uint32(2971215073)
@@ -34,12 +34,12 @@ _KEEP = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 
 
 class LaidOut(NamedTuple):
-    """Byte strings with a terminator behind each.
+    """Byte strings with a terminator after each.
 
     Args:
         data: Their bytes, and 8 more.
         starts: (num_strings,) where each starts.
-        stops: (num_strings,) where its terminator stands.
+        stops: (num_strings,) the position of its terminator.
     """
 
     data: Bytes
@@ -51,7 +51,7 @@ class Matcher:
     """Finds the symbols of a table.
 
     Args:
-        symbols: (num_symbols,) up to 255; code i stands for the i-th. No two of over 2 bytes
+        symbols: (num_symbols,) up to 255; code i means the i-th. No two of over 2 bytes
             have one slot (`slots_of`).
         sizes: (num_symbols,) bytes of each.
     """
@@ -71,7 +71,7 @@ class Matcher:
         self._entries[slots] = entries[sizes > 2]
 
     def match(self, strings: LaidOut) -> npt.NDArray[np.uint16]:
-        """Return what stands for each byte.
+        """Return the code at each byte.
 
         Returns:
             (len(data),) `code | bytes << 8` at the first byte of each symbol, 0 at the others. An
@@ -97,7 +97,7 @@ class Matcher:
 
 
 def lay_out(offsets: Places, data: Bytes, terminator: int) -> LaidOut:
-    """Put a terminator behind each byte string."""
+    """Put a terminator after each byte string."""
     large = pa.large_binary()
     strings = pa.Array.from_buffers(
         large, len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)], 0
@@ -118,7 +118,7 @@ def words_of(data: Bytes) -> Symbols:
 
 
 def slots_of(symbols: Symbols) -> npt.NDArray[np.intp]:
-    """Return the slot of symbols of over 2 bytes: a number made of the first 3."""
+    """Return the slot of symbols of over 2 bytes: a number computed from the first 3."""
     spread = (symbols & _FIRST_3).astype(np.uint32) * _SPREAD
     return (spread >> np.uint32(32 - _SLOT_BITS)).astype(np.intp)
 

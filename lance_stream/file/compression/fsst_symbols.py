@@ -1,13 +1,13 @@
-"""The symbol table of FSST: up to 255 byte strings of 1 to 8 bytes, by which codes stand.
+"""The symbol table of FSST: up to 255 byte strings of 1 to 8 bytes, one for each code.
 
 Stored in a page's encoding, 2,312 bytes, little-endian:
 
     num_symbols   u8
     terminator    u8      in no symbol of several bytes; not needed for decoding
     suffix_limit  u8      not needed for decoding
-    flags         u8      bit 0: values are encoded; else they stand as they are
+    flags         u8      bit 0: values are encoded; otherwise plain
     magic         u32     0x46535354, "FSST" read as a number
-    symbols       (num_symbols, 8) u8     each filled up with zeros
+    symbols       (num_symbols, 8) u8     each padded with zeros
     lengths       (num_symbols,) u8
     unused        up to 2,312 bytes
 
@@ -27,12 +27,12 @@ MAX_SYMBOL_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class SymbolTable:
-    """What codes stand for.
+    """The meaning of the codes.
 
     Args:
         is_on: Whether values are encoded at all.
-        symbols: Code i stands for `symbols[i]`.
-        terminator: A byte that is in no symbol of several bytes, if there is such.
+        symbols: Code i means `symbols[i]`.
+        terminator: A byte that is in no symbol of several bytes, if there is one.
     """
 
     is_on: bool

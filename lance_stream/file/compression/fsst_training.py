@@ -1,12 +1,12 @@
-"""Which symbols an FSST table gets: those that save most in a sample of the values.
+"""Chooses the symbols of an FSST table: those that save most in a sample of the values.
 
-Starting from none, the sample is encoded by the symbols so far; the symbols seen, and each two of
-them that stand side by side, joined and cut to 8 bytes, are then the candidates, each worth what it
-covers of the sample. The best 255 make the next table. In the last round no two are joined; the
-table by which the sample becomes smallest is taken.
+Starting from none, the sample is encoded by the present symbols. The candidates are the symbols
+that occurred, and each two adjacent ones, joined and cut to 8 bytes; the value of each is what it
+covers of the sample. The best 255 form the next table. The last round joins none; the table by
+which the sample becomes smallest is used.
 
 Source:  Boncz, Neumann and Leis, "FSST: Fast Random Access String Compression", VLDB 2020.
-Differs: All of the sample is used in every round, as counting it takes no loop.
+Differs: The whole sample is used in every round, because counting it takes no loop.
 """
 
 import numpy as np
@@ -25,20 +25,20 @@ from lance_stream.file.compression.fsst_matching import (
 
 MAX_SYMBOLS = 255
 LEAST_COUNTS = (1, 1, 2, 3, 0)
-"""How often a candidate has to be seen in each round but the last, which joins nothing."""
+"""How often a candidate must occur in each round but the last, which joins none."""
 
 SINGLE_BYTE_WORTH = 8
-"""A symbol of one byte saves an escape, and the others from stopping short."""
+"""The weight of a symbol of one byte: it saves an escape, and lets other symbols continue."""
 
 _BYTE = np.uint64(0xFF)
 
 
 def train(sample: LaidOut, terminator: int) -> tuple[Symbols, Places]:
-    """Choose symbols.
+    """Choose the symbols.
 
     Args:
         sample: Some of the values.
-        terminator: What stands behind each.
+        terminator: The byte after each.
 
     Returns:
         Up to 255 symbols, and the bytes of each.
@@ -63,7 +63,7 @@ def train(sample: LaidOut, terminator: int) -> tuple[Symbols, Places]:
 def _candidates(
     sample: LaidOut, places: Places, sizes: Places, *, joins: bool
 ) -> tuple[Symbols, Places]:
-    """Return the symbols that were found, the first bytes of them, and neighbours joined."""
+    """Return the symbols that were found, the first bytes of them, and adjacent symbols joined."""
     words = prefixes(words_of(sample.data)[places], sizes)
     is_long = sizes > 1
     firsts = words & _BYTE

@@ -1,23 +1,23 @@
-"""zstd and lz4: pieces of bytes, each compressed by itself, with its raw size in front.
+"""zstd and lz4: pieces of bytes, each compressed separately, with its raw size in front.
 
 A piece is a buffer of a mini-block chunk, a whole buffer, or one value:
 
-    zstd   raw size u64 | frame      or, by early writers, a bare frame that says its raw size
+    zstd   raw size u64 | frame      or, from early writers, a bare frame with its raw size
     lz4    raw size u32 | block
 
-An empty piece stands for an empty one.
+An empty piece is stored as an empty one.
 
-A zstd decoder runs through frames that stand one after the other, so all pieces are decompressed
-by one call, however many they are.
+A zstd decoder accepts consecutive frames, so one call decompresses any number of pieces.
 
-A stored size is believed only as far as the pieces could grow at most (zstd: 128 KiB for every 3
-bytes; lz4: 255 times), and as what is encoded in them can need; all pieces together, as
-`MAX_TOTAL_RATIO` says.
+A stored size is trusted only up to the largest possible growth of the pieces (zstd: 128 KiB for
+every 3 bytes; lz4: 255 times), and up to what their contents can need; for all pieces together,
+`MAX_TOTAL_RATIO` is the limit.
 
 Source:  encodings21.General and encodings_v2_0.proto, message Compression; RFC 8878 for the head
          of a zstd frame.
-Differs: We write an empty piece of zstd as one, the reference as a frame of nothing; it reads both,
-         but wants lz4's size in any case.
+Differs: We write an empty zstd piece as an empty one, the reference as an empty frame; it reads
+    both,
+         but requires lz4's size in any case.
 """
 
 import numpy as np
@@ -37,11 +37,11 @@ ZSTD = "zstd"
 LZ4 = "lz4"
 
 MAX_RAW_BYTES = 1 << 32
-"""What one call may decompress to, at most."""
+"""The most that one call may decompress to."""
 
 MAX_SMALL_RAW_BYTES = 1 << 29
 MAX_TOTAL_RATIO = 1024
-"""And at most so much, unless that is no more than so many times the compressed bytes."""
+"""The same limit in total, unless it is within this multiple of the compressed bytes."""
 
 ZSTD_MAGIC = 0xFD2FB528
 FRAME_HEAD_BYTES = 18
@@ -50,7 +50,7 @@ LZ4_MAX_RATIO = 255
 MAX_LZ4_BYTES = 0x7E000000
 
 DEFAULT_ZSTD_LEVEL = 1
-"""Level 3, zstd's own, takes half as long again and saves 3 % more of a chunk."""
+"""Level 3, zstd's default, takes 1.5 times as long and saves 3 % more of a chunk."""
 
 _ZSTD_OWN_LEVEL = 3
 _ENCODERS = {ZSTD: ("zstd", 8), LZ4: ("lz4_raw", 4)}
@@ -63,10 +63,10 @@ def decode_chunks(buffer: ChunkedBuffer, scheme: str, max_raw_bytes: int) -> Chu
     Args:
         buffer: The compressed pieces.
         scheme: "zstd" or "lz4".
-        max_raw_bytes: What a piece can need at most.
+        max_raw_bytes: The most that a piece can need.
 
     Raises:
-        CorruptDataError: A piece is damaged, or says that it is larger than it can be.
+        CorruptDataError: A piece is damaged, or its stated size is impossible.
     """
     decompress = {ZSTD: _decompress_zstd, LZ4: _decompress_lz4}.get(scheme)
     if decompress is None:
@@ -75,10 +75,10 @@ def decode_chunks(buffer: ChunkedBuffer, scheme: str, max_raw_bytes: int) -> Chu
 
 
 def decode(buffer: Bytes, scheme: str, max_raw_bytes: int) -> Bytes:
-    """Decompress one buffer that is read whole.
+    """Decompress one buffer that is read as a whole.
 
     Raises:
-        CorruptDataError: It is damaged, or says that it is larger than it can be.
+        CorruptDataError: It is damaged, or its stated size is impossible.
     """
     whole = consecutive(buffer, np.array([len(buffer)], dtype=np.int64))
     return decode_chunks(whole, scheme, max_raw_bytes).data
@@ -88,10 +88,10 @@ def decode_per_value(block: VariableWidthBlock, scheme: str) -> VariableWidthBlo
     """Decompress values.
 
     Returns:
-        As many values; offsets are int64 if the compressed ones' are, or if int32 does not suffice.
+        The same number of values; offsets are int64 if the compressed ones' are, or if needed.
 
     Raises:
-        CorruptDataError: A value is damaged, or says that it is larger than it can be.
+        CorruptDataError: A value is damaged, or its stated size is impossible.
     """
     stops = block.offsets.astype(np.int64, copy=False)
     pieces = ChunkedBuffer(block.data, stops[:-1], np.diff(stops))
@@ -101,12 +101,12 @@ def decode_per_value(block: VariableWidthBlock, scheme: str) -> VariableWidthBlo
 
 
 def encode_chunks(buffer: ChunkedBuffer, scheme: str, level: int | None) -> ChunkedBuffer:
-    """Compress each of some pieces by itself.
+    """Compress each piece separately.
 
     Args:
         buffer: The pieces.
         scheme: "zstd" or "lz4".
-        level: How hard zstd tries, 0 as its own default; None: `DEFAULT_ZSTD_LEVEL`. Others have
+        level: zstd's compression level, 0 for its own default; None: `DEFAULT_ZSTD_LEVEL`. lz4 has
             no level.
 
     Raises:
@@ -138,7 +138,7 @@ def encode_chunks(buffer: ChunkedBuffer, scheme: str, level: int | None) -> Chun
 
 
 def encode(buffer: Bytes, scheme: str, level: int | None) -> Bytes:
-    """Compress one buffer that is read whole; arguments and errors as in `encode_chunks`."""
+    """Compress one buffer that is read as a whole; arguments and errors as in `encode_chunks`."""
     whole = consecutive(buffer, np.array([len(buffer)], dtype=np.int64))
     return encode_chunks(whole, scheme, level).data
 
@@ -146,7 +146,7 @@ def encode(buffer: Bytes, scheme: str, level: int | None) -> Bytes:
 def encode_per_value(
     block: VariableWidthBlock, scheme: str, level: int | None
 ) -> VariableWidthBlock:
-    """Compress each value by itself; arguments and errors as in `encode_chunks`."""
+    """Compress each value separately; arguments and errors as in `encode_chunks`."""
     starts = block.offsets[:-1].astype(np.int64, copy=False)
     pieces = encode_chunks(
         ChunkedBuffer(block.data, starts, np.diff(block.offsets).astype(np.int64)), scheme, level
@@ -227,7 +227,7 @@ def _codec(name: str, level: int | None) -> pa.Codec:
 
 
 def _fits(codec: pa.Codec, source: pa.Buffer, raw_size: int) -> bool:
-    """Tell whether an lz4 block holds so many bytes or fewer: its decoder does not say how many."""
+    """Return whether an lz4 block has this many bytes or fewer; its decoder reports no size."""
     try:
         codec.decompress(source, decompressed_size=raw_size)
     except OSError:
@@ -269,17 +269,17 @@ def _numbers(heads: Bytes, start: int, num_bytes: int) -> Counts:
 
 
 def _is_zstd_frame(heads: Bytes) -> npt.NDArray[np.bool_]:
-    """Tell which heads begin a frame: the magic number, and a descriptor without bit 4."""
+    """Return which heads begin a frame: the magic number, and a descriptor without bit 4."""
     is_magic = _numbers(heads, 0, 4) == ZSTD_MAGIC
     return np.asarray(is_magic & (heads[:, 4] & 0x10 == 0))
 
 
 def _frame_content_sizes(heads: Bytes) -> Counts:
-    """Return the raw size that each frame's head says; -1 if it says none.
+    """Return the raw size in each frame's head; -1 if it has none.
 
-    Behind the magic number stands a descriptor: bits 7 and 6 tell the bytes of the size (0, 2, 4
-    or 8, and 1 instead of 0 if bit 5 is set), bit 5 that there is no window byte, bits 1 and 0 the
-    bytes of a dictionary's id (0, 1, 2 or 4). A 2-byte size counts from 256 on.
+    The magic number is followed by a descriptor: bits 7 and 6 determine the bytes of the size (0,
+    2, 4 or 8, and 1 instead of 0 if bit 5 is set), bit 5 means that there is no window byte, bits
+    1 and 0 the bytes of a dictionary's id (0, 1, 2 or 4). A 2-byte size counts from 256.
     """
     descriptors = heads[:, 4]
     is_single = (descriptors & 0x20) != 0

@@ -42,7 +42,7 @@ class DictionaryPlace:
 
     Attributes:
         start: Position of the values; of the offsets, if they are byte strings.
-        length: How many there are.
+        length: Their number.
     """
 
     start: int

@@ -243,7 +243,7 @@ def _read_ends(pages: Pages, runs: Runs, limit: int, offset_type: str) -> Asking
 
 
 def _read_bytes(starts: Places, stops: Places, limit: int) -> Asking[Buffer]:
-    """Return some ranges of the file, one behind the other."""
+    """Return some ranges of the file, one after the other."""
     total = int((stops - starts).sum())
     if len(stops) and (int(stops.max()) > limit or total > limit):
         raise CorruptDataError(

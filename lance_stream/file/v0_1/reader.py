@@ -203,7 +203,7 @@ def _all_of(num_values: int) -> Runs:
 
 
 def _noting(field: Field, columns: Columns, runs: Runs) -> Asking[pa.Array]:
-    """Add the column's name to whatever is wrong with it."""
+    """Add the column's name to its errors."""
     try:
         return (yield from read_field(field, columns, runs))
     except (BadDataError, InvalidInputError) as error:

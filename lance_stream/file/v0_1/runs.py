@@ -1,4 +1,4 @@
-"""Which rows are asked for, as runs of neighbouring rows within batches.
+"""Which rows are requested, as runs of adjacent rows within batches.
 
 Plain values of any type and the items of lists are found in the same way: a run of rows of a batch
 is a run of bytes of that batch's page.

@@ -29,7 +29,7 @@ class Appended:
     """Bytes to append to a file, and the pages in them.
 
     Attributes:
-        position: Where the next byte goes.
+        position: The position of the next byte.
         buffers: The bytes, in order.
         pages: For each field id its pages: position and length.
         statistics: For each field id what is noted of each batch.

@@ -65,7 +65,7 @@ class V01FileWriter:
         self._appended = Appended()
 
     def write(self, batch: pa.RecordBatch) -> list[Buffer]:
-        """Take in a batch, and return the bytes to append, of batches that became full.
+        """Add a batch, and return the bytes to append, of batches that became full.
 
         Raises:
             InvalidInputError: Files of version 0.1 cannot hold the values, or so many rows.

@@ -12,7 +12,7 @@ a tree of encodings, one module each:
     dictionary          indices and items
     lists               end offsets of lists
 
-Read `rows` first (which rows are asked for), then `pages`, `flat`, `end_offsets` and the codecs;
+Read `rows` first (which rows are requested), then `pages`, `flat`, `end_offsets` and the codecs;
 `array_encodings` is the table of them; `read_fields` and `write_fields` put columns together.
 
 May import: errors, byte_ranges, schema, file.columns, _proto.

@@ -85,7 +85,7 @@ def encode_binary(
         chunks: Arrays of byte strings or text.
         page: Where the buffers are added.
         compression: "zstd" or "lz4", for the bytes; None: they stand as they are.
-        level: How hard zstd tries; None: as hard as it pays.
+        level: zstd's compression level; None: chosen by us.
     """
     ends = np.empty(sum(len(each) for each in chunks), np.uint64)
     parts: list[memoryview] = []
@@ -143,7 +143,7 @@ def encode_ends_and_bytes(
 
 
 def is_binary_like(arrow: pa.DataType) -> bool:
-    """Whether a type is one of byte strings or text with offsets."""
+    """Return whether a type is one of byte strings or text with offsets."""
     return bool(
         pa.types.is_string(arrow)
         or pa.types.is_large_string(arrow)

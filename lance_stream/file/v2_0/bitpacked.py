@@ -1,4 +1,4 @@
-"""Bit-packed encodings: integers without their high bits. Read only: no writer makes them today.
+"""Bit-packed encodings: integers without their high bits. Read only: no current writer uses them.
 
 Integers, the end offsets and the bytes of strings were stored so on demand.
 
@@ -42,7 +42,7 @@ def decode_bitpacked(
     Raises:
         CorruptDataError: The widths are impossible or not the type's, or the buffer is too short.
     """
-    del decode  # nothing stands inside
+    del decode  # no nested encoding
     width = encoding.compressed_bits_per_value
     word = _word(arrow, width, encoding.uncompressed_bits_per_value)
     buffer = page.find(encoding.buffer)
@@ -68,7 +68,7 @@ def decode_bitpacked_for_non_neg(
     Raises:
         CorruptDataError: The widths are impossible or not the type's, or the buffer is too short.
     """
-    del decode  # nothing stands inside
+    del decode  # no nested encoding
     width = encoding.compressed_bits_per_value
     word = _word(arrow, width, encoding.uncompressed_bits_per_value)
     blocks, places = _groups_of(rows, fastlanes.VALUES)
@@ -108,7 +108,7 @@ def _read_groups(
 ) -> Asking[np.ndarray[Any, np.dtype[np.uint8]]]:
     """Read groups of 8 values, which are `width` bytes, and 8 bytes of nothing behind them.
 
-    The last group of a buffer can be cut short.
+    The last group of a buffer can be truncated.
     """
     size = buffer.size_bytes
     if groups.offsets is None:

@@ -43,7 +43,7 @@ def encode_page(
         chunks: Arrays of type `arrow`; those of a dictionary type share their dictionary.
         arrow: Their type.
         page: Where the buffers are added.
-        options: What the column's metadata asks for.
+        options: The options in the column's metadata.
 
     Raises:
         InvalidInputError: Files of version 2.0 cannot hold the values.

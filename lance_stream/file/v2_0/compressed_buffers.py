@@ -57,7 +57,7 @@ def compress(parts: Sequence[memoryview], scheme: str, level: int | None) -> mem
     Args:
         parts: At least one byte in all.
         scheme: "zstd" or "lz4".
-        level: How hard zstd tries; None: as hard as it pays.
+        level: zstd's compression level; None: chosen by us.
 
     Raises:
         InvalidInputError: They are more than an lz4 block can be.
@@ -68,7 +68,7 @@ def compress(parts: Sequence[memoryview], scheme: str, level: int | None) -> mem
 
 
 def _is_frame_of_unknown_size(stored: memoryview) -> bool:
-    """Tell whether a zstd frame stands without a size before it and without one in its head.
+    """Return whether a zstd frame stands without a size before it and without one in its head.
 
     The byte behind the magic number describes the head: bits 7 to 5 are 0 if no size follows, and
     bit 4 is 0 in every frame.

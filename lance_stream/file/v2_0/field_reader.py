@@ -62,10 +62,10 @@ class FieldReader:
         Args:
             field: The field, with all parts of packed structs.
             columns: The columns of the field and of those below it, by field id; all are loaded.
-            rows: Those asked for.
+            rows: Those requested.
 
         Raises:
-            BadDataError: The file is damaged, or has what is not supported.
+            BadDataError: The file is damaged, or has unsupported features.
             InvalidInputError: The values are too large for one array.
         """
         for each in field.walk():

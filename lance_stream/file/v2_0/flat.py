@@ -3,7 +3,7 @@
     bits_per_value 1        a bitmap, least significant bit first
     bits_per_value 8, 16..  little-endian values of whole bytes, without gaps
 
-Null values have a slot with some filler in it. The buffer can be compressed as a whole (see
+Null values have a slot with arbitrary contents. The buffer can be compressed as a whole (see
 `compressed_buffers`); then all of it is read for any of its values. Bitmaps never are, whatever
 their encoding says: early writers said so of bitmaps that they left as they were.
 
@@ -46,7 +46,7 @@ def decode_flat(
         CorruptDataError: The width is not that of the type, or the buffer is too short.
         UnsupportedFeatureError: The buffer is compressed in a way that is not known.
     """
-    del decode  # nothing stands inside
+    del decode  # no nested encoding
     if not has_fixed_width(arrow) or encoding.bits_per_value != arrow.bit_width:
         raise CorruptDataError(
             f"values of {encoding.bits_per_value} bits are stored for a column of type {arrow}"
@@ -65,7 +65,7 @@ def encode_flat(
     chunks: Sequence[pa.Array], arrow: pa.DataType, page: NewPage, encode: Encode
 ) -> pb.ArrayEncoding:
     """Add the values of some arrays, without a copy; nulls are not looked at."""
-    del encode  # nothing stands inside
+    del encode  # no nested encoding
     if arrow.bit_width == 1:
         parts = pack_bits([(each.buffers()[1], each.offset, len(each)) for each in chunks])
     else:
@@ -106,7 +106,7 @@ def read_flat(
 
 
 def is_compressed(encoding: pb.Flat) -> bool:
-    """Whether the buffer of values is compressed as a whole."""
+    """Return whether the buffer of values is compressed as a whole."""
     return encoding.compression.scheme not in PLAIN_SCHEMES
 
 
@@ -120,7 +120,7 @@ def plain_flat(encoding: pb.ArrayEncoding) -> pb.Flat | None:
 
 
 def has_fixed_width(arrow: pa.DataType) -> bool:
-    """Whether each value of a type is the same number of bits in one buffer."""
+    """Return whether each value of a type is the same number of bits in one buffer."""
     return bool(
         pa.types.is_primitive(arrow)
         or pa.types.is_decimal(arrow)
@@ -226,7 +226,7 @@ def pack_bits(chunks: Sequence[tuple[pa.Buffer | None, int, int]]) -> list[memor
 
 
 def value_of_bytes(width_bytes: int) -> np.dtype[Any]:
-    """Return the dtype by which numpy moves values of so many bytes fastest."""
+    """Return the dtype by which numpy moves values of this many bytes fastest."""
     return _WORDS.get(width_bytes, np.dtype((np.void, width_bytes)))
 
 

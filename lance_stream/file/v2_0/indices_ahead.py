@@ -1,16 +1,16 @@
-"""Reading the indices of nested fields ahead, so that a row of them costs two rounds of requests.
+"""Reads the indices of nested fields ahead, so that a row of them takes two rounds of requests.
 
-What is in a list of strings is found in three steps, each told by the one before: the ends of the
-lists, the ends of the strings, their bytes. But the metadata of a page of lists say among which
-items its lists lie. So the ends of all these items are asked for together with the ends of the
-lists, as long as they are few:
+The contents of a list of strings are found in three steps, each depending on the previous one: the
+ends of the lists, the ends of the strings, their bytes. But the metadata of a page of lists state
+the range of its lists' items. So the ends of all these items are requested together with the ends
+of the lists, as long as they are few:
 
     round 1     the ends of the lists; the ends of all strings of the lists' page
     round 2     the bytes of the strings
 
-The same goes for lists of lists, and for the items of dictionaries. We write pages of lists with
-few enough indices below (`MAX_INDICES_OF_PAGE`); the reference does not, and where its pages are
-too large, each depth of nesting costs a round of its own.
+The same applies to lists of lists, and to the items of dictionaries. We write pages of lists with
+few enough indices below them (`MAX_INDICES_OF_PAGE`); the reference does not, and if its pages are
+too large, each level of nesting takes a round of its own.
 """
 
 from collections.abc import Mapping
@@ -34,10 +34,10 @@ from lance_stream.schema.fields import Field
 from lance_stream.schema.logical_types import STRUCT
 
 MAX_AHEAD_BYTES: Final = 512 << 10
-"""What may be read ahead for a field, though little of it may be needed."""
+"""The most that is read ahead for a field, although little of it may be needed."""
 
 MAX_INDICES_OF_PAGE: Final = 32 << 10
-"""How many end offsets stand below the lists of a page that we write, unless one list has more."""
+"""The most end offsets below the lists of a page that we write, unless one list has more."""
 
 _END_BYTES: Final = 8
 
@@ -45,7 +45,7 @@ _END_BYTES: Final = 8
 def indices_ahead(
     item: Field, columns: Mapping[int, PagedColumn], column: PagedColumn, rows: Rows
 ) -> list[ByteRange]:
-    """Return where the indices of the items of some lists can stand; nothing if they are too many.
+    """Return the ranges of the indices of some lists' items; nothing if they are too many.
 
     Args:
         item: The field of the items.
@@ -75,7 +75,7 @@ def read_all(ranges: list[ByteRange]) -> Asking[list[Buffer]]:
 
 
 def has_indices(field: Field) -> bool:
-    """Whether end offsets stand in a field or below it; those of dictionaries do not count."""
+    """Return whether a field or one below it has end offsets; dictionaries do not count."""
     if field.is_leaf:
         return is_binary_like(field_to_arrow(field).type)
     return field.logical_type != STRUCT or any(has_indices(each) for each in field.children)
@@ -84,7 +84,7 @@ def has_indices(field: Field) -> bool:
 def indices_below(
     lists: pa.Array, field: Field, places: npt.NDArray[np.int64] | None = None
 ) -> npt.NDArray[np.int64] | None:
-    """Return how many end offsets stand below lists before some places, without their own.
+    """Return the number of end offsets below the lists before some positions, without their own.
 
     Args:
         lists: Values of a field of lists.
@@ -106,7 +106,7 @@ def indices_below(
 def _indices_before(
     array: pa.Array, field: Field, places: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64] | None:
-    """Return the same for values of any field, those of the field itself counted too."""
+    """Return the same for values of any field, including those of the field itself."""
     if not has_indices(field):
         return None
     if field.is_leaf:
@@ -123,7 +123,7 @@ def _indices_before(
 
 
 def _merged(ranges: list[ByteRange]) -> list[ByteRange]:
-    """Return ranges in ascending order, those that touch each other as one, without empty ones."""
+    """Return ranges in ascending order, adjacent ones joined, without empty ones."""
     merged: list[ByteRange] = []
     for each in sorted(each for each in ranges if each.size_bytes):
         if merged and each.start <= merged[-1].stop:
@@ -134,7 +134,7 @@ def _merged(ranges: list[ByteRange]) -> list[ByteRange]:
 
 
 def _indices_of(field: Field, columns: Mapping[int, PagedColumn], rows: Rows) -> list[ByteRange]:
-    """Return where the indices stand of a range of rows of a field, and of all that is below."""
+    """Return the ranges of the indices of a range of a field's rows, and of everything below."""
     column = columns.get(field.id)
     if column is None or not len(rows):
         return []
@@ -180,7 +180,7 @@ def _indices_of_values(
 
 
 def _ends(encoding: pb.ArrayEncoding, page: PageBuffers, rows: Rows) -> list[ByteRange]:
-    """Return where the end offsets of a range of rows stand, and the one before."""
+    """Return the ranges of the end offsets of a range of rows, and the one before."""
     flat = plain_flat(encoding)
     if flat is None:
         return []

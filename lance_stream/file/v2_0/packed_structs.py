@@ -66,7 +66,7 @@ def encode_packed_struct(
     Raises:
         InvalidInputError: A part has no fixed width, or something is null.
     """
-    del encode  # nothing stands inside
+    del encode  # no nested encoding
     types = [each.type for each in arrow]
     widths = [_width(each) for each in types]
     by_row = np.empty((sum(len(each) for each in chunks), sum(widths)), np.uint8)

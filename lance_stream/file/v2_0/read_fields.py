@@ -50,12 +50,12 @@ def read_field(
         columns: The columns of the field and of the fields below it, by field id. Parts of structs
             that have none read as nulls.
         num_rows: How many rows the field must have.
-        rows: Those asked for.
+        rows: Those requested.
         known: What was read already.
 
     Raises:
         CorruptDataError: The file is damaged.
-        UnsupportedFeatureError: The file has what is not supported.
+        UnsupportedFeatureError: The file has unsupported features.
         InvalidInputError: The values are too large for one array.
     """
     if field.id not in columns:

@@ -1,7 +1,7 @@
 """Writing a field of a 2.0 file: its own column and those of the fields below it.
 
-Rows are gathered until they make a page; a page then takes over the buffers of the arrays that
-were gathered, without copying values. Each column makes pages at its own pace.
+Rows are collected until they make a page; a page then takes over the buffers of the arrays that
+were collected, without copying values. Each column makes pages at its own pace.
 
     leaf        gathers arrays; pages of values. A packed struct is one
     struct      hands its parts on; one empty page at the end
@@ -47,7 +47,7 @@ class FieldWriter:
         self._writer = _writer_of(field, 0, max_page_bytes)
 
     def append(self, array: pa.Array) -> list[EncodedPage]:
-        """Take in some rows, and return the pages that are full.
+        """Add rows, and return the pages that are full.
 
         Raises:
             InvalidInputError: Files of version 2.0 cannot hold the values.
@@ -170,7 +170,7 @@ class _ListWriter:
     def _append_with_indices(
         self, chunk: ListChunk, items: pa.Array, before: npt.NDArray[np.int64]
     ) -> list[EncodedPage]:
-        """Take in lists, and end pages where enough end offsets stand below them.
+        """Add lists, and end pages where enough end offsets stand below them.
 
         Args:
             chunk: The lists.

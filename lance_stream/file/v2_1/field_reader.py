@@ -46,10 +46,10 @@ class FieldReader:
         Args:
             field: The field, with all parts of packed structs.
             columns: The columns of its leaves, by field id; all are loaded.
-            rows: Those asked for.
+            rows: Those requested.
 
         Raises:
-            BadDataError: The file is damaged, or has what is not supported.
+            BadDataError: The file is damaged, or has unsupported features.
             InvalidInputError: The values are too large for one array.
         """
         pages_of_leaf = {field_id: self._pages(index) for field_id, index in columns.items()}

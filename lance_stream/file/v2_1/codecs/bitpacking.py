@@ -75,7 +75,7 @@ class InlineBitpacking(MiniBlockCodec, BlockCodec):
 
     @classmethod
     def from_proto(cls, message: pb.InlineBitpacking, parse: Parse) -> Self:
-        del parse  # nothing stands inside
+        del parse  # no nested encoding
         if message.HasField("values"):
             raise UnsupportedFeatureError("bit-packed values that are compressed once more")
         return cls(message.uncompressed_bits_per_value)
@@ -287,7 +287,7 @@ def inline_sizes(widths: Counts, word_bytes: int) -> Counts:
 
 
 def _filled(words: Words) -> Words:
-    """Return values in rows of 1,024, the last one filled up with zeros; a view if it is full."""
+    """Return values in rows of 1,024, the last one padded with zeros; a view if it is full."""
     num_full, num_rest = divmod(len(words), VALUES)
     if not num_rest:
         return words.reshape(num_full, VALUES)
@@ -328,7 +328,7 @@ def _widths(buffer: ChunkedBuffer, num_values: Counts, word: np.dtype[np.unsigne
 
 
 def _is_aligned(buffer: ChunkedBuffer, word: np.dtype[np.unsignedinteger]) -> bool:
-    """Tell whether all words lie at multiples of their size."""
+    """Return whether all words lie at multiples of their size."""
     is_apart = bool((buffer.starts % word.itemsize).any())
     return not is_apart and len(buffer.data) % word.itemsize == 0
 

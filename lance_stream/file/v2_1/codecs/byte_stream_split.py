@@ -52,7 +52,7 @@ class ByteStreamSplit(MiniBlockCodec):
     def decode_mini_block(
         self, buffers: Sequence[ChunkedBuffer], num_values: Counts
     ) -> FixedWidthBlock:
-        """Decode chunks: neighbours of one size at once."""
+        """Decode chunks: adjacent values of one size at once."""
         bits = self.values.bits_per_value
         if bits not in BITS_PER_VALUE:
             raise CorruptDataError(f"values of {bits} bits cannot be split into bytes")

@@ -120,7 +120,7 @@ class PerValueCodec(Codec):
 
     @abstractmethod
     def decode_per_value(self, block: ValueBlock) -> DataBlock:
-        """Decode values, each of which was encoded by itself.
+        """Decode values, each of which was encoded separately.
 
         Args:
             block: The encoded values; its offsets have been checked.

@@ -28,7 +28,7 @@ class Constant(BlockCodec):
 
     @classmethod
     def from_proto(cls, message: pb.Constant, parse: Parse) -> Self:
-        del parse  # nothing stands inside
+        del parse  # no nested encoding
         return cls(message.value if message.HasField("value") else None)
 
     def to_proto(self) -> pb.CompressiveEncoding:

@@ -63,7 +63,7 @@ class Flat(MiniBlockCodec, BlockCodec, PerValueCodec):
 
     @classmethod
     def from_proto(cls, message: pb.Flat, parse: Parse) -> Self:
-        del parse  # nothing stands inside
+        del parse  # no nested encoding
         if message.HasField("data"):
             raise UnsupportedFeatureError("flat values that are compressed once more")
         return cls(message.bits_per_value)
@@ -158,7 +158,7 @@ def encode_block(block: FixedWidthBlock) -> EncodedBlock:
 
 
 def encode_per_value(block: FixedWidthBlock) -> EncodedValues:
-    """Encode each value by itself, without a copy."""
+    """Encode each value separately, without a copy."""
     return EncodedValues(Flat(block.bits_per_value), block)
 
 

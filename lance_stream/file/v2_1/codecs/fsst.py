@@ -75,7 +75,7 @@ class Fsst(MiniBlockCodec, PerValueCodec):
 
 
 def encode(block: VariableWidthBlock) -> tuple[Fsst, VariableWidthBlock]:
-    """Encode each byte string by itself, with one symbol table for all.
+    """Encode each byte string separately, with one symbol table for all.
 
     Returns:
         What decodes the values, and what each has become.

@@ -1,6 +1,6 @@
 """General codec: zstd or lz4 around the bytes of another codec.
 
-What is compressed by itself: in a mini-block chunk its first value buffer, the others stay as they
+What is compressed separately: in a mini-block chunk its first value buffer, the others stay as they
 are; in a block the whole of it; per value each value. How one piece is stored, and how far its
 stated size is believed, `compression.zstd_lz4` says.
 
@@ -123,7 +123,7 @@ def compress_mini_block(
     Args:
         encoded: The chunks.
         scheme: "zstd" or "lz4".
-        level: How hard zstd tries; None: as it pays.
+        level: zstd's compression level; None: chosen by us.
     """
     first, *others = encoded.buffers
     return EncodedMiniBlock(

@@ -76,7 +76,7 @@ def parse(encoding: CompressiveEncoding) -> Codec:
 
     Raises:
         CorruptDataError: No such codec can be.
-        UnsupportedFeatureError: It, or one inside of it, is none that we know, by name.
+        UnsupportedFeatureError: It, or one inside of it, is unknown; the message names it.
     """
     name: str | None = encoding.WhichOneof("compression")
     if name is None:
@@ -112,7 +112,7 @@ def decode_mini_block(
 
     Raises:
         CorruptDataError: The bytes do not hold so many values, or are damaged.
-        UnsupportedFeatureError: The encoding is none that we know, by name.
+        UnsupportedFeatureError: The encoding is unknown; the message names it.
     """
     codec = in_mini_block(parse(encoding))
     if len(buffers) != codec.num_buffers:
@@ -143,7 +143,7 @@ def pick_mini_block(
 
     Raises:
         CorruptDataError: The bytes do not hold so many values, or are damaged.
-        UnsupportedFeatureError: The encoding is none that we know, by name.
+        UnsupportedFeatureError: The encoding is unknown; the message names it.
     """
     codec = in_mini_block(parse(encoding))
     if len(buffers) != codec.num_buffers:
@@ -165,7 +165,7 @@ def decode_block(
 
     Raises:
         CorruptDataError: The bytes do not hold so many values, or are damaged.
-        UnsupportedFeatureError: The encoding is none that we know, by name.
+        UnsupportedFeatureError: The encoding is unknown; the message names it.
     """
     codec = in_block(parse(encoding))
     if num_values < 0:
@@ -174,7 +174,7 @@ def decode_block(
 
 
 def decode_per_value(encoding: CompressiveEncoding, block: ValueBlock) -> DataBlock:
-    """Decode the values of a full-zip page, each of which was encoded by itself.
+    """Decode the values of a full-zip page, each of which was encoded separately.
 
     Args:
         encoding: The page's value compression.
@@ -183,7 +183,7 @@ def decode_per_value(encoding: CompressiveEncoding, block: ValueBlock) -> DataBl
 
     Raises:
         CorruptDataError: The bytes do not hold so many values, or are damaged.
-        UnsupportedFeatureError: The encoding is none that we know, by name.
+        UnsupportedFeatureError: The encoding is unknown; the message names it.
     """
     return in_full_zip(parse(encoding)).decode_per_value(block)
 
@@ -236,7 +236,7 @@ def encode_block(block: DataBlock) -> EncodedBlock:
 
 
 def encode_per_value(block: DataBlock) -> EncodedValues:
-    """Encode each value by itself, for a full-zip page, without compression.
+    """Encode each value separately, for a full-zip page, without compression.
 
     Args:
         block: Fixed width, variable width, fixed-size list or structs.

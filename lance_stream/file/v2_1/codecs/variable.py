@@ -224,7 +224,7 @@ def encode_block(block: VariableWidthBlock) -> EncodedBlock:
 
 
 def encode_per_value(block: VariableWidthBlock) -> EncodedValues:
-    """Encode each value by itself, without a copy."""
+    """Encode each value separately, without a copy."""
     return EncodedValues(Variable.of(block), block)
 
 
@@ -240,7 +240,7 @@ def check_bits_per_offset(bits_per_offset: int) -> int:
 
 
 def check_offsets(offsets: Offsets, num_bytes: int) -> None:
-    """Check stored offsets into values of so many bytes.
+    """Check stored offsets into values of this many bytes.
 
     Raises:
         CorruptDataError: They do not start at 0, fall, or leave the values.

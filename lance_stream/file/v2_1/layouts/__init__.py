@@ -1,6 +1,6 @@
 """Layouts of file versions 2.1 and 2.2: the spec's structural encodings.
 
-A column is stored as its leaves only; how leaves hang together (structs, lists, nulls) is told by
+A column is stored as its leaves only; how leaves are nested (structs, lists, nulls) is told by
 repetition and definition levels (`levels`, `nesting`) that each page of a leaf holds beside its
 values. A layout says how values and levels of one page lie in its buffers:
 

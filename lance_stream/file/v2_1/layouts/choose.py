@@ -68,11 +68,11 @@ def encode_page(
     """Encode the rows of a page of one leaf column.
 
     Args:
-        levels: How the values hang together.
-        values: One for each visible entry; null ones have any filler.
-        valid: Which of them are not null; None: all.
+        levels: The nesting of the values.
+        values: One for each visible entry; null ones are arbitrary.
+        valid: Which of them are not null; None if all are.
         version: 2.1 or 2.2.
-        options: What the column's metadata asks for.
+        options: The options in the column's metadata.
 
     Returns:
         The page; None if it has to be cut into pages of fewer rows.
@@ -171,7 +171,7 @@ def _only_value(block: DataBlock) -> DataBlock | None:
 
 
 def _repeats(rows: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> bool:
-    """Say whether all rows are the same; a few are looked at before all are."""
+    """Return whether all rows are the same; a few are looked at before all are."""
     sample = rows[:: max(1, len(rows) // _SAMPLE)]
     if not (sample == rows[0]).all():
         return False

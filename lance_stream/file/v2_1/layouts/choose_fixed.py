@@ -1,22 +1,21 @@
-"""Which codec a page of values of fixed width is written by.
+"""Chooses the codec of a page of fixed-width values.
 
     what the values are                        codec, in the mini-block layout
-    equal to their neighbours                  runs
+    often equal to the previous value                  runs
     far from the largest of their width        bit-packing, in line
     few distinct ones, of 64 (2.2), 128 bits   a dictionary, its indices by one of the two above
-    none of these                              as they are
+    none of these                              plain
 
-A sample of the page tells which of them may pay; only these are then counted out, and the one that
-takes the fewest bytes is taken, if it saves enough. What is null has some filler among the values:
-it becomes what suits the codec best (a zero, or the value before it), and is never stored as it
-was.
+A sample of the page shows which of them may pay off; only these are computed, and the smallest is
+used if it saves enough. A null value is arbitrary: it becomes what suits the codec best (a zero, or
+the value before it), and its original bytes are never stored.
 
-If a column asks for general compression, chunks are compressed on top of that, floats perhaps
+If a column requests general compression, chunks are compressed on top of that, floats perhaps
 split into their bytes before.
 
-Differs: The reference tries a dictionary before it looks at the values' bits, and gives up early
-         on one of many items; it gives null values no care. A run-length page of ours has chunks
-         of up to 16 KiB.
+Differs: The reference tries a dictionary before it examines the values' bits, and gives up early
+         on one of many items; it does not treat null values. A run-length page of ours has
+         chunks of up to 16 KiB.
 """
 
 from dataclasses import replace
@@ -54,38 +53,38 @@ from lance_stream.file.versions import FileVersion
 S = TypeVar("S", bound=np.generic)
 
 WIDE_BYTES = 256
-"""From here on a value stands better by itself than among others in a chunk."""
+"""From this size on a value is stored separately rather than in a chunk."""
 
 MOST_OF_RAW = 0.96
-"""A codec has to save a part of the plain values' bytes: it costs reading, and random access."""
+"""A codec must save this part of the plain values' bytes, because it slows down reads."""
 
 LEAST_BYTES = 256
-"""Fewer bytes of values are written as they are."""
+"""Fewer bytes of values are written plain."""
 
 MIN_DICTIONARY_VALUES = 100
 MAX_DICTIONARY_ITEMS = 100_000
 """As in the reference: pages of fewer values, and dictionaries of more items, are not tried."""
 
 MOST_DISTINCT = 0.5
-"""A page of which more than this part of the sample is distinct is not tried for a dictionary."""
+"""No dictionary is tried if more than this part of the sample is distinct."""
 
 DICTIONARY_GAIN = 0.8
-"""A dictionary has to be so much smaller than the next best codec: it is read whole."""
+"""A dictionary must be this much smaller than the next best codec: it is read as a whole."""
 
 SMALL_ENOUGH = 1 / 16
-"""Runs of which so little is left are taken without a look at what is packed, and no dictionary is
-tried for so little."""
+"""Runs that leave only this much are used without trying packing, and no dictionary is tried for so
+little."""
 
 _SAMPLE_BLOCKS = 32
 _BLOCK_VALUES = 128
 _INDEX_BITS = 32
 _DICTIONARY_TYPES = {64: pa.uint64(), 128: pa.binary(16)}
 _SPLIT_ENTROPY = 4.0
-"""Bits per byte, on average over a value's bytes, below which splitting is taken to pay."""
+"""Bits per byte, on average over a value's bytes, below which splitting is assumed to pay off."""
 
 
 class FixedEncoding(NamedTuple):
-    """How a page's values are to be stored in mini-blocks.
+    """A page's values, encoded for mini-blocks.
 
     Attributes:
         values: In chunks.
@@ -105,10 +104,10 @@ def encode_fixed_values(
         block: One for each visible entry.
         live: Which of them are not null, one at least; None: all of them.
         version: 2.1 or 2.2.
-        options: What the column's metadata asks for.
+        options: The options in the column's metadata.
 
     Returns:
-        None if they are best stored as they are.
+        None if they are best stored plain.
     """
     if options.compression == NONE or len(block.data) < LEAST_BYTES:
         return None
@@ -131,7 +130,7 @@ def encode_fixed_values(
 def _chosen(
     block: FixedWidthBlock, live: Mask | None, version: FileVersion, options: EncodingOptions
 ) -> FixedEncoding | None:
-    """Return what of runs, packing and a dictionary pays best; None: none of them."""
+    """Return the best of runs, packing and a dictionary; None if none pays off."""
     encoded = _encode_words(block, live, options)
     raw_bytes = block.num_values * block.bits_per_value // 8
     least = raw_bytes if encoded is None else _size_of(encoded)
@@ -145,14 +144,14 @@ def _chosen(
 def encode_indices(
     indices: FixedWidthBlock, live: Mask | None, options: EncodingOptions
 ) -> EncodedMiniBlock | None:
-    """Encode indices into a dictionary for a mini-block page; None: as they are is best."""
+    """Encode indices into a dictionary for a mini-block page; None if plain ones are best."""
     if options.compression == NONE or len(indices.data) < LEAST_BYTES:
         return None
     return _encode_words(indices, live, options)
 
 
 def live_values(levels: Levels) -> Mask | None:
-    """Return which of the values are not null; None: all of them."""
+    """Return which of the values are not null; None if all are."""
     if levels.definition is None:
         return None
     visible = levels.visible()
@@ -192,7 +191,7 @@ def _encode_words(
 
 
 class _Sample(NamedTuple):
-    """What some of a page's values look like.
+    """Statistics of a sample of a page's values.
 
     Attributes:
         run_rate: Runs per value.
@@ -218,7 +217,7 @@ def _sampled(words: Words, live: Mask | None) -> _Sample:
 
 
 def _sample_blocks(values: npt.NDArray[S]) -> npt.NDArray[S]:
-    """Return evenly spread blocks of neighbours; all values, in one block, if they are few."""
+    """Return evenly spread blocks of adjacent values; all values, in one block, if they are few."""
     if len(values) <= _SAMPLE_BLOCKS * _BLOCK_VALUES:
         return values.reshape(1, -1)
     starts = np.linspace(0, len(values) - _BLOCK_VALUES, _SAMPLE_BLOCKS).astype(np.int64)
@@ -227,7 +226,7 @@ def _sample_blocks(values: npt.NDArray[S]) -> npt.NDArray[S]:
 
 
 def _filled_forward(words: Words, live: Mask) -> Words:
-    """Return values with each null one as the last one before it that is not null."""
+    """Return values with each null one replaced by the last non-null one before it."""
     first = words[int(np.argmax(live))]
     if bool(((words == first) | ~live).all()):
         return np.full(len(words), first)
@@ -297,7 +296,7 @@ def _encode_dictionary(
 
 
 def encode_items(items: FixedWidthBlock, options: EncodingOptions) -> EncodedBlock:
-    """Encode a dictionary's items: packed, compressed or as they are, as it pays."""
+    """Encode a dictionary's items: packed, compressed or plain, whichever is best."""
     raw_bytes = len(items.data)
     if items.bits_per_value in WORDS:
         words = items.words()
@@ -315,7 +314,7 @@ def encode_items(items: FixedWidthBlock, options: EncodingOptions) -> EncodedBlo
 
 
 def _splits(block: FixedWidthBlock, options: EncodingOptions) -> bool:
-    """Say whether values are to be split into their bytes before they are compressed."""
+    """Return whether values are to be split into their bytes before they are compressed."""
     if block.bits_per_value not in byte_stream_split.BITS_PER_VALUE:
         return False
     if options.byte_stream_split != AUTO:

@@ -23,10 +23,10 @@ def encode_packed_page(
     """Encode a page of packed structs.
 
     Args:
-        levels: How they hang together.
-        block: One for each visible entry; null ones have any filler.
+        levels: Their nesting.
+        block: One for each visible entry; null ones are arbitrary.
         version: 2.1 or 2.2.
-        options: What the column's metadata asks for.
+        options: The options in the column's metadata.
 
     Raises:
         InvalidInputError: A part that files of this version cannot hold in a packed struct.

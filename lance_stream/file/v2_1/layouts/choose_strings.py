@@ -62,7 +62,7 @@ LARGE_BYTES = {False: LONG_BYTES, True: 1 << 20}
 LARGE_MEAN_BYTES = 2048
 
 MIN_COMPRESSED_BYTES = 4096
-"""A page with less is not compressed unless that is asked for."""
+"""A page with less is not compressed unless that is requested."""
 
 MIN_COMPRESSED_MEAN_BYTES = 512
 """Neither is one by one what is shorter on average."""
@@ -95,10 +95,10 @@ def encode_string_page(
     """Encode the rows of a page of one leaf column of byte strings.
 
     Args:
-        levels: How the values hang together.
-        block: One for each visible entry; null ones have any filler. At least one is not null.
+        levels: The nesting of the values.
+        block: One for each visible entry; null ones are arbitrary. At least one is not null.
         version: 2.1 or 2.2.
-        options: What the column's metadata asks for.
+        options: The options in the column's metadata.
         is_text: Whether they are strings, not binary.
 
     Returns:
@@ -140,7 +140,7 @@ def _in_chunks(
 
 
 def _one_by_one(block: VariableWidthBlock, scheme: str, options: EncodingOptions) -> EncodedValues:
-    # The reference reads no nulls among values of lz4 one by one, and writes zstd if asked for it.
+    # The reference reads no nulls among values of lz4 one by one, and writes zstd if requested it.
     is_long = int(block.offsets[-1]) >= MIN_COMPRESSED_MEAN_BYTES * block.num_values
     if scheme in (LZ4, ZSTD) and (is_long or options.compression is not None):
         return compress_per_value(block, ZSTD, options.compression_level)

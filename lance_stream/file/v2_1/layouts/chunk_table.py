@@ -23,7 +23,7 @@ MAX_LOG_VALUES = 15
 """A chunk's number of values is stored as its logarithm in 4 bits."""
 
 ALIGNMENT = 8
-"""Chunks, and the buffers in them, start at multiples of so many bytes."""
+"""Chunks, and the buffers in them, start at multiples of this many bytes."""
 
 
 class Chunks(NamedTuple):
@@ -150,7 +150,7 @@ def parse_row_index(
 def encode_chunk_table(
     sizes: Places, num_values: Places, *, has_large_chunk: bool
 ) -> npt.NDArray[Any]:
-    """Return the words of chunks of so many bytes and values each."""
+    """Return the words of chunks of this many bytes and values each."""
     logs = np.zeros(len(sizes), np.int64)
     # A power of two below 2**16 is one more than the mask of the bits under it.
     logs[:-1] = np.bitwise_count(num_values[:-1] - 1)

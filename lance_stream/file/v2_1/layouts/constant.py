@@ -91,7 +91,7 @@ class ConstantPage:
         self._scalar: pa.Array | None = None
 
     def read(self, rows: RowsAsked) -> Asking[LeafRows]:
-        """Read some rows; the page's buffers are asked for once."""
+        """Read some rows; the page's buffers are requested once."""
         if not self._has_levels:
             return (yield from self._read_flat(rows))
         if self._levels is None:

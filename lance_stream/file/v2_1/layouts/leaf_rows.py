@@ -1,6 +1,6 @@
 """Rows of one leaf column: what every layout gives, whatever its bytes look like.
 
-Rows are asked for as a `range` (they stand together) or as ascending places (they do not). Without
+Rows are requested as a `range` (they stand together) or as ascending places (they do not). Without
 lists a row is one entry of the level streams and one value; with lists it is a run of entries that
 starts where a repetition level is the largest, and its values are those of its visible entries.
 """
@@ -42,7 +42,7 @@ class LeafRows:
     """Some rows of a leaf column.
 
     Attributes:
-        levels: How the values hang together.
+        levels: The nesting of the values.
         values: One for each visible entry, without nulls (but for items of fixed-size lists).
     """
 

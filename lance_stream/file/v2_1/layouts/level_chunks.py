@@ -1,6 +1,6 @@
 """Levels in mini-block chunks: one stream of a page, cut at the page's chunks.
 
-Each chunk holds its levels as a block of u16 words, encoded by itself:
+Each chunk holds its levels as a block of u16 words, encoded separately:
 
     flat                     as they are
     in-line bit-packing      up to 1,024 levels: width, packed words
@@ -9,7 +9,7 @@ Each chunk holds its levels as a block of u16 words, encoded by itself:
     rle                      u64 bytes of values | values | u8 lengths
     others                   one chunk after the other
 
-All chunks asked for are decoded at once; levels are then those of all chunks, one after the other.
+All chunks requested are decoded at once; levels are then those of all chunks, one after the other.
 
 Source:  encodings21.MiniBlockLayout, rep_compression and def_compression.
 Differs: We pack levels out of line or store runs of them (2.2), whichever is smaller, unless all
@@ -71,7 +71,7 @@ def decode_level_chunks(
 
     Raises:
         CorruptDataError: The bytes do not hold so many levels, or they are not words of 16 bits.
-        UnsupportedFeatureError: The encoding is none that we know, by name.
+        UnsupportedFeatureError: The encoding is unknown; the message names it.
     """
     check_chunks([buffer], np.zeros_like(num_levels))
     codec = parse(encoding)

@@ -1,4 +1,4 @@
-"""Repetition and definition levels: how leaf values hang together as lists, structs and nulls.
+"""Repetition and definition levels: how leaf values are nested as lists, structs and nulls.
 
 A leaf column is a chain of *layers*, counted from the leaf outwards: the leaf itself and each
 struct around it are item layers, each list around it is a list layer. Each entry of the two level
@@ -140,7 +140,7 @@ class Levels:
     num_levels: int
 
     def has_streams(self) -> bool:
-        """Say whether there is a level at all."""
+        """Return whether there is a level at all."""
         return self.repetition is not None or self.definition is not None
 
     def visible(self) -> Mask | None:
@@ -161,7 +161,7 @@ class Levels:
         return int(np.count_nonzero(self.repetition == self.layers.max_repetition))
 
     def starts_with_row(self) -> bool:
-        """Say whether the first entry starts a row."""
+        """Return whether the first entry starts a row."""
         repetition = self.repetition
         return repetition is None or (
             len(repetition) > 0 and int(repetition[0]) == self.layers.max_repetition

@@ -90,7 +90,7 @@ class MiniBlockPage:
 
     Raises:
         CorruptDataError: The message contradicts itself, the buffers or the column's type.
-        UnsupportedFeatureError: The values' encoding is none that we know, by name.
+        UnsupportedFeatureError: The values' encoding is unknown; the message names it.
     """
 
     def __init__(self, message: pb.MiniBlockLayout, page: Page, leaf: LeafColumn) -> None:
@@ -208,7 +208,7 @@ class MiniBlockPage:
     def places_in(
         self, chosen: Places, rows: Places, num_levels: Places
     ) -> tuple[RowsAsked, Places | None]:
-        """Return which of the rows that start in some chunks are asked for.
+        """Return which of the rows that start in some chunks are requested.
 
         Args:
             chosen: The chunks.
@@ -334,7 +334,7 @@ class ReadChunks(NamedTuple):
         chosen: Which chunks, ascending.
         data: Their bytes, perhaps with others between them.
         starts: (num_chosen,) where in `data` each of them starts.
-        rows: Which of their rows are asked for, counted in the page.
+        rows: Which of their rows are requested, counted in the page.
     """
 
     page: MiniBlockPage

@@ -1,4 +1,4 @@
-"""Neighbouring mini-block pages of a column, decoded at once as far as they are alike.
+"""Adjacent mini-block pages of a column, decoded at once as far as they are alike.
 
 Many small pages then cost little more than one large one.
 """
@@ -27,9 +27,9 @@ SPARSE = 8
 
 
 def fit_together(one: ReadChunks, next_one: ReadChunks) -> bool:
-    """Say whether two neighbouring pages of a column can be decoded together.
+    """Return whether two adjacent pages of a column can be decoded together.
 
-    The rows asked for must stand together, across the end of the first page.
+    The rows requested must stand together, across the end of the first page.
     """
     return (
         isinstance(one.rows, range)
@@ -41,13 +41,13 @@ def fit_together(one: ReadChunks, next_one: ReadChunks) -> bool:
 
 
 def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
-    """Decode neighbouring pages of a column that all fit together.
+    """Decode adjacent pages of a column that all fit together.
 
     Many small pages cost little more than one large one.
 
     Raises:
         CorruptDataError: The bytes contradict themselves.
-        UnsupportedFeatureError: The values' encoding is none that we know, by name.
+        UnsupportedFeatureError: The values' encoding is unknown; the message names it.
     """
     first = parts[0].page
     measures = [each.page.measure(each.chosen) for each in parts]
@@ -98,7 +98,7 @@ def _decode_values_of_pages(
         chunks: What their chunks were parted into.
         counts: (num_chunks,) the values of each.
         levels: Of all of them.
-        stops: (num_pages,) how many chunks stand before the end of each page.
+        stops: (num_pages,) how many chunks are before the end of each page.
     """
     entries = np.append(0, np.cumsum(chunks.num_levels if levels.has_streams() else counts))
     start = 0

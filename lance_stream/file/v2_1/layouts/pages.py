@@ -1,4 +1,4 @@
-"""The pages of one leaf column: which layout each has, and what was parsed of them.
+"""The pages of one leaf column: the layout of each, and what was parsed of them.
 
     PageLayout
         mini_block_layout   mini_block.MiniBlockPage
@@ -42,7 +42,7 @@ MAX_ROWS = 2**62
 
 
 class OpenPage(Protocol):
-    """A page whose layout is understood; keeps what it has read of its tables."""
+    """A page with a known layout; caches what it has read of its tables."""
 
     def read(self, rows: RowsAsked) -> Asking[LeafRows | ReadChunks]:
         """Read some of its rows, counted in the page; at least one."""
@@ -61,20 +61,20 @@ LAYOUTS: dict[str, Callable[[Any, Page, LeafColumn], OpenPage]] = {
     "constant_layout": ConstantPage,
     "blob_layout": _open_blob_page,
 }
-"""What reads each layout, by its name in the proto."""
+"""The class that reads each layout, by its name in the proto."""
 
 REFUSED_LAYOUTS = {
     "sparse_layout": "the sparse layout belongs to the unstable file version 2.3",
 }
-"""Layouts that we know and do not read, with the reason."""
+"""Known layouts that are not read, with the reason."""
 
 
 def open_page(page: Page, leaf: LeafColumn) -> OpenPage:
-    """Return a page with its layout understood.
+    """Return the page of a layout.
 
     Raises:
         CorruptDataError: The layout contradicts itself or the column's type.
-        UnsupportedFeatureError: The layout, or a codec in it, is none that we read, by name.
+        UnsupportedFeatureError: The layout or a codec is not supported; the message names it.
     """
     return _open_layout(unpack_encoding(page.encoding, pb.PageLayout), page, leaf)
 
@@ -91,8 +91,8 @@ def _open_layout(message: pb.PageLayout, page: Page, leaf: LeafColumn) -> OpenPa
 class PagesOfColumn:
     """The pages of one leaf column of a file, and what earlier reads parsed of them.
 
-    Keep one for each column as long as the file is read: chunk tables, dictionaries and
-    repetition indexes are asked for once.
+    Keep one for each column as long as the file is read: chunk tables, dictionaries and repetition
+    indexes are requested once.
 
     Args:
         pages: In row order, as the column's metadata has them.
@@ -117,7 +117,7 @@ class PagesOfColumn:
 
         Raises:
             CorruptDataError: The column has fewer rows, or the bytes contradict themselves.
-            UnsupportedFeatureError: A layout or codec that we do not know, by name.
+            UnsupportedFeatureError: A layout or codec unknown; the message names it.
         """
         num_rows = int(self.row_starts[-1])
         if last_of(rows) >= num_rows:
@@ -140,7 +140,7 @@ class PagesOfColumn:
     def _decoded(
         self, places: Sequence[int], parts: Sequence[LeafRows | ReadChunks]
     ) -> list[LeafRows]:
-        """Decode what was only read, as many neighbouring pages at once as there are."""
+        """Decode what was only read, as many adjacent pages at once as there are."""
         rows: list[LeafRows] = []
         run: list[ReadChunks] = []
         for end, each in enumerate(parts):
@@ -159,20 +159,20 @@ class PagesOfColumn:
         try:
             return decode_pages(run)
         except BadDataError as error:
-            # One of them is damaged; which one they tell by themselves.
+            # One of them is damaged; decoding them separately shows which.
             for place, each in zip(places, run, strict=True):
                 with self._noting(place):
                     decode_pages([each])
             raise error from None
 
     def check_without_fields(self) -> None:
-        """Raise unless the pages are those of structs without fields of which none is null.
+        """Raise unless the pages are those of structs without fields, none of them null.
 
-        Such pages say nothing, of what stands around them neither.
+        Such pages contain nothing, not even about their parents.
 
         Raises:
             CorruptDataError: A page's layout is malformed.
-            UnsupportedFeatureError: A page says more than that.
+            UnsupportedFeatureError: A page contains more than that.
         """
         for page in self.pages:
             message = unpack_encoding(page.encoding, pb.PageLayout)
@@ -197,7 +197,7 @@ class PagesOfColumn:
 
     @contextmanager
     def _noting(self, place: int) -> Iterator[None]:
-        """Add the page's place to whatever is wrong with it."""
+        """Add the page's place to its errors."""
         try:
             yield
         except BadDataError as error:

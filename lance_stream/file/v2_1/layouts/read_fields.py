@@ -50,7 +50,7 @@ def read_field(
     """Read the rows [start, stop) of a field.
 
     Args:
-        field: A top-level field; children that are not asked for are left out of it.
+        field: A top-level field; without the children that are not requested.
         pages_of_leaf: The columns of its leaves, by field id. A leaf that is not there reads as
             nulls, as long as another one is.
         start: First row, counted in the file.
@@ -61,7 +61,7 @@ def read_field(
 
     Raises:
         CorruptDataError: The bytes contradict themselves, or have fewer rows.
-        UnsupportedFeatureError: A layout or codec that we do not know, by name.
+        UnsupportedFeatureError: A layout or codec unknown; the message names it.
         InvalidInputError: So many rows do not fit into one Arrow array.
     """
     return _read(field, pages_of_leaf, range(start, stop))

@@ -30,7 +30,7 @@ class RowIndex:
         starts: All of it, once it was read as a whole.
 
     Raises:
-        CorruptDataError: It is not as long as one of so many rows.
+        CorruptDataError: It is not as long as one of this number of rows.
     """
 
     def __init__(self, buffer: ByteRange, num_rows: int, items_bytes: int) -> None:

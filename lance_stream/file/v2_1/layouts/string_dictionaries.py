@@ -57,9 +57,9 @@ def encode_in_dictionary(
 
     Args:
         block: The values.
-        live: Which of them are not null; None: all.
+        live: Which of them are not null; None if all are.
         most_bytes: What indices and items may need at most.
-        options: What the column's metadata asks for.
+        options: The options in the column's metadata.
 
     Returns:
         None if there are too many distinct values for a dictionary to pay.
@@ -144,7 +144,7 @@ def _distinct_values(values: pa.Array, num_bytes: int) -> float:
 
 
 def _run_rate(values: pa.Array) -> float:
-    """Return runs per value, by a sample of neighbours."""
+    """Return runs per value, by a sample of adjacent values."""
     starts = np.linspace(0, max(0, len(values) - _BLOCK_VALUES), _NUM_BLOCKS).astype(np.int64)
     blocks = [values[start : start + _BLOCK_VALUES] for start in np.unique(starts).tolist()]
     same = sum(pc.sum(pc.equal(each[1:], each[:-1])).as_py() or 0 for each in blocks)

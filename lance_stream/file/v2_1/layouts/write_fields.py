@@ -1,6 +1,6 @@
 """Pages of the leaves of one top-level field, from its rows.
 
-Rows are gathered as they come and cut into pages when enough are there; all leaves of the field
+Rows are collected as they come and cut into pages when enough are there; all leaves of the field
 are cut at the same rows. Making pages takes the field apart: what structs and lists say goes into
 levels, on the way inwards, and only the leaves' values are left.
 """
@@ -30,7 +30,7 @@ MAX_LEAF_BYTES = 1 << 28
 
 
 class FieldWriter:
-    """Gathers the rows of a top-level field until they make pages.
+    """Collects the rows of a top-level field until they make pages.
 
     Args:
         field: The field, with its children.
@@ -49,7 +49,7 @@ class FieldWriter:
         self._first_row = 0
 
     def append(self, array: pa.Array) -> list[EncodedPage]:
-        """Take in rows, of exactly the field's Arrow type; return the pages that are full.
+        """Add rows, of exactly the field's Arrow type; return the pages that are full.
 
         The array's buffers may be referred to by the pages: they are not copied when avoidable.
 

@@ -184,7 +184,7 @@ def _binary(offsets: Places, data: Bytes) -> pa.Array:
 
 
 def word_bytes_of(bits: int) -> int:
-    """Return the bytes of a control word that holds so many bits."""
+    """Return the bytes of a control word that holds this many bits."""
     if bits == 0:
         return 0
     return 1 if bits <= 8 else 2 if bits <= 16 else 4
