@@ -30,7 +30,7 @@ def test_no_request_means_no_read() -> None:
 
 
 def test_parallel_generators_share_their_rounds() -> None:
-    """They take as many rounds as the longest of them."""
+    """Together they take as many rounds as the longest of them."""
     rounds: list[int] = []
 
     def counted(ranges: object) -> object:

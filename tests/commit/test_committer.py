@@ -156,7 +156,7 @@ def test_timestamps_never_go_backwards() -> None:
 
 
 def test_every_attempt_asks_the_hook() -> None:
-    """The hook can end the commit at each of them."""
+    """The hook can end the commit at each attempt."""
     log = create(10)
     store = WatchedStore(log.store)
     seen: list[int | None] = []
@@ -352,7 +352,7 @@ def test_a_restore_reuses_no_ids() -> None:
 
 
 def test_appends_conflict_with_overwrites_and_restores() -> None:
-    """The append would no longer mean the same."""
+    """After one of them the append would no longer mean the same."""
     log = create(10)
     publish_foreign(log, Restore(1))
     with pytest.raises(IncompatibleConflictError, match="Restore, which made version 2"):

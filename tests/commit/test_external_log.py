@@ -168,7 +168,6 @@ def revive(writer: Writer) -> None:
 
 
 def test_a_commit_leaves_nothing_staged(writer: Writer) -> None:
-    """It takes five steps."""
     assert writer.log.publish(4, manifest_of(4))
     assert staged(writer.store) == []
     found = writer.manifests.inner.latest("uri of t")
@@ -180,7 +179,7 @@ def test_a_commit_leaves_nothing_staged(writer: Writer) -> None:
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
 def test_readers_see_all_or_nothing_of_crashes(writer: Writer, step: int) -> None:
-    """At whichever step a writer dies."""
+    """At whichever step a writer dies, readers see its whole version or none of it."""
     kill_at(writer, step)
     with pytest.raises(Killed):
         commit_to(writer.log, append(3, 1))
@@ -230,7 +229,7 @@ def test_an_interrupted_reader_leaves_finishing_to_others(writer: Writer) -> Non
 
 @pytest.mark.parametrize("step", [3, 4, 5])
 def test_two_readers_can_finish_at_once(writer: Writer, step: int) -> None:
-    """At every interleaving of their steps."""
+    """The steps of the two readers are interleaved in every way."""
     kill_at(writer, 3)
     with pytest.raises(Killed):
         writer.log.publish(4, manifest_of(4, "theirs"))
@@ -347,7 +346,7 @@ def test_an_error_at_any_step_commits_once(writer: Writer, call: str, when: str)
 
 
 def test_lost_replies_are_recognized_as_ours(writer: Writer) -> None:
-    """The retried request finds the name taken, by itself."""
+    """The retried request finds the version taken: by the first request."""
 
     def say_taken(call: str, *given: Any) -> Any:
         answer = passed(call, *given)
@@ -556,7 +555,7 @@ def manifest_like(writer: Writer, version: int) -> bytes:
 def test_leftover_items_prevent_recreating_a_table(
     writer: Writer,
 ) -> None:
-    """The table's files are gone: the items that are left would lie about a new one."""
+    """The table's files are gone, but its items are still in the manifest store."""
     for file in writer.store.list():
         writer.store.delete(file.path)
     with pytest.raises(NotFoundError, match=r"no dataset .* still holds versions up to 3"):
@@ -570,7 +569,7 @@ def test_leftover_items_prevent_recreating_a_table(
 def test_slow_readers_do_not_revive_removed_versions(
     writer: Writer,
 ) -> None:
-    """A reader sleeps before it gives a version its final name, and the version is cleaned up."""
+    """The version is removed while a reader is about to give it its final name."""
     kill_at(writer, 3)
     with pytest.raises(Killed):
         commit_to(writer.log, append(3, 1))

@@ -87,7 +87,7 @@ def test_a_manifest_of_another_length_is_reread(change: bytes) -> None:
 def test_manifests_without_time_or_transaction_are_forgotten(
     memory: ManifestMemory,
 ) -> None:
-    """They cannot be told from those of a table that was re-created."""
+    """Such a manifest cannot be told from that of a table that was re-created."""
     store = make_store()
     for changes in ({"timestamp_nanos": None}, {"transaction_file": ""}):
         manifest = replace(create(3).read_latest(), **changes)
@@ -98,7 +98,9 @@ def test_manifests_without_time_or_transaction_are_forgotten(
 
 
 def test_manifests_with_uninformative_ends_are_forgotten(memory: ManifestMemory) -> None:
-    """What identifies the version is not in the bytes that are read from the end."""
+    """Only the end of a manifest is read to recognize it: here it does not hold what identifies the
+    version.
+    """
     store = make_store()
     manifest = replace(
         create(3).read_latest(), unknown=b"\xfa\x0f" + b"\x80\x80\x04" + b"x" * TAIL_BYTES
@@ -121,7 +123,7 @@ def test_two_manifests_per_table_are_remembered(memory: ManifestMemory) -> None:
 def test_an_unchanged_etag_avoids_a_read(
     memory: ManifestMemory,
 ) -> None:
-    """Where the listing states it."""
+    """A manifest is recalled without a request where the listing states the ETag that is known."""
     store = WatchedStore(create(3).store)
     path = manifest_path(1)
     manifest, data = ObjectStoreLog(store).read_latest(), store.read(path)

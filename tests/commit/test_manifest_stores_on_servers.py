@@ -111,7 +111,7 @@ def test_a_wrong_password_is_refused_at_once(postgresql_url: str) -> None:
 def test_libpq_can_supply_the_password(
     postgresql_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    """From its environment variable or its password file."""
+    """The password comes from libpq's environment variable or its password file."""
     bare = postgresql_url.replace(":test-secret-of-postgresql@", "@")
     with pytest.raises(StoreRefusedError):
         in_postgresql(bare).latest(URI)

@@ -62,7 +62,7 @@ HINT = "_versions/latest_version_hint.json"
 
 
 def test_the_hint_is_written_but_not_trusted(tmp_path: Path) -> None:
-    """On a local disk."""
+    """On a local disk, the hint may be wrong or damaged."""
     log = create(3, store=open_store(tmp_path / "t"))
     assert log.store.read(HINT) == b'{"version":1}'
     for garbage in (b'{"version":9}', b"", b"\xff", b'{"version":0}'):
@@ -79,7 +79,7 @@ def test_ordered_listings_need_no_hint() -> None:
 
 
 def test_unordered_services_list_all_names() -> None:
-    """And a hint is written."""
+    """On such a service a hint is written, too."""
     service = ObjectService(is_unordered=True)
     store = replace(service.store(), container="table--usw2-az1--x-s3")
     log = create(3, store=store)
@@ -164,7 +164,7 @@ FIRST, ALL = ("list_files", "_versions"), ("list_names", "_versions")
 
 
 def test_the_newest_version_is_listed_first() -> None:
-    """However long the history is."""
+    """The length of the history does not matter."""
     store = long_history()
     log = ObjectStoreLog(store)
     assert log.latest() == LONG

@@ -46,7 +46,7 @@ def test_refusals_are_not_retried() -> None:
 
 
 def test_a_refused_read_keeps_the_first_refusal() -> None:
-    """The version cannot be read back either: the refusal to publish is what is reported."""
+    """The store also refuses to read the version back: the refusal to publish is reported."""
     log = create(3)
     store = WatchedStore(log.store)
 
@@ -69,7 +69,7 @@ def test_a_refused_but_published_version_succeeds() -> None:
 
 
 def test_a_refusal_after_losing_is_a_loss() -> None:
-    """Another writer took the version."""
+    """Another writer took the version: the commit is tried again on it."""
     log = create(3)
 
     def lose() -> None:
@@ -92,7 +92,7 @@ def test_a_refusal_after_silence_leaves_uncertainty() -> None:
 
 
 def test_falsely_taken_versions_are_published_again() -> None:
-    """The store says that the version is taken, and it is not there."""
+    """The store says that the version exists, but it does not."""
     log = create(3)
     store = WatchedStore(log.store)
     real, wrong = store.create_once, ["once"]
@@ -110,7 +110,7 @@ def test_falsely_taken_versions_are_published_again() -> None:
 
 
 def test_permanently_taken_missing_versions_leave_uncertainty() -> None:
-    """The store says every time that the version is taken, and it is never there."""
+    """The store says every time that the version exists, but it never does."""
     log = create(3)
     store = WatchedStore(log.store)
     real = store.create_once
@@ -121,7 +121,7 @@ def test_permanently_taken_missing_versions_leave_uncertainty() -> None:
 
 
 def test_falsely_taken_transaction_names_are_replaced() -> None:
-    """The store says that the name is taken, and no such file is there."""
+    """The store says that the file exists, but it does not."""
     log = create(3)
     store = WatchedStore(log.store)
     real, names = store.create_once, []
@@ -140,8 +140,8 @@ def test_falsely_taken_transaction_names_are_replaced() -> None:
     assert names[1].endswith(done.manifest.transaction_file)
 
 
-def test_a_store_that_takes_nothing_ends_early() -> None:
-    """If every name is said to be taken, the commit ends before it publishes."""
+def test_a_store_of_taken_names_ends_early() -> None:
+    """Where every name seems to be taken, the commit ends before it publishes."""
     log = create(3)
     store = WatchedStore(log.store)
     store.create_once = lambda _path, _data: False

@@ -150,7 +150,7 @@ class ObjectStoreContract(StoreContract):
     def test_near_ranges_are_joined_into_one_request(
         self, behind: ObjectStore, proxy: FaultProxy
     ) -> None:
-        """Those that are far apart are requested side by side."""
+        """Distant ranges are requested side by side."""
         data = os.urandom(1 << 20) * 3
         behind.write("a", data)
         proxy.clear()
@@ -161,7 +161,7 @@ class ObjectStoreContract(StoreContract):
         assert proxy.kinds() == {"get": 2}, proxy.story()
 
     def test_long_ranges_arrive_as_one_buffer(self, behind: ObjectStore, proxy: FaultProxy) -> None:
-        """They are fetched in pieces."""
+        """A long range is fetched in pieces."""
         data = os.urandom(1 << 20) * 20
         behind.write("a", data)
         proxy.clear()
@@ -433,9 +433,9 @@ class ObjectStoreContract(StoreContract):
     def test_a_forked_child_is_refused_at_once(
         self, behind: ObjectStore, proxy: FaultProxy
     ) -> None:
-        """Its requests would wait for ever for threads that only its parent has.
+        """The child's requests would wait forever for threads that only its parent has.
 
-        The parent goes on.
+        The parent continues.
         """
         behind.write("a", bytes(100_000))
         proxy.latency_seconds = 0.05

@@ -149,7 +149,7 @@ class SharedTables:
         assert place.ours().version == 1 + len(expected)
 
     def test_pylances_branches_work_for_us(self, place: Place) -> None:
-        """We read, write, tag and clean them up."""
+        """We read, write, tag and clean up branches that pylance made."""
         lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
         place.we_append(rows(1))
         made = place.theirs().create_branch("dev/a", 2, storage_options=place.options)

@@ -69,7 +69,7 @@ class StoreContract:
         assert np.frombuffer(buffer, np.uint8).ctypes.data % 8 == 0
 
     def test_joined_ranges_keep_their_alignment(self, store: Store) -> None:
-        """They begin at memory addresses that are aligned like their offsets in the file."""
+        """Buffers begin at memory addresses that are aligned like their offsets in the file."""
         store.write("a", DATA)
         buffers = store.read_ranges("a", [ByteRange(3, 9), ByteRange(64, 128)])
         assert [bytes(each) for each in buffers] == [DATA[3:9], DATA[64:128]]
@@ -168,7 +168,7 @@ class StoreContract:
 
     @pytest.mark.floors
     def test_a_listing_has_files_and_sizes(self, store: Store) -> None:
-        """All those below a folder, at any depth."""
+        """A listing contains all files below a folder, at any depth."""
         for path in ("data/b", "data/a", "data/x/c", "other/d", "top"):
             store.write(path, path.encode())
         assert [each.path for each in store.list()] == [

@@ -72,7 +72,7 @@ class VersionLogContract:
                 log.read(version)
 
     def test_a_lost_first_version_cannot_be_republished(self, log: VersionLog) -> None:
-        """The table has lost its own, and has later ones."""
+        """The table has lost its first version, and has later ones."""
         self.publish(log, 1, 2)
         for file in log.store.list():
             if log.store.read(file.path) == manifest_of(1):

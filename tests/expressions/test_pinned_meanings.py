@@ -126,7 +126,7 @@ def test_syntax_trees_have_the_expected_shapes() -> None:
 
 
 def test_unstable_dependencies_are_bounded_above() -> None:
-    """We use private parts of them, or depend on their decisions."""
+    """We use private parts of these libraries, or depend on their decisions."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     bounded = {
         re.split(r"[><=\[]", each)[0] for each in project["dependencies"] if re.search("<", each)

@@ -248,7 +248,7 @@ def test_a_value_is_compared_exactly(
 
 
 def test_struct_fields_are_addressed_with_dots() -> None:
-    """They are null where the struct is null."""
+    """A field is null where its struct is null."""
     schema = pa.schema([("a", pa.struct([("b", pa.struct([("c d", pa.int32())]))]))])
     rows = [{"a": {"b": {"c d": 1}}}, {"a": {"b": None}}, {"a": None}, {"a": {"b": {"c d": 2}}}]
     assert chosen("a.b.`c d` = 1", rows, schema) == [True, None, None, False]

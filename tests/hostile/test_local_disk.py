@@ -61,7 +61,7 @@ def _refused(read: Any, done: threading.Event) -> None:
 
 
 def test_pipes_and_links_are_refused(tmp_path: Path) -> None:
-    """They take the place of a table's data file."""
+    """A pipe, a folder and a link take the place of a table's data file."""
     ds = make_table(tmp_path / "t")
     (data_file,) = (tmp_path / "t" / "data").iterdir()
     data_file.unlink()

@@ -108,7 +108,7 @@ def test_dropped_field_ids_are_not_reused(tmp_path: Path) -> None:
 
 
 def test_concurrent_pylance_appends_read_null(tmp_path: Path) -> None:
-    """Rows that the reference appends while columns are added have nulls in them."""
+    """Rows that the reference appends while columns are added have nulls in the new columns."""
     twins = Twins(tmp_path, rows(range(5), 0))
     stale = open_table(twins.ours)
     lance.write_dataset(rows([7], 0), twins.ours, mode="append")

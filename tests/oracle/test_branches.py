@@ -191,7 +191,7 @@ def test_a_branch_being_created_keeps_its_files(uri: str) -> None:
 
 
 def test_branches_can_be_named_like_table_folders(tmp_path: Path) -> None:
-    """Cleanup takes none of their files for its own."""
+    """Cleanup does not take the files of such a branch for the table's own."""
     uri = str(tmp_path / "t")
     table = lance.write_dataset(rows(1), uri)
     for name in ("a", "a/data", "a/data/x", "a/_indices", "a/_transactions", "a/_versions"):
@@ -314,7 +314,7 @@ def test_the_command_line_shows_branches(uri: str, capsys: pytest.CaptureFixture
 
 
 def test_a_folder_named_tree_holds_a_table(tmp_path: Path) -> None:
-    """Only the path is like a branch's: `tree/dev` is a table of its own."""
+    """Only the path looks like a branch's: `tree/dev` is a table of its own."""
     ds = lance_stream.create_dataset(tmp_path / "tree/dev", rows().schema).append(rows(1))
     ds.tags.create("gold", 2)
     assert (tmp_path / "tree/dev/_refs/tags/gold.json").exists()

@@ -132,7 +132,7 @@ def test_the_reference_can_continue_writing(tmp_path: Path) -> None:
 
 
 def test_stale_pylance_writers_rebase_on_column_changes(tmp_path: Path) -> None:
-    """A delete is rebased on a dropped column, and planned again when a column got values."""
+    """A delete follows a dropped column, and is planned again when a column got values."""
     twins = twins_of(tmp_path)
     stale = lance.dataset(twins.ours)
     lance_stream.open_dataset(twins.ours).drop_columns(["x"])

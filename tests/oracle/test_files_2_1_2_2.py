@@ -434,7 +434,7 @@ def test_mostly_empty_lists_read_alike(tmp_path: Path, version: FileVersion) -> 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_pylance_operates_on_files_we_wrote(tmp_path: Path, version: FileVersion) -> None:
-    """It takes, filters, compacts and merges them."""
+    """Pylance takes, filters, compacts and merges their rows."""
     (tmp_path / "data").mkdir()
     parts, fragments = [], []
     for number, rate in enumerate((0, 0.3)):

@@ -163,7 +163,7 @@ def without_null_words(value: Any, arrow: pa.DataType) -> Any:
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("seed", range(120))
 def test_values_behind_nulls_stay_hidden(seed: int, tmp_path: Path) -> None:
-    """They are neither cast nor written."""
+    """Values behind nulls are neither cast nor written."""
     case = Case(seed)
     nested = pa.struct([("x", case.incoming)]), pa.struct([("x", case.wanted)])
     values = [case.value(*nested) for _ in range(9)]

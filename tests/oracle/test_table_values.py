@@ -383,7 +383,7 @@ def test_v1_and_detached_names_are_distinguished(tmp_path: Path) -> None:
 
 
 def test_a_damaged_pylance_manifest_is_bad_data(history: Path) -> None:
-    """Or it still reads, if the damage is in what nothing depends on."""
+    """Damage that goes unnoticed raises no other error."""
     random = np.random.default_rng(3)
     largest = max((path for path, _ in manifests(history)), key=lambda path: path.stat().st_size)
     data = largest.read_bytes()

@@ -56,7 +56,7 @@ def test_each_side_manages_the_others_tags(uri: str) -> None:
 
 
 def test_non_ascii_tags_of_pylance_are_read(uri: str) -> None:
-    """Pylance can create such a tag, and not list it."""
+    """Pylance can create such a tag, but cannot list it."""
     theirs, ours = lance.dataset(uri), lance_stream.open_dataset(uri)
     theirs.tags.create("größe", 1)
     with pytest.raises(ValueError, match="Not found"):

@@ -71,7 +71,7 @@ def test_pylance_commits_drop_no_tombstones(tmp_path: Path) -> None:
 
 
 def test_tombstone_only_versions_suit_pylance(tmp_path: Path) -> None:
-    """A version that changes nothing but tombstones is a version like others to it."""
+    """Pylance reads and extends a version that changes nothing but tombstones."""
     uri = make_table(tmp_path)
     before = lance.dataset(uri)
     done = upsert(open_table(uri), changes((9, 5, "d")), RULES)
@@ -103,7 +103,7 @@ def insert_with_append(uri: str) -> None:
 
 @pytest.mark.parametrize("insert", [insert_with_merge, insert_with_append])
 def test_a_racing_pylance_insert_is_deleted(tmp_path: Path, insert: Callable[[str], Any]) -> None:
-    """The late delete removes a row that was inserted while it was planned."""
+    """Pylance inserts the row while the delete of its key is being committed."""
     uri = make_table(tmp_path)
     table = open_table(uri)
     store = WatchedStore(table.store)

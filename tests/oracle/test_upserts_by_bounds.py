@@ -26,7 +26,7 @@ def batch(keys: list[int], x: int) -> pa.Table:
 def test_upserts_find_every_key_beside_pylance(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever pylance does between them."""
+    """Pylance changes the table between the upserts."""
     monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
     dice = np.random.default_rng(seed)
     uri = str(tmp_path / "t")

@@ -29,7 +29,7 @@ def test_paths_keep_only_parts_of_structs() -> None:
 
 
 def test_paths_into_a_struct_are_merged() -> None:
-    """They make one column, in the schema's order."""
+    """The paths make one column, in the schema's order."""
     assert projected("place.zip", "id", "place.city") == pa.schema(
         [("place", pa.struct([("city", pa.string()), ("zip", pa.int32())])), ("id", pa.int64())]
     )

@@ -19,7 +19,7 @@ def ds() -> Dataset:
 
 
 def test_reading_a_removed_version_reports_cleanup(ds: Dataset) -> None:
-    """The table is not called damaged."""
+    """The error does not call the table damaged."""
     ds.overwrite(pa.table({"id": [1]})).cleanup(retain_versions=1)
     for read in (
         ds.to_table,

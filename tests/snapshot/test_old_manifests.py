@@ -165,7 +165,7 @@ def field_twice(path: Path) -> Path:
 def test_duplicate_fields_use_the_last_file(
     tmp_path: Path,
 ) -> None:
-    """Of a field in two files the last one is read; the next commit mends the manifest."""
+    """The file that is listed last is read; the next commit mends the manifest."""
     path = field_twice(tmp_path / "t")
     ds = lance_stream.open_dataset(path)
     ids = list(range(6))

@@ -105,7 +105,7 @@ def test_each_call_is_one_request(store: Store, proxy: FaultProxy) -> None:
 
 
 def test_ends_of_changing_files_are_consistent(store: Store, proxy: FaultProxy) -> None:
-    """The end and the size that are returned are of one state."""
+    """The end and the size that are returned are those of one state of the file."""
     store.write("a", b"old" * 1000)
     proxy.add(Act(lambda _request: store.write("a", b"newer" * 1000)), kind="get", at=2)
     end, size = store.read_end("a", 10)
@@ -142,7 +142,7 @@ def test_bad_responses_to_reads_are_retried(store: Store, proxy: FaultProxy, fau
 def test_a_busy_service_is_given_up(
     store: Store, proxy: FaultProxy, azure_container: Bucket
 ) -> None:
-    """The error says what was asked of which service, and how often."""
+    """The error says what was requested of which service, and how often."""
     proxy.add(Forge(503), times=None)
     with pytest.raises(StoreUnavailableError) as caught:
         store.read("data/a")
@@ -188,7 +188,7 @@ def test_wrong_credentials_are_refused_but_not_shown(
 def test_a_shared_access_signature_serves_all_requests(
     azurite: Azurite, proxy: FaultProxy, azure_container: Bucket
 ) -> None:
-    """It shows in no error."""
+    """No error shows the signature."""
     blob = pytest.importorskip("azure.storage.blob", reason="the azure extra is not installed")
     token = blob.generate_container_sas(
         ACCOUNT,
@@ -249,7 +249,7 @@ def test_names_may_hold_any_characters(store: Store) -> None:
 def test_leased_blobs_are_refused_but_taken(
     azurite: Azurite, store: Store, azure_container: Bucket
 ) -> None:
-    """To create once, a blob that another program has leased is like any other that exists."""
+    """Another program holds a lease: the blob cannot be written, but to create-once it exists."""
     store.write("v/1", b"theirs")
     lease = blob_of(azurite, azure_container, store, "v/1").acquire_lease(-1)
     assert not store.create_once("v/1", b"mine")
@@ -265,7 +265,7 @@ def test_leased_blobs_are_refused_but_taken(
 def test_files_with_snapshots_are_not_deleted(
     azurite: Azurite, store: Store, azure_container: Bucket
 ) -> None:
-    """The error says so."""
+    """The error names the snapshots as the reason."""
     store.write("a", b"a")
     blob_of(azurite, azure_container, store, "a").create_snapshot()
     with pytest.raises(StoreRefusedError, match="delete the snapshots"):

@@ -285,7 +285,7 @@ def test_every_uri_opens_without_a_request() -> None:
 
 
 def test_equal_containers_make_equal_stores() -> None:
-    """However they are named; those of other accounts are others."""
+    """A container can be named in several ways; those of other accounts are different."""
     named = opened("az://cont/t", {"account_name": "acct"})
     assert named == opened(f"abfss://cont@{HOST}/t", {"account_key": KEY})
     assert hash(named) == hash(opened(f"abfss://cont@{HOST}/t"))

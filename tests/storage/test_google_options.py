@@ -42,7 +42,7 @@ def test_incomplete_uris_are_refused(uri: str) -> None:
 
 
 def test_google_itself_is_the_default() -> None:
-    """With the credentials that are found on the machine."""
+    """The credentials are those that are found on the machine."""
     assert google_settings({}) == GoogleSettings()
     assert GoogleSettings().endpoint == GOOGLES_OWN
     assert GoogleSettings().login.kind == "default"

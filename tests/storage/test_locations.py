@@ -122,7 +122,7 @@ def test_refused_protocols_name_the_remedy(uri: str, way_out: str) -> None:
 
 @pytest.mark.parametrize("location", ["s3:/bucket/t", "memory:/t", "az:/c/t"])
 def test_malformed_uris_are_no_local_paths(location: str) -> None:
-    """Those with too few slashes would else make directories like `s3:`."""
+    """A URI with too few slashes must not create a directory called `s3:`."""
     with pytest.raises(InvalidInputError):
         open_store(location)
     assert root_of(f"./{location}").endswith(location)

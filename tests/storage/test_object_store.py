@@ -83,7 +83,7 @@ def test_unbounded_ranges_ask_for_the_size_first(service: ObjectService) -> None
 
 
 def test_only_long_files_need_their_size(service: ObjectService, small_pieces: int) -> None:
-    """A file of one piece is read by one request."""
+    """A file that fits into one piece is read by one request."""
     store = service.store()
     for size, kinds in [
         (0, {"get": 1}),
@@ -152,7 +152,7 @@ def test_a_failed_upload_leaves_nothing(
 
 
 def test_writes_after_an_error_repeat_it(service: ObjectService, small_parts: int) -> None:
-    """The upload leaves nothing."""
+    """The failed upload leaves nothing."""
     service.before = failing(RefusedError("403"), "part", times=99)
     writer = service.store().open_writer("a")
 
@@ -241,7 +241,7 @@ def refuse_before(last: int, error: Exception) -> Callable[[int], int]:
 
 
 def test_waits_double_up_to_a_bound(waits: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are random below it."""
+    """Each wait is random below the doubled delay."""
     monkeypatch.setattr(retries.random, "random", lambda: 1.0)
     patience = Patience(max_attempts=9, first_delay_seconds=1, max_delay_seconds=10)
     assert run(refuse_before(7, TryAgainError("503")), patience) == 7

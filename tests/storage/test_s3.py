@@ -53,7 +53,7 @@ class TestS3Store(ObjectStoreContract):
     def test_services_that_ignore_conditions_are_refused(
         self, bucket: Bucket, proxy: FaultProxy
     ) -> None:
-        """The first object that is created once tells."""
+        """They are found out when the first object is created once."""
         store = store_at(bucket, proxy.url, aws_conditional_put=None)
         direct = store_in(bucket)
         # As if the condition were not there: what would break it is gone when the request comes.
@@ -66,7 +66,7 @@ class TestS3Store(ObjectStoreContract):
         assert proxy.kinds() == {"put once": 2}
 
     def test_the_first_conditional_put_is_verified(self, bucket: Bucket, proxy: FaultProxy) -> None:
-        """Once in a process."""
+        """A process tries the service out once, with the first object that it creates."""
         store = store_at(bucket, proxy.url, aws_conditional_put=None)
         assert store.create_once("v/1", b"x")
         assert proxy.kinds() == {"put once": 2}

@@ -50,7 +50,7 @@ def test_every_scheme_names_bucket_and_path(scheme: str) -> None:
     ],
 )
 def test_uri_escapes_are_resolved_once(path: str, key: str) -> None:
-    """As the reference does it."""
+    """The reference does the same."""
     assert store_of(f"s3://b/{path}") == ("b", key)
     assert store_of(open_store(f"s3://b/{path}").uri) == ("b", key)
 

@@ -149,7 +149,7 @@ def test_processes_creating_a_name_have_one_winner(tmp_path: Path) -> None:
 def test_file_systems_without_hard_links_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is left behind."""
+    """The attempt leaves nothing behind."""
 
     def no_links(*_args: object, **_options: object) -> None:
         raise PermissionError(1, "Operation not permitted")

@@ -128,7 +128,7 @@ def test_fragments_of_unknown_size_are_missed() -> None:
 
 
 def test_equivalent_fragment_metadata_is_no_change() -> None:
-    """Row ids that are encoded otherwise, and sizes that are filled in later."""
+    """Row ids may be encoded differently, and file sizes filled in later."""
     said = replace(fragment(1), row_ids=encode_row_ids(RowIdSequence.from_range(10, 20)))
     sized = replace(
         fragment(0), files=(replace(fragment(0).files[0], size_bytes=99),)
@@ -147,7 +147,7 @@ def test_column_backfills_change_rows_unless_ignored() -> None:
 
 
 def test_rewritten_columns_always_change_rows() -> None:
-    """Also where column backfills are ignored."""
+    """Ignoring column backfills makes no difference."""
     newer = version(2, with_values(0, "x0", 1), fragment(1))
     told_of = appended_fragments(FIRST, newer, Update((), (), ()), column_backfills=False)
     assert told_of.changes == "gives rows of fragment 0 other values (by Update)"

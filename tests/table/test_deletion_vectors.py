@@ -124,7 +124,7 @@ def runs(*pairs: tuple[int, int], count: int) -> bytes:
 
 
 def test_run_containers_state_start_and_length() -> None:
-    """The length is stored less one."""
+    """The stored length is one less than the length."""
     data = runs((3, 1), (9, 0), count=3)
     assert decode_deletion_vector(data, BITMAP, 10).tolist() == [3, 4, 9]
     assert list(BitMap.deserialize(data)) == [3, 4, 9]
@@ -185,7 +185,7 @@ FILES = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_damaged_deletion_files_read_or_are_refused(name: str) -> None:
-    """Every prefix, and every file with one byte changed."""
+    """Every prefix is tried, and every file with one byte changed."""
     file_type, data = FILES[name]
     damaged = [data[:stop] for stop in range(len(data))]
     for place in range(len(data)):

@@ -234,7 +234,7 @@ def test_rows_stamped_in_place_are_updates() -> None:
 
 
 def test_dead_rows_are_never_updates() -> None:
-    """Whatever their row versions say."""
+    """Their row versions make no difference."""
     older = version(1, Rows(0, range(4), dead=[0]))
     newer = version(2, Rows(0, range(4), 2, dead=[0, 1]))
     assert ids(older, newer) == expect(update=[2, 3], delete=[1])
@@ -262,8 +262,8 @@ def test_revived_and_restamped_rows_are_both_found() -> None:
     assert ids(older, newer) == expect(insert=[0], update=[3, 4])
 
 
-def test_a_reused_fragment_id_misleads_nobody() -> None:
-    """The fragment of that id holds other rows than before."""
+def test_reused_fragment_ids_are_recognized() -> None:
+    """In the newer version, the fragment of that id holds other rows."""
     older = version(3, Rows(0, range(10)), Rows(1, [20, 21], 3))
     newer = version(4, Rows(0, range(10)), Rows(1, [30, 21], 4))
     assert ids(older, newer) == expect(insert=[30], update=[21], delete=[20])
@@ -381,7 +381,7 @@ def test_distant_versions_leave_moved_rows_in_doubt() -> None:
 
 
 def test_in_place_stamps_need_history_across_versions() -> None:
-    """Between distant versions only the history decides about the other rows of the fragment."""
+    """Between distant versions, only the history decides about the other rows of the fragment."""
     files = (WITHOUT_X, NEW_COLUMN)
     newer = version(9, Rows(0, range(10), [5] + [1] * 9, dead=[0], files=files), FIRST.rows[1])
     plan = plan_diff(FIRST.manifest, newer.manifest)

@@ -106,7 +106,7 @@ def test_numbers_are_found_without_decoding(count: int) -> None:
 
 
 def test_repeated_deletion_file_fields_merge() -> None:
-    """As protobuf does it."""
+    """The parts are merged as protobuf merges them."""
     raws = [encode_fragment(each) for each in varied(MANY)]
     # protobuf unites an embedded message that comes twice.
     raws[3] += wire.frame(3, b"\x10\x05\x20\x02") + wire.frame(3, b"\x18\x07")
@@ -124,7 +124,7 @@ def test_truncated_fragments_are_corrupt(place: int) -> None:
 
 
 def test_damaged_fragments_agree_with_the_decoder() -> None:
-    """Their numbers are those that decoding gives, or both refuse them."""
+    """Their numbers are those of the decoded fragment, or both are refused."""
     random = np.random.default_rng(5)
     raws = [encode_fragment(each) for each in varied(MANY)]
     compared = 0

@@ -103,7 +103,7 @@ def _size(config: dict[str, str]) -> int:
 
 
 def test_a_newer_batch_is_new() -> None:
-    """It says after which version a restore could hide it."""
+    """The answer says after which version a restore could hide the batch."""
     assert decide({}, "app", 0) == New(None)
     assert decide({}, "app", 0).search_after == 0
     assert decide(CONFIG, "app", 42, "query-1") == New(ENTRY)

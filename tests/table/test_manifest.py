@@ -195,7 +195,7 @@ def test_every_strict_prefix_is_refused() -> None:
 
 
 def test_manifests_with_flipped_bytes_read_or_fail() -> None:
-    """They fail with BadDataError alone."""
+    """Damage raises BadDataError, and no other error."""
     data = encode_manifest(full_manifest())
     refused = 0
     for place in range(len(data)):

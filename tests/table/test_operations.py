@@ -161,7 +161,7 @@ def test_unwritable_transactions_are_refused() -> None:
 def test_damaged_transactions_read_or_are_bad_data(
     operation: ops.Operation,
 ) -> None:
-    """Every prefix, and every transaction with one byte changed."""
+    """Every prefix is tried, and every transaction with one byte changed."""
     data = encode_transaction(transaction(operation))
     damaged = [data[:stop] for stop in range(len(data))]
     for place in range(len(data)):

@@ -27,7 +27,7 @@ def test_v2_names_sort_newest_first() -> None:
 
 
 def test_detached_versions_have_separate_names() -> None:
-    """They are no part of the table's history."""
+    """Detached versions are no part of the table's history."""
     version = 1 << 63 | 5
     for scheme in NamingScheme:
         name = paths.manifest_name(version, scheme)
@@ -59,7 +59,7 @@ def test_invalid_versions_have_no_name() -> None:
 
 
 def test_two_naming_schemes_are_refused() -> None:
-    """One is found by the names."""
+    """If all names are of one scheme, it is found."""
     v1, v2 = ([paths.manifest_name(each, scheme) for each in (1, 2)] for scheme in NamingScheme)
     assert paths.scheme_of([*v1, "latest_version_hint.json"]) is NamingScheme.V1
     assert paths.scheme_of([*v2, "d9223372036854775813.manifest"]) is NamingScheme.V2
@@ -104,7 +104,7 @@ def test_data_file_names_need_16_bytes() -> None:
 
 
 def test_data_files_lie_by_kind_of_base() -> None:
-    """Those of a dataset root are in its `data` folder, others right below the base path."""
+    """Those of a dataset root are in its `data` folder, others directly below the base path."""
     assert paths.data_file_path("a/b.lance", BasePath(0, "/x", None, True)) == "data/a/b.lance"
     assert paths.data_file_path("a.lance", BasePath(0, "/x")) == "a.lance"
 

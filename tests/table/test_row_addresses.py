@@ -80,7 +80,7 @@ def test_an_index_of_no_rows_finds_nothing() -> None:
 
 
 def test_unindexable_row_counts_are_refused_early() -> None:
-    """Before memory is allocated for them."""
+    """The error comes before memory is allocated for them."""
     with pytest.raises(UnsupportedFeatureError, match="would not fit"):
         RowIdIndex([FragmentRows(0, RowIdSequence.from_range(0, 1 << 32))])
 

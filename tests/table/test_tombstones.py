@@ -100,7 +100,7 @@ def test_invalid_entries_are_refused(value: Any) -> None:
 
 
 def test_tombstones_fix_the_key_columns() -> None:
-    """Other columns are refused with a way out as long as deletes are remembered."""
+    """Other columns are refused as long as deletes are remembered; the error names a way out."""
     known = Tombstones(("a", "b"), "seq", "int64", (file(1),))
     assert is_of(known, ("b", "a"), "seq")
     check_is_of(known, ("b", "a"), "seq")

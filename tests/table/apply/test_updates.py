@@ -82,7 +82,7 @@ def test_updates_decode_only_touched_fragments() -> None:
 
 
 def test_created_versions_of_moved_rows_are_found() -> None:
-    """In whichever fragment the row was before."""
+    """The row may have been in any fragment."""
     made = then(table(3, 2), Update(new_fragments=(moved(2, 4, 0),)))
     assert stamps(made.fragments[-1]) == ([1, 1], [2, 2])
 
@@ -152,7 +152,7 @@ def test_rewritten_fragments_are_placed_by_id() -> None:
 
 
 def test_rewrites_that_lose_rows_are_refused() -> None:
-    """Also those that lose row ids."""
+    """A rewrite that loses row ids is refused, too."""
     old = table(3, 2)
     fine = rewritten(old, 0, 1)
     (group,) = fine.groups
@@ -257,7 +257,7 @@ def test_dropped_columns_take_files_and_indices_along() -> None:
 
 @pytest.mark.floors
 def test_data_files_are_replaced_or_added() -> None:
-    """A replacement stands for a whole file, or adds one beside it."""
+    """A replacement takes the place of a whole file, or is added beside it."""
     old = with_index(table(3, 2), index("ids", ID, 0, 1), index("xs", X, 0, 1))
     (file,) = old.fragments[0].files
     whole = replace(file, path="whole.lance")
@@ -283,7 +283,7 @@ def test_data_files_are_replaced_or_added() -> None:
 
 
 def test_an_index_keeps_its_last_segment() -> None:
-    """Even when it covers no fragment."""
+    """The segment stays even when it covers no fragment."""
     segments = [
         index("xs", X, 0, uuid=b"a" * 16, created_at=5),
         index("xs", X, 1, uuid=b"b" * 16, created_at=3),
