@@ -1,16 +1,16 @@
-"""Data blocks as Arrow arrays, and back: where values without nulls meet Arrow's buffers.
+"""Converts data blocks to Arrow arrays and back: values without nulls and Arrow's buffers.
 
-Blocks and arrays share their bytes whenever their layouts agree, which they do for nearly all
+Blocks and arrays share their bytes if their layouts agree, as they do for nearly all
 types: a block of 64-bit words is the value buffer of an int64, a timestamp or a double.
 
     FixedWidthBlock       bool (1 bit), all numbers, dates, times, decimals, fixed_size_binary
     VariableWidthBlock    string, binary and their large forms
     FixedSizeListBlock    fixed_size_list
-    DictionaryBlock       any type; of the dictionary type if the field is
+    DictionaryBlock       any type; the dictionary type for a dictionary field
     StructBlock           structs that are one column
     ConstantBlock         any type
 
-Nulls come from the levels and are put onto finished arrays by `with_validity`; only null items
+Nulls come from the levels, and `with_validity` adds them to finished arrays; only null items
 inside of fixed-size lists come with the block.
 """
 
@@ -38,10 +38,10 @@ from lance_stream.file.data_blocks import (
 )
 
 MAX_OFFSET = 2**31 - 1
-"""What Arrow's 32-bit offsets can reach."""
+"""The largest of Arrow's 32-bit offsets."""
 
 MAX_ARRAY_BYTES = 1 << 33
-"""What we are ready to make of a few bytes that stand for many."""
+"""The most bytes that a few repeated ones may expand to."""
 
 _ALIGNMENT = 8
 _HIGH_BITS = 0x8080808080808080
@@ -52,10 +52,10 @@ def array_from_block(block: DataBlock, arrow_type: pa.DataType) -> pa.Array:
 
     Args:
         block: The values.
-        arrow_type: What they stand for.
+        arrow_type: Their type.
 
     Raises:
-        CorruptDataError: The block's shape is not the type's, a string is not UTF-8, or an index
+        CorruptDataError: The block does not fit the type, a string is not UTF-8, or an index
             points outside of its dictionary.
         InvalidInputError: The bytes of all strings do not fit into 32-bit offsets.
     """
@@ -78,7 +78,7 @@ def array_from_block(block: DataBlock, arrow_type: pa.DataType) -> pa.Array:
 
 
 def repeated(scalar: pa.Array, num_values: int) -> pa.Array:
-    """Return an array's only value, `num_values` times.
+    """Return an array with `num_values` copies of another array's only value.
 
     Raises:
         InvalidInputError: The values do not fit into one Arrow array.
@@ -94,7 +94,7 @@ def nulls(num_values: int, arrow_type: pa.DataType) -> pa.Array:
     """Return an array of nulls of a type.
 
     Raises:
-        InvalidInputError: They do not fit into memory: vectors take their room, null or not.
+        InvalidInputError: They do not fit into memory: null vectors take as much as others.
     """
     try:
         return pa.nulls(num_values, arrow_type)
@@ -105,10 +105,10 @@ def nulls(num_values: int, arrow_type: pa.DataType) -> pa.Array:
 
 
 def with_validity(array: pa.Array, valid: Mask | None) -> pa.Array:
-    """Return an array without nulls with some of its values made null.
+    """Return an array without nulls, with some of its values set to null.
 
     Args:
-        array: Its own validity, if any, is lost; that of its children is kept.
+        array: Its own validity, if any, is replaced; that of its children is kept.
         valid: (len(array),) which values are not null; None if all are.
     """
     if valid is None or pa.types.is_null(array.type):
@@ -144,7 +144,7 @@ def with_validity(array: pa.Array, valid: Mask | None) -> pa.Array:
 def struct_array(
     arrow_type: pa.DataType, num_values: int, children: Sequence[pa.Array], valid: Mask | None
 ) -> pa.Array:
-    """Return a struct of its parts; `valid` as in `with_validity`."""
+    """Return a struct array from its fields; `valid` as in `with_validity`."""
     return pa.Array.from_buffers(arrow_type, num_values, [_bitmap(valid)], children=list(children))
 
 
@@ -154,7 +154,7 @@ def list_array(
     items: pa.Array,
     valid: Mask | None,
 ) -> pa.Array:
-    """Return a list, large list or map; `valid` as in `with_validity`."""
+    """Return a list, large list or map array; `valid` as in `with_validity`."""
     return pa.Array.from_buffers(
         arrow_type,
         len(offsets) - 1,
@@ -164,7 +164,7 @@ def list_array(
 
 
 def fixed_size_list_array(arrow_type: pa.DataType, items: pa.Array, valid: Mask | None) -> pa.Array:
-    """Return a fixed-size list; `valid` as in `with_validity`."""
+    """Return a fixed-size list array; `valid` as in `with_validity`."""
     return pa.Array.from_buffers(
         arrow_type, len(items) // arrow_type.list_size, [_bitmap(valid)], children=[items]
     )
@@ -179,7 +179,7 @@ def is_list(arrow_type: pa.DataType) -> bool:
 
 
 def valid_mask(array: pa.Array) -> Mask | None:
-    """Return which of an array's values are not null; None if all are."""
+    """Return which of an array's values are not null; None if none is null."""
     if pa.types.is_null(array.type):
         return np.zeros(len(array), np.bool_)
     if array.null_count == 0:
@@ -189,13 +189,13 @@ def valid_mask(array: pa.Array) -> Mask | None:
 
 
 def block_from_array(array: pa.Array) -> DataBlock:
-    """Return an array's values as a block; what is null has a slot with arbitrary contents.
+    """Return an array's values as a block; null values have a slot with arbitrary contents.
 
     Args:
-        array: Of any type without fields below it, but not a dictionary.
+        array: An array of any type without child fields, except a dictionary.
 
     Raises:
-        UnsupportedFeatureError: A type that has no block.
+        UnsupportedFeatureError: The type has no block.
     """
     arrow_type, count, offset = array.type, len(array), array.offset
     if pa.types.is_fixed_size_list(arrow_type):
@@ -234,7 +234,7 @@ def block_from_array(array: pa.Array) -> DataBlock:
 
 
 def _parts_of(array: pa.Array) -> StructBlock:
-    """Return structs that are to be one column; what is not null has no part that is."""
+    """Return packed structs; those that are not null have no null field."""
     valid = valid_mask(array)
     parts = []
     for place, part in enumerate(array.type):
@@ -263,7 +263,7 @@ def _array_from_words(block: FixedWidthBlock, arrow_type: pa.DataType) -> pa.Arr
     bits = _bits_per_value(arrow_type)
     data = block.data
     if bits == 1 and block.bits_per_value == 8:
-        # Full-zip pages hold a boolean in a byte.
+        # Full-zip pages store a boolean in a byte.
         data = np.packbits(data[: block.num_values] != 0, bitorder="little")
     elif bits != block.bits_per_value:
         raise CorruptDataError(
@@ -336,13 +336,13 @@ def _array_from_dictionary(block: DictionaryBlock, arrow_type: pa.DataType) -> p
 def look_up(
     indices: pa.Array, items: pa.Array, arrow_type: pa.DataType, valid: Mask | None = None
 ) -> pa.Array:
-    """Return the items that some indices point at.
+    """Return the items at some indices.
 
     Args:
         indices: Unsigned, without nulls.
         items: The distinct values.
-        arrow_type: Of the result: the items' type, or a dictionary of them.
-        valid: Which values are not null; None: all. An index that is not may point anywhere.
+        arrow_type: The result's type: the items' type, or a dictionary of them.
+        valid: Which values are not null; None if all are. Indices of null values are arbitrary.
 
     Raises:
         CorruptDataError: An index points outside of the items.
@@ -375,16 +375,16 @@ def look_up(
 
 
 def array_from_numpy(values: npt.NDArray[np.generic], arrow_type: pa.DataType) -> pa.Array:
-    """Return an array that shares the bytes of whole words."""
+    """Return an array that shares the bytes of words."""
     data = np.ascontiguousarray(values).view(np.uint8)
     return pa.Array.from_buffers(arrow_type, len(values), [None, pa.py_buffer(_aligned(data))], 0)
 
 
 def check_text(offsets: npt.NDArray[np.integer], data: Bytes) -> None:
-    """Raise unless every string is UTF-8.
+    """Check that every string is UTF-8.
 
     Raises:
-        CorruptDataError: One is not.
+        CorruptDataError: A string is not UTF-8.
     """
     first, last = int(offsets[0]), int(offsets[-1])
     text = data[first:last]
@@ -399,7 +399,7 @@ def check_text(offsets: npt.NDArray[np.integer], data: Bytes) -> None:
         whole.validate(full=True)
     except pa.ArrowInvalid:
         raise CorruptDataError("a string is not UTF-8") from None
-    # All of it is UTF-8: what is left is a character that is cut in two.
+    # All bytes together are UTF-8, but a character may be split between strings.
     starts = offsets[1:-1][offsets[1:-1] < last]
     if len(starts) and bool(((data[starts] & 0xC0) == 0x80).any()):
         raise CorruptDataError("a string is not UTF-8: it starts in the midst of a character")
@@ -420,7 +420,7 @@ def _array_from_constant(block: ConstantBlock, arrow_type: pa.DataType) -> pa.Ar
 
 
 def scalar_from_bytes(value: bytes, arrow_type: pa.DataType) -> pa.Array:
-    """Return an array of the one value whose Arrow value buffer is given.
+    """Return an array of one value, given its Arrow value buffer.
 
     Raises:
         CorruptDataError: The bytes are not one value of the type.
@@ -439,7 +439,7 @@ def scalar_from_bytes(value: bytes, arrow_type: pa.DataType) -> pa.Array:
 
 
 def _bits_per_value(arrow_type: pa.DataType) -> int | None:
-    """Return the width of a type's values; None if they have no one width."""
+    """Return the width of a type's values; None if their widths differ."""
     try:
         bits: int = arrow_type.bit_width
     except ValueError:
@@ -506,5 +506,5 @@ def _bitmap(valid: Mask | None) -> pa.Buffer | None:
 
 
 def _aligned(data: Bytes, alignment: int = _ALIGNMENT) -> Bytes:
-    """Return the bytes, copied if they start where no word may."""
+    """Return the bytes, copied if they are not aligned to words."""
     return data if data.ctypes.data % alignment == 0 else data.copy()

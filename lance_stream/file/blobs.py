@@ -1,11 +1,11 @@
-"""Blobs in a data file: bytes between the pages, and the descriptions that a column holds of them.
+"""Blobs in a data file: bytes between the pages, and their descriptions in a column.
 
-    write       a batch's bytes are appended as they come, in one piece; only descriptions are
-                collected to pages. So the memory that a file's writer needs does not grow with them
-    read        descriptions; whoever has them knows where to read
+    write       a batch's bytes are appended as they arrive, in one piece; only descriptions are
+                collected into pages. So the memory of a file's writer does not depend on them
+    read        descriptions, which contain the location of the bytes
 
-Up to 2.1 a description is (position, size); a null has size 0 and a position that is not 0. From
-2.2 on it has a kind, too, and can be null itself (see `schema.blobs`).
+Up to 2.1 a description is (position, size); a null has size 0 and a nonzero position. From
+2.2 on it also has a kind, and can be null itself (see `schema.blobs`).
 
 Source:  files that the reference wrote.
 Differs: The reference aligns each value's bytes to 64; we write those of a batch without gaps.
@@ -40,11 +40,11 @@ NULL_POSITION_V2_0 = 1
 
 
 class Described(NamedTuple):
-    """A batch of blobs, taken apart.
+    """A batch of blobs, split into bytes and descriptions.
 
     Attributes:
-        data: The bytes to append where the descriptions say.
-        descriptions: What the column holds.
+        data: The bytes to append at the described position.
+        descriptions: The contents of the column.
     """
 
     data: memoryview
@@ -52,23 +52,23 @@ class Described(NamedTuple):
 
 
 class FieldWriter(Protocol):
-    """What collects rows to pages, whatever the version."""
+    """Collects rows into pages, in any version."""
 
     def append(self, array: pa.Array) -> list[EncodedPage]:
         """Add rows, and return the pages that are full."""
         ...
 
     def finish(self) -> list[EncodedPage]:
-        """Return the pages of the rows that are left."""
+        """Return the pages of the remaining rows."""
         ...
 
 
 class BlobFieldWriter:
-    """Collects descriptions to pages.
+    """Collects descriptions into pages.
 
     Args:
         field: The blob column.
-        inner: What collects descriptions to pages of structs.
+        inner: Collects descriptions into pages of structs.
         version: The file's version.
     """
 
@@ -82,7 +82,7 @@ class BlobFieldWriter:
         return self._wrapped(self._inner.append(array))
 
     def finish(self) -> list[EncodedPage]:
-        """Return the pages of the descriptions that are left."""
+        """Return the pages of the descriptions that remain."""
         return self._wrapped(self._inner.finish())
 
     def _wrapped(self, pages: list[EncodedPage]) -> list[EncodedPage]:
@@ -95,10 +95,10 @@ class BlobFieldWriter:
 
 
 def check_blob_column(field: Field, version: FileVersion) -> None:
-    """Raise unless files of a version hold blobs as a column has them.
+    """Check that files of a version support the blobs of a column.
 
     Raises:
-        InvalidInputError: They do not.
+        InvalidInputError: They do not support them.
     """
     wanted = version not in (FileVersion.V0_1, FileVersion.V2_0, FileVersion.V2_1)
     if version is FileVersion.V0_1 or field.is_blob_v2 != wanted:
@@ -109,10 +109,10 @@ def check_blob_column(field: Field, version: FileVersion) -> None:
 
 
 def with_blobs_of(schema: Schema, version: FileVersion) -> Schema:
-    """Return a new table's schema, its blob columns as tables of a version have them.
+    """Return a new table's schema, with blob columns in the form of a version.
 
     Raises:
-        InvalidInputError: A column cannot be one of blobs, or files of the version hold none.
+        InvalidInputError: A column cannot contain blobs, or the version does not support them.
     """
     check_blobs(schema)
     older = version in (FileVersion.V0_1, FileVersion.V2_0, FileVersion.V2_1)
@@ -125,12 +125,12 @@ def with_blobs_of(schema: Schema, version: FileVersion) -> Schema:
 
 
 def stored_type(field: Field) -> pa.DataType:
-    """Return the type of the descriptions that a blob column's pages hold."""
+    """Return the type of the descriptions in a blob column's pages."""
     return field_to_arrow(description_of(field)).type
 
 
 def stored_schema(schema: Schema) -> Schema:
-    """Return the schema that a file states: descriptions in place of blobs from 2.2 on."""
+    """Return the schema in a file: from 2.2 on with descriptions instead of blobs."""
     return replace(
         schema,
         fields=tuple(description_of(each) if each.is_blob_v2 else each for each in schema.fields),
@@ -138,17 +138,17 @@ def stored_schema(schema: Schema) -> Schema:
 
 
 def describe(field: Field, array: pa.Array, position: int, version: FileVersion) -> Described:
-    """Take blobs apart.
+    """Split blobs into bytes and descriptions.
 
     Args:
-        field: Their column.
-        array: large_binary; from 2.2 on perhaps `schema.blobs.PREPARED_V2`, where some bytes are
-            stored elsewhere already.
-        position: Where in the file the bytes are going to be appended.
+        field: The blobs' column.
+        array: large_binary; from 2.2 on possibly `schema.blobs.PREPARED_V2`, with some bytes
+            already stored elsewhere.
+        position: The position in the file at which the bytes will be appended.
         version: The file's version.
 
     Returns:
-        The bytes, without a copy if there is none below a null, and the descriptions.
+        The bytes, without a copy if no null has any, and the descriptions.
     """
     if field.is_blob_v2:
         return _describe_v2(field, array, position)
@@ -185,7 +185,7 @@ def _describe_v2(field: Field, array: pa.Array, position: int) -> Described:
 
 
 def _spans(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], memoryview]:
-    """Return where the values start among their bytes, their sizes, and the bytes."""
+    """Return the starts of the values among their bytes, their sizes, and the bytes."""
     if len(array) == 0:
         return np.zeros(0, np.int64), np.zeros(0, np.int64), memoryview(b"")
     if array.null_count:
@@ -202,7 +202,7 @@ def _structs(field: Field, parts: list[pa.Array], missing: pa.Array | None) -> p
 
 
 def column_encoding(field: Field, version: FileVersion) -> bytes:
-    """Return what the metadata of a column say of the whole of it."""
+    """Return the encoding of a whole column, for its metadata."""
     encoding = encodings_v2_0_pb2.ColumnEncoding()
     if field.is_blob and version is FileVersion.V2_0:
         encoding.blob.inner.values.SetInParent()

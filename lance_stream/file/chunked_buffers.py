@@ -1,7 +1,7 @@
-"""Pieces of one buffer that are worked on together, as the chunks of a mini-block page are.
+"""Pieces of one buffer that are processed together, like the chunks of a mini-block page.
 
-The chunks of a page lie one after the other, each with a header and padding between its buffers.
-A codec is given one buffer of all chosen chunks at once, so that it can work on them in one go.
+The chunks of a page are consecutive, each with a header and padding between its buffers.
+A codec gets one buffer of all chosen chunks, so that it can process them at once.
 """
 
 from collections.abc import Iterable
@@ -17,8 +17,8 @@ from lance_stream.file.data_blocks import Bytes, Words
 Counts: TypeAlias = npt.NDArray[np.int64]
 
 LEAST_BYTES_FOR_HUGE_PAGES = 1 << 25
-"""From here on memory comes fresh from the system, and numpy asks it for huge pages: to fill them
-takes a quarter of the time that joining takes."""
+"""From this size on memory comes from the system, and numpy requests huge pages: filling them takes
+a quarter of the time that joining takes."""
 
 MAX_CHUNK_COUNT = (1 << 16) - 1
 """A chunk's number of values is stored as its logarithm in 4 bits, that of its levels in 16."""
@@ -28,9 +28,9 @@ class ChunkedBuffer(NamedTuple):
     """The bytes that one value buffer has in each of the chosen chunks.
 
     Args:
-        data: Bytes that hold them all, with anything between them.
-        starts: (num_chunks,) where in `data` each chunk's bytes start.
-        sizes: (num_chunks,) how many they are.
+        data: Bytes that contain them all, with gaps of any content.
+        starts: (num_chunks,) the start of each chunk's bytes in `data`.
+        sizes: (num_chunks,) their number.
     """
 
     data: Bytes
@@ -39,10 +39,10 @@ class ChunkedBuffer(NamedTuple):
 
 
 def check_chunks(buffers: Iterable[ChunkedBuffer], num_values: Counts) -> None:
-    """Check that chunks lie inside their bytes and are as many as their numbers of values.
+    """Check that chunks are inside their bytes, and have as many entries as `num_values`.
 
     Raises:
-        CorruptDataError: They do not or are not.
+        CorruptDataError: A check fails.
     """
     if len(num_values) and not 0 <= num_values.min() <= num_values.max() <= MAX_CHUNK_COUNT:
         raise CorruptDataError(
@@ -82,10 +82,10 @@ def one_by_one(buffer: ChunkedBuffer) -> list[ChunkedBuffer]:
 
 
 def holders(num_values: Counts, places: Counts) -> tuple[Counts, Counts]:
-    """Return which chunk holds each of some values, and as which of its own.
+    """Return the chunk of each of some values, and the value's position in it.
 
     Args:
-        num_values: (num_chunks,) how many values each chunk has.
+        num_values: (num_chunks,) the values of each chunk.
         places: Values, counted over all chunks.
     """
     firsts = starts_of(num_values)
@@ -94,11 +94,11 @@ def holders(num_values: Counts, places: Counts) -> tuple[Counts, Counts]:
 
 
 def words_at(data: Bytes, starts: Counts, word: np.dtype[np.unsignedinteger]) -> Words:
-    """Return the words that start at some bytes, wherever these are.
+    """Return the words that start at some byte positions, aligned or not.
 
     Args:
         data: Bytes.
-        starts: Where words start; they end inside of `data`.
+        starts: The starts of the words; they end inside of `data`.
         word: Their type.
     """
     if len(starts) == 0:
@@ -116,7 +116,7 @@ def slices_joined(data: Bytes, starts: Counts, stops: Counts) -> Bytes:
     """Return slices of bytes one after the other; a view if they touch already.
 
     Args:
-        data: Where they lie.
+        data: The bytes that contain them.
         starts: (num_slices,) their first bytes.
         stops: (num_slices,) one past their last.
     """
@@ -145,9 +145,9 @@ def slices_joined(data: Bytes, starts: Counts, stops: Counts) -> Bytes:
 
 
 def _num_regular(starts: Counts, sizes: Counts) -> int:
-    """Return how many slices, from the first on, have one size and one distance, not overlapping.
+    """Return how many slices, from the first on, have equal sizes and distances and do not overlap.
 
-    There are two slices at least.
+    There are at least two slices.
     """
     distances = np.diff(starts)
     if distances[0] < sizes[0]:
@@ -157,12 +157,12 @@ def _num_regular(starts: Counts, sizes: Counts) -> int:
 
 
 def consecutive(data: Bytes, sizes: Counts) -> ChunkedBuffer:
-    """Return chunks that lie one after the other from the first byte on."""
+    """Return consecutive chunks, starting at the first byte."""
     return ChunkedBuffer(data, starts_of(sizes), sizes)
 
 
 def starts_of(sizes: Counts) -> Counts:
-    """Return where things of these sizes start when they lie one after the other from 0 on."""
+    """Return the starts of consecutive things of these sizes, the first at 0."""
     starts = np.zeros(len(sizes), dtype=np.int64)
     np.cumsum(sizes[:-1], out=starts[1:])
     return starts

@@ -1,4 +1,4 @@
-"""The metadata of a file's columns, read when they are first requested and kept."""
+"""The metadata of a file's columns, read on first use and cached."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from lance_stream.file.columns import ColumnMetadata, decode_column_metadata, ho
 
 
 class ColumnTable:
-    """The columns of a file, by their place in it.
+    """The columns of a file, by index.
 
     Args:
-        ranges: Where the metadata of each stand.
-        data_stop: Where the pages of the file end.
+        ranges: The ranges of their metadata.
+        data_stop: The end of the file's pages.
     """
 
     def __init__(self, ranges: Sequence[ByteRange], data_stop: int) -> None:
@@ -21,14 +21,14 @@ class ColumnTable:
         self._columns: dict[int, ColumnMetadata] = {}
 
     def __getitem__(self, index: int) -> ColumnMetadata:
-        """Return a column that was loaded."""
+        """Return a loaded column."""
         return self._columns[index]
 
     def load(self, indices: Sequence[int]) -> Asking[list[ColumnMetadata]]:
         """Return some columns: one request, none if they are known.
 
         Raises:
-            BadDataError: They are damaged, or a column is not there.
+            BadDataError: They are damaged, or a column does not exist.
         """
         wanted = [each for each in dict.fromkeys(indices) if each not in self._columns]
         for index in wanted:
@@ -40,6 +40,6 @@ class ColumnTable:
             buffers = yield [self._ranges[index] for index in wanted]
             for index, buffer in zip(wanted, buffers, strict=True):
                 column = decode_column_metadata(buffer, self._data_stop)
-                holds_blobs(column)  # refuses what holds neither values nor descriptions
+                holds_blobs(column)  # refuses other contents than values or descriptions
                 self._columns[index] = column
         return [self._columns[index] for index in indices]

@@ -1,9 +1,10 @@
 """Column metadata: for each column of a file its pages, for each page its buffers.
 
-One message a column stands behind the buffers, before the footer:
+After the buffers, before the footer, there is one message per column:
 
     ColumnMetadata
-        encoding            about the whole column: "values" for all that we read, perhaps beside
+        encoding            of the whole column: always "values" in files that we read, possibly
+        with
                             a zone map
         pages
             buffers         (offset, size) in the file, 64-byte aligned
@@ -13,7 +14,7 @@ One message a column stands behind the buffers, before the footer:
         buffers             of the column as a whole
 
 Source:  file2.proto, message ColumnMetadata.
-Differs: An encoding may by the proto stand elsewhere in the file ("indirect"). No known writer
+Differs: By the proto an encoding may be stored elsewhere in the file ("indirect"). No known writer
          does that, and the reference does not read it; neither do we.
 """
 
@@ -33,7 +34,7 @@ from lance_stream.schema.fields import Field
 M = TypeVar("M", bound=Message)
 
 MAX_ITEMS = 2**63 - 1
-"""What an Arrow array can count."""
+"""The largest length of an Arrow array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Page:
     """A run of rows of one column that is encoded separately.
 
     Attributes:
-        buffers: Where the page's buffers stand in the file; the encoding refers to them by place.
+        buffers: The page's buffers in the file; the encoding refers to them by index.
         length: Number of rows (items, for the inner columns of 2.0 lists).
         encoding: A serialized google.protobuf.Any around the version's own encoding message.
         priority: First row of the page within the file; 0 throughout in 2.0.
@@ -59,8 +60,8 @@ class ColumnMetadata:
 
     Attributes:
         pages: The pages in row order.
-        encoding: A serialized google.protobuf.Any about the whole column.
-        buffers: Buffers that belong to the column and to no page.
+        encoding: A serialized google.protobuf.Any for the whole column.
+        buffers: Buffers of the column that belong to no page.
     """
 
     pages: tuple[Page, ...]
@@ -70,12 +71,12 @@ class ColumnMetadata:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedPage:
-    """A page that a field's writer made and that no file holds yet.
+    """A page from a field's writer that is not yet in a file.
 
     Attributes:
-        column: Which of the field's own columns the page belongs to, counted depth first: every
+        column: The page's column among the field's own columns, counted depth first: every
             field of the tree has one in 2.0, only the leaves have one from 2.1 on.
-        buffers: The page's buffers, each in parts that stand one after the other without gaps.
+        buffers: The page's buffers, each in consecutive parts without gaps.
             The writer of the file aligns the start of each buffer.
         length: As in `Page`.
         encoding: As in `Page`.
@@ -90,16 +91,16 @@ class EncodedPage:
 
 
 def decode_column_metadata(data: bytes | memoryview, data_stop: int) -> ColumnMetadata:
-    """Return the column that a message describes, every stored range checked.
+    """Return the column that a message describes, after checking every stored range.
 
     Args:
         data: The serialized message.
-        data_stop: The end of the file's buffers; none may reach past it.
+        data_stop: The end of the file's buffers; no range may exceed it.
 
     Raises:
-        CorruptDataError: The message is malformed, a buffer lies outside of the file, or a length
+        CorruptDataError: The message is malformed, a buffer is outside of the file, or a length
             is impossible.
-        UnsupportedFeatureError: An encoding stands elsewhere in the file.
+        UnsupportedFeatureError: An encoding is stored elsewhere in the file.
     """
     message = file2_pb2.ColumnMetadata()
     try:
@@ -134,21 +135,21 @@ def encode_column_metadata(column: ColumnMetadata) -> bytes:
 
 
 def fields_with_column(field: Field, version: FileVersion) -> Iterator[Field]:
-    """Yield the fields of a top-level field's tree that have a column, in the columns' order.
+    """Yield the fields of a top-level field's tree that have a column, in column order.
 
-    In 2.0 every field has one, parents too, but the parts of a packed struct; from 2.1 on only
-    the leaves have.
+    In 2.0 every field has one, parents too, except the parts of a packed struct; from 2.1 on only
+    the leaves have one.
     """
     return _parents_too(field) if version is FileVersion.V2_0 else field.leaves()
 
 
 def holds_blobs(column: ColumnMetadata) -> bool:
-    """Return whether a column's pages hold descriptions of blobs, in files of version 2.0.
+    """Return whether a column's pages contain descriptions of blobs, in files of version 2.0.
 
-    A zone map may stand beside the values: it says which values lie where, and is not needed.
+    A zone map may accompany the values: it is an index of them, and is not needed.
 
     Raises:
-        UnsupportedFeatureError: The column holds neither values nor descriptions of blobs.
+        UnsupportedFeatureError: The column contains neither values nor descriptions of blobs.
     """
     if not column.encoding:
         return False
@@ -176,7 +177,7 @@ def unpack_encoding(encoding: bytes, kind: type[M]) -> M:
     """Return the message in an Any.
 
     Raises:
-        UnsupportedFeatureError: Another message stands in it.
+        UnsupportedFeatureError: It contains another message.
         CorruptDataError: The Any or the message is malformed.
     """
     wrapped = Any()

@@ -1,7 +1,7 @@
-"""What codecs give and take: values without nulls, without Arrow, without a file.
+"""The blocks that codecs exchange: values without nulls, without Arrow, without a file.
 
-A layout (`v2_1.layouts`) takes a page apart into values and levels; a codec (`v2_1.codecs`) turns
-the values' bytes into one of these blocks and back. Nulls are the layout's business: a null value
+A layout (`v2_1.layouts`) splits a page into values and levels; a codec (`v2_1.codecs`) turns
+the values' bytes into one of these blocks and back. The layout handles nulls: a null value
 has a slot in the block, with arbitrary contents.
 
     FixedWidthBlock      num_values of bits_per_value, little-endian; 1 bit: an LSB-first bitmap
@@ -9,7 +9,7 @@ has a slot in the block, with arbitrary contents.
     FixedSizeListBlock   num_values lists of items_per_value items, with a bitmap for null items
     DictionaryBlock      indices into items
     StructBlock          num_values structs: one block for each part
-    ConstantBlock        one value, num_values times; no value: all of them are null
+    ConstantBlock        one value, num_values times; without a value all are null
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ WORDS: dict[int, np.dtype[np.unsignedinteger]] = {
     32: np.dtype("<u4"),
     64: np.dtype("<u8"),
 }
-"""The unsigned word of each width in bits that is one."""
+"""The unsigned word of each width in bits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +56,7 @@ class FixedWidthBlock:
         """Return (num_values,) unsigned words of 8, 16, 32 or 64 bits, without a copy.
 
         Raises:
-            UnsupportedFeatureError: The values are not of such a width.
+            UnsupportedFeatureError: The values have another width.
         """
         return self.data.view(word_of(self.bits_per_value))
 
@@ -67,8 +67,8 @@ class VariableWidthBlock:
 
     Args:
         num_values: Their number.
-        offsets: (num_values + 1,) int32 or int64 places in `data`, ascending, the first 0; value i
-            is `data[offsets[i]:offsets[i + 1]]`.
+        offsets: (num_values + 1,) int32 or int64 positions in `data`, ascending, the first 0;
+            value i is `data[offsets[i]:offsets[i + 1]]`.
         data: (offsets[-1],) bytes or more. May be read-only.
     """
 
@@ -87,7 +87,7 @@ class FixedSizeListBlock:
             without a value if all items are null.
         validity: (ceil(num_values * items_per_value / 8),) bytes of bitmap, least significant bit
             first: bit i is set when *item* i is not null. None: no item is null.
-        num_values: How many lists there are.
+        num_values: The number of lists.
     """
 
     items_per_value: int
@@ -101,10 +101,10 @@ class DictionaryBlock:
     """Indices into distinct values.
 
     Args:
-        indices: num_values unsigned indices; those of null values can be anything that is less
-            than the number of items.
+        indices: num_values unsigned indices; those of null values are arbitrary, but less than the
+            number of items.
         items: The distinct values.
-        num_values: How many indices there are.
+        num_values: The number of indices.
     """
 
     indices: FixedWidthBlock
@@ -114,11 +114,11 @@ class DictionaryBlock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StructBlock:
-    """Structs whose parts are one column together.
+    """Structs whose parts form one column.
 
     Args:
         parts: A block for each part, of `num_values` values.
-        num_values: How many structs there are.
+        num_values: The number of structs.
     """
 
     parts: tuple["DataBlock", ...]
@@ -127,11 +127,11 @@ class StructBlock:
 
 @dataclass(frozen=True, slots=True)
 class ConstantBlock:
-    """One value, again and again.
+    """One value, repeated.
 
     Args:
-        value: Its bytes. None: every value is null.
-        num_values: How often.
+        value: Its bytes. None if every value is null.
+        num_values: The number of repetitions.
     """
 
     value: bytes | None
@@ -149,7 +149,7 @@ DataBlock: TypeAlias = (
 
 
 def size_in_bytes(num_values: int, bits_per_value: int) -> int:
-    """Return how many bytes hold so many values of that width without gaps."""
+    """Return the number of bytes of values of a width, without gaps."""
     return (num_values * bits_per_value + 7) // 8
 
 
@@ -175,7 +175,7 @@ def offsets_of(lengths: npt.NDArray[np.integer], *, as_int32: bool) -> Offsets:
 
 
 def fixed_width_block(bits_per_value: int, num_values: int, data: Bytes) -> FixedWidthBlock:
-    """Make a block of stored bytes, once their number is what the values need.
+    """Return a block of stored bytes, after checking their number.
 
     Raises:
         CorruptDataError: There are fewer or more bytes.

@@ -1,4 +1,4 @@
-"""What a column's metadata asks of its encoding: the keys `lance-encoding:*`.
+"""The options for encoding a column in its metadata: the keys `lance-encoding:*`.
 
     compression                     none lz4 zstd fsst    general compression, or none at all
     compression-level               a whole number        how hard; zstd: up to 22, 0: its own
@@ -17,14 +17,14 @@
     packed                          true false            a struct as one column
     blob                            true                  bytes apart from the other columns
 
-`packed` is also known without its prefix. A key counts for the column that it stands at; a list's
-item, a struct's part has its own. `structural-encoding` alone is asked of a top-level column, for
-all that is in it.
+`packed` is also accepted without its prefix. A key applies to its own column; a list's item or a
+struct's part has its own. Only `structural-encoding` is set on a top-level column, for everything
+in it.
 
 Source:  file format document, "Field Encoding Specification"; lance-encoding's constants.
-Differs: The reference ignores some values that it does not understand, and stops at others; a
-         wrong value is refused here as a table is made, and ignored in tables of others. It
-         reads some of them from environment variables, too.
+Differs: The reference ignores some values that it does not understand, and fails on others. Here a
+         wrong value is refused when a table is created, and ignored in tables of other programs.
+         The reference also reads some of them from environment variables.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,21 +48,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EncodingOptions:
-    """How a column is to be encoded.
+    """The options for encoding a column.
 
     Attributes:
-        compression: `"none"`, `"lz4"`, `"zstd"` or `"fsst"`; None: as it pays.
-        compression_level: How hard; None: the algorithm's own.
-        structural_encoding: `"miniblock"` or `"fullzip"`; None: as it pays.
-        rle_threshold: Runs per value from which on run-length encoding is not to be used; None: as
-            it pays.
+        compression: `"none"`, `"lz4"`, `"zstd"` or `"fsst"`; None: automatic.
+        compression_level: The level; None: the algorithm's default.
+        structural_encoding: `"miniblock"` or `"fullzip"`; None: automatic.
+        rle_threshold: Runs per value from which on run-length encoding is not used; None:
+            automatic.
         byte_stream_split: `"off"`, `"on"` or `"auto"`.
-        minichunk_bytes: Bytes of byte strings in a mini-block chunk; None: the usual.
-        dict_divisor: A dictionary has at most one item for so many values.
-        dict_size_ratio: Indices and items have at most so much of the values' bytes.
-        dict_max_bytes: A dictionary of byte strings has at most so many bytes.
+        minichunk_bytes: Bytes of byte strings in a mini-block chunk; None: the default.
+        dict_divisor: A dictionary has at most one item per this many values.
+        dict_size_ratio: Indices and items have at most this share of the values' bytes.
+        dict_max_bytes: A dictionary of byte strings has at most this many bytes.
         dict_values_compression: `"none"`, `"lz4"` or `"zstd"`, for a dictionary's items.
-        dict_values_compression_level: How hard; None: the algorithm's own.
+        dict_values_compression_level: The level; None: the algorithm's default.
         packed: Whether a struct is stored as one column.
         blob: Whether bytes are stored apart.
     """
@@ -86,11 +86,11 @@ DEFAULT_OPTIONS = EncodingOptions()
 
 
 def parse_encoding_options(field: Field, root: Field | None = None) -> EncodingOptions:
-    """Return what a field's metadata asks for.
+    """Return the options in a field's metadata.
 
     Args:
-        field: The field; what stands at its children does not count.
-        root: The top-level field that it is a part of; None: it is one itself.
+        field: The field; the metadata of its children do not count.
+        root: The top-level field that contains it; None if it is one itself.
 
     Raises:
         InvalidInputError: A value is not one of those above; the message names key and value.
@@ -121,7 +121,7 @@ def parse_encoding_options(field: Field, root: Field | None = None) -> EncodingO
 
 
 def check_encoding_options(root: Field) -> None:
-    """Check what the metadata of a top-level field and of all below it asks for.
+    """Check the options in the metadata of a top-level field and of all fields below it.
 
     Raises:
         InvalidInputError: A value is not one of those above; the message names key and value.
@@ -131,11 +131,11 @@ def check_encoding_options(root: Field) -> None:
 
 
 def with_known_options(field: Field) -> Field:
-    """Return a top-level field without the metadata that ask for an encoding that is not known.
+    """Return a top-level field without the metadata of unknown encodings.
 
-    A table that another program made may ask for what that program alone knows. It is a wish: the
-    files that are written say how they are encoded. Metadata that change what a column is (blobs,
-    packed structs) stay in effect.
+    A table of another program may contain options that only that program knows. They are hints: the
+    written files record their encoding. Metadata that change what a column is (blobs, packed
+    structs) stay in effect.
     """
     children = tuple(with_known_options(each) for each in field.children)
     metadata = dict(field.metadata)
@@ -242,4 +242,4 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "packed": ("packed", _flag),
     "blob": ("blob", _blob),
 }
-"""What each key sets, and how its value is read; without the prefix."""
+"""The attribute that each key sets, and the parser of its value; without the prefix."""

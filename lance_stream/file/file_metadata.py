@@ -1,4 +1,4 @@
-"""What a file says of itself, before any of its columns."""
+"""The metadata of a file as a whole."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from lance_stream.schema.fields import Schema
 
 @dataclass(frozen=True, slots=True)
 class FileMetadata:
-    """What a file says of itself.
+    """The metadata of a file as a whole.
 
     Attributes:
         version: The file's version.
         num_rows: Rows in each top-level column.
-        schema: The schema that the file's writer had; tables go by their own, and by field ids.
-        column_ranges: Where the metadata of each column stand.
-        buffer_ranges: Where the buffers stand that belong to the file as a whole.
+        schema: The writer's schema; tables use their own, and field ids.
+        column_ranges: The ranges of the columns' metadata.
+        buffer_ranges: The ranges of the buffers of the file as a whole.
         size_bytes: The size of the file.
     """
 

@@ -8,8 +8,8 @@
     footer                      the last 40 bytes, little-endian:
         u64 A | u64 C | u64 G | u32 num_globals | u32 num_columns | u16 major | u16 minor | "LANC"
 
-Files of version 0.1 end in another footer, but their last 8 bytes are of the same form: enough
-to name the version.
+Files of version 0.1 have another footer, but their last 8 bytes have the same form: enough
+to determine the version.
 
 Source: file format document, "File structure"; files that the reference wrote.
 """
@@ -46,10 +46,10 @@ _TABLE_ENTRY_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """Where the parts of a file stand.
+    """The positions of the parts of a file.
 
     Attributes:
-        metadata_start: Where the first column's metadata begins, and the buffers end.
+        metadata_start: The start of the first column's metadata, and the end of the buffers.
         column_table: The bytes of the column table.
         global_table: The bytes of the global buffer table.
         version: The file's version.
@@ -62,14 +62,14 @@ class Footer:
 
 
 def decode_footer_version(last_bytes: bytes | memoryview, size_bytes: int) -> FileVersion:
-    """Return the version that the last bytes of a file name.
+    """Return the version in the last bytes of a file.
 
     Args:
-        last_bytes: The last bytes of the file; eight at least, if it has so many.
+        last_bytes: The last bytes of the file; at least eight, if it has as many.
         size_bytes: The size of the file.
 
     Raises:
-        CorruptDataError: The file does not end as a Lance file does.
+        CorruptDataError: The file does not end like a Lance file.
         UnsupportedFeatureError: The file's version is not known or not supported.
     """
     if len(last_bytes) < _VERSION.size or bytes(last_bytes[-4:]) != MAGIC:
@@ -84,15 +84,15 @@ def decode_footer_version(last_bytes: bytes | memoryview, size_bytes: int) -> Fi
 
 
 def decode_footer(last_bytes: bytes | memoryview, size_bytes: int) -> Footer:
-    """Return what the last bytes of a file say.
+    """Return the contents of a file's last bytes.
 
     Args:
         last_bytes: The last 40 bytes of the file, or all of them if there are fewer.
         size_bytes: The size of the file.
 
     Raises:
-        CorruptDataError: The file does not end as a Lance file does, or a position in its footer
-            lies outside of it.
+        CorruptDataError: The file does not end like a Lance file, or a position in its footer is
+            outside of it.
         UnsupportedFeatureError: The file's version is not known or not supported.
     """
     version = decode_footer_version(last_bytes, size_bytes)
@@ -129,10 +129,10 @@ def encode_footer(footer: Footer) -> bytes:
 
 
 def decode_position_table(table: bytes | memoryview, size_bytes: int) -> tuple[ByteRange, ...]:
-    """Return the ranges that a column table or a global buffer table lists.
+    """Return the ranges in a column table or a global buffer table.
 
     Raises:
-        CorruptDataError: A range reaches past the footer of a file of `size_bytes`.
+        CorruptDataError: A range extends past the footer of a file of `size_bytes`.
     """
     entries = np.frombuffer(table, dtype="<u8").reshape(-1, 2)
     ranges = tuple(ByteRange(start, start + size) for start, size in entries.tolist())
@@ -161,7 +161,7 @@ def decode_file_descriptor(data: bytes | memoryview) -> tuple[Schema, int]:
         raise CorruptDataError(
             f"the file claims {message.length} rows, but a file has at most {MAX_ROWS}"
         )
-    # The reference gives the parts of a blob's description no ids. Nothing can refer to them.
+    # The reference assigns no ids to the parts of a blob's description. Nothing can refer to them.
     numbered = [each for each in message.schema.fields if each.id != UNASSIGNED_ID]
     schema = Schema(fields=fields_from_proto(numbered), metadata=dict(message.schema.metadata))
     return schema, message.length
@@ -179,7 +179,7 @@ def encode_file_descriptor(schema: Schema, num_rows: int) -> bytes:
 
 
 def padding_to_alignment(position: int) -> int:
-    """Return how many zero bytes bring a position to the alignment of buffers."""
+    """Return the number of zero bytes that align a position for a buffer."""
     return -position % BUFFER_ALIGNMENT
 
 

@@ -1,4 +1,4 @@
-"""Bytes of a file that were read already, and need no second request."""
+"""Bytes of a file that were already read and need no second request."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class KnownRanges:
-    """Ranges of a file that were read already, and need no second request.
+    """Ranges of a file that were already read and need no second request.
 
     Args:
         ranges: The ranges.
@@ -22,7 +22,7 @@ class KnownRanges:
         self._starts = [each.start for each, _ in self._known]
 
     def and_also(self, ranges: Sequence[ByteRange], buffers: Sequence[Buffer]) -> "KnownRanges":
-        """Return these and some more."""
+        """Return these ranges and some more."""
         more = [
             (each, data)
             for each, data in zip(ranges, buffers, strict=True)
@@ -34,7 +34,7 @@ class KnownRanges:
         return KnownRanges([each for each, _ in known], [data for _, data in known])
 
     def answering(self, asking: Asking[T]) -> Asking[T]:
-        """Run a generator that asks for bytes, and pass on only what is not known."""
+        """Run a generator that requests bytes, and pass on only requests for unknown ranges."""
         if not self._known:
             return (yield from asking)
         try:

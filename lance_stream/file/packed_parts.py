@@ -1,8 +1,8 @@
-"""Parts of packed structs: the whole is read, and what is requested is kept.
+"""Parts of packed structs: all are read, and the requested ones are kept.
 
-The parts of a packed struct lie side by side in one column, and only the file's own schema says
-which they all are. `with_whole_structs` puts the missing ones back into a projected field;
-`without_parts` takes them out of what was read.
+The parts of a packed struct are stored side by side in one column, and only the file's own schema
+lists them all. `with_whole_structs` adds the missing ones to a projected field; `without_parts`
+removes them from the result.
 """
 
 from dataclasses import replace
@@ -17,14 +17,14 @@ from lance_stream.schema.logical_types import STRUCT
 
 
 def with_whole_structs(field: Field, stored: Schema) -> Field:
-    """Return a field with all the parts that its packed structs have in a file.
+    """Return a field with all parts of its packed structs in a file.
 
     Args:
         field: The field; parts of structs may be projected away.
         stored: The file's own schema.
 
     Raises:
-        CorruptDataError: A packed struct is no struct in the file's schema.
+        CorruptDataError: A packed struct is not a struct in the file's schema.
     """
     if not field.children or field.is_blob:
         return field
@@ -43,15 +43,15 @@ def with_whole_structs(field: Field, stored: Schema) -> Field:
 
 
 def without_parts(array: pa.Array, read: Field, field: Field) -> pa.Array:
-    """Return what was read of a field with the parts that were not requested taken out.
+    """Return a field's values without the parts that were not requested.
 
     Args:
-        array: What was read, from its buffers' start on.
-        read: The field as `with_whole_structs` made it.
-        field: The field requested.
+        array: The values, from the start of their buffers.
+        read: The field from `with_whole_structs`.
+        field: The requested field.
 
     Returns:
-        As many values, of exactly the field's Arrow type.
+        The same number of values, of exactly the field's Arrow type.
     """
     if read is field or not field.children:
         return array
@@ -64,7 +64,7 @@ def without_parts(array: pa.Array, read: Field, field: Field) -> pa.Array:
             else nulls(len(array), arrow_type.field(place).type)
             for place, each in enumerate(field.children)
         ]
-        # `field` has applied the offset to the parts: the struct's own validity is to follow.
+        # `field` has applied the offset to the parts: the struct's own validity must follow.
         return pa.StructArray.from_arrays(
             children,
             fields=list(arrow_type),

@@ -1,6 +1,6 @@
-"""A file of version 2.x as columns of pages: what is the same in all of these versions.
+"""A file of version 2.x as columns of pages: the common part of these versions.
 
-How the pages of a column are read, the version says (`v2_0.field_reader`, `v2_1.field_reader`).
+Each version reads the pages of a column in its own way (`v2_0.field_reader`, `v2_1.field_reader`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,16 +31,16 @@ from lance_stream.schema.fields import Field
 
 
 class FieldReader(Protocol):
-    """What reads fields of the files of one version."""
+    """Reads fields of the files of one version."""
 
     def fields_with_column(self, field: Field) -> Iterable[Field]:
-        """Return which of a field and those below it may have a column."""
+        """Return the fields, among a field and those below it, that may have a column."""
         ...
 
     def load_ahead(
         self, fields: Sequence[Field], columns: Sequence[Mapping[int, int]]
     ) -> Asking[None]:
-        """Load what reading needs beyond the fields' own columns, in rounds for all of them."""
+        """Load the data that reading needs beyond the fields' own columns, in joint rounds."""
         ...
 
     def read(self, field: Field, columns: Mapping[int, int], rows: Rows) -> Asking[pa.Array]:
@@ -49,11 +49,11 @@ class FieldReader(Protocol):
 
 
 class PagedFile:
-    """Reads rows of one file; what it learns about columns and pages it keeps.
+    """Reads rows of one file; caches what it learns about columns and pages.
 
     Args:
-        metadata: Of the file.
-        data_stop: Where its pages end.
+        metadata: The file's metadata.
+        data_stop: The end of its pages.
     """
 
     def __init__(self, metadata: FileMetadata, data_stop: int) -> None:
@@ -82,7 +82,7 @@ class PagedFile:
     def page_starts(
         self, fields: Sequence[Field], column_of: Mapping[int, int]
     ) -> Asking[npt.NDArray[np.int64]]:
-        """Return where the most finely paged column begins its pages."""
+        """Return the page starts of the column with the most pages."""
         held = [each for field in fields for each in field.walk() if each.id in column_of]
         columns = yield from self._columns.load([column_of[each.id] for each in held])
         lengths = [[page.length for page in each.pages] for each in columns]
@@ -91,7 +91,7 @@ class PagedFile:
         return np.cumsum([0, *max(of_rows, key=len, default=[self._metadata.num_rows])])
 
     def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:  # noqa: ARG002  # none are stored
-        """Return None: files from 2.0 on say nothing of the values of a page."""
+        """Return None: files from 2.0 on have no bounds of pages."""
         yield from ()
         return None
 
@@ -113,7 +113,7 @@ class PagedFile:
     def _columns_below(self, field: Field, column_of: Mapping[int, int]) -> dict[int, int]:
         """Return the columns of a field and of those below it, by field id.
 
-        Parts of a nested column that was widened later are not there: they read as nulls.
+        Parts that were added to a nested column later are missing: they read as nulls.
         """
         columns = {
             each.id: column_of[each.id]

@@ -1,11 +1,11 @@
 """Reading a data file: metadata once, then rows of the columns requested.
 
-Everything here is pure: it asks for byte ranges and is sent buffers (see `byte_ranges`). The last
+Everything here is pure: it requests byte ranges and receives buffers (see `byte_ranges`). The last
 64 KiB of a file come with the first request and are kept, so that a small file is read by one
 request in all.
 
     opening     1 request: the last 64 KiB
-                up to 2 more, if the tables or the schema do not lie in them
+                up to 2 more, if the tables or the schema are not in them
     reading     what the columns' version needs; plus 1 request if the metadata of the columns
                 were not among what opening has read
 
@@ -41,14 +41,14 @@ from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
 
 TAIL_BYTES: Final = 64 << 10
-"""How much of a file's end the first request asks for."""
+"""Bytes at the end of a file that the first request reads."""
 
 EAGER_METADATA_BYTES: Final = 1 << 20
-"""Column metadata up to this size are read at once when a file is opened."""
+"""Column metadata up to this size are read when a file is opened."""
 
 
 class FileContent(Protocol):
-    """What reads the rows of a file as its version stores them; see `FileReader`."""
+    """Reads the rows of a file of one version; see `FileReader`."""
 
     def read(
         self, fields: Sequence[Field], column_of: Mapping[int, int], rows: Rows
@@ -59,18 +59,18 @@ class FileContent(Protocol):
     def page_starts(
         self, fields: Sequence[Field], column_of: Mapping[int, int]
     ) -> Asking[npt.NDArray[np.int64]]:
-        """Return where the most finely paged column begins its pages."""
+        """Return the page starts of the column with the most pages."""
         ...
 
     def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
-        """Return between which bounds the values of each page lie."""
+        """Return the bounds of the values of each page."""
         ...
 
 
 class FileReader:
-    """Reads rows of one file; what it learns about columns and pages it keeps.
+    """Reads rows of one file; caches what it learns about columns and pages.
 
-    Made by `open_file`.
+    Created by `open_file`.
     """
 
     def __init__(self, metadata: FileMetadata, content: FileContent, known: KnownRanges) -> None:
@@ -84,8 +84,8 @@ class FileReader:
         """Return the rows from `start` up to but not including `stop`.
 
         Args:
-            fields: Top-level fields of the table, with children projected away at will.
-            column_of: Which column of the file holds each field, by field id.
+            fields: Top-level fields of the table, possibly without some children.
+            column_of: The column of each field in the file, by field id.
             start: First row offset.
             stop: One past the last; at most the file's number of rows.
 
@@ -93,7 +93,7 @@ class FileReader:
             For each field an array of `stop - start` rows, of exactly the field's Arrow type.
 
         Raises:
-            InvalidInputError: The rows are not there, or too large for one array.
+            InvalidInputError: The rows do not exist, or are too large for one array.
             NotFoundError: A field has no column in this file.
             BadDataError: The file is damaged, or has unsupported features.
         """
@@ -138,9 +138,9 @@ class FileReader:
     def page_starts(
         self, fields: Sequence[Field], column_of: Mapping[int, int]
     ) -> Asking[npt.NDArray[np.int64]]:
-        """Return where the most finely paged column begins its pages.
+        """Return the page starts of the column with the most pages.
 
-        Reads that end there need not join the pages of that column.
+        Reads that end there do not join pages of that column.
 
         Args:
             fields: As in `read`; those without a column in this file are ignored.
@@ -155,10 +155,10 @@ class FileReader:
         return self._known.answering(self._content.page_starts(fields, column_of))
 
     def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
-        """Return between which bounds the values of each page lie; None where nothing says it.
+        """Return the bounds of the values of each page; None if they are unknown.
 
         Args:
-            fields: Leaves that stand in no list.
+            fields: Leaves outside of lists.
 
         Raises:
             BadDataError: The file is damaged.
@@ -167,14 +167,14 @@ class FileReader:
 
 
 def open_file(size_bytes: int, whole_below: int = 0) -> Asking[FileReader]:
-    """Return a reader of a file: one request for its end, at most two more if that is large.
+    """Return a reader of a file: one request for its end, and at most two more if that is large.
 
     Args:
         size_bytes: The size of the file.
-        whole_below: Up to this size all of it is read by the first request, and kept.
+        whole_below: Up to this size the first request reads the whole file, and caches it.
 
     Raises:
-        CorruptDataError: It is not a Lance data file, or damaged.
+        CorruptDataError: It is not a Lance data file, or it is damaged.
         UnsupportedFeatureError: Its version is not supported; the message names it.
     """
     tail_start = 0 if size_bytes <= whole_below else max(0, size_bytes - TAIL_BYTES)

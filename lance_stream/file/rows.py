@@ -1,7 +1,7 @@
-"""Which rows of a column, or of one page of it, are requested.
+"""The requested rows of a column, or of one page of it.
 
-Either a range, whose bytes stand together, or scattered offsets in ascending order. Codecs need
-no other forms: items of a range of lists are a range, items of scattered lists are scattered.
+Either a range, whose bytes are adjacent, or scattered offsets in ascending order. Codecs need no
+other forms: items of a range of lists are a range, items of scattered lists are scattered.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from lance_stream.errors import CorruptDataError
 
 MAX_PLACE = 2**62
-"""No count of values comes near it; sums and products of two smaller places stay in int64."""
+"""Larger than any count of values; sums and products of two smaller positions fit into int64."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +41,7 @@ class Rows:
         return self.stop - self.start if self.offsets is None else len(self.offsets)
 
     def within(self, start: int, stop: int) -> "Rows":
-        """Return those that lie from `start` to `stop`, counted from `start` on."""
+        """Return those from `start` to `stop`, counted from `start`."""
         if self.offsets is None:
             first = min(max(self.start, start), stop)
             return Rows(first - start, max(first, min(self.stop, stop)) - start)
@@ -49,10 +49,10 @@ class Rows:
         return Rows.of(self.offsets[low:high] - start)
 
     def items(self, items_per_row: int) -> "Rows":
-        """Return the items of these rows, if each row has the same number of them.
+        """Return the items of these rows, if each row has the same number of items.
 
         Raises:
-            CorruptDataError: There would be more items than any file can hold.
+            CorruptDataError: There would be more items than a file can contain.
         """
         if self.stop * items_per_row > MAX_PLACE:
             raise CorruptDataError(
@@ -64,7 +64,7 @@ class Rows:
         return Rows.of((firsts[:, None] + np.arange(items_per_row)).reshape(-1))
 
     def with_predecessors(self) -> "Rows":
-        """Return these rows and the row before each, where there is one."""
+        """Return these rows and the row before each, if there is one."""
         if self.offsets is None:
             return Rows(max(self.start - 1, 0), self.stop) if len(self) else self
         before = self.offsets - 1

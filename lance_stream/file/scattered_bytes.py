@@ -1,13 +1,13 @@
-"""Many small pieces of a file, requested and collected without an object for each.
+"""Reads many small pieces of a file without an object for each.
 
-Tens of thousands of rows that lie scattered over a column are tens of thousands of pieces. To ask
-for each by a range of its own costs several times what reading the bytes between them does, in
-time and in memory. So pieces that lie near to each other are requested as one range, and collected
-out of its bytes in one go.
+Tens of thousands of scattered rows of a column are tens of thousands of pieces. A request for each
+takes several times the time and memory of reading the bytes between them. So pieces that are close
+to each other are requested as one range, and gathered from its bytes at once.
 
-    MAX_GAP_BYTES        two pieces nearer than this are asked for together
-    MAX_JOINED_BYTES     a joined range does not cross a multiple of this, so that memory is handed
-                         out in portions of one size, which are used again
+    MAX_GAP_BYTES        two pieces nearer than this are requested together
+    MAX_JOINED_BYTES     a joined range does not cross a multiple of this, so that memory is
+    allocated
+                         in portions of one size, which are reused
 """
 
 from typing import Final
@@ -28,11 +28,11 @@ _MAX_INT32: Final = 2**31 - 1
 
 
 def read_slices(starts: Places, stops: Places) -> Asking[Bytes]:
-    """Return pieces of a file, one after the other: one round.
+    """Return pieces of a file, concatenated: one round.
 
     Args:
         starts: (num_pieces,) their first bytes, ascending.
-        stops: (num_pieces,) one past their last; no piece begins before the one before it ends.
+        stops: (num_pieces,) one past their last; pieces do not overlap.
     """
     if len(starts) == 0:
         return np.zeros(0, np.uint8)
@@ -53,17 +53,17 @@ def read_slices(starts: Places, stops: Places) -> Asking[Bytes]:
 
 
 def read_joined(starts: Places, stops: Places) -> Asking[tuple[Bytes, Places]]:
-    """Return pieces of a file with whatever lies between near ones: one round.
+    """Return pieces of a file with the bytes between near ones: one round.
 
-    Nothing is copied if all are near. It is for pieces that are large, as chunks are, and of which
-    most are wanted.
+    Nothing is copied if all are near. This is for large pieces, such as chunks, most of which are
+    wanted.
 
     Args:
         starts: (num_pieces,) their first bytes, ascending; at least one piece.
-        stops: (num_pieces,) one past their last; no piece begins before the one before it ends.
+        stops: (num_pieces,) one past their last; pieces do not overlap.
 
     Returns:
-        Bytes, and (num_pieces,) where in them each piece starts.
+        Bytes, and (num_pieces,) the start of each piece in them.
     """
     heads = np.append(0, np.flatnonzero(starts[1:] - stops[:-1] > MAX_GAP_BYTES) + 1)
     begins = starts[heads]
@@ -80,10 +80,10 @@ def read_joined(starts: Places, stops: Places) -> Asking[tuple[Bytes, Places]]:
 
 
 def gather(data: Bytes, starts: Places, stops: Places) -> tuple[Offsets, Bytes]:
-    """Return slices of bytes one after the other, and the offsets between them.
+    """Return concatenated slices of bytes, and the offsets between them.
 
-    The slices ascend and do not overlap: together with what lies between them they are a binary
-    array of which every other value is wanted, and Arrow copies those.
+    The slices ascend and do not overlap: together with the bytes between them they form a binary
+    array of which every second value is wanted, and Arrow copies those.
     """
     if len(starts) == 0:
         return np.zeros(1, np.int32), np.zeros(0, np.uint8)

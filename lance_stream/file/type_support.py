@@ -1,10 +1,10 @@
-"""Which types files of each version hold.
+"""The types that files of each version support.
 
     2.2 on      map, fixed-size lists of structs
-    all         everything else that the format has a name for
+    all         all other types of the format
 
 Source:  files that the reference wrote, and what it refused.
-Differs: The reference writes fixed-size lists of structs into 2.0 files and cannot read them again.
+Differs: The reference writes fixed-size lists of structs to 2.0 files and cannot read them back.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ _WITHOUT_MAPS = frozenset({FileVersion.V0_1, FileVersion.V2_0, FileVersion.V2_1}
 
 
 def foreign_type(field: Field, version: FileVersion) -> str | None:
-    """Return what a column is made of that files of a version do not hold; None if nothing."""
+    """Return the part of a column's type that files of a version do not support; None if none."""
     if version in _WITHOUT_MAPS:
         for each in field.walk():
             if each.logical_type == MAP:
@@ -29,10 +29,10 @@ def foreign_type(field: Field, version: FileVersion) -> str | None:
 
 
 def check_types(fields: Iterable[Field], version: FileVersion) -> None:
-    """Raise unless columns can be written to files of a version.
+    """Check that columns can be written to files of a version.
 
     Raises:
-        InvalidInputError: They cannot; the message names the column and the way out.
+        InvalidInputError: They cannot be written; the message names the column and the way out.
     """
     for each in fields:
         found = foreign_type(each, version)
@@ -46,7 +46,7 @@ def check_types(fields: Iterable[Field], version: FileVersion) -> None:
 def holds_only_nulls(field: Field, version: FileVersion) -> bool:
     """Return whether files of a version can hold a column that is null in all rows.
 
-    Where they cannot, a file goes without the column, which reads as null. Not so in 0.1, where the
-    reference reads no file that lacks a column, and hardly any column can be null.
+    If they cannot, a file omits the column, which reads as null. Not so in 0.1, where the reference
+    reads no file without a column, and hardly any column can be null.
     """
     return version is not FileVersion.V2_0 or field.logical_type != STRUCT

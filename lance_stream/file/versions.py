@@ -7,7 +7,7 @@
     2.2         "2.2"       (2, 2)                      (2, 2)
     2.3         "2.3"       (2, 3)                      (2, 3), unstable
 
-Old writers left other pairs behind: (0, 0) and (0, 1) for 0.1, and for 2.0 either pair in both
+Old writers used other pairs: (0, 0) and (0, 1) for 0.1, and for 2.0 either pair in both
 places. They are read, never written.
 
 Source: files and manifests that the reference wrote.
@@ -20,7 +20,7 @@ from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 
 
 class FileVersion(Enum):
-    """How the bytes of a data file are laid out. The value is the name that manifests store."""
+    """The format of a data file. The value is the name that manifests store."""
 
     V0_1 = "0.1"
     V2_0 = "2.0"
@@ -48,10 +48,10 @@ class FileVersion(Enum):
 
     @classmethod
     def parse(cls, name: str) -> "FileVersion":
-        """Return the version that a user requested, by its name or by one of its aliases.
+        """Return the version that a user requested, by its name or an alias.
 
         Raises:
-            InvalidInputError: There is no such version; the message lists those that are.
+            InvalidInputError: There is no such version; the message lists the existing ones.
         """
         lowered = str(name).lower()
         version = _ALIASES.get(lowered)
@@ -67,7 +67,7 @@ class FileVersion(Enum):
 
     @classmethod
     def from_manifest_name(cls, name: str) -> "FileVersion":
-        """Return the version that a manifest names; aliases are never stored.
+        """Return the version in a manifest; aliases are never stored.
 
         Raises:
             UnsupportedFeatureError: The name is not known.
@@ -79,7 +79,7 @@ class FileVersion(Enum):
 
     @classmethod
     def from_numbers(cls, major: int, minor: int) -> "FileVersion":
-        """Return the version that a DataFile message or a file's footer spells.
+        """Return the version for the numbers in a DataFile message or a file's footer.
 
         Raises:
             UnsupportedFeatureError: The pair is not known.
@@ -90,10 +90,10 @@ class FileVersion(Enum):
         return version
 
     def check_supported(self) -> None:
-        """Raise unless lance-stream reads and writes files of this version.
+        """Check that lance-stream reads and writes files of this version.
 
         Raises:
-            UnsupportedFeatureError: It does not; the message names the version.
+            UnsupportedFeatureError: It does not support the version; the message names it.
         """
         reason = _REFUSED.get(self)
         if reason is not None:

@@ -3,7 +3,7 @@
     write       the buffers of pages that became full, each aligned to 64 bytes
     finish      the rest of the pages, the file descriptor, column metadata, tables and footer
 
-Nothing is written here: what comes back is to be appended to the file in order. Values are not
+Nothing is written here: append the results to the file in order. Values are not
 copied; the buffers are views of the batches' own memory.
 
 Source: file format document, "Writing a file"; files that the reference wrote.
@@ -52,18 +52,18 @@ from lance_stream.schema.fields import Field, Schema
 from lance_stream.schema.logical_types import MAP, STRUCT
 
 MAX_PAGE_BYTES: Final = 8 << 20
-"""About how many bytes of a column make a page, as in the reference."""
+"""About how many bytes of a column form a page, as in the reference."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """What a manifest has to know of a finished file.
+    """The properties of a finished file that a manifest needs.
 
     Attributes:
         num_rows: Its rows.
         size_bytes: Its size.
         field_ids: The fields that have a column in it.
-        column_indices: For each of them its column; none in version 0.1.
+        column_indices: The column of each of them; none in version 0.1.
         version: The file's version.
     """
 
@@ -75,18 +75,18 @@ class WrittenFile:
 
 
 class FileWriter:
-    """Makes the bytes of one file.
+    """Produces the bytes of one file.
 
     Args:
         schema: The columns, with field ids.
         version: The file's version.
-        max_page_bytes: About how many bytes of a column make a page.
+        max_page_bytes: About how many bytes of a column form a page.
         dictionaries: The table's dictionaries, by field id; only version 0.1 has them.
 
     Raises:
         UnsupportedFeatureError: Files of this version are not supported.
-        InvalidInputError: A column's metadata asks for an encoding that is not known, or files of
-            the version cannot hold its type.
+        InvalidInputError: A column's metadata requests an unknown encoding, or files of the
+            version do not support its type.
     """
 
     def __init__(
@@ -128,8 +128,8 @@ class FileWriter:
             batch: Rows with exactly the Arrow schema of the file's schema.
 
         Raises:
-            InvalidInputError: The batch has another schema, a null where none may be, or what
-                files of this version cannot hold.
+            InvalidInputError: The batch has another schema, a forbidden null, or values that files
+                of this version cannot store.
         """
         if not self._takes(batch.schema):
             raise InvalidInputError(
@@ -153,7 +153,7 @@ class FileWriter:
         return appended
 
     def finish(self) -> tuple[list[Buffer], WrittenFile]:
-        """Return the last bytes to append, and what the manifest has to know of the file."""
+        """Return the last bytes to append, and the properties of the file for the manifest."""
         if self._first is not None:
             buffers, num_rows, size_bytes = self._first.finish()
             # columns are found by field id, which count from the first of them
@@ -172,7 +172,7 @@ class FileWriter:
         )
 
     def _takes(self, schema: pa.Schema) -> bool:
-        """Return whether a batch has the file's schema; some of its blobs may be stored already."""
+        """Return whether a batch has the file's schema; some of its blobs may already be stored."""
         if schema.equals(self._arrow_schema):
             return True
         return schema.names == self._arrow_schema.names and all(
@@ -232,12 +232,12 @@ class FileWriter:
 
 
 def check_nulls(field: Field, array: pa.Array) -> None:
-    """Raise if an array holds a null where its field allows none.
+    """Check that an array has no null if its field allows none.
 
-    Parts of structs that are null and items of lists that are null do not count.
+    Parts of null structs and items of null lists do not count.
 
     Raises:
-        InvalidInputError: It does; the message names the column.
+        InvalidInputError: It has one; the message names the column.
     """
     if all(each.nullable for each in field.walk()):
         return
