@@ -1,12 +1,12 @@
 """Codecs of file versions 2.1 and 2.2: the spec's compressive encodings.
 
-Read `codec` first: what a codec is, and where it can stand. `registry` has the table of them and
-what the layouts call. Each module beside these is one codec: its message, its bytes, and both
-directions where we write it.
+Read `codec` first: the definition of a codec, and its possible positions. `registry` has the table
+of them and the functions for the layouts. Each other module is one codec: its message, its bytes,
+and both directions if we write it.
 
-Codecs that have others inside of them do not import the table: `registry` hands its own functions
-in, `parse` to what reads a message and `encode_per_value` to what packs structs. May import
-`data_blocks`, `chunked_buffers`, `compression`.
+Codecs that contain others do not import the table: `registry` passes its own functions to them,
+`parse` to read a message and `encode_per_value` to pack structs. May import `data_blocks`,
+`chunked_buffers`, `compression`.
 """
 
 from lance_stream.file.v2_1.codecs.codec import EncodedBlock, EncodedMiniBlock, EncodedValues

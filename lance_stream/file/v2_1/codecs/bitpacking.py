@@ -5,14 +5,14 @@ In-line: a mini-block chunk, or a block, of up to 1,024 values is one buffer of 
     width    1 word               bits of a packed value, 0 to T
     packed   1024 * width / T     a last chunk is filled up with zeros to 1,024 values
 
-Out-of-line: a block of any number of values is one buffer of T-bit words; the width stands in the
+Out-of-line: a block of any number of values is one buffer of T-bit words; the width is in the
 encoding:
 
     packed   1024 * width / T     for each full 1,024 values
-    tail                          the rest: either filled up with zeros and packed, or as they are,
-                                  whichever is shorter; as they are, if both are the same
+    tail                          the rest: either padded with zeros and packed, or plain,
+                                  whichever is shorter; plain if both are the same
 
-Which of the two a tail is, the length of the buffer tells.
+The length of the buffer determines which of the two a tail is.
 
 Source:  encodings21.InlineBitpacking, encodings21.OutOfLineBitpacking in the proto.
 """
@@ -49,21 +49,21 @@ from lance_stream.file.v2_1.codecs.codec import (
 from lance_stream.file.v2_1.codecs.flat import Flat
 
 _MOST_STRETCHES = 64
-"""So many stretches of chunks of one width are packed one by one; if there are more, all chunks
-of a width are packed at once and then put to their places."""
+"""Up to this number of stretches of chunks of one width are packed one by one; otherwise all chunks
+of a width are packed at once and then moved into place."""
 
 
 _FEW_CHUNKS = 4
-"""So few chunks of a width are unpacked value by value, together with those of other such widths:
-to unpack a width by rows has a price that many chunks share."""
+"""Up to this number of chunks of a width are unpacked value by value, together with those of other
+such widths: unpacking a width by rows has a fixed cost, shared by many chunks."""
 
 _RARE_CHUNKS = 32
-"""We write no width for fewer chunks if another one costs little."""
+"""We write no width for fewer chunks if a wider one costs little."""
 
 
 @dataclass(frozen=True, slots=True)
 class InlineBitpacking(MiniBlockCodec, BlockCodec):
-    """Words packed 1,024 at a time, each time with their width.
+    """Words packed 1,024 at a time, each with its own width.
 
     Args:
         bits_per_word: T.
@@ -87,7 +87,7 @@ class InlineBitpacking(MiniBlockCodec, BlockCodec):
     def decode_mini_block(
         self, buffers: Sequence[ChunkedBuffer], num_values: Counts
     ) -> FixedWidthBlock:
-        """Decode chunks: all those of one width at once."""
+        """Decode chunks: all of one width at once."""
         (buffer,) = buffers
         word = word_of(self.bits_per_word)
         widths = _widths(buffer, num_values, word)
@@ -116,7 +116,7 @@ class InlineBitpacking(MiniBlockCodec, BlockCodec):
     def pick(
         self, buffers: Sequence[ChunkedBuffer], num_values: Counts, places: Counts
     ) -> FixedWidthBlock | None:
-        """Decode single values; None if words do not lie at multiples of their size."""
+        """Decode single values; None if words are not aligned to their size."""
         (buffer,) = buffers
         word = word_of(self.bits_per_word)
         widths = _widths(buffer, num_values, word).astype(np.int64)
@@ -191,7 +191,7 @@ class OutOfLineBitpacking(BlockCodec):
 def encode_mini_block(block: FixedWidthBlock) -> EncodedMiniBlock:
     """Pack words of 8, 16, 32 or 64 bits in-line, each chunk about as narrow as its largest value.
 
-    Whether that saves anything is for the caller to know (`chunk_widths`).
+    The caller decides whether that saves anything (`chunk_widths`).
     """
     words = block.words()
     word_bytes = words.itemsize
@@ -202,11 +202,11 @@ def encode_mini_block(block: FixedWidthBlock) -> EncodedMiniBlock:
     heads = chunks.starts // word_bytes
     packed[heads] = widths
     num_full = len(words) // VALUES
-    # A chunk that is not full is a stretch by itself.
+    # A partial chunk is a separate stretch.
     borders = np.flatnonzero(np.diff(widths, prepend=-1, append=-1))
     borders = np.unique(np.append(borders, num_full))
     if len(borders) - 1 <= _MOST_STRETCHES:
-        # Neighbours of one width lie evenly: each stretch is packed to its place.
+        # Adjacent chunks of one width are evenly spaced: each stretch is packed in place.
         for first, stop in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
             width = int(widths[first])
             stride = int(sizes[first]) // word_bytes
@@ -228,7 +228,7 @@ def encode_mini_block(block: FixedWidthBlock) -> EncodedMiniBlock:
 def _levelled(widths: Counts) -> Counts:
     """Widen chunks of rare widths to the next width, as long as it costs 1 % of the page at most.
 
-    Each width of a page costs its readers some calls, however few chunks have it.
+    Each width of a page costs its readers some calls, even for few chunks.
     """
     counts = np.bincount(widths)
     present = np.flatnonzero(counts).tolist()
@@ -266,14 +266,14 @@ def encode_block(block: FixedWidthBlock, width: int) -> EncodedBlock:
 
 
 def out_of_line_size(num_values: int, width: int, word_bytes: int) -> int:
-    """Return how many bytes a block of values takes, packed out of line."""
+    """Return the bytes of a block of values, packed out of line."""
     words_per_block = VALUES * width // (word_bytes * 8)
     num_full, num_rest = divmod(num_values, VALUES)
     return (num_full * words_per_block + min(num_rest, words_per_block)) * word_bytes
 
 
 def chunk_widths(words: Words) -> Counts:
-    """Return how many bits the values of each chunk of 1,024 need, the last one's being fewer."""
+    """Return the bits that the values of each chunk of 1,024 need; the last may be shorter."""
     num_full = len(words) // VALUES
     tops = np.bitwise_or.reduce(words[: num_full * VALUES].reshape(num_full, VALUES), axis=1)
     if num_full * VALUES < len(words):
@@ -282,7 +282,7 @@ def chunk_widths(words: Words) -> Counts:
 
 
 def inline_sizes(widths: Counts, word_bytes: int) -> Counts:
-    """Return how many bytes in-line chunks of these widths take."""
+    """Return the bytes of in-line chunks of these widths."""
     return word_bytes + widths * (VALUES // 8)
 
 
@@ -298,7 +298,7 @@ def _filled(words: Words) -> Words:
 
 
 def widths_of(values: Words) -> Counts:
-    """Return how many bits each value needs."""
+    """Return the bits that each value needs."""
     widths = np.zeros(len(values), dtype=np.int64)
     for bits in range(values.itemsize * 8):
         widths += (values >> values.dtype.type(bits)) != 0
@@ -306,7 +306,7 @@ def widths_of(values: Words) -> Counts:
 
 
 def _widths(buffer: ChunkedBuffer, num_values: Counts, word: np.dtype[np.unsignedinteger]) -> Words:
-    """Return the width that each chunk says, once its bytes have it and it holds its values."""
+    """Return the width in each chunk, after checking the sizes of the chunk."""
     if len(num_values) and num_values.max() > VALUES:
         raise CorruptDataError(f"a bit-packed chunk has {num_values.max()} values, over {VALUES}")
     if (buffer.sizes < word.itemsize).any():
@@ -328,13 +328,13 @@ def _widths(buffer: ChunkedBuffer, num_values: Counts, word: np.dtype[np.unsigne
 
 
 def _is_aligned(buffer: ChunkedBuffer, word: np.dtype[np.unsignedinteger]) -> bool:
-    """Return whether all words lie at multiples of their size."""
+    """Return whether all words are aligned to their size."""
     is_apart = bool((buffer.starts % word.itemsize).any())
     return not is_apart and len(buffer.data) % word.itemsize == 0
 
 
 def _first_of_each(values: Words, num_values: Counts) -> Words:
-    """Drop what fills chunks up to 1,024 values."""
+    """Drop the padding of chunks to 1,024 values."""
     if (num_values[:-1] == VALUES).all():
         return values.reshape(-1)[: int(num_values.sum())]
     kept: npt.NDArray[np.bool_] = np.arange(VALUES) < num_values[:, None]

@@ -1,10 +1,10 @@
-"""Byte-stream-split codec: first the first bytes of all values, then the second ones, and so on.
+"""Byte-stream-split codec: the first bytes of all values, then the second ones, and so on.
 
 A mini-block chunk is one buffer:
 
     bytes   (bits_per_value / 8, num_values) u8   row i: byte i of each value
 
-It saves nothing by itself: a general codec around it does.
+It saves nothing alone, but helps a general codec around it.
 
 Source:  encodings21.ByteStreamSplit in the proto; 32 and 64-bit values.
 """
@@ -26,15 +26,15 @@ from lance_stream.file.v2_1.codecs.flat import Flat
 BITS_PER_VALUE = (32, 64)
 
 MAX_CHUNK_BYTES = 4096
-"""Bytes of a chunk that we write, as in the reference."""
+"""Bytes per chunk that we write, as in the reference."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByteStreamSplit(MiniBlockCodec):
-    """Words taken apart into their bytes.
+    """Words split into their bytes.
 
     Args:
-        values: The words; of 32 or 64 bits, anything else is damage.
+        values: The words; of 32 or 64 bits, otherwise damaged.
     """
 
     name = "byte_stream_split"

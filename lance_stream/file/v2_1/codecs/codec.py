@@ -1,12 +1,12 @@
-"""What a codec is: one encoding of the proto as a value, and the positions that it can stand in.
+"""Defines codecs: one encoding of the proto as a value, and its possible positions.
 
     MiniBlockCodec   all chosen chunks of a page at once, each with one to three value buffers
-    BlockCodec       one buffer that is always read whole: dictionaries, levels, constants
-    PerValueCodec    the values of a full-zip page, after they were parted from their levels
+    BlockCodec       one buffer that is always read as a whole: dictionaries, levels, constants
+    PerValueCodec    the values of a full-zip page, after they were split from their levels
 
-A codec has those of the three as bases that it can stand in. What its message says are its fields:
-`from_proto` and `to_proto` are each other's inverse. Its module also has the functions that encode;
-they give the codec that decodes again.
+The bases of a codec are its possible positions. Its fields are the contents of its message:
+`from_proto` and `to_proto` are inverse to each other. Its module also has the functions that
+encode; they return the codec that decodes the result.
 """
 
 from abc import ABC, abstractmethod
@@ -22,10 +22,10 @@ ValueBlock: TypeAlias = FixedWidthBlock | VariableWidthBlock
 
 
 class Codec(ABC):
-    """An encoding of values, with all that its message says of it.
+    """An encoding of values, with all contents of its message.
 
     Attributes:
-        name: Of its field in CompressiveEncoding.
+        name: The name of its field in CompressiveEncoding.
     """
 
     name: ClassVar[str]
@@ -36,11 +36,11 @@ class Codec(ABC):
         """Return the codec that a message describes.
 
         Args:
-            message: Of the field `name`.
-            parse: What gives the codecs inside of it.
+            message: The message of the field `name`.
+            parse: Returns the codecs inside of it.
 
         Raises:
-            BadDataError: No such codec can be, or it is none that we know.
+            BadDataError: The codec is impossible or unknown.
         """
 
     @abstractmethod
@@ -49,20 +49,20 @@ class Codec(ABC):
 
 
 Parse: TypeAlias = Callable[[pb.CompressiveEncoding], Codec]
-"""What gives the codec of an encoding: `registry.parse`, handed in, as it knows all codecs."""
+"""Returns the codec of an encoding: `registry.parse`, an argument since it knows all codecs."""
 
 
 class MiniBlockCodec(Codec):
-    """A codec that can stand in a mini-block page."""
+    """A codec for mini-block pages."""
 
     @property
     def num_buffers(self) -> int:
-        """How many value buffers each chunk has."""
+        """The number of value buffers of each chunk."""
         return 1
 
     @property
     def always_picks(self) -> bool:
-        """Whether `pick` gives single values of any chunks."""
+        """Whether `pick` returns single values for any chunks."""
         return False
 
     @abstractmethod
@@ -70,11 +70,11 @@ class MiniBlockCodec(Codec):
         """Decode the chosen chunks of a page.
 
         Args:
-            buffers: The value buffers, `num_buffers` of them; they lie inside their bytes.
-            num_values: (num_chunks,) how many values each chunk holds.
+            buffers: The value buffers, `num_buffers` of them; they are inside their bytes.
+            num_values: (num_chunks,) the number of values of each chunk.
 
         Raises:
-            CorruptDataError: The bytes do not hold so many values, or are damaged.
+            CorruptDataError: The bytes do not match the number of values, or are damaged.
         """
 
     def pick(
@@ -91,16 +91,16 @@ class MiniBlockCodec(Codec):
             places: Which values, counted over all chunks; ascending.
 
         Returns:
-            None if there is no way that is shorter than to decode whole chunks.
+            None if decoding whole chunks is the fastest way.
 
         Raises:
-            CorruptDataError: The bytes do not hold so many values, or are damaged.
+            CorruptDataError: The bytes do not match the number of values, or are damaged.
         """
         return None
 
 
 class BlockCodec(Codec):
-    """A codec that can stand around a buffer that is always read whole."""
+    """A codec for a buffer that is always read as a whole."""
 
     @abstractmethod
     def decode_block(self, buffer: Bytes, num_values: int) -> DataBlock:
@@ -108,15 +108,15 @@ class BlockCodec(Codec):
 
         Args:
             buffer: All its bytes and no others.
-            num_values: How many values it holds, from 0 on.
+            num_values: The number of its values, from 0.
 
         Raises:
-            CorruptDataError: The bytes do not hold so many values, or are damaged.
+            CorruptDataError: The bytes do not match the number of values, or are damaged.
         """
 
 
 class PerValueCodec(Codec):
-    """A codec that can stand in a full-zip page."""
+    """A codec for full-zip pages."""
 
     @abstractmethod
     def decode_per_value(self, block: ValueBlock) -> DataBlock:
@@ -126,7 +126,7 @@ class PerValueCodec(Codec):
             block: The encoded values; its offsets have been checked.
 
         Raises:
-            CorruptDataError: The bytes do not hold so many values, or are damaged.
+            CorruptDataError: The bytes do not match the number of values, or are damaged.
         """
 
 
@@ -134,8 +134,8 @@ class EncodedMiniBlock(NamedTuple):
     """A page's values, cut into mini-block chunks.
 
     Args:
-        codec: What decodes them.
-        buffers: The value buffers, one or more, each with its place in every chunk; sizes are
+        codec: The codec that decodes them.
+        buffers: The value buffers, one or more, each with its part of every chunk; sizes are
             not padded to 8.
         num_values: (num_chunks,) values of each chunk: powers of two from 2 on, but for the last.
     """
@@ -146,17 +146,17 @@ class EncodedMiniBlock(NamedTuple):
 
     @property
     def encoding(self) -> pb.CompressiveEncoding:
-        """How, for the page's layout message."""
+        """The encoding, for the page's layout message."""
         return self.codec.to_proto()
 
 
 class EncodedBlock(NamedTuple):
-    """Values in one buffer that is always read whole.
+    """Values in one buffer that is always read as a whole.
 
     Args:
-        codec: What decodes them.
+        codec: The codec that decodes them.
         data: The buffer.
-        num_values: How many values it holds.
+        num_values: The number of its values.
     """
 
     codec: BlockCodec
@@ -165,7 +165,7 @@ class EncodedBlock(NamedTuple):
 
     @property
     def encoding(self) -> pb.CompressiveEncoding:
-        """How, for the page's layout message."""
+        """The encoding, for the page's layout message."""
         return self.codec.to_proto()
 
 
@@ -173,8 +173,8 @@ class EncodedValues(NamedTuple):
     """Values that were encoded one by one, for a full-zip page.
 
     Args:
-        codec: What decodes them.
-        values: What each has become: of one width, or byte strings.
+        codec: The codec that decodes them.
+        values: The encoded values: of fixed width, or byte strings.
     """
 
     codec: PerValueCodec
@@ -182,7 +182,7 @@ class EncodedValues(NamedTuple):
 
     @property
     def encoding(self) -> pb.CompressiveEncoding:
-        """How, for the page's layout message."""
+        """The encoding, for the page's layout message."""
         return self.codec.to_proto()
 
 
@@ -190,10 +190,10 @@ C = TypeVar("C", bound=Codec)
 
 
 def only(inner: Codec, kind: type[C], outer: str) -> C:
-    """Return the one codec that can stand inside another.
+    """Return a nested codec of the only kind that another codec supports.
 
     Raises:
-        UnsupportedFeatureError: Another one stands there.
+        UnsupportedFeatureError: It is of another kind.
     """
     if not isinstance(inner, kind):
         raise UnsupportedFeatureError(
@@ -203,10 +203,10 @@ def only(inner: Codec, kind: type[C], outer: str) -> C:
 
 
 def in_mini_block(codec: Codec) -> MiniBlockCodec:
-    """Return a codec that stands in a mini-block page.
+    """Return a codec as one for mini-block pages.
 
     Raises:
-        UnsupportedFeatureError: It cannot.
+        UnsupportedFeatureError: It is not supported there.
     """
     if not isinstance(codec, MiniBlockCodec):
         raise _misplaced(codec, "a mini-block page")
@@ -214,10 +214,10 @@ def in_mini_block(codec: Codec) -> MiniBlockCodec:
 
 
 def in_block(codec: Codec) -> BlockCodec:
-    """Return a codec that stands around a block.
+    """Return a codec as one for blocks.
 
     Raises:
-        UnsupportedFeatureError: It cannot.
+        UnsupportedFeatureError: It is not supported there.
     """
     if not isinstance(codec, BlockCodec):
         raise _misplaced(codec, "a block")
@@ -225,10 +225,10 @@ def in_block(codec: Codec) -> BlockCodec:
 
 
 def in_full_zip(codec: Codec) -> PerValueCodec:
-    """Return a codec that stands in a full-zip page.
+    """Return a codec as one for full-zip pages.
 
     Raises:
-        UnsupportedFeatureError: It cannot.
+        UnsupportedFeatureError: It is not supported there.
     """
     if not isinstance(codec, PerValueCodec):
         raise _misplaced(codec, "a full-zip page")
@@ -236,10 +236,10 @@ def in_full_zip(codec: Codec) -> PerValueCodec:
 
 
 def fixed_width(block: DataBlock, codec: str) -> FixedWidthBlock:
-    """Return values that a codec needs to be of one width.
+    """Return values as fixed-width ones, which a codec requires.
 
     Raises:
-        CorruptDataError: They are not.
+        CorruptDataError: They have no fixed width.
     """
     if not isinstance(block, FixedWidthBlock):
         raise CorruptDataError(f"{codec} needs values of fixed width, not {type(block).__name__}")
@@ -247,10 +247,10 @@ def fixed_width(block: DataBlock, codec: str) -> FixedWidthBlock:
 
 
 def byte_strings(block: DataBlock, codec: str) -> VariableWidthBlock:
-    """Return values that a codec needs to be byte strings.
+    """Return values as byte strings, which a codec requires.
 
     Raises:
-        CorruptDataError: They are not.
+        CorruptDataError: They are not byte strings.
     """
     if not isinstance(block, VariableWidthBlock):
         raise CorruptDataError(f"{codec} needs byte strings, not {type(block).__name__}")

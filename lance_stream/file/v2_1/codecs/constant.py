@@ -1,6 +1,6 @@
 """Constant codec: one value, stored in the encoding itself; no buffer.
 
-    value   bytes of the value, little-endian; absent: every value is null
+    value   bytes of the value, little-endian; absent if every value is null
 
 Source:  encodings21.Constant in the proto. Read only: we write constants as a layout.
 """
@@ -16,10 +16,10 @@ from lance_stream.file.v2_1.codecs.codec import BlockCodec, Parse
 
 @dataclass(frozen=True, slots=True)
 class Constant(BlockCodec):
-    """One value, again and again.
+    """One value, repeated.
 
     Args:
-        value: Its bytes; None: every value is null.
+        value: Its bytes; None if every value is null.
     """
 
     name = "constant"

@@ -16,7 +16,7 @@ A block and a full-zip value keep a row together:
 "Items of the layer" are those of one row: the product of the lengths down to the layer. If every
 item is null, the innermost encoding is a constant without a value, and no items are stored.
 
-Whole null lists are not told here but by definition levels.
+Definition levels, not this codec, store which lists are null as a whole.
 
 Source:  encodings21.FixedSizeList in the proto.
 """
@@ -73,8 +73,8 @@ class FixedSizeList(MiniBlockCodec, BlockCodec, PerValueCodec):
     """Lists of one length, or lists of such lists.
 
     Args:
-        layers: Outermost first.
-        bits_per_item: Of the innermost items; 0: they are all null and not stored.
+        layers: The layers, outermost first.
+        bits_per_item: Bits of the innermost items; 0 if they are all null and not stored.
     """
 
     name = "fixed_size_list"
@@ -87,7 +87,7 @@ class FixedSizeList(MiniBlockCodec, BlockCodec, PerValueCodec):
         """Return the codec of lists as we write them.
 
         Raises:
-            UnsupportedFeatureError: Their items are not of a fixed width.
+            UnsupportedFeatureError: Their items have no fixed width.
         """
         layers = []
         inner: DataBlock = block
@@ -124,7 +124,7 @@ class FixedSizeList(MiniBlockCodec, BlockCodec, PerValueCodec):
 
     @property
     def bits_per_row(self) -> int:
-        """Bits of a row that is kept together, validity included."""
+        """Bits of a row that is kept together, including validity."""
         items = 1
         validity_bytes = 0
         for layer in self.layers:
@@ -206,7 +206,7 @@ class FixedSizeList(MiniBlockCodec, BlockCodec, PerValueCodec):
 def encode_mini_block(
     block: FixedSizeListBlock, *, max_chunk_values: int, max_chunk_bytes: int
 ) -> EncodedMiniBlock:
-    """Cut lists into chunks, all of one size but for the last; no list is cut.
+    """Cut lists into chunks of one size, except the last; no list is cut.
 
     Raises:
         InvalidInputError: Two lists are larger than a chunk.
@@ -241,7 +241,7 @@ def encode_per_value(block: FixedSizeListBlock) -> EncodedValues:
 
 
 def _rows(block: FixedSizeListBlock) -> FixedWidthBlock:
-    """Return lists as values of one width; no copy if no item can be null."""
+    """Return lists as fixed-width values; no copy if no item can be null."""
     codec = FixedSizeList.of(block)
     items, validities = _flattened(block)
     if all(validity is None for validity in validities):
@@ -296,7 +296,7 @@ def _flattened(block: FixedSizeListBlock) -> tuple[FixedWidthBlock, list[Bytes |
 
 
 def _bitmap_chunks(bitmap: Bytes, counts: Counts) -> ChunkedBuffer:
-    """Cut a bitmap into chunks that each start at a byte; all counts are the same but the last."""
+    """Cut a bitmap into chunks that each start at a byte; all counts are equal except the last."""
     sizes = (counts + 7) // 8
     count = int(counts[0]) if len(counts) else 8
     if count % 8 == 0 or len(counts) == 1:

@@ -1,4 +1,4 @@
-"""Flat codec: values as they are.
+"""Flat codec: plain values.
 
 One buffer, in each position (mini-block chunk, block, per value):
 
@@ -46,15 +46,15 @@ from lance_stream.file.v2_1.codecs.codec import (
 )
 
 MAX_BITS_PER_VALUE = 1 << 34
-"""Far more than any value has; a page's description that says more is damaged."""
+"""Far more than any value has; a page with more is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flat(MiniBlockCodec, BlockCodec, PerValueCodec):
-    """Values as they are.
+    """Plain values.
 
     Args:
-        bits_per_value: Their width.
+        bits_per_value: The width of the values.
     """
 
     name = "flat"
@@ -114,13 +114,13 @@ class Flat(MiniBlockCodec, BlockCodec, PerValueCodec):
         """Check the stored width.
 
         Raises:
-            CorruptDataError: No value is so wide.
+            CorruptDataError: No value is this wide.
         """
         if not 0 < self.bits_per_value <= MAX_BITS_PER_VALUE:
             raise CorruptDataError(f"values of {self.bits_per_value} bits cannot be")
 
     def _checked_bits(self, buffer: ChunkedBuffer, num_values: Counts) -> Counts:
-        """Return the bits of each chunk's values, if it has as many."""
+        """Return the bits of each chunk's values, after checking the chunk's size."""
         self.check()
         bits = num_values * self.bits_per_value
         if (buffer.sizes != (bits + 7) // 8).any():
@@ -135,7 +135,7 @@ class Flat(MiniBlockCodec, BlockCodec, PerValueCodec):
 def encode_mini_block(
     block: FixedWidthBlock, *, max_chunk_values: int, max_chunk_bytes: int
 ) -> EncodedMiniBlock:
-    """Cut values into chunks, all of one size but for the last, without a copy.
+    """Cut values into chunks of one size, except the last, without a copy.
 
     Raises:
         InvalidInputError: Two values (or eight, if they do not fill bytes) are larger than a chunk.
@@ -165,11 +165,11 @@ def encode_per_value(block: FixedWidthBlock) -> EncodedValues:
 def chunk_counts(
     num_values: int, *, bits_per_value: int, max_chunk_values: int, max_chunk_bytes: int
 ) -> Counts:
-    """Return how many values of one width go into each chunk.
+    """Return the number of fixed-width values in each chunk.
 
     Returns:
-        (num_chunks,) the largest power of two that stays below `max_chunk_bytes`, again and
-        again; then the rest.
+        (num_chunks,) the largest power of two that stays below `max_chunk_bytes`, repeated; then
+        the rest.
 
     Raises:
         InvalidInputError: Two values (or eight, if they do not fill bytes) are larger than a chunk.
@@ -191,7 +191,7 @@ def chunk_counts(
 
 
 def _without_gaps(data: Bytes, stored_bits: Counts, used_bits: Counts) -> Bytes:
-    """Take out the bits that fill up a chunk's last byte."""
+    """Remove the bits that pad each chunk's last byte."""
     bits = np.unpackbits(data, bitorder="little")
     pairs = np.stack([used_bits, stored_bits - used_bits], axis=1).reshape(-1)
     is_used = np.repeat(np.arange(len(pairs)) % 2 == 0, pairs)

@@ -1,10 +1,10 @@
 """FSST codec: byte strings in which frequent pieces are replaced by 1-byte codes.
 
-The coded values are stored by the variable codec; what the codes stand for stands in the encoding:
+The variable codec stores the coded values; the encoding contains the meaning of the codes:
 
-    symbol_table   2,312 bytes, one table a page
+    symbol_table   2,312 bytes, one table per page
 
-Values stay apart, so the codec serves mini-block and full-zip pages alike.
+Values stay separate, so the codec suits mini-block and full-zip pages.
 
 Source:  encodings21.Fsst in the proto; `compression.fsst`.
 """
@@ -37,8 +37,8 @@ class Fsst(MiniBlockCodec, PerValueCodec):
     """Byte strings as codes.
 
     Args:
-        table: What the codes stand for.
-        values: How the codes are stored.
+        table: The meaning of the codes.
+        values: The codec of the codes.
     """
 
     name = "fsst"
@@ -78,7 +78,7 @@ def encode(block: VariableWidthBlock) -> tuple[Fsst, VariableWidthBlock]:
     """Encode each byte string separately, with one symbol table for all.
 
     Returns:
-        What decodes the values, and what each has become.
+        The codec that decodes the values, and the encoded values.
     """
     values, table = fsst.encode(block)
     return Fsst(table, Variable.of(values)), values

@@ -1,8 +1,8 @@
 """General codec: zstd or lz4 around the bytes of another codec.
 
-What is compressed separately: in a mini-block chunk its first value buffer, the others stay as they
-are; in a block the whole of it; per value each value. How one piece is stored, and how far its
-stated size is believed, `compression.zstd_lz4` says.
+Compressed separately are: in a mini-block chunk its first value buffer, while the others stay
+plain; in a block the whole of it; per value each value. `compression.zstd_lz4` describes how a
+piece is stored, and how far its stated size is trusted.
 
 Source:  encodings21.General in the proto.
 """
@@ -51,7 +51,7 @@ class General(MiniBlockCodec, BlockCodec, PerValueCodec):
     Args:
         values: The other codec.
         scheme: "zstd" or "lz4".
-        level: How hard zstd was told to try; reading does not need it.
+        level: zstd's compression level; reading does not need it.
     """
 
     name = "general"
@@ -95,11 +95,11 @@ class General(MiniBlockCodec, BlockCodec, PerValueCodec):
     ) -> DataBlock | None:
         values = in_mini_block(self.values)
         if not values.always_picks:
-            return None  # what is decompressed in vain would be decompressed twice
+            return None  # the chunks might be decompressed twice
         return values.pick(self._raw(buffers), num_values, places)
 
     def _raw(self, buffers: Sequence[ChunkedBuffer]) -> list[ChunkedBuffer]:
-        """Return value buffers of which the first is decompressed."""
+        """Return the value buffers with the first one decompressed."""
         raw = zstd_lz4.decode_chunks(buffers[0], self.scheme, MAX_RAW_CHUNK_BYTES)
         return [raw, *buffers[1:]]
 
@@ -107,7 +107,7 @@ class General(MiniBlockCodec, BlockCodec, PerValueCodec):
         return in_block(self.values).decode_block(self.raw_block(buffer), num_values)
 
     def raw_block(self, buffer: Bytes) -> Bytes:
-        """Return a block's bytes as the codec inside has them."""
+        """Return a block's bytes as the inner codec has them."""
         return zstd_lz4.decode(buffer, self.scheme, zstd_lz4.MAX_RAW_BYTES)
 
     def decode_per_value(self, block: ValueBlock) -> VariableWidthBlock:
@@ -118,7 +118,7 @@ class General(MiniBlockCodec, BlockCodec, PerValueCodec):
 def compress_mini_block(
     encoded: EncodedMiniBlock, scheme: str, level: int | None = None
 ) -> EncodedMiniBlock:
-    """Put general compression around the first value buffer of each chunk.
+    """Compress the first value buffer of each chunk.
 
     Args:
         encoded: The chunks.
@@ -134,7 +134,7 @@ def compress_mini_block(
 
 
 def compress_block(encoded: EncodedBlock, scheme: str, level: int | None = None) -> EncodedBlock:
-    """Put general compression around a block; arguments as in `compress_mini_block`."""
+    """Compress a block; arguments as in `compress_mini_block`."""
     return EncodedBlock(
         General(encoded.codec, scheme, level),
         zstd_lz4.encode(encoded.data, scheme, level),
@@ -145,7 +145,7 @@ def compress_block(encoded: EncodedBlock, scheme: str, level: int | None = None)
 def compress_per_value(
     block: VariableWidthBlock, scheme: str, level: int | None = None
 ) -> EncodedValues:
-    """Put general compression around each value; arguments as in `compress_mini_block`."""
+    """Compress each value; arguments as in `compress_mini_block`."""
     return EncodedValues(
         General(Variable.of(block), scheme, level),
         zstd_lz4.encode_per_value(block, scheme, level),

@@ -4,15 +4,15 @@ Parts of fixed width (in a mini-block chunk, or per value), without gaps:
 
     value   the bytes of the first part, of the second, ...
 
-Parts of which one has no fixed width (2.2, per value only); the layout has the length of the whole:
+With a part of no fixed width (2.2, per value only); the layout has the length of the whole:
 
     value   for each part its bytes; before those of one without a fixed width their number,
             u32 or u64
 
-A value of no bytes at all stands for a null: its parts are zeros and empty strings.
+A value of no bytes is a null: its parts are zeros and empty strings.
 
 Source:  encodings21.PackedStruct and VariablePackedStruct in the proto.
-Differs: Some writers gave a part 1 bit (booleans). No reader ever understood such pages; they are
+Differs: Some writers gave a part 1 bit (booleans). No reader ever supported such pages; they are
          refused.
 """
 
@@ -56,19 +56,19 @@ from lance_stream.file.v2_1.codecs.flat import Flat
 Places = npt.NDArray[np.int64]
 
 EncodePart: TypeAlias = Callable[[DataBlock], EncodedValues]
-"""What encodes a part value by value: `registry.encode_per_value`, handed in."""
+"""Encodes a part value by value: `registry.encode_per_value`, as an argument."""
 
 MAX_PARTS = 1 << 16
-"""Far more than a struct has; a page's description that says more is damaged."""
+"""Far more than a struct has; a page with more is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedStruct(MiniBlockCodec, PerValueCodec):
-    """Structs all of whose parts have a fixed width.
+    """Structs with parts of fixed width only.
 
     Args:
         bits_of_parts: The width of each part.
-        values: The structs as values of one width.
+        values: The structs as fixed-width values.
     """
 
     name = "packed_struct"
@@ -103,12 +103,12 @@ class PackedStruct(MiniBlockCodec, PerValueCodec):
 
 
 class VariablePart(NamedTuple):
-    """A part of a struct that need not have a fixed width.
+    """A part of a struct that may have no fixed width.
 
     Args:
-        codec: How its values are encoded, one by one.
+        codec: The codec of its values, one by one.
         bits: The width of an encoded value, or of its length.
-        has_length: Whether it is a length and so many bytes.
+        has_length: Whether it is a length followed by bytes.
     """
 
     codec: PerValueCodec
@@ -118,7 +118,7 @@ class VariablePart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VariablePackedStruct(PerValueCodec):
-    """Structs of which a part has no fixed width."""
+    """Structs with a part of no fixed width."""
 
     name = "variable_packed_struct"
 
@@ -163,11 +163,11 @@ class VariablePackedStruct(PerValueCodec):
 def encode_mini_block(
     block: StructBlock, *, max_chunk_values: int, max_chunk_bytes: int
 ) -> EncodedMiniBlock:
-    """Cut structs all of whose parts have a fixed width into chunks.
+    """Cut structs with parts of fixed width only into chunks.
 
     Raises:
-        InvalidInputError: A part has none or is not of whole bytes, or two structs are larger than
-            a chunk.
+        InvalidInputError: A part has no fixed width or no whole bytes, or two structs are larger
+            than a chunk.
     """
     codec, rows = _packed(block, _fixed_parts(block))
     cut = flat.encode_mini_block(
@@ -177,14 +177,14 @@ def encode_mini_block(
 
 
 def encode_per_value(block: StructBlock, encode_part: EncodePart) -> EncodedValues:
-    """Encode structs value by value; those without a part of variable width have a width.
+    """Encode structs value by value; if all parts have a fixed width, so have the structs.
 
     Args:
         block: The structs.
-        encode_part: What encodes one part.
+        encode_part: Encodes one part.
 
     Raises:
-        InvalidInputError: A part is not of whole bytes.
+        InvalidInputError: A part has no whole bytes.
     """
     fixed = _fixed_parts(block)
     if len(fixed) == len(block.parts):
@@ -207,25 +207,25 @@ def _packed(
 
 
 def _fixed_parts(block: StructBlock) -> list[FixedWidthBlock]:
-    """Return the parts of fixed width; all parts are of whole bytes."""
+    """Return the parts of fixed width; all parts have whole bytes."""
     for each in block.parts:
         _check_whole_bytes(each)
     return [each for each in block.parts if isinstance(each, FixedWidthBlock)]
 
 
 def _width_of(values: ValueBlock) -> tuple[int, bool]:
-    """Return the width of encoded values, or of their lengths; and whether they have these."""
+    """Return the width of encoded values or of their lengths, and whether they have lengths."""
     if isinstance(values, FixedWidthBlock):
         return values.bits_per_value, False
     return values.offsets.itemsize * 8, True
 
 
 def _check_widths(bits_of_parts: Sequence[int], bits_per_value: int) -> None:
-    """Raise unless parts of these widths make up values of that width.
+    """Check that parts of these widths add up to values of that width.
 
     Raises:
-        UnsupportedFeatureError: A part is not of whole bytes.
-        CorruptDataError: They do not.
+        UnsupportedFeatureError: A part has no whole bytes.
+        CorruptDataError: They do not add up.
     """
     if len(bits_of_parts) > MAX_PARTS:
         raise CorruptDataError(f"a packed struct of {len(bits_of_parts)} parts")
@@ -239,13 +239,13 @@ def _check_widths(bits_of_parts: Sequence[int], bits_per_value: int) -> None:
 
 
 def _split(rows: FixedWidthBlock, bits_of_parts: Sequence[int]) -> StructBlock:
-    """Return the parts of values of fixed width; their widths have been checked."""
+    """Return the parts of fixed-width values; their widths have been checked."""
     row_bytes = rows.bits_per_value // 8
     parts: list[DataBlock] = []
     start = 0
     for bits in bits_of_parts:
         width = bits // 8
-        # As values of one dtype: numpy copies those far faster than rows of a few bytes.
+        # As values of one dtype: numpy copies these far faster than rows of a few bytes.
         strided = np.ndarray(
             (rows.num_values,), np.dtype((np.void, width)), rows.data, start, (row_bytes,)
         )
@@ -256,7 +256,7 @@ def _split(rows: FixedWidthBlock, bits_of_parts: Sequence[int]) -> StructBlock:
 
 
 def _zipped(parts: Sequence[FixedWidthBlock]) -> FixedWidthBlock:
-    """Return values of fixed width from their parts, each of whole bytes; the way back."""
+    """Return fixed-width values from their parts, each of whole bytes; the reverse."""
     widths = [each.bits_per_value // 8 for each in parts]
     num_values = parts[0].num_values
     rows = np.empty((num_values, sum(widths)), np.uint8)
@@ -273,16 +273,16 @@ def _zipped(parts: Sequence[FixedWidthBlock]) -> FixedWidthBlock:
 def split_variable(
     rows: VariableWidthBlock, bits_of_parts: Sequence[int], has_length: Sequence[bool]
 ) -> list[FixedWidthBlock | VariableWidthBlock]:
-    """Return the parts of values without a fixed width, each as it is encoded.
+    """Return the encoded parts of values without a fixed width.
 
     Args:
         rows: The values.
         bits_of_parts: The width of each part, or of its length.
-        has_length: For each part whether it is a length and so many bytes.
+        has_length: For each part whether it is a length followed by bytes.
 
     Raises:
         CorruptDataError: A part reaches past its value, or a value is longer than its parts.
-        UnsupportedFeatureError: A part is not of whole bytes.
+        UnsupportedFeatureError: A part has no whole bytes.
     """
     if not bits_of_parts or len(bits_of_parts) > MAX_PARTS:
         raise CorruptDataError(f"a packed struct of {len(bits_of_parts)} parts")
@@ -323,7 +323,7 @@ def split_variable(
 
 
 def _zip_variable(parts: Sequence[FixedWidthBlock | VariableWidthBlock]) -> VariableWidthBlock:
-    """Return values without a fixed width from their encoded parts; the way back."""
+    """Return values without a fixed width from their encoded parts; the reverse."""
     num_values = parts[0].num_values
     pieces: list[pa.Array] = []
     fixed: list[FixedWidthBlock] = []
@@ -356,10 +356,10 @@ def _zip_variable(parts: Sequence[FixedWidthBlock | VariableWidthBlock]) -> Vari
 
 
 def _check_whole_bytes(part: DataBlock) -> None:
-    """Raise unless a part can stand in a packed struct.
+    """Check that a packed struct can contain a part.
 
     Raises:
-        InvalidInputError: It cannot.
+        InvalidInputError: It cannot contain it.
     """
     if isinstance(part, FixedWidthBlock) and part.bits_per_value % 8:
         raise InvalidInputError(
@@ -376,7 +376,7 @@ def _bytes_at(data: Bytes, places: Places, stops: Places, width: int) -> Bytes:
     """Return (len(places), width) bytes.
 
     Raises:
-        CorruptDataError: They reach past the values that they are in.
+        CorruptDataError: They extend past their values.
     """
     if (stops - places < width).any():
         raise CorruptDataError(f"a part of {width} bytes reaches past its packed struct")

@@ -1,7 +1,7 @@
 """The codecs of file versions 2.1 and 2.2 by the names of their fields in CompressiveEncoding.
 
-An encoding is a tree: FSST over variable, general over anything. `parse` makes codecs of it, each
-of which asks for those inside of it in the same way; so codecs need not know this table.
+An encoding is a tree: FSST over variable, general over anything. `parse` creates codecs from it,
+each of which requests those inside of it in the same way; so codecs need not know this table.
 """
 
 from collections.abc import Sequence
@@ -65,17 +65,17 @@ REFUSED: dict[str, str] = {
 """The codecs that we do not decode, and why."""
 
 MAX_CHUNK_VALUES = 4096
-"""Values of a mini-block chunk at most, as the reference writes them (it reads 32,768)."""
+"""The most values in a mini-block chunk, as the reference writes them (it reads 32,768)."""
 
 MAX_CHUNK_BYTES = 8 * 1024 - 6
-"""Bytes of values that the reference aims to stay below in a mini-block chunk."""
+"""The reference's target for the bytes of values in a mini-block chunk."""
 
 
 def parse(encoding: CompressiveEncoding) -> Codec:
     """Return the codec that an encoding describes.
 
     Raises:
-        CorruptDataError: No such codec can be.
+        CorruptDataError: The codec is impossible.
         UnsupportedFeatureError: It, or one inside of it, is unknown; the message names it.
     """
     name: str | None = encoding.WhichOneof("compression")
@@ -89,10 +89,10 @@ def parse(encoding: CompressiveEncoding) -> Codec:
 
 
 def num_mini_block_buffers(encoding: CompressiveEncoding) -> int:
-    """Return how many value buffers each mini-block chunk of this encoding has.
+    """Return the number of value buffers in each mini-block chunk of this encoding.
 
     Raises:
-        BadDataError: No known encoding, or none that can stand in a mini-block.
+        BadDataError: The encoding is unknown, or not supported in a mini-block.
     """
     return in_mini_block(parse(encoding)).num_buffers
 
@@ -105,13 +105,13 @@ def decode_mini_block(
     Args:
         encoding: The page's value compression.
         buffers: Its value buffers, `num_mini_block_buffers(encoding)` of them.
-        num_values: (num_chunks,) how many values each chunk holds.
+        num_values: (num_chunks,) the number of values of each chunk.
 
     Returns:
         The values of all chunks, in order.
 
     Raises:
-        CorruptDataError: The bytes do not hold so many values, or are damaged.
+        CorruptDataError: The bytes do not match the number of values, or are damaged.
         UnsupportedFeatureError: The encoding is unknown; the message names it.
     """
     codec = in_mini_block(parse(encoding))
@@ -139,10 +139,10 @@ def pick_mini_block(
         places: Which values, counted over all chunks.
 
     Returns:
-        None if the codec has no way that is shorter than to decode whole chunks.
+        None if decoding whole chunks is the codec's fastest way.
 
     Raises:
-        CorruptDataError: The bytes do not hold so many values, or are damaged.
+        CorruptDataError: The bytes do not match the number of values, or are damaged.
         UnsupportedFeatureError: The encoding is unknown; the message names it.
     """
     codec = in_mini_block(parse(encoding))
@@ -155,16 +155,16 @@ def pick_mini_block(
 def decode_block(
     encoding: CompressiveEncoding, buffer: Bytes | memoryview | bytes, num_values: int
 ) -> DataBlock:
-    """Decode a buffer that is always read whole: a dictionary's items, a chunk's levels.
+    """Decode a buffer that is always read as a whole: a dictionary's items, a chunk's levels.
 
     Args:
-        encoding: How it is encoded.
+        encoding: Its encoding.
         buffer: All its bytes and no others.
-        num_values: How many values it holds. The caller has checked it against something that
-            exists, if the encoding is a constant.
+        num_values: The number of its values. If the encoding is a constant, the caller has checked
+            it against stored data.
 
     Raises:
-        CorruptDataError: The bytes do not hold so many values, or are damaged.
+        CorruptDataError: The bytes do not match the number of values, or are damaged.
         UnsupportedFeatureError: The encoding is unknown; the message names it.
     """
     codec = in_block(parse(encoding))
@@ -182,7 +182,7 @@ def decode_per_value(encoding: CompressiveEncoding, block: ValueBlock) -> DataBl
             their length words. Its offsets have been checked.
 
     Raises:
-        CorruptDataError: The bytes do not hold so many values, or are damaged.
+        CorruptDataError: The bytes do not match the number of values, or are damaged.
         UnsupportedFeatureError: The encoding is unknown; the message names it.
     """
     return in_full_zip(parse(encoding)).decode_per_value(block)
@@ -199,8 +199,8 @@ def encode_mini_block(
     Args:
         block: Fixed width, variable width, fixed-size list, or structs of fixed width; at least
             one value.
-        max_chunk_values: A chunk's values at most, from 2 on.
-        max_chunk_bytes: A chunk's bytes of values at most. A chunk of two byte strings may be
+        max_chunk_values: The most values in a chunk, from 2.
+        max_chunk_bytes: The most bytes of values in a chunk. A chunk of two byte strings may be
             larger.
 
     Raises:
@@ -221,7 +221,7 @@ def encode_mini_block(
 
 
 def encode_block(block: DataBlock) -> EncodedBlock:
-    """Encode values into one buffer that is always read whole, without compression.
+    """Encode values into one buffer that is always read as a whole, without compression.
 
     Args:
         block: Fixed width, variable width or fixed-size list.

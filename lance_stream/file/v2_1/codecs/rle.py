@@ -3,16 +3,16 @@
 A mini-block chunk is two buffers, little-endian:
 
     values    (num_runs,) of 8, 16, 32 or 64 bits   the value of each run
-    lengths   (num_runs,) u8 (or u16, u32)          how often it repeats, from 1 on
+    lengths   (num_runs,) u8 (or u16, u32)          the number of repetitions, from 1
 
-A run that is too long for its length's width is cut. A block is both in one buffer:
+A run that is too long for its length's width is split. A block is both in one buffer:
 
     size      u64                                   bytes of `values`
     values
     lengths
 
-Either may itself be encoded as a block (general, out-of-line bit-packing). How many runs there are
-says the one of them whose bytes tell it: flat ones, perhaps compressed.
+Either may itself be encoded as a block (general, out-of-line bit-packing). The number of runs
+follows from the one of them whose bytes determine it: flat ones, possibly compressed.
 
 Source:  encodings21.Rle in the proto.
 Differs: The lengths of a mini-block chunk may add up to more than its values: some writers cut the
@@ -57,12 +57,12 @@ from lance_stream.file.v2_1.codecs.general import General
 LENGTH_BITS = (8, 16, 32)
 
 MAX_RUN = 255
-"""We write lengths of 8 bits, the only ones that all readers of 2.1 and 2.2 know."""
+"""We write lengths of 8 bits, the only ones that all readers of 2.1 and 2.2 support."""
 
 MAX_CHUNK_VALUES = 4096
 
 ValuesAndLengths: TypeAlias = tuple[FixedWidthBlock, FixedWidthBlock]
-"""The value of each run, and how often it repeats."""
+"""The value of each run, and its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class Rle(MiniBlockCodec, BlockCodec):
     """Runs of equal words.
 
     Args:
-        values: How the value of each run is stored.
-        run_lengths: How the lengths are.
+        values: The codec of the runs' values.
+        run_lengths: The codec of the lengths.
     """
 
     name = "rle"
@@ -132,7 +132,7 @@ class Rle(MiniBlockCodec, BlockCodec):
     def _flat_runs(
         self, buffers: Sequence[ChunkedBuffer]
     ) -> tuple[FixedWidthBlock, FixedWidthBlock, Counts]:
-        """Return values and lengths of the runs of chunks, and how many each has."""
+        """Return the values and lengths of the runs of chunks, and the runs per chunk."""
         values, lengths = _flat(self.values), _flat(self.run_lengths)
         num_runs = buffers[1].sizes * 8 // lengths.bits_per_value
         if (num_runs * values.bits_per_value != buffers[0].sizes * 8).any():
@@ -144,7 +144,7 @@ class Rle(MiniBlockCodec, BlockCodec):
         )
 
     def _runs(self, values: Bytes, lengths: Bytes) -> ValuesAndLengths:
-        """Decode runs, as many as the one of the two says whose bytes tell it."""
+        """Decode runs; the buffer whose bytes determine it gives their number."""
         if _tells_count(self.run_lengths):
             lengths_block = _block_that_tells(self.run_lengths, lengths)
             num_runs = lengths_block.num_values
@@ -157,12 +157,12 @@ class Rle(MiniBlockCodec, BlockCodec):
 
 
 class Runs(NamedTuple):
-    """Runs of equal values, none longer than `MAX_RUN`, none over a chunk's end.
+    """Runs of equal values, none longer than `MAX_RUN`, none across a chunk's end.
 
     Args:
         values: (num_runs,) the value of each.
-        lengths: (num_runs,) how often it repeats.
-        per_chunk: (num_chunks,) how many runs each chunk has.
+        lengths: (num_runs,) its number of repetitions.
+        per_chunk: (num_chunks,) the number of runs of each chunk.
     """
 
     values: Words
@@ -175,7 +175,7 @@ def find_runs(words: Words, chunk_starts: Counts) -> Runs:
 
     Args:
         words: The values; at least one.
-        chunk_starts: (num_chunks,) where each chunk starts, ascending, the first 0.
+        chunk_starts: (num_chunks,) the start of each chunk, ascending, the first 0.
     """
     is_start = np.empty(len(words), np.bool_)
     np.not_equal(words[1:], words[:-1], out=is_start[1:])
@@ -202,7 +202,7 @@ def encode_mini_block(block: FixedWidthBlock, max_chunk_bytes: int) -> EncodedMi
 
     Args:
         block: The values.
-        max_chunk_bytes: A chunk's bytes at most; at least those of two values and their lengths.
+        max_chunk_bytes: The most bytes in a chunk; at least those of two values and their lengths.
     """
     most = MAX_CHUNK_VALUES
     while True:
@@ -232,7 +232,7 @@ def _encode_chunks(words: Words, num_values: Counts) -> tuple[ChunkedBuffer, Chu
 
     Args:
         words: The values.
-        num_values: (num_chunks,) how many go into each chunk.
+        num_values: (num_chunks,) the number of values of each chunk.
 
     Returns:
         The values of the runs of each chunk, and their lengths.
@@ -245,17 +245,17 @@ def _encode_chunks(words: Words, num_values: Counts) -> tuple[ChunkedBuffer, Chu
 
 
 def encode_blocks(words: Words, starts: Counts) -> ChunkedBuffer:
-    """Encode slices of values, each as a block of its own.
+    """Encode slices of values, each as a separate block.
 
     Args:
         words: The values; at least one.
-        starts: (num_slices,) where each starts, ascending, the first 0. Slices can be empty.
+        starts: (num_slices,) the start of each, ascending, the first 0. Slices can be empty.
     """
     runs = find_runs(words, starts)
     value_bytes = runs.per_chunk * words.itemsize
     sizes = 8 + value_bytes + runs.per_chunk
     blocks = consecutive(np.empty(int(sizes.sum()), np.uint8), sizes)
-    # Where a byte belongs: heads, then values, then lengths, of each block.
+    # The position of each byte: head, then values, then lengths of each block.
     kinds = np.repeat(
         np.tile(np.array([0, 1, 2], np.uint8), len(sizes)),
         np.stack([np.full_like(sizes, 8), value_bytes, runs.per_chunk], axis=1).reshape(-1),
@@ -274,8 +274,8 @@ def decode_chunks(
     Args:
         values: The values of all runs of all chunks.
         lengths: Their lengths.
-        num_runs: (num_chunks,) how many runs each chunk has.
-        num_values: (num_chunks,) how many values each chunk has.
+        num_runs: (num_chunks,) the number of runs of each chunk.
+        num_values: (num_chunks,) the number of values of each chunk.
 
     Raises:
         CorruptDataError: A length is 0, or a chunk's lengths add up to less than its values.
@@ -308,7 +308,7 @@ def _pick_chunks(
 def _stops_of(
     values: FixedWidthBlock, lengths: FixedWidthBlock, num_runs: Counts, num_values: Counts
 ) -> tuple[Counts, Counts]:
-    """Return where each run stops, counted over all runs, and what each chunk's add up to."""
+    """Return the stop of each run, counted over all runs, and the sum of each chunk's lengths."""
     stops = np.cumsum(_checked_lengths(values, lengths), dtype=np.int64)
     bounds = np.append(0, stops)
     last_runs = np.cumsum(num_runs)
@@ -322,7 +322,7 @@ def _stops_of(
 
 
 def _parted(buffer: Bytes) -> tuple[Bytes, Bytes]:
-    """Part a block into its values and its lengths, if it is long enough."""
+    """Split a block into its values and its lengths, if it is long enough."""
     size = int(buffer[:8].view("<u8")[0]) if len(buffer) >= 8 else -1
     if not 0 <= size <= len(buffer) - 8:
         raise CorruptDataError(
@@ -350,7 +350,7 @@ def _repeated(values: FixedWidthBlock, repeats: npt.NDArray[np.integer]) -> Fixe
 
 
 def _flat(codec: Codec) -> Flat:
-    """Return the codec of words that stand as they are."""
+    """Return the codec of plain words."""
     words = only(codec, Flat, Rle.name)
     words.check()
     return words
@@ -361,7 +361,7 @@ def _tells_count(codec: Codec) -> bool:
 
 
 def _block_that_tells(codec: Codec, buffer: Bytes) -> FixedWidthBlock:
-    """Decode flat values, perhaps compressed, as many as the bytes hold."""
+    """Decode flat values, possibly compressed, as many as the bytes contain."""
     if isinstance(codec, General):
         return _block_that_tells(codec.values, codec.raw_block(buffer))
     words = _flat(codec)
@@ -369,7 +369,7 @@ def _block_that_tells(codec: Codec, buffer: Bytes) -> FixedWidthBlock:
 
 
 def _bits_of(codec: Codec) -> int:
-    """Return the width of the words that values or lengths decode to."""
+    """Return the width of the decoded values or lengths."""
     if isinstance(codec, General):
         return _bits_of(codec.values)
     if isinstance(codec, OutOfLineBitpacking):

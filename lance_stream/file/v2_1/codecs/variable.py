@@ -2,8 +2,9 @@
 
 A mini-block chunk is one buffer, little-endian:
 
-    offsets   (num_values + 1,) u32 or u64   where in this buffer each value starts; the last one:
-                                             where the last value ends
+    offsets   (num_values + 1,) u32 or u64   the position in this buffer at which each value
+    starts; the last one:
+                                             the end of the last value
     values    bytes
     padding   0x48 up to a whole number of offsets, which belongs to the buffer
 
@@ -16,12 +17,12 @@ A block (items of a dictionary) is
     offsets                    (num_values + 1,) u32 or u64, the first 0, relative to `start`
     values                     bytes, up to the end of the buffer
 
-Per value, the layout has parted values from lengths already.
+Per value, the layout has already split values from lengths.
 
 Source:  encodings21.Variable in the proto.
-Differs: Writers of 2.1 before it was stable put one byte for the bits and the number of values
-         (u32 or u64) after it into a block's head, before `start`. It is told by the three bytes
-         after the first: those are 0 in the later head.
+Differs: Before 2.1 was stable, writers put one byte for the bits and the number of values (u32 or
+         u64) after it into a block's head, before `start`. The three bytes after the first
+         distinguish them: those are 0 in the later head.
 """
 
 from collections.abc import Sequence
@@ -73,7 +74,7 @@ class Variable(MiniBlockCodec, BlockCodec, PerValueCodec):
     """Byte strings as offsets and bytes.
 
     Args:
-        bits_per_offset: 32 or 64; anything else is damage.
+        bits_per_offset: 32 or 64; otherwise damaged.
     """
 
     name = "variable"
@@ -102,7 +103,7 @@ class Variable(MiniBlockCodec, BlockCodec, PerValueCodec):
     def decode_mini_block(
         self, buffers: Sequence[ChunkedBuffer], num_values: Counts
     ) -> VariableWidthBlock:
-        """Decode chunks; offsets are int32 where theirs are u32 and all bytes together allow it."""
+        """Decode chunks; offsets are int32 if theirs are u32 and all bytes together allow it."""
         (buffer,) = buffers
         width, head_bytes = _checked_heads(buffer, num_values, self.bits_per_offset)
         if len(num_values) == 0:
@@ -183,7 +184,7 @@ class Variable(MiniBlockCodec, BlockCodec, PerValueCodec):
 def encode_mini_block(
     block: VariableWidthBlock, *, max_chunk_values: int, max_chunk_bytes: int
 ) -> EncodedMiniBlock:
-    """Cut values into chunks; one is larger than `max_chunk_bytes` only if it has two values."""
+    """Cut values into chunks; one over `max_chunk_bytes` has two values."""
     width = block.offsets.itemsize
     starts = _chunk_starts(block, max_chunk_values, max_chunk_bytes)
     stops = np.append(starts[1:], block.num_values)
@@ -215,7 +216,7 @@ def encode_mini_block(
 
 
 def encode_block(block: VariableWidthBlock) -> EncodedBlock:
-    """Encode values into one buffer that is read whole."""
+    """Encode values into one buffer that is read as a whole."""
     width = block.offsets.itemsize
     head = np.array([8 * width, (block.num_values + 3) * width], dtype=f"<u{width}")
     used = block.data[: int(block.offsets[-1])]
@@ -243,7 +244,7 @@ def check_offsets(offsets: Offsets, num_bytes: int) -> None:
     """Check stored offsets into values of this many bytes.
 
     Raises:
-        CorruptDataError: They do not start at 0, fall, or leave the values.
+        CorruptDataError: They do not start at 0, descend, or exceed the values.
     """
     if offsets[0] != 0 or offsets[-1] > num_bytes or (offsets[1:] < offsets[:-1]).any():
         raise CorruptDataError(
@@ -255,7 +256,7 @@ def check_offsets(offsets: Offsets, num_bytes: int) -> None:
 def _checked_heads(
     buffer: ChunkedBuffer, num_values: Counts, bits_per_offset: int
 ) -> tuple[int, Counts]:
-    """Return the bytes of an offset, and of the offsets of each chunk, if it can hold them."""
+    """Return the bytes of an offset, and of each chunk's offsets, after a check."""
     width = check_bits_per_offset(bits_per_offset)
     head_bytes = (num_values + 1) * width
     if (buffer.sizes < head_bytes).any() or (buffer.sizes % width).any():
@@ -267,7 +268,7 @@ def _checked_heads(
 
 
 def _signed(offsets: Words) -> Offsets:
-    """Return the same numbers with a sign, without a copy if they are small."""
+    """Return the same numbers as signed ones, without a copy if they are small."""
     if offsets.itemsize == 4 and offsets.max() <= INT32_MAX:
         return offsets.view(np.int32)
     return offsets.astype(np.int64, copy=False)
