@@ -1,12 +1,13 @@
 """What the engine takes from the environment, whom it shows what, and how it renews credentials."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import (
     InvalidInputError,
     NotFoundError,
@@ -191,6 +192,57 @@ def test_rejected_keys_are_renewed_once(store: Store, proxy: FaultProxy, renewed
     with pytest.raises(StoreRefusedError, match="401"):
         store.write("a", b"x")
     assert keys_of(proxy) == ["KEY2", "KEY3"]
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (400, "ExpiredToken"),
+        (400, "InvalidToken"),
+        (403, "InvalidAccessKeyId"),
+        (403, "SignatureDoesNotMatch"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["read", "write", "list", "delete"])
+def test_expired_keys_of_s3_are_renewed_once(
+    store: Store, proxy: FaultProxy, status: int, code: str, verb: str
+) -> None:
+    verbs: dict[str, Callable[[], object]] = {
+        "read": lambda: store.read("a"),
+        "write": lambda: store.write("a", b"y"),
+        "list": lambda: store.list_names(""),
+        "delete": lambda: store.delete("b"),
+    }
+    store.write("a", b"x")
+    proxy.clear()
+    proxy.add(Forge(status, code))
+    verbs[verb]()
+    assert keys_of(proxy) == ["KEY1", "KEY2"]
+    proxy.clear()
+    proxy.add(Forge(status, code), times=None)
+    with pytest.raises(StoreRefusedError, match=code):
+        verbs[verb]()
+    assert keys_of(proxy) == ["KEY2", "KEY3"]
+
+
+def test_expired_keys_are_renewed_for_head(store: Store, proxy: FaultProxy) -> None:
+    store.write("a", b"x")
+    proxy.clear()
+    proxy.add(Forge(400))
+    assert store.size("a") == 1
+    assert keys_of(proxy) == ["KEY1", "KEY2"]
+
+
+def test_expired_keys_fail_no_parallel_request(store: Store, proxy: FaultProxy) -> None:
+    store.write("a", bytes(40 << 20))
+    proxy.clear()
+    proxy.choose = lambda request: (
+        Forge(400, "ExpiredToken") if "KEY1" in request.headers["authorization"] else None
+    )
+    ranges = [ByteRange(start << 20, (start << 20) + 9) for start in range(0, 40, 2)]
+    assert [len(each) for each in store.read_ranges("a", ranges)] == [9] * len(ranges)
+    assert keys_of(proxy).count("KEY1") > 1
+    assert set(keys_of(proxy)) == {"KEY1", "KEY2"}
 
 
 def test_failing_key_requests_raise_our_errors(

@@ -7,6 +7,7 @@
                                     Azure: by its code, the name is taken
     416                             the object ends before the range begins
     408, 425, 429, 5xx, silence     try again; 501 is refused
+    401, codes of ended credentials not accepted: refused, unless others can be had
     all else                        refused, with the way out for its code
 
 obstore puts the status and the body into the text, and tells no more by the error's class than that
@@ -59,6 +60,7 @@ class Dialect:
         conflicts_pass: Whether a conflict may be over in a moment.
         later: Codes that mean "again", whatever the status.
         no_bucket: Codes of 404 that speak of the bucket, not of the object.
+        not_accepted: Codes that other credentials may help against, whatever the status.
         ways_out: What helps, by code or by status.
     """
 
@@ -66,11 +68,16 @@ class Dialect:
     conflicts_pass: bool = True
     later: frozenset[str] = frozenset()
     no_bucket: frozenset[str] = frozenset()
+    not_accepted: frozenset[str] = frozenset()
     ways_out: Mapping[str, str] = field(default_factory=dict)
 
 
 class TakenError(RefusedError):
     """The name is taken, or the object is not the one that was meant."""
+
+
+class NotAcceptedError(RefusedError):
+    """The credentials are unknown, or have ended."""
 
 
 class NotImplementedAnswerError(RefusedError):
@@ -177,6 +184,9 @@ def _meaning_of_answer(said: _Said, text: str, dialect: Dialect) -> Exception:
     if 300 <= status < 400:
         way_out = f"the service sends requests elsewhere: {_elsewhere(dialect)}"
     refusal = f"{said}: {way_out}"
+    is_mute = status == 400 and not (code or said.message)  # an answer to HEAD has no code
+    if status == 401 or code in dialect.not_accepted or (is_mute and dialect.not_accepted):
+        return NotAcceptedError(refusal)
     return NotImplementedAnswerError(refusal) if status == 501 else RefusedError(refusal)
 
 

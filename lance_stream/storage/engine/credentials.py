@@ -26,12 +26,17 @@ class Credentials(Protocol):
         """
         ...
 
-    def doubt(self) -> bool:
-        """Note that they were not accepted, and return whether renewing them may help."""
+    @property
+    def number(self) -> int:
+        """Which ones a request that is sent now goes with: another number for other ones."""
         ...
 
-    def trust(self) -> None:
-        """Note that they were accepted."""
+    def doubt(self, number: int, /) -> bool:
+        """Note that those of a number were not accepted; return whether others may help."""
+        ...
+
+    def trust(self, number: int, /) -> None:
+        """Note that those of a number were accepted."""
         ...
 
     def __call__(self) -> Mapping[str, Any]:
@@ -52,11 +57,16 @@ class GivenCredentials:
     async def ready(self) -> None:
         """Do nothing."""
 
-    def doubt(self) -> bool:
+    @property
+    def number(self) -> int:
+        """There are no others."""
+        return 0
+
+    def doubt(self, _number: int, /) -> bool:
         """Say that there are no others."""
         return False
 
-    def trust(self) -> None:
+    def trust(self, _number: int, /) -> None:
         """Do nothing."""
 
     def __call__(self) -> Mapping[str, Any]:
@@ -74,7 +84,13 @@ class RenewedCredentials:
         self._one_at_a_time = asyncio.Lock()
         self._said: Mapping[str, Any] | None = None
         self._is_doubted = False
-        self._was_renewed_in_doubt = False
+        self._number = 0
+        self._fetched_in_doubt: int | None = None
+
+    @property
+    def number(self) -> int:
+        """How often some were fetched."""
+        return self._number
 
     def is_good(self) -> bool:
         """Return whether what was fetched is good for another while."""
@@ -91,18 +107,21 @@ class RenewedCredentials:
         async with self._one_at_a_time:
             if self._said is None or self._is_doubted or not self.is_good():
                 self._said = await asyncio.to_thread(self.fetch)
+                self._number += 1
+                self._fetched_in_doubt = self._number if self._is_doubted else None
                 self._is_doubted = False
 
-    def doubt(self) -> bool:
-        """Renew them once with the next request."""
-        if self._was_renewed_in_doubt:
-            return False
-        self._is_doubted = self._was_renewed_in_doubt = True
-        return True
+    def doubt(self, number: int, /) -> bool:
+        """Renew them once with the next request; of many that went with them, each may try."""
+        if number != self._number or self._is_doubted:
+            return True
+        self._is_doubted = number != self._fetched_in_doubt
+        return self._is_doubted
 
-    def trust(self) -> None:
-        """Note that they were accepted."""
-        self._was_renewed_in_doubt = False
+    def trust(self, number: int, /) -> None:
+        """Note that those of a number were accepted."""
+        if number == self._fetched_in_doubt:
+            self._fetched_in_doubt = None
 
     def __call__(self) -> Mapping[str, Any]:
         """Return them; obstore is to ask again with the next request."""

@@ -31,6 +31,7 @@ from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.storage.engine.answers import (
     Dialect,
     NoSuchRangeError,
+    NotAcceptedError,
     NotImplementedAnswerError,
     TakenError,
     meaning_of,
@@ -193,11 +194,19 @@ class EngineRequests:
         """Let connections go."""
         self._stores.clear()
 
-    def meaning_of(self, error: Exception) -> Exception:
-        """Return what an error of obstore means."""
+    def meaning_of(self, error: Exception, number: int) -> Exception:
+        """Return what an error of obstore means.
+
+        Args:
+            error: What was raised.
+            number: As `ready` gave it. Credentials that were not accepted are renewed once.
+        """
         if isinstance(error, RefusedError | TryAgainError | MissingError):
             return error
-        return meaning_of(error, self._dialect)
+        meaning = meaning_of(error, self._dialect)
+        if isinstance(meaning, NotAcceptedError) and self._credentials.doubt(number):
+            return TryAgainError(str(meaning))
+        return meaning
 
     def info(self, meta: Mapping[str, Any]) -> ObjectInfo:
         """Return what obstore says of an object, with the MD5 of what was created here."""
@@ -208,14 +217,22 @@ class EngineRequests:
             key, int(meta["size"]), modified, md5 if etag and etag == created else etag
         )
 
-    async def ready(self) -> None:
+    async def ready(self) -> int:
         """Let credentials be good for a request.
+
+        Returns:
+            Which ones it goes with; see `Credentials.number`.
 
         Raises:
             RefusedError: There are none.
             TryAgainError: They cannot be had just now.
         """
         await self._credentials.ready()
+        return self._credentials.number
+
+    def trust(self, number: int) -> None:
+        """Note that credentials were accepted."""
+        self._credentials.trust(number)
 
     def store(self, purpose: _For) -> Any:
         """Return obstore's own store, which is made when it is first needed."""
@@ -252,7 +269,7 @@ class EngineRequests:
         try:
             data = memoryview(await result.bytes_async())
         except Exception as error:
-            raise self.meaning_of(error) from None
+            raise meaning_of(error, self._dialect) from None
         start, stop = result.range
         if len(data) != stop - start or (start, stop) != _bounds(wanted, size):
             raise TryAgainError(f"{len(data):,} bytes for those from {start:,} to {stop:,}")
@@ -285,15 +302,13 @@ class EngineRequests:
         self, request: Any, *arguments: Any, purpose: _For = "reads", **named: Any
     ) -> Any:
         """Send one request; raise what `ObjectRequests` says."""
-        await self.ready()
+        number = await self.ready()
         try:
             answer = await request(self.store(purpose), *arguments, **named)
         except Exception as error:
-            meaning = self.meaning_of(error)
-            if type(error).__name__ == "UnauthenticatedError" and self._credentials.doubt():
-                meaning = TryAgainError(str(meaning))
-            raise meaning from None  # obstore's own text may hold more than is to be shown
-        self._credentials.trust()
+            # obstore's own text may hold more than is to be shown
+            raise self.meaning_of(error, number) from None
+        self.trust(number)
         return answer
 
     def _open(self, purpose: _For) -> Any:
@@ -339,7 +354,7 @@ class _Listing(Pages):
 
     async def next(self) -> Sequence[ObjectInfo] | None:
         """Return the next objects; None behind the last ones."""
-        await self._requests.ready()
+        number = await self._requests.ready()
         if self._stream is None:
             behind = {} if self._last is None else {"offset": self._last}
             self._stream = obstore.list(
@@ -354,10 +369,11 @@ class _Listing(Pages):
         except StopAsyncIteration:
             return await self._look_behind_a_full_page()
         except Exception as error:
-            meaning = self._requests.meaning_of(error)
+            meaning = self._requests.meaning_of(error, number)
             if isinstance(meaning, MissingError):
                 meaning = RefusedError(f"{meaning}: there is no such bucket")
             raise meaning from None
+        self._requests.trust(number)
         self._stream = stream
         self._num_listed += len(chunk)
         if chunk and self._requests.resumes_listings:
@@ -408,19 +424,19 @@ class _PartsUpload(Upload):
                 f"an object of more than {PART_BYTES * _MAX_PARTS:,} bytes is not sent: write "
                 "smaller files, by max_bytes_per_file"
             )
-        await self._requests.ready()
+        number = await self._requests.ready()
         try:
             await self._writer.write(part)
         except Exception as error:
-            raise self._requests.meaning_of(error) from None
+            raise self._requests.meaning_of(error, number) from None
 
     async def finish(self) -> None:
         """Make the object visible; see `Upload.finish`."""
-        await self._requests.ready()
+        number = await self._requests.ready()
         try:
             await self._writer.close()
         except Exception as error:
-            meaning = self._requests.meaning_of(error)
+            meaning = self._requests.meaning_of(error, number)
             if await self._is_there():
                 return
             raise meaning from None

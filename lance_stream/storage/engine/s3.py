@@ -423,6 +423,12 @@ _DIALECT: Final = Dialect(
         }
     ),
     no_bucket=frozenset({"NoSuchBucket"}),
+    not_accepted=frozenset(
+        {
+            "ExpiredToken", "ExpiredTokenException", "InvalidAccessKeyId", "InvalidSecurity",
+            "InvalidToken", "SignatureDoesNotMatch", "TokenRefreshRequired",
+        }
+    ),
     ways_out={
         **dict.fromkeys(("404", "NoSuchBucket"), _NO_BUCKET),
         **dict.fromkeys(("AccessDenied", "AllAccessDisabled", "AccountProblem", "403"), _RIGHTS),
