@@ -24,6 +24,13 @@ PART_BYTES: Final = 8 << 20
 """What is sent at once of a file that is larger."""
 
 
+OTHER_NAME: Final = (
+    "Names with an empty part, '.', '..' or a control character cannot be asked for or listed: "
+    "rename the object, or delete it, with another program"
+)
+"""What helps against names that obstore does not take."""
+
+
 class MissingError(Exception):
     """There is no such object."""
 

@@ -9,6 +9,7 @@ parts, which become the object in one last request.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,10 +19,11 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from lance_stream.byte_ranges import Buffer, ByteRange
-from lance_stream.errors import NotFoundError, StoreUnavailableError
+from lance_stream.errors import NotFoundError, StoreRefusedError, StoreUnavailableError
 from lance_stream.storage.clients import Client
 from lance_stream.storage.coalesce import cut_answers, plan_requests
 from lance_stream.storage.object_requests import (
+    OTHER_NAME,
     Data,
     MissingError,
     ObjectInfo,
@@ -50,6 +52,9 @@ _MOST_READERS = 16
 
 # How often a name that is taken, and not there, is asked for at most.
 _TIMES_TAKEN = 3
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_SHOWN = 200
 
 # Buffers begin at a multiple of this, in the file and in memory alike.
 _ALIGNMENT = 64
@@ -296,11 +301,23 @@ class ObjectStore:
         return buffer.toreadonly()
 
     def _key(self, path: str) -> str:
-        return self._prefix("") + check_path(path)
+        return self._possible("/".join(part for part in (self.root, check_path(path)) if part))
 
     def _prefix(self, folder: str) -> str:
-        parts = (part for part in (self.root, check_path(folder)) if part)
-        return "".join(f"{part}/" for part in parts)
+        key = self._key(folder)
+        return f"{key}/" if key else ""
+
+    def _possible(self, key: str) -> str:
+        """Return a key, if obstore takes it.
+
+        Raises:
+            StoreRefusedError: It does not; nothing was asked.
+        """
+        if key and ({"", ".", ".."} & set(key.split("/")) or _CONTROL.search(key)):
+            raise StoreRefusedError(
+                f"{key[:_SHOWN]!r} in {self.place} cannot be asked for. {OTHER_NAME}"
+            )
+        return key
 
     @contextmanager
     def _missing_is_not_found(self, path: str) -> Iterator[None]:

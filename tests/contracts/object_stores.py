@@ -115,6 +115,22 @@ class ObjectStoreContract(StoreContract):
         store.delete(path)
         assert [each.path for each in store.list()] == [f"copy of {name}"]
 
+    @pytest.mark.parametrize("name", ["a\tb", "a\x1bb", "a\nb", "a//b", "a/./b"])
+    def test_impossible_names_are_refused(self, store: ObjectStore, name: str) -> None:
+        asked: list[Callable[[], object]] = [
+            lambda: store.read(name),
+            lambda: store.read_end(name, 1),
+            lambda: store.exists(name),
+            lambda: store.create_once(name, b"x"),
+            lambda: store.list_names(name),
+            lambda: store.copy(name, "b"),
+            lambda: store.delete(name),
+        ]
+        for ask in asked:
+            with pytest.raises(StoreRefusedError, match="control character") as raised:
+                ask()
+            assert str(raised.value).isprintable()
+
     def test_a_stores_uri_survives_odd_roots(self, bucket: Bucket) -> None:
         """The URI of a store below a directory with odd characters opens the same store."""
         store = open_store(f"{bucket.uri}/100%25 a+b%20\N{SNOWMAN}/t", bucket.storage_options)

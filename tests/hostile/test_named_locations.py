@@ -11,7 +11,7 @@ import pytest
 import lance_stream
 from lance_stream._proto import table_pb2
 from lance_stream.cli.main import main
-from lance_stream.errors import CorruptDataError, UntrustedLocationError
+from lance_stream.errors import CorruptDataError, LanceStreamError, UntrustedLocationError
 from lance_stream.read import blob_places
 from lance_stream.spark.options import parse_options, parse_write_options
 from lance_stream.storage.locations import open_store
@@ -103,6 +103,24 @@ def test_object_store_tables_reach_no_other_host(any_bucket: Bucket, canary: Can
     foreign = [each for each in LOCATIONS if not each.startswith(any_bucket.uri[:3])]
     locations = [*foreign[:5], *foreign[-1:], *LOCAL]
     check_refuses(f"{any_bucket.uri}/t", any_bucket.storage_options, canary, locations)
+
+
+@pytest.mark.parametrize("path", ["a%09b", "a%1B%5B2Jb", "a%2F%2Fb"])
+def test_impossible_names_end_in_our_errors(any_bucket: Bucket, path: str) -> None:
+    uri, options = f"{any_bucket.uri}/t", any_bucket.storage_options
+    ds = lance_stream.create_dataset(uri, ROWS.schema, storage_options=options).append(ROWS)
+    with pytest.raises(LanceStreamError) as raised:
+        blob_places._file_of(
+            (blob_places.EXTERNAL, 0, f"{any_bucket.uri}/{path}/x"),
+            next(iter(ds.table.manifest.fragments)).files[0],
+            ds.table.files,
+        )
+    assert str(raised.value).isprintable()
+    name_base(uri, options, f"{any_bucket.uri}/{path}")
+    for use in uses_of(lance_stream.open_dataset(uri, storage_options=options)):
+        with pytest.raises(LanceStreamError) as raised:
+            use()
+        assert str(raised.value).isprintable()
 
 
 def test_another_bucket_of_the_service_is_read(any_bucket: Bucket) -> None:

@@ -18,6 +18,7 @@ from tests.contracts.object_stores import ObjectStoreContract, store_at, store_i
 from tests.servers.buckets import Bucket
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.moto import MotoServer
+from tests.servers.server import ask
 from tests.servers.store_faults import Act, CutAfter, Forge
 
 
@@ -39,6 +40,15 @@ class TestS3Store(ObjectStoreContract):
         url = f"{bucket.endpoint}/{bucket.name}?uploads"
         with urlopen(url) as answer:
             return int(answer.read().count(b"<UploadId>"))
+
+    @pytest.mark.parametrize("name", ["data//x", "a/%1B[2J", "a/b%09c"])
+    def test_listings_with_impossible_names_name_them(self, bucket: Bucket, name: str) -> None:
+        """What other programs put there; a listing without them would not be whole."""
+        assert ask("PUT", f"{bucket.endpoint}/{bucket.name}/dir/t/{name}", b"x") == 200
+        with pytest.raises(StoreRefusedError, match="rename the object") as raised:
+            store_in(bucket, "dir/t").list()
+        assert str(raised.value).isprintable()
+        assert "dir/t/" in str(raised.value)
 
     def test_disabled_conditional_puts_are_refused_early(
         self, bucket: Bucket, proxy: FaultProxy

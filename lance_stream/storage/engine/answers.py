@@ -20,7 +20,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from lance_stream.storage.object_requests import MissingError, RefusedError, TryAgainError
+from lance_stream.storage.object_requests import (
+    OTHER_NAME,
+    MissingError,
+    RefusedError,
+    TryAgainError,
+)
 
 _STATUS: Final = re.compile(
     r"non-2xx status code: (\d{3})[^:]*:? ?(.*?)(?:\n\nDebug source|\Z)", re.S
@@ -45,6 +50,7 @@ _TRIED: Final = re.compile(r"after (\d+) retries")
 _OF_ONE: Final = re.compile(r"delete request failed for key .*?: (.*?) \(code: (\d{3})\)", re.S)
 _NO_WAY_OUT: Final = "the service does not take this request"
 
+_DEBUG: Final = "\n\nDebug source"
 _LATER: Final = frozenset({408, 425, 429})
 _NO_PART: Final = ("non-partial response", "CONTENT_RANGE")
 _MAX_MESSAGE: Final = 300
@@ -131,9 +137,11 @@ def meaning_of(error: Exception, dialect: Dialect) -> Exception:
             f"the certificate of the service is not trusted ({certificate[1].strip()[:200]}): name "
             "your own authority's certificates in the environment variable SSL_CERT_FILE"
         )
+    if "object with invalid path" in text:
+        return RefusedError(f"{_line(text.partition(_DEBUG)[0])}. {OTHER_NAME}")
     name = type(error).__name__
     if name in ("InvalidPathError", "NotSupportedError", "UnknownConfigurationKeyError"):
-        return RefusedError(text.partition("\n")[0][:_MAX_MESSAGE])
+        return RefusedError(_line(text.partition("\n")[0]))
     if isinstance(error, FileNotFoundError):
         return MissingError("404")
     if type(error).__module__.startswith("obstore") or isinstance(error, OSError):
@@ -159,7 +167,8 @@ def _said(status: int, body: str) -> _Said:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())[:_MAX_MESSAGE]
+    shown = " ".join(text.split())[:_MAX_MESSAGE]
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in shown)
 
 
 def _meaning_of_answer(said: _Said, text: str, dialect: Dialect) -> Exception:

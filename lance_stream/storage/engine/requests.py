@@ -355,16 +355,9 @@ class _Listing(Pages):
     async def next(self) -> Sequence[ObjectInfo] | None:
         """Return the next objects; None behind the last ones."""
         number = await self._requests.ready()
-        if self._stream is None:
-            behind = {} if self._last is None else {"offset": self._last}
-            self._stream = obstore.list(
-                self._requests.store("reads"),
-                self._prefix.rstrip("/") or None,
-                chunk_size=self._chunk_size,
-                **behind,
-            )
         stream, self._stream = self._stream, None
         try:
+            stream = stream or self._begin()
             chunk = await anext(stream)
         except StopAsyncIteration:
             return await self._look_behind_a_full_page()
@@ -379,6 +372,16 @@ class _Listing(Pages):
         if chunk and self._requests.resumes_listings:
             self._last = chunk[-1]["path"]
         return [self._requests.info(each) for each in chunk if self._is_wanted(each["path"])]
+
+    def _begin(self) -> Any:
+        """Return obstore's own stream of what is left to list."""
+        behind = {} if self._last is None else {"offset": self._last}
+        return obstore.list(
+            self._requests.store("reads"),
+            self._prefix.rstrip("/") or None,
+            chunk_size=self._chunk_size,
+            **behind,
+        )
 
     async def _look_behind_a_full_page(self) -> Sequence[ObjectInfo] | None:
         """Return what comes behind a page that is full, and that nobody says goes on.
