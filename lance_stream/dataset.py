@@ -340,7 +340,8 @@ class Dataset:
 
         Args:
             data: A Table, RecordBatches, a RecordBatchReader (a scan is one), a pandas or polars
-                frame, or any object with `__arrow_c_stream__`.
+                frame, or any object with `__arrow_c_stream__`. An index of a pandas frame is a
+                column if it has a name.
 
         Raises:
             InvalidInputError: A column is unknown, a type would be narrowed, a value does not fit,

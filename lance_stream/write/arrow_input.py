@@ -29,10 +29,14 @@ def read_input(data: ArrowInput) -> pa.RecordBatchReader:
         return data.to_reader()
     if isinstance(data, pa.RecordBatch):
         return pa.RecordBatchReader.from_batches(data.schema, [data])
+    if _is_frame_of_pandas(data):
+        return _table_of_frame(data).to_reader()
+    if _is_of_pandas(type(data)):
+        raise InvalidInputError(
+            f"a {type(data).__name__} of pandas is not a frame; pass a DataFrame, for example "
+            "series.to_frame('column')"
+        )
     try:
-        if _is_of_pandas(data):
-            # not through the C stream, which would keep an index as a column
-            return pa.Table.from_pandas(data, preserve_index=False).to_reader()
         if hasattr(data, "__arrow_c_stream__"):
             return pa.RecordBatchReader.from_stream(data)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
@@ -47,11 +51,33 @@ def read_input(data: ArrowInput) -> pa.RecordBatchReader:
 
 def can_be_read_twice(data: ArrowInput) -> bool:
     """Return whether a user's input is known to give the same rows again."""
-    return isinstance(data, pa.Table | pa.RecordBatch) or _is_of_pandas(data)
+    return isinstance(data, pa.Table | pa.RecordBatch) or _is_frame_of_pandas(data)
 
 
-def _is_of_pandas(data: ArrowInput) -> bool:
-    return type(data).__module__.partition(".")[0] == "pandas"
+def _is_frame_of_pandas(data: ArrowInput) -> bool:
+    return any(each.__name__ == "DataFrame" and _is_of_pandas(each) for each in type(data).__mro__)
+
+
+def _is_of_pandas(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "pandas"
+
+
+def _table_of_frame(frame: Any) -> pa.Table:
+    """Return the columns of a pandas frame, after the levels of its index that have a name.
+
+    A level without a name numbers the rows and is left out; one with a name holds values that
+    would otherwise be lost: `frame.set_index("id")`.
+
+    Raises:
+        InvalidInputError: Two columns have the same name, or Arrow has no type for a value.
+    """
+    named = [each for each in frame.index.names if each is not None and each not in frame.columns]
+    try:
+        columns = frame.reset_index(level=named) if named else frame
+        # not through the C stream, which keeps an index without a name, too
+        return pa.Table.from_pandas(columns, preserve_index=False)
+    except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
+        raise InvalidInputError(f"the data cannot be turned into Arrow: {error}") from None
 
 
 def _read_batches(batches: Iterator[Any]) -> pa.RecordBatchReader:

@@ -36,10 +36,49 @@ def test_tabular_input_becomes_batches(data: Any) -> None:
     assert read_input(data).read_all() == TABLE
 
 
+class Frame(pd.DataFrame):  # type: ignore[misc]
+    """A frame of another library, as of geopandas."""
+
+
 @pytest.mark.floors
-def test_pandas_indices_are_not_columns() -> None:
-    frame = pd.DataFrame({"a": [1, 2]}, index=["x", "y"])
+@pytest.mark.parametrize("kind", [pd.DataFrame, Frame])
+def test_unnamed_pandas_indices_are_not_columns(kind: type[pd.DataFrame]) -> None:
+    frame = kind({"a": [1, 2]}, index=["x", "y"])
     assert read_input(frame).read_all().column_names == ["a"]
+
+
+@pytest.mark.floors
+def test_named_pandas_indices_are_columns() -> None:
+    frame = pd.DataFrame({"id": [1, 2], "k": ["x", "y"], "a": [3, 4]})
+    by_id = frame.set_index("id")
+    two_levels = frame.set_index(["id", "k"])
+    one_named = two_levels.rename_axis(["id", None])
+    assert read_input(by_id).read_all().to_pydict() == frame.to_dict("list")
+    assert read_input(two_levels).read_all().to_pydict() == frame.to_dict("list")
+    assert read_input(one_named).read_all().to_pydict() == {"id": [1, 2], "a": [3, 4]}
+
+
+def test_a_column_wins_over_an_index_of_its_name() -> None:
+    frame = pd.DataFrame({"id": [1, 2]}, index=pd.Index([8, 9], name="id"))
+    assert read_input(frame).read_all().to_pydict() == {"id": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (pd.Series([1], name="id"), "a Series of pandas is not a frame"),
+        (pd.Index([1]), "an? Index of pandas is not a frame"),
+        (pd.DataFrame({"a": [1]}).groupby("a"), "is not a frame"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "cannot be turned into Arrow: Duplicate"),
+        (pd.DataFrame({"a": [2**70]}), "cannot be turned into Arrow"),
+        (pd.DataFrame({"a": pd.arrays.SparseArray([0, 1])}), "cannot be turned into Arrow"),
+        (pd.DataFrame({"a": [1j]}), "cannot be turned into Arrow"),
+    ],
+    ids=["series", "index", "groups", "same names", "large number", "sparse", "complex"],
+)
+def test_unconvertible_pandas_objects_are_refused(data: Any, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        read_input(data)
 
 
 @pytest.mark.parametrize("data", [5, "text", {"a": [1]}, [], [TABLE], [1], None], ids=repr)
