@@ -36,7 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--quick",
         action="store_true",
         help="of a test whose cases are all slow run the first, no slow case of others, of those "
-        "marked with quick_cases some, nothing nightly",
+        "marked with quick_cases some, nothing nightly; of a contract that several services keep, "
+        "all on one of them, and on the others what each_service marks",
     )
     parser.addoption(
         "--spark-processes",
@@ -59,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for name, cases in tests.items():
         left = _some(cases, "some_cases", name)
         if is_quick:
-            left = [each for each in left if not _has(each, "nightly")]
+            left = [each for each in left if not (_has(each, "nightly") or _is_repeated(each))]
             left = [each for each in left if not _has(each, "slow")] or left[:1]
             left = _some(left, "quick_cases", name)
         if most is not None and not ALL_CASES:
@@ -99,6 +100,12 @@ def _share_sessions(items: list[pytest.Item], num_processes: int) -> None:
 
 def _has(item: pytest.Item, marker: str) -> bool:
     return item.get_closest_marker(marker) is not None
+
+
+def _is_repeated(item: pytest.Item) -> bool:
+    """Whether it is a test of a contract that another class keeps, and would say the same."""
+    is_of_contract = getattr(item, "function").__module__.startswith("tests.contracts.")  # noqa: B009
+    return is_of_contract and _has(item, "repeats_contract") and not _has(item, "each_service")
 
 
 def _values(item: pytest.Item) -> set[tuple[str, Hashable]]:

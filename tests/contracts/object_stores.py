@@ -20,6 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -32,7 +33,6 @@ from lance_stream.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from lance_stream.storage import retries
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.object_store import ObjectStore
 from lance_stream.storage.store import Store
@@ -62,6 +62,10 @@ ODD_NAMES = [
     ".hidden",
     "..a",
 ]
+
+
+EACH_SERVICE = pytest.mark.each_service
+"""With --quick, too, this runs on each service, which answers in a way of its own."""
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork\\(\\) may lead to deadlocks")
@@ -102,6 +106,7 @@ class ObjectStoreContract(StoreContract):
 
     # Names
 
+    @pytest.mark.each_service
     @pytest.mark.parametrize("name", ODD_NAMES)
     def test_names_can_have_any_characters(self, store: ObjectStore, name: str) -> None:
         path = f"{name}/x {name}"
@@ -131,6 +136,7 @@ class ObjectStoreContract(StoreContract):
                 ask()
             assert str(raised.value).isprintable()
 
+    @pytest.mark.each_service
     def test_a_stores_uri_survives_odd_roots(self, bucket: Bucket) -> None:
         """The URI of a store below a directory with odd characters opens the same store."""
         store = open_store(f"{bucket.uri}/100%25 a+b%20\N{SNOWMAN}/t", bucket.storage_options)
@@ -141,6 +147,7 @@ class ObjectStoreContract(StoreContract):
         above = open_store(f"{bucket.uri}/100%25 a+b%20%E2%98%83", bucket.storage_options)
         assert [each.path for each in above.list()] == ["t/data/a"]
 
+    @pytest.mark.each_service
     def test_neighbors_with_the_same_prefix_are_unlisted(self, bucket: Bucket) -> None:
         store, neighbour = store_in(bucket, "dir/t"), store_in(bucket, "dir/t2")
         neighbour.write("v/1", b"")
@@ -149,6 +156,7 @@ class ObjectStoreContract(StoreContract):
 
     # Reading
 
+    @pytest.mark.each_service
     def test_an_objects_end_takes_one_request(self, behind: ObjectStore, proxy: FaultProxy) -> None:
         data = os.urandom(1000)
         behind.write("a", data)
@@ -190,6 +198,7 @@ class ObjectStoreContract(StoreContract):
         assert bytes(behind.read_ranges("a", [ByteRange(5, 1 << 40)])[0]) == data[5:]
         assert behind.read("a") == data
 
+    @pytest.mark.each_service
     def test_a_missing_object_is_not_retried(self, behind: ObjectStore, proxy: FaultProxy) -> None:
         for attempt in (
             lambda: behind.read("a"),
@@ -205,6 +214,7 @@ class ObjectStoreContract(StoreContract):
 
     # Listing
 
+    @pytest.mark.each_service
     def test_first_names_are_right_across_pages(self, small_pages: tuple[Bucket, int]) -> None:
         bucket, page = small_pages
         store = store_in(bucket)
@@ -216,6 +226,7 @@ class ObjectStoreContract(StoreContract):
             assert store.list_names("v", limit) == names[:limit]
         assert len(store.list("v")) == len(names) + len(names[::3])
 
+    @pytest.mark.each_service
     def test_the_first_names_are_one_request(self, behind: ObjectStore, proxy: FaultProxy) -> None:
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda n: behind.write(f"v/{n:03}", b""), range(30)))
@@ -254,6 +265,7 @@ class ObjectStoreContract(StoreContract):
             assert behind.list_names("data") == []
         assert behind.read("data/a") == piece * 80
 
+    @pytest.mark.each_service
     def test_an_aborted_writer_leaves_no_upload(self, store: ObjectStore, bucket: Bucket) -> None:
         writer = store.open_writer("data/a")
         for _ in range(3):
@@ -290,6 +302,7 @@ class ObjectStoreContract(StoreContract):
 
     # Faults
 
+    @pytest.mark.each_service
     def test_a_lost_reply_is_no_lost_race(self, behind: ObjectStore, proxy: FaultProxy) -> None:
         proxy.add(CutAfter(), kind="put once")
         assert behind.create_once("v/1", b"ours")
@@ -317,7 +330,9 @@ class ObjectStoreContract(StoreContract):
         assert [each.num_fired for each in rules] == [1, 1, 1]
         assert self.num_uploads(bucket) == 0
 
-    @pytest.mark.parametrize("fault", [Forge(503), CutBefore(), CutAfter()])
+    @pytest.mark.parametrize(
+        "fault", [pytest.param(Forge(503), marks=EACH_SERVICE), CutBefore(), CutAfter()]
+    )
     @pytest.mark.parametrize("kind", ["start upload", "part", "complete"])
     def test_each_request_of_an_upload_is_retried(
         self, behind: ObjectStore, proxy: FaultProxy, kind: str, fault: Any
@@ -331,7 +346,14 @@ class ObjectStoreContract(StoreContract):
 
     @pytest.mark.parametrize(
         "fault",
-        [Forge(500), Forge(503), Forge(429), CutBefore(), CutBefore(reset=True), CutAfter()],
+        [
+            Forge(500),
+            pytest.param(Forge(503), marks=EACH_SERVICE),
+            Forge(429),
+            CutBefore(),
+            CutBefore(reset=True),
+            CutAfter(),
+        ],
     )
     def test_a_third_attempt_can_succeed(
         self, behind: ObjectStore, proxy: FaultProxy, fault: Any
@@ -342,6 +364,7 @@ class ObjectStoreContract(StoreContract):
             attempt()
             assert sum(proxy.kinds().values()) >= 3, proxy.story()
 
+    @pytest.mark.each_service
     def test_conflicts_of_concurrent_creates_are_retried(
         self, behind: ObjectStore, proxy: FaultProxy
     ) -> None:
@@ -375,11 +398,12 @@ class ObjectStoreContract(StoreContract):
         assert 0.3 < time.monotonic() - begin < 4
 
     def test_a_service_that_returns_is_waited_for(
-        self, bucket: Bucket, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+        self, behind: ObjectStore, proxy: FaultProxy
     ) -> None:
         """Spark's tasks depend on it: they are tried once on a local master."""
-        monkeypatch.setattr(retries.random, "random", lambda: 0.003)
-        store = store_at(bucket, proxy.url)
+        settings: Any = behind.settings
+        soon = replace(settings.patience, first_delay_seconds=0.001, max_delay_seconds=0.03)
+        store = replace(behind, settings=replace(settings, patience=soon))
         proxy.add(CutBefore(reset=True), times=20)
         with store.open_writer("data/a") as writer:
             writer.write(b"x")
@@ -415,6 +439,7 @@ class ObjectStoreContract(StoreContract):
             store.read("a")
         assert time.monotonic() - begin < 15  # of the hours that 1000 attempts would take
 
+    @pytest.mark.each_service
     def test_a_refusal_is_not_retried(self, behind: ObjectStore, proxy: FaultProxy) -> None:
         for attempt in every_request(behind):
             proxy.clear()
@@ -423,6 +448,7 @@ class ObjectStoreContract(StoreContract):
                 attempt()
             assert sum(proxy.kinds().values()) == 1, proxy.story()
 
+    @pytest.mark.each_service
     def test_a_missing_bucket_names_the_remedy(self, bucket: Bucket) -> None:
         store = open_store(bucket.uri.replace(bucket.name, "no-such-bucket") + "/t",
                            bucket.storage_options)  # fmt: skip
@@ -482,6 +508,7 @@ class ObjectStoreContract(StoreContract):
 
     # Secrets
 
+    @pytest.mark.each_service
     def test_nothing_secret_is_shown(self, bucket: Bucket, proxy: FaultProxy) -> None:
         assert self.secret_options, "the service's tests have to say what is secret"
         store = store_at(bucket, proxy.url, client_max_retries="0")

@@ -21,6 +21,7 @@ class StoreContract:
     def store(self) -> Store:
         raise NotImplementedError
 
+    @pytest.mark.each_service
     @pytest.mark.floors
     def test_written_files_are_read_back(self, store: Store) -> None:
         store.write("data/a b%20c.lance", DATA)
@@ -75,6 +76,7 @@ class StoreContract:
         assert [bytes(each) for each in buffers] == [DATA[3:9], DATA[64:128]]
         assert np.frombuffer(buffers[1], np.uint8).ctypes.data % 8 == 0
 
+    @pytest.mark.each_service
     @pytest.mark.floors
     def test_a_files_end_comes_with_its_size(self, store: Store) -> None:
         store.write("a", DATA)
@@ -87,6 +89,7 @@ class StoreContract:
         with pytest.raises(NotFoundError, match="missing"):
             store.read_end("missing", 10)
 
+    @pytest.mark.each_service
     @pytest.mark.floors
     def test_a_copy_is_an_independent_file(self, store: Store) -> None:
         store.write("v/1-staged", DATA)
@@ -99,6 +102,7 @@ class StoreContract:
             store.copy("v/1-staged", "v/3")
         assert not store.exists("v/3")
 
+    @pytest.mark.each_service
     def test_ranges_beyond_the_end_come_short(self, store: Store) -> None:
         store.write("a", DATA)
         end = len(DATA)
@@ -115,6 +119,7 @@ class StoreContract:
         with pytest.raises(NotFoundError):
             store.read_ranges("b", [])
 
+    @pytest.mark.each_service
     @pytest.mark.floors
     @pytest.mark.parametrize("path", ["b", "folder/b", "folder", "folder/a/b"])
     def test_a_missing_file_is_named(self, store: Store, path: str) -> None:
@@ -160,12 +165,14 @@ class StoreContract:
         with pytest.raises(ValueError, match="closed"):
             writer.write(b"x")
 
+    @pytest.mark.each_service
     def test_an_empty_file_is_a_file(self, store: Store) -> None:
         store.write("a", b"")
         assert store.read("a") == b""
         assert store.size("a") == 0
         assert [bytes(each) for each in store.read_ranges("a", [ByteRange(0, 4)])] == [b""]
 
+    @pytest.mark.each_service
     @pytest.mark.floors
     def test_a_listing_has_files_and_sizes(self, store: Store) -> None:
         """A listing contains all files below a folder, at any depth."""
@@ -179,6 +186,7 @@ class StoreContract:
         ]  # fmt: skip
         assert all(1.6e9 < each.modified < 1e11 for each in store.list())
 
+    @pytest.mark.each_service
     def test_names_are_a_folders_own_files_sorted(self, store: Store) -> None:
         for path in ("v/10", "v/9", "v/sub/8", "vv/7"):
             store.write(path, b"")
@@ -194,6 +202,7 @@ class StoreContract:
         assert [each.path for each in store.list_files("v", limit=1)] == ["v/10"]
         assert store.list_files("w") == []
 
+    @pytest.mark.each_service
     def test_an_etag_changes_with_the_bytes(self, store: Store) -> None:
         store.write("v/1", b"first")
         (first,) = store.list_files("v")
@@ -202,6 +211,7 @@ class StoreContract:
         (other,) = store.list_files("v")
         assert not first.etag or first.etag != other.etag
 
+    @pytest.mark.each_service
     def test_a_missing_folder_lists_nothing(self, store: Store) -> None:
         assert store.list_names("v") == []
         assert store.list("v") == []
@@ -216,6 +226,7 @@ class StoreContract:
         assert store.list_names("v") == []
         assert not store.exists("v/1")
 
+    @pytest.mark.each_service
     @pytest.mark.floors
     def test_deleting_is_idempotent(self, store: Store) -> None:
         store.write("a", DATA)
@@ -223,6 +234,7 @@ class StoreContract:
         store.delete("a")
         assert not store.exists("a")
 
+    @pytest.mark.each_service
     @pytest.mark.floors
     def test_a_name_is_created_once(self, store: Store) -> None:
         assert store.create_once("v/1", b"first")
@@ -269,6 +281,7 @@ class StoreContract:
             with pytest.raises(InvalidInputError, match="leads out of the store"):
                 attempt()
 
+    @pytest.mark.each_service
     def test_a_pickled_store_is_the_same_store(self, store: Store) -> None:
         store.write("a", DATA)
         again = pickle.loads(pickle.dumps(store))

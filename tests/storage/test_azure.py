@@ -25,6 +25,7 @@ WRONG_KEY = base64.b64encode(b"wrong").decode()
 QUICK = {"client_max_retries": "3", "client_retry_timeout": "20s"}
 
 
+@pytest.mark.repeats_contract
 class TestAzureStore(ObjectStoreContract):
     secret_options: ClassVar = ("account_key",)
     lost_once_is_taken: ClassVar = Forge(409)
@@ -48,6 +49,7 @@ class TestAzureStore(ObjectStoreContract):
             assert proxy.kinds() == {"get": num_requests}
 
 
+@pytest.mark.repeats_contract
 class TestAzureStoreOfAWholeContainer(StoreContract):
     @pytest.fixture
     def store(self, azure_container: Bucket) -> Store:

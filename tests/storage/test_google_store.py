@@ -11,6 +11,7 @@ from tests.servers.google_front import GoogleFront
 from tests.servers.store_faults import Forge
 
 
+@pytest.mark.repeats_contract
 class TestGoogleStore(ObjectStoreContract):
     secret_options = ("google_storage_token",)
     conflict = Forge(409)
