@@ -1,9 +1,10 @@
 """The clock, sleep and randomness that code depends on, passed in as a value."""
 
+import asyncio
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 
@@ -16,17 +17,21 @@ class Environment:
         sleep: Waits for some seconds.
         chance: Returns a number from 0 up to but not including 1.
         random_id: Returns a random u64.
+        monotonic: Returns seconds since an arbitrary moment; never goes back.
+        sleep_async: Waits for some seconds while other coroutines run.
     """
 
     now_nanos: Callable[[], int]
     sleep: Callable[[float], None]
     chance: Callable[[], float]
     random_id: Callable[[], int]
+    monotonic: Callable[[], float] = time.monotonic
+    sleep_async: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 
 MACHINE = Environment(
     now_nanos=time.time_ns,
-    sleep=lambda seconds: time.sleep(seconds),
+    sleep=time.sleep,
     chance=random.random,
     random_id=lambda: secrets.randbits(64),
 )

@@ -5,7 +5,6 @@ With --follow it continues with new versions until it is interrupted or has reac
 
 import argparse
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
@@ -104,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
             after = through
         else:
-            time.sleep(arguments.interval)
+            arguments.environment.sleep(arguments.interval)
     writer.close()
     return 0
 

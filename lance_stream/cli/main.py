@@ -24,6 +24,7 @@ from typing import Final
 
 from lance_stream.cli import changes, cleanup, compact, consumers, log, show, verify
 from lance_stream.cli.output import Printable
+from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
     BadDataError,
     CommitError,
@@ -62,13 +63,14 @@ _EXIT_CODES_IN_WORDS: Final = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, environment: Environment = MACHINE) -> int:
     """Run one command and return its exit code.
 
     Args:
         arguments: The arguments after the program's name; None for those of this process.
+        environment: Sleeps while `changes --follow` waits for a new version.
     """
-    parsed = make_parser().parse_args(arguments)
+    parsed = make_parser().parse_args(arguments, argparse.Namespace(environment=environment))
     _check_output()
     try:
         with redirect_stdout(Printable(sys.stdout)):

@@ -1,22 +1,24 @@
-"""Asking an object service again: how often, how soon, for how long at most.
+"""When a service is asked again: how often, how soon, for how long at most.
 
 A request that got no answer, or "later", is sent again after a random while that doubles with each
 time, until `total_seconds` have passed, or it was sent `max_attempts` times. Tasks of Spark stand
 on this alone: on a local master Spark tries a task once. The libraries' own retries are off: this
-is the only loop, so that an error can say how often something was asked.
+is the only loop, so that an error can say how often something was asked. `Attempts` decides; object
+services are asked by `ask_patiently`, which awaits, and manifest stores by
+`commit.manifest_stores.asking`, which sleeps.
 
-An attempt has `request_seconds`, and the time that its bytes take at `SLOWEST_BYTES_PER_SECOND`:
-a large part on a slow line is no silence. Waiting for room is not counted as an attempt's time.
+An attempt at an object service has `request_seconds`, and the time that its bytes take at
+`SLOWEST_BYTES_PER_SECOND`: a large part on a slow line is no silence. Waiting for room is not
+counted as an attempt's time.
 """
 
 import asyncio
 import logging
-import random
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
+from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import StoreRefusedError, StoreUnavailableError
 from lance_stream.storage.object_requests import Patience, RefusedError, TryAgainError
 
@@ -30,6 +32,64 @@ SAID_AFTER: Final = 5
 SLOWEST_BYTES_PER_SECOND: Final = 250_000
 """Data that come or go more slowly count as if they did not."""
 
+_WAY_OUT: Final = (
+    "try again when the service answers, or raise the storage options client_max_retries and "
+    "client_retry_timeout"
+)
+
+
+class Attempts:
+    """The attempts at one request: how long to wait between them, and when to give up.
+
+    Args:
+        patience: How often and how long.
+        what: What is asked, for errors: "GET data/a.lance".
+        whom: Who is asked, for errors.
+        way_out: What to do if there is no answer, for errors.
+        environment: The clock, and the randomness.
+
+    Attributes:
+        number: The number of the attempt under way, from 1.
+    """
+
+    def __init__(
+        self,
+        patience: Patience,
+        what: str,
+        whom: str,
+        way_out: str,
+        environment: Environment = MACHINE,
+    ) -> None:
+        self.number = 1
+        self._patience = patience
+        self._what, self._whom, self._way_out = what, whom, way_out
+        self._environment = environment
+        self._begin = environment.monotonic()
+
+    def seconds_until_next(self, error: TryAgainError) -> float:
+        """Count another attempt; return how long to wait before it.
+
+        Args:
+            error: What became of the one under way.
+
+        Raises:
+            StoreUnavailableError: There is no other attempt.
+        """
+        patience = self._patience
+        spent = self._environment.monotonic() - self._begin
+        asked_for = min(error.after_seconds or 0.0, patience.max_delay_seconds)
+        wait = max(asked_for, patience.delay_seconds(self.number, self._environment.chance()))
+        asked = (
+            f"{self._what} was asked of {self._whom} {_times(self.number)} in {spent:.1f} s; the "
+            f"last answer was: {error.answer}."
+        )
+        if self.number >= patience.max_attempts or spent + wait > patience.total_seconds:
+            raise StoreUnavailableError(f"{asked} Nothing is lost: {self._way_out}") from error
+        if self.number == SAID_AFTER:
+            _log.warning("%s It is asked again, for %g s in all", asked, patience.total_seconds)
+        self.number += 1
+        return wait
+
 
 async def ask_patiently(
     ask: Callable[[int], Awaitable[T]],
@@ -39,6 +99,7 @@ async def ask_patiently(
     *,
     num_bytes: int = 0,
     room: AbstractAsyncContextManager[Any] | None = None,
+    environment: Environment = MACHINE,
 ) -> T:
     """Return a service's answer.
 
@@ -49,58 +110,28 @@ async def ask_patiently(
         whom: Who is asked, for errors; see `ServiceSettings.where`.
         num_bytes: How many bytes come or go.
         room: Entered for each attempt.
+        environment: The clock and the randomness; sleeps between two attempts.
 
     Raises:
         StoreUnavailableError: There was no answer, or none but "later", each time.
         StoreRefusedError: The service said no.
         MissingError: There is no such object.
     """
-    begin = time.monotonic()
+    attempts = Attempts(patience, what, whom, _WAY_OUT, environment)
     allowed = patience.request_seconds + num_bytes / SLOWEST_BYTES_PER_SECOND
-    attempt = 0
     while True:
-        attempt += 1
         try:
             async with room or nullcontext(), asyncio.timeout(allowed):
-                return await ask(attempt)
+                return await ask(attempts.number)
         except RefusedError as error:
             raise StoreRefusedError(f"{what} was refused by {whom}: {error}") from error
-        except (TryAgainError, TimeoutError) as error:
+        except TryAgainError as error:
+            wait = attempts.seconds_until_next(error)
+        except TimeoutError as error:
             answer = str(error) or f"none within {allowed:.3g} s"
-            after = getattr(error, "after_seconds", None)
-            spent = time.monotonic() - begin
-            wait = _delay_seconds(patience, attempt, after)
-            if attempt >= patience.max_attempts or spent + wait > patience.total_seconds:
-                raise StoreUnavailableError(
-                    f"{what} was asked of {whom} {_times(attempt)} in {spent:.1f} s; the last "
-                    f"answer was: {answer}. Nothing is lost: try again when the service answers, "
-                    "or raise the storage options client_max_retries and client_retry_timeout"
-                ) from error
-            if attempt == SAID_AFTER:
-                say_that_it_goes_on(what, whom, attempt, spent, error, patience)
-        await asyncio.sleep(wait)
-
-
-def say_that_it_goes_on(
-    what: str, whom: str, attempt: int, spent: float, error: Exception, patience: Patience
-) -> None:
-    """Say in the log, once a request, that somebody is waiting."""
-    _log.warning(
-        "%s was asked of %s %s in %.1f s; the last answer was: %s. It is asked again, for %g s in "
-        "all",
-        what,
-        whom,
-        _times(attempt),
-        spent,
-        str(error) or type(error).__name__,
-        patience.total_seconds,
-    )
+            wait = attempts.seconds_until_next(TryAgainError(answer))
+        await environment.sleep_async(wait)
 
 
 def _times(number: int) -> str:
     return "1 time" if number == 1 else f"{number} times"
-
-
-def _delay_seconds(patience: Patience, attempt: int, asked_for: float | None) -> float:
-    asked_for = min(asked_for or 0.0, patience.max_delay_seconds)
-    return max(asked_for, patience.delay_seconds(attempt, random.random()))

@@ -7,6 +7,7 @@ at all (see `micro_batches`).
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
     BadDataError,
     CommitConflictError,
@@ -33,7 +34,12 @@ MAX_VERSIONS_BEHIND: Final = 8
 """How many versions others may have committed since the one that rows are written for."""
 
 
-def append(table: TableVersion, data: ArrowInput, micro_batch: MicroBatch | None = None) -> Outcome:
+def append(
+    table: TableVersion,
+    data: ArrowInput,
+    micro_batch: MicroBatch | None = None,
+    environment: Environment = MACHINE,
+) -> Outcome:
     """Write rows into new data files and append them; see `Dataset.append`.
 
     The commit checks once whether the version is still the newest. If it is not, and the newest has
@@ -44,10 +50,11 @@ def append(table: TableVersion, data: ArrowInput, micro_batch: MicroBatch | None
         table: Any version; the rows are appended to the newest one.
         data: The rows.
         micro_batch: Their micro-batch, if they come from a stream.
+        environment: The clock and randomness; sleeps between two attempts.
     """
     if micro_batch is None and can_be_read_twice(data):
         try:
-            return _append_as_if_newest(table, data)
+            return _append_as_if_newest(table, data, environment)
         except InvalidInputError:
             newest = newest_of_same(table)
             if _is_like(table, newest.manifest):
@@ -59,15 +66,18 @@ def append(table: TableVersion, data: ArrowInput, micro_batch: MicroBatch | None
         committed = find_committed(table, micro_batch)
         if committed is not None:
             return Outcome(table, is_new=False, already_committed_in=committed.version)
-    return append_fragments(table, _write(table, data), micro_batch)
+    return append_fragments(table, _write(table, data), micro_batch, environment=environment)
 
 
-def _append_as_if_newest(table: TableVersion, data: ArrowInput) -> Outcome:
+def _append_as_if_newest(
+    table: TableVersion, data: ArrowInput, environment: Environment
+) -> Outcome:
     """Append rows, planned on a version that may no longer be the newest.
 
     Args:
         table: The version.
         data: The rows; they are read again if it is not and the newest has other columns.
+        environment: See `append`.
     """
     with Uploads(table.store) as uploads:
         fragments = _write(table, data, uploads)
@@ -80,7 +90,8 @@ def _append_as_if_newest(table: TableVersion, data: ArrowInput) -> Outcome:
             uploads.wait()
 
         try:
-            return commit_planned(table, Append(tuple(fragments)), check=check)
+            operation = Append(tuple(fragments))
+            return commit_planned(table, operation, check=check, environment=environment)
         except TableReplacedError:
             uploads.settle()
             delete_files(table.store, fragments)
@@ -96,7 +107,7 @@ def _append_as_if_newest(table: TableVersion, data: ArrowInput) -> Outcome:
     if not _is_like(table, newest.manifest):
         delete_files(table.store, fragments)
         fragments = _write(newest, data)
-    return append_fragments(newest, fragments)
+    return append_fragments(newest, fragments, environment=environment)
 
 
 def _write(table: TableVersion, data: ArrowInput, uploads: Uploads | None = None) -> list[Fragment]:
@@ -115,6 +126,7 @@ def append_fragments(
     fragments: Sequence[Fragment],
     micro_batch: MicroBatch | None = None,
     properties: Mapping[str, str] | None = None,
+    environment: Environment = MACHINE,
 ) -> Outcome:
     """Append fragments that `write_fragments` has written on any worker.
 
@@ -124,6 +136,7 @@ def append_fragments(
         micro_batch: Their micro-batch, if they come from a stream. If the table already has it,
             no version is committed.
         properties: Stored in the transaction.
+        environment: The clock and randomness; sleeps between two attempts.
 
     The files are deleted if it is known that no version references them: the table already had the
     batch, or the commit was rejected.
@@ -146,6 +159,7 @@ def append_fragments(
                 micro_batch=micro_batch,
                 properties=properties,
                 check=lambda newest: check_same_names(table.schema, newest.schema),
+                environment=environment,
             )
         except RetryableConflictError:
             planned_on = newest_of_same(planned_on)
@@ -163,7 +177,7 @@ def append_fragments(
             raise
 
     try:
-        done = planning_again(attempt, micro_batch)
+        done = planning_again(attempt, micro_batch, environment)
     except (CommitConflictError, InvalidInputError):
         _delete_files_of_no_version(table, fragments)
         raise

@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.arguments import as_mapping
+from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import CommitConflictError, InvalidInputError
 from lance_stream.expressions.predicates import Expression, evaluate, parse_expression, quote_path
 from lance_stream.read.fragment import FragmentReader
@@ -49,12 +50,15 @@ Expressions: TypeAlias = Mapping[str, Expression]
 _BATCH_ROWS: Final = 1 << 18
 
 
-def add_computed_columns(table: TableVersion, columns: Mapping[str, str]) -> TableVersion:
+def add_computed_columns(
+    table: TableVersion, columns: Mapping[str, str], environment: Environment = MACHINE
+) -> TableVersion:
     """Add columns whose values are computed from each row; see `Dataset.add_columns`.
 
     Args:
         table: Any version; the columns are added to the newest one.
         columns: Maps each new name to a SQL expression over the existing columns.
+        environment: The clock and randomness; sleeps between two attempts.
 
     Returns:
         The committed version; the newest one if no column is named.
@@ -79,10 +83,10 @@ def add_computed_columns(table: TableVersion, columns: Mapping[str, str]) -> Tab
         schema = schema_with(newest, _fields_of(newest, expressions))
         fragments = written.merged(newest, _with_values(schema, expressions), expressions)
         operation = Merge(fragments, schema, preserves_nullability=True)
-        return commit_planned(newest, operation).table
+        return commit_planned(newest, operation, environment=environment).table
 
     try:
-        made = planning_again(attempt)
+        made = planning_again(attempt, environment=environment)
     except (CommitConflictError, InvalidInputError):  # known to have failed
         delete_files(table.store, written.fragments.values())
         raise

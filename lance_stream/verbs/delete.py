@@ -19,7 +19,7 @@ def delete(table: TableVersion, predicate: str, environment: Environment = MACHI
     Args:
         table: Any version; the rows of the newest one are deleted.
         predicate: A SQL expression.
-        environment: Randomness, for names of deletion files.
+        environment: The clock and randomness; sleeps between two attempts.
 
     Raises:
         NotFoundError: The condition names a column that does not exist.
@@ -34,6 +34,7 @@ def delete(table: TableVersion, predicate: str, environment: Environment = MACHI
             return newest
         updated, removed = without_rows(newest, addresses, environment)
         operation = Delete(updated, removed, predicate)
-        return commit_planned(newest, operation, Staged(dying=updated)).table
+        staged = Staged(dying=updated)
+        return commit_planned(newest, operation, staged, environment=environment).table
 
     return planning_again(attempt, environment=environment)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import CommitConflictError, InvalidInputError
 from lance_stream.file.type_support import check_types
 from lance_stream.schema.extension_types import storage_type
@@ -27,7 +28,10 @@ from lance_stream.write.planning import Outcome, Staged, commit_planned, plannin
 
 
 def overwrite(
-    table: TableVersion, data: ArrowInput, micro_batch: MicroBatch | None = None
+    table: TableVersion,
+    data: ArrowInput,
+    micro_batch: MicroBatch | None = None,
+    environment: Environment = MACHINE,
 ) -> Outcome:
     """Replace all rows of a table; see `Dataset.overwrite`.
 
@@ -35,6 +39,7 @@ def overwrite(
         table: Any version; the newest one's rows are replaced.
         data: The rows.
         micro_batch: Their micro-batch, if they come from a stream.
+        environment: The clock and randomness; sleeps between two attempts.
     """
     table = checkout(table, None)
     if micro_batch is not None:
@@ -48,7 +53,8 @@ def overwrite(
         schema = new_schema(rows.schema, table.file_version, table.schema.max_field_id() + 1)
     check_types(schema.fields, table.file_version)
     target = replace(write_target(table), schema=schema)
-    return overwrite_fragments(table, write_fragments(rows, target), schema, micro_batch)
+    fragments = write_fragments(rows, target)
+    return overwrite_fragments(table, fragments, schema, micro_batch, environment)
 
 
 def overwrite_fragments(
@@ -56,6 +62,7 @@ def overwrite_fragments(
     fragments: Sequence[Fragment],
     schema: Schema,
     micro_batch: MicroBatch | None = None,
+    environment: Environment = MACHINE,
 ) -> Outcome:
     """Replace all fragments of a table by new ones, already written on any worker.
 
@@ -65,6 +72,7 @@ def overwrite_fragments(
         schema: The columns that they were written with.
         micro_batch: Their micro-batch, if they come from a stream. If the table already has it,
             no version is committed.
+        environment: The clock and randomness; sleeps between two attempts.
 
     The files are deleted if it is known that no version references them.
 
@@ -78,11 +86,11 @@ def overwrite_fragments(
         newest = newest_of_same(table)
         if newest.version and not table.version:
             check_is_compatible(table, newest)
-        return commit_planned(newest, operation, micro_batch=micro_batch)
+        return commit_planned(newest, operation, micro_batch=micro_batch, environment=environment)
 
     staged = Staged(tuple(fragments))
     try:
-        done = planning_again(attempt, micro_batch)
+        done = planning_again(attempt, micro_batch, environment)
     except (CommitConflictError, InvalidInputError):  # known to have failed
         staged.delete(table.store)
         raise

@@ -43,7 +43,7 @@ def update(
         table: Any version; the newest one is changed.
         values: Maps each column to change to a SQL expression over the columns.
         where: A SQL expression that selects the rows; None for all.
-        environment: Randomness, for names of deletion files.
+        environment: The clock and randomness; sleeps between two attempts.
 
     Raises:
         NotFoundError: A column does not exist.
@@ -72,7 +72,8 @@ def update(
             fields_for_preserving_frag_bitmap=_fields_of(newest, values),
             update_mode=UpdateMode.REWRITE_ROWS,
         )
-        return commit_planned(newest, operation, Staged(tuple(new), updated)).table
+        staged = Staged(tuple(new), updated)
+        return commit_planned(newest, operation, staged, environment=environment).table
 
     return planning_again(attempt, environment=environment)
 

@@ -66,6 +66,7 @@ def commit_operation(
     creation: Creation | None = None,
     before_attempt: BeforeAttempt | None = None,
     config_entries: ConfigEntries | None = None,
+    environment: Environment = MACHINE,
 ) -> Committed | Skipped:
     """Commit an operation that was planned on a version; see `commit.committer.commit`.
 
@@ -78,6 +79,7 @@ def commit_operation(
         creation: The properties of a new table.
         before_attempt: See `commit.committer.commit`.
         config_entries: See `commit.committer.commit`.
+        environment: The clock and randomness; sleeps between two attempts.
     """
     return commit(
         log,
@@ -91,6 +93,7 @@ def commit_operation(
         creation=creation,
         before_attempt=before_attempt,
         config_entries=config_entries,
+        environment=environment,
     )
 
 
@@ -144,6 +147,7 @@ def commit_planned(
     config_entries: ConfigEntries | None = None,
     check: Callable[[Manifest], None] | None = None,
     creation: Creation | None = None,
+    environment: Environment = MACHINE,
 ) -> Outcome:
     """Commit what was planned on a version; a micro-batch is committed only once.
 
@@ -159,6 +163,7 @@ def commit_planned(
         check: Checks the newest version before each attempt, and raises if the files do not
             fit it.
         creation: What `table.apply.apply` needs to know of the table as a whole.
+        environment: The clock and randomness; sleeps between two attempts.
 
     Raises:
         InvalidInputError: The batch id belongs to another query's batch.
@@ -204,6 +209,7 @@ def commit_planned(
             creation=creation,
             before_attempt=look_up,
             config_entries=_joined(entries_of(micro_batch), config_entries),
+            environment=environment,
         )
     except CommitUncertainError:
         raise

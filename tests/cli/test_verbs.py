@@ -5,12 +5,12 @@ import json
 import shutil
 import subprocess
 import sys
-import threading
-import time
 import tomllib
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.cli import main as program
 from lance_stream.cli import output
+from lance_stream.environment import MACHINE, Environment
 from lance_stream.maintenance.consumers import record_progress
 from lance_stream.table.ledger import LedgerEntry, config_entries
 
@@ -46,12 +47,30 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
+def naps() -> list[Callable[[], object]]:
+    """What happens while a command sleeps, one act at a time; then it is interrupted."""
+    return []
+
+
+@pytest.fixture
+def environment(naps: list[Callable[[], object]]) -> Environment:
+    """An environment in which a command sleeps through `naps`."""
+
+    def sleep(_seconds: float) -> None:
+        if not naps:
+            raise KeyboardInterrupt
+        naps.pop(0)()
+
+    return replace(MACHINE, sleep=sleep)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], environment: Environment) -> Run:
     """Return a function that runs a command and returns its exit code, stdout and stderr."""
 
     def run_it(*words: str) -> tuple[int, str, str]:
         try:
-            code = program.main(list(words))
+            code = program.main(list(words), environment)
         except SystemExit as end:  # argparse
             code = int(end.code or 0)
         printed = capsys.readouterr()
@@ -246,38 +265,18 @@ def test_changes_can_stream_arrow(ds: Dataset, monkeypatch: pytest.MonkeyPatch) 
         assert table.num_rows == wanted
 
 
-def test_following_prints_new_versions(run: Run, ds: Dataset) -> None:
-    def write() -> None:
-        newest = ds
-        for each in range(10, 13):
-            time.sleep(0.02)
-            newest = newest.append(rows(each))
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    words = ["--after", "4", "--through", "8", "--follow", "--interval", "0.01", "--format", "json"]
+def test_following_prints_new_versions(
+    run: Run, ds: Dataset, naps: list[Callable[[], object]]
+) -> None:
+    naps += [partial(ds.append, rows(each)) for each in range(10, 13)]
+    words = ["--after", "4", "--through", "8", "--follow", "--format", "json"]
     printed = objects(answer(run, "changes", ds.uri, *words))
-    writer.join()
     assert [(each["_commit_version"], each["id"]) for each in printed] == [
         (5, 4),
         (6, 10),
         (7, 11),
         (8, 12),
     ]
-
-
-@pytest.fixture
-def naps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
-    """What happens while a command sleeps, one act at a time; then it is interrupted."""
-    things: list[Callable[[], object]] = []
-
-    def sleep(_seconds: float) -> None:
-        if not things:
-            raise KeyboardInterrupt
-        things.pop(0)()
-
-    monkeypatch.setattr("lance_stream.cli.changes.time.sleep", sleep)
-    return things
 
 
 def test_following_runs_until_interrupted(
@@ -327,6 +326,7 @@ def test_following_shows_added_columns(
 def test_an_arrow_stream_ends_if_columns_change(
     ds: Dataset,
     naps: list[Callable[[], object]],
+    environment: Environment,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -336,7 +336,8 @@ def test_an_arrow_stream_ends_if_columns_change(
     ]
     printed = io.TextIOWrapper(io.BytesIO())
     monkeypatch.setattr(sys, "stdout", printed)
-    assert program.main(["changes", ds.uri, "--follow", "--format", "arrow"]) == 2
+    words = ["changes", ds.uri, "--follow", "--format", "arrow"]
+    assert program.main(words, environment) == 2
     assert "the columns of the table have changed" in capsys.readouterr().err
     assert pa.ipc.open_stream(printed.buffer.getvalue()).read_next_batch().num_rows == 1
 

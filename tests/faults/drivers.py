@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from lance_stream import create_dataset, open_dataset
 from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.environment import MACHINE
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.locations import open_store
@@ -90,16 +91,21 @@ def to_arrow(batch: Batch) -> pa.Table:
     )
 
 
+WITHOUT_WAITING = replace(MACHINE, sleep=lambda _seconds: None)
+"""An environment in which another attempt follows at once."""
+
+
 def take_append(table: TableVersion, batch: Batch, micro_batch: MicroBatch) -> None:
-    append(table, to_arrow(batch), micro_batch)
+    append(table, to_arrow(batch), micro_batch, WITHOUT_WAITING)
 
 
 def take_overwrite(table: TableVersion, batch: Batch, micro_batch: MicroBatch) -> None:
-    overwrite(table, to_arrow(batch), micro_batch)
+    overwrite(table, to_arrow(batch), micro_batch, WITHOUT_WAITING)
 
 
 def take_upsert(table: TableVersion, batch: Batch, micro_batch: MicroBatch) -> None:
-    upsert(table, to_arrow(batch), UpsertRules(("id",)), micro_batch)
+    rules = UpsertRules(("id",))
+    upsert(table, to_arrow(batch), rules, micro_batch, environment=WITHOUT_WAITING)
 
 
 FOLLOWING = UpsertRules(("id",), sequence_by="seq", delete_when="op = 'd'", except_columns=("op",))
@@ -107,7 +113,8 @@ FOLLOWING = UpsertRules(("id",), sequence_by="seq", delete_when="op = 'd'", exce
 
 def take_changes(table: TableVersion, batch: Batch, micro_batch: MicroBatch) -> None:
     ops = pa.array(["d" if each.deletes else "u" for each in batch])
-    upsert(table, to_arrow(batch).append_column("op", ops), FOLLOWING, micro_batch)
+    rows = to_arrow(batch).append_column("op", ops)
+    upsert(table, rows, FOLLOWING, micro_batch, environment=WITHOUT_WAITING)
 
 
 class Mode(NamedTuple):

@@ -31,9 +31,8 @@ OTHER_APP = "trains"
 
 
 @pytest.fixture
-def copy(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
-    """A function that gives a fresh table, each time the same. Retries do not wait."""
-    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+def copy() -> Callable[[], str]:
+    """A function that gives a fresh table, each time the same."""
     root = f"memory://{uuid.uuid4()}"
     original = make_table(f"{root}/table")
     numbers = count()

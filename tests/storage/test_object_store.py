@@ -6,11 +6,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from lance_stream.byte_ranges import ByteRange
+from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import NotFoundError, StoreRefusedError, StoreUnavailableError
 from lance_stream.storage import clients, object_store, object_writer, retries
 from lance_stream.storage.object_requests import (
@@ -212,23 +214,24 @@ def test_names_taken_and_then_deleted_are_retried(service: ObjectService) -> Non
 # Retries
 
 
-def run(ask: Callable[[int], object], patience: Patience) -> object:
+def run(ask: Callable[[int], object], patience: Patience, environment: Environment) -> object:
     async def request(attempt: int) -> object:
         return ask(attempt)
 
-    return asyncio.run(ask_patiently(request, patience, "GET of 'a'", "the service"))
+    what, whom = "GET of 'a'", "the service"
+    return asyncio.run(ask_patiently(request, patience, what, whom, environment=environment))
 
 
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long was waited, without waiting."""
+def make_waits(chance: float = 1.0) -> tuple[list[float], Environment]:
+    """Return how long is waited, and an environment in which that takes no time."""
     waited: list[float] = []
 
     async def sleep(seconds: float) -> None:
         waited.append(seconds)
 
-    monkeypatch.setattr(retries.asyncio, "sleep", sleep)
-    return waited
+    return waited, replace(
+        MACHINE, chance=lambda: chance, monotonic=lambda: sum(waited), sleep_async=sleep
+    )
 
 
 def refuse_before(last: int, error: Exception) -> Callable[[int], int]:
@@ -240,67 +243,67 @@ def refuse_before(last: int, error: Exception) -> Callable[[int], int]:
     return ask
 
 
-def test_waits_double_up_to_a_bound(waits: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_double_up_to_a_bound() -> None:
     """Each wait is random below the doubled delay."""
-    monkeypatch.setattr(retries.random, "random", lambda: 1.0)
+    waits, environment = make_waits()
     patience = Patience(max_attempts=9, first_delay_seconds=1, max_delay_seconds=10)
-    assert run(refuse_before(7, TryAgainError("503")), patience) == 7
+    assert run(refuse_before(7, TryAgainError("503")), patience, environment) == 7
     assert waits == [1, 2, 4, 8, 10, 10]
-    monkeypatch.setattr(retries.random, "random", lambda: 0.25)
-    waits.clear()
-    run(refuse_before(4, TryAgainError("503")), patience)
+    waits, environment = make_waits(chance=0.25)
+    run(refuse_before(4, TryAgainError("503")), patience, environment)
     assert waits == [0.25, 0.5, 1]
 
 
-def test_requested_delays_are_kept_within_bounds(
-    waits: list[float],
-) -> None:
+def test_requested_delays_are_kept_within_bounds() -> None:
+    waits, environment = make_waits()
     patience = Patience(first_delay_seconds=0.001, max_delay_seconds=5)
-    run(refuse_before(2, TryAgainError("503", after_seconds=3)), patience)
-    run(refuse_before(2, TryAgainError("503", after_seconds=1000)), patience)
+    run(refuse_before(2, TryAgainError("503", after_seconds=3)), patience, environment)
+    run(refuse_before(2, TryAgainError("503", after_seconds=1000)), patience, environment)
     assert waits == [3, 5]
 
 
 def test_a_minute_of_unavailability_is_tolerated(
-    waits: list[float], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The service refuses each connection at once, as while it is restarted."""
-    begin = time.monotonic()
-    monkeypatch.setattr(retries.time, "monotonic", lambda: begin + sum(waits))
+    waits, environment = make_waits(chance=0.5)
 
     def ask(attempt: int) -> int:
         if sum(waits) < 60:
             raise TryAgainError("connection refused")
         return attempt
 
-    assert run(ask, Patience()) > 8
+    assert run(ask, Patience(), environment) > 8
     assert caplog.text.count("It is asked again, for 120 s in all") == 1
     waits.clear()
     with pytest.raises(StoreUnavailableError, match="connection refused"):
-        run(refuse_before(999, TryAgainError("connection refused")), Patience())
+        run(refuse_before(999, TryAgainError("connection refused")), Patience(), environment)
     assert 100 < sum(waits) <= 120
 
 
-def test_no_attempt_begins_after_the_deadline(waits: list[float]) -> None:
+def test_no_attempt_begins_after_the_deadline() -> None:
+    waits, environment = make_waits()
     patience = Patience(max_attempts=99, total_seconds=2)
     with pytest.raises(StoreUnavailableError, match=r"asked of the service 1 time .*client_retry"):
-        run(refuse_before(9, TryAgainError("503", after_seconds=3)), patience)
+        run(refuse_before(9, TryAgainError("503", after_seconds=3)), patience, environment)
     assert waits == []
 
 
-def test_errors_state_request_service_and_attempts(waits: list[float]) -> None:
+def test_errors_state_request_service_and_attempts() -> None:
+    _waits, environment = make_waits()
     with pytest.raises(StoreUnavailableError) as caught:
-        run(refuse_before(9, TryAgainError("503 SlowDown")), Patience(max_attempts=3))
+        run(refuse_before(9, TryAgainError("503 SlowDown")), Patience(max_attempts=3), environment)
     assert "GET of 'a' was asked of the service 3 times" in str(caught.value)
     assert "503 SlowDown" in str(caught.value)
     assert isinstance(caught.value, OSError)
 
 
-def test_missing_objects_and_refusals_are_not_retried(waits: list[float]) -> None:
+def test_missing_objects_and_refusals_are_not_retried() -> None:
+    waits, environment = make_waits()
     with pytest.raises(StoreRefusedError, match=r"GET of 'a' was refused by the service: 403"):
-        run(refuse_before(9, RefusedError("403")), Patience())
+        run(refuse_before(9, RefusedError("403")), Patience(), environment)
     with pytest.raises(MissingError):
-        run(refuse_before(9, MissingError("404")), Patience())
+        run(refuse_before(9, MissingError("404")), Patience(), environment)
     assert waits == []
 
 

@@ -1,6 +1,7 @@
 """Adding computed columns: values of each row, written beside the existing files."""
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -8,7 +9,9 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset, InvalidInputError, NotFoundError
+from lance_stream.environment import MACHINE
 from lance_stream.errors import IncompatibleConflictError, RetryableConflictError
+from lance_stream.verbs.computed_columns import add_computed_columns
 from tests.verbs.test_add_columns import in_the_way
 
 SCHEMA = pa.schema(
@@ -229,8 +232,9 @@ def test_a_concurrent_column_of_that_name_conflicts(ds: Dataset) -> None:
 
 def test_retries_are_limited(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lance_stream.write.planning.MAX_PLANS", 3)
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    at_once = replace(MACHINE, sleep=lambda _seconds: None)
     before = data_files(ds)
+    table = in_the_way(ds, lambda: ds.append(rows(9)), times=99).table
     with pytest.raises(RetryableConflictError):
-        in_the_way(ds, lambda: ds.append(rows(9)), times=99).add_columns({"double": "id * 2"})
+        add_computed_columns(table, {"double": "id * 2"}, at_once)
     assert len(data_files(ds) - before) == 3  # what the others appended
