@@ -1,7 +1,9 @@
 """Upserts: the rows of a batch are matched with a table by their keys.
 
 Read `upsert` first (the way from rows to one commit), then `incoming` (one row a key), `matching`
-(which rows of the table have a key of the batch) and `keys` (the lookup that workers use).
+(which rows of the table have a key of the batch) and `keys` (the lookup that workers use), then
+`decisions`, `written_rows` and `planned_update`. `in_parts` takes the same way with many workers;
+how an attempt begins and commits is in `attempts` for both.
 Beside them: `key_filter` (quickly rules out rows without a key of the batch), `key_bounds`
 and `known_key_bounds` (which fragments can hold a key at all), `ordered_values` (the order that
 bounds use), `tombstones` and `tombstone_files` (remembered deletes).

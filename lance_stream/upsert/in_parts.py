@@ -17,7 +17,7 @@ What transports the bundles and runs the parts (Spark, in `spark.sink.large_upse
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -28,10 +28,10 @@ from lance_stream.errors import LanceStreamError
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.units import WorkUnit, unit_of
 from lance_stream.schema.system_columns import ROW_ADDRESS
-from lance_stream.snapshot.opening import checkout
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.apply import check_may_write
 from lance_stream.table.fragments import Fragment
+from lance_stream.upsert.attempts import Attempts, Upserted
+from lance_stream.upsert.decisions import decide_changes
 from lance_stream.upsert.incoming import (
     Incoming,
     UpsertRules,
@@ -40,20 +40,13 @@ from lance_stream.upsert.incoming import (
 )
 from lance_stream.upsert.keys import NOT_FOUND, hash_keys
 from lance_stream.upsert.matching import Matches, join_matches
+from lance_stream.upsert.planned_update import plan_update
 from lance_stream.upsert.tombstones import RememberedDeletes, remembered_by
-from lance_stream.upsert.upsert import (
-    Upserted,
-    Written,
-    commit_plan,
-    decide_changes,
-    one_batch,
-    plan_update,
-    write_rows,
-)
+from lance_stream.upsert.upsert import one_batch
+from lance_stream.upsert.written_rows import Written, write_rows
 from lance_stream.write.fragments import delete_files, write_target
-from lance_stream.write.micro_batches import MicroBatch, find_committed
+from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.phases import Phases
-from lance_stream.write.planning import planning_again
 from lance_stream.write.row_digests import NO_ROWS, RowsDigest, add_up, digest_of
 
 BUNDLE_BYTES: Final = 32 << 20
@@ -241,26 +234,16 @@ def upsert_in_parts(
         InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
         CommitError: It was not committed, or the outcome is unknown.
     """
-    phases = phases or Phases()
-    attempts = 0
-    known = micro_batch
+    attempts = Attempts(table, micro_batch, phases or Phases(), environment, digest)
 
     def attempt() -> Upserted:
-        nonlocal attempts, known
-        newest = checkout(table, None)
-        attempts += 1
-        entry = None if known is None else find_committed(newest, known)
-        if entry is not None and known is not None and known.digest is None and digest is not None:
-            known = replace(known, digest=digest())
-            entry = find_committed(newest, known)
-        if entry is not None:
-            return Upserted(newest, already_committed_in=entry.version, was_already_committed=True)
-        check_may_write(newest.manifest)
-        with phases("write"):
+        if (known := attempts.begin()) is not None:
+            return known
+        newest = attempts.newest
+        with attempts.phases("write"):
             remembered = _remembered(sequence, newest, rules, environment)
             parts = _done(newest, run(PartedUpsert(newest, rules, remembered, tuple(helpers))))
-            if known is not None:
-                known = replace(known, digest=add_up(each.digest for each in parts))
+            attempts.know_digest(add_up(each.digest for each in parts))
             fragments = tuple(each for part in parts for each in part.written.fragments)
             try:
                 stored = [name for name in columns if name not in rules.except_columns]
@@ -269,10 +252,9 @@ def upsert_in_parts(
             except LanceStreamError:
                 delete_files(newest.store, fragments)
                 raise
-        result = replace(_summed(newest, parts, fragments), attempts=attempts)
-        return commit_plan(plan, result, known, phases, fragments)
+        return attempts.commit(plan, _summed(newest, parts, fragments), fragments)
 
-    return planning_again(attempt, micro_batch, environment)
+    return attempts.until_committed(attempt)
 
 
 def _done(table: TableVersion, outcomes: Sequence[Part | LanceStreamError]) -> list[Part]:

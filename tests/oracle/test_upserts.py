@@ -7,12 +7,12 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from lance_stream.upsert.attempts import Upserted
 
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.maintenance.verify import verify
 from lance_stream.snapshot.opening import open_table
 from lance_stream.storage.locations import open_store
+from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.oracle.test_applied import check_applied

@@ -21,12 +21,12 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from lance_stream.upsert.attempts import Upserted
 
 import lance_stream
 from lance_stream.errors import InvalidInputError
 from lance_stream.maintenance.verify import verify
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests import histories

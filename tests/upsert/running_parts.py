@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pyarrow as pa
-from lance_stream.upsert.attempts import Upserted
 
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import LanceStreamError
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.in_parts import Bundle, Part, PartedUpsert, upsert_in_parts
 from lance_stream.upsert.incoming import UpsertRules
 

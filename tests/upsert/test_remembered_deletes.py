@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lance_stream.upsert.attempts import Upserted
 
 import lance_stream
 from lance_stream import Dataset
@@ -19,6 +18,7 @@ from lance_stream.maintenance.verify import verify
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY, VERSIONS_DIRECTORY
 from lance_stream.table.tombstones import CONFIG_KEY, read_tombstones
+from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append

@@ -38,9 +38,9 @@ from lance_stream.spark.arrow_jobs import (
 from lance_stream.spark.sink.replays import digest_by_tasks
 from lance_stream.spark.spark_types import stored_schema
 from lance_stream.spark.work_units import number_of_tasks, pack
+from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.in_parts import Bundle, Part, PartedUpsert, upsert_in_parts
 from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.upsert import Upserted
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.phases import Phases
 

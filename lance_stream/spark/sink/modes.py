@@ -34,8 +34,9 @@ from lance_stream.spark.sink.reports import SinkCommit, size_of_files
 from lance_stream.spark.sink.spark_workers import workers_of
 from lance_stream.spark.spark_types import stored_schema
 from lance_stream.table.fragments import Fragment
+from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.change_feeds import check_has_changes
-from lance_stream.upsert.upsert import Upserted, upsert
+from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.add_columns import add_missing_columns
 from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.create import check_types_known, plan_table

@@ -1,0 +1,136 @@
+"""One Update of all that was written: deletion files for the old rows, and the inserted keys.
+
+The hashes of the inserted keys in the transaction reveal two writers that insert the same new key.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.read.changed_rows import (
+    row_ids_of,
+    with_row_ids,
+    without_rows,
+)
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.ascending import distinct
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.operations import (
+    BloomFilter,
+    KeyExistenceFilter,
+    Update,
+    UpdateMode,
+)
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.known_key_bounds import key_bounds
+from lance_stream.upsert.tombstones import (
+    PlannedTombstones,
+    RememberedDeletes,
+    plan_tombstones,
+)
+from lance_stream.upsert.written_rows import Written
+from lance_stream.write.planning import Staged
+
+MAX_KEY_HASHES: Final = 1 << 18
+"""Up to how many inserted keys are listed by their hashes; more count as any key."""
+
+_ANY_KEY: Final = BloomFilter(b"\xff" * (16 << 10), (16 << 10) * 8, 8192, 0.00057)
+
+
+@dataclass(frozen=True)
+class PlannedUpdate:
+    """An Update planned on a version.
+
+    Attributes:
+        operation: What to commit.
+        staged: The files that were written for it.
+        tombstones: What else is remembered; None if the upsert remembers nothing.
+    """
+
+    operation: Update
+    staged: Staged
+    tombstones: PlannedTombstones | None = None
+
+    @property
+    def changes_anything(self) -> bool:
+        """Whether there is anything to commit."""
+        own = self.operation
+        is_remembering = self.tombstones is not None and bool(self.tombstones.added.files)
+        return is_remembering or bool(
+            own.new_fragments or own.updated_fragments or own.removed_fragment_ids
+        )
+
+
+def plan_update(
+    table: TableVersion,
+    parts: Sequence[Written],
+    rules: UpsertRules,
+    stored: Sequence[str],
+    remembered: RememberedDeletes | None = None,
+    environment: Environment = MACHINE,
+) -> PlannedUpdate:
+    """Combine what workers have written into one operation, and write its deletion files.
+
+    The deletes to remember are written, too.
+
+    Args:
+        table: The version that was planned on.
+        parts: What was written; at most one part changes or deletes each row of the table.
+        rules: The user's rules for the rows.
+        stored: The incoming columns that are stored.
+        remembered: The deletes that the version remembers.
+        environment: Randomness, for file names.
+    """
+    new: list[Fragment] = []
+    changed = np.sort(np.concatenate([_NO_ADDRESSES, *(each.decision.changed for each in parts)]))
+    ids = row_ids_of(table, changed) if table.has_stable_row_ids else None
+    for part in parts:
+        if ids is None:
+            new += part.fragments
+        else:
+            own = ids[np.searchsorted(changed, part.decision.changed)]
+            new += with_row_ids(part.fragments, own)
+    deleted = [each.decision.deleted for each in parts]
+    updated, removed = without_rows(
+        table, np.sort(np.concatenate([changed, *deleted])), environment
+    )
+    changed_fields = {
+        part.id
+        for field in table.schema.fields
+        if field.name in stored and field.name not in rules.on
+        for part in field.walk()
+    }
+    operation = Update(
+        removed_fragment_ids=removed,
+        updated_fragments=updated,
+        new_fragments=tuple(new),
+        fields_for_preserving_frag_bitmap=tuple(sorted(changed_fields)),
+        update_mode=UpdateMode.REWRITE_ROWS,
+        inserted_rows=_inserted_keys(table, rules, [each.inserted_keys for each in parts]),
+    )
+    # Even if it is not committed: a file's bounds stay true.
+    key_bounds(table, rules.on).learn(
+        file_bounds for each in parts for file_bounds in each.file_bounds
+    )
+    if remembered is None or not remembered.is_remembering:
+        return PlannedUpdate(operation, Staged(dying=updated))
+    deletes = [each.deletes for each in parts if each.deletes is not None]
+    tombstones = plan_tombstones(remembered, deletes, environment)
+    return PlannedUpdate(operation, Staged(dying=updated, others=tombstones.paths), tombstones)
+
+
+_NO_ADDRESSES: Final = np.empty(0, np.uint64)
+
+
+def _inserted_keys(
+    table: TableVersion, rules: UpsertRules, hashes: Sequence[npt.NDArray[np.uint64]]
+) -> KeyExistenceFilter:
+    field_ids = tuple(each.id for each in table.schema.fields if each.name in rules.on)
+    listed = distinct(np.concatenate(hashes))
+    if len(listed) > MAX_KEY_HASHES:
+        return KeyExistenceFilter(field_ids, bloom=_ANY_KEY)
+    return KeyExistenceFilter(field_ids, key_hashes=tuple(listed.tolist()))
