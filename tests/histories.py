@@ -67,7 +67,7 @@ def run(kind: type[HistoryT], seed: int, num_steps: int) -> HistoryT:
         num_steps: How many steps it has.
 
     Raises:
-        AssertionError: Something is not as it has to be; its notes tell the history.
+        AssertionError: A check failed; the error's notes are the history.
     """
     with tempfile.TemporaryDirectory(prefix="lance-stream-") as folder:
         made = kind.__new__(kind)  # what it tells is wanted also where it fails to begin

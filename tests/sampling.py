@@ -34,7 +34,7 @@ def some_of(cases: Iterable[Case], one_in: int, seed: str = "") -> list[Case]:
 
 
 def is_its_turn(who: str, of: Sequence[str], number: int) -> bool:
-    """Whether somebody plays a case, of several who take turns; with ALL_CASES=1 all play each.
+    """Whether one of several takers of turns runs a case; with ALL_CASES=1 each runs all.
 
     Args:
         who: One of them.

@@ -1,4 +1,4 @@
-"""What is said to somebody whose machine has no Java for Spark."""
+"""The hint for a machine without a Java for Spark."""
 
 import os
 import subprocess

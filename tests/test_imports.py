@@ -1,6 +1,6 @@
 """Importing the package loads nothing that only some of its users need.
 
-Each Python worker of Spark imports it anew, so its time is paid in every job.
+Each Python worker of Spark imports it again, so every job pays for it.
 """
 
 import subprocess

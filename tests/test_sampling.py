@@ -1,4 +1,4 @@
-"""Which cases stand for all, and what tests are said to cost and may take."""
+"""Which cases represent all, and what tests cost and may consume."""
 
 import math
 import subprocess

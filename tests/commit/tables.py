@@ -1,4 +1,4 @@
-"""Tables without data: their manifests name files that nobody reads; and a fixed environment."""
+"""Tables without data: their manifests name files that are never read; and a fixed environment."""
 
 import itertools
 import uuid
@@ -42,7 +42,7 @@ _numbers = itertools.count(1)
 
 
 def make_environment(**given: Any) -> Environment:
-    """A clock that goes on a second a look, waits that take no time, and dice that count."""
+    """A clock that advances a second per reading, waits that take no time, and counting dice."""
     seconds = itertools.count(1)
     defaults: dict[str, Any] = {
         "now_nanos": lambda: START_NANOS + next(seconds) * 1_000_000_000,

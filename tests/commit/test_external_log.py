@@ -1,4 +1,4 @@
-"""The log over an external manifest store: the steps of a commit, and what each death leaves."""
+"""The log over an external manifest store: a commit's steps, and what a crash at each leaves."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

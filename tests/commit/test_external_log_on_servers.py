@@ -1,4 +1,4 @@
-"""The contract of version logs, with the manifest stores and the object stores that servers are."""
+"""The contract of version logs, with manifest stores and object stores on servers."""
 
 import uuid
 from pathlib import Path

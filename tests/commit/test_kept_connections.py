@@ -1,4 +1,4 @@
-"""Connections to manifest stores: renewed credentials do not pile them up."""
+"""Connections to manifest stores: renewing credentials does not accumulate them."""
 
 import threading
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What a process remembers of manifests is held against the files, and bounded."""
+"""The manifests that a process remembers are checked against the files, and bounded in number."""
 
 import shutil
 from dataclasses import replace
@@ -87,7 +87,7 @@ def test_a_manifest_of_another_length_is_reread(change: bytes) -> None:
 def test_manifests_without_time_or_transaction_are_forgotten(
     memory: ManifestMemory,
 ) -> None:
-    """Such a manifest cannot be told from that of a table that was re-created."""
+    """Such a manifest looks the same as that of a re-created table."""
     store = make_store()
     for changes in ({"timestamp_nanos": None}, {"transaction_file": ""}):
         manifest = replace(create(3).read_latest(), **changes)

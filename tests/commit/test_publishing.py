@@ -1,4 +1,4 @@
-"""What is believed when a store refuses, says "taken" of what is not there, or says nothing."""
+"""How a commit ends when a store refuses, wrongly reports a name as taken, or does not answer."""
 
 from collections.abc import Callable
 from typing import Any

@@ -13,7 +13,7 @@ from lance_stream.commit.manifest_stores.protocol import ManifestItem, ManifestS
 
 URI = "s3://bucket/a b/tüte 100%.lance"
 NUM_RACERS = 16
-NUM_PROCESSES = {"fork": 4, "spawn": 2}  # each that is spawned imports all anew
+NUM_PROCESSES = {"fork": 4, "spawn": 2}  # each spawned process imports everything again
 
 
 def item(version: int, name: str = "final", size_bytes: int | None = 7) -> ManifestItem:

@@ -71,10 +71,10 @@ EACH_SERVICE = pytest.mark.each_service
 @pytest.mark.filterwarnings("ignore:.*use of fork\\(\\) may lead to deadlocks")
 class ObjectStoreContract(StoreContract):
     secret_options: ClassVar[Sequence[str]] = ()
-    """Options of the bucket whose values nobody may see."""
+    """Options of the bucket whose values must never be shown."""
 
     conflict: ClassVar[Forge | None] = None
-    """How it says that two create a name at once, and that one had better try again."""
+    """Its response when two create a name at once, and one should try again."""
 
     @pytest.fixture
     def bucket(self) -> Bucket:

@@ -1,4 +1,4 @@
-"""What decides which rows are deleted, and what could change under us with a new release.
+"""Meanings on which deletes depend, and which a new release of a dependency could change.
 
 sqlglot parses the conditions of verbs. Another tree for the same text would be another set of rows,
 so its next major version is allowed here only after this table has been looked at with it. The same

@@ -1,4 +1,4 @@
-"""SQL predicates: what is chosen, what is null, what is refused."""
+"""SQL predicates: which rows they choose, when they are null, and what is refused."""
 
 import sqlite3
 from datetime import UTC, date, datetime

@@ -4,7 +4,7 @@
     messages    a number made another one, a kind exchanged, an encoding put inside of itself or in
                 the place of another file's, buffers that overlap, a bomb of compressed zeros
 
-The tables and the footer of a file whose messages were changed are made anew, so that the change
+The tables and the footer of a file whose messages were changed are recomputed, so that the change
 is what a reader meets.
 
 Source: file format document, "Reading a file".

@@ -1,11 +1,11 @@
-"""Random histories of a table that is made anew, put back from a copy, or cloned at any moment.
+"""Random histories of a table that is re-created, restored from a copy, or cloned at any moment.
 
     python -m tests.faults.replaced_histories --minutes 10 --seed 1
 
 In each step a verb of ours runs, or one of pylance's. In some steps, when the verb first opens a
-data file, writes its transaction or looks at the versions, the table is replaced: deleted and made
-anew by one of the two writers, with the same columns or others; or put back from a copy of an
-earlier moment, which may be written to before the verb goes on; or the verb works on a shallow
+data file, writes its transaction or looks at the versions, the table is replaced: deleted and
+re-created by one of the two writers, with the same columns or others; or restored from a copy of an
+earlier moment, which may be written to before the verb continues; or the verb works on a shallow
 clone of the table, in which another writer deletes rows at that moment. Then
 
     the verb failed           the table is what took its place, and nothing else
@@ -14,10 +14,10 @@ clone of the table, in which another writer deletes rows at that moment. Then
     either way                both writers can read the table, and no file of a failed verb is
                               left in it
 
-Somebody follows the table with limits, so that positions lie inside versions, and begins anew with
-a position where they stood, as after a restart. When they have caught up, the changes they were
-given are those of the table that is there; or they were told that it is another one, and begin at
-its first version.
+Readers follow the table with limits, so that positions lie inside versions, and start again from
+their last position, as after a restart. When a reader has caught up, the changes that it got are
+those of the table that is there; or it got the error that this is another table, and starts at the
+first version.
 
 The seed settles everything.
 """
@@ -167,16 +167,16 @@ class History:
         self.counts: Counter[str] = Counter()
         self.position = Position(0)
         self.given: list[Change] = []
-        self.make_anew()
+        self.recreate()
 
     def some_rows(self) -> pa.Table:
         first = self.number * 10
         self.number += 1
         return rows(self.columns, list(range(first, first + self.random.randrange(1, 9))))
 
-    def make_anew(self) -> None:
+    def recreate(self) -> None:
         """Delete the table, and make another one with some versions."""
-        self.counts["made anew"] += 1
+        self.counts["re-created"] += 1
         shutil.rmtree(self.uri, ignore_errors=True)
         self.columns = self.random.choice(COLUMNS)
         num_versions = self.random.randrange(1, 8)
@@ -208,7 +208,7 @@ class History:
             self.write()
 
     def replace(self) -> None:
-        self.restore_copy() if self.copies and self.random.random() < 0.6 else self.make_anew()
+        self.restore_copy() if self.copies and self.random.random() < 0.6 else self.recreate()
 
     def state(self, uri: str) -> tuple[int, list[dict[str, Any]], set[str]]:
         """Return what a table holds, once both writers have read it."""
@@ -271,7 +271,7 @@ class History:
             moment == "second look" and name in PLANNED_ON_ITS_OWN_LOOK
         )
         if name == "overwrite":  # perhaps with other columns, in which nobody can follow the table
-            self.make_anew()
+            self.recreate()
         if name in PLANNED_ON_ITS_OWN_LOOK and is_written and not any(still_there):
             raise AssertionError(f"{name} went into another table at {moment}")
 

@@ -11,7 +11,7 @@ a part of its checkpoint (`FAULTS`):
     rows computed         as before, when the rows have been computed, so that the state is stored
     after the sink        foreachBatch fails when our commit is done
     commit lost           the newest entry of the checkpoint's commit log is lost
-    offsets lost          that, and the newest entry of the offset log: Spark plans the batch anew,
+    offsets lost          that, and the newest entry of the offset log: Spark replans the batch,
                           with files that have come since
     older copy            the checkpoint is put back from a copy, and Spark may be told to take more
                           files at once than before
@@ -23,7 +23,7 @@ is followed to the letter. At the end of each step the table is held against the
 files, computed without Spark: each row once.
 
 There is one exception, of which the sink says so much itself: where the plan may give other rows
-each time, a batch that Spark planned anew is skipped. Then `last_commit.rows_differ` is true.
+each time, a batch that Spark planned again is skipped. Then `last_commit.rows_differ` is true.
 
 The seed settles everything but the names of files.
 """
@@ -421,7 +421,7 @@ class History:
                 del calls[0]  # as the error says
             for call in calls:
                 eval(call, {"open_dataset": open_dataset})
-            self.done["planned anew"] += 1
+            self.done["planned again"] += 1
             return
         if "Restore the newest checkpoint" in message:
             assert self.newest.exists(), message

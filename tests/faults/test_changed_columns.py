@@ -49,7 +49,7 @@ def rows_of(uri: str) -> list[dict[str, Any]]:
     return ours
 
 
-def put_in_anew(table: Any) -> None:
+def replace_seq(table: Any) -> None:
     """Replace a column by another of the same name and type."""
     table.drop_columns(["seq"])
     table.add_columns({"seq": "nullif(id * 100, -1)"})
@@ -68,7 +68,7 @@ def test_rows_keep_values_of_concurrent_columns(uri: str, columns: list[str]) ->
 
 def test_rows_keep_values_of_replaced_columns(uri: str) -> None:
     """Another writer replaced the column while the upsert ran."""
-    upsert(opened_with(uri, put_in_anew), ROWS.select(["id", "value"]), UpsertRules(("id",)), BATCH)
+    upsert(opened_with(uri, replace_seq), ROWS.select(["id", "value"]), UpsertRules(("id",)), BATCH)
     rows = {row["id"]: row for row in rows_of(uri)}
     assert rows[4] == {"id": 4, "value": "new", "seq": 400}
     assert rows[9] == {"id": 9, "value": "new", "seq": None}
@@ -77,7 +77,7 @@ def test_rows_keep_values_of_replaced_columns(uri: str) -> None:
 
 def test_values_go_into_a_replaced_column(uri: str) -> None:
     """The upsert has values for a column that was dropped and added again while it ran."""
-    upsert(opened_with(uri, put_in_anew), ROWS, UpsertRules(("id",)), BATCH)
+    upsert(opened_with(uri, replace_seq), ROWS, UpsertRules(("id",)), BATCH)
     rows = {row["id"]: row for row in rows_of(uri)}
     assert [rows[key]["seq"] for key in (4, 9)] == [7, 8]
     check_sound(uri)

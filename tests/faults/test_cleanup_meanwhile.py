@@ -1,6 +1,6 @@
-"""A cleanup at every step of what others do: nobody's version breaks, and nobody's work is lost.
+"""A cleanup at every step of other operations: it breaks no version, and no change is lost.
 
-Before each call to the store that a verb makes, in turn, somebody else compacts the table, appends
+Before each call to the store that a verb makes, in turn, another writer compacts the table, appends
 a row, and cleans up all but the newest version; or just cleans up.
 """
 

@@ -25,7 +25,7 @@ VERBS: dict[str, Callable[[Dataset], Dataset]] = {
 
 
 class Killed(BaseException):
-    """The process is gone: nobody tidies up."""
+    """The process is gone: nothing is tidied up."""
 
 
 def fresh() -> Dataset:
@@ -75,7 +75,7 @@ def test_a_verb_happens_wholly_or_not(name: str) -> None:
         assert state(now) in (before, after)
         outcomes.append(state(now) == after)
         if not outcomes[-1]:
-            assert state(verb(now)) == after  # and whoever comes next does it
+            assert state(verb(now)) == after  # and the next writer does it
     assert outcomes == sorted(outcomes)  # once it has happened it stays so
     assert not outcomes[0]
     assert len(outcomes) > 4

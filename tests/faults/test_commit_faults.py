@@ -1,4 +1,4 @@
-"""A kill, a lost answer, a rival, at every step of a commit: nothing is lost, nothing doubled."""
+"""A kill, a lost reply or a rival at each step of a commit: no row is lost or duplicated."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Queries from table to table that die before any of their steps, and go on in another process.
+"""Queries from table to table that die before any of their steps, and restart in a new process.
 
 Meanwhile the table that they read is changed in every way, compacted, and cleaned up.
 """

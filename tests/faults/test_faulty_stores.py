@@ -1,4 +1,4 @@
-"""A store that fails, answers late, or answers after all is over: each batch is in once."""
+"""A store that fails, answers late, or answers after a retry: each batch is written once."""
 
 import uuid
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Workers that die in the middle of a task: Spark tries it again, and no row is in twice.
+"""Workers that die in the middle of a task: Spark retries it, and no row is duplicated.
 
 Spark starts no second, speculative, attempt of a task on the machine that runs the first one. Such
 an attempt is one that wrote its files, and of which Spark takes no result: "killed after" is.

@@ -1,4 +1,4 @@
-"""Tasks of the format's writers that die when they have written: no row is in twice, or lost.
+"""Tasks of the format's writers that die after writing: no row is lost or duplicated.
 
 A task that dies after its files are whole is like the losing one of two speculative attempts: its
 files are there, and Spark takes no result of it.

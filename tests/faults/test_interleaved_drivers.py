@@ -1,4 +1,4 @@
-"""Two drivers, stopped at every step: the same batch is in once, different batches are both in."""
+"""Two drivers, stopped at every step: a batch is written once, and of two batches none is lost."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -151,7 +151,7 @@ def test_a_late_zombie_changes_nothing(mode: str, copy: Callable[[], str]) -> No
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_zombie_learns_late_of_its_commit(mode: str, copy: Callable[[], str]) -> None:
-    """It stops just after it has published, and its successor goes on from there."""
+    """The zombie stops just after it has published, and its successor continues from there."""
     num_steps = count_steps(copy, mode)
     uri = copy()
     zombie = driver(uri, mode)
@@ -184,7 +184,7 @@ def test_three_nested_drivers_commit_a_batch_once(mode: str, copy: Callable[[], 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_an_overtaking_zombie_loses_nothing(mode: str, copy: Callable[[], str]) -> None:
-    """Batch 0 is in; a zombie does it again while the successor is in the middle of batch 1."""
+    """Batch 0 is committed; a zombie repeats it while the successor is in the middle of batch 1."""
     batches = [batch_for(mode, APP, batch_id) for batch_id in range(2)]
     expected = MODES[mode].model(MODES[mode].model(START, batches[0]), batches[1])
     for stopped_at in stops(copy, mode):
@@ -201,7 +201,7 @@ def test_an_overtaking_zombie_loses_nothing(mode: str, copy: Callable[[], str]) 
 
 @pytest.mark.parametrize("mode", ["upsert", "cdc"])
 def test_united_deletion_files_are_cleaned_up(mode: str, copy: Callable[[], str]) -> None:
-    """Another row of the same fragment dies at each step: the batch is rebased, or planned anew."""
+    """Another row of the fragment is deleted at each step: the batch is rebased or replanned."""
     expected = [row for row in MODES[mode].model(START, batch_for(mode, APP, 0)) if row[0] != 5]
     for first in stops(copy, mode):
         uri = copy()

@@ -1,4 +1,4 @@
-"""A process that compacts beside its batches dies at any moment, and another one goes on."""
+"""A process that compacts beside its batches is killed at any moment, and another continues."""
 
 import random
 import signal

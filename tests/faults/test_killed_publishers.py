@@ -96,7 +96,7 @@ def ids_of(place: Place) -> list[int]:
 
 
 def in_directory(place: Place) -> list[int]:
-    """What a reader sees who does not know of the manifest store; it is pylance."""
+    """What pylance reads without the manifest store."""
     uri = place.uri.replace("s3+ddb", "s3").partition("?")[0]
     options = {name: value for name, value in place.options.items() if name != "manifest_store"}
     return sorted(lance.dataset(uri, storage_options=options).to_table().column("id").to_pylist())
@@ -154,7 +154,7 @@ def test_concurrent_readers_finish_killed_commits(place: Place) -> None:
 @pytest.mark.slow
 @pytest.mark.some_cases(one_in=3)
 def test_repeatedly_killed_writers_lose_nothing(place: Place) -> None:
-    """Two write at once: one is killed at a step, the other goes on.
+    """Two write at once: one is killed at a step, and the other continues.
 
     Nothing is lost, and nothing is there twice.
     """

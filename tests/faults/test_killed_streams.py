@@ -1,4 +1,4 @@
-"""Streams whose process dies, or stands still, at any moment, and starts again."""
+"""Streams whose process is killed or suspended at any moment, and restarted."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 """A fault at each request by which a large object is sent, on each kind of store.
 
-The object is there once, whole; whoever created it learns so although a reply was lost.
+The object is there once and whole, and its creator learns so even if a reply was lost.
 """
 
 from collections.abc import Callable, Iterator

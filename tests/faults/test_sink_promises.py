@@ -1,4 +1,4 @@
-"""What the sink promises when things go wrong, one by one, for every way to take in a batch.
+"""What the sink promises when things go wrong, one by one, for every way to write a batch.
 
 a  the newest entry of the checkpoint's commit log is lost
 b  a crash between the writes to two tables of one batch

@@ -1,4 +1,4 @@
-"""Some random histories of queries with state; `make soak` plays them for ten minutes more."""
+"""Some random histories of queries with state; `make soak` runs them for ten more minutes."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ def test_rows_arrive_once_after_query_failures(
     spark: Any, tmp_path: Path, kind: str, store: str, faults: list[str]
 ) -> None:
     done = run_history(spark, tmp_path, kind, store, 1, faults)
-    assert done["replays"] or done["planned anew"]
+    assert done["replays"] or done["planned again"]
 
 
 def test_the_histories_have_each_kind_and_store() -> None:

@@ -1,7 +1,7 @@
 """A fault at each request of a commit in turn, on each kind of store: one commit or a clear error.
 
-What goes wrong once is overcome at once: nobody above the store hears of it. What goes wrong from
-some request on for ever ends in an error of `lance_stream.errors`, soon; then the table holds what
+A single fault is overcome at once, and not reported above the store. A fault that lasts from
+some request on ends in an error of `lance_stream.errors`, soon; then the table holds what
 it held before or what it shall hold, and the next attempt finds out which. In no case does a batch
 go in twice, or a version name what is not there.
 """

@@ -1,4 +1,4 @@
-"""SIGKILL of a writing process at each request of a commit to S3: the next writer just goes on."""
+"""SIGKILL of a writer at each request of a commit to S3: the next writer needs no repair."""
 
 import multiprocessing
 import os

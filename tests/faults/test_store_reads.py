@@ -102,7 +102,7 @@ def uri(place: Place) -> str:
     return table.uri
 
 
-def read_anew(read: Read, uri: str, options: Options) -> Any:
+def open_and_read(read: Read, uri: str, options: Options) -> Any:
     """Read as a process does that has never seen the table."""
     MANIFESTS.__init__()  # type: ignore[misc]  # there is no other way to make it forget
     return read(uri, options)
@@ -110,7 +110,7 @@ def read_anew(read: Read, uri: str, options: Options) -> Any:
 
 def num_requests(place: Place, read: Read, uri: str, options: Options) -> int:
     place.proxy.clear()
-    read_anew(read, uri, options)
+    open_and_read(read, uri, options)
     return len(place.proxy.requests)
 
 
@@ -138,13 +138,13 @@ def cases(faults: Iterable[str], fast: Iterable[tuple[str, str]] = ()) -> list[o
 def test_readers_overcome_single_faults(place: Place, uri: str, name: str, fault: str) -> None:
     """A fault at any request of a reader is overcome at once."""
     read, proxy, is_late = READS[name], place.proxy, isinstance(ONCE[fault], Hold | Slow)
-    expected = read_anew(read, uri, place.direct)
+    expected = open_and_read(read, uri, place.direct)
     options = place.through(LATE if is_late else QUICK)
     last = num_requests(place, read, uri, options)
     for number in some_of(range(1, last + 1), 4 if is_late else 2):
         proxy.clear()
         rule = proxy.add(ONCE[fault], at=number)
-        assert read_anew(read, uri, options) == expected, proxy.story()
+        assert open_and_read(read, uri, options) == expected, proxy.story()
         # Two that need the same bytes at the same time may both ask for them.
         assert rule.num_fired == 1 or number > last - 4
         proxy.quiet()
@@ -155,7 +155,7 @@ def test_readers_overcome_single_faults(place: Place, uri: str, name: str, fault
 def test_short_responses_give_no_wrong_data(place: Place, uri: str, name: str, share: str) -> None:
     """A short response that claims to be whole never gives wrong data."""
     read, proxy = READS[name], place.proxy
-    expected = read_anew(read, uri, place.direct)
+    expected = open_and_read(read, uri, place.direct)
     options = place.through({**QUICK, "client_max_retries": "1"})
     last = num_requests(place, read, uri, options)
     assert last > 0
@@ -164,7 +164,7 @@ def test_short_responses_give_no_wrong_data(place: Place, uri: str, name: str, s
             proxy.clear()
             rule = proxy.add(Shorten(float(share)), at=number, times=times)
             try:
-                found = read_anew(read, uri, options)
+                found = open_and_read(read, uri, options)
             except LanceStreamError:
                 found = expected  # that it says so is as good
             assert found == expected, proxy.story()
@@ -182,7 +182,7 @@ def test_readers_soon_report_lasting_faults(place: Place, uri: str, name: str, f
         proxy.add(FOR_EVER[fault], at=number, times=None)
         started = time.monotonic()
         with pytest.raises((StoreUnavailableError, StoreRefusedError)) as caught:
-            read_anew(read, uri, options)
+            open_and_read(read, uri, options)
         context = f"at {number}: {caught.value}\n{proxy.story()}"
         assert time.monotonic() - started < 10, context
         assert isinstance(caught.value, StoreRefusedError) == (fault == "403"), context

@@ -1,4 +1,4 @@
-"""A sink whose driver dies around its commit, or comes too late with it."""
+"""A sink whose driver dies around its commit, or commits too late."""
 
 from pathlib import Path
 from typing import Any

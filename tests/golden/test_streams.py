@@ -1,4 +1,4 @@
-"""Checkpoints of earlier releases: each batch can be done again, and the query goes on."""
+"""Checkpoints of earlier releases: each batch can be replayed, and the query continues."""
 
 import json
 import tarfile

@@ -1,4 +1,4 @@
-"""Reads, verifies, writes and cleans up tables that somebody else made to do harm.
+"""Reads, verifies, writes and cleans up tables that were made to do harm.
 
     python -m tests.hostile.attack FOLDER LOCATION SEED ROUNDS [OPTIONS]
 
@@ -49,7 +49,7 @@ Files = dict[str, bytes]
 
 
 class Canary:
-    """A server that takes connections and notes them: nobody has reason to come."""
+    """A server that records connections: there should be none."""
 
     def __init__(self) -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -128,7 +128,7 @@ def hostile(files: Files, attacker: Attacker) -> tuple[Files, str]:
     if "key_bounds" in path:
         data = attacker.damage(files[path][:-32])
         files[path] = data + hashlib.blake2b(data, digest_size=32).digest()
-        return files, f"{path} damaged, its digest made anew"
+        return files, f"{path} damaged, its digest recomputed"
     if dice.random() < 0.1:
         other = f"{path.rpartition('/')[0]}/{attacker.text()[:100].replace('/', '_')}"
         files[other.replace("\0", "0").replace("\ud7ff", "x")] = files[path]

@@ -1,4 +1,4 @@
-"""Messages of the format with values that somebody chose to do harm: numbers, texts, lists."""
+"""Messages of the format with values that were chosen to do harm: numbers, texts, lists."""
 
 import random
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Attacker:
 
     Args:
         dice: Its chance.
-        canary: The host and port of a server that nobody may ask.
+        canary: The host and port of a server that must get no request.
     """
 
     def __init__(self, dice: random.Random, canary: str) -> None:

@@ -3,7 +3,7 @@
     python -m tests.oracle.column_histories --minutes 10 [--seed 1]
 
 We and pylance take turns at a table with structs and lists in each other: columns and their parts
-are renamed, swap names, are reordered, cast, dropped and made anew; compactions free their ids;
+are renamed, swap names, are reordered, cast, dropped and re-created; compactions free their ids;
 overwrites bring other schemas, restores old ones. Beside it stands a model: for each version a tree
 of columns, in which a column has its own number for its whole life. What the rows of a version are,
 pylance says.

@@ -640,7 +640,7 @@ class Histories:
         lance.LanceDataset.commit(self.uri, operation, read_version=ds.version)
         if not stamped:
             self.unstamped[self.latest] = column.ident, {now.rows[key].serial for key in keys}
-            # without stamps nobody can tell which rows of the fragment are new: all of them are
+            # without stamps all rows of the fragment count as new
             rows = {key: rows.get(key, {}) for key in keys}
         how = "stamped" if stamped else "unstamped"
         return (
@@ -649,7 +649,7 @@ class Histories:
         )
 
     def step(self) -> None:
-        """Let somebody do something, and look at what came of it."""
+        """Run one action, and check its result."""
         verbs = (
             [self.append, self.delete, self.update, self.upsert, self.cdc] * 4
             + [self.some_columns, self.compact, self.restore, self.rewrite_column] * 3

@@ -1,4 +1,4 @@
-"""Cleanup beside pylance's: the same files go, and each side goes on where the other has been."""
+"""Cleanup like pylance's: it deletes the same files, and each side continues after the other's."""
 
 import shutil
 from collections.abc import Callable

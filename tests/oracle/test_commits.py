@@ -1,4 +1,4 @@
-"""Our commits and pylance's on one table: each goes on where the other stopped, or gives way."""
+"""Our commits and pylance's on one table: each continues after the other, or reports a conflict."""
 
 import threading
 from collections.abc import Callable

@@ -159,7 +159,7 @@ COLUMNS: Final[dict[str, Make]] = {
     "struct": structs(a=bits(pa.int64()), b=texts(pa.string(), 0.2), c=booleans),
     "struct<struct<list>>": structs(a=structs(b=lists(floats(pa.float32())), c=bits(pa.int8()))),
 }
-"""What version 0.1 holds without loss, made anew for each number of rows."""
+"""What version 0.1 holds without loss, created for each number of rows."""
 
 DICTIONARIES: Final[dict[str, Make]] = {
     "dictionary<int8, string>": dictionaries(pa.int8(), WORDS),

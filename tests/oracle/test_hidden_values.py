@@ -1,4 +1,4 @@
-"""Values behind nulls, which Arrow leaves to whoever makes an array: they are nobody's.
+"""Values behind nulls, which are undefined in Arrow: they must have no effect.
 
 An array is made with such values at every level of its nesting, values that could not be cast,
 and cut out of a longer one. What is cast, digested, written by us and read by both writers has to

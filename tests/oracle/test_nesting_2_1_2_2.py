@@ -1,7 +1,7 @@
 """Nested columns of versions 2.1 and 2.2: what pylance writes we read, and the other way round.
 
 Maps and fixed-size lists of structs came with 2.2. The shapes have nulls and empties on every
-level; hypothesis makes types that nobody thought of.
+level; hypothesis generates further types.
 """
 
 from pathlib import Path

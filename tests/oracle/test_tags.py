@@ -1,4 +1,4 @@
-"""Tags of ours are pylance's, and pylance's are ours."""
+"""Tags that either program creates are tags for the other."""
 
 import json
 import uuid

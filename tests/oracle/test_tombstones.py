@@ -1,4 +1,4 @@
-"""Deletes that we remember, in a table that pylance writes to as well."""
+"""Remembered deletes in a table that pylance writes to as well."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -7,7 +7,7 @@ store that the dice choose, the others do whole verbs of their own; pylance does
 handle that is as old. Then the model looks at each version that was made, and knows whose it is:
 
     what a verb changed is what it means on the version it was planned on, or on the one before its
-    own; never on another, and never where somebody else has changed a row of it meanwhile
+    own; never on another, and never where another writer has changed a row of it meanwhile
     rows that it did not mean to change keep values, ids and stamps
     a micro-batch is in once, whoever brings it, and how often, and beside whom
     the primary key stays unique, both readers agree, indices say what scans say

@@ -9,7 +9,7 @@ class Bucket:
     """A bucket, or Azure's container, that is empty when a test gets it.
 
     Attributes:
-        name: Its name, with nobody else's on that server.
+        name: Its name, which is unique on that server.
         uri: `s3://name`, `gs://name`, `az://name`.
         endpoint: `http://127.0.0.1:port`, as clients expect it.
         storage_options: What Lance users write: pylance's own names, all values text.

@@ -2,7 +2,7 @@
 
     python leash.py PARENT USER PROGRAM ARGUMENT...
 
-PARENT is the process id of the starter. USER is whom the program runs as, empty for nobody else
+PARENT is the process id of the starter. USER is whom the program runs as, empty for the same user
 (PostgreSQL refuses to run as root). Only Linux can tell a program of its parent's death; elsewhere
 a test process that is killed leaves its servers behind.
 """

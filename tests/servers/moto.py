@@ -53,7 +53,7 @@ class MotoServer(Server):
                 "aws_region": REGION,
                 "aws_endpoint": self.endpoint,
                 "allow_http": "true",
-                "aws_conditional_put": "etag",  # it has it: nobody need find out
+                "aws_conditional_put": "etag",  # it is supported: no trial is needed
             },
             fsspec_options={
                 "key": KEY_ID,

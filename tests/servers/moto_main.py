@@ -22,7 +22,7 @@ _LOCK = threading.RLock()
 
 
 def one_at_a_time(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that nobody else is in meanwhile."""
+    """Return a method that one thread runs at a time."""
 
     @wraps(method)
     def alone(*arguments: Any, **named: Any) -> Any:

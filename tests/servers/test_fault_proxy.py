@@ -1,4 +1,4 @@
-"""The proxy does to requests what a test asks for, and nothing else."""
+"""The proxy injects the faults that a test asks for, and no others."""
 
 import http.client
 import threading

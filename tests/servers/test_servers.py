@@ -1,4 +1,4 @@
-"""The servers themselves: they come up, serve a client, and end with their starter."""
+"""The servers themselves: they start, serve a client, and end with their starter."""
 
 import os
 import signal
@@ -112,7 +112,7 @@ def test_servers_end_when_their_starter_dies(name: str) -> None:
 
 
 def wait_for_end(process: int) -> bool:
-    """Whether a process ends within 20 s; one that nobody waits for counts as ended."""
+    """Whether a process ends within 20 s; a zombie counts as ended."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         try:

@@ -1,4 +1,4 @@
-"""A table of 10,000 versions and 10,000 fragments asks as little as a small one does.
+"""A table of 10,000 versions and 10,000 fragments needs as few requests as a small one.
 
 Its history is forged: thousands of versions of one fragment, one of 10,000 fragments that share a
 data file, and a few that were committed behind it. On a service that counts without a server, and

@@ -1,4 +1,4 @@
-"""A file that is missing: the error says whether its version was cleaned up, or what else it is."""
+"""Missing files: the error says whether the version was cleaned up or the table is damaged."""
 
 import uuid
 from pathlib import Path

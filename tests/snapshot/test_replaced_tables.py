@@ -1,4 +1,4 @@
-"""A table is the one that was planned on: made anew, or put back, before a commit is an error."""
+"""A commit fails if the table it was planned on was re-created or restored from a copy."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -101,7 +101,7 @@ VERBS: dict[str, Callable[[str], object]] = {
 # --- what becomes of the table meanwhile
 
 
-def make_anew(num_versions: int) -> Callable[[str], None]:
+def recreate(num_versions: int) -> Callable[[str], None]:
     def make(uri: str) -> None:
         shutil.rmtree(uri)
         table = lance_stream.create_dataset(uri, others(1).schema)
@@ -111,7 +111,7 @@ def make_anew(num_versions: int) -> Callable[[str], None]:
     return make
 
 
-def make_anew_by_pylance(uri: str) -> None:
+def recreate_by_pylance(uri: str) -> None:
     shutil.rmtree(uri)
     for number in range(4):
         lance.write_dataset(others(number), uri, mode="append" if number else "create")
@@ -131,10 +131,10 @@ def restore_copy(num_versions: int) -> Callable[[str], None]:
 
 
 REPLACEMENTS: dict[str, Callable[[str], None]] = {
-    "anew, fewer versions": make_anew(2),
-    "anew, as many versions": make_anew(4),
-    "anew, more versions": make_anew(6),
-    "anew, by pylance": make_anew_by_pylance,
+    "re-created, fewer versions": recreate(2),
+    "re-created, as many versions": recreate(4),
+    "re-created, more versions": recreate(6),
+    "re-created, by pylance": recreate_by_pylance,
     "put back, fewer versions": restore_copy(0),
     "put back, as many versions": restore_copy(1),
     "put back, more versions": restore_copy(3),
@@ -225,7 +225,7 @@ def test_remaining_versions_identify_the_table(
         if is_like:
             table = lance_stream.open_dataset(uri).append(rows(6)).append(rows(7))
         else:
-            make_anew(6)(uri)
+            recreate(6)(uri)
             table = lance_stream.open_dataset(uri)
         (Path(uri) / table.table.log.manifest_path(4)).unlink()
 
@@ -257,7 +257,7 @@ def test_a_replay_enters_the_recreated_table(uri: str, meanwhile: list[Callable[
 
 def test_stale_handles_append_nothing_after_recreation(uri: str) -> None:
     ds = lance_stream.open_dataset(uri)
-    make_anew(6)(uri)
+    recreate(6)(uri)
     with pytest.raises(TableReplacedError, match="open it again"):
         ds.append(rows(8))
     assert lance_stream.open_dataset(uri).version == 6

@@ -1,4 +1,4 @@
-"""A time without a zone is in UTC at every door, and the ends of Python's years are times, too."""
+"""A time without a zone is in UTC everywhere, and the first and last years of Python work, too."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Azure's driver on Azurite, and through a proxy that counts and spoils requests."""
+"""Azure's driver on Azurite, and through a proxy that counts requests and injects faults."""
 
 import base64
 import hashlib

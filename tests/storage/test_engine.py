@@ -1,4 +1,4 @@
-"""What the engine takes from the environment, whom it shows what, and how it renews credentials."""
+"""The engine's use of the environment, what it shows to whom, and how it renews credentials."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping

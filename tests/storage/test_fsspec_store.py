@@ -182,7 +182,7 @@ def test_tables_elsewhere_cannot_name_it(folder: Path, options: dict[str, Any]) 
 
 @pytest.fixture
 def local() -> Iterator[None]:
-    """fsspec's own protocol "local", registered as its first use in a process does it."""
+    """fsspec's own protocol "local", registered as on its first use in a process."""
     was_known = "local" in _registry
     fsspec.filesystem("local")
     yield

@@ -1,4 +1,4 @@
-"""S3 itself, on moto: the contract of object stores, and what only S3 says."""
+"""S3 itself, on moto: the contract of object stores, and what is peculiar to S3."""
 
 from collections.abc import Iterator
 from typing import ClassVar

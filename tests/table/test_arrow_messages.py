@@ -1,4 +1,4 @@
-"""What a small Arrow file claims of its size is not believed."""
+"""The sizes that a small Arrow file claims are not trusted."""
 
 import struct
 

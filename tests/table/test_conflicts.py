@@ -280,7 +280,7 @@ FINER = [
     (index(field_id=1), project(0), RETRY),
     (index("__lance_mem_wal"), MERGE, RETRY),
     (MERGE, index("__lance_mem_wal"), RETRY),
-    # indices: made, dropped, made anew, beside each other and beside rows that move
+    # indices: created, dropped, re-created, beside each other and beside rows that move
     (index(covers=(0,)), compact(0), RETRY),
     (index(covers=(0,)), compact(1), YES),
     (index("__lance_frag_reuse", covers=(1,)), compact(0), RETRY),

@@ -1,4 +1,4 @@
-"""Versions made by hand: a fragment is its rows, each a row id with its stamp."""
+"""Diffs of hand-made versions: a fragment is its rows, each a row id with its stamp."""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence

@@ -161,7 +161,7 @@ def test_uuids_are_version_5_and_stable() -> None:
     made = uuid.UUID(ledger.derive_uuid("app", 7))
     assert made == uuid.uuid5(uuid.UUID(bytes=ledger._NAMESPACE), "7:app")
     assert made.version == 5
-    # Fixed for ever: the transactions of tables in use have uuids made like this one.
+    # Never to change: the transactions of tables in use have uuids made like this one.
     assert ledger.derive_uuid("app", 7) == "c59f3a3d-55a2-5123-a560-0f53e808ec06"
     assert ledger.derive_uuid("1:app", 1) != ledger.derive_uuid("app", 11)
 
