@@ -1,4 +1,4 @@
-"""Reading the fields of a 2.1 or 2.2 file; what is learnt about its columns is kept."""
+"""Reads the fields of a 2.1 or 2.2 file; caches what it learns about its columns."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -19,7 +19,7 @@ class FieldReader:
     """Reads fields of one file.
 
     Args:
-        metadata: Of the file.
+        metadata: Those of the file.
         columns: Its columns.
     """
 
@@ -29,7 +29,7 @@ class FieldReader:
         self._pages_of_column: dict[int, PagesOfColumn] = {}
 
     def fields_with_column(self, field: Field) -> Iterable[Field]:
-        """Return which of a field and those below it have a column."""
+        """Return the fields, among a field and those below it, that have a column."""
         return fields_with_column(field, self._metadata.version)
 
     def load_ahead(
@@ -37,7 +37,7 @@ class FieldReader:
         fields: Sequence[Field],  # noqa: ARG002  # 2.0 needs them
         columns: Sequence[Mapping[int, int]],  # noqa: ARG002  # 2.0 needs them
     ) -> Asking[None]:
-        """Load nothing: all that is needed is in the columns that the fields have."""
+        """Load nothing: the fields' own columns are sufficient."""
         yield from ()
 
     def read(self, field: Field, columns: Mapping[int, int], rows: Rows) -> Asking[pa.Array]:
@@ -46,7 +46,7 @@ class FieldReader:
         Args:
             field: The field, with all parts of packed structs.
             columns: The columns of its leaves, by field id; all are loaded.
-            rows: Those requested.
+            rows: The requested rows.
 
         Raises:
             BadDataError: The file is damaged, or has unsupported features.

@@ -1,15 +1,15 @@
 """Layouts of file versions 2.1 and 2.2: the spec's structural encodings.
 
-A column is stored as its leaves only; how leaves are nested (structs, lists, nulls) is told by
-repetition and definition levels (`levels`, `nesting`) that each page of a leaf holds beside its
-values. A layout says how values and levels of one page lie in its buffers:
+A column is stored as its leaves only; their nesting (structs, lists, nulls) is described by
+repetition and definition levels (`levels`, `nesting`), which each page of a leaf contains beside
+its values. A layout defines the values and levels of one page in its buffers:
 
-    mini_block   chunks of some thousand values, each decoded as a whole
-    full_zip     each value beside its own levels, found by its place or by an index
+    mini_block   chunks of a few thousand values, each decoded as a whole
+    full_zip     each value beside its own levels, found by its position or by an index
     constant     one value, or none at all, with or without levels
 
-Read `read_fields` and `write_fields` first: they are what the file's reader and writer call;
-`pages` has the table of layouts, `choose` decides which layout a page is written in. May import
+Read `read_fields` and `write_fields` first: the file's reader and writer call them;
+`pages` has the table of layouts, `choose` chooses the layout for writing a page. May import
 `codecs`, `arrow_blocks`, `data_blocks` and `columns`.
 """
 

@@ -1,14 +1,14 @@
-"""Blob layout: a page of descriptions, of bytes that stand elsewhere in the file.
+"""Blob layout: a page of descriptions of bytes that are stored elsewhere in the file.
 
 The buffers are those of an inner layout, whose values are never null: structs of (position u64,
-size u64), packed. A null has size 0 and a position that is not: its levels,
+size u64), packed. A null has size 0 and a nonzero position, its levels:
 
     position     definition << 16 | repetition
 
 An empty value has position 0 and size 0.
 
 Source:  encodings21.BlobLayout in the proto.
-Differs: What repetition levels other than those of nulls would be, no page says. Blobs in lists are
+Differs: No page has repetition levels other than those of nulls. Blobs in lists are
          refused.
 """
 
@@ -34,14 +34,14 @@ from lance_stream.file.v2_1.layouts.mini_block import ReadChunks
 from lance_stream.file.v2_1.layouts.neighbouring_pages import decode_pages
 
 NULL_POSITION = 1 << 16
-"""The position of a null in a column that stands in no struct."""
+"""The position of a null in a column outside of structs."""
 
 
 class InnerPage(Protocol):
-    """The page as its inner layout reads it."""
+    """A page, read by its inner layout."""
 
     def read(self, rows: RowsAsked) -> Asking[LeafRows | ReadChunks]:
-        """Read some of its rows, counted in the page; at least one."""
+        """Read some rows, counted in the page; at least one."""
         ...
 
 
@@ -49,13 +49,13 @@ class BlobPage:
     """A page of descriptions.
 
     Args:
-        message: Its layout.
-        inner: The page as its inner layout reads it.
-        leaf: The column it belongs to.
+        message: The page's layout message.
+        inner: The page, read by its inner layout.
+        leaf: The page's column.
 
     Raises:
-        CorruptDataError: The layers are not the column's, or its type is no description.
-        UnsupportedFeatureError: The blobs stand in lists.
+        CorruptDataError: The layers are not the column's, or its type is not that of descriptions.
+        UnsupportedFeatureError: The blobs are in lists.
     """
 
     def __init__(self, message: pb.BlobLayout, inner: InnerPage, leaf: LeafColumn) -> None:
@@ -67,7 +67,7 @@ class BlobPage:
             raise UnsupportedFeatureError("blobs in lists are not read")
 
     def read(self, rows: RowsAsked) -> Asking[LeafRows]:
-        """Read some rows, as the inner layout does."""
+        """Read some rows, like the inner layout."""
         read = yield from self._inner.read(rows)
         if isinstance(read, ReadChunks):
             read = decode_pages([read])
@@ -86,10 +86,10 @@ class BlobPage:
 
 
 def check_is_description(leaf: LeafColumn) -> None:
-    """Raise unless a column's type is that of descriptions.
+    """Check that a column's type is that of descriptions.
 
     Raises:
-        CorruptDataError: It is not.
+        CorruptDataError: It is another type.
     """
     arrow_type = leaf.arrow_type
     if (

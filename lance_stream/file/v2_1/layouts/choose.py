@@ -1,20 +1,20 @@
-"""Which layout a page is written in.
+"""Chooses the layout of a page.
 
-    no value at all (nulls, empty lists)            constant
+    no value (nulls, empty lists)            constant
     2.2: one value for all rows, no levels          constant
     a dictionary                                    mini-block
-    structs that are one column                     see `choose_packed`
+    packed structs                     see `choose_packed`
     byte strings                                    see `choose_strings`
     fixed width, and a codec saves enough           mini-block; see `choose_fixed`
     fixed width, wide                               full-zip
     fixed width, narrow, no levels, whole bytes     full-zip: the plain values
-    fixed width, narrow, else                       mini-block
+    fixed width, narrow, other                       mini-block
     levels that fit into no mini-block chunk        full-zip
 
-What a column's metadata asks for goes before.
+A column's metadata take precedence.
 
-Differs: The reference takes mini-block for all narrow values. Plain values in full-zip are the
-         array's own memory, and a row of theirs is read by itself.
+Differs: The reference uses mini-block for all narrow values. Plain values in full-zip are the
+         array's own memory, and each row can be read separately.
 """
 
 import numpy as np
@@ -75,11 +75,11 @@ def encode_page(
         options: The options in the column's metadata.
 
     Returns:
-        The page; None if it has to be cut into pages of fewer rows.
+        The page; None if it must be split into pages of fewer rows.
 
     Raises:
-        UnsupportedFeatureError: A type that we do not write.
-        InvalidInputError: A value that is too large for the format.
+        UnsupportedFeatureError: We do not write this type.
+        InvalidInputError: A value is too large for the format.
     """
     large = version is not FileVersion.V2_1
     live = live_values(levels)
@@ -147,7 +147,7 @@ def _bits_per_value(block: DataBlock) -> int:
 
 
 def _only_value(block: DataBlock) -> DataBlock | None:
-    """Return the one value that a block has, again and again; None if it has several."""
+    """Return a block's only distinct value; None if it has several."""
     count = block.num_values
     if isinstance(block, VariableWidthBlock):
         size = int(block.offsets[1])
@@ -171,7 +171,7 @@ def _only_value(block: DataBlock) -> DataBlock | None:
 
 
 def _repeats(rows: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> bool:
-    """Return whether all rows are the same; a few are looked at before all are."""
+    """Return whether all rows are the same; a few are compared first."""
     sample = rows[:: max(1, len(rows) // _SAMPLE)]
     if not (sample == rows[0]).all():
         return False
@@ -183,7 +183,7 @@ def _repeats(rows: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> bool:
 
 
 def _dictionary_blocks(values: pa.Array, valid: Mask | None) -> tuple[FixedWidthBlock, DataBlock]:
-    """Return indices, 0 where they are null, and items."""
+    """Return indices, with 0 for nulls, and items."""
     indices = block_from_array(values.indices)
     if not isinstance(indices, FixedWidthBlock):
         raise InvalidInputError("the indices of a dictionary are not integers")

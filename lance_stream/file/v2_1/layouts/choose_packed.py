@@ -1,10 +1,10 @@
-"""Which layout structs that are one column are written in.
+"""Chooses the layout of packed structs.
 
     all parts of fixed width, two structs fit into a chunk    mini-block
     2.2: a part of no fixed width, or a fixed-size list       full-zip
-    else                                                      full-zip, of fixed width
+    other                                                      full-zip, of fixed width
 
-Source: files that the reference wrote; it knows no packed strings before 2.2.
+Source: files that the reference wrote; it has no packed strings before 2.2.
 """
 
 from lance_stream.errors import InvalidInputError
@@ -29,7 +29,7 @@ def encode_packed_page(
         options: The options in the column's metadata.
 
     Raises:
-        InvalidInputError: A part that files of this version cannot hold in a packed struct.
+        InvalidInputError: Files of this version do not support a part in a packed struct.
     """
     widths = [each.bits_per_value for each in block.parts if isinstance(each, FixedWidthBlock)]
     has_width = len(widths) == len(block.parts)

@@ -1,16 +1,17 @@
-"""Which layout and which codecs a page of byte strings is written in.
+"""Chooses the layout and the codecs of a page of byte strings.
 
     few distinct values         mini-block, a dictionary
     small, compressible         mini-block, chunks compressed by zstd
     large, compressible         full-zip, each value compressed by zstd
-    else short                  mini-block, as they are
-    else long                   full-zip, as they are
+    other, short                mini-block, plain
+    other, long                 full-zip, plain
 
-A column's metadata can ask for a layout, for another compression (lz4, fsst, none), and say when a
-dictionary pays. Whether a page is compressible is seen from a few pieces of it.
+A column's metadata can request a layout, or another compression (lz4, fsst, none), and set limits
+for dictionaries. A few pieces of a page show whether it is compressible.
 
-Differs: The reference takes FSST for strings and nothing for binary; and full-zip for any page that
-         has one value of 256 bytes. Chunks by zstd are mostly smaller, and cost us less time.
+Differs: The reference uses FSST for strings and nothing for binary; and full-zip for any page with
+    a
+         value of 256 bytes. Chunks by zstd are mostly smaller, and cost us less time.
 """
 
 from collections.abc import Iterator
@@ -48,13 +49,13 @@ from lance_stream.file.v2_1.layouts.string_dictionaries import encode_in_diction
 from lance_stream.file.versions import FileVersion
 
 WIDE_BYTES = 256
-"""A page whose byte strings are all shorter is cut into chunks."""
+"""A page with only shorter byte strings is split into chunks."""
 
 LONG_BYTES = 4096
-"""A page with a byte string this long is not cut into chunks, if it is not compressed."""
+"""An uncompressed page with a byte string this long is not split into chunks, ..."""
 
 LONG_MEAN_BYTES = 128
-"""Neither is one whose byte strings are so long on average."""
+"""... nor is one with byte strings of this average length."""
 
 LARGE_BYTES = {False: LONG_BYTES, True: 1 << 20}
 """The same for a compressed page: without and with large chunks."""
@@ -62,17 +63,17 @@ LARGE_BYTES = {False: LONG_BYTES, True: 1 << 20}
 LARGE_MEAN_BYTES = 2048
 
 MIN_COMPRESSED_BYTES = 4096
-"""A page with less is not compressed unless that is requested."""
+"""A page with less is not compressed unless the metadata request it."""
 
 MIN_COMPRESSED_MEAN_BYTES = 512
-"""Neither is one by one what is shorter on average."""
+"""Values shorter than this on average are not compressed individually."""
 
 MAX_COMPRESSED_PART = {True: 0.92, False: 0.6}
-"""What compression leaves of the samples at most, or it is not worth its time: of strings, and of
-binary, of which the reference leaves all."""
+"""The largest compressed share of the samples for which compression is worth its time: of strings,
+and of binary, which the reference never compresses."""
 
 DICTIONARY_BONUS = 1.25
-"""A dictionary may be this much larger than compressed values: it is read and taken from faster."""
+"""A dictionary may be this much larger than compressed values, because it is faster to read."""
 
 CHUNK_BYTES = {False: MAX_VALUE_BYTES, True: 32 * 1024}
 """Bytes of a chunk before it is compressed: without and with large chunks."""
@@ -102,7 +103,7 @@ def encode_string_page(
         is_text: Whether they are strings, not binary.
 
     Returns:
-        The page; None if it has to be cut into pages of fewer rows.
+        The page; None if it must be split into pages of fewer rows.
     """
     large = version is not FileVersion.V2_1
     scheme = options.compression
@@ -124,7 +125,7 @@ def encode_string_page(
 def _in_chunks(
     block: VariableWidthBlock, scheme: str, options: EncodingOptions, *, large: bool
 ) -> Iterator[EncodedMiniBlock]:
-    """Yield the values in chunks, in ever smaller ones."""
+    """Yield the values in chunks, in smaller and smaller ones."""
     most_bytes = options.minichunk_bytes or (
         MAX_VALUE_BYTES if scheme == NONE else CHUNK_BYTES[large]
     )
@@ -140,7 +141,7 @@ def _in_chunks(
 
 
 def _one_by_one(block: VariableWidthBlock, scheme: str, options: EncodingOptions) -> EncodedValues:
-    # The reference reads no nulls among values of lz4 one by one, and writes zstd if requested it.
+    # The reference cannot read nulls among individual lz4 values, and writes zstd for lz4.
     is_long = int(block.offsets[-1]) >= MIN_COMPRESSED_MEAN_BYTES * block.num_values
     if scheme in (LZ4, ZSTD) and (is_long or options.compression is not None):
         return compress_per_value(block, ZSTD, options.compression_level)
@@ -162,7 +163,7 @@ def _suits_chunks(
 
 
 def _compressed_part(block: VariableWidthBlock) -> float:
-    """Return what zstd leaves of a few pieces of a page's bytes; 1 if these are few."""
+    """Return the share that zstd leaves of a few pieces of a page; 1 if these are small."""
     total = int(block.offsets[-1])
     if total < MIN_COMPRESSED_BYTES:
         return 1.0
@@ -186,7 +187,8 @@ def _encode_in_dictionary(
     Args:
         levels: As in `encode_string_page`.
         block: As there.
-        part: What compression leaves of the values' bytes; their offsets take one byte each then.
+        part: The share that compression leaves of the values' bytes; offsets then take one byte
+            each.
         options: As there.
         large: Whether chunks can be large.
     """

@@ -1,12 +1,12 @@
-"""The bytes of a mini-block chunk: its levels and value buffers, with their sizes in front.
+"""The bytes of a mini-block chunk: the sizes of its levels and value buffers, then the buffers.
 
     u16               number of levels; 0 without levels
-    u16               bytes of repetition levels, if there are such
-    u16               bytes of definition levels, if there are such
+    u16               bytes of repetition levels, if there are any
+    u16               bytes of definition levels, if there are any
     u16 or u32, each  bytes of each value buffer; u32 if has_large_chunk
     padding, repetition, padding, definition, padding, value buffers with padding each, to 8 bytes
 
-All chunks are parted, and put together, at once.
+All chunks are split, and assembled, at once.
 
 Source:  encodings21.MiniBlockLayout in the proto.
 """
@@ -24,17 +24,17 @@ from lance_stream.file.v2_1.layouts.chunk_table import ALIGNMENT
 from lance_stream.file.v2_1.layouts.levels import Places
 
 MAX_SMALL_CHUNK_BYTES = 32 * 1024
-"""A chunk's bytes at most, if its word in the chunk table is a u16."""
+"""The most bytes of a chunk whose word in the chunk table is a u16."""
 
 MAX_LEVEL_BYTES = 2**16 - 1
-"""Bytes (and number) of a chunk's levels at most: their sizes are u16."""
+"""The most bytes (and number) of a chunk's levels: their sizes are u16."""
 
 
 class PartedChunks(NamedTuple):
     """The buffers of some chunks.
 
     Attributes:
-        num_levels: (num_chunks,) how many levels each says it has.
+        num_levels: (num_chunks,) the stored number of levels of each chunk.
         levels: The level streams, repetition first.
         values: The value buffers.
     """
@@ -53,18 +53,18 @@ def part_chunks(
     num_value_buffers: int,
     has_large_chunk: bool,
 ) -> PartedChunks:
-    """Part chunks into their buffers.
+    """Split chunks into their buffers.
 
     Args:
-        data: Bytes that hold the chunks.
-        starts: (num_chunks,) where in `data` each starts.
-        sizes: (num_chunks,) how many bytes it has.
+        data: Bytes that contain the chunks.
+        starts: (num_chunks,) the start of each in `data`.
+        sizes: (num_chunks,) the bytes of each.
         num_level_buffers: The level streams of each chunk.
         num_value_buffers: The value buffers of each chunk.
         has_large_chunk: Whether sizes of value buffers are u32.
 
     Raises:
-        CorruptDataError: The buffers are said to be longer than their chunk.
+        CorruptDataError: The stated sizes of the buffers exceed their chunk.
     """
     head_bytes = 2 + 2 * num_level_buffers + (4 if has_large_chunk else 2) * num_value_buffers
     head_bytes = _padded(head_bytes)
@@ -101,7 +101,7 @@ def zip_chunks(
     *,
     has_large_chunk: bool,
 ) -> tuple[Places, Bytes] | None:
-    """Put chunks together.
+    """Assemble chunks.
 
     Args:
         num_levels: (num_chunks,) entries of each chunk.
@@ -110,7 +110,7 @@ def zip_chunks(
         has_large_chunk: Whether sizes of value buffers are u32, as in 2.2.
 
     Returns:
-        The bytes of each chunk, and all of them; None if a chunk is larger than it can be.
+        The bytes of each chunk, and all of them; None if a chunk is too large.
     """
     head_bytes = _padded(2 + 2 * len(streams) + (4 if has_large_chunk else 2) * len(values))
     buffers = [*streams, *values]
@@ -141,7 +141,7 @@ def zip_chunks(
 
 
 def _copy_slices(target: Bytes, starts: Places, source: ChunkedBuffer) -> None:
-    """Copy slices of bytes to where they belong: evenly spaced ones all at once."""
+    """Copy slices of bytes to their positions: evenly spaced ones all at once."""
     even = len(starts) - 1
     if even > 1:
         steps, source_steps = np.diff(starts[:-1]), np.diff(source.starts[:-1])

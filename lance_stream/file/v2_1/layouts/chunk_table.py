@@ -1,8 +1,8 @@
-"""What tells of the chunks of a mini-block page: where they lie, which values and rows they hold.
+"""The chunks of a mini-block page: their positions, values and rows.
 
     chunk table   a word for each chunk, u16, or u32 if has_large_chunk (2.2):
                   (bytes of the chunk / 8 - 1) << 4 | log2 of its values;
-                  0 in place of the logarithm says: all the values that are left
+                  0 instead of the logarithm means: all remaining values
     row index     with repetition levels: (u64, u64) for each chunk: rows that end in it,
                   entries after the last end (0: the last row ends with the chunk)
 
@@ -20,20 +20,20 @@ from lance_stream.file.v2_1.layouts.leaf_rows import RowsAsked, first_of, last_o
 from lance_stream.file.v2_1.layouts.levels import Levels, Places
 
 MAX_LOG_VALUES = 15
-"""A chunk's number of values is stored as its logarithm in 4 bits."""
+"""A chunk's number of values is stored as a logarithm in 4 bits."""
 
 ALIGNMENT = 8
 """Chunks, and the buffers in them, start at multiples of this many bytes."""
 
 
 class Chunks(NamedTuple):
-    """Where the chunks of a page lie, and what they hold.
+    """The positions and contents of the chunks of a page.
 
     Attributes:
         starts: (num_chunks + 1,) bytes, from the start of the buffer.
         values: (num_chunks + 1,) values before each.
         rows: (num_chunks + 1,) rows that start before each.
-        goes_on: Whether the last row of each goes on in the next; None: no row does.
+        goes_on: Whether the last row of each continues in the next; None if no row does.
     """
 
     starts: Places
@@ -46,7 +46,7 @@ class Chunks(NamedTuple):
         return _holders(self.rows, rows)
 
     def holding(self, rows: RowsAsked) -> Places:
-        """Return the chunks that some rows need, ascending."""
+        """Return the chunks that contain some rows, ascending."""
         if self.goes_on is None:
             if isinstance(rows, range):
                 ends = _holders(self.rows, np.array([rows.start, rows.stop - 1]))
@@ -55,7 +55,7 @@ class Chunks(NamedTuple):
         first = int(_holders(self.rows, np.array([first_of(rows)]))[0])
         places = np.array([last_of(rows)]) if isinstance(rows, range) else rows
         firsts = _holders(self.rows, places)
-        # A row that goes on ends where another one starts, or where none goes on.
+        # A continued row ends where another one starts, or where none continues.
         ends = np.flatnonzero((np.diff(self.rows) > 0) | ~self.goes_on)
         goes_on = self.goes_on[firsts] & (places == self.rows[firsts + 1] - 1)
         after = np.minimum(np.searchsorted(ends, firsts, side="right"), len(ends) - 1)
@@ -68,12 +68,12 @@ class Chunks(NamedTuple):
 def parse_chunk_table(
     table: Bytes, *, num_values: int, size_bytes: int, has_large_chunk: bool
 ) -> tuple[Places, Places]:
-    """Return where chunks start, and how many values stand before each.
+    """Return the starts of chunks, and the number of values before each.
 
     Args:
         table: The words.
-        num_values: Of all chunks.
-        size_bytes: Of all chunks.
+        num_values: The values of all chunks.
+        size_bytes: The bytes of all chunks.
         has_large_chunk: Whether words are u32.
 
     Returns:
@@ -112,13 +112,13 @@ def parse_chunk_table(
 def parse_row_index(
     index: Bytes, *, depth: int, num_chunks: int, num_rows: int
 ) -> tuple[Places, npt.NDArray[np.bool_]]:
-    """Return how many rows start before each chunk, and whether its last one goes on in the next.
+    """Return the rows that start before each chunk, and whether its last one continues in the next.
 
     Args:
         index: The words.
         depth: Words of each chunk, less one.
-        num_chunks: How many chunks there are.
-        num_rows: Of the page.
+        num_chunks: The number of chunks.
+        num_rows: The rows of the page.
 
     Returns:
         (num_chunks + 1,) rows, and (num_chunks,) flags.
@@ -135,7 +135,7 @@ def parse_row_index(
     if (words[:, 0] > num_rows).any():
         raise CorruptDataError(f"{words[:, 0].max()} rows are said to end in one chunk")
     goes_on = words[:, 1] > 0
-    # A row that goes on starts here and ends later; the row that came over started before.
+    # A continued row starts here and ends later; the one continued from before started earlier.
     started = words[:, 0].astype(np.int64) + goes_on
     started[1:] -= goes_on[:-1]
     rows = np.zeros(num_chunks + 1, np.int64)
@@ -150,9 +150,9 @@ def parse_row_index(
 def encode_chunk_table(
     sizes: Places, num_values: Places, *, has_large_chunk: bool
 ) -> npt.NDArray[Any]:
-    """Return the words of chunks of this many bytes and values each."""
+    """Return the words of chunks, given the bytes and values of each."""
     logs = np.zeros(len(sizes), np.int64)
-    # A power of two below 2**16 is one more than the mask of the bits under it.
+    # A power of two below 2**16 is one more than the mask of the bits below it.
     logs[:-1] = np.bitwise_count(num_values[:-1] - 1)
     words = (sizes // ALIGNMENT - 1) << 4 | logs
     return words.astype("<u4" if has_large_chunk else "<u2")

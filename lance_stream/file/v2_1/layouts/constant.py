@@ -1,6 +1,6 @@
-"""Constant layout: one value stands for all that is not null; or there is none at all.
+"""Constant layout: all non-null values are equal, or there are none.
 
-The buffers of the page, by what the message and their number say:
+The buffers of the page, determined by the message and their number:
 
     inline value    buffers
     yes             none                          every row has the value
@@ -17,8 +17,8 @@ The buffers of the page, by what the message and their number say:
 An inline value is the value buffer of an Arrow array of one value.
 
 Source:  encodings21.ConstantLayout in the proto.
-Differs: 2.1 has the layout only for pages without a value, and with raw levels. The proto does
-         not tell a missing value from one that stands in a buffer: the number of buffers does.
+Differs: 2.1 has the layout only for pages without a value, and with raw levels. The proto does not
+         distinguish a missing value from one in a buffer: the number of buffers does.
 """
 
 from dataclasses import replace
@@ -58,19 +58,19 @@ from lance_stream.file.v2_1.layouts.levels import (
 _ITEMS = {ALL_VALID_ITEM, NULLABLE_ITEM}
 
 MAX_INLINE_BYTES = 32
-"""The reference puts longer values into a buffer of their own."""
+"""The reference stores longer values in a separate buffer."""
 
 
 class ConstantPage:
     """A page in the constant layout.
 
     Args:
-        message: Its layout.
+        message: Its layout message.
         page: Its buffers.
-        leaf: The column it belongs to.
+        leaf: The page's column.
 
     Raises:
-        CorruptDataError: The number of buffers is none of the above.
+        CorruptDataError: The number of buffers is not one of the above.
     """
 
     def __init__(self, message: pb.ConstantLayout, page: Page, leaf: LeafColumn) -> None:
@@ -186,7 +186,7 @@ def _decode_value_buffer(buffer: memoryview, arrow_type: pa.DataType) -> pa.Arra
 
 
 def encode_null_page(levels: Levels, *, packs_levels: bool) -> EncodedLayout:
-    """Encode a page that has no value: nothing but nulls and empty lists.
+    """Encode a page without values: only nulls and empty lists.
 
     Args:
         levels: The page's levels.
@@ -213,10 +213,10 @@ def encode_null_page(levels: Levels, *, packs_levels: bool) -> EncodedLayout:
 
 
 def _null_in_each_layer(levels: Levels) -> Levels:
-    """Return levels of rows that are null as a whole as the reference has them.
+    """Return the levels of rows that are null as a whole in the form of the reference.
 
-    Where no row has a value it looks for nulls in each layer, also in those of parts that must
-    not be null.
+    If no row has a value, it expects nulls in each layer, even in those of parts that must not be
+    null.
     """
     kinds, definition = levels.layers.kinds, levels.definition
     if definition is None or levels.repetition is not None or not set(kinds) <= _ITEMS:
@@ -228,11 +228,11 @@ def _null_in_each_layer(levels: Levels) -> Levels:
 
 
 def encode_value_page(levels: Levels, value: DataBlock) -> EncodedLayout:
-    """Encode a page without nulls and lists whose rows all have one value (2.2).
+    """Encode a page without nulls and lists whose rows are all equal (2.2).
 
     Args:
-        levels: Without any stream.
-        value: A block of the one value, of fixed or variable width.
+        levels: Levels without streams.
+        value: A block with the one value, of fixed or variable width.
     """
     message = pb.ConstantLayout(layers=levels.layers.kinds)  # type: ignore[arg-type]  # an int is one
     buffers: tuple[tuple[memoryview, ...], ...] = ()

@@ -1,4 +1,4 @@
-"""What encoding a page gives: its layout message and its buffers."""
+"""The result of encoding a page: its layout message and its buffers."""
 
 from typing import NamedTuple
 
@@ -9,11 +9,11 @@ from lance_stream._proto import encodings_v2_1_pb2 as pb
 
 
 class EncodedLayout(NamedTuple):
-    """A page, without its place in a file.
+    """A page, without its position in a file.
 
     Attributes:
-        message: Its layout.
-        buffers: Its buffers, each in parts that stand one after the other.
+        message: Its layout message.
+        buffers: Its buffers, each in consecutive parts.
     """
 
     message: pb.PageLayout

@@ -1,19 +1,19 @@
-"""Full-zip layout: each value stands beside its own levels, and is found without the others.
+"""Full-zip layout: each value is stored with its own levels, and is found without the others.
 
 The buffers of the page:
 
     0    items        one after the other
-    1    row index    (num_rows + 1,) u8, u16, u32 or u64: where each row starts in buffer 0, and
+    1    row index    (num_rows + 1,) u8, u16, u32 or u64: the start of each row in buffer 0, and
                       the end; only if values have no fixed width, or rows are lists
 
-`zipped_items` says what an item looks like.
+`zipped_items` describes an item.
 
-Reading a range of rows of fixed width is one slice; rows of other kinds are looked up in the row
-index first, unless the whole page is wanted.
+Reading a range of rows of fixed width is one slice; other rows are looked up in the row index
+first, unless the whole page is wanted.
 
 Source:  encodings21.FullZipLayout in the proto.
-Differs: The reference writes the layout for values of 256 bytes or more. We write all values of
-         fixed width without nulls so: without levels the buffer is the plain values.
+Differs: The reference uses the layout for values of 256 bytes or more. We use it for all
+         fixed-width values without nulls: without levels the buffer is the plain values.
 """
 
 import numpy as np
@@ -66,9 +66,9 @@ class FullZipPage:
     """A page in the full-zip layout.
 
     Args:
-        message: Its layout.
+        message: Its layout message.
         page: Its buffers.
-        leaf: The column it belongs to.
+        leaf: The page's column.
 
     Raises:
         CorruptDataError: The message contradicts itself, the buffers or the column's type.
@@ -119,7 +119,7 @@ class FullZipPage:
         )
 
     def read(self, rows: RowsAsked) -> Asking[LeafRows]:
-        """Read some rows: one round, or two if the row index has to be read before."""
+        """Read some rows: one round, or two if the row index must be read first."""
         index = self._index
         if index is None:
             return (yield from self._read_even(rows))
@@ -157,7 +157,7 @@ class FullZipPage:
         Args:
             data: Their items.
             starts: (num_rows,) where each row's items start.
-            stops: (num_rows,) and end.
+            stops: (num_rows,) where each row's items end.
         """
         places = self._shape.walk(data, starts, stops) if self._bits_rep else starts
         words = words_at(data, places, self._shape.word_bytes)
@@ -224,8 +224,8 @@ def encode_full_zip_page(levels: Levels, block: DataBlock | EncodedValues) -> En
 
     Args:
         levels: The page's levels.
-        block: A value for each visible entry; at least one. Booleans must have been widened. What
-            a codec has encoded is kept so; others are stored as they are.
+        block: A value for each visible entry; at least one. Booleans must have been widened. Values
+            from a codec are kept encoded; others are stored plain.
     """
     encoded = block if isinstance(block, EncodedValues) else encode_per_value(block)
     values = encoded.values

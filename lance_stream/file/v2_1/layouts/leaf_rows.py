@@ -1,8 +1,8 @@
-"""Rows of one leaf column: what every layout gives, whatever its bytes look like.
+"""Rows of one leaf column: the result of every layout.
 
-Rows are requested as a `range` (they stand together) or as ascending places (they do not). Without
+Rows are requested as a `range` (if they are adjacent) or as ascending positions. Without
 lists a row is one entry of the level streams and one value; with lists it is a run of entries that
-starts where a repetition level is the largest, and its values are those of its visible entries.
+starts at the largest repetition level, and its values are those of its visible entries.
 """
 
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.v2_1.layouts.levels import Levels, Places, join_levels
 
 RowsAsked: TypeAlias = range | Places
-"""Rows of a page: all of a range (of step 1), or those at ascending places, each once."""
+"""Rows of a page: all of a range (of step 1), or those at ascending positions, each once."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeafColumn:
-    """A leaf of a field, and what stands around it.
+    """A leaf of a field, and its parents.
 
     Attributes:
         field_id: Its id.
         arrow_type: Of its values.
         is_list: For each layer from the leaf outwards, whether it is a list.
-        entries_per_row: How many rows of its pages make one row of the file: more than one inside
+        entries_per_row: How many rows of its pages form one row of the file: more than one inside
             of fixed-size lists of structs.
     """
 
@@ -43,7 +43,7 @@ class LeafRows:
 
     Attributes:
         levels: The nesting of the values.
-        values: One for each visible entry, without nulls (but for items of fixed-size lists).
+        values: One for each visible entry, without nulls (except for items of fixed-size lists).
     """
 
     levels: Levels
@@ -51,17 +51,17 @@ class LeafRows:
 
 
 def first_of(rows: RowsAsked) -> int:
-    """Return the first row of some; there must be one."""
+    """Return the first of some rows; there must be one."""
     return rows.start if isinstance(rows, range) else int(rows[0])
 
 
 def last_of(rows: RowsAsked) -> int:
-    """Return the last row of some; there must be one."""
+    """Return the last of some rows; there must be one."""
     return rows.stop - 1 if isinstance(rows, range) else int(rows[-1])
 
 
 def within(rows: RowsAsked, start: int, stop: int) -> RowsAsked:
-    """Return the rows that lie in [start, stop), counted from `start`."""
+    """Return the rows in [start, stop), counted from `start`."""
     if isinstance(rows, range):
         return range(max(rows.start, start) - start, max(min(rows.stop, stop), start) - start)
     low, high = np.searchsorted(rows, (start, stop))
@@ -69,7 +69,7 @@ def within(rows: RowsAsked, start: int, stop: int) -> RowsAsked:
 
 
 def as_range(places: Places) -> RowsAsked:
-    """Return ascending places as a range, if there is no gap between them."""
+    """Return ascending positions as a range, if there is no gap between them."""
     if len(places) == 0:
         return range(0)
     first, last = int(places[0]), int(places[-1])
@@ -77,7 +77,7 @@ def as_range(places: Places) -> RowsAsked:
 
 
 def as_places(rows: RowsAsked) -> Places:
-    """Return rows as (num_rows,) i64 places."""
+    """Return rows as (num_rows,) i64 positions."""
     if isinstance(rows, range):
         return np.arange(rows.start, rows.stop, dtype=np.int64)
     return rows
@@ -92,7 +92,7 @@ def runs_of(rows: RowsAsked) -> tuple[Places, Places]:
 
 
 def spread(starts: Places, stops: Places) -> Places:
-    """Return all places of several ranges, one range after the other."""
+    """Return all positions of several ranges, one range after the other."""
     counts = stops - starts
     if len(counts) == 0:
         return np.zeros(0, np.int64)
@@ -117,19 +117,19 @@ def pick_levels(levels: Levels, rows: RowsAsked) -> Levels:
 def pick_rows(
     levels: Levels, rows: RowsAsked, breaks: Places | None = None
 ) -> tuple[RowsAsked, RowsAsked]:
-    """Say which entries and which values some rows have.
+    """Return the entries and the values of some rows.
 
     Args:
-        levels: Of whole rows; but what comes before the first row start belongs to none.
-        rows: Which, counted from the first row that starts among the levels.
-        breaks: (num_breaks,) entries at which the levels of other rows were left out before: no
-            row goes on across them.
+        levels: Levels of whole rows; entries before the first row start belong to none.
+        rows: The rows, counted from the first row that starts among the levels.
+        breaks: (num_breaks,) entries before which the levels of other rows were omitted: no row
+            continues across them.
 
     Returns:
         The entries, and the values.
 
     Raises:
-        CorruptDataError: There are fewer rows than that.
+        CorruptDataError: There are fewer rows.
     """
     if levels.repetition is None:
         if len(rows) and last_of(rows) >= levels.num_levels:

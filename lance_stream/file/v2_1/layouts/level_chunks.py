@@ -1,20 +1,20 @@
-"""Levels in mini-block chunks: one stream of a page, cut at the page's chunks.
+"""Levels in mini-block chunks: one stream of a page, split at the page's chunks.
 
-Each chunk holds its levels as a block of u16 words, encoded separately:
+Each chunk contains its levels as a block of u16 words, encoded separately:
 
-    flat                     as they are
+    flat                     plain
     in-line bit-packing      up to 1,024 levels: width, packed words
-    out-of-line bit-packing  full blocks of 1,024 packed words, then a tail, packed or as it is;
-                             0 bits wide where all levels are 0
+    out-of-line bit-packing  full blocks of 1,024 packed words, then a tail, packed or plain;
+                             0 bits wide if all levels are 0
     rle                      u64 bytes of values | values | u8 lengths
     others                   one chunk after the other
 
-All chunks requested are decoded at once; levels are then those of all chunks, one after the other.
+All requested chunks are decoded at once; the levels are then those of all chunks in order.
 
 Source:  encodings21.MiniBlockLayout, rep_compression and def_compression.
-Differs: We pack levels out of line or store runs of them (2.2), whichever is smaller, unless all
-         chunks are so short that they are smaller as they are. The reference takes the same
-         from what the whole page's levels look like, and packs in-line those of a short page.
+Differs: We pack levels out of line or store them as runs (2.2), whichever is smaller, unless all
+         chunks are so short that plain levels are smaller. The reference decides from the levels
+         of the whole page, and packs those of a short page in-line.
 """
 
 import numpy as np
@@ -47,10 +47,10 @@ from lance_stream.file.v2_1.layouts.levels import LevelArray, Places, alternatin
 
 BITS_PER_LEVEL = 16
 MAX_CUT_LEVELS = (2**16 - 1 - 8) // 3 * rle.MAX_RUN
-"""What the runs in 65,535 bytes, as many as a chunk's levels can have, add up to at most."""
+"""The largest sum of the runs in 65,535 bytes, the most that a chunk's levels can have."""
 
 PLAIN_RUNS = Rle.of(BITS_PER_LEVEL)
-"""How runs of levels are stored by all who write them."""
+"""The encoding of runs of levels in all writers."""
 
 _BYTES_PER_LEVEL = 2
 _RUN_BYTES = 3
@@ -62,15 +62,16 @@ def decode_level_chunks(
     """Decode the levels of some chunks.
 
     Args:
-        encoding: How each chunk's levels are encoded.
-        buffer: Where they lie.
-        num_levels: (num_chunks,) how many each chunk has.
+        encoding: The encoding of each chunk's levels.
+        buffer: Their bytes.
+        num_levels: (num_chunks,) the number of each chunk's levels.
 
     Returns:
         (num_levels.sum(),) levels.
 
     Raises:
-        CorruptDataError: The bytes do not hold so many levels, or they are not words of 16 bits.
+        CorruptDataError: The bytes do not match the number of levels, or they are not words of 16
+            bits.
         UnsupportedFeatureError: The encoding is unknown; the message names it.
     """
     check_chunks([buffer], np.zeros_like(num_levels))
@@ -91,15 +92,15 @@ def decode_level_chunks(
 
 
 def true_counts(encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, stored: Places) -> Places:
-    """Return how many levels chunks have, where the number that is stored may be cut.
+    """Return the true number of levels of chunks; the stored one may be truncated.
 
-    A writer of 2.2 stored the lower 16 bits of a number of levels that needs more; runs add up to
+    A writer of 2.2 stored only the lower 16 bits of a larger number of levels; the runs add up to
     the true one.
 
     Args:
-        encoding: How each chunk's levels are encoded.
-        buffer: Where they lie.
-        stored: (num_chunks,) how many each chunk says it has.
+        encoding: The encoding of each chunk's levels.
+        buffer: Their bytes.
+        stored: (num_chunks,) the stored number of each chunk.
 
     Raises:
         CorruptDataError: The runs add up to another number.
@@ -125,7 +126,7 @@ def true_counts(encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, stored:
 def encode_level_chunks(
     levels: LevelArray, starts: Places, *, as_runs: bool
 ) -> tuple[pb.CompressiveEncoding, ChunkedBuffer]:
-    """Encode levels for the chunks of a page, in as few bytes as we can.
+    """Encode levels for the chunks of a page, in as few bytes as possible.
 
     Args:
         levels: (num_levels,) all levels of the page.
@@ -154,7 +155,7 @@ def encode_level_chunks(
 
 
 def encode_level_block(levels: LevelArray) -> EncodedBlock:
-    """Encode all levels of a page in one buffer, in as few bytes as we can."""
+    """Encode all levels of a page in one buffer, in as few bytes as possible."""
     block = FixedWidthBlock(BITS_PER_LEVEL, len(levels), levels.view(np.uint8))
     width = max(1, int(levels.max(initial=0)).bit_length())
     packed_bytes = bitpacking.out_of_line_size(len(levels), width, _BYTES_PER_LEVEL)
@@ -227,7 +228,7 @@ def _decode_each(
 
 
 def _parted_runs(buffer: ChunkedBuffer) -> list[ChunkedBuffer]:
-    """Part each chunk's run-length block into its values and its lengths."""
+    """Split each chunk's run-length block into its values and its lengths."""
     if len(buffer.sizes) and buffer.sizes.min() < 8:
         raise CorruptDataError("a run-length block is too short for its head")
     heads = joined(ChunkedBuffer(buffer.data, buffer.starts, np.full_like(buffer.sizes, 8)))
@@ -288,7 +289,7 @@ def _decode_out_of_line(
 def _unpacked(
     buffer: ChunkedBuffer, num_blocks: int, width: int
 ) -> npt.NDArray[np.unsignedinteger]:
-    """Return (num_blocks, 1024) levels of packed blocks that stand one after the other."""
+    """Return (num_blocks, 1024) levels of consecutive packed blocks."""
     words_per_block = width * fastlanes.VALUES // BITS_PER_LEVEL
     words = joined(buffer).view(np.uint16)
     return fastlanes.unpack(words.reshape(num_blocks, words_per_block), width)

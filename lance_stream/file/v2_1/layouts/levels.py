@@ -2,11 +2,12 @@
 
 A leaf column is a chain of *layers*, counted from the leaf outwards: the leaf itself and each
 struct around it are item layers, each list around it is a list layer. Each entry of the two level
-streams stands for a value, or for a list that holds none:
+streams represents a value, or a list without any:
 
-    repetition   u16   0: goes on in the same innermost list; k: starts a list at the k-th list
+    repetition   u16   0: continues the same innermost list; k: starts a list at the k-th list
                        layer from within; the largest one starts a new row. No lists: no stream
-    definition   u16   0: all there; else which layer is null or empty, the outermost if several
+    definition   u16   0: all present; otherwise which layer is null or empty, the outermost if
+    several
                        are. No null and no empty list: no stream
 
 Definition levels are numbered over the layers from the leaf outwards, one for an item layer with
@@ -17,11 +18,11 @@ with the layers (nullable item, null and empty list), is
     definition   0 1 3 2 0
     values       1 ? . . 2         a null item has a slot among the values, an empty list none
 
-A fixed-size list of structs is an item layer, too: each list's entry stands once for each of its
+A fixed-size list of structs is an item layer, too: each list's entry is repeated for each of its
 items, whether the list is null or not. There are no lists below or above it.
 
-An entry whose definition level lies above the item layers below the innermost list has no slot
-among the values: it is *invisible* from there.
+An entry whose definition level is above the item layers below the innermost list has no slot among
+the values: it is *invisible* from there.
 
 Source:  encodings21.RepDefLayer in the proto.
 Differs: The levels count from the innermost layer; those of Dremel and Parquet from the outermost.
@@ -62,10 +63,10 @@ class Layers:
     Attributes:
         kinds: RepDefLayer of each layer.
         is_list: Whether each is a list layer.
-        null_levels: The definition level by which each layer says null; 0 if it cannot.
+        null_levels: The definition level of a null in each layer; 0 if it has none.
         empty_levels: The same for an empty list.
         below: The largest definition level of the layers below each layer.
-        limits: The largest definition level at which an entry is seen from each layer.
+        limits: The largest definition level at which an entry is visible from each layer.
         max_repetition: The repetition level that starts a row; 0 without lists.
         max_definition: The largest definition level.
         max_visible: The largest definition level whose entry has a slot among the values.
@@ -87,10 +88,10 @@ def layers_of(kinds: tuple[int, ...]) -> Layers:
     """Return the layers that a page declares.
 
     Args:
-        kinds: RepDefLayer of each, from the leaf outwards.
+        kinds: The RepDefLayer of each, from the leaf outwards.
 
     Raises:
-        CorruptDataError: A layer is of no known kind.
+        CorruptDataError: A layer is of an unknown kind.
     """
     null_levels, empty_levels, below = [], [], []
     level = 0
@@ -105,7 +106,7 @@ def layers_of(kinds: tuple[int, ...]) -> Layers:
     is_list = tuple(kind in _LISTS for kind in kinds)
     limits, limit = [], level
     for place in reversed(range(len(kinds))):
-        # Past the next list outwards, an entry stands for a list that holds nothing down here.
+        # Beyond the next list outwards, an entry represents a list without contents at this layer.
         limits.append(limit)
         if is_list[place]:
             limit = below[place]
@@ -128,10 +129,10 @@ class Levels:
     """The two level streams of a run of rows.
 
     Attributes:
-        layers: What the levels mean.
+        layers: The meaning of the levels.
         repetition: (num_levels,) u16; None without lists.
-        definition: (num_levels,) u16; None when all is there.
-        num_levels: How many entries there are.
+        definition: (num_levels,) u16; None if all values are present.
+        num_levels: The number of entries.
     """
 
     layers: Layers
@@ -140,7 +141,7 @@ class Levels:
     num_levels: int
 
     def has_streams(self) -> bool:
-        """Return whether there is a level at all."""
+        """Return whether there are any levels."""
         return self.repetition is not None or self.definition is not None
 
     def visible(self) -> Mask | None:
@@ -150,12 +151,12 @@ class Levels:
         return self.definition <= self.layers.max_visible
 
     def num_visible(self) -> int:
-        """Return how many entries have a slot among the values."""
+        """Return the number of entries with a slot among the values."""
         visible = self.visible()
         return self.num_levels if visible is None else int(np.count_nonzero(visible))
 
     def num_rows(self) -> int:
-        """Return how many rows start among the entries."""
+        """Return the number of rows that start among the entries."""
         if self.repetition is None:
             return self.num_levels
         return int(np.count_nonzero(self.repetition == self.layers.max_repetition))
@@ -183,7 +184,7 @@ class Levels:
         )
 
     def take(self, places: Places) -> "Levels":
-        """Return the entries at some places."""
+        """Return the entries at some positions."""
         return Levels(
             self.layers,
             None if self.repetition is None else self.repetition[places],
@@ -193,10 +194,10 @@ class Levels:
 
 
 def checked_levels(levels: Levels) -> Levels:
-    """Return the levels, once none is larger than its layers allow and both streams agree.
+    """Return the levels, after checking them against their layers and each other.
 
     Raises:
-        CorruptDataError: They do not; or lists have no repetition levels.
+        CorruptDataError: They contradict these; or lists have no repetition levels.
     """
     layers = levels.layers
     for name, stream, most in (
@@ -219,10 +220,10 @@ def checked_levels(levels: Levels) -> Levels:
 
 
 def check_layers(layers: Layers, is_list: Sequence[bool]) -> None:
-    """Raise unless a page's layers are those that its field has.
+    """Check that a page's layers are those of its field.
 
     Raises:
-        CorruptDataError: There are more, fewer or others.
+        CorruptDataError: There are more, fewer or other layers.
     """
     if layers.is_list != tuple(is_list):
         raise CorruptDataError(
@@ -234,8 +235,8 @@ def check_layers(layers: Layers, is_list: Sequence[bool]) -> None:
 def join_levels(parts: Sequence[Levels]) -> Levels:
     """Return the levels of several runs of rows, one after the other.
 
-    Pages may declare different layers for one column: one has nulls, the next has none. The
-    levels are then counted anew, over layers that can say all of it.
+    Pages may declare different layers for one column: one has nulls, the next has none. The levels
+    are then renumbered over layers that include all of them.
     """
     if len(parts) == 1:
         return parts[0]
@@ -281,6 +282,6 @@ def _spell(is_list: Sequence[bool]) -> str:
 
 
 def alternating(others: Places, ours: Places) -> Mask:
-    """Return, for each pair of counts, so many False and then so many True."""
+    """Return, for each pair of counts, that many False and then that many True."""
     counts = np.stack([others, ours], axis=1).reshape(-1)
     return np.repeat(np.tile(np.array([False, True]), len(others)), counts)

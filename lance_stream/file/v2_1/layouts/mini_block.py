@@ -1,22 +1,23 @@
-"""Mini-block layout: a page's values cut into chunks, each decoded as a whole.
+"""Mini-block layout: a page's values split into chunks, each decoded as a whole.
 
 The buffers of the page:
 
     0       chunk table   a word for each chunk: its bytes and its values (`chunk_table`)
     1       chunks        one after the other, each a multiple of 8 bytes
-    2       dictionary    the distinct values, if the chunks hold indices; else the next buffer
-    last    rows          with repetition levels: the rows that end in each chunk (`chunk_table`)
+    2       dictionary    the distinct values, if the chunks contain indices; otherwise the next
+    buffer last    rows          with repetition levels: the rows that end in each chunk
+    (`chunk_table`)
 
-`chunk_bytes` says what a chunk looks like.
+`chunk_bytes` describes a chunk.
 
 A row of lists can begin in one chunk and end in a later one. A chunk's levels are those of its
-values, with the entries that hold no value before them; the last chunk has what is left.
+values, with the entries without a value before them; the last chunk has the remaining ones.
 
-Reading asks for the chunks that hold the rows, together with table, dictionary and rows if these
-are not known and the whole page is wanted; else these come one round earlier.
+Reading requests the chunks of the rows, together with table, dictionary and rows if these are
+unknown and the whole page is wanted; otherwise these come one round earlier.
 
 Source:  encodings21.MiniBlockLayout in the proto.
-Differs: Chunks that we write hold up to 16 KiB of values, the reference's 8.
+Differs: Chunks that we write contain up to 16 KiB of values, the reference's 8.
 """
 
 from collections.abc import Sequence
@@ -75,7 +76,7 @@ from lance_stream.file.v2_1.layouts.levels import (
 
 MAX_CHUNK_VALUES = 4096
 MAX_VALUE_BYTES = 16 * 1024 - 64
-"""Bytes of values in a chunk that we write, as long as it has more than two values."""
+"""The most bytes of values in a chunk that we write, if it has more than two values."""
 
 _INDEX_BITS = (8, 16, 32, 64)
 
@@ -84,9 +85,9 @@ class MiniBlockPage:
     """A page in the mini-block layout.
 
     Args:
-        message: Its layout.
+        message: Its layout message.
         page: Its buffers.
-        leaf: The column it belongs to.
+        leaf: The page's column.
 
     Raises:
         CorruptDataError: The message contradicts itself, the buffers or the column's type.
@@ -127,11 +128,11 @@ class MiniBlockPage:
 
     @property
     def num_rows(self) -> int:
-        """How many rows the page has."""
+        """The number of rows of the page."""
         return self._page.length
 
     def read(self, rows: RowsAsked) -> Asking["ReadChunks"]:
-        """Read some rows: one round for all rows at first, else two at first and then one.
+        """Read some rows: first one round for all rows, or two for some; later one.
 
         The chunks are decoded later, by `decode_pages`.
         """
@@ -191,7 +192,7 @@ class MiniBlockPage:
         return array_from_block(block, arrow_type)
 
     def measure(self, chosen: Places) -> tuple[Places, Places, Places, int]:
-        """Return of some chunks their bytes, values and rows, and the first row of the first."""
+        """Return the bytes, values and rows of some chunks, and the first row of the first."""
         chunks = self._known_chunks()
         return (
             chunks.starts[chosen + 1] - chunks.starts[chosen],
@@ -208,7 +209,7 @@ class MiniBlockPage:
     def places_in(
         self, chosen: Places, rows: Places, num_levels: Places
     ) -> tuple[RowsAsked, Places | None]:
-        """Return which of the rows that start in some chunks are requested.
+        """Return the requested rows among those that start in some chunks.
 
         Args:
             chosen: The chunks.
@@ -216,8 +217,8 @@ class MiniBlockPage:
             num_levels: (num_chosen,) the entries of each chunk.
 
         Returns:
-            The rows, counted from the first that starts in the chunks; and the entries at which
-            chunks were left out, of a page of lists.
+            The rows, counted from the first that starts in the chunks; and, for a page of lists,
+            the entries at which chunks were omitted.
         """
         chunks = self._known_chunks()
         slots = np.searchsorted(chosen, chunks.of(rows))
@@ -229,7 +230,7 @@ class MiniBlockPage:
         return as_places(inside), starts_of(num_levels)[heads]
 
     def part(self, data: Bytes, starts: Places, sizes: Places) -> "ChunkParts":
-        """Part chunks into their buffers."""
+        """Split chunks into their buffers."""
         num_levels, levels, values = part_chunks(
             data,
             starts,
@@ -250,7 +251,7 @@ class MiniBlockPage:
         )
 
     def decode_levels(self, parts: "ChunkParts", counts: Places) -> Levels:
-        """Decode the levels of some chunks that hold so many values each."""
+        """Decode the levels of some chunks, given the values of each."""
         if parts.repetition is None and parts.definition is None:
             return Levels(self._layers, None, None, int(counts.sum()))
         if parts.repetition is None and (parts.num_levels != counts).any():
@@ -287,7 +288,7 @@ class MiniBlockPage:
     def pick_values(
         self, buffers: Sequence[ChunkedBuffer], counts: Places, places: Places
     ) -> pa.Array | None:
-        """Decode some values of some chunks, or indices; None: only all can be decoded."""
+        """Decode some values of some chunks, or indices; None if only all can be decoded."""
         block = pick_mini_block(self._message.value_compression, buffers, counts, places)
         return None if block is None else self._stored_values(block)
 
@@ -299,7 +300,7 @@ class MiniBlockPage:
         return array_from_block(block, pa.from_numpy_dtype(f"uint{block.bits_per_value}"))
 
     def finished(self, stored: pa.Array, levels: Levels) -> pa.Array:
-        """Return the values of which `decode_values` gave some, and that have these levels."""
+        """Return finished values from the result of `decode_values`, given their levels."""
         if self._dictionary is None:
             return stored
         valid = None
@@ -309,13 +310,13 @@ class MiniBlockPage:
         return look_up(stored, self._dictionary, self._leaf.arrow_type, valid)
 
     def key_of_values(self) -> bytes | None:
-        """Return what pages have in common whose values can be decoded together, if any can."""
+        """Return a key that pages share if their values can be decoded together, if any can."""
         if self._has_dictionary:
             return None
         return self._message.value_compression.SerializeToString()
 
     def key_of_levels(self) -> tuple[object, ...]:
-        """Return what pages have in common whose levels can be decoded together."""
+        """Return a key that pages share if their levels can be decoded together."""
         message = self._message
         return (
             self._layers,
@@ -327,14 +328,14 @@ class MiniBlockPage:
 
 
 class ReadChunks(NamedTuple):
-    """Chunks of a page that were read, but not decoded yet.
+    """Chunks of a page that are read, but not decoded yet.
 
     Attributes:
         page: The page.
-        chosen: Which chunks, ascending.
-        data: Their bytes, perhaps with others between them.
-        starts: (num_chosen,) where in `data` each of them starts.
-        rows: Which of their rows are requested, counted in the page.
+        chosen: The chunks, ascending.
+        data: Their bytes, possibly with others between them.
+        starts: (num_chosen,) the start of each in `data`.
+        rows: The requested rows, counted in the page.
     """
 
     page: MiniBlockPage
@@ -345,7 +346,7 @@ class ReadChunks(NamedTuple):
 
 
 class ChunkParts(NamedTuple):
-    """The buffers of some chunks, and how many levels each has."""
+    """The buffers of some chunks, and the number of levels of each."""
 
     num_levels: Places
     repetition: ChunkedBuffer | None
@@ -364,13 +365,13 @@ def encode_mini_block_page(
 
     Args:
         levels: The page's levels.
-        values: A value for each visible entry, or an index into `items`; at least one. Those that
-            a codec has cut into chunks are kept so; others are stored as they are.
+        values: A value for each visible entry, or an index into `items`; at least one. Values that
+            a codec has split into chunks are kept so; others are stored plain.
         items: The dictionary's items, if there is a dictionary.
         has_large_chunk: Whether sizes are u32, as in 2.2.
 
     Returns:
-        The layout; None if the levels of a chunk (of any two values, if we cut) do not fit.
+        The layout; None if the levels of a chunk (or of any two values, if we split) do not fit.
     """
     if isinstance(values, EncodedMiniBlock):
         return _encode_chunks(levels, values, items, has_large_chunk=has_large_chunk)
@@ -381,7 +382,7 @@ def encode_mini_block_page(
         if layout is not None:
             return layout
         if int(encoded.num_values.max()) > most:
-            break  # values of less than a byte do not part further
+            break  # values of less than a byte cannot be split further
         most = int(encoded.num_values.max()) // 2
     return None
 
@@ -434,7 +435,7 @@ def _encode_chunks(
 
 
 def _level_starts(levels: Levels, num_values: Places) -> Places:
-    """Return the first entry of each chunk: the one after the last value of the chunk before."""
+    """Return the first entry of each chunk: the one after the last value of the previous chunk."""
     starts = starts_of(num_values)
     visible = levels.visible()
     if visible is not None:

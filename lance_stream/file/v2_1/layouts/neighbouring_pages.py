@@ -1,4 +1,4 @@
-"""Adjacent mini-block pages of a column, decoded at once as far as they are alike.
+"""Adjacent mini-block pages of a column, decoded together if they are alike.
 
 Many small pages then cost little more than one large one.
 """
@@ -23,13 +23,13 @@ from lance_stream.file.v2_1.layouts.levels import Levels, Places
 from lance_stream.file.v2_1.layouts.mini_block import ChunkParts, ReadChunks
 
 SPARSE = 8
-"""If only one of so many values is wanted, they are decoded one by one where that can be done."""
+"""If only one in this many values is wanted, they are decoded individually if possible."""
 
 
 def fit_together(one: ReadChunks, next_one: ReadChunks) -> bool:
     """Return whether two adjacent pages of a column can be decoded together.
 
-    The rows requested must stand together, across the end of the first page.
+    The requested rows must be adjacent across the end of the first page.
     """
     return (
         isinstance(one.rows, range)
@@ -91,14 +91,14 @@ def _decode_values_of_pages(
     levels: Levels,
     stops: Places,
 ) -> Iterator[pa.Array]:
-    """Yield the values of some pages, of as many at once as have one encoding.
+    """Yield the values of some pages, together for those of one encoding.
 
     Args:
         parts: The pages.
-        chunks: What their chunks were parted into.
-        counts: (num_chunks,) the values of each.
-        levels: Of all of them.
-        stops: (num_pages,) how many chunks are before the end of each page.
+        chunks: The parts of their chunks.
+        counts: (num_chunks,) the number of values of each.
+        levels: The levels of all of them.
+        stops: (num_pages,) the number of chunks before the end of each page.
     """
     entries = np.append(0, np.cumsum(chunks.num_levels if levels.has_streams() else counts))
     start = 0

@@ -1,7 +1,7 @@
-"""Levels and what Arrow has in their place: for each layer what is null, and how long lists are.
+"""Converts between levels and Arrow's form: which values of each layer are null, and list lengths.
 
-`LayerWriter` makes levels of it, from the outermost layer to the leaf; `LayerReader` takes levels
-apart again, from the leaf outwards.
+`LayerWriter` creates levels from it, from the outermost layer to the leaf; `LayerReader` converts
+levels back, from the leaf outwards.
 """
 
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ from lance_stream.file.v2_1.layouts.levels import (
 )
 
 MAX_ARROW_ROWS = 2**31 - 1
-"""What Arrow's 32-bit list offsets can count."""
+"""The largest of Arrow's 32-bit list offsets."""
 
 
 class LayerReader:
-    """Takes levels apart into what Arrow wants, layer by layer, from the leaf outwards.
+    """Converts levels to Arrow's form, layer by layer, from the leaf outwards.
 
     Call `items`, `lists` or `fixed_size_lists` for each layer in order, as `layers.is_list` says.
 
@@ -62,10 +62,10 @@ class LayerReader:
         """Return which lists of a layer of fixed-size lists are not null; None if all are.
 
         Args:
-            size: Items of each list.
+            size: The number of items of each list.
 
         Raises:
-            CorruptDataError: The items are no whole lists, or do not agree about what is null.
+            CorruptDataError: The items do not form whole lists, or disagree about nulls.
         """
         if self._num_levels % size:
             raise CorruptDataError(f"{self._num_levels} items are no whole lists of {size}")
@@ -93,7 +93,7 @@ class LayerReader:
         self._place += 1
         repetition, definition = self._repetition, self._definition
         if repetition is None:
-            # No level at all: no row.
+            # No levels: no rows.
             return np.zeros(1, np.int64), None
         starts = np.flatnonzero(repetition != 0)
         if definition is None:
@@ -137,9 +137,9 @@ class _Layer:
 
 
 class LayerWriter:
-    """Puts levels together, layer by layer, from the outermost inwards.
+    """Builds levels, layer by layer, from the outermost inwards.
 
-    Immutable: the leaves of a struct go on from the same writer.
+    Immutable: the leaves of a struct continue from the same writer.
 
     Args:
         num_rows: The rows of the page.
@@ -153,8 +153,8 @@ class LayerWriter:
         """Add an item layer.
 
         Args:
-            valid: Which values are not null, one for each item of the layers so far (null ones
-                too, but none for lists that hold nothing); None if all are.
+            valid: Which values are not null, one for each item of the layers so far (including
+                null ones, but none for lists without contents); None if all are.
         """
         valid = None if valid is None or bool(valid.all()) else valid
         return LayerWriter(self._num_rows, (*self._layers, _Layer(valid)))
@@ -163,7 +163,7 @@ class LayerWriter:
         """Add a layer of fixed-size lists; there must be no list layer.
 
         Args:
-            size: Items of each list; null ones have as many.
+            size: Items of each list; null ones have the same number.
             valid: As in `items`.
         """
         valid = None if valid is None or bool(valid.all()) else valid
@@ -187,7 +187,9 @@ class LayerWriter:
         num_levels = self._num_rows
         definition = np.zeros(num_levels, np.uint16) if has_definition else None
         repetition = np.zeros(num_levels, np.uint16) if layers.max_repetition else None
-        slots: Places | None = None  # entries that have an item in the layer at hand; None: all
+        slots: Places | None = (
+            None  # entries that have an item in the layer at hand; None if all have
+        )
         list_level = layers.max_repetition
         for depth, layer in enumerate(self._layers):
             place = len(self._layers) - 1 - depth
@@ -228,7 +230,7 @@ class LayerWriter:
 
 
 def _mark(definition: LevelArray, slots: Places | None, gone: Mask, level: int) -> None:
-    """Set a level where something is gone and nothing around it is."""
+    """Set a level where an entry is missing, but none of its parents is."""
     if slots is None:
         np.putmask(definition, gone & (definition == 0), level)
     else:
@@ -246,7 +248,7 @@ def _kind(layer: _Layer) -> int:
 
 
 def arrow_offsets(offsets: Places, *, wide: bool) -> npt.NDArray[np.int32] | Places:
-    """Return list offsets in the width that a list (32 bits) or large list (64) has.
+    """Return list offsets in the width of a list (32 bits) or large list (64).
 
     Raises:
         InvalidInputError: So many items do not fit into a list's 32-bit offsets.

@@ -117,7 +117,7 @@ class PagesOfColumn:
 
         Raises:
             CorruptDataError: The column has fewer rows, or the bytes contradict themselves.
-            UnsupportedFeatureError: A layout or codec unknown; the message names it.
+            UnsupportedFeatureError: A layout or codec is unknown; the message names it.
         """
         num_rows = int(self.row_starts[-1])
         if last_of(rows) >= num_rows:

@@ -1,8 +1,8 @@
 """Rows of one top-level field, from the pages of its leaves.
 
-All leaves are read in step, so that a struct of a hundred leaves costs as many rounds of requests
-as one leaf. Each leaf knows by its levels the structs and lists around it; the arrays are put
-together from the leaves outwards, and what several leaves know is taken from the first of them.
+All leaves are read in step, so that a struct of a hundred leaves takes as many rounds of requests
+as one leaf. The levels of each leaf describe the structs and lists around it; arrays are built
+from the leaves outwards, and properties that several leaves share are taken from the first of them.
 """
 
 from collections.abc import Mapping
@@ -51,8 +51,8 @@ def read_field(
 
     Args:
         field: A top-level field; without the children that are not requested.
-        pages_of_leaf: The columns of its leaves, by field id. A leaf that is not there reads as
-            nulls, as long as another one is.
+        pages_of_leaf: The columns of its leaves, by field id. A missing leaf reads as
+            nulls, if another one exists.
         start: First row, counted in the file.
         stop: One past the last.
 
@@ -61,7 +61,7 @@ def read_field(
 
     Raises:
         CorruptDataError: The bytes contradict themselves, or have fewer rows.
-        UnsupportedFeatureError: A layout or codec unknown; the message names it.
+        UnsupportedFeatureError: A layout or codec is unknown; the message names it.
         InvalidInputError: So many rows do not fit into one Arrow array.
     """
     return _read(field, pages_of_leaf, range(start, stop))
@@ -70,7 +70,7 @@ def read_field(
 def take_field(
     field: Field, pages_of_leaf: Mapping[int, PagesOfColumn], offsets: npt.NDArray[np.uint64]
 ) -> Asking[pa.Array]:
-    """Read rows of a field that lie anywhere.
+    """Read scattered rows of a field.
 
     Args:
         field: As in `read_field`.
@@ -150,7 +150,7 @@ def _read(
 
 
 def _entries(rows: RowsAsked, entries_per_row: int) -> RowsAsked:
-    """Return the rows of a leaf's pages that make up some rows of the file."""
+    """Return the rows of a leaf's pages that form some rows of the file."""
     if entries_per_row == 1:
         return rows
     if (last_of(rows) + 1) * entries_per_row > MAX_ROWS:
@@ -171,9 +171,9 @@ def _without_values(
     count: int,
     pages_of_leaf: Mapping[int, PagesOfColumn],
 ) -> pa.Array:
-    """Return a field of which no leaf with values is held.
+    """Return a field if the file contains none of its leaves with values.
 
-    Structs without fields that are held are all there; what else is not held is null.
+    Structs without fields are present if the file contains them; everything else is null.
     """
     if not any(leaf.id in pages_of_leaf for leaf in field.leaves()):
         return nulls(count, arrow_type)
@@ -196,11 +196,11 @@ class _Assembled(NamedTuple):
 
 
 class _Assembly:
-    """Puts a field together from the rows of its leaves.
+    """Assembles a field from the rows of its leaves.
 
     Args:
         pages_of_leaf: The columns of the file, by field id.
-        rows_of_leaf: What was read of those that hold values.
+        rows_of_leaf: The rows that were read of those with values.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ def _assemble_leaf(field: Field, rows: LeafRows) -> _Assembled:
     layers = LayerReader(rows.levels)
     valid = layers.items()
     if not field.nullable and rows.levels.layers.kinds[0] == ALL_VALID_ITEM:
-        # Only what stands around it is null: the field's promise holds.
+        # Only its parents are null: the field itself has no nulls.
         valid = None
     return _Assembled(with_validity(rows.values, valid), layers)
 

@@ -15,22 +15,22 @@ from lance_stream.file.v2_1.layouts.leaf_rows import RowsAsked, as_bytes, runs_o
 from lance_stream.file.v2_1.layouts.levels import Places
 
 MAX_INDEX_BYTES = 1 << 20
-"""A row index up to this size is read as a whole and kept; of a larger one, what is needed."""
+"""A row index up to this size is read as a whole and cached; a larger one in parts."""
 
 
 class RowIndex:
-    """The index of a page, and what of it was read already.
+    """The index of a page, and the part of it that was already read.
 
     Args:
-        buffer: Where it lies.
-        num_rows: Of the page.
-        items_bytes: Of all items.
+        buffer: Its range in the file.
+        num_rows: The rows of the page.
+        items_bytes: The bytes of all items.
 
     Attributes:
-        starts: All of it, once it was read as a whole.
+        starts: The whole index, once it was read.
 
     Raises:
-        CorruptDataError: It is not as long as one of this number of rows.
+        CorruptDataError: Its size does not match the number of rows.
     """
 
     def __init__(self, buffer: ByteRange, num_rows: int, items_bytes: int) -> None:
@@ -41,7 +41,7 @@ class RowIndex:
         self.starts: Places | None = None
 
     def find(self, rows: RowsAsked) -> Asking[tuple[Places, Places]]:
-        """Return where rows start and stop in the page's items."""
+        """Return the starts and stops of rows in the page's items."""
         index = self._buffer
         if self.starts is None and index.size_bytes <= MAX_INDEX_BYTES:
             (buffer,) = yield [index]
@@ -53,7 +53,7 @@ class RowIndex:
             return self.starts[rows], self.starts[rows + 1]
         width = self._width
         firsts, lasts = runs_of(rows)
-        # of a run of n rows n + 1 words are needed, which are those of no other run
+        # a run of n rows needs n + 1 words, which belong to no other run
         data = yield from read_slices(
             index.start + firsts * width, index.start + (lasts + 1) * width
         )
@@ -64,7 +64,7 @@ class RowIndex:
         return self._checked(starts, stops)
 
     def load(self, buffer: memoryview) -> Places:
-        """Parse the whole index, keep it, and return it."""
+        """Parse the whole index, cache it, and return it."""
         words = self._words(buffer)
         self._checked(words[:-1], words[1:])
         if int(words[0]) != 0 or int(words[-1]) != self._items_bytes:
@@ -97,7 +97,7 @@ class RowIndex:
 
 
 def encode_row_starts(starts: Places) -> npt.NDArray[np.unsignedinteger]:
-    """Return where rows start in the narrowest words that can say it."""
+    """Return the starts of rows in the narrowest possible words."""
     most = int(starts[-1])
     width = next(width for width in (1, 2, 4, 8) if most < 1 << 8 * width)
     return starts.astype(f"<u{width}")

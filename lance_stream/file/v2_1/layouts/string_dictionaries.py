@@ -1,11 +1,11 @@
 """Byte strings of few distinct values: indices into a dictionary, in the mini-block layout.
 
-Whether a page has few is seen from a sample of values from all over it: of `num_distinct` equally
-frequent ones, a sample of `size` shows `num_distinct * (1 - exp(-size / num_distinct))`. Only then
-are all values looked up, by Arrow.
+A sample of values from the whole page shows whether it has few: of `num_distinct` equally frequent
+ones, a sample of `size` shows `num_distinct * (1 - exp(-size / num_distinct))`. Only then are all
+values looked up, by Arrow.
 
 Source:  encodings21.MiniBlockLayout.dictionary.
-Differs: The reference takes the distinct part of its sample for that of the page, and so gives up
+Differs: The reference takes the distinct share of its sample for that of the page, and so gives up
          on a few thousand distinct values among a million.
 """
 
@@ -28,7 +28,7 @@ MAX_ITEMS = 100_000
 MIN_COMPRESSED_BYTES = 256
 MAX_COMPRESSED_PART = 0.96
 MAX_DISTINCT_PART = 0.9
-"""A sample of which more is distinct says nothing of how many distinct values there are."""
+"""A sample with a larger distinct share does not determine the number of distinct values."""
 
 _SAMPLE_VALUES = 4096
 _SAMPLE_BYTES = 1 << 18
@@ -42,7 +42,7 @@ class StringDictionary(NamedTuple):
     """Values as indices into items.
 
     Attributes:
-        indices: One for each value; 0 for those that are null.
+        indices: One for each value; 0 for nulls.
         items: The distinct values.
     """
 
@@ -53,16 +53,16 @@ class StringDictionary(NamedTuple):
 def encode_in_dictionary(
     block: VariableWidthBlock, live: Mask | None, most_bytes: int, options: EncodingOptions
 ) -> StringDictionary | None:
-    """Look values up in a dictionary of their own.
+    """Look up values in a new dictionary.
 
     Args:
         block: The values.
         live: Which of them are not null; None if all are.
-        most_bytes: What indices and items may need at most.
+        most_bytes: The most bytes that indices and items may need.
         options: The options in the column's metadata.
 
     Returns:
-        None if there are too many distinct values for a dictionary to pay.
+        None if there are too many distinct values for a dictionary to pay off.
     """
     count = block.num_values
     total = int(block.offsets[-1])
@@ -101,7 +101,7 @@ def encode_in_dictionary(
 
 
 def encode_string_items(items: VariableWidthBlock, options: EncodingOptions) -> EncodedBlock:
-    """Encode the items of a dictionary: compressed, or as they are, as it pays."""
+    """Encode the items of a dictionary: compressed or plain, whichever is smaller."""
     encoded = encode_block(items)
     scheme = options.dict_values_compression
     if scheme != NONE and len(encoded.data) >= MIN_COMPRESSED_BYTES:
@@ -123,7 +123,7 @@ def _array_of(block: VariableWidthBlock, live: Mask | None) -> pa.Array:
 
 
 def _distinct_values(values: pa.Array, num_bytes: int) -> float:
-    """Return how many distinct values there are by a sample; infinite if it does not tell."""
+    """Estimate the number of distinct values from a sample; infinite if that is impossible."""
     count = len(values)
     most = max(_MIN_SAMPLE_VALUES, min(_SAMPLE_VALUES, _SAMPLE_BYTES * count // max(1, num_bytes)))
     if count > most:
@@ -144,7 +144,7 @@ def _distinct_values(values: pa.Array, num_bytes: int) -> float:
 
 
 def _run_rate(values: pa.Array) -> float:
-    """Return runs per value, by a sample of adjacent values."""
+    """Return runs per value, estimated from a sample of adjacent values."""
     starts = np.linspace(0, max(0, len(values) - _BLOCK_VALUES), _NUM_BLOCKS).astype(np.int64)
     blocks = [values[start : start + _BLOCK_VALUES] for start in np.unique(starts).tolist()]
     same = sum(pc.sum(pc.equal(each[1:], each[:-1])).as_py() or 0 for each in blocks)
@@ -152,6 +152,6 @@ def _run_rate(values: pa.Array) -> float:
 
 
 def _index_bytes(num_items: int, count: int, num_runs: int) -> int:
-    """Return what indices need, packed or as runs, whichever is less."""
+    """Return the bytes of the indices, packed or as runs, whichever is less."""
     width = max(1, (num_items - 1).bit_length())
     return min(count * width // 8, num_runs * (2 if width <= 8 else 5))

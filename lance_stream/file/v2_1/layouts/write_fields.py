@@ -1,8 +1,8 @@
 """Pages of the leaves of one top-level field, from its rows.
 
-Rows are collected as they come and cut into pages when enough are there; all leaves of the field
-are cut at the same rows. Making pages takes the field apart: what structs and lists say goes into
-levels, on the way inwards, and only the leaves' values are left.
+Rows are collected as they arrive and split into pages when there are enough; all leaves of the
+field are split at the same rows. Encoding splits the field: structs and lists become levels, from
+the outside inwards, and only the leaves' values remain.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,16 +26,16 @@ from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
 
 MAX_LEAF_BYTES = 1 << 28
-"""Rows that come in larger pieces are cut: about so many bytes of a leaf make a page at most."""
+"""Larger pieces of rows are split: a page has at most about this many bytes of a leaf."""
 
 
 class FieldWriter:
-    """Collects the rows of a top-level field until they make pages.
+    """Collects the rows of a top-level field until they form pages.
 
     Args:
         field: The field, with its children.
         version: 2.1 or 2.2.
-        max_page_bytes: A page is made once about so many bytes of rows have come together.
+        max_page_bytes: A page is encoded when there are about this many bytes of rows.
     """
 
     def __init__(self, field: Field, version: FileVersion, max_page_bytes: int) -> None:
@@ -51,11 +51,11 @@ class FieldWriter:
     def append(self, array: pa.Array) -> list[EncodedPage]:
         """Add rows, of exactly the field's Arrow type; return the pages that are full.
 
-        The array's buffers may be referred to by the pages: they are not copied when avoidable.
+        The pages may refer to the array's buffers: they are not copied if avoidable.
 
         Raises:
             InvalidInputError: A value or a row is too large for the format.
-            UnsupportedFeatureError: A type that we do not write.
+            UnsupportedFeatureError: We do not write this type.
         """
         if len(array) == 0:
             return []
@@ -64,7 +64,7 @@ class FieldWriter:
         return self._flush() if self._num_bytes >= self._max_bytes else []
 
     def finish(self) -> list[EncodedPage]:
-        """Return the pages of the rows that are left.
+        """Return the pages of the remaining rows.
 
         Raises:
             InvalidInputError: As in `append`.
@@ -108,7 +108,7 @@ class FieldWriter:
         return pages
 
     def _encode_halves(self, rows: pa.Array, first_row: int) -> list[EncodedPage]:
-        """Encode rows whose lists hold too little between two values of a dictionary."""
+        """Encode rows with too many empty lists or nulls between two values of a dictionary."""
         half = len(rows) // 2
         if half == 0:
             raise InvalidInputError(
@@ -128,7 +128,7 @@ class _Leaf:
 
 
 def _joined(arrays: Sequence[pa.Array]) -> Sequence[pa.Array]:
-    """Return as few arrays as possible: dictionaries do not always fit together."""
+    """Return as few arrays as possible: dictionaries cannot always be combined."""
     if len(arrays) <= 1:
         return arrays
     try:
@@ -138,10 +138,10 @@ def _joined(arrays: Sequence[pa.Array]) -> Sequence[pa.Array]:
 
 
 def _encode_without_fields(levels: Levels) -> EncodedLayout:
-    """Encode structs without fields: a page without buffers, that says nothing of what is around.
+    """Encode structs without fields: a page without buffers, and without information about parents.
 
     Raises:
-        InvalidInputError: One is null, or stands in a null or in a list: no page can say that.
+        InvalidInputError: One is null, or is in a null or in a list: no page can represent that.
     """
     if levels.repetition is not None or levels.definition is not None:
         raise InvalidInputError(
@@ -161,7 +161,7 @@ def _leaves(
         array: The values of a field.
         field: The field.
         layers: The layers around it.
-        dead: Which values stand under a null; None: none of them.
+        dead: Which values are under a null; None if none is.
     """
     arrow_type = array.type
     if field.is_packed:
@@ -206,7 +206,7 @@ def _leaves_of_list(
     if num_items == offsets[-1] - offsets[0]:
         items = array.values.slice(int(offsets[0]), num_items)
     else:
-        # What stands in the place of null lists belongs to no one.
+        # The contents of null lists are arbitrary.
         items = _from_start(array.values).take(
             pa.array(spread(offsets[:-1], offsets[:-1] + lengths))
         )
@@ -216,14 +216,14 @@ def _leaves_of_list(
 
 def _list_offsets(array: pa.Array) -> Places:
     if len(array) == 0:
-        return np.zeros(1, np.int64)  # Arrow allows an empty array to have no offset at all.
+        return np.zeros(1, np.int64)  # Arrow allows an empty array without offsets.
     word = INT64 if pa.types.is_large_list(array.type) else INT32
     stored = np.frombuffer(array.buffers()[1], word)[array.offset :][: len(array) + 1]
     return stored.astype(np.int64)
 
 
 def _from_start(array: pa.Array) -> pa.Array:
-    """Return an array that Arrow takes from rightly: of slices of nested vectors it does not."""
+    """Return an array on which Arrow's take is correct; on slices of nested vectors it is not."""
     if array.offset and pa.types.is_fixed_size_list(array.type):
         return pa.concat_arrays([array])
     return array
@@ -236,7 +236,7 @@ def _either(dead: Mask | None, valid: Mask | None) -> Mask | None:
 
 
 def _valid_indices(array: pa.Array, valid: Mask | None) -> Mask | None:
-    """Return which indices stand for a value: null items of the dictionary are nulls, too."""
+    """Return which indices are not null: null items of the dictionary are nulls, too."""
     of_items = valid_mask(array.dictionary)
     if of_items is None:
         return valid

@@ -1,13 +1,13 @@
-"""The items of a full-zip page: a value beside its own levels.
+"""The items of a full-zip page: a value with its own levels.
 
     control word   u8, u16 or u32: repetition << bits_def | definition; none if both have 0 bits;
                    u8 up to 8 bits of both, u16 up to 16
     length         u32 or u64, only of values without a fixed width
-    value          as the value encoding says
+    value          encoded by the value encoding
 
-An entry without a slot among the values (a list that holds nothing) is its control word alone. A
-null value of fixed width has its bytes, with anything in them; a null value without a fixed width
-is its control word alone.
+An entry without a slot among the values (a list without contents) is only its control word. A null
+value of fixed width has arbitrary bytes; a null value without a fixed width is only its control
+word.
 
 Source:  encodings21.FullZipLayout in the proto.
 """
@@ -29,11 +29,11 @@ _MANY_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class ItemShape:
-    """What the items of a page look like.
+    """The format of the items of a page.
 
     Attributes:
-        bits_def: Of a definition level.
-        word_bytes: Of a control word.
+        bits_def: Bits of a definition level.
+        word_bytes: Bytes of a control word.
         width: Bytes of a value, or of its length.
         is_fixed: Whether values have a fixed width.
         max_visible: The largest definition level of an entry with a slot among the values.
@@ -46,11 +46,11 @@ class ItemShape:
     max_visible: int
 
     def walk(self, data: Bytes, starts: Places, stops: Places) -> Places:
-        """Return where each item starts, given where rows start and stop.
+        """Return the start of each item, given the starts and stops of rows.
 
-        Where an item stops, only the item says. So the first items of all rows are looked at
+        Only an item itself determines its end. So the first items of all rows are processed
         together, then the second ones of those that have one, and so on; the few rows that are
-        much longer than the others are followed one item after the other.
+        much longer than the others are followed item by item.
         """
         found = []
         at, ends = starts, stops
@@ -68,7 +68,7 @@ class ItemShape:
         return np.sort(np.concatenate(found))
 
     def _follow(self, data: Bytes, start: int, stop: int) -> Places:
-        """Return where the items of one row start."""
+        """Return the starts of the items of one row."""
         view = data.data
         word, width = self.word_bytes, self.width
         mask = (1 << self.bits_def) - 1
@@ -99,7 +99,7 @@ class ItemShape:
         return sizes
 
     def lengths_at(self, data: Bytes, places: Places) -> Places:
-        """Return the lengths that stand at some places, if values so long can be there."""
+        """Return the lengths at some positions, after checking that such values fit."""
         lengths = words_at(data, places, self.width)
         if len(lengths) and int(lengths.max()) > len(data):
             raise CorruptDataError(
@@ -120,7 +120,7 @@ def control_words(levels: Levels, bits_rep: int, bits_def: int) -> Bytes:
 
 
 def zip_fixed(levels: Levels, words: Bytes, values: FixedWidthBlock) -> tuple[Bytes, Places]:
-    """Return the items, and where each starts."""
+    """Return the items, and the start of each."""
     width = values.bits_per_value // 8
     stride = words.shape[1] + width
     visible = levels.visible()
@@ -139,7 +139,7 @@ def zip_fixed(levels: Levels, words: Bytes, values: FixedWidthBlock) -> tuple[By
 
 
 def zip_variable(levels: Levels, words: Bytes, values: VariableWidthBlock) -> tuple[Bytes, Places]:
-    """Return the items, and where each starts."""
+    """Return the items, and the start of each."""
     has_value = np.ones(levels.num_levels, np.bool_)
     if levels.definition is not None:
         has_value = levels.definition == 0
@@ -163,7 +163,7 @@ def zip_variable(levels: Levels, words: Bytes, values: VariableWidthBlock) -> tu
 
 
 def _lengths_and_bytes(levels: Levels, values: VariableWidthBlock) -> tuple[Places, Bytes]:
-    """Return the lengths of what is not null, and its bytes."""
+    """Return the lengths of the non-null values, and their bytes."""
     lengths = np.diff(values.offsets).astype(np.int64)
     data = values.data[: int(values.offsets[-1])]
     visible = levels.visible()
@@ -184,17 +184,17 @@ def _binary(offsets: Places, data: Bytes) -> pa.Array:
 
 
 def word_bytes_of(bits: int) -> int:
-    """Return the bytes of a control word that holds this many bits."""
+    """Return the bytes of a control word for this many bits."""
     if bits == 0:
         return 0
     return 1 if bits <= 8 else 2 if bits <= 16 else 4
 
 
 def words_at(data: Bytes, places: Places, width: int) -> npt.NDArray[np.unsignedinteger]:
-    """Return the words of some bytes that stand at some places.
+    """Return the words at some positions in some bytes.
 
     Raises:
-        CorruptDataError: One stands (in part) behind the end.
+        CorruptDataError: A word extends past the end.
     """
     if len(places) and int(places.max()) + width > len(data):
         raise CorruptDataError("an item of a full-zip page is cut short")
