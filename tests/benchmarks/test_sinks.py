@@ -109,5 +109,5 @@ def test_all_sinks_hold_the_same_rows(spark: Any, tmp_path: Path) -> None:
     assert len(figures.seconds["feed"]["lance-stream"]) > 1
     wrong = expected._replace(ids=expected.ids + 1)
     for each in contenders[:2]:
-        with pytest.raises(RuntimeError, match=f"the table of {each.name} holds"):
+        with pytest.raises(RuntimeError, match=f"the table of {each.name} contains"):
             check_rows(spark, [each], workload, wrong)

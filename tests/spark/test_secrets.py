@@ -128,11 +128,11 @@ def test_secrets_are_never_shown(any_bucket: Bucket, tmp_path: Path) -> None:
 
     # The search would find them: what is no secret stands in most of these places.
     name = any_bucket.name.encode()
-    places = [place for place, data in shown.items() if name in data]
+    named_in = [place for place, data in shown.items() if name in data]
     places = {"log/", "events/", "shown/error of tasks"}
     places |= {"shown/pages", "shown/rest sql"} if plan.settings else set()
     for place in places:
-        assert any(each.startswith(place) for each in places), place
+        assert any(each.startswith(place) for each in named_in), place
     assert any(each.startswith("store: t/_versions/") for each in shown)
     assert b"127.0.0.1:9" in shown["shown/error of a sink"]
     assert b"StoreUnavailableError" in shown["shown/error of a load"]
