@@ -3,6 +3,10 @@
 fsspec has no call that creates a file only if its name is free, so no commit could be safe. Tables
 on such filesystems are read: opened, scanned, followed.
 
+Filesystems keep listings, and answer from them what they are asked of a file. So they are told to
+forget, before a file is read that another one may have replaced (`read`: tags, manifests), and
+before a file is said not to be there.
+
 The filesystem object is made where it is used, and never pickled. Every process that reads must
 have registered the protocol; Spark's workers do so when they import the module that registers it.
 """
@@ -94,6 +98,9 @@ class FsspecStore:
 
     def read(self, path: str) -> bytes:
         """Return a whole file; see `Store.read`."""
+        own = self._path(path)
+        with self._asking(path) as filesystem:
+            _forget_listing_with(filesystem, own)
         return self._bytes(path, None, None)
 
     def read_end(self, path: str, num_bytes: int) -> tuple[Buffer, int]:
@@ -107,7 +114,11 @@ class FsspecStore:
         """Return the size of a file; see `Store.size`."""
         own = self._path(path)
         with self._asking(path) as filesystem:
-            info = filesystem.info(own)
+            try:
+                info = filesystem.info(own)
+            except FileNotFoundError:
+                _forget_listing_with(filesystem, own)
+                info = filesystem.info(own)
             if info.get("type") != "file":
                 raise IsADirectoryError(path)
             return int(info["size"])
@@ -203,6 +214,10 @@ class FsspecStore:
             raise StoreUnavailableError(
                 f"{self.uri}/{path} cannot be read: {type(error).__name__}: {str(error)[:300]}"
             ) from error
+
+
+def _forget_listing_with(filesystem: Any, path: str) -> None:
+    filesystem.invalidate_cache(path.rpartition("/")[0])
 
 
 def _modified(info: Mapping[str, Any]) -> float:

@@ -121,6 +121,50 @@ def test_listings_are_fresh_and_sorted(store: Store, folder: Path) -> None:
     assert store.list_names("nowhere") == []
 
 
+class Attic(Shelf):
+    """A filesystem that answers from the listings which it has seen, as most of networks do."""
+
+    def ls(self, path: str, detail: bool = True, **more: Any) -> Any:
+        if path not in self.dircache:
+            self.dircache[path] = super().ls(path, detail=True, **more)
+        return self.dircache[path] if detail else [each["name"] for each in self.dircache[path]]
+
+    def info(self, path: str, **more: Any) -> Any:
+        for each in self.ls(self._parent(path), **more):
+            if each["name"] == path:
+                return each
+        raise FileNotFoundError(path)
+
+    def cat_file(self, path: str, start: Any = None, end: Any = None, **more: Any) -> bytes:
+        size = self.info(path)["size"]
+        return super().cat_file(path, start, size if end is None else min(end, size), **more)
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        if path is None:
+            self.dircache.clear()
+        else:
+            self.dircache.pop(path, None)
+
+
+def test_listings_of_filesystems_are_not_believed(folder: Path) -> None:
+    fsspec.register_implementation("shelf", Attic, clobber=True)
+    attic = Attic(base=str(folder))
+    fsspec.register_implementation("shelf", lambda **_: attic, clobber=True)
+    files = folder / "t" / "data"
+    files.mkdir(parents=True)
+    (files / "a").write_bytes(b"1")
+    store = open_store("shelf://t", {})
+    assert store.list_names("data") == ["a"]
+    (files / "b").write_bytes(b"22")
+    assert store.exists("data/b")
+    (files / "c").write_bytes(b"333")
+    assert [bytes(each) for each in store.read_ranges("data/c", [ByteRange(1, 3)])] == [b"33"]
+    (files / "d").write_bytes(b"4444")
+    assert store.read_end("data/d", 2) == (b"44", 4)
+    (files / "a").write_bytes(b"1 and more")
+    assert store.read("data/a") == b"1 and more"
+
+
 @pytest.mark.parametrize("act", ["read", "size", "read_end", "read_ranges"])
 def test_a_missing_file_is_named(store: Store, act: str) -> None:
     more = {"read_end": (4,), "read_ranges": ([ByteRange(0, 4)],)}.get(act, ())
