@@ -11,10 +11,14 @@ Source: "Extension Types" in Arrow's format; the Arrow C data interface, struct 
 """
 
 import ctypes
+from typing import Final
 
 import pyarrow as pa
 
+from lance_stream.errors import CorruptDataError
 from lance_stream.schema.logical_types import EXTENSION_METADATA, EXTENSION_NAME
+
+_SHOWN: Final = 200
 
 
 def storage_field(field: pa.Field) -> pa.Field:
@@ -52,9 +56,37 @@ def has_extensions(schema: pa.Schema) -> bool:
 
 
 def with_extensions(schema: pa.Schema) -> pa.Schema:
-    """Return a schema with those extension types that are registered with pyarrow."""
+    """Return a schema with those extension types that are registered with pyarrow.
+
+    Raises:
+        CorruptDataError: One does not fit its storage or its parameters.
+    """
     # Through the C data interface: that is where pyarrow looks names up.
-    return pa.schema(schema)
+    try:
+        return pa.schema(schema)
+    except Exception as error:  # from any type: some are registered in Python
+        raise CorruptDataError(
+            f"the metadata of {_culprits(schema)} names an extension type that does not fit its "
+            f"storage, or parameters that are not the type's: {str(error)[:_SHOWN]!r}. Read other "
+            "columns"
+        ) from error
+
+
+def _culprits(schema: pa.Schema) -> str:
+    found = [
+        f"{each.name[:_SHOWN]!r} ({str(each.type)[:_SHOWN]!r})"
+        for each in schema
+        if not _is_sound(each)
+    ]
+    return f"the column {found[0]}" if found else "a column"
+
+
+def _is_sound(field: pa.Field) -> bool:
+    try:
+        pa.schema(pa.schema([field]))
+    except Exception:  # from any type
+        return False
+    return True
 
 
 def reader_with_extensions(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:

@@ -130,6 +130,7 @@ class Attacker:
                 b"\0" * 5000,
                 self.text().encode("utf-8", "replace"),
                 self.dice.randbytes(self.dice.randrange(200)),
+                self.dice.choice([b"arrow.json", b"arrow.uuid", b"arrow.fixed_shape_tensor"]),
                 *self._sequences(),
                 _BITMAP_OF_ALL,
             ]

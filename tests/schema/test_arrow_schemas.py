@@ -148,6 +148,57 @@ def test_unregistered_extension_types_keep_their_metadata() -> None:
     assert with_extensions(arrow_schemas.to_arrow(tree)).equals(schema, check_metadata=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters", "storage"),
+    [
+        ("arrow.json", "", pa.int64()),
+        ("arrow.uuid", "", pa.binary(3)),
+        ("arrow.opaque", "[" * 100_000, pa.string()),
+        ("arrow.fixed_shape_tensor", '{"shape": [-2, -3]}', pa.list_(pa.float32(), 6)),
+        ("arrow.fixed_shape_tensor", '{"shape": [7]}', pa.list_(pa.float32(), 6)),
+        ("tests.picky", "\x1b", pa.int32()),
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_unfit_extension_types_name_the_column(
+    name: str, parameters: str, storage: pa.DataType, nested: bool
+) -> None:
+    pa.register_extension_type(Picky())
+    field = pa.field(
+        "c",
+        storage,
+        metadata={"ARROW:extension:name": name, "ARROW:extension:metadata": parameters},
+    )
+    schema = pa.schema(
+        [
+            ("a", pa.int32()),
+            pa.field("l", pa.struct([("\x1b", pa.null()), field])) if nested else field,
+        ]
+    )
+    try:
+        with pytest.raises(CorruptDataError, match=r"the column '[cl]'") as raised:
+            with_extensions(schema)
+    finally:
+        pa.unregister_extension_type("tests.picky")
+    assert str(raised.value).isprintable()
+
+
+class Picky(pa.ExtensionType):
+    """A type of a user's own, which takes no parameters."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.int32(), "tests.picky")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> "Picky":
+        if serialized:
+            raise KeyError(serialized)
+        return cls()
+
+
 def test_old_extension_names_become_metadata() -> None:
     field = arrow_schemas.field_to_arrow(Field("c", "int32", extension_name="my.type"))
     assert field.metadata == {b"ARROW:extension:name": b"my.type"}
