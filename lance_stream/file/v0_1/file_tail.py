@@ -1,4 +1,4 @@
-"""The end of a 0.1 file: what the metadata and the footer say.
+"""The end of a 0.1 file: metadata and footer.
 
     pages               in the order they were written, without gaps or alignment
     page table          i64 position, i64 length for each field and batch (see `page_table`)
@@ -9,8 +9,9 @@
     footer              the last 16 bytes: u64 metadata position | u16 major | u16 minor | "LANC"
 
 Source:  file.proto, message Metadata; the document of file version 0.1.
-Differs: The first writers left statistics and the manifest out; what is not there has position 0.
-         The document has the manifest behind the metadata; writers put it before.
+Differs: The first writers omitted statistics and the manifest; missing parts have position 0. In
+    the
+         document the manifest is after the metadata; writers put it before.
 """
 
 import struct
@@ -38,7 +39,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class DictionaryPlace:
-    """Where the values of a dictionary column stand.
+    """The position of a dictionary column's values.
 
     Attributes:
         start: Position of the values; of the offsets, if they are byte strings.
@@ -51,11 +52,11 @@ class DictionaryPlace:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsPlace:
-    """Where the bounds of the pages stand.
+    """The position of the bounds of the pages.
 
     Attributes:
-        fields: For each field that has bounds a struct, named by the field's id.
-        page_table_start: Position of their page table: one batch, of one row for each page.
+        fields: A struct for each field with bounds, named by the field's id.
+        page_table_start: Position of their page table: one batch, with one row for each page.
     """
 
     fields: tuple[Field, ...]
@@ -64,14 +65,14 @@ class StatisticsPlace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileTail:
-    """What the end of a file says of the rest.
+    """The contents of the end of a file.
 
     Attributes:
-        batch_offsets: (num_batches + 1,) first row of each batch, then the number of rows.
+        batch_offsets: (num_batches + 1,) the first row of each batch, then the number of rows.
         page_table_start: Position of the page table.
-        schema: The file's own schema; empty where the writer left it out.
-        dictionaries: Where the dictionaries stand, by field id.
-        statistics: Where the statistics stand; None where there are none.
+        schema: The file's own schema; empty if the writer omitted it.
+        dictionaries: The positions of the dictionaries, by field id.
+        statistics: The position of the statistics; None if there are none.
         data_stop: The end of all that pages may refer to.
     """
 
@@ -94,14 +95,14 @@ class FileTail:
 
 
 def read_tail(footer: bytes | memoryview, size_bytes: int) -> Asking[FileTail]:
-    """Return what the end of a file says: up to four rounds, none if its last bytes are known.
+    """Return the contents of a file's end: up to four rounds, none if its last bytes are known.
 
     Args:
         footer: The last 16 bytes.
         size_bytes: The size of the file.
 
     Raises:
-        CorruptDataError: A position lies outside of the file, or a message is malformed.
+        CorruptDataError: A position is outside of the file, or a message is malformed.
     """
     if len(footer) < FOOTER_BYTES:
         raise CorruptDataError(f"a file of {size_bytes} bytes cannot hold a footer")
@@ -144,8 +145,8 @@ def encode_tail(tail: FileTail, start: int) -> bytes:
     """Return manifest, metadata and footer.
 
     Args:
-        tail: What they say.
-        start: The position at which they are put.
+        tail: Their contents.
+        start: The position at which they are written.
     """
     manifest = table_pb2.Manifest(
         fields=fields_to_proto(tail.schema.fields),

@@ -1,11 +1,12 @@
-"""Where the page of a field and a batch stands.
+"""The page table: the position of the page of each field and batch.
 
     for each field id from the file's smallest to its largest
         for each batch
             i64 position | i64 length
 
-A field id that the file does not hold, and a struct, has a run of zeros. What is counted in a
-page is its values: rows; for the ends of lists one more; for their items all items of the batch.
+A field id that is not in the file, and a struct, has a run of zeros. The length of a page counts
+its
+values: rows; for the ends of lists one more; for their items all items of the batch.
 
 Source: file.proto, message Metadata; files that the reference wrote.
 """
@@ -29,8 +30,8 @@ class Pages:
     """The pages of one field.
 
     Attributes:
-        position: (num_batches,) where each begins.
-        length: (num_batches,) how many values it has.
+        position: (num_batches,) the position of each.
+        length: (num_batches,) the number of values of each.
     """
 
     position: Places
@@ -38,16 +39,16 @@ class Pages:
 
 
 def range_of_column(start: int, num_batches: int, column: int, limit: int) -> ByteRange:
-    """Return which bytes of a page table are about one column.
+    """Return the range of one column in a page table.
 
     Args:
         start: Position of the table.
         num_batches: The batches of the file.
-        column: The field's place in the table: its id less the smallest one.
-        limit: The end of what the table can reach to.
+        column: The field's row in the table: its id minus the smallest one.
+        limit: The end of the bytes that the table can occupy.
 
     Raises:
-        CorruptDataError: They lie outside of the file.
+        CorruptDataError: The range is outside of the file.
     """
     size = num_batches * ENTRY_BYTES
     first = start + column * size
@@ -63,7 +64,7 @@ def decode_pages(entries: Buffer, limit: int) -> Pages:
     """Return the pages of one field.
 
     Raises:
-        CorruptDataError: A position or a length lies outside of the file.
+        CorruptDataError: A position or a length is outside of the file.
     """
     table = np.frombuffer(entries, "<i8").reshape(-1, 2)
     position, length = table[:, 0].copy(), table[:, 1].copy()

@@ -1,15 +1,15 @@
-"""Reading fields of a 0.1 file: one round for fixed widths, two for byte strings and lists.
+"""Reads fields of a 0.1 file: one round for fixed widths, two for byte strings and lists.
 
     plain           values one after the other; booleans as bits, least significant first
-    byte strings    i64 ends: where in the file each value begins and the last one ends. They
-                    stand behind the bytes, and the page's position is theirs
-    dictionary      plain indices; the values stand once a file
-    list            plain i32 (large: i64) ends, from 0; items in a page of their own
+    byte strings    i64 ends: where in the file each value begins and the last one ends. They are
+                    stored after the bytes, and the page's position is theirs
+    dictionary      plain indices; the values are stored once per file
+    list            plain i32 (large: i64) ends, from 0; items in a separate page
     struct          nothing: the pages of its parts
-    null            nothing: the length says it all
+    null            nothing: only the length
 
-There is no bitmap of nulls: the bytes that lay under a null are read as a value, a null list as an
-empty one. Only byte strings know nulls: where the column may be null, an empty value is one.
+There is no bitmap of nulls: the bytes under a null are read as a value, a null list as an empty
+one. Only byte strings have nulls: if the column is nullable, an empty value is one.
 
 Source:  the document of file version 0.1; files that the reference wrote.
 Differs: A dictionary's empty value is null in any case, as in the reference.
@@ -34,12 +34,12 @@ MAX_INT32 = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """What reading needs to know of a file's columns.
+    """The information about a file's columns that reading needs.
 
     Attributes:
         pages: The pages of each field that is read, by field id.
         dictionaries: The values of dictionary columns, by field id.
-        limit: The end of all that pages may refer to.
+        limit: The end of the bytes that pages may refer to.
     """
 
     pages: Mapping[int, Pages]
@@ -50,10 +50,10 @@ class Columns:
 def read_field(field: Field, columns: Columns, runs: Runs) -> Asking[pa.Array]:
     """Return some rows of a field, of exactly the field's Arrow type.
 
-    Parts of structs that the file does not hold are nulls.
+    Parts of structs that are not in the file are null.
 
     Raises:
-        CorruptDataError: A page or an offset lies outside of the file, or the pages disagree.
+        CorruptDataError: A page or an offset is outside of the file, or the pages disagree.
         UnsupportedFeatureError: Version 0.1 has no such type.
         InvalidInputError: The rows are too large for one Arrow array.
     """
@@ -67,9 +67,9 @@ def read_values(
 
     Args:
         arrow: Their type.
-        pages: The pages they stand in.
-        runs: Which of them.
-        limit: The end of all that pages may refer to.
+        pages: Their pages.
+        runs: The requested ones.
+        limit: The end of the bytes that pages may refer to.
         empty_is_null: Whether empty byte strings are nulls.
     """
     if _is_binary(arrow):
@@ -78,7 +78,7 @@ def read_values(
 
 
 def bits_per_value(arrow: pa.DataType) -> int | None:
-    """Return how many bits a plain value takes; None for a type that is not plain."""
+    """Return the bits of a plain value; None for a type that is not plain."""
     if isinstance(arrow, pa.BaseExtensionType):
         return bits_per_value(arrow.storage_type)
     if pa.types.is_fixed_size_list(arrow):
@@ -218,7 +218,7 @@ def _with_dictionary(arrow: pa.DataType, indices: pa.Array, values: pa.Array) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ends:
-    """Where variable-width values begin and end: each run's first and last, each value's length."""
+    """The positions of variable-width values: each run's start and end, each value's length."""
 
     firsts: Places
     lasts: Places

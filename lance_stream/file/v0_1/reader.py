@@ -1,11 +1,11 @@
-"""Reading a 0.1 file: rows of fields, and the bounds of their pages.
+"""Reads a 0.1 file: rows of fields, and the bounds of their pages.
 
     opening         the end of the file; up to four rounds, none if its last 64 KiB are known
-    first reading   the page table's parts about the columns, the dictionaries
+    first reading   the columns' parts of the page table, the dictionaries
     reading         see `read_fields`
 
-Which column of the page table a field has follows from field ids: the table begins with the
-smallest one. `column_of` says it, as in newer versions.
+The column of a field in the page table follows from field ids: the table begins with the smallest
+one. `column_of` contains it, as in newer versions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ from lance_stream.schema.fields import Field
 
 
 class V01File:
-    """Reads rows of one 0.1 file; what it learns about pages and dictionaries it keeps."""
+    """Reads rows of one 0.1 file; caches what it learns about pages and dictionaries."""
 
     def __init__(self, tail: FileTail) -> None:
         self.tail = tail
@@ -64,15 +64,15 @@ class V01File:
         fields: Sequence[Field],  # noqa: ARG002  # all columns have the same batches
         column_of: Mapping[int, int],  # noqa: ARG002  # all columns have the same batches
     ) -> Asking[npt.NDArray[np.int64]]:
-        """Return where the file's batches begin."""
+        """Return the starts of the file's batches."""
         yield from ()
         return self.tail.batch_offsets
 
     def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
-        """Return the bounds of the pages of leaves in no list; None if there are none.
+        """Return the bounds of the pages of leaves outside of lists; None if there are none.
 
         Raises:
-            CorruptDataError: The statistics lie outside of the file, or disagree with it.
+            CorruptDataError: The statistics are outside of the file, or disagree with it.
         """
         place = self.tail.statistics
         if place is None:
@@ -150,14 +150,14 @@ class V01File:
 
     def _read_dictionary(self, place: DictionaryPlace, field: Field) -> Asking[pa.Array]:
         limit = self.tail.data_stop
-        # each value takes a bit at least
+        # each value takes at least a bit
         if not (0 <= place.start <= limit and 0 <= place.length <= 8 * limit):
             raise CorruptDataError(
                 f"{place.length} values are said to stand at byte {place.start} of {limit}"
             )
         pages = Pages(np.array([place.start]), np.array([place.length]))
         arrow = field_to_arrow(field).type.value_type
-        # an empty value of a dictionary is null, whatever the column says
+        # an empty value of a dictionary is null, even if the column is not nullable
         return read_values(arrow, pages, _all_of(place.length), limit, empty_is_null=True)
 
     def _bounds_of(self, field: Field, stored: Field) -> Asking[Bounds | None]:

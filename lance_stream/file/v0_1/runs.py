@@ -1,7 +1,7 @@
-"""Which rows are requested, as runs of adjacent rows within batches.
+"""The requested rows, as runs of adjacent rows within batches.
 
-Plain values of any type and the items of lists are found in the same way: a run of rows of a batch
-is a run of bytes of that batch's page.
+Plain values of any type and the items of lists are located in the same way: a run of rows of a
+batch is a run of bytes of that batch's page.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Runs:
 
     @property
     def lengths(self) -> Places:
-        """(num_runs,) how many rows each run has."""
+        """(num_runs,) the number of rows of each run."""
         return self.stop - self.start
 
     def times(self, values_per_row: int) -> "Runs":

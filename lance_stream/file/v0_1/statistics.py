@@ -1,20 +1,21 @@
-"""Bounds of the values of each page, by which pages are left out that no row can be chosen from.
+"""Bounds of the values of each page, used to skip pages without matching rows.
 
-For each field that has them a struct, named by the field's id, with a value for each batch:
+A struct for each field with bounds, named by the field's id, with a value for each batch:
 
     null_count      int64
-    min_value       of the field's type; null (or empty) where it is not known
-    max_value       of the field's type; null (or empty) where it is not known
+    min_value       of the field's type; null (or empty) if unknown
+    max_value       of the field's type; null (or empty) if unknown
 
-They are pages of a single batch, behind the pages of the file, with a page table of their own that
-begins at field id 0. Byte strings are cut after 64 bytes: a lower bound stays one, an upper bound
-is raised in its last place. NaN does not count; a zero is -0.0 as the least and +0.0 as the most.
-Where all is null, integers have the bounds of their type.
+They are pages of a single batch, after the pages of the file, with their own page table, which
+begins at field id 0. Byte strings are truncated to 64 bytes: a lower bound stays one, an upper
+bound is raised in its last byte. NaN does not count; a zero is -0.0 as the minimum and +0.0 as the
+maximum. If everything is null, integers have the bounds of their type.
 
 Source:  the document of file version 0.1, "Statistics"; files that the reference wrote.
-Differs: A null is stored as a value that the bounds do not hold. The reference leaves out such
-         pages and so answers otherwise than by reading; we do not use bounds over nulls, except
-         those of byte strings, whose nulls are read as nulls.
+Differs: A null is stored as a value that may be outside the bounds. The reference skips such
+    pages, so
+         its answers differ from those without bounds; we do not use bounds over nulls, except those
+         of byte strings, whose nulls are read as nulls.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,7 @@ _SURROGATES = range(0xD800, 0xE000)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bounds:
-    """Bounds of the values of one field in each batch; null where nothing is known.
+    """Bounds of the values of one field in each batch; null if unknown.
 
     Attributes:
         least: (num_batches,) no value of the batch is less.
@@ -54,7 +55,7 @@ class PageBounds:
 
     Attributes:
         batch_offsets: (num_batches + 1,) first row of each batch, then the number of rows.
-        of_field: The bounds, by field id; fields without any are not there.
+        of_field: The bounds, by field id; fields without bounds are missing.
     """
 
     batch_offsets: npt.NDArray[np.int64]
@@ -63,7 +64,7 @@ class PageBounds:
 
 @dataclass(frozen=True, slots=True)
 class BatchStatistics:
-    """What is noted of one field in one batch."""
+    """The statistics of one field in one batch."""
 
     null_count: int
     least: Any
@@ -71,7 +72,7 @@ class BatchStatistics:
 
 
 def has_bounds(arrow: pa.DataType) -> bool:
-    """Return whether bounds are kept of values of a type."""
+    """Return whether values of a type have bounds."""
     return (
         pa.types.is_boolean(arrow)
         or pa.types.is_integer(arrow)
@@ -89,7 +90,7 @@ def is_byte_string(arrow: pa.DataType) -> bool:
 
 
 def fields_with_bounds(fields: Sequence[Field]) -> list[Field]:
-    """Return the fields that bounds are kept of: leaves that are in no list, by field id."""
+    """Return the fields with bounds: leaves outside of lists, by field id."""
     found: list[Field] = []
     for each in fields:
         arrow = field_to_arrow(each).type
@@ -119,7 +120,7 @@ def statistics_fields(fields: Sequence[Field]) -> tuple[Field, ...]:
 
 
 def gather(array: pa.Array) -> BatchStatistics:
-    """Return what is noted of the values of one batch."""
+    """Return the statistics of the values of one batch."""
     nulls = array.null_count
     if pa.types.is_date64(array.type):
         array = array.cast(pa.int64())
@@ -140,10 +141,10 @@ def statistics_array(arrow: pa.DataType, values: Sequence[Any]) -> pa.Array:
 
 
 def known_bounds(field: Field, null_count: pa.Array, least: pa.Array, most: pa.Array) -> Bounds:
-    """Return the bounds that hold of what is read: null where they do not.
+    """Return the bounds that are valid for the values as read; null for others.
 
     Args:
-        field: The field that they are about.
+        field: The field of the bounds.
         null_count: As stored, (num_batches,).
         least: As stored.
         most: As stored.
@@ -165,7 +166,7 @@ def cut(value: Any) -> Any:
 
 
 def raised(value: Any) -> Any:
-    """Return an upper bound of at most 64 bytes of a text or bytes; None where there is none."""
+    """Return an upper bound of at most 64 bytes of a text or bytes; None if there is none."""
     if value is None:
         return None
     if isinstance(value, bytes):

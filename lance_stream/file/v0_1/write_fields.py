@@ -1,11 +1,11 @@
-"""Writing a batch of a field of a 0.1 file: the reverse of `read_fields`, by the same layouts.
+"""Writes a batch of a field of a 0.1 file: the reverse of `read_fields`, with the same layouts.
 
-What the version cannot hold is refused, not changed: a null (but in byte strings, dictionaries of
-them and columns of type null), an empty byte string where a null is meant by it, and a value that
-a table's dictionary does not have.
+Values that the version cannot store are refused, not changed: a null (except in byte strings,
+dictionaries of them and columns of type null), an empty byte string where it would mean a null,
+and a value that is not in a table's dictionary.
 
 Source:  files that the reference wrote.
-Differs: The reference writes all of those without a word, and reads them as other values.
+Differs: The reference writes all of these silently, and reads them as other values.
 """
 
 from collections import defaultdict
@@ -31,8 +31,8 @@ class Appended:
     Attributes:
         position: The position of the next byte.
         buffers: The bytes, in order.
-        pages: For each field id its pages: position and length.
-        statistics: For each field id what is noted of each batch.
+        pages: The pages by field id: position and length.
+        statistics: The statistics of each batch, by field id.
     """
 
     position: int = 0
@@ -41,7 +41,7 @@ class Appended:
     statistics: dict[int, list[BatchStatistics]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, data: Buffer | bytes) -> int:
-        """Append some bytes, and return where they begin."""
+        """Append some bytes, and return their position."""
         start, view = self.position, memoryview(data)
         view = view if view.format == "B" and view.ndim == 1 else view.cast("B")
         if view.nbytes:
@@ -56,7 +56,7 @@ class Appended:
 
 
 class Dictionaries:
-    """The dictionaries of a file's columns: a table's, which stay, or one that grows.
+    """The dictionaries of a file's columns: a table's, which are fixed, or one that grows.
 
     Args:
         fixed: The table's, by field id.
@@ -67,10 +67,10 @@ class Dictionaries:
         self.values: dict[int, pa.Array] = dict(fixed)
 
     def indices_of(self, each: Field, array: pa.DictionaryArray) -> pa.Array:
-        """Return where the values of an array stand in the dictionary, which may grow by them.
+        """Return the positions of an array's values in the dictionary, which may grow by them.
 
         Raises:
-            InvalidInputError: It may not, or it would need larger indices.
+            InvalidInputError: It may not grow, or it would need larger indices.
         """
         incoming = array.dictionary
         if (
@@ -82,7 +82,7 @@ class Dictionaries:
                 "version 0.1 read as null; make it a null, or use version 2.0"
             )
         if array.null_count:
-            # a null of a dictionary is a value that is null
+            # a null of a dictionary is a null value
             places = array.indices.fill_null(len(incoming))
             incoming = pa.concat_arrays([incoming, pa.nulls(1, incoming.type)])
         else:
@@ -125,7 +125,7 @@ def append_field(
     """Append the pages of one batch of a field and of those below it.
 
     Raises:
-        InvalidInputError: Files of version 0.1 cannot hold the values.
+        InvalidInputError: Files of version 0.1 do not support the values.
     """
     _append(each, array, appended, dictionaries, in_list=False)
 

@@ -1,8 +1,8 @@
-"""Writing a 0.1 file: batches of one size, a page for each of their columns, then the tables.
+"""Writes a 0.1 file: batches of one size, a page for each of their columns, then the tables.
 
-All batches of a file have the same number of rows but the last, which the reference takes for
-granted. How many follows from the width of the first rows: as many as make about a page's bytes,
-and at most 8,192, so that bounds stay narrow.
+All batches of a file except the last have the same number of rows, on which the reference relies.
+The number follows from the width of the first rows: enough for about a page's bytes, and at most
+8,192, so that bounds stay narrow.
 
 Source: files that the reference wrote.
 """
@@ -44,12 +44,12 @@ MAX_BATCH_ROWS: Final = 8192
 
 
 class V01FileWriter:
-    """Makes the bytes of one 0.1 file.
+    """Produces the bytes of one 0.1 file.
 
     Args:
         schema: The columns, with field ids.
         dictionaries: The table's dictionaries, by field id; a column without one gets its own.
-        max_page_bytes: About how many bytes a batch has at most.
+        max_page_bytes: The approximate maximum of bytes in a batch.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class V01FileWriter:
         """Add a batch, and return the bytes to append, of batches that became full.
 
         Raises:
-            InvalidInputError: Files of version 0.1 cannot hold the values, or so many rows.
+            InvalidInputError: Files of version 0.1 do not support the values, or this many rows.
         """
         if self._batch_offsets[-1] + self._waiting_rows + batch.num_rows > MAX_ROWS:
             raise InvalidInputError(

@@ -1,8 +1,8 @@
-"""The table of array encodings: who decodes what, what is refused, and who encodes which type.
+"""The table of array encodings: their decoders, the refused ones, and the encoder of each type.
 
-How the strings of a page are encoded is `choose`'s business.
+`choose` selects the encoding of a page's strings.
 
-Closed: its keys are the fields of the proto's oneof, complete by test.
+Complete: its keys are the fields of the proto's oneof, which a test checks.
 
 Source: encodings_v2_0.proto, message ArrayEncoding.
 """
@@ -53,19 +53,19 @@ REFUSED: Final[dict[str, str]] = {
     "general_mini_block": "an encoding of later file versions",
     "byte_stream_split": "an encoding of later file versions",
 }
-"""What a page of values is not read from, and why."""
+"""Encodings that are not supported for a page of values, and why."""
 
 
 def decode_array(
     encoding: pb.ArrayEncoding, arrow: pa.DataType, page: PageBuffers, rows: Rows
 ) -> Asking[pa.Array]:
-    """Return the values at `rows` of a page, or of a part of it with an encoding of its own.
+    """Return the values at `rows` of a page, or of a part of it with its own encoding.
 
     Args:
         encoding: The encoding.
         arrow: The type of the values.
         page: The page's buffers.
-        rows: Which values.
+        rows: The requested values.
 
     Raises:
         CorruptDataError: The encoding does not fit the type or the buffers.
@@ -85,15 +85,15 @@ def decode_array(
 
 
 def encode_array(chunks: Sequence[pa.Array], arrow: pa.DataType, page: NewPage) -> pb.ArrayEncoding:
-    """Add the buffers of some arrays, one after the other, to a page.
+    """Add the buffers of some arrays, in order, to a page.
 
     Args:
         chunks: Arrays of type `arrow`; those of a dictionary type share their dictionary.
         arrow: Their type.
-        page: Where the buffers are added.
+        page: The page that gets the buffers.
 
     Raises:
-        InvalidInputError: Files of version 2.0 cannot hold the values.
+        InvalidInputError: Files of version 2.0 do not support the values.
     """
     if is_binary_like(arrow):
         return encode_binary(chunks, page)

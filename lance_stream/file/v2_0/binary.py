@@ -1,7 +1,7 @@
 """Binary encoding: byte strings as end offsets and bytes.
 
     indices     (num_values,) u64 end offsets, see `end_offsets`
-    bytes       the values one after the other; can be compressed, all at once
+    bytes       the values in order; can be compressed together
 
 The oldest 2.0 writers stored strings as lists of u8 instead, in two columns: see `read_fields`.
 
@@ -36,7 +36,7 @@ from lance_stream.file.v2_0.flat import (
 from lance_stream.file.v2_0.pages import Decode, NewPage, PageBuffers
 
 SMALL_BYTES: Final = 32 << 10
-"""Bytes up to this size are read together with the offsets, not in a round after them."""
+"""Bytes up to this size are read together with the offsets, not in a later round."""
 
 
 def decode_binary(
@@ -83,8 +83,8 @@ def encode_binary(
 
     Args:
         chunks: Arrays of byte strings or text.
-        page: Where the buffers are added.
-        compression: "zstd" or "lz4", for the bytes; None: they stand as they are.
+        page: The page that gets the buffers.
+        compression: "zstd" or "lz4", for the bytes; None if they are stored plain.
         level: zstd's compression level; None: chosen by us.
     """
     ends = np.empty(sum(len(each) for each in chunks), np.uint64)
@@ -109,7 +109,7 @@ def encode_ends_and_bytes(
     compression: str | None = None,
     level: int | None = None,
 ) -> pb.ArrayEncoding:
-    """Add end offsets and bytes that are at hand already.
+    """Add existing end offsets and bytes.
 
     Args:
         ends: (num_values,) ends of the values, ascending. Changed in place.
@@ -153,15 +153,15 @@ def is_binary_like(arrow: pa.DataType) -> bool:
 
 
 def check_text(array: pa.Array) -> None:
-    """Raise if an array of text is not UTF-8, value by value.
+    """Check that each value of an array of text is UTF-8.
 
     Raises:
-        CorruptDataError: It is not.
+        CorruptDataError: A value is not UTF-8.
     """
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
         return
     data = np.frombuffer(array.buffers()[2] or b"", np.uint8)
-    # Plain ASCII, found ten times as fast, needs no look at where values begin.
+    # Plain ASCII is detected ten times as fast, and needs no check of value boundaries.
     if len(data) and int(data.max()) >= 0x80:
         try:
             array.validate(full=True)
@@ -207,7 +207,7 @@ def _read_spans(
 def _decode_packed(
     encoding: pb.Binary, arrow: pa.DataType, page: PageBuffers, rows: Rows, decode: Decode
 ) -> Asking[pa.Array]:
-    """Return values whose bytes are themselves encoded, as early writers did with ASCII."""
+    """Return values with encoded bytes, as early writers stored ASCII."""
     spans = yield from _read_spans(encoding, page, rows, decode, MAX_PLACE)
     array = yield from decode(encoding.bytes, pa.uint8(), page, spans.items())
     if array.null_count:

@@ -1,15 +1,15 @@
 """Bit-packed encodings: integers without their high bits. Read only: no current writer uses them.
 
-Integers, the end offsets and the bytes of strings were stored so on demand.
+Integers, the end offsets and the bytes of strings were stored this way on request.
 
 Bitpacked, values of W bits one after the other, least significant bit first, without gaps:
 
     buffer      ceil(num_values * W / 8) bytes
-    signed      the highest of the W bits is the sign, and fills up what was cut off; else zeros do
+    signed      the highest of the W bits is the sign, and is extended; otherwise zeros are
 
-Eight values are W whole bytes, so that eight shifts unpack any number of them.
+Eight values are W whole bytes, so eight shifts unpack any number of them.
 
-BitpackedForNonNeg, values in the FastLanes order, the last 1,024 filled up:
+BitpackedForNonNeg, values in the FastLanes order, the last 1,024 padded:
 
     buffer      ceil(num_values / 1024) * 128 * W bytes
 
@@ -40,7 +40,8 @@ def decode_bitpacked(
     """Return the values at `rows`.
 
     Raises:
-        CorruptDataError: The widths are impossible or not the type's, or the buffer is too short.
+        CorruptDataError: The widths are impossible or do not fit the type, or the buffer is too
+            short.
     """
     del decode  # no nested encoding
     width = encoding.compressed_bits_per_value
@@ -66,7 +67,8 @@ def decode_bitpacked_for_non_neg(
     """Return the values at `rows`.
 
     Raises:
-        CorruptDataError: The widths are impossible or not the type's, or the buffer is too short.
+        CorruptDataError: The widths are impossible or do not fit the type, or the buffer is too
+            short.
     """
     del decode  # no nested encoding
     width = encoding.compressed_bits_per_value
@@ -92,7 +94,7 @@ def _word(arrow: pa.DataType, width: int, word_bits: int) -> np.dtype[np.unsigne
 
 
 def _groups_of(rows: Rows, num_values: int) -> tuple[Rows, slice | npt.NDArray[np.int64]]:
-    """Return the groups of so many values that hold some rows, and the rows' places in them."""
+    """Return the groups of this many values that contain some rows, and their positions in them."""
     if rows.offsets is None:
         first = rows.start // num_values
         start = rows.start - first * num_values
@@ -106,7 +108,7 @@ def _groups_of(rows: Rows, num_values: int) -> tuple[Rows, slice | npt.NDArray[n
 def _read_groups(
     buffer: ByteRange, groups: Rows, width: int
 ) -> Asking[np.ndarray[Any, np.dtype[np.uint8]]]:
-    """Read groups of 8 values, which are `width` bytes, and 8 bytes of nothing behind them.
+    """Read groups of 8 values, which are `width` bytes, followed by 8 arbitrary bytes.
 
     The last group of a buffer can be truncated.
     """
@@ -125,7 +127,7 @@ def _read_groups(
 def _unpack(
     packed: np.ndarray[Any, np.dtype[np.uint8]], width: int, *, is_signed: bool
 ) -> npt.NDArray[np.uint64]:
-    """Return eight u64 for each `width` bytes; 8 more bytes stand behind them."""
+    """Return eight u64 for each `width` bytes, which are followed by 8 more bytes."""
     num_groups = (len(packed) - 8) // width
     values = np.empty((num_groups, 8), np.uint64)
     if num_groups == 0:
@@ -133,7 +135,7 @@ def _unpack(
     mask = np.uint64((1 << width) - 1)
     for place in range(8):
         first_byte, shift = divmod(place * width, 8)
-        # Eight bytes from anywhere hold all of the value's bits, or all but the last seven.
+        # Eight bytes from any position contain all of the value's bits, or all but the last seven.
         low = np.ndarray((num_groups,), "<u8", packed, first_byte, (width,))
         column = low >> np.uint64(shift)
         if shift + width > 64:

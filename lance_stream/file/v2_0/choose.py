@@ -1,15 +1,16 @@
-"""How a page is encoded, where there is a choice: pages of nulls and of byte strings.
+"""Chooses the encoding of pages of nulls and of byte strings; others have only one.
 
-    nothing but nulls               nothing at all
+    only nulls                      nothing
     text of few distinct values     a dictionary: one byte a value, and each distinct value once
     metadata `compression`          zstd, lz4: the bytes of the page compressed at once; fsst:
                                     coded by a table of symbols, if offsets are 32 bits wide
-    all else                        end offsets and bytes
+    everything else                        end offsets and bytes
 
 Source:  files that the reference wrote.
-Differs: The reference counts distinct values by an estimate, which is exact for so few. It writes
-         text that is null throughout as a dictionary, too, and other strings that are as ends. It
-         cannot read large strings that it codes by FSST; we store them as they are.
+Differs: The reference estimates the number of distinct values, which is exact for so few. It also
+    writes
+         text that is null throughout as a dictionary, and other null strings as ends. It cannot
+         read large strings that it codes by FSST; we store them plain.
 """
 
 from collections.abc import Sequence
@@ -28,10 +29,10 @@ from lance_stream.file.v2_0.fsst import encode_fsst
 from lance_stream.file.v2_0.pages import NewPage
 
 DISTINCT_TEXTS: Final = 100
-"""A dictionary is made of fewer distinct values, and for at least so many rows."""
+"""A dictionary has fewer distinct values than this, and at least this many rows."""
 
 _SAMPLES: Final = (500, 20_000)
-"""So many values are looked at first: most pages of many distinct values show it there."""
+"""This many values are checked first: they exclude most pages of many distinct values."""
 
 
 def encode_page(
@@ -42,11 +43,11 @@ def encode_page(
     Args:
         chunks: Arrays of type `arrow`; those of a dictionary type share their dictionary.
         arrow: Their type.
-        page: Where the buffers are added.
+        page: The page that gets the buffers.
         options: The options in the column's metadata.
 
     Raises:
-        InvalidInputError: Files of version 2.0 cannot hold the values.
+        InvalidInputError: Files of version 2.0 do not support the values.
     """
     num_values = sum(len(each) for each in chunks)
     if pa.types.is_struct(arrow):
@@ -68,7 +69,7 @@ def encode_page(
 
 
 def _coded_by_few(chunks: Sequence[pa.Array]) -> Sequence[pa.DictionaryArray] | None:
-    """Return text as arrays of one dictionary; None if it has too many distinct values."""
+    """Return text as arrays with one dictionary; None if it has too many distinct values."""
     text = pa.chunked_array(chunks)
     if len(text) < DISTINCT_TEXTS:
         return None

@@ -1,10 +1,10 @@
 """General compression of one buffer: zstd or lz4 around all of its bytes.
 
-    zstd    raw size u64 | frame      or, by early writers, a bare frame, which may say no raw size
-    lz4     raw size u32 | block
+    zstd    raw size u64 | frame      or, from early writers, a bare frame, possibly without a raw
+    size lz4     raw size u32 | block
 
-A stored size is believed only as far as the format of the compressed bytes lets them grow, and no
-further than `max_raw_bytes_of`: a few kilobytes of zstd can stand for a gigabyte of zeros.
+A stored size is trusted only up to the largest possible growth of the compressed bytes, and up to
+`max_raw_bytes_of`: a few kilobytes of zstd can expand to a gigabyte of zeros.
 
 Source:  encodings_v2_0.proto, message Compression; files that the reference wrote.
 """
@@ -19,17 +19,17 @@ from lance_stream.errors import CorruptDataError
 from lance_stream.file.compression import zstd_lz4
 
 PLAIN_SCHEMES: Final = frozenset({"", "none"})
-"""What stands for a buffer that is not compressed."""
+"""The scheme name of an uncompressed buffer."""
 
 LEAST_RAW_LIMIT: Final = 256 << 20
-"""To so many bytes a buffer may decompress, however few are stored."""
+"""A buffer may decompress to this many bytes, even from very few."""
 
 _PIECE_BYTES: Final = 1 << 20
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 
 def max_raw_bytes_of(stored_bytes: int) -> int:
-    """Return to how many bytes a buffer may decompress, at most."""
+    """Return the most bytes to which a buffer may decompress."""
     return min(max(LEAST_RAW_LIMIT, 256 * stored_bytes), zstd_lz4.MAX_RAW_BYTES)
 
 
@@ -41,8 +41,8 @@ def decompress(stored: memoryview, scheme: str) -> memoryview:
         scheme: "zstd" or "lz4".
 
     Raises:
-        CorruptDataError: The buffer is damaged, or says that it is larger than it can be.
-        UnsupportedFeatureError: The scheme is another one; the message names it.
+        CorruptDataError: The buffer is damaged, or its stated size is impossible.
+        UnsupportedFeatureError: The scheme is unknown; the message names it.
     """
     limit = max_raw_bytes_of(len(stored))
     if scheme == zstd_lz4.ZSTD and _is_frame_of_unknown_size(stored):
@@ -52,7 +52,7 @@ def decompress(stored: memoryview, scheme: str) -> memoryview:
 
 
 def compress(parts: Sequence[memoryview], scheme: str, level: int | None) -> memoryview:
-    """Return the parts of a buffer, one after the other, compressed at once.
+    """Return the concatenated parts of a buffer, compressed together.
 
     Args:
         parts: At least one byte in all.
@@ -60,7 +60,7 @@ def compress(parts: Sequence[memoryview], scheme: str, level: int | None) -> mem
         level: zstd's compression level; None: chosen by us.
 
     Raises:
-        InvalidInputError: They are more than an lz4 block can be.
+        InvalidInputError: They are larger than an lz4 block can be.
     """
     raw = parts[0] if len(parts) == 1 else b"".join(parts)
     compressed: memoryview = zstd_lz4.encode(np.frombuffer(raw, np.uint8), scheme, level).data
@@ -68,9 +68,9 @@ def compress(parts: Sequence[memoryview], scheme: str, level: int | None) -> mem
 
 
 def _is_frame_of_unknown_size(stored: memoryview) -> bool:
-    """Return whether a zstd frame stands without a size before it and without one in its head.
+    """Return whether a zstd frame has a size neither before it nor in its head.
 
-    The byte behind the magic number describes the head: bits 7 to 5 are 0 if no size follows, and
+    The byte after the magic number describes the head: bits 7 to 5 are 0 if no size follows, and
     bit 4 is 0 in every frame.
     """
     return len(stored) > 4 and bytes(stored[:4]) == _ZSTD_MAGIC and stored[4] & 0xF0 == 0

@@ -1,17 +1,17 @@
 """Dictionary encoding: indices into items.
 
-    indices     (num_values,) integers, none of them null
+    indices     (num_values,) integers, never null
     items       num_dictionary_items values
 
-It has two meanings, told by the column's type:
+It has two meanings, depending on the column's type:
 
     a column of plain values        index 0 is null, index i is item i - 1
-    a column of a dictionary type   index i is item i; a null is the index of an item that is null
+    a column of a dictionary type   index i is item i; a null is the index of a null item
 
-Plain columns are columns of text: the reference knows no other items, and indices of one byte.
+Plain columns are columns of text: the reference supports only text, and one-byte indices.
 
 Source:  encodings_v2_0.proto, message Dictionary; files that the reference wrote.
-Differs: The proto speaks of neither meaning.
+Differs: The proto mentions neither meaning.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from lance_stream.file.v2_0.flat import as_bytes, flat_encoding, plain_flat
 from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
 
 MAX_DISTINCT_TEXTS = 255
-"""What indices of one byte can tell apart, beside null."""
+"""The number of distinct one-byte indices besides null."""
 
 _INDEX_TYPES = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
 
@@ -109,10 +109,10 @@ def encode_dictionary(
 def encode_distinct_texts(
     indices: Sequence[pa.Array], items: pa.Array, page: NewPage, encode: Encode
 ) -> pb.ArrayEncoding:
-    """Add text of which few values are distinct.
+    """Add text with few distinct values.
 
     Args:
-        indices: Arrays of int32, each value the place of an item, or null.
+        indices: Arrays of int32, each value the position of an item, or null.
         items: The distinct values: text, at most `MAX_DISTINCT_TEXTS`, none of them null.
         page: Where the buffers are added.
         encode: Encodes the items.
@@ -146,7 +146,7 @@ def _index_type(encoding: pb.Dictionary, arrow: pa.DataType) -> pa.DataType:
 
 
 def _to_dictionary_array(indices: pa.Array, items: pa.Array) -> pa.Array:
-    """Nulls move from the items to the indices, where Arrow's functions look for them."""
+    """Move nulls from the items to the indices, where Arrow's functions expect them."""
     if items.null_count:
         is_null = pc.take(items.is_null(), indices, boundscheck=False)
         indices = pc.if_else(is_null, pa.scalar(None, indices.type), indices)

@@ -1,11 +1,11 @@
-"""End offsets: how byte strings and lists say where each of them ends, and which are null.
+"""End offsets: the ends and nulls of byte strings and lists.
 
     stored      (num_values,) u64
-                not null: where the value ends in the page's bytes or items
+                not null: the end of the value in the page's bytes or items
                 null:     the same plus the null adjustment
 
-A value begins where the one before it ends, the first at 0. The null adjustment is larger than
-any end, so a null is told by its size alone:
+A value begins where the previous one ends, the first at 0. The null adjustment is larger than
+any end, so the size alone identifies a null:
 
     values      "ab"  null  ""  "c"         adjustment 4
     stored       2     6     2   3
@@ -28,17 +28,17 @@ from lance_stream.file.rows import Rows
 MAX_INT32_OFFSET = 2**31 - 1
 
 MAX_SCATTERED_ITEMS = 2**27
-"""More than that would be a gigabyte of places."""
+"""More would be a gigabyte of positions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """Where some values stand in their page's bytes or items.
+    """The positions of some values in their page's bytes or items.
 
     Attributes:
-        first: Where the first of them begins.
-        stops: (num_values,) int64, where each ends, ascending.
-        starts: (num_values,) int64, where each begins; None if that is where the one before ends.
+        first: The start of the first value.
+        stops: (num_values,) int64, the end of each, ascending.
+        starts: (num_values,) int64, the start of each; None if that is the previous end.
         is_null: (num_values,) bool; None if no value is null.
     """
 
@@ -49,11 +49,11 @@ class Spans:
 
     @property
     def stop(self) -> int:
-        """Where the last of them ends."""
+        """The end of the last value."""
         return int(self.stops[-1]) if len(self.stops) else self.first
 
     def bounds(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return where each value begins and where it ends."""
+        """Return the start and the end of each value."""
         starts = self.starts
         if starts is None:
             starts = np.append(np.int64(self.first), self.stops)[:-1]
@@ -63,7 +63,7 @@ class Spans:
         """Return the bytes or items of all values.
 
         Raises:
-            InvalidInputError: They are scattered, and too many.
+            InvalidInputError: They are scattered, and there are too many.
         """
         if self.starts is None:
             return Rows(self.first, self.stop)
@@ -79,11 +79,11 @@ class Spans:
         return Rows.of(np.arange(num_items) + np.repeat(self.stops - np.cumsum(lengths), lengths))
 
     def arrow_offsets(self, arrow: pa.DataType, what: str) -> pa.Buffer:
-        """Return Arrow's offsets of these values, put one after the other.
+        """Return Arrow's offsets of these values, concatenated.
 
         Args:
             arrow: The type of the array: its offsets are 32 or 64 bits wide.
-            what: What is counted, for the message.
+            what: The name of the counted things, for the message.
 
         Raises:
             InvalidInputError: They do not fit into 32 bits.
@@ -94,7 +94,7 @@ class Spans:
         return arrow_offsets(np.cumsum(self.stops - self.starts), 0, wide=wide, what=what)
 
     def validity(self) -> pa.Buffer | None:
-        """Return Arrow's bitmap: bit i is set when value i is not null."""
+        """Return Arrow's bitmap: bit i is set if value i is not null."""
         if self.is_null is None:
             return None
         return pa.py_buffer(np.packbits(~self.is_null, bitorder="little"))
@@ -106,16 +106,16 @@ NO_SPANS = Spans(0, np.zeros(0, np.int64))
 def read_spans(
     read_stored: Callable[[Rows], Asking[pa.Array]], rows: Rows, null_adjustment: int, limit: int
 ) -> Asking[Spans]:
-    """Read where the values at `rows` begin and end.
+    """Read the starts and ends of the values at `rows`.
 
     Args:
         read_stored: Reads stored offsets, as an array of u64.
         rows: Rows of the page.
-        null_adjustment: The page's.
-        limit: The number of bytes or items that there are.
+        null_adjustment: The page's null adjustment.
+        limit: The number of existing bytes or items.
 
     Raises:
-        CorruptDataError: The offsets descend, reach past `limit`, or are null themselves.
+        CorruptDataError: The offsets descend, exceed `limit`, or are null themselves.
     """
     if len(rows) == 0:
         return NO_SPANS
@@ -129,7 +129,7 @@ def read_spans(
         raise CorruptDataError(
             f"the end offsets of a page must ascend to at most {limit}, but they do not"
         )
-    # The first row of a page has no predecessor: it begins at 0.
+    # The first row of a page has no predecessor and begins at 0.
     stops = ends.view(np.int64)
     if rows.offsets is None:
         first = 0
@@ -158,7 +158,7 @@ def encode_end_offsets(
         chunks: The arrays that the values came from, for their nulls.
 
     Returns:
-        What to store, and the null adjustment.
+        The offsets to store, and the null adjustment.
     """
     null_adjustment = int(ends[-1]) + 1 if len(ends) else 1
     done = 0
@@ -180,7 +180,7 @@ def has_wide_offsets(arrow: pa.DataType) -> bool:
 
 
 def offsets_of(array: pa.Array) -> npt.NDArray[np.int64] | npt.NDArray[np.int32]:
-    """Return the (num_values + 1,) offsets of an Arrow array of strings or lists, as they are."""
+    """Return the (num_values + 1,) offsets of an Arrow array of strings or lists, unchanged."""
     buffer = array.buffers()[1]
     if len(array) == 0 or buffer is None:
         return np.zeros(1, np.int64)
@@ -220,7 +220,7 @@ def arrow_offsets(stops: npt.NDArray[np.int64], first: int, *, wide: bool, what:
 def _split_nulls(
     stored: npt.NDArray[np.uint64], null_adjustment: int
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_] | None]:
-    """Return the ends, and which values are null; None: none is, and the ends ascend."""
+    """Return the ends, and which values are null; None if none is and the ends ascend."""
     if null_adjustment == 0:
         raise CorruptDataError("a page of values has the null adjustment 0")
     if int(stored[-1]) < null_adjustment and _ascends(stored):

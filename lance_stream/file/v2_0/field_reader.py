@@ -1,4 +1,4 @@
-"""Reading the fields of a 2.0 file; what is learnt about its columns is kept."""
+"""Reads the fields of a 2.0 file; caches what it learns about its columns."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -20,7 +20,7 @@ class FieldReader:
     """Reads fields of one file.
 
     Args:
-        metadata: Of the file.
+        metadata: Those of the file.
         columns: Its columns.
     """
 
@@ -31,16 +31,16 @@ class FieldReader:
         self._paged_columns: dict[int, PagedColumn] = {}
 
     def fields_with_column(self, field: Field) -> Iterable[Field]:
-        """Return which of a field and those below it may have a column.
+        """Return the fields, among a field and those below it, that may have a column.
 
-        Whether a struct is packed, and its parts have none, only the file says.
+        Only the file shows whether a struct is packed, so that its parts have none.
         """
         return field.walk()
 
     def load_ahead(
         self, fields: Sequence[Field], columns: Sequence[Mapping[int, int]]
     ) -> Asking[None]:
-        """Load the columns behind those whose strings an early writer stored as lists of bytes."""
+        """Load the columns after those whose strings an early writer stored as lists of bytes."""
         leaves = {
             below[leaf.id]: self._paged_column(below[leaf.id], leaf.id)
             for field, below in zip(fields, columns, strict=True)
@@ -62,7 +62,7 @@ class FieldReader:
         Args:
             field: The field, with all parts of packed structs.
             columns: The columns of the field and of those below it, by field id; all are loaded.
-            rows: Those requested.
+            rows: The requested rows.
 
         Raises:
             BadDataError: The file is damaged, or has unsupported features.
@@ -86,12 +86,12 @@ class FieldReader:
 
     def _stored_field(self, field_id: int) -> Field | None:
         stored = self._stored_fields.get(field_id)
-        # The file's own schema says what the blobs are, not what describes them.
+        # The file's own schema has the blobs, not their descriptions.
         return None if stored is None or stored.is_blob else stored
 
 
 def _check_descriptions(field: Field, column: ColumnMetadata) -> None:
-    """Raise unless a column holds blobs just where the table does.
+    """Check that a column contains blobs if and only if the table does.
 
     Raises:
         CorruptDataError: The file and the table disagree.
@@ -104,7 +104,7 @@ def _check_descriptions(field: Field, column: ColumnMetadata) -> None:
 
 
 def _with_nulls(descriptions: pa.Array) -> pa.Array:
-    """Return the descriptions, those of nulls made null."""
+    """Return the descriptions, with those of nulls set to null."""
     positions, sizes = (descriptions.field(place) for place in (0, 1))
     missing = pc.and_(pc.equal(sizes, 0), pc.not_equal(positions, 0))
     if not pc.any(missing).as_py():

@@ -2,7 +2,7 @@
 
     bytes       num_values * byte_width bytes, one value after the other
 
-It is a way to store columns of strings; columns of Arrow's fixed-size binary are flat. Read only:
+It stores columns of strings; columns of Arrow's fixed-size binary are flat. Read only:
 no writer that is known today chooses it.
 
 Source: encodings_v2_0.proto, message FixedSizeBinary.
@@ -31,7 +31,7 @@ def decode_fixed_size_binary(
         UnsupportedFeatureError: The bytes are encoded in a way that is not supported.
         InvalidInputError: The values are too large for one array.
     """
-    del decode  # only plain bytes stand inside
+    del decode  # only plain bytes are supported inside
     width = encoding.byte_width
     flat = plain_flat(encoding.bytes)
     if not is_binary_like(arrow) or width == 0:

@@ -1,11 +1,11 @@
 """Fixed-size list encoding: the same number of items for each value, without offsets.
 
-    items       dimension * num_values items, one list after the other, in an encoding of their own
+    items       dimension * num_values items, one list after the other, with their own encoding
 
 A list that is null has slots for its items.
 
 Source:  encodings_v2_0.proto, message FixedSizeList.
-Differs: `has_validity` is for later versions; nulls among items are told by their own encoding.
+Differs: `has_validity` is for later versions; the items' own encoding contains their nulls.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def decode_fixed_size_list(
 def encode_fixed_size_list(
     chunks: Sequence[pa.Array], arrow: pa.DataType, page: NewPage, encode: Encode
 ) -> pb.ArrayEncoding:
-    """Add the items of some arrays of lists; whether lists are null is not looked at."""
+    """Add the items of some arrays of lists; nulls among the lists are ignored."""
     dimension = arrow.list_size
     items = [each.values.slice(each.offset * dimension, len(each) * dimension) for each in chunks]
     return pb.ArrayEncoding(
@@ -64,7 +64,7 @@ def encode_fixed_size_list(
 def _read_wide_values(
     flat: pb.Flat, item_type: pa.DataType, dimension: int, page: PageBuffers, rows: Rows
 ) -> Asking[pa.Array]:
-    """Read each list as one wide value: scattered lists need no list of their items' places."""
+    """Read each list as one wide value: scattered lists need no positions of their items."""
     if flat.bits_per_value != item_type.bit_width:
         raise CorruptDataError(
             f"items of {flat.bits_per_value} bits are stored for items of type {item_type}"

@@ -4,12 +4,12 @@
     bits_per_value 8, 16..  little-endian values of whole bytes, without gaps
 
 Null values have a slot with arbitrary contents. The buffer can be compressed as a whole (see
-`compressed_buffers`); then all of it is read for any of its values. Bitmaps never are, whatever
-their encoding says: early writers said so of bitmaps that they left as they were.
+`compressed_buffers`); then all of it is read for any of its values. Bitmaps are never compressed,
+whatever their encoding states: early writers marked bitmaps as compressed that were not.
 
 Source:  encodings_v2_0.proto, message Flat.
-Differs: The proto allows any width; the reference reads whole bytes and single bits only, and
-         so do we.
+Differs: The proto allows any width; the reference reads whole bytes and single bits only, and so do
+         we.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ def decode_flat(
 
     Raises:
         CorruptDataError: The width is not that of the type, or the buffer is too short.
-        UnsupportedFeatureError: The buffer is compressed in a way that is not known.
+        UnsupportedFeatureError: The compression of the buffer is unknown.
     """
     del decode  # no nested encoding
     if not has_fixed_width(arrow) or encoding.bits_per_value != arrow.bit_width:
@@ -64,7 +64,7 @@ def decode_flat(
 def encode_flat(
     chunks: Sequence[pa.Array], arrow: pa.DataType, page: NewPage, encode: Encode
 ) -> pb.ArrayEncoding:
-    """Add the values of some arrays, without a copy; nulls are not looked at."""
+    """Add the values of some arrays, without a copy; nulls are ignored."""
     del encode  # no nested encoding
     if arrow.bit_width == 1:
         parts = pack_bits([(each.buffers()[1], each.offset, len(each)) for each in chunks])
@@ -86,16 +86,16 @@ def flat_encoding(bits_per_value: int, buffer: pb.Buffer) -> pb.ArrayEncoding:
 def read_flat(
     encoding: pb.Flat, page: PageBuffers, read: Callable[[ByteRange], Asking[T]]
 ) -> Asking[T]:
-    """Read something from the buffer of values; a compressed one is read whole, in one round.
+    """Read from the buffer of values; a compressed one is read as a whole, in one round.
 
     Args:
-        encoding: Which buffer, and how it is compressed.
+        encoding: The buffer, and its compression.
         page: The page's buffers.
-        read: Given where the values stand, reads some of them.
+        read: Reads some values, given their range.
 
     Raises:
-        CorruptDataError: There is no such buffer, or it does not decompress.
-        UnsupportedFeatureError: It is compressed in a way that is not known.
+        CorruptDataError: The buffer does not exist, or does not decompress.
+        UnsupportedFeatureError: Its compression is unknown.
     """
     buffer = page.find(encoding.buffer)
     if not is_compressed(encoding):
@@ -111,7 +111,7 @@ def is_compressed(encoding: pb.Flat) -> bool:
 
 
 def plain_flat(encoding: pb.ArrayEncoding) -> pb.Flat | None:
-    """Return the flat encoding of values of which none is null; None if it is another encoding."""
+    """Return the flat encoding of values without nulls; None for another encoding."""
     while encoding.WhichOneof("array_encoding") == "nullable":
         if encoding.nullable.WhichOneof("nullability") != "no_nulls":
             return None
@@ -135,7 +135,7 @@ def read_values(buffer: ByteRange, width_bytes: int, rows: Rows) -> Asking[memor
         len(rows) * width_bytes bytes.
 
     Raises:
-        CorruptDataError: The buffer is shorter than the rows are.
+        CorruptDataError: The buffer is too short for the rows.
     """
     _check_size(buffer, rows.stop * width_bytes)
     if rows.offsets is None:
@@ -153,10 +153,10 @@ def read_bits(buffer: ByteRange, rows: Rows) -> Asking[memoryview]:
     """Read the bits at `rows` from a bitmap.
 
     Returns:
-        ceil(len(rows) / 8) bytes, least significant bit first; bits past the rows are 0.
+        ceil(len(rows) / 8) bytes, least significant bit first; bits after the rows are 0.
 
     Raises:
-        CorruptDataError: The bitmap is shorter than the rows are.
+        CorruptDataError: The bitmap is too short for the rows.
     """
     _check_size(buffer, (rows.stop + 7) // 8)
     if rows.offsets is None:
@@ -174,12 +174,12 @@ def read_bits(buffer: ByteRange, rows: Rows) -> Asking[memoryview]:
 def read_slices(
     buffer: ByteRange, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
 ) -> Asking[memoryview]:
-    """Read scattered slices of a buffer and put them one after the other.
+    """Read scattered slices of a buffer and concatenate them.
 
     Args:
-        buffer: Where the bytes stand.
+        buffer: The range of the buffer.
         starts: (n,) first byte of each slice, ascending.
-        stops: (n,) one past the last byte of each; slices do not overlap and lie in the buffer.
+        stops: (n,) one past the last byte of each; slices do not overlap and are inside the buffer.
     """
     return as_bytes(
         (yield from scattered_bytes.read_slices(buffer.start + starts, buffer.start + stops))
@@ -187,9 +187,9 @@ def read_slices(
 
 
 def shift_bits(data: npt.NDArray[np.uint8], first_bit: int, num_bits: int) -> npt.NDArray[np.uint8]:
-    """Return a bitmap that begins at `first_bit` of another's first byte, its surplus bits 0.
+    """Return a bitmap that begins at `first_bit` of another's first byte, with surplus bits 0.
 
-    Copied only if it has to be changed; the other bitmap stays as it is.
+    Copied only if it must be changed; the other bitmap stays unchanged.
     """
     if first_bit == 0 and num_bits % 8 == 0:
         return data[: num_bits // 8]
@@ -206,7 +206,7 @@ def pack_bits(chunks: Sequence[tuple[pa.Buffer | None, int, int]]) -> list[memor
     """Join bitmaps of any bit offset.
 
     Args:
-        chunks: For each its buffer (None: all bits set), its first bit, its number of bits.
+        chunks: For each its buffer (None if all bits are set), its first bit, its number of bits.
 
     Returns:
         The parts of one bitmap, least significant bit first.
@@ -236,9 +236,9 @@ def as_bytes(array: npt.NDArray[Any]) -> memoryview:
 
 
 def arrow_buffer(data: memoryview) -> pa.Buffer:
-    """Return bytes as an Arrow buffer, copied only if they stand at an odd address.
+    """Return bytes as an Arrow buffer, copied only if they are unaligned.
 
-    Slices of a larger answer begin anywhere, but Arrow wants words at multiples of 8.
+    Slices of a larger answer begin anywhere, but Arrow requires words at multiples of 8.
     """
     buffer = pa.py_buffer(data)
     return pa.py_buffer(bytes(data)) if buffer.address % 8 else buffer

@@ -1,13 +1,13 @@
 """FSST encoding: byte strings in which frequent pieces are replaced by 1-byte codes.
 
-    binary          the coded values, as byte strings; nulls are told there
-    symbol_table    2,312 bytes in the encoding itself: what the codes stand for
+    binary          the coded values, as byte strings, with their nulls
+    symbol_table    2,312 bytes in the encoding itself: the meaning of the codes
 
-Each page has a table of its own; pages of less than 32 KiB have one that is switched off, and
-plain values. Codes and table are those of later file versions.
+Each page has its own table; pages of less than 32 KiB have one that is switched off, and plain
+values. Codes and table are those of later file versions.
 
 Source:  encodings_v2_0.proto, message Fsst; file.compression.fsst.
-Differs: The reference cannot read large strings back that it stores in this way; we can.
+Differs: The reference cannot read back large strings that it stores in this way; we can.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def decode_fsst(
     coded = yield from decode(
         encoding.binary, pa.large_binary() if is_wide else pa.binary(), page, rows
     )
-    # Each code stands for a symbol of its own: a value of no codes is empty, a null one too.
+    # Codes decode independently: a value without codes is empty, a null one too.
     codes: np.ndarray[Any, np.dtype[np.uint8]] = np.frombuffer(coded.buffers()[2] or b"", np.uint8)
     values = fsst.decode(VariableWidthBlock(len(coded), offsets_of(coded), codes), table)
     offsets = arrow_offsets(
@@ -59,11 +59,11 @@ def decode_fsst(
 
 
 def encode_fsst(chunks: Sequence[pa.Array], page: NewPage) -> pb.ArrayEncoding:
-    """Add the values of some arrays of byte strings or text, coded by a table of their own.
+    """Add the values of some arrays of byte strings or text, coded by a new table.
 
     Args:
         chunks: The arrays; offsets are 32 bits wide.
-        page: Where the buffers are added.
+        page: The page that gets the buffers.
     """
     ends = np.empty(sum(len(each) for each in chunks) + 1, np.int64)
     ends[0] = 0

@@ -1,10 +1,10 @@
-"""List encoding: where each list of a page ends among the items of the next column.
+"""List encoding: the end of each list of a page among the items of the next column.
 
     offsets     (num_lists,) u64 end offsets, see `end_offsets`, counted from the page's first item
     num_items   items of the page's lists
 
-The items of all pages of the list column follow each other in the items' column, whose own pages
-begin and end where they like.
+The items of all pages of the list column are consecutive in the items' column, whose own pages are
+independent of them.
 
 Source: encodings_v2_0.proto, message List.
 """
@@ -33,11 +33,12 @@ from lance_stream.file.v2_0.pages import Decode, NewPage, PageBuffers
 
 @dataclass(frozen=True, slots=True)
 class ListChunk:
-    """One array of lists, as it is written: null lists have no items.
+    """One array of lists in its written form: null lists have no items.
 
     Attributes:
         lists: The array, for its nulls.
-        bounds: (num_lists + 1,) where each begins and the last ends, counted from anywhere.
+        bounds: (num_lists + 1,) the start of each and the end of the last, counted from any
+            position.
     """
 
     lists: pa.Array
@@ -52,7 +53,7 @@ def list_encoding(encoding: pb.ArrayEncoding) -> pb.List:
     """Return the message of a page of a list's column.
 
     Raises:
-        CorruptDataError: It is a page of something else.
+        CorruptDataError: It is not a page of lists.
     """
     kind = encoding.WhichOneof("array_encoding")
     if kind != "list":
@@ -61,7 +62,7 @@ def list_encoding(encoding: pb.ArrayEncoding) -> pb.List:
 
 
 def read_lists(encoding: pb.List, page: PageBuffers, rows: Rows, decode: Decode) -> Asking[Spans]:
-    """Return where the items of the lists at `rows` stand, counted from the page's first item.
+    """Return the positions of the items of the lists at `rows`, counted from the page's first item.
 
     Raises:
         CorruptDataError: The offsets are wrong.

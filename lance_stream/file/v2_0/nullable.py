@@ -1,8 +1,8 @@
 """Nullable encoding: which values are null.
 
     no nulls        the values' own encoding
-    some nulls      a bitmap beside it: bit i is set when value i is not null
-    all nulls       nothing at all
+    some nulls      also a bitmap: bit i is set if value i is not null
+    all nulls       nothing
 
 Source: encodings_v2_0.proto, message Nullable.
 """
@@ -23,11 +23,11 @@ from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
 def decode_nullable(
     encoding: pb.Nullable, arrow: pa.DataType, page: PageBuffers, rows: Rows, decode: Decode
 ) -> Asking[pa.Array]:
-    """Return the values at `rows`, null where the bitmap says so.
+    """Return the values at `rows`, null according to the bitmap.
 
     Raises:
-        CorruptDataError: Neither of the three is stored, or the values have nulls of their own.
-        InvalidInputError: So many nulls do not fit into memory.
+        CorruptDataError: None of the three is stored, or the values have their own nulls.
+        InvalidInputError: The nulls do not fit into memory.
     """
     kind = encoding.WhichOneof("nullability")
     if kind == "no_nulls":
@@ -66,7 +66,7 @@ def encode_nullable(
 
 
 def with_validity(values: pa.Array, bitmap: pa.Buffer | None) -> pa.Array:
-    """Return an array without nulls with a bitmap of them."""
+    """Return an array without nulls, with a validity bitmap added."""
     bitmap = None if bitmap is None else arrow_buffer(memoryview(bitmap))
     if pa.types.is_fixed_size_list(values.type):
         return pa.Array.from_buffers(values.type, len(values), [bitmap], children=[values.values])

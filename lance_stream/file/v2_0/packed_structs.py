@@ -2,11 +2,11 @@
 
     buffer      num_rows * row_bytes: for each row the bytes of its first part, of its second, ...
 
-A part is a value of whole bytes or a fixed-size list of such. Neither structs nor parts can be
+A part is a value of whole bytes or a fixed-size list of these. Neither structs nor parts can be
 null.
 
 Source:  encodings_v2_0.proto, message PackedStruct; files that the reference wrote.
-Differs: The reference goes by the parts' types alone; that their encodings agree is checked here.
+Differs: The reference uses only the parts' types; here their encodings are checked, too.
 """
 
 from collections.abc import Sequence
@@ -36,9 +36,9 @@ def decode_packed_struct(
 
     Raises:
         CorruptDataError: The column is of another type, or the buffer is too short.
-        UnsupportedFeatureError: A part is encoded in a way that is not supported.
+        UnsupportedFeatureError: The encoding of a part is not supported.
     """
-    del decode  # the parts' encodings only tell their widths
+    del decode  # the parts' encodings only give their widths
     if not pa.types.is_struct(arrow) or len(encoding.inner) != arrow.num_fields:
         raise CorruptDataError(
             f"structs of {len(encoding.inner)} parts are stored for a column of type {arrow}"
@@ -64,7 +64,7 @@ def encode_packed_struct(
     """Add the rows of some arrays of structs.
 
     Raises:
-        InvalidInputError: A part has no fixed width, or something is null.
+        InvalidInputError: A part has no fixed width, or a value is null.
     """
     del encode  # no nested encoding
     types = [each.type for each in arrow]
@@ -94,7 +94,7 @@ def _column(
     """Return the bytes of a part of each row, without gaps."""
     if len(by_row) == 0:
         return np.zeros(0, np.uint8)
-    # As values of one dtype: numpy copies those far faster than rows of a few bytes.
+    # As values of one dtype: numpy copies these far faster than rows of a few bytes.
     strided = np.ndarray((len(by_row),), value_of_bytes(width), by_row, start, (by_row.shape[1],))
     return np.ascontiguousarray(strided).view(np.uint8)
 
@@ -137,7 +137,7 @@ def _width(arrow: pa.DataType) -> int:
     """Return the bytes of each value of a type.
 
     Raises:
-        InvalidInputError: They are not the same number of whole bytes.
+        InvalidInputError: The values have different sizes, or no whole bytes.
     """
     if pa.types.is_fixed_size_list(arrow):
         return _width(arrow.value_type) * int(arrow.list_size)
@@ -161,7 +161,7 @@ def _part_encoding(arrow: pa.DataType, buffer: pb.Buffer) -> pb.ArrayEncoding:
 
 
 def _checked_width(encoding: pb.ArrayEncoding, arrow: pa.DataType) -> int:
-    """Return the bytes of a part, once its encoding and its type agree on them."""
+    """Return the bytes of a part, after checking that its encoding and its type agree."""
     stored_bits = _stored_bits(encoding)
     try:
         width = _width(arrow)

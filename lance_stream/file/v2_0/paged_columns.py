@@ -1,4 +1,4 @@
-"""A column of a 2.0 file with what is known of its pages."""
+"""A column of a 2.0 file with what is known about its pages."""
 
 from functools import cached_property
 
@@ -17,18 +17,18 @@ from lance_stream.schema.fields import Field
 
 
 class PagedColumn:
-    """One column; encodings are parsed once, when a page is first read.
+    """One column; encodings are parsed when a page is first read.
 
     Args:
         metadata: The column.
         of_file: The buffers that belong to the file as a whole.
-        stored: The field as the file's own schema has it, whole; None if that is not known.
+        stored: The whole field in the file's own schema; None if unknown.
 
     Attributes:
         row_starts: (num_pages + 1,) int64, first row of each page, then the number of rows.
         stored: As above.
         bytes_of_strings: For a column of strings that an early writer stored as lists of bytes:
-            the next column, which holds the bytes.
+            the next column, which contains the bytes.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class PagedColumn:
 
     @property
     def num_rows(self) -> int:
-        """Rows of all pages; items, if the column holds the items of lists."""
+        """Rows of all pages; items, if the column contains the items of lists."""
         return int(self.row_starts[-1])
 
     @cached_property
@@ -65,7 +65,7 @@ class PagedColumn:
         return len(self._pages)
 
     def encoding(self, page: int) -> pb.ArrayEncoding:
-        """Return how a page is encoded.
+        """Return the encoding of a page.
 
         Raises:
             BadDataError: The message is malformed, or of another kind.
@@ -75,12 +75,12 @@ class PagedColumn:
         return self._encodings[page]
 
     def buffers(self, page: int, known: KnownRanges = NOTHING_KNOWN) -> PageBuffers:
-        """Return where a page's buffers stand, and what of them was read already."""
+        """Return the ranges of a page's buffers, and the parts that were already read."""
         return PageBuffers(self._pages[page].buffers, self._of_column, self._of_file, known)
 
     @cached_property
     def kind(self) -> str | None:
-        """How the first page is encoded, by the name of its message; None if there is no page.
+        """Return the encoding of the first page, by the name of its message; None without pages.
 
         Raises:
             BadDataError: The message is malformed, or of another kind.
@@ -88,7 +88,7 @@ class PagedColumn:
         return self.encoding(0).WhichOneof("array_encoding") if self._pages else None
 
     def split(self, rows: Rows) -> list[tuple[int, Rows]]:
-        """Return the pages that hold some rows, each with those rows counted from its first."""
+        """Return the pages that contain some rows, each with those rows counted from its first."""
         first = int(np.searchsorted(self.row_starts, rows.start, "right")) - 1
         last = int(np.searchsorted(self.row_starts, rows.stop, "left"))
         parts = [
@@ -98,10 +98,10 @@ class PagedColumn:
         return [(page, part) for page, part in parts if len(part)]
 
     def check_num_rows(self, expected: int) -> None:
-        """Raise unless the pages hold as many rows as the file, or the lists above, say.
+        """Check that the pages contain the number of rows of the file, or of the lists above.
 
         Raises:
-            CorruptDataError: They hold more or fewer.
+            CorruptDataError: They contain more or fewer.
         """
         if self.num_rows != expected:
             raise CorruptDataError(

@@ -1,7 +1,7 @@
-"""What a codec gets: the buffers of a page, and a way to decode the encodings inside of its own.
+"""The input of a codec: the buffers of a page, and a function that decodes nested encodings.
 
 An encoding refers to a buffer of its page, of its column or of the file (the global buffers); the
-latter two are shared by pages. No known writer makes them, but the reference reads them.
+latter two are shared by pages. No known writer uses them, but the reference reads them.
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from lance_stream.file.rows import Rows
 
 @dataclass(frozen=True, slots=True)
 class PageBuffers:
-    """The buffers that the encodings of a page can refer to, by place.
+    """The buffers that the encodings of a page can refer to, by index.
 
     Attributes:
-        ranges: Those of the page.
-        of_column: Those of its column.
-        of_file: Those of the file.
-        known: What of them was read already.
+        ranges: The page's buffers.
+        of_column: Its column's buffers.
+        of_file: The file's buffers.
+        known: The parts of them that were already read.
     """
 
     ranges: tuple[ByteRange, ...]
@@ -34,10 +34,10 @@ class PageBuffers:
     known: KnownRanges = NOTHING_KNOWN
 
     def find(self, buffer: pb.Buffer) -> ByteRange:
-        """Return where a buffer stands that an encoding refers to.
+        """Return the range of a buffer that an encoding refers to.
 
         Raises:
-            CorruptDataError: There are fewer buffers, or it is a buffer of something unknown.
+            CorruptDataError: The buffer does not exist, or its kind is unknown.
         """
         owners = {
             pb.Buffer.page: ("page", self.ranges),
@@ -56,7 +56,7 @@ class PageBuffers:
 
 
 class Decode(Protocol):
-    """Decodes any encoding: what codecs call for the encodings inside of their own."""
+    """Decodes any encoding: codecs call it for nested encodings."""
 
     def __call__(
         self, encoding: pb.ArrayEncoding, arrow: pa.DataType, page: PageBuffers, rows: Rows
@@ -69,21 +69,21 @@ class NewPage:
     """The buffers of a page that is being written.
 
     Attributes:
-        buffers: Each in parts that stand one after the other.
+        buffers: Each in consecutive parts.
     """
 
     buffers: list[tuple[memoryview, ...]] = field(default_factory=list)
 
     def add(self, parts: Sequence[memoryview]) -> pb.Buffer:
-        """Add a buffer and return how an encoding refers to it."""
+        """Add a buffer and return an encoding's reference to it."""
         self.buffers.append(tuple(parts))
         return pb.Buffer(buffer_index=len(self.buffers) - 1, buffer_type=pb.Buffer.page)
 
 
 class Encode(Protocol):
-    """Encodes arrays of any type: what codecs call for the arrays inside of their own."""
+    """Encodes arrays of any type: codecs call it for nested arrays."""
 
     def __call__(
         self, chunks: Sequence[pa.Array], arrow: pa.DataType, page: NewPage
     ) -> pb.ArrayEncoding:
-        """Add the buffers of some arrays of type `arrow`, one after the other, to a page."""
+        """Add the buffers of some arrays of type `arrow`, in order, to a page."""

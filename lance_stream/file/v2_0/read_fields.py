@@ -1,12 +1,12 @@
-"""Reading a field of a 2.0 file: its own column and those of the fields below it.
+"""Reads a field of a 2.0 file: its own column and those of the fields below it.
 
     leaf        pages of values
-    struct      the fields below it, row by row; its own column says nothing
-    packed      a struct whose own column has all that is in it; it has none for the fields below
+    struct      the fields below it, row by row; its own column is empty
+    packed      a struct whose own column contains all its parts, which have no columns
     list        pages of end offsets, then the rows of the field below that are its items
     strings     of early writers: pages of end offsets, then rows of bytes in the next column
 
-Whether a struct is packed and strings are lists, the column's pages tell.
+The column's pages show whether a struct is packed and strings are lists.
 
 Source: encodings_v2_0.proto; files that the reference wrote.
 """
@@ -48,10 +48,10 @@ def read_field(
     Args:
         field: The field; parts of structs may be projected away.
         columns: The columns of the field and of the fields below it, by field id. Parts of structs
-            that have none read as nulls.
-        num_rows: How many rows the field must have.
-        rows: Those requested.
-        known: What was read already.
+            without one read as nulls.
+        num_rows: The number of rows that the field must have.
+        rows: The requested rows.
+        known: The bytes that were already read.
 
     Raises:
         CorruptDataError: The file is damaged.
@@ -182,7 +182,7 @@ def _read_strings_in_lists(
 
 
 def _read_spans(column: PagedColumn, rows: Rows, known: KnownRanges) -> Asking[Spans]:
-    """Read where the items of some lists stand, counted from the file's first one."""
+    """Read the positions of the items of some lists, counted from the file's first one."""
     parts = column.split(rows)
     spans_of_pages = yield from together(
         [
@@ -204,7 +204,7 @@ def _read_spans(column: PagedColumn, rows: Rows, known: KnownRanges) -> Asking[S
 
 
 def _spans_in_file(spans_of_pages: Sequence[tuple[Spans, int]]) -> Spans:
-    """Count items from the file's first one instead of each page's."""
+    """Count items from the file's first one instead of each page's first one."""
     if not spans_of_pages:
         return NO_SPANS
     first = spans_of_pages[0][0].first + spans_of_pages[0][1]

@@ -1,15 +1,15 @@
-"""Writing a field of a 2.0 file: its own column and those of the fields below it.
+"""Writes a field of a 2.0 file: its own column and those of the fields below it.
 
-Rows are collected until they make a page; a page then takes over the buffers of the arrays that
-were collected, without copying values. Each column makes pages at its own pace.
+Rows are collected until they form a page; the page then refers to the buffers of the collected
+arrays, without copying values. Each column forms pages at its own pace.
 
-    leaf        gathers arrays; pages of values. A packed struct is one
-    struct      hands its parts on; one empty page at the end
-    list        gathers bounds and hands the items on; pages of end offsets, small enough for
+    leaf        collects arrays; pages of values. A packed struct is one
+    struct      passes its parts on; one empty page at the end
+    list        collects bounds and passes the items on; pages of end offsets, small enough for
                 what is below them to be read ahead (see `indices_ahead`)
 
 Source:  encodings_v2_0.proto; files that the reference wrote.
-Differs: Version 2.0 cannot hold structs that are null; as in the reference, they are refused.
+Differs: Version 2.0 does not support null structs; as in the reference, they are refused.
 """
 
 from collections.abc import Sequence
@@ -39,8 +39,8 @@ class FieldWriter:
     """Turns arrays of one top-level field into pages of its columns.
 
     Args:
-        field: The field, with all that stands below it.
-        max_page_bytes: About how many bytes of values make a page.
+        field: The field, with everything below it.
+        max_page_bytes: About how many bytes of values form a page.
     """
 
     def __init__(self, field: Field, max_page_bytes: int) -> None:
@@ -50,12 +50,12 @@ class FieldWriter:
         """Add rows, and return the pages that are full.
 
         Raises:
-            InvalidInputError: Files of version 2.0 cannot hold the values.
+            InvalidInputError: Files of version 2.0 do not support the values.
         """
         return self._writer.append(array)
 
     def finish(self) -> list[EncodedPage]:
-        """Return the pages of the rows that are left; every column has at least one page."""
+        """Return the pages of the remaining rows; every column has at least one page."""
         return self._writer.finish()
 
 
@@ -63,7 +63,7 @@ class _Writer(Protocol):
     def append(self, array: pa.Array) -> list[EncodedPage]: ...
 
     def end_page(self) -> list[EncodedPage]:
-        """End the pages of lists, so that they hold the items of no two pages further up."""
+        """End the pages of lists, so that none contains the items of two pages further up."""
 
     def finish(self) -> list[EncodedPage]: ...
 
@@ -82,8 +82,8 @@ class _LeafWriter:
 
     def append(self, array: pa.Array) -> list[EncodedPage]:
         if array.type != self._arrow:
-            # pyarrow makes such arrays: where dictionaries in lists of lists outgrow their index
-            # type, it widens their indices, but not the type that the outer list claims.
+            # pyarrow produces such arrays: if dictionaries in lists of lists outgrow their index
+            # type, it widens their indices, but not the type that the outer list states.
             raise InvalidInputError(
                 f"values of type {array.type} stand in a column of type {self._arrow}"
             )
@@ -170,12 +170,12 @@ class _ListWriter:
     def _append_with_indices(
         self, chunk: ListChunk, items: pa.Array, before: npt.NDArray[np.int64]
     ) -> list[EncodedPage]:
-        """Add lists, and end pages where enough end offsets stand below them.
+        """Add lists, and end pages where there are enough end offsets below them.
 
         Args:
             chunk: The lists.
             items: Their items.
-            before: (num_lists + 1,) how many end offsets stand below the lists before each place.
+            before: (num_lists + 1,) the number of end offsets below the lists before each position.
         """
         pages: list[EncodedPage] = []
         start = 0
@@ -231,7 +231,7 @@ def _encoded_page(
 
 
 def _pieces(array: pa.Array, max_bytes: int) -> list[pa.Array]:
-    """Cut an array into slices of about so many bytes, without a copy."""
+    """Cut an array into slices of about this many bytes, without a copy."""
     if array.nbytes <= max_bytes or pa.types.is_dictionary(array.type):
         return [array]
     rows_of_piece = max(1, len(array) * max_bytes // array.nbytes)

@@ -140,7 +140,7 @@ class PagesOfColumn:
     def _decoded(
         self, places: Sequence[int], parts: Sequence[LeafRows | ReadChunks]
     ) -> list[LeafRows]:
-        """Decode what was only read, as many adjacent pages at once as there are."""
+        """Decode pages that were only read, as many adjacent ones together as possible."""
         rows: list[LeafRows] = []
         run: list[ReadChunks] = []
         for end, each in enumerate(parts):
