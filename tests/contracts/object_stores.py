@@ -148,7 +148,7 @@ class ObjectStoreContract(StoreContract):
         assert [each.path for each in above.list()] == ["t/data/a"]
 
     @pytest.mark.each_service
-    def test_neighbors_with_the_same_prefix_are_unlisted(self, bucket: Bucket) -> None:
+    def test_neighbours_with_equal_prefixes_are_unlisted(self, bucket: Bucket) -> None:
         store, neighbour = store_in(bucket, "dir/t"), store_in(bucket, "dir/t2")
         neighbour.write("v/1", b"")
         assert store.list() == []

@@ -139,7 +139,7 @@ PRIVATE_PARTS_OF_PYSPARK = {"_jdf", "_jc", "_jsparkSession", "_jvm"}
 
 
 def test_no_other_private_parts_are_used() -> None:
-    """Those of our own objects and modules are called by `self`, `cls` and names of ours."""
+    """Our own private parts are those of `self`, of `cls` and of names of ours."""
     used: set[str] = set()
     own: set[str] = set()
     seen = 0

@@ -301,7 +301,7 @@ def test_unsupported_syntax_is_refused_by_name(text: str, named: str) -> None:
 
 
 def test_syntax_that_would_be_misread_is_refused() -> None:
-    """Older versions of the parser take the word for a column."""
+    """Older versions of the parser take the keyword for a column."""
     with pytest.raises((InvalidInputError, NotFoundError), match=r"(?i)symmetric"):
         parse_predicate("a BETWEEN SYMMETRIC 2 AND 1", pa.schema([("a", pa.int64())]))
 

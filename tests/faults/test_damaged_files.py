@@ -171,7 +171,7 @@ def test_a_damaged_table_reads_or_is_refused(tmp_path: Path, writer: str, versio
 @pytest.mark.parametrize("writer", ["we", "pylance"])
 @pytest.mark.parametrize("version", FILE_VERSIONS)
 def test_damage_costs_neither_time_nor_memory(tmp_path: Path, writer: str, version: str) -> None:
-    """In a process of its own, whose memory is limited: an absurd size would end in MemoryError."""
+    """The reader runs in a process with little memory: an absurd size would end in MemoryError."""
     uri = str(tmp_path / "table")
     make_table(uri, writer, version)
     started = time.monotonic()

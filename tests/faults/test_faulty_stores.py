@@ -168,7 +168,7 @@ def test_late_publications_during_successors_count_once(mode: str, copy: Callabl
 
 
 def test_a_late_error_commits_once(mode: str, copy: Callable[[], str]) -> None:
-    """The publication lands, two more versions follow, and only then comes an error as answer."""
+    """The version is published, two more versions follow, and only then the reply is an error."""
     uri = copy()
 
     def move_on(call: str, path: str) -> None:

@@ -139,7 +139,7 @@ def check_history(streams: Streams) -> None:
 def test_randomly_killed_streams_lose_nothing(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """Each kill is the end of an append and an upsert, somewhere between two of their commits."""
+    """Each kill ends an append and an upsert, somewhere between two of their commits."""
     streams = Streams(tmp_path, 7, folder_on(kind, request))
     with ExitStack() as processes:
         spare = processes.enter_context(streams.process())
@@ -206,7 +206,7 @@ def check_log(folder: Path, writer: Writer) -> None:
 
 @pytest.mark.nightly
 def test_killed_replicas_get_each_change_once(tmp_path: Path) -> None:
-    """They follow a table that is changed in every way, compacted and cleaned up beside them."""
+    """The replicas follow a table that is changed in every way, compacted and cleaned up."""
     dice = random.Random(11)
     writer = Writer(str(tmp_path / "source"), dice)
     names = ("replica", "log")

@@ -294,7 +294,7 @@ def test_c_an_unnoticed_commit_is_skipped_later(
 
 @every_mode_and_store
 def test_d_concurrent_drivers_commit_batches_once(file_stream: Any, uri: str, mode: str) -> None:
-    """Every order of their steps is played in test_interleaved_drivers.py."""
+    """Every order of their steps is covered by test_interleaved_drivers.py."""
     from pyspark import InheritableThread
 
     sinks = [sink_into(uri, app_id="app", **ARGUMENTS[mode]) for _ in range(2)]

@@ -81,7 +81,7 @@ def test_pipes_and_links_are_refused(tmp_path: Path) -> None:
 def test_a_refusing_disk_is_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str
 ) -> None:
-    """Not called uncertain: nothing was created, and the next version is there for others."""
+    """The commit is not called uncertain: nothing was created, and others can take the version."""
     ds = make_table(tmp_path / "t")
     own = getattr(os, call)
 

@@ -49,7 +49,9 @@ def test_the_reference_commits_the_same(tmp_path: Path, version: str) -> None:
 
 @pytest.mark.parametrize("by", ["ours", "pylance"])
 def test_compacted_2_0_files_omit_null_structs(tmp_path: Path, by: str) -> None:
-    """Files of 2.0 go without the struct. The reference reads these, and cannot write them."""
+    """Files of 2.0 cannot hold null structs: rows from before the struct was added are stored
+    without it. The reference reads such files, and cannot write them.
+    """
     uri = str(tmp_path / "t")
     ids = [pa.table({"id": pa.array(each, pa.int64())}) for each in ([1, 2], [3, 4], [5, 6])]
     for each in ids:

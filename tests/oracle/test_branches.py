@@ -216,7 +216,7 @@ def test_a_moved_branch_is_readable_not_cleaned(uri: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("has_file", [True, False])
 @pytest.mark.parametrize("branch", ["dev", "dev/deep"])
 def test_cleanup_protects_files_of_unstated_branches(uri: str, branch: str, has_file: bool) -> None:
-    """A writer that knows of no branches leaves the statement out of what it commits."""
+    """A writer that knows of no branches does not state the branch in what it commits."""
     folder = f"{uri}/tree/{branch}"
     lance.dataset(uri).tags.create("held", (branch, 4 if branch == "dev/deep" else 3))
     made_from_it = lance.dataset(uri).create_branch("young", (branch, None))
@@ -257,7 +257,7 @@ def test_our_tag_names_can_match_pylances_length(uri: str) -> None:
 def test_workers_read_branches_opened_by_relative_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reference then notes the relative path, which workers start elsewhere with."""
+    """The reference notes the relative path, but workers start in another directory."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     lance.write_dataset(rows(1), "t")
@@ -278,7 +278,7 @@ def test_workers_read_branches_opened_by_relative_path(
 
 
 def test_cleaning_a_clone_spares_its_base(uri: str, tmp_path: Path) -> None:
-    """Also where the base lies in a folder of the clone's own."""
+    """The base may even be in a folder of the clone's own."""
     base = lance.dataset(uri)
     for place in (tmp_path / "clone", tmp_path / "outer"):
         clone = base.shallow_clone(str(place), 2)

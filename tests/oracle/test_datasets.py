@@ -221,7 +221,7 @@ def test_long_pylance_histories_read_alike(uri: str, file_version: str) -> None:
 
 
 def test_a_restore_gives_deletes_inserts_and_updates(uri: str) -> None:
-    """Pylance's own delta does not see what a restore turns back."""
+    """Pylance's own delta does not contain what a restore reverts."""
     pylance_table(uri, "2.2")
     lance.dataset(uri).delete("id = 3")
     lance.dataset(uri).update({"x": "0.5"}, where="id = 6")

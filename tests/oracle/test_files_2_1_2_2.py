@@ -407,7 +407,7 @@ def test_the_shapes_make_pylance_choose_every_layout(tmp_path: Path) -> None:
 
 
 def test_constant_levels_have_no_width(tmp_path: Path) -> None:
-    """After such a cut a page can declare nulls and have none."""
+    """Where pylance cuts a list into pages, a page can declare nulls and have none."""
     rows = [list(range(300_000)), [], None, [1, 2]]
     batches = in_batches(pa.table({"a": pa.array(rows, pa.list_(pa.int64()))}))
     for version in VERSIONS:

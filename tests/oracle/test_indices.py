@@ -245,10 +245,10 @@ def test_deferred_index_remaps_are_followed(
     table.check()
 
 
-def test_dead_rows_crowd_out_no_neighbors(
+def test_dead_rows_crowd_out_no_neighbours(
     tmp_path: Path,
 ) -> None:
-    """A nearest-neighbor query finds as many live rows as it asks for."""
+    """A nearest-neighbour query finds as many live rows as it asks for."""
     uri = str(tmp_path / "t")
     vectors = pa.array([[float(key)] * 4 for key in range(30)], SCHEMA.field("v").type)
     rows = pa.table({"id": pa.array(range(30)), "v": vectors})

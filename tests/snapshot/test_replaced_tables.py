@@ -202,7 +202,7 @@ def test_commits_to_replaced_tables_are_refused(
 def test_files_lost_with_the_directory_are_missed(
     uri: str, verb: str, meanwhile: list[Callable[[], None]]
 ) -> None:
-    """The copy has the very version that was planned on, but none of the files written since."""
+    """The copy has the version that the commit was planned on, but no files written since."""
     lance_stream.open_dataset(uri).append(rows(6))
     shutil.copytree(uri, f"{uri} copy")
     before = lance_stream.open_dataset(uri)
@@ -241,7 +241,7 @@ def test_remaining_versions_identify_the_table(
 
 
 def test_a_replay_enters_the_recreated_table(uri: str, meanwhile: list[Callable[[], None]]) -> None:
-    """As Spark does when the query is started again: what fits is taken in once."""
+    """Spark replays the batch when the query is restarted: rows that fit are written once."""
 
     def take_its_place() -> None:
         shutil.rmtree(uri)

@@ -39,7 +39,7 @@ class TestAzureStore(ObjectStoreContract):
         return 0  # blocks belong to a blob's name, and no upload is ever begun
 
     def test_an_objects_end_takes_one_request(self, behind: Store, proxy: FaultProxy) -> None:
-        """The service has no ranges from the end: one is enough for what is not longer."""
+        """The service has no ranges from the end: one request reads an object of that length."""
         data = os.urandom(100_000)
         behind.write("a", data)
         for num_bytes, num_requests in ((200_000, 1), (100_000, 1), (65_536, 2), (1, 2), (0, 1)):
@@ -278,7 +278,7 @@ def test_files_with_snapshots_are_not_deleted(
 def test_listings_state_md5s_of_created_files(
     store: Store, proxy: FaultProxy, azure_container: Bucket
 ) -> None:
-    """The service tells the MD5 to those who ask for it by name; obstore does not."""
+    """The service returns the MD5 on request; obstore does not ask for it."""
     store.write("v/1", b"first")
     store.create_once("v/2", b"second")
     found = {each.path: each.etag for each in store.list("v")}

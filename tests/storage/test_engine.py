@@ -106,7 +106,7 @@ def test_proxy_passwords_are_in_no_error(s3_bucket: Bucket) -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_a_redirect_takes_no_data_along(s3_bucket: Bucket, proxy: FaultProxy, status: int) -> None:
-    """Reads do follow it, which obstore does not let us forbid."""
+    """Reads do follow a redirect, which obstore does not let us forbid."""
     store = store_at(s3_bucket, proxy.url, client_max_retries="0")
     with FaultProxy(s3_bucket.endpoint) as other:
         elsewhere = f"http://localhost:{urlsplit(other.url).port}/{s3_bucket.name}/b"

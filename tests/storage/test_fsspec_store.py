@@ -199,15 +199,17 @@ def test_protocols_that_nobody_registered_are_refused() -> None:
 
 
 @pytest.mark.parametrize("uri", ["http://host/t", "hdfs://host/t", "dbfs://x/t"])
-def test_what_is_refused_stays_refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However fsspec itself would read it."""
+def test_registering_a_refused_protocol_changes_nothing(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether fsspec could read such a URI makes no difference."""
     monkeypatch.setitem(_registry, uri.partition(":")[0], Shelf)
     with pytest.raises(UnsupportedFeatureError):
         open_store(uri)
 
 
 @pytest.mark.parametrize("uri", ["shelf://", "shelf://a/../b", "shelf:///"])
-def test_these_are_no_roots(uri: str, options: dict[str, Any]) -> None:
+def test_incomplete_uris_name_no_table(uri: str, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
         open_store(uri, options)
 

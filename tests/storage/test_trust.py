@@ -151,7 +151,7 @@ def test_locations_on_the_readers_machine_are_refused(kind: str, location: str) 
 
 
 def test_secrets_are_not_sent_to_other_services() -> None:
-    """`token` is a session's at S3 and a bearer's at Google."""
+    """`token` is a session token at S3 and a bearer token at Google."""
     store = open_store("s3://ours/t", {**S3, "token": "s3-session"})
     options = {**S3, "token": "s3-session", "trusted_locations": "gs://theirs"}
     named = trust.open_named(store, "gs://theirs/u", options)

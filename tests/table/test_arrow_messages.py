@@ -31,7 +31,7 @@ def test_a_sound_file_is_read(compression: str | None, count: int) -> None:
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])
 def test_many_zeros_are_not_decompressed(compression: str) -> None:
-    """40 kB stand for 400 MB."""
+    """The file has 40 kB, and claims 400 MB."""
     data = arrow_file(np.zeros(100_000_000, np.uint32), compression)
     assert len(data) < 2_000_000
     before = pa.total_allocated_bytes()

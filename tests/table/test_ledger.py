@@ -85,7 +85,7 @@ def test_silent_streams_lose_only_earlier_batches() -> None:
 
 
 def test_an_entry_takes_few_bytes() -> None:
-    """What the note on digests says of the size of a manifest."""
+    """The note on digests states these sizes."""
 
     def batch(number: int) -> LedgerEntry:
         digest = f"{number:032x}"

@@ -79,7 +79,7 @@ def test_a_missing_sequence_reads_as_version_1() -> None:
     assert decode_row_versions(None, 0).to_array().tolist() == []
 
 
-def test_equal_neighbors_merge_into_one_run() -> None:
+def test_equal_neighbours_merge_into_one_run() -> None:
     """Empty runs are dropped."""
     sequence = RowVersionSequence([2, 0, 1, 1], [4, 9, 4, 5])
     assert (sequence.lengths.tolist(), sequence.versions.tolist()) == ([3, 1], [4, 5])

@@ -113,7 +113,7 @@ def test_uniform_lineage_agrees_with_each_fragment(made: list[Fragment]) -> None
 
 
 def test_a_split_run_is_not_known() -> None:
-    """Two runs of one version say the same as one, but have to be decoded to be known."""
+    """Two runs of one version mean the same as one, but have to be decoded to be known."""
     twice = versions(4, 4, 4) + versions(4, 4)
     made = Fragment(0, (DataFile("a.lance", (0,), (0,), (2, 2)),), NUM_ROWS)
     lineage = uniform_lineage([encode_fragment(replace(made, created_at_versions=twice))])

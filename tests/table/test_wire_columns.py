@@ -69,7 +69,7 @@ def test_embedded_messages_are_found_in_place() -> None:
         (varint(2, 1) + varint(1, 1)) * 33,
     ],
 )
-def test_odd_messages_do_not_affect_neighbors(odd: bytes) -> None:
+def test_odd_messages_do_not_affect_neighbours(odd: bytes) -> None:
     plain = varint(1, 1 << 40) + varint(2, 7)
     walked = walk_all([plain, odd, plain, odd])
     assert walked.is_odd.tolist() == [False, True, False, True]
