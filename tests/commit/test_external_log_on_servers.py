@@ -26,6 +26,7 @@ class TestPostgresqlAndALocalDisk(ExternalLogContract):
         return open_log(tmp_path / "t", {"manifest_store": postgresql_url})
 
 
+@pytest.mark.repeats_contract
 @pytest.mark.some_cases(one_in=3)
 class TestPostgresqlAndAnyBucket(ExternalLogContract):
     @pytest.fixture
@@ -34,6 +35,7 @@ class TestPostgresqlAndAnyBucket(ExternalLogContract):
         return open_log(f"{any_bucket.uri}/{uuid.uuid4()}/a t", options)
 
 
+@pytest.mark.repeats_contract
 class TestPostgresqlAndABucketWithoutConditionalPuts(ExternalLogContract):
     @pytest.fixture
     def log(self, postgresql_url: str, s3_bucket: Bucket) -> VersionLog:

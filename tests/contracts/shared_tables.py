@@ -77,6 +77,7 @@ class SharedTables:
     def place(self, places: Callable[[str], Place]) -> Place:
         return places(f"{uuid.uuid4().hex}/a table")
 
+    @pytest.mark.each_service
     def test_pylance_reads_what_we_wrote_and_compacted(self, place: Place) -> None:
         table = lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
         for first in range(0, 100, 20):
@@ -122,6 +123,7 @@ class SharedTables:
         assert (50, "insert") in kinds
         assert kinds[-1] == (61, "delete")
 
+    @pytest.mark.each_service
     def test_concurrent_appends_of_both_all_commit(self, place: Place) -> None:
         lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
         writers = [place.we_append, place.they_append] * 2

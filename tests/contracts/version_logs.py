@@ -41,11 +41,13 @@ class VersionLogContract:
         for file in log.store.list():
             log.store.delete(file.path)
 
+    @pytest.mark.each_service
     def test_a_missing_table_is_reported(self, log: VersionLog) -> None:
         for look in (log.latest, log.versions, log.read_latest, lambda: log.read(1)):
             with pytest.raises(NotFoundError, match="no dataset at"):
                 look()
 
+    @pytest.mark.each_service
     def test_a_published_version_is_the_newest(self, log: VersionLog) -> None:
         self.publish(log, 1, 2, 3)
         assert log.latest() == 3
@@ -53,6 +55,7 @@ class VersionLogContract:
         assert log.versions() == [1, 2, 3]
         assert [log.read(version).version for version in (1, 2, 3)] == [1, 2, 3]
 
+    @pytest.mark.each_service
     def test_a_version_is_published_once(self, log: VersionLog) -> None:
         assert log.publish(1, manifest_of(1, "first"))
         assert not log.publish(1, manifest_of(1, "second"))
@@ -114,6 +117,7 @@ class VersionLogContract:
         assert log.publish(1, manifest_of(1, "new"))
         assert log.read(1).tag == log.read_latest().tag == "new"
 
+    @pytest.mark.each_service
     def test_published_manifests_are_read_back(self, log: VersionLog) -> None:
         manifest = replace(decode_manifest(manifest_of(1)), config={"a": "b"})
         assert log.publish(1, encode_manifest(manifest))

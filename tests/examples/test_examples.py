@@ -1,27 +1,14 @@
 """The examples run, and each produces what it promises."""
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 import lance_stream
+from tests.examples.test_example_modules import load
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-def load(name: str) -> ModuleType:
-    """Return an example as a module; its `main` takes the existing session."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly]
 
 
 def table(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -31,7 +18,6 @@ def table(folder: Path, name: str) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.nightly
 @pytest.mark.usefixtures("spark")
 def test_a_replica_follows_its_table(tmp_path: Path) -> None:
     load("replicate_table").main(str(tmp_path))
@@ -44,7 +30,6 @@ def test_a_replica_follows_its_table(tmp_path: Path) -> None:
     assert str(schema.field("taste").type) == "fixed_size_list<item: float>[4]"
 
 
-@pytest.mark.nightly
 @pytest.mark.usefixtures("spark")
 def test_an_aggregate_follows_its_table(tmp_path: Path) -> None:
     load("incremental_aggregate").main(str(tmp_path))
@@ -73,7 +58,6 @@ def test_captured_changes_reach_table_and_index(tmp_path: Path) -> None:
     assert index.search("removed") == []
 
 
-@pytest.mark.nightly
 @pytest.mark.usefixtures("spark")
 def test_a_history_holds_every_state(tmp_path: Path) -> None:
     load("slowly_changing_dimension").main(str(tmp_path))
@@ -89,7 +73,6 @@ def test_a_history_holds_every_state(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.nightly
 @pytest.mark.server("moto")
 @pytest.mark.usefixtures("spark")
 def test_a_stream_on_s3_is_followed(tmp_path: Path) -> None:

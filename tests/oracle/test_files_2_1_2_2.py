@@ -348,7 +348,7 @@ def in_batches(table: pa.Table, rows: int | None = None) -> list[pa.RecordBatch]
     return table.combine_chunks().to_batches(max_chunksize=rows)
 
 
-@pytest.mark.quick_cases(one_in=2)
+@pytest.mark.quick_cases(one_in=4)
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize(("count", "rate"), [(1, 0), (1, 1), (1025, 0), (1025, 0.1), (600, 1)])
@@ -366,7 +366,7 @@ SOME = [
 """One shape for each layout and codec."""
 
 
-@pytest.mark.quick_cases(one_in=2)
+@pytest.mark.quick_cases(one_in=4)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("nesting", NESTINGS)
 def test_lists_and_structs_read_alike(tmp_path: Path, version: FileVersion, nesting: str) -> None:
@@ -432,6 +432,7 @@ def test_mostly_empty_lists_read_alike(tmp_path: Path, version: FileVersion) -> 
     check_both_ways(tmp_path, version, in_batches(table))
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_pylance_operates_on_files_we_wrote(tmp_path: Path, version: FileVersion) -> None:
     """Pylance takes, filters, compacts and merges their rows."""

@@ -26,6 +26,7 @@ def with_dynamodb(bucket: Bucket, table: DynamoTable, path: str, url: str | None
     return Place(f"s3+ddb://{bucket.name}/{path}?ddbTableName={table.name}", options)
 
 
+@pytest.mark.repeats_contract
 class TestTablesOnS3WithDynamoDB(SharedTables):
     @pytest.fixture
     def places(self, s3_bucket: Bucket, dynamodb_table: DynamoTable) -> Callable[[str], Place]:

@@ -103,6 +103,7 @@ def check_read_and_appended(path: str, rows: pa.Table) -> None:
             assert after == pa.concat_tables([rows, rows]).to_pydict()
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("key", PACKED_KEYS)
 def test_every_spelling_of_packed_is_read(version: str, key: str, tmp_path: Path) -> None:
@@ -120,6 +121,7 @@ def test_every_spelling_of_packed_is_read(version: str, key: str, tmp_path: Path
         assert one_part.to_pydict() == {"s": [{"b": 17.5}] * 2}, spelling
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_metadata_spelling_reads_and_appends(version: str, tmp_path: Path) -> None:
     num_written = 0

@@ -248,7 +248,7 @@ ALONE = "fsl<struct, 2>"
 """The column that pylance's reader of bare files does not read beside others: it counts items."""
 
 
-@pytest.mark.quick_cases(one_in=3)
+@pytest.mark.quick_cases(one_in=5)
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda each: each.name)
@@ -310,6 +310,7 @@ def test_batches_of_any_size_agree(tmp_path: Path, version: FileVersion, name: s
     assert_we_read(path.read_bytes(), batch, "pylance's file, read by us")
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_refusals_use_the_tables_words(tmp_path: Path, version: FileVersion) -> None:
     wrong: list[str] = []

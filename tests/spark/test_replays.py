@@ -271,6 +271,7 @@ def test_restored_checkpoints_repeat_no_keyed_rows(
     assert ids_of(uri) == [*ALL_ROWS, 101]
 
 
+@pytest.mark.nightly
 def test_restored_checkpoints_reread_unkeyed_rows(
     file_stream: Any, uri: str, restored: str
 ) -> None:

@@ -344,6 +344,7 @@ def test_each_micro_batch_becomes_a_version(session: Any, file_stream: Any, uri:
 
 
 @pytest.mark.floors
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("options", [{}, {"appId": "mine"}])
 def test_a_replayed_micro_batch_writes_nothing(
     session: Any, file_stream: Any, uri: str, options: dict[str, str]

@@ -235,6 +235,7 @@ def test_without_start_a_snapshot_comes_first(tail: Any, uri: str) -> None:
     assert changes_in(batch) == Counter([("delete", 6, 6)])
 
 
+@pytest.mark.nightly
 def test_limits_hold_in_a_running_stream(
     tail: Any, uri: str, pyspark_has_read_limits: bool
 ) -> None:
@@ -266,6 +267,7 @@ def test_an_uncommitted_batch_is_repeated_unchanged(tail: Any, uri: str, tmp_pat
     assert changes_in(new) == Counter([("insert", 6, 9)])
 
 
+@pytest.mark.nightly
 def test_checkpoint_offsets_have_a_fixed_format(tail: Any, uri: str, tmp_path: Path) -> None:
     tail(readChangeFeed="true").run()
     offsets = (tmp_path / "tail" / "offsets" / "0").read_text().splitlines()[-1]
