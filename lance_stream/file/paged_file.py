@@ -21,6 +21,7 @@ from lance_stream.file.column_table import ColumnTable
 from lance_stream.file.file_metadata import FileMetadata
 from lance_stream.file.packed_parts import with_whole_structs, without_parts
 from lance_stream.file.rows import Rows
+from lance_stream.file.stored_pages import StoredPage, pages_of
 from lance_stream.file.type_support import foreign_type
 from lance_stream.file.v0_1.statistics import PageBounds
 from lance_stream.file.v2_0 import field_reader as v2_0
@@ -89,6 +90,14 @@ class PagedFile:
         # The items of a 2.0 list are a column of their own, which counts items.
         of_rows = [each for each in lengths if sum(each) == self._metadata.num_rows]
         return np.cumsum([0, *max(of_rows, key=len, default=[self._metadata.num_rows])])
+
+    def stored_pages(
+        self, fields: Sequence[Field], column_of: Mapping[int, int]
+    ) -> Asking[list[list[StoredPage]]]:
+        """Return where the pages of some columns are stored, column by column."""
+        held = [each for field in fields for each in field.walk() if each.id in column_of]
+        columns = yield from self._columns.load([column_of[each.id] for each in held])
+        return pages_of(columns, self._metadata.num_rows)
 
     def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:  # noqa: ARG002  # none are stored
         """Return None: files from 2.0 on have no bounds of pages."""

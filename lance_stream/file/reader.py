@@ -33,6 +33,7 @@ from lance_stream.file.footer import (
 from lance_stream.file.known_ranges import KnownRanges
 from lance_stream.file.paged_file import PagedFile
 from lance_stream.file.rows import Rows
+from lance_stream.file.stored_pages import StoredPage
 from lance_stream.file.v0_1.file_tail import FOOTER_BYTES as FIRST_FOOTER_BYTES
 from lance_stream.file.v0_1.file_tail import FileTail
 from lance_stream.file.v0_1.reader import open_v01_file
@@ -60,6 +61,12 @@ class FileContent(Protocol):
         self, fields: Sequence[Field], column_of: Mapping[int, int]
     ) -> Asking[npt.NDArray[np.int64]]:
         """Return the page starts of the column with the most pages."""
+        ...
+
+    def stored_pages(
+        self, fields: Sequence[Field], column_of: Mapping[int, int]
+    ) -> Asking[list[list[StoredPage]]]:
+        """Return where the pages of some columns are stored, column by column."""
         ...
 
     def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
@@ -153,6 +160,23 @@ class FileReader:
             BadDataError: The file is damaged.
         """
         return self._known.answering(self._content.page_starts(fields, column_of))
+
+    def stored_pages(
+        self, fields: Sequence[Field], column_of: Mapping[int, int]
+    ) -> Asking[list[list[StoredPage]]]:
+        """Return where the pages of some columns are stored.
+
+        Args:
+            fields: As in `read`; those without a column in this file are passed over.
+            column_of: As in `read`.
+
+        Returns:
+            The pages of each column; none where the version does not say where a page ends.
+
+        Raises:
+            BadDataError: The file is damaged.
+        """
+        return self._known.answering(self._content.stored_pages(fields, column_of))
 
     def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
         """Return the bounds of the values of each page; None if they are unknown.

@@ -12,9 +12,12 @@ Memory is bounded by a batch, not by a file: rows are read `batch_size` at a tim
 32 MB of them.
 """
 
+import math
+import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
@@ -32,6 +35,7 @@ from lance_stream.expressions.predicates import Expression, evaluate_predicate, 
 from lance_stream.file.versions import FileVersion
 from lance_stream.read.blob_places import blob_places, read_blobs
 from lance_stream.read.field_parts import Part, assemble, part_in, with_witnesses
+from lance_stream.read.kept_pages import KeptPages, PagesOfFile, Rows
 from lance_stream.read.lineage_skipping import rows_that_may_match
 from lance_stream.read.page_skipping import RowRanges, bounded_leaves, ranges_that_may_match
 from lance_stream.read.selections import TAKE_BELOW, Selection, batch_bounds, cuts, selection_of
@@ -65,6 +69,9 @@ BATCH_BYTES: Final = 32 << 20
 
 MAX_BATCH_ROWS: Final = 1 << 20
 
+MOST_OF_A_BATCH: Final = 0.9
+"""Whole pages are fetched for a filter's rows if they span this much of a batch."""
+
 _LEAST_WIDTH: Final = 16
 """The assumed minimum size of a value of variable width."""
 
@@ -87,10 +94,22 @@ class FragmentReader:
     """Reads selections of one fragment's rows.
 
     Thread-safe for one selection per thread.
+
+    Args:
+        unit: What is read.
+        kept: The pages that the scan keeps between batches; None if each batch reads by itself.
+        is_first: Whether the scan begins with this unit.
     """
 
-    def __init__(self, unit: WorkUnit) -> None:
+    def __init__(
+        self, unit: WorkUnit, kept: KeptPages | None = None, *, is_first: bool = False
+    ) -> None:
         self._unit = unit
+        self._kept = kept
+        self._is_first = is_first
+        self._rows_of_unit: Rows | None = None
+        self._pages_of_files: dict[tuple[str, int | None], PagesOfFile | None] = {}
+        self._lock = threading.Lock()
         self._fragment = decode_fragment(unit.fragment)
         if has_overlays(self._fragment):
             raise UnsupportedFeatureError(
@@ -147,6 +166,8 @@ class FragmentReader:
                     f"{int(offsets[-1])} was requested"
                 )
             offsets = self._ranges_that_may_match(num_rows).choose(offsets)
+            if len(offsets):
+                self._keep_pages(int(offsets[0]), int(offsets[-1]) + 1, len(offsets))
             # rows far apart are read along with much of what is between them
             most_apart = int(self._default_batch_size(num_rows) / TAKE_BELOW)
             first = 0
@@ -158,6 +179,9 @@ class FragmentReader:
             return
         stop = num_rows if unit.stop is None else min(unit.stop, num_rows)
         within = self._ranges_that_may_match(num_rows).within(unit.start, stop)
+        if within:
+            num_covered = sum(last - first for first, last in within)
+            self._keep_pages(within[0][0], within[-1][1], num_covered)
         dead = self._dead_offsets(num_rows) if within else np.empty(0, np.int64)
         batches = chain.from_iterable(self._batches(*each, num_rows) for each in within)
         for first, last in batches:
@@ -170,6 +194,12 @@ class FragmentReader:
                     selection = selection.where(alive)
             if selection.num_rows:
                 yield selection
+
+    def _keep_pages(self, start: int, stop: int, num_rows: int) -> None:
+        """Let batches share the pages they need, if most rows of a range make several batches."""
+        in_batch = self._unit.batch_size or self._default_batch_size(self._physical_rows())
+        if self._kept is not None and num_rows > in_batch and 2 * num_rows > stop - start:
+            self._rows_of_unit = Rows(start, stop, in_batch)
 
     def _ranges_that_may_match(self, num_rows: int) -> RowRanges:
         """Return the rows that the filter may match, as far as lineage and bounds can tell."""
@@ -207,6 +237,9 @@ class FragmentReader:
             bounds = [start, stop]  # wherever pages end: no file is opened to find out
         else:
             bounds = batch_bounds(start, stop, self._page_starts(), batch_size)
+        if self._rows_of_unit is not None:
+            in_batch = max((last - first for first, last in pairwise(bounds)), default=0)
+            self._rows_of_unit = self._rows_of_unit._replace(in_batch=in_batch)
         yield from pairwise(bounds)
 
     def _page_starts(self) -> npt.NDArray[np.int64]:
@@ -229,8 +262,9 @@ class FragmentReader:
 
     def _read(self, selection: Selection) -> pa.RecordBatch:
         known: dict[str, tuple[Field, pa.Array]] = {}
+        rows_apart = _rows_apart(selection)
         if self._predicate is not None:
-            arrays = self._columns(self._filter_fields, selection)
+            arrays = self._columns(self._filter_fields, selection, rows_apart)
             known = {
                 field.name: (field, array)
                 for field, array in zip(self._filter_fields, arrays, strict=True)
@@ -241,13 +275,22 @@ class FragmentReader:
             chosen = pc.fill_null(mask, False)
             count = chosen.true_count
             if count < selection.num_rows:
+                span = selection.stop - selection.start
                 selection = selection.where(chosen.to_numpy(zero_copy_only=False))
+                is_part = selection.stop - selection.start < MOST_OF_A_BATCH * span
+                if self._kept is not None:
+                    self._kept.note_filter(matches_everywhere=not is_part)
+                rows_apart = math.inf if is_part else _rows_apart(selection)
                 known = {
                     name: (field, array.filter(chosen)) for name, (field, array) in known.items()
                 }
         missing = [each for each in self._output if known.get(each.name, (None, None))[0] != each]
         read = dict(
-            zip((each.name for each in missing), self._columns(missing, selection), strict=True)
+            zip(
+                (each.name for each in missing),
+                self._columns(missing, selection, rows_apart),
+                strict=True,
+            )
         )
         columns = [
             read[each.name] if each.name in read else known[each.name][1] for each in self._output
@@ -260,14 +303,18 @@ class FragmentReader:
         most = self._default_batch_size(self._fragment.physical_rows)
         return BATCH_BYTES * selection.num_rows // most
 
-    def _columns(self, fields: Sequence[Field], selection: Selection) -> list[pa.Array]:
+    def _columns(
+        self, fields: Sequence[Field], selection: Selection, rows_apart: float = 1
+    ) -> list[pa.Array]:
         if not fields:
             return []
         if not selection.num_rows:
             return [pa.nulls(0, field_to_arrow(each).type) for each in fields]
-        return self._rows(fields, selection)
+        return self._rows(fields, selection, rows_apart)
 
-    def _rows(self, fields: Sequence[Field], selection: Selection) -> list[pa.Array]:
+    def _rows(
+        self, fields: Sequence[Field], selection: Selection, rows_apart: float
+    ) -> list[pa.Array]:
         """Read columns from all the data files that have part of them.
 
         Rows are selected before parts are assembled: files may disagree on deleted rows.
@@ -292,7 +339,7 @@ class FragmentReader:
             ]
             try:
                 self._check_num_rows(data_file)
-                arrays = self._read_file(data_file, wanted, selection)
+                arrays = self._read_file(data_file, wanted, selection, rows_apart)
             except BadDataError as error:
                 error.add_note(
                     f"data file {data_file.path!r} of fragment {self._fragment.id}, "
@@ -309,14 +356,40 @@ class FragmentReader:
         ]
 
     def _read_file(
-        self, file: DataFile, wanted: Sequence[Field], selection: Selection
+        self, file: DataFile, wanted: Sequence[Field], selection: Selection, rows_apart: float
     ) -> Sequence[pa.Array]:
         """Read the rows of a selection from a data file."""
-        offsets = selection.offsets
+        files, offsets = self._unit.files, selection.offsets
+        pages = self._pages_of(file)
+        read_ranges = None if pages is None else partial(pages.read_ranges, rows_apart=rows_apart)
         if offsets is not None and selection.is_sparse:
-            return self._unit.files.take(file, wanted, offsets.astype(np.uint64))
-        arrays = self._unit.files.read(file, wanted, selection.start, selection.stop)
+            return files.take(file, wanted, offsets.astype(np.uint64), read_ranges)
+        arrays = files.read(file, wanted, selection.start, selection.stop, read_ranges)
         return arrays if offsets is None else _chosen(arrays, selection)
+
+    def _pages_of(self, file: DataFile) -> PagesOfFile | None:
+        """Return what keeps pages of a data file for the next batches; None if nothing does."""
+        if self._kept is None or self._rows_of_unit is None:
+            return None
+        with self._lock:
+            key = (file.path, file.base_id)
+            if key not in self._pages_of_files:
+                self._pages_of_files[key] = self._open_pages(file, self._kept, self._rows_of_unit)
+            return self._pages_of_files[key]
+
+    def _open_pages(self, file: DataFile, kept: KeptPages, rows: Rows) -> PagesOfFile | None:
+        files = self._unit.files
+        others = [each for each in self._output if each not in self._filter_fields]
+        columns = [
+            (pages, is_of_filter)
+            for fields, is_of_filter in ((self._filter_fields, True), (others, False))
+            for pages in files.stored_pages(file, fields)
+        ]
+        if not columns:
+            return None
+        pages = PagesOfFile(kept, columns, rows, files.ranges_of(file), is_first=self._is_first)
+        weakref.finalize(self, kept.forget, pages.name).atexit = False
+        return pages
 
     @cached_property
     def _columns_of_files(self) -> list[dict[int, int]]:
@@ -475,6 +548,13 @@ def _holds_bytes_itself(file: DataFile) -> bool:
 def _has_bytes(field: Field) -> bool:
     """Return whether a column is a blob column to be returned as bytes."""
     return field.is_blob and not is_description(field)
+
+
+def _rows_apart(selection: Selection) -> float:
+    """Return how far the rows lie apart for which bytes are read; 1 if all between are read."""
+    if not selection.is_sparse:
+        return 1
+    return (selection.stop - selection.start) / max(selection.num_rows, 1)
 
 
 def _chosen(arrays: Sequence[pa.Array], selection: Selection) -> list[pa.Array]:

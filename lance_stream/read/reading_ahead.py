@@ -8,7 +8,9 @@
 The store determines the number of threads (`Store.num_readers`): on a local disk one per core; on
 an object store more, since each spends most of its time waiting. There the next units' rows are
 selected ahead, too. The amount read ahead is bounded: as many batches as cores, and more only if
-they are small.
+they are small; on an object store no more than one batch's worth until the consumer has taken the
+first, which may be all it wants. What batches of a unit have in common there is kept between them
+(`kept_pages`).
 """
 
 from collections import deque
@@ -21,6 +23,7 @@ from typing import Final, NamedTuple, TypeVar
 import pyarrow as pa
 
 from lance_stream.read.fragment import BATCH_BYTES, FragmentReader
+from lance_stream.read.kept_pages import KeptPages
 from lance_stream.read.selections import Selection
 from lance_stream.read.units import WorkUnit
 from lance_stream.storage.store import NUM_READERS
@@ -71,20 +74,26 @@ def num_readers(units: Sequence[WorkUnit]) -> int:
 
 def choose(units: Sequence[WorkUnit]) -> Iterator[Chosen]:
     """Yield the rows of work units, batch by batch, in order."""
-    if num_readers(units) <= NUM_READERS or len(units) < 2:
+    if num_readers(units) <= NUM_READERS:
         for place, unit in enumerate(units):
             reader = FragmentReader(unit)
             for selection in reader.selections():
                 yield Chosen(place, reader, selection)
         return
-    for place, (reader, selections) in enumerate(map_ahead(_begin, units, num_readers(units))):
+    kept = KeptPages()
+    readers = [(unit, kept, place == 0) for place, unit in enumerate(units)]
+    begun = map_ahead(_begin, readers, num_readers(units))
+    for place, (reader, selections) in enumerate(begun):
         for selection in selections:
             yield Chosen(place, reader, selection)
 
 
-def _begin(unit: WorkUnit) -> tuple[FragmentReader, Iterator[Selection]]:
+def _begin(
+    what: tuple[WorkUnit, KeptPages, bool],
+) -> tuple[FragmentReader, Iterator[Selection]]:
     """Select the first rows of a unit, which opens the files needed for that."""
-    reader = FragmentReader(unit)
+    unit, kept, is_first = what
+    reader = FragmentReader(unit, kept, is_first=is_first)
     selections = reader.selections()
     first = next(selections, None)
     return reader, selections if first is None else chain([first], selections)
@@ -100,8 +109,14 @@ def read_ahead(reads: Iterator[Read], num_threads: int = NUM_READERS) -> Iterato
     with ThreadPoolExecutor(num_threads, thread_name_prefix="lance-stream-scan") as threads:
         ahead: deque[tuple[Future[pa.RecordBatch], int]] = deque()
         waiting_bytes = 0
+        has_begun = num_threads <= NUM_READERS
         try:
             for read, num_bytes in reads:
+                while ahead and not has_begun and waiting_bytes + num_bytes > BATCH_BYTES:
+                    batch, first_bytes = ahead.popleft()
+                    waiting_bytes -= first_bytes
+                    has_begun = True
+                    yield from _unless_empty(batch.result())
                 ahead.append((threads.submit(read), num_bytes))
                 waiting_bytes += num_bytes
                 while len(ahead) > NUM_READERS and (

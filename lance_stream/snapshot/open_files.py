@@ -20,6 +20,7 @@ from lance_stream.commit.manifest_stores.choice import place_of_files
 from lance_stream.commit.mending import read_external
 from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError
 from lance_stream.file.reader import FileReader, open_file
+from lance_stream.file.stored_pages import StoredPage
 from lance_stream.file.v0_1.statistics import PageBounds
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
@@ -86,23 +87,45 @@ class OpenFiles:
         return self._readers.get_or_make((file.path, file.base_id), lambda: self._open(file))
 
     def read(
-        self, file: DataFile, fields: Sequence[Field], start: int, stop: int
+        self,
+        file: DataFile,
+        fields: Sequence[Field],
+        start: int,
+        stop: int,
+        read_ranges: ReadRanges | None = None,
     ) -> list[pa.Array]:
-        """Return the rows [start, stop) of some columns of a data file."""
+        """Return the rows [start, stop) of some columns of a data file.
+
+        Args:
+            file: The file.
+            fields: The columns.
+            start: First row.
+            stop: One past the last.
+            read_ranges: What reads its bytes; None for `ranges_of`.
+        """
         asking = self.reader(file).read(fields, file.column_of(), start, stop)
-        return answer(asking, self._ranges_of(file))
+        return answer(asking, read_ranges or self.ranges_of(file))
 
     def take(
-        self, file: DataFile, fields: Sequence[Field], offsets: npt.NDArray[np.uint64]
+        self,
+        file: DataFile,
+        fields: Sequence[Field],
+        offsets: npt.NDArray[np.uint64],
+        read_ranges: ReadRanges | None = None,
     ) -> list[pa.Array]:
         """Return the rows at some offsets, ascending, of some columns of a data file."""
         asking = self.reader(file).take(fields, file.column_of(), offsets)
-        return answer(asking, self._ranges_of(file))
+        return answer(asking, read_ranges or self.ranges_of(file))
+
+    def stored_pages(self, file: DataFile, fields: Sequence[Field]) -> list[list[StoredPage]]:
+        """Return where the pages of some columns are stored; see `FileReader.stored_pages`."""
+        asking = self.reader(file).stored_pages(fields, file.column_of())
+        return answer(asking, self.ranges_of(file))
 
     def page_starts(self, file: DataFile, fields: Sequence[Field]) -> npt.NDArray[np.int64]:
         """Return the page starts of the most finely paged of some columns, as row offsets."""
         asking = self.reader(file).page_starts(fields, file.column_of())
-        return answer(asking, self._ranges_of(file))
+        return answer(asking, self.ranges_of(file))
 
     def page_bounds(self, file: DataFile, fields: Sequence[Field]) -> PageBounds | None:
         """Return the bounds of some leaves' values per page; None if the file has none.
@@ -115,7 +138,7 @@ class OpenFiles:
         own = {each.id for each in reader.metadata.schema.walk()}
         if not own.issuperset(each for each in file.field_ids if each >= 0):
             return None
-        return answer(reader.page_bounds(held), self._ranges_of(file))
+        return answer(reader.page_bounds(held), self.ranges_of(file))
 
     def num_rows(self, file: DataFile) -> int:
         """Return how many rows a data file states."""
@@ -228,7 +251,7 @@ class OpenFiles:
         try:
             whole_below = self._store_of(file.base_id)[0].bytes_per_request
             asking = open_file(self._size_bytes_of(file), whole_below)
-            return answer(asking, self._ranges_of(file))
+            return answer(asking, self.ranges_of(file))
         except BadDataError as error:
             error.add_note(f"data file {file.path!r}")
             raise
@@ -238,7 +261,8 @@ class OpenFiles:
         is_first = file.file_version <= FileVersion.V0_1.data_file_numbers
         return self.size_of(file) if is_first or not file.size_bytes else file.size_bytes
 
-    def _ranges_of(self, file: DataFile) -> ReadRanges:
+    def ranges_of(self, file: DataFile) -> ReadRanges:
+        """Return what reads bytes of a data file from its store."""
         store, base = self._store_of(file.base_id)
         path = data_file_path(file.path, base)
         return lambda ranges: store.read_ranges(path, ranges)

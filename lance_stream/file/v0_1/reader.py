@@ -23,6 +23,7 @@ from lance_stream.errors import (
     UnsupportedFeatureError,
 )
 from lance_stream.file.rows import Rows
+from lance_stream.file.stored_pages import StoredPage
 from lance_stream.file.v0_1.file_tail import DictionaryPlace, FileTail, read_tail
 from lance_stream.file.v0_1.page_table import Pages, decode_pages, range_of_column
 from lance_stream.file.v0_1.read_fields import Columns, read_field, read_values
@@ -67,6 +68,18 @@ class V01File:
         """Return the starts of the file's batches."""
         yield from ()
         return self.tail.batch_offsets
+
+    def stored_pages(
+        self,
+        fields: Sequence[Field],  # noqa: ARG002  # see below
+        column_of: Mapping[int, int],  # noqa: ARG002  # see below
+    ) -> Asking[list[list[StoredPage]]]:
+        """Return no page: the page table does not say how many bytes a page of text has.
+
+        Pages are small, and those of a batch are neighbours.
+        """
+        yield from ()
+        return []
 
     def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
         """Return the bounds of the pages of leaves outside of lists; None if there are none.
