@@ -40,6 +40,7 @@ from lance_stream.storage.store import (
     FileWriter,
     StoredFile,
     check_path,
+    check_whole,
 )
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -129,6 +130,7 @@ class LocalStore:
     def read(self, path: str) -> bytes:
         """Return a whole file; see `Store.read`."""
         with self._open(path) as file, open(file, "rb", closefd=False) as whole:
+            check_whole(self.uri, path, os.fstat(file).st_size)
             return whole.read()
 
     def read_end(self, path: str, num_bytes: int) -> tuple[Buffer, int]:

@@ -31,7 +31,7 @@ from lance_stream.storage.object_requests import (
     ServiceSettings,
 )
 from lance_stream.storage.object_writer import ObjectWriter
-from lance_stream.storage.store import BytesLike, FileWriter, StoredFile, check_path
+from lance_stream.storage.store import BytesLike, FileWriter, StoredFile, check_path, check_whole
 
 T = TypeVar("T")
 
@@ -141,6 +141,7 @@ class ObjectStore:
             info = await self._client.patiently(lambda _: driver.head(key), f"HEAD of {path!r}")
             if info.size_bytes <= PIECE_BYTES:
                 return bytes(begin)
+            check_whole(self.uri, path, info.size_bytes)
             rest = await self._fetch(driver, key, path, PIECE_BYTES, info.size_bytes)
             return b"".join((begin, rest))
 

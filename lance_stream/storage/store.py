@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from lance_stream.byte_ranges import Buffer, ByteRange
-from lance_stream.errors import InvalidInputError
+from lance_stream.errors import CorruptDataError, InvalidInputError
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview | Any
 """Anything with the buffer protocol: a numpy array and an Arrow buffer are, too."""
@@ -26,6 +26,10 @@ BytesLike: TypeAlias = bytes | bytearray | memoryview | Any
 
 NUM_READERS: Final = min(8, os.cpu_count() or 1)
 """How many threads read from stores of this machine: they decode what they have read, too."""
+
+
+MAX_WHOLE_BYTES: Final = 4 << 30
+"""Files that are read whole are no larger: manifests, transactions, tags, files of deleted rows."""
 
 
 class StoredFile(NamedTuple):
@@ -118,6 +122,7 @@ class Store(Protocol):
 
         Raises:
             NotFoundError: There is no such file.
+            CorruptDataError: It is larger than `MAX_WHOLE_BYTES`.
         """
         ...
 
@@ -227,6 +232,19 @@ def at_root(store: Store, root: str) -> Store:
 def root_of(store: Store) -> str:
     """Return the root of a store as `at_root` takes it; empty if it cannot be said."""
     return str(getattr(store, "root", ""))
+
+
+def check_whole(uri: str, path: str, size_bytes: int) -> None:
+    """Check that a file is not too large to be read whole: a hole in a file takes no disk space.
+
+    Raises:
+        CorruptDataError: It is.
+    """
+    if size_bytes > MAX_WHOLE_BYTES:
+        raise CorruptDataError(
+            f"{uri}/{path} has {size_bytes:,} bytes, and no file of its kind has more than "
+            f"{MAX_WHOLE_BYTES:,}: it is damaged, or none of the table's. It was not read"
+        )
 
 
 def check_path(path: str) -> str:

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from lance_stream.cli.main import main
 from lance_stream.environment import MACHINE
 from lance_stream.errors import (
     CommitUncertainError,
+    CorruptDataError,
     InvalidInputError,
     NotFoundError,
     StoreError,
@@ -150,6 +152,23 @@ def test_new_folders_are_flushed_in_their_parents(
     assert flushed == []
     LocalStore(str(tmp_path / "c")).create_once("_versions/1", b"1")
     assert flushed == [tmp_path, tmp_path / "c"]
+
+
+@pytest.mark.parametrize("folder", ["_versions", "_refs/tags", "_deletions"])
+def test_files_full_of_holes_are_not_read(tmp_path: Path, folder: str) -> None:
+    """A file of any size takes no disk space, if it is one hole."""
+    root = tmp_path / "t"
+    ds = lance_stream.create_dataset(root, ROWS.schema).append(ROWS).delete("id = 1")
+    ds.tags.create("gold", 1)
+    for each in (root / folder).iterdir():
+        os.truncate(each, 1 << 40)
+    verbs: dict[str, Callable[[], object]] = {
+        "_versions": lambda: lance_stream.open_dataset(root),
+        "_refs/tags": lambda: ds.cleanup(older_than="0s"),
+        "_deletions": lambda: lance_stream.open_dataset(root).to_table(),
+    }
+    with pytest.raises(CorruptDataError, match=r"1,099,511,627,776 bytes"):
+        verbs[folder]()
 
 
 def test_cleanup_spares_files_behind_links(

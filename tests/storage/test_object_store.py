@@ -13,8 +13,14 @@ import pytest
 
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.errors import NotFoundError, StoreRefusedError, StoreUnavailableError
+from lance_stream.errors import (
+    CorruptDataError,
+    NotFoundError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from lance_stream.storage import clients, object_store, object_writer, retries
+from lance_stream.storage import store as store_module
 from lance_stream.storage.object_requests import (
     MissingError,
     Patience,
@@ -97,6 +103,20 @@ def test_only_long_files_need_their_size(service: ObjectService, small_pieces: i
         service.clear()
         assert store.read("a") == bytes(size)
         assert service.kinds() == kinds
+
+
+def test_whole_files_have_a_limit(
+    service: ObjectService, small_pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "MAX_WHOLE_BYTES", 3000)
+    store = service.store()
+    store.write("a", bytes(3000))
+    store.write("b", bytes(3001))
+    assert store.read("a") == bytes(3000)
+    service.clear()
+    with pytest.raises(CorruptDataError, match="3,001 bytes"):
+        store.read("b")
+    assert service.kinds() == {"get": 1, "head": 1}
 
 
 def test_readers_share_the_request_limit(service: ObjectService, small_pieces: int) -> None:
