@@ -1,7 +1,10 @@
 """Invalid arguments are refused when the sink is created, before a stream is started."""
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -62,3 +65,25 @@ def test_a_format_is_registered_with_a_session(session: Any) -> None:
 def test_valid_arguments_are_accepted() -> None:
     options = {"schema": ID, "primary_key": ["ID"], "stable_row_ids": True}
     assert lance_sink("/somewhere", create_options=options).uri == "/somewhere"
+
+
+def test_a_path_object_becomes_text() -> None:
+    """Spark's settings and the log are looked up by it, and take strings only."""
+    assert lance_sink(Path("/some where/t")).uri == "/some where/t"
+
+
+@pytest.mark.parametrize(
+    ("df", "batch_id", "message"),
+    [
+        (pd.DataFrame({"id": [1]}), 0, "not with a DataFrame of pandas"),
+        (pa.table({"id": [1]}), 0, "not with a Table of pyarrow"),
+        (None, 0, "not with a NoneType"),
+        (SimpleNamespace(sparkSession=None), "1", "a batch id is a whole number from 0, not '1'"),
+        (SimpleNamespace(sparkSession=None), None, "a batch id is a whole number from 0, not None"),
+        (SimpleNamespace(sparkSession=None), True, "a batch id is a whole number from 0, not True"),
+    ],
+    ids=["pandas", "table", "nothing", "text", "no batch id", "flag"],
+)
+def test_only_micro_batches_with_ids_are_accepted(df: Any, batch_id: Any, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        lance_sink("/somewhere", app_id="a")(df, batch_id)

@@ -1,5 +1,6 @@
 """The function for foreachBatch, and the path of a batch through it."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -8,8 +9,14 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lance_stream.arguments import as_number
 from lance_stream.durations import parse_age
-from lance_stream.errors import NotFoundError, OtherBatchError, TableReplacedError
+from lance_stream.errors import (
+    InvalidInputError,
+    NotFoundError,
+    OtherBatchError,
+    TableReplacedError,
+)
 from lance_stream.maintenance.compaction.background import BackgroundCompaction, Round
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
@@ -24,6 +31,7 @@ from lance_stream.spark.sink.replays import hold_against, identify, rows_may_dif
 from lance_stream.spark.sink.reports import SinkCommit, log_commit
 from lance_stream.spark.sink.running_queries import run_of, running_query
 from lance_stream.spark.sink.runs import CALLS, Call
+from lance_stream.storage.locations import text_of
 from lance_stream.storage.options.names import as_options
 from lance_stream.storage.trust import with_trusted
 from lance_stream.table.apply import check_may_write
@@ -32,7 +40,7 @@ from lance_stream.write.phases import Phases
 
 
 def lance_sink(
-    uri: str,
+    uri: str | os.PathLike[str],
     mode: str = "append",
     on: str | Sequence[str] | None = None,
     sequence_by: str | None = None,
@@ -118,7 +126,7 @@ def lance_sink(
     """
     return LanceSink(
         SinkArguments(
-            uri=uri,
+            uri=text_of(uri),
             mode=mode,
             on=names(on, "on"),
             sequence_by=sequence_by,
@@ -201,12 +209,14 @@ class LanceSink:
             batch_id: Its number in the stream; later batches have larger numbers.
 
         Raises:
-            InvalidInputError: The rows do not fit the table, the stream has no app id, or the
-                batch id belongs to another query's batch. Nothing was committed.
+            InvalidInputError: The rows do not fit the table, the stream has no app id, the
+                batch id belongs to another query's batch, or an argument is neither a DataFrame
+                nor a batch id. Nothing was committed.
             OtherBatchError: The batch id was committed with other rows or rules. Nothing was
                 committed.
             CommitError: The rows were written, but did not become a version.
         """
+        batch_id = _check_batch(df, batch_id)
         arguments = self._arguments_in(df.sparkSession)
         if self._compaction is None:
             self._write(df, batch_id, arguments)
@@ -241,6 +251,24 @@ class LanceSink:
         self.last_commit = replace(done, seconds=phases.seconds)
         log_commit(self.uri, self.last_commit)
         return self.last_commit
+
+
+def _check_batch(df: object, batch_id: object) -> int:
+    """Return the batch id, if a sink is called with what foreachBatch passes.
+
+    Raises:
+        InvalidInputError: It is not.
+    """
+    if not hasattr(df, "sparkSession"):
+        raise InvalidInputError(
+            "a sink is called with a micro-batch, a DataFrame of Spark, and its batch id, as "
+            f"foreachBatch does, not with a {type(df).__name__} of {type(df).__module__}. Other "
+            "rows are written by open_dataset(uri).append(rows), or by upsert"
+        )
+    number = as_number(batch_id)
+    if number is None:
+        raise InvalidInputError(f"a batch id is a whole number from 0, not {batch_id!r:.200}")
+    return number
 
 
 def _write_once(batch: Batch, call: Call) -> SinkCommit:
