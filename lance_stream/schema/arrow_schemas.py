@@ -181,7 +181,7 @@ def _describe(arrow: pa.DataType, extension_name: str) -> tuple[str, tuple[Field
     if pa.types.is_fixed_size_list(arrow) and pa.types.is_struct(arrow.value_type):
         if arrow.value_type.num_fields == 0:
             raise InvalidInputError("Lance has no fixed-size list of structs without fields")
-        kind = f"{names.FIXED_SIZE_LIST_OF_STRUCTS_PREFIX}{arrow.list_size}"
+        kind = f"{names.FIXED_SIZE_LIST_OF_STRUCTS_PREFIX}{names.length_of(arrow)}"
         return kind, (field_from_arrow(arrow.value_field),)
     return names.leaf_to_logical(arrow), ()
 

@@ -165,7 +165,22 @@ def _fixed_size_list_name(arrow: pa.DataType) -> str:
         name = BFLOAT16_EXTENSION
     else:
         name = _plain_item(item.type)
-    return f"{FIXED_SIZE_LIST_PREFIX}{name}:{arrow.list_size}"
+    return f"{FIXED_SIZE_LIST_PREFIX}{name}:{length_of(arrow)}"
+
+
+def length_of(arrow: pa.DataType) -> int:
+    """Return the number of items of a fixed-size list, or of bytes of a fixed-size binary.
+
+    Raises:
+        InvalidInputError: It is 0, which no file can hold.
+    """
+    length: int = arrow.byte_width if pa.types.is_fixed_size_binary(arrow) else arrow.list_size
+    if length < 1:
+        raise InvalidInputError(
+            f"Lance has no type for Arrow's {arrow}, whose values are all empty; omit the column, "
+            "or use a list or binary of any length"
+        )
+    return length
 
 
 def _plain_item(arrow: pa.DataType) -> str:
@@ -193,7 +208,7 @@ _PARAMETRISED_NAMES: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.Data
     (pa.types.is_decimal128, lambda t: f"decimal:128:{t.precision}:{t.scale}"),
     (pa.types.is_decimal256, lambda t: f"decimal:256:{t.precision}:{t.scale}"),
     (pa.types.is_timestamp, lambda t: f"timestamp:{t.unit}:{t.tz or '-'}"),
-    (pa.types.is_fixed_size_binary, lambda t: f"fixed_size_binary:{t.byte_width}"),
+    (pa.types.is_fixed_size_binary, lambda t: f"fixed_size_binary:{length_of(t)}"),
     (pa.types.is_dictionary, _dictionary_name),
     (pa.types.is_fixed_size_list, _fixed_size_list_name),
 ]
