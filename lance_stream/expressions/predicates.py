@@ -69,7 +69,10 @@ def parse_expression(text: str) -> Expression:
             message names the part.
     """
     if not isinstance(text, str) or not text.strip():
-        raise InvalidInputError(f"a filter is a SQL expression such as 'id > 5', not {text!r}")
+        raise InvalidInputError(
+            "a condition or value is the text of a SQL expression, such as 'id > 5', 'price * 2' "
+            f"or 'NULL', not {text!r:.200}"
+        )
     return _parse(text)
 
 

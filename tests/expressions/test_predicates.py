@@ -281,7 +281,7 @@ REFUSED = [
     ("a = 1; a = 2", "not one SQL expression"),
     ("a >", "not a SQL expression"),
     ("'open", "not a SQL expression"),
-    ("", "a filter is a SQL expression"),
+    ("", "is the text of a SQL expression"),
     ("a = 'x'", "compares"),
     ("a + 1", "true or false"),
     ("a AND TRUE", "truth value"),
