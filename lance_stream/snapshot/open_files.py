@@ -156,7 +156,7 @@ class OpenFiles:
             found = self.num_rows(file)
             if fragment.physical_rows not in (0, found):
                 raise CorruptDataError(
-                    f"the data file {file.path!r} has {found} rows, but fragment {fragment.id} is "
+                    f"the data file {file.path!r} has {found} rows, but fragment {fragment.id} "
                     f"should have {fragment.physical_rows}"
                 )
         if not fragment.files and fragment.physical_rows:
