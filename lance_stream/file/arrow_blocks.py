@@ -114,7 +114,7 @@ def with_validity(array: pa.Array, valid: Mask | None) -> pa.Array:
     if valid is None or pa.types.is_null(array.type):
         return array
     if len(valid) != len(array):
-        raise CorruptDataError(f"{len(valid)} levels stand for {len(array)} values")
+        raise CorruptDataError(f"{len(valid)} levels describe {len(array)} values")
     null_count = len(valid) - int(np.count_nonzero(valid))
     if null_count == 0:
         return array
@@ -242,8 +242,8 @@ def _parts_of(array: pa.Array) -> StructBlock:
         missing = valid_mask(values)
         if missing is not None and not bool((missing if valid is None else missing[valid]).all()):
             raise InvalidInputError(
-                f"the part {part.name!r} of a packed struct is null, which the format cannot hold; "
-                "make the whole struct null, or leave the metadata 'lance-encoding:packed' out"
+                f"the part {part.name!r} of a packed struct is null, which the format does not "
+                "support; make the whole struct null or remove the metadata 'lance-encoding:packed'"
             )
         parts.append(block_from_array(values))
     return StructBlock(tuple(parts), len(array))
@@ -402,7 +402,7 @@ def check_text(offsets: npt.NDArray[np.integer], data: Bytes) -> None:
     # All bytes together are UTF-8, but a character may be split between strings.
     starts = offsets[1:-1][offsets[1:-1] < last]
     if len(starts) and bool(((data[starts] & 0xC0) == 0x80).any()):
-        raise CorruptDataError("a string is not UTF-8: it starts in the midst of a character")
+        raise CorruptDataError("a string is not UTF-8: it starts in the middle of a character")
 
 
 def _is_ascii(text: Bytes) -> bool:
@@ -432,9 +432,7 @@ def scalar_from_bytes(value: bytes, arrow_type: pa.DataType) -> pa.Array:
         return array_from_block(block, arrow_type)
     bits = _bits_per_value(arrow_type)
     if bits is None or len(value) != size_in_bytes(1, bits):
-        raise CorruptDataError(
-            f"one value of the type {arrow_type} is said to be {len(value)} bytes"
-        )
+        raise CorruptDataError(f"one value of the type {arrow_type} cannot have {len(value)} bytes")
     return array_from_block(FixedWidthBlock(bits, 1, np.frombuffer(value, np.uint8)), arrow_type)
 
 

@@ -103,8 +103,8 @@ def check_blob_column(field: Field, version: FileVersion) -> None:
     wanted = version not in (FileVersion.V0_1, FileVersion.V2_0, FileVersion.V2_1)
     if version is FileVersion.V0_1 or field.is_blob_v2 != wanted:
         raise InvalidInputError(
-            f"column {field.name!r}: files of version {version} hold no blobs of this form; leave "
-            "its metadata of blobs out, or write the table in another version"
+            f"column {field.name!r}: files of version {version} do not support blobs of this form; "
+            "remove its metadata of blobs, or write the table in another version"
         )
 
 

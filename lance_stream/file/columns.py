@@ -225,7 +225,7 @@ def _buffers_from_proto(
     for each in ranges:
         if each.stop > data_stop:
             raise CorruptDataError(
-                f"a buffer is said to reach from byte {each.start} to {each.stop}, but the file's "
+                f"a buffer extends from byte {each.start} to {each.stop}, but the file's "
                 f"buffers end at {data_stop}"
             )
     return ranges
@@ -234,7 +234,7 @@ def _buffers_from_proto(
 def _direct_encoding(encoding: file2_pb2.Encoding) -> bytes:
     where = encoding.WhichOneof("location")
     if where == "indirect":
-        raise UnsupportedFeatureError("encodings that stand elsewhere in the file are not read")
+        raise UnsupportedFeatureError("encodings stored elsewhere in the file are not supported")
     return encoding.direct.encoding if where == "direct" else b""
 
 

@@ -162,7 +162,7 @@ def word_of(bits_per_value: int) -> np.dtype[np.unsignedinteger]:
     word = WORDS.get(bits_per_value)
     if word is None:
         raise UnsupportedFeatureError(
-            f"a word of {bits_per_value} bits is asked for; only 8, 16, 32 and 64 are known"
+            f"a word of {bits_per_value} bits was requested; only 8, 16, 32 and 64 are supported"
         )
     return word
 

@@ -114,7 +114,7 @@ def parse_encoding_options(field: Field, root: Field | None = None) -> EncodingO
     ):
         if scheme == ZSTD and level is not None and not MIN_ZSTD_LEVEL <= level <= MAX_ZSTD_LEVEL:
             raise InvalidInputError(
-                f"column {field.name!r}: the metadata {PREFIX + key!r} says {level}, but zstd has "
+                f"column {field.name!r}: the metadata {PREFIX + key!r} is {level}, but zstd has "
                 f"levels up to {MAX_ZSTD_LEVEL}"
             )
     return options
@@ -211,7 +211,7 @@ def _flag(text: str) -> bool:
 
 def _blob(text: str) -> bool:
     if text.lower() not in TRUE_SPELLINGS:
-        raise ValueError("the key alone makes a column of blobs: say true, or leave it out")
+        raise ValueError("the key alone makes a column of blobs: set true, or remove it")
     return True
 
 

@@ -97,7 +97,7 @@ def decode_footer(last_bytes: bytes | memoryview, size_bytes: int) -> Footer:
     """
     version = decode_footer_version(last_bytes, size_bytes)
     if len(last_bytes) < FOOTER_BYTES:
-        raise CorruptDataError(f"a file of {len(last_bytes)} bytes cannot hold a footer")
+        raise CorruptDataError(f"a file of {len(last_bytes)} bytes is too short for a footer")
     metadata_start, column_start, global_start, num_globals, num_columns, *_ = _FOOTER.unpack(
         last_bytes[-FOOTER_BYTES:]
     )

@@ -108,7 +108,7 @@ class PagedFile:
         foreign = foreign_type(field, self._metadata.version)
         if foreign is not None:
             raise UnsupportedFeatureError(
-                f"files of version {self._metadata.version} hold no {foreign}"
+                f"files of version {self._metadata.version} do not support {foreign}"
             )
         if field.is_blob and not is_description(field):
             raise InvalidInputError(

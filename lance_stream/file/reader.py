@@ -106,7 +106,7 @@ class FileReader:
         """
         if not 0 <= start <= stop <= self.metadata.num_rows:
             raise InvalidInputError(
-                f"rows {start} to {stop} were asked for, but the file has the rows 0 to "
+                f"rows {start} to {stop} were requested, but the file has the rows 0 to "
                 f"{self.metadata.num_rows}"
             )
         return self._known.answering(self._content.read(fields, column_of, Rows(start, stop)))
@@ -134,7 +134,7 @@ class FileReader:
         """
         if len(offsets) and int(offsets[-1]) >= self.metadata.num_rows:
             raise InvalidInputError(
-                f"row offset {int(offsets[-1])} was asked for, but the file has "
+                f"row offset {int(offsets[-1])} was requested, but the file has "
                 f"{self.metadata.num_rows} rows"
             )
         places = offsets.astype(np.int64)

@@ -38,8 +38,8 @@ def check_types(fields: Iterable[Field], version: FileVersion) -> None:
         found = foreign_type(each, version)
         if found is not None:
             raise InvalidInputError(
-                f"column {each.name!r}: files of version {version} hold no {found}; write the "
-                "table in version 2.2, or use lists of structs"
+                f"column {each.name!r}: files of version {version} do not support {found}; write "
+                "the table in version 2.2, or use lists of structs"
             )
 
 

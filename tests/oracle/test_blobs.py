@@ -157,7 +157,7 @@ def test_blobs_in_0_1_files_are_plain(tmp_path: Path) -> None:
     assert ds.to_table().to_pylist() == expected == rows.to_pylist()
     assert ds.take([2, 0])["b"].to_pylist() == [b"x", b"abc"]
     assert ds.changes(0).read_all()["b"].to_pylist() == rows["b"].to_pylist()
-    with pytest.raises(UnsupportedFeatureError, match="hold their bytes as plain values"):
+    with pytest.raises(UnsupportedFeatureError, match="store their bytes as plain values"):
         ds.take_blobs("b", [0])
-    with pytest.raises(UnsupportedFeatureError, match="hold their bytes as plain values"):
+    with pytest.raises(UnsupportedFeatureError, match="store their bytes as plain values"):
         ds.to_table(blob_handling="descriptors")

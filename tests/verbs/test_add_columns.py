@@ -137,7 +137,7 @@ def test_version_0_1_takes_no_new_columns() -> None:
 
 def test_unsupported_types_are_refused() -> None:
     old = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/old", SCHEMA, file_version="2.1")
-    with pytest.raises(InvalidInputError, match=r"version 2\.1 hold no maps"):
+    with pytest.raises(InvalidInputError, match=r"version 2\.1 do not support maps"):
         old.add_columns(pa.field("m", pa.map_(pa.string(), pa.int64())))
 
 

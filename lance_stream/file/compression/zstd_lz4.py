@@ -241,12 +241,12 @@ def _check_sizes(
     if is_wrong.any():
         place = int(np.argmax(is_wrong))
         raise CorruptDataError(
-            f"{sizes[place]} bytes of {scheme} say that they decompress to {raw_sizes[place]}"
+            f"{sizes[place]} bytes of {scheme} claim to decompress to {raw_sizes[place]}"
         )
     most = min(MAX_RAW_BYTES, max(MAX_SMALL_RAW_BYTES, MAX_TOTAL_RATIO * int(sizes.sum())))
     if raw_sizes.sum(dtype=np.float64) > most:
         raise CorruptDataError(
-            f"{sizes.sum()} bytes of {scheme} say that they decompress to over {most}"
+            f"{sizes.sum()} bytes of {scheme} claim to decompress to over {most}"
         )
 
 

@@ -105,7 +105,7 @@ def read_tail(footer: bytes | memoryview, size_bytes: int) -> Asking[FileTail]:
         CorruptDataError: A position is outside of the file, or a message is malformed.
     """
     if len(footer) < FOOTER_BYTES:
-        raise CorruptDataError(f"a file of {size_bytes} bytes cannot hold a footer")
+        raise CorruptDataError(f"a file of {size_bytes} bytes is too short for a footer")
     metadata_start, *_ = _FOOTER.unpack(footer[-FOOTER_BYTES:])
     data_stop = size_bytes - FOOTER_BYTES
     metadata = file_pb2.Metadata()
@@ -178,11 +178,11 @@ def encode_tail(tail: FileTail, start: int) -> bytes:
 def _read_message(start: int, limit: int) -> Asking[bytes]:
     body = start + _LENGTH.size
     if body > limit:
-        raise CorruptDataError(f"a message is said to begin at byte {start}; the end is {limit}")
+        raise CorruptDataError(f"a message starts at byte {start}, after the end at {limit}")
     (length,) = yield [ByteRange(start, body)]
     (size,) = _LENGTH.unpack(length)
     if body + size > limit:
-        raise CorruptDataError(f"a message is said to have {size} bytes; {limit - body} are there")
+        raise CorruptDataError(f"a message has {size} bytes, but only {limit - body} are left")
     (data,) = yield [ByteRange(body, body + size)]
     return bytes(data)
 

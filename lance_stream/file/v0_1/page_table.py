@@ -54,7 +54,7 @@ def range_of_column(start: int, num_batches: int, column: int, limit: int) -> By
     first = start + column * size
     if column < 0 or first + size > limit:
         raise CorruptDataError(
-            f"the page table of {num_batches} batches is said to begin at byte {start}; column "
+            f"the page table of {num_batches} batches starts at byte {start}; column "
             f"{column} would reach past byte {limit}"
         )
     return ByteRange(first, first + size)

@@ -110,7 +110,7 @@ def _read(field: Field, arrow: pa.DataType, columns: Columns, runs: Runs) -> Ask
         indices = yield from _read_plain(arrow.index_type, pages, runs, columns.limit)
         return _with_dictionary(arrow, indices, columns.dictionaries[field.id])
     if bits_per_value(arrow) is None and not _is_binary(arrow):
-        raise UnsupportedFeatureError(f"files of version 0.1 hold no {arrow}")
+        raise UnsupportedFeatureError(f"files of version 0.1 do not support {arrow}")
     return (yield from read_values(arrow, pages, runs, columns.limit, empty_is_null=field.nullable))
 
 
@@ -147,7 +147,7 @@ def _read_binary(
     ends = yield from _read_ends(pages, runs, limit, "<i8")
     if len(ends.lasts) and int(ends.lasts.max()) > limit:
         raise CorruptDataError(
-            f"a byte string is said to end at byte {int(ends.lasts.max())}, behind the file's "
+            f"a byte string ends at byte {int(ends.lasts.max())}, after the file's "
             f"values, which end at {limit}"
         )
     data = yield from _read_bytes(ends.firsts, ends.lasts, limit)
@@ -173,7 +173,7 @@ def _read_binary(
 def _read_plain(arrow: pa.DataType, pages: Pages, runs: Runs, limit: int) -> Asking[pa.Array]:
     bits = bits_per_value(arrow)
     if bits is None:
-        raise UnsupportedFeatureError(f"files of version 0.1 hold no plain {arrow}")
+        raise UnsupportedFeatureError(f"files of version 0.1 do not support plain {arrow}")
     _check_within(pages, runs, 0)
     start, stop = runs.start * bits, runs.stop * bits
     base = pages.position[runs.batch]
@@ -247,7 +247,7 @@ def _read_bytes(starts: Places, stops: Places, limit: int) -> Asking[Buffer]:
     total = int((stops - starts).sum())
     if len(stops) and (int(stops.max()) > limit or total > limit):
         raise CorruptDataError(
-            f"pages of {total} bytes up to byte {int(stops.max())} are said to stand in the "
+            f"pages of {total} bytes up to byte {int(stops.max())} are too large for the "
             f"{limit} bytes of a file"
         )
     wanted = [

@@ -116,8 +116,8 @@ class V01File:
         for field in fields:
             if is_description(field):
                 raise UnsupportedFeatureError(
-                    f"the column {field.name!r} is said to hold blobs, but files of version 0.1 "
-                    "hold their bytes as plain values: read it as bytes"
+                    f"the column {field.name!r} contains blobs, but files of version 0.1 "
+                    "store their bytes as plain values: read it as bytes"
                 )
             below = [each for each in field.walk() if each.id in column_of]
             if not below:
@@ -165,9 +165,7 @@ class V01File:
         limit = self.tail.data_stop
         # each value takes at least a bit
         if not (0 <= place.start <= limit and 0 <= place.length <= 8 * limit):
-            raise CorruptDataError(
-                f"{place.length} values are said to stand at byte {place.start} of {limit}"
-            )
+            raise CorruptDataError(f"{place.length} values start at byte {place.start} of {limit}")
         pages = Pages(np.array([place.start]), np.array([place.length]))
         arrow = field_to_arrow(field).type.value_type
         # an empty value of a dictionary is null, even if the column is not nullable

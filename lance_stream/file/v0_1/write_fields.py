@@ -165,7 +165,7 @@ def _append(
         return
     if not is_text and bits_per_value(arrow) is None:
         raise InvalidInputError(
-            f"files of version 0.1 hold no {arrow}, of which the column {each.name!r} is; use "
+            f"files of version 0.1 do not support {arrow}, the type of column {each.name!r}; use "
             "version 2.2"
         )
     if is_text and each.nullable and pc.any(pc.equal(pc.binary_length(array), 0)).as_py():
@@ -196,8 +196,8 @@ def _append_plain(array: pa.Array, appended: Appended) -> int:
         items = array.flatten()
         if items.null_count:
             raise InvalidInputError(
-                f"files of version 0.1 hold no nulls in fixed-size lists, but {items.null_count} "
-                "items are"
+                f"files of version 0.1 support no nulls in fixed-size lists, but "
+                f"{items.null_count} items are"
             )
         return _append_plain(items, appended)
     if pa.types.is_boolean(array.type):
@@ -213,7 +213,7 @@ def _append_plain(array: pa.Array, appended: Appended) -> int:
 
 def _no_nulls(each: Field, arrow: pa.DataType, num_nulls: int) -> InvalidInputError:
     return InvalidInputError(
-        f"the column {each.name!r} has {num_nulls} nulls, which files of version 0.1 cannot hold "
-        f"in a {arrow}: they would be read as values; fill them in, or rewrite the table in a "
-        "newer version"
+        f"the column {each.name!r} has {num_nulls} nulls, which files of version 0.1 do not "
+        f"support in a {arrow}: they would be read as values; fill them in or rewrite the table in "
+        "a newer version"
     )

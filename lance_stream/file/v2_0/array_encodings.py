@@ -41,7 +41,7 @@ DECODERS: Final[dict[str, Callable[..., Asking[pa.Array]]]] = {
 }
 
 REFUSED: Final[dict[str, str]] = {
-    "list": "it says where lists end, and is not how values are stored",
+    "list": "it stores the ends of lists, not values",
     "struct": "a struct has no values of its own",
     "constant": "not known to be written in files of version 2.0",
     "inline_bitpacking": "an encoding of later file versions",
@@ -74,7 +74,7 @@ def decode_array(
     """
     kind = encoding.WhichOneof("array_encoding")
     if kind is None:
-        raise CorruptDataError("a page does not say how it is encoded")
+        raise CorruptDataError("a page does not state its encoding")
     decode = DECODERS.get(kind)
     if decode is None:
         raise UnsupportedFeatureError(
@@ -114,4 +114,4 @@ def _encode_values(
         return encode_fixed_size_list(chunks, arrow, page, encode_array)
     if has_fixed_width(arrow):
         return encode_flat(chunks, arrow, page, encode_array)
-    raise InvalidInputError(f"files of version 2.0 cannot hold columns of type {arrow}")
+    raise InvalidInputError(f"files of version 2.0 do not support columns of type {arrow}")

@@ -35,7 +35,7 @@ def decode_nullable(
     if kind == "all_nulls":
         return nulls(len(rows), arrow)
     if kind != "some_nulls":
-        raise CorruptDataError("a page does not say whether its values are null")
+        raise CorruptDataError("a page does not state whether its values are null")
     validity, values = yield from together(
         [
             decode(encoding.some_nulls.validity, pa.bool_(), page, rows),

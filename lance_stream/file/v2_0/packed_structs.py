@@ -128,7 +128,7 @@ def _check_no_nulls(array: pa.Array) -> None:
     if array.null_count:
         raise InvalidInputError(
             f"{array.null_count} values of type {array.type} are null in a packed struct, but "
-            "files of version 2.0 hold no nulls there; write the table in version 2.1 or newer, "
+            "files of version 2.0 support no nulls there; write the table in version 2.1 or newer, "
             "or leave the metadata 'lance-encoding:packed' out"
         )
 
@@ -166,7 +166,7 @@ def _checked_width(encoding: pb.ArrayEncoding, arrow: pa.DataType) -> int:
     try:
         width = _width(arrow)
     except InvalidInputError:
-        raise CorruptDataError(f"a packed struct is said to have a part of type {arrow}") from None
+        raise CorruptDataError(f"a packed struct cannot have a part of type {arrow}") from None
     if stored_bits != width * 8:
         raise CorruptDataError(
             f"a part of {stored_bits} bits is stored in a packed struct for the type {arrow}"

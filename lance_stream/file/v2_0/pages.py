@@ -45,7 +45,7 @@ class PageBuffers:
             pb.Buffer.file: ("file", self.of_file),
         }
         if buffer.buffer_type not in owners:
-            raise CorruptDataError(f"a buffer is said to be of kind {buffer.buffer_type}")
+            raise CorruptDataError(f"a buffer has the unknown kind {buffer.buffer_type}")
         owner, ranges = owners[buffer.buffer_type]
         if buffer.buffer_index >= len(ranges):
             raise CorruptDataError(

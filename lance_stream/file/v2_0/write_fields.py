@@ -85,7 +85,7 @@ class _LeafWriter:
             # pyarrow produces such arrays: if dictionaries in lists of lists outgrow their index
             # type, it widens their indices, but not the type that the outer list states.
             raise InvalidInputError(
-                f"values of type {array.type} stand in a column of type {self._arrow}"
+                f"values of type {array.type} are in a column of type {self._arrow}"
             )
         pages: list[EncodedPage] = []
         for piece in _pieces(array, self._max_page_bytes):
@@ -127,7 +127,7 @@ class _StructWriter:
         if array.null_count:
             raise InvalidInputError(
                 f"the struct {self._name!r} is null in {array.null_count} rows, but files of "
-                "version 2.0 cannot hold null structs; 2.1 or newer can"
+                "version 2.0 do not support null structs; 2.1 and newer do"
             )
         self._num_rows += len(array)
         pages: list[EncodedPage] = []

@@ -32,7 +32,7 @@ def test_unsupported_encodings_are_named(kind: str) -> None:
 
 
 def test_a_page_without_an_encoding_is_corrupt() -> None:
-    with pytest.raises(CorruptDataError, match="does not say"):
+    with pytest.raises(CorruptDataError, match="does not state"):
         decode(pb.ArrayEncoding(), pa.int32(), [], Rows(0, 1))
 
 

@@ -322,7 +322,7 @@ def _widths(buffer: ChunkedBuffer, num_values: Counts, word: np.dtype[np.unsigne
         place = int(np.argmax(is_wrong))
         raise CorruptDataError(
             f"a bit-packed chunk of {num_values[place]} values and {buffer.sizes[place]} bytes "
-            f"says that each is packed in {widths[place]} of {word.itemsize * 8} bits"
+            f"states that each is packed in {widths[place]} of {word.itemsize * 8} bits"
         )
     return widths
 

@@ -300,7 +300,7 @@ def split_variable(
             at = at + width
             if (lengths > (stops - at).astype(np.uint64)).any():
                 raise CorruptDataError(
-                    f"a part of {lengths.max()} bytes is said to stand in a packed struct of at "
+                    f"a part of {lengths.max()} bytes does not fit into a packed struct of at "
                     f"most {_longest(rows)} bytes"
                 )
             sizes = lengths.astype(np.int64)

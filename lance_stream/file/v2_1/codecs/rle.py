@@ -326,7 +326,7 @@ def _parted(buffer: Bytes) -> tuple[Bytes, Bytes]:
     size = int(buffer[:8].view("<u8")[0]) if len(buffer) >= 8 else -1
     if not 0 <= size <= len(buffer) - 8:
         raise CorruptDataError(
-            f"a run-length block of {len(buffer)} bytes says that it has {size} bytes of values"
+            f"a run-length block of {len(buffer)} bytes claims to have {size} bytes of values"
         )
     return buffer[8 : 8 + size], buffer[8 + size :]
 

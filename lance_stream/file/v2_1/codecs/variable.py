@@ -168,7 +168,7 @@ class Variable(MiniBlockCodec, BlockCodec, PerValueCodec):
         start = int(stated[0])
         if start != head_bytes + (num_values + 1) * width or start > len(buffer):
             raise CorruptDataError(
-                f"a block of {len(buffer)} bytes with {num_values} values says that "
+                f"a block of {len(buffer)} bytes with {num_values} values states that "
                 f"the values start at {start}"
             )
         offsets = np.ascontiguousarray(buffer[head_bytes:start]).view(f"<i{width}")

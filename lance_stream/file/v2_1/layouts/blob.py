@@ -73,12 +73,12 @@ class BlobPage:
             read = decode_pages([read])
         count = len(read.values)
         if read.levels.num_levels != count:
-            raise CorruptDataError("descriptions of blobs stand in lists, or are null")
+            raise CorruptDataError("descriptions of blobs are in lists, or null")
         positions, sizes = (_words(read.values.field(place)) for place in (0, 1))
         definition = np.where(sizes == 0, positions >> np.uint64(16), 0)
         if (definition > self._layers.max_definition).any():
             raise CorruptDataError(
-                f"a blob is said to be null at the level {definition.max()}, but its column has "
+                f"a blob is null at the level {definition.max()}, but its column has "
                 f"{self._layers.max_definition}"
             )
         levels = None if not self._layers.max_definition else definition.astype(np.uint16)

@@ -84,7 +84,7 @@ def parse_chunk_table(
     """
     width = 4 if has_large_chunk else 2
     if len(table) % width or len(table) == 0:
-        raise CorruptDataError(f"a chunk table of {len(table)} bytes has no whole words")
+        raise CorruptDataError(f"a chunk table of {len(table)} bytes does not have whole words")
     words = table.view(f"<u{width}").astype(np.int64)
     starts = np.zeros(len(words) + 1, np.int64)
     np.cumsum(((words >> 4) + 1) * ALIGNMENT, out=starts[1:])
@@ -104,7 +104,7 @@ def parse_chunk_table(
     values[-1] = num_values
     if logs[-1] and rest != 1 << int(logs[-1]):
         raise CorruptDataError(
-            f"the last chunk is said to hold {1 << int(logs[-1])} values, but {rest} are left"
+            f"the last chunk claims to have {1 << int(logs[-1])} values, but {rest} are left"
         )
     return starts, values
 
@@ -133,7 +133,7 @@ def parse_row_index(
         )
     words = index.view("<u8").reshape(num_chunks, stride)
     if (words[:, 0] > num_rows).any():
-        raise CorruptDataError(f"{words[:, 0].max()} rows are said to end in one chunk")
+        raise CorruptDataError(f"{words[:, 0].max()} rows claim to end in one chunk")
     goes_on = words[:, 1] > 0
     # A continued row starts here and ends later; the one continued from before started earlier.
     started = words[:, 0].astype(np.int64) + goes_on
@@ -142,7 +142,7 @@ def parse_row_index(
     np.cumsum(started, out=rows[1:])
     if (started < 0).any() or goes_on[-1] or rows[-1] != num_rows:
         raise CorruptDataError(
-            f"the chunks are said to hold {rows[-1]} rows, but the page has {num_rows}"
+            f"the chunks claim to have {rows[-1]} rows, but the page has {num_rows}"
         )
     return rows, goes_on
 

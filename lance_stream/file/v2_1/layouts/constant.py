@@ -134,7 +134,7 @@ class ConstantPage:
         num_levels = lengths[0] if lengths else self._page.length
         levels = checked_levels(Levels(self._layers, streams[0], streams[1], num_levels))
         if self._scalar is None and streams[1] is None:
-            raise CorruptDataError("a page without a value does not say what is null")
+            raise CorruptDataError("a page without a value does not state what is null")
         if levels.num_rows() != self._page.length:
             raise CorruptDataError(
                 f"the levels are those of {levels.num_rows()} rows, but the page has "
@@ -150,7 +150,7 @@ def _decode_stream(
         return None
     if encoding is None:
         if len(buffer) % 2 or count not in (0, len(buffer) // 2):
-            raise CorruptDataError(f"{len(buffer)} bytes are said to be {count} levels")
+            raise CorruptDataError(f"{len(buffer)} bytes cannot be {count} levels")
         return as_bytes(buffer).view(np.uint16)
     block = decode_block(encoding, as_bytes(buffer), count)
     if not isinstance(block, FixedWidthBlock) or block.bits_per_value != 16:
@@ -180,7 +180,7 @@ def _decode_value_buffer(buffer: memoryview, arrow_type: pa.DataType) -> pa.Arra
             raise CorruptDataError(f"the value of a constant page has offsets of {sizes[0]} bytes")
         first, last = offsets.view(f"<i{width}").tolist()
         if not 0 <= first <= last <= sizes[1]:
-            raise CorruptDataError(f"the value of a constant page is said to end at byte {last}")
+            raise CorruptDataError(f"the value of a constant page ends at byte {last}")
         body = body[sizes[0] + first : sizes[0] + last]
     return scalar_from_bytes(body.tobytes(), arrow_type)
 

@@ -92,7 +92,7 @@ class FullZipPage:
             raise CorruptDataError(f"a full-zip page has {len(page.buffers)} buffers")
         if not self._bits_rep and message.num_items != page.length:
             raise CorruptDataError(
-                f"a page of {page.length} rows is said to hold {message.num_items} values"
+                f"a page of {page.length} rows claims to have {message.num_items} values"
             )
         items_bytes = page.buffers[0].size_bytes
         self._index: RowIndex | None = None

@@ -134,14 +134,14 @@ def pick_rows(
     if levels.repetition is None:
         if len(rows) and last_of(rows) >= levels.num_levels:
             raise CorruptDataError(
-                f"row {last_of(rows)} is looked for among levels of {levels.num_levels} rows"
+                f"row {last_of(rows)} was not found among levels of {levels.num_levels} rows"
             )
         return rows, rows
     if isinstance(rows, range) and rows == range(levels.num_rows()) and levels.starts_with_row():
         return range(levels.num_levels), range(levels.num_visible())
     starts = levels.row_starts()
     if len(rows) and last_of(rows) >= len(starts):
-        raise CorruptDataError(f"row {last_of(rows)} is looked for among {len(starts)} rows")
+        raise CorruptDataError(f"row {last_of(rows)} was not found among {len(starts)} rows")
     visible = levels.visible()
     bounds = np.append(starts, levels.num_levels)
     if isinstance(rows, range):

@@ -118,7 +118,7 @@ def true_counts(encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, stored:
     if is_wrong.any():
         place = int(np.argmax(is_wrong))
         raise CorruptDataError(
-            f"the runs of a chunk add up to {counts[place]} levels, but {stored[place]} are told of"
+            f"the runs of a chunk add up to {counts[place]} levels, but {stored[place]} are stated"
         )
     return counts
 

@@ -106,22 +106,22 @@ class MiniBlockPage:
         if self._has_repetition != (self._layers.max_repetition > 0):
             raise CorruptDataError("repetition levels are stored without lists, or lists without")
         if self._has_repetition and message.repetition_index_depth < 1:
-            raise CorruptDataError("a page of lists does not say which rows its chunks hold")
+            raise CorruptDataError("a page of lists does not state the rows of its chunks")
         wanted = 2 + self._has_dictionary + self._has_repetition
         if len(page.buffers) < wanted:
             raise CorruptDataError(
-                f"a mini-block page has {len(page.buffers)} buffers in place of {wanted}"
+                f"a mini-block page has {len(page.buffers)} buffers instead of {wanted}"
             )
         count = num_mini_block_buffers(message.value_compression)
         if message.num_buffers != count:
             raise CorruptDataError(
-                f"chunks are said to have {message.num_buffers} value buffers, but their encoding "
+                f"chunks claim to have {message.num_buffers} value buffers, but their encoding "
                 f"has {count}"
             )
         self._num_buffers = count
         if not self._has_repetition and message.num_items != page.length:
             raise CorruptDataError(
-                f"a page of {page.length} rows is said to hold {message.num_items} values"
+                f"a page of {page.length} rows claims to have {message.num_items} values"
             )
         self._chunks: Chunks | None = None
         self._dictionary: pa.Array | None = None

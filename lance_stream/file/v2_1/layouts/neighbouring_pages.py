@@ -64,7 +64,7 @@ def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
     levels = first.decode_levels(chunks, counts)
     if levels.num_rows() != int(started.sum()):
         raise CorruptDataError(
-            f"{levels.num_rows()} rows start in chunks that are said to start {started.sum()}"
+            f"{levels.num_rows()} rows start in chunks that claim {started.sum()}"
         )
     breaks = None
     asked = parts[0].rows

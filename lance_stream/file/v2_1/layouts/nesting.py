@@ -68,7 +68,7 @@ class LayerReader:
             CorruptDataError: The items do not form whole lists, or disagree about nulls.
         """
         if self._num_levels % size:
-            raise CorruptDataError(f"{self._num_levels} items are no whole lists of {size}")
+            raise CorruptDataError(f"{self._num_levels} items do not form whole lists of {size}")
         layers, place = self._layers, self._place
         self._num_levels //= size
         definition = self._definition
@@ -104,7 +104,7 @@ class LayerReader:
         without_items = started > layers.below[place]
         num_without = int(np.count_nonzero(without_items))
         if num_without != np.count_nonzero(definition > layers.below[place]):
-            raise CorruptDataError("a list is said to be null or empty in the midst of its items")
+            raise CorruptDataError("a list is marked as null or empty in the middle of its items")
         firsts = starts
         if num_without:
             firsts = starts - np.cumsum(without_items) + without_items

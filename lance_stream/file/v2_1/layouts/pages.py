@@ -122,7 +122,7 @@ class PagesOfColumn:
         num_rows = int(self.row_starts[-1])
         if last_of(rows) >= num_rows:
             raise CorruptDataError(
-                f"row {last_of(rows)} is asked for, but the pages of the column hold {num_rows}"
+                f"row {last_of(rows)} was requested, but the pages of the column have {num_rows}"
             )
         first, last = np.searchsorted(
             self.row_starts, (first_of(rows), last_of(rows)), side="right"
@@ -184,7 +184,7 @@ class PagesOfColumn:
                 or tuple(layout.layers) != (NULLABLE_ITEM,)
             ):
                 raise UnsupportedFeatureError(
-                    "structs without fields that are null or stand in lists are not supported"
+                    "structs without fields that are null or in lists are not supported"
                 )
 
     def _read_page(

@@ -145,7 +145,7 @@ def _read(
     rows_of_leaf = {each.field_id: part for each, part in zip(leaves, parts, strict=True)}
     assembled = _Assembly(pages_of_leaf, rows_of_leaf).assemble(field, arrow_type)
     if assembled is None or len(assembled.array) != len(rows):
-        raise CorruptDataError(f"{len(rows)} rows of {field.name!r} are not all there")
+        raise CorruptDataError(f"some of {len(rows)} rows of {field.name!r} are missing")
     return assembled.array
 
 
@@ -154,7 +154,7 @@ def _entries(rows: RowsAsked, entries_per_row: int) -> RowsAsked:
     if entries_per_row == 1:
         return rows
     if (last_of(rows) + 1) * entries_per_row > MAX_ROWS:
-        raise CorruptDataError(f"a row is said to have {entries_per_row} items")
+        raise CorruptDataError(f"a row claims to have {entries_per_row} items")
     if len(rows) * entries_per_row > MAX_ARROW_ROWS:
         raise InvalidInputError(
             f"{len(rows)} rows of {entries_per_row} items each do not fit into one Arrow array; "

@@ -113,7 +113,7 @@ class FieldWriter:
         if half == 0:
             raise InvalidInputError(
                 f"row {first_row} has more than 65,535 empty lists or nulls between two values of "
-                "a dictionary; the format cannot hold it"
+                "a dictionary; the format does not support that"
             )
         return self._encode(rows.slice(0, half), first_row) + self._encode(
             rows.slice(half), first_row + half
@@ -145,7 +145,7 @@ def _encode_without_fields(levels: Levels) -> EncodedLayout:
     """
     if levels.repetition is not None or levels.definition is not None:
         raise InvalidInputError(
-            "structs without fields can neither be null nor stand in a null or in a list; give "
+            "structs without fields can neither be null nor be in a null or a list; give "
             "them a field"
         )
     bare = replace(levels, layers=layers_of((NULLABLE_ITEM,)))

@@ -103,7 +103,7 @@ class ItemShape:
         lengths = words_at(data, places, self.width)
         if len(lengths) and int(lengths.max()) > len(data):
             raise CorruptDataError(
-                f"a value of {lengths.max()} bytes is said to stand among {len(data)}"
+                f"a value of {lengths.max()} bytes does not fit into {len(data)} bytes"
             )
         return lengths.astype(np.int64)
 

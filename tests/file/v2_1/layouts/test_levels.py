@@ -156,7 +156,7 @@ def test_null_levels_inside_a_list_are_corrupt() -> None:
     levels = Levels(layers, np.array([1, 0], np.uint16), np.array([0, 1], np.uint16), 2)
     reader = LayerReader(levels)
     reader.items()
-    with pytest.raises(CorruptDataError, match="in the midst"):
+    with pytest.raises(CorruptDataError, match="in the middle"):
         reader.lists()
 
 
